@@ -1,0 +1,45 @@
+# Every target sets itself up: a virtual environment under the checkout, pinned by constraints.txt.
+# The stamp makes the second run start at once; editing pyproject.toml or constraints.txt renews it.
+PYTHON ?= python3
+VENV   ?= .venv
+READY  := $(VENV)/.ready
+RUN    := $(VENV)/bin/python -m
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow test-gpu lint format docs bench clean
+
+help:            ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(READY)   ## the main job: see what Lutetia does, in minutes
+	$(RUN) lutetia demo
+
+test: $(READY)   ## the tests this machine's tools allow, then a list of what was skipped and why
+	$(RUN) pytest
+
+test-slow: $(READY)  ## the long tests
+	$(RUN) pytest -m slow
+
+test-gpu: $(READY)   ## the tests that need a CUDA device
+	$(RUN) pytest -m gpu
+
+lint: $(READY)   ## ruff and mypy
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+
+format: $(READY) ## let ruff format the sources
+	$(RUN) ruff check --fix .
+	$(RUN) ruff format .
+
+docs: $(READY)   ## the documentation, strictly, into site/
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
+
+bench: $(READY)  ## list the benchmarks; make bench NAME=lut_step runs one
+	$(RUN) lutetia bench $(NAME)
+
+clean:           ## remove the environment and everything built
+	rm -rf $(VENV) site out runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt tools/install.py
+	$(PYTHON) tools/install.py $(VENV)

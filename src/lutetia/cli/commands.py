@@ -1,0 +1,159 @@
+"""The sub-commands of `lutetia`: each reads its arguments, calls one part, and shows what came back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from lutetia._version import __version__
+from lutetia.cli.bench import Benchmark, benchmarks_folder, find_benchmarks, run_benchmark
+from lutetia.cli.guard import Group, UsageError, did_you_mean
+from lutetia.cli.show import console, print_json
+from lutetia.errors import JobError
+
+app = typer.Typer(
+    cls=Group,
+    help="Networks made of lookup tables: train, generate, explain, build.",
+    epilog="Exit codes: 0 done, 1 the job failed, 2 bad usage, 130 interrupted.",
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines, errors included.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Checkpoint = Annotated[Path, typer.Argument(metavar="CKPT", help="A trained model.")]
+Input = Annotated[str, typer.Argument(metavar="INPUT", help="What the model is given: text, or a file.")]
+
+
+class NotThereYet(JobError):
+    """The command is planned; the part it needs is not written."""
+
+    kind = "not_there_yet"
+
+
+def not_there_yet(command: str, why: str) -> NoReturn:
+    raise NotThereYet(f"lutetia {command} is not there yet: {why}")
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    if version:
+        print_json({"version": __version__}) if as_json else print(f"lutetia {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        show_commands(context, as_json)
+
+
+def show_commands(context: typer.Context, as_json: bool) -> None:
+    """What `lutetia` alone shows: the help."""
+    if as_json:
+        commands: dict[str, Any] = context.command.commands  # type: ignore[attr-defined]  # a group's, which it is
+        listed = [{"name": name, "about": command.get_short_help_str(200)} for name, command in commands.items()]
+        print_json({"version": __version__, "commands": listed})
+        return
+    text = context.get_help()  # with rich, typer has printed it by now
+    if text:
+        print(text)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="The folder for what the demo makes.")] = Path("out/demo"),
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """See what Lutetia does today, in a minute on a CPU."""
+    from lutetia import demo as story
+
+    result = story.run(out, console(), as_json)
+    if as_json:
+        print_json(result)
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The model, the data and the schedule.")],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train a model. (Not there yet.)"""
+    not_there_yet("train", "models and training are the next part")
+
+
+@app.command()
+def generate(checkpoint: Checkpoint, as_json: Json = False, debug: Debug = False) -> None:
+    """Let a language model write. (Not there yet.)"""
+    not_there_yet("generate", "it needs a trained language model, and models are the next part")
+
+
+@app.command()
+def explain(checkpoint: Checkpoint, given: Input, as_json: Json = False, debug: Debug = False) -> None:
+    """Show which inputs made an output. (Not there yet.)"""
+    not_there_yet("explain", "it needs models and lutetia.relevance, which are not written")
+
+
+@app.command()
+def build(checkpoint: Checkpoint, as_json: Json = False, debug: Debug = False) -> None:
+    """Turn a model into tables and hardware. (Not there yet.)"""
+    not_there_yet("build", "it needs models and lutetia.precompute, which are not written")
+
+
+@app.command()
+def bench(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The benchmark; without it they are listed.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="What the benchmark itself is given.")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the benchmarks of the checkout, or run one."""
+    folder = benchmarks_folder()
+    found = find_benchmarks(folder)
+    if name is None:
+        return list_benchmarks(list(found.values()), folder, as_json)
+    if name not in found:
+        hint = did_you_mean(name, found) if found else f"{folder} holds none"
+        raise UsageError(f"there is no benchmark {name!r}: {hint}")
+    code, output = run_benchmark(found[name], arguments or [], capture=as_json)
+    if code:
+        raise JobError(f"the benchmark {name} failed with exit code {code}")
+    if as_json:
+        print_json({"benchmark": name, "exit_code": code, "output": output})
+
+
+def list_benchmarks(found: list[Benchmark], folder: Path, as_json: bool) -> None:
+    if as_json:
+        print_json({"benchmarks": [{"name": each.name, "about": each.about} for each in found]})
+        return
+    if not found:
+        console().print(f"{folder} holds no benchmarks yet", soft_wrap=True)
+    for each in found:
+        console().print(f"{each.name:<24} {each.about}", soft_wrap=True)
+
+
+@app.command()
+def flow(checkpoint: Checkpoint, given: Input, as_json: Json = False, debug: Debug = False) -> None:
+    """Draw the data flow of one run of a model. (Not there yet.)"""
+    not_there_yet("flow", "it needs models, the next part; lutetia.flow.record() in Python records any run of your own")
+
+
+@app.command()
+def doctor(as_json: Json = False, debug: Debug = False) -> None:
+    """Show what is installed, what it enables and how to get what is missing."""
+    from lutetia import doctor as examination
+
+    examined = examination.examine()
+    missing = examination.missing_requirements(examined)
+    if as_json:
+        print_json(examination.as_json(examined))
+        raise typer.Exit(1 if missing else 0)
+    console().print(examination.as_table(examined))
+    if missing:
+        raise JobError(f"Lutetia cannot work without {', '.join(missing)}: the last column says how to get it")

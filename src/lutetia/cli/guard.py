@@ -1,0 +1,170 @@
+"""What stands between a command and the shell: exit codes, and errors as one sentence.
+
+Exit codes: 0 done · 1 the job failed · 2 the command was misused · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from lutetia.cli.show import forgive_encoding, one_line, print_error, print_json
+from lutetia.errors import LutetiaError
+
+# click's ClickException by way of a public name: recent typers carry a click of their own.
+ClickException: type[Any] = typer.BadParameter.__mro__[2]
+EXIT_CODES = {"usage": 2, "interrupted": 130}  # by kind of error; every other kind is 1
+COMMON_OPTIONS = ("--json", "--debug")
+
+
+class UsageError(LutetiaError):
+    """The command line asks for something that does not exist."""
+
+    kind = "usage"
+
+
+class InterruptedByUser(LutetiaError):
+    """Ctrl-C."""
+
+    kind = "interrupted"
+
+
+@dataclass(frozen=True)
+class Common:
+    """The options that every command takes."""
+
+    json: bool
+    debug: bool
+
+
+def run(app: typer.Typer, arguments: list[str]) -> int:
+    """Run the app and return the exit code."""
+    code = get_command(app).main(arguments, prog_name="lutetia", standalone_mode=False)
+    return int(code)
+
+
+class Group(TyperGroup):
+    """A typer group that reports every error in one sentence, or as JSON."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        arguments, common = place_common_options(list(sys.argv[1:] if args is None else args))
+
+        def job() -> Any:
+            return super(Group, self).main(arguments, "lutetia", complete_var, False, windows_expand_args, **extra)
+
+        code = guarded(job, common)
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
+            raise UsageError(f"there is no command {name!r}: {did_you_mean(name, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise InterruptedByUser("interrupted") from error
+
+
+def place_common_options(arguments: list[str]) -> tuple[list[str], Common]:
+    """Move --json and --debug from before the sub-command to behind it, where it parses them; what follows `--` is not ours."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    head, tail = arguments[:end], arguments[end:]
+    common = Common(*(option in head for option in COMMON_OPTIONS))
+    command = next((i for i, word in enumerate(head) if not word.startswith("-")), None)
+    if command is not None:
+        early = [word for word in head[:command] if word in COMMON_OPTIONS]
+        before = [word for word in head[:command] if word not in COMMON_OPTIONS]
+        head = [*before, head[command], *early, *head[command + 1 :]]
+    return head + tail, common
+
+
+def guarded(job: Callable[[], Any], common: Common) -> int:
+    """Run a job and return its exit code; what went wrong leaves as a sentence, never as an exception."""
+    forgive_encoding()
+    try:
+        code = attempt(job, common)
+        sys.stdout.flush()
+    except BrokenPipeError:  # a reader such as `head` has left; nobody is there to be told
+        sys.stdout = None  # else the interpreter flushes it, and complains, on its way out
+        return 1
+    return code
+
+
+def attempt(job: Callable[[], Any], common: Common) -> int:
+    try:
+        result = job()
+    except SystemExit as left:  # shell completion, or typer and rich when a reader has left
+        return left.code if isinstance(left.code, int) else int(left.code is not None)
+    except BrokenPipeError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        return report(error, common)
+    return result if isinstance(result, int) else 0
+
+
+def report(error: BaseException, common: Common) -> int:
+    """Tell the user, or the machine, what went wrong; return the exit code."""
+    kind, message = explain(error)
+    if common.debug:
+        traceback.print_exception(error, file=sys.stderr)
+    if common.json:
+        print_json({"error": {"kind": kind, "message": message}})
+    else:
+        print_error(message)
+    return EXIT_CODES.get(kind, 1)
+
+
+def explain(error: BaseException) -> tuple[str, str]:
+    """The kind of an error and one sentence about it."""
+    if isinstance(error, LutetiaError):
+        return error.kind, one_line(str(error))
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return "interrupted", "interrupted"
+    if isinstance(error, ClickException):
+        return "usage", usage_sentence(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return "file", one_line(f"{error.filename}: {error.strerror}")
+    return "internal", one_line(f"unexpected {type(error).__name__}: {error} (run again with --debug to see where)")
+
+
+def usage_sentence(error: Any) -> str:
+    """click's own words, shortened to a sentence, with where to read on."""
+    where = f"{error.ctx.command_path} --help" if getattr(error, "ctx", None) else ""
+    option = getattr(error, "option_name", None)
+    if option and hasattr(error, "possibilities"):
+        hint = did_you_mean(option, error.possibilities) if error.possibilities else f"{where or 'lutetia --help'} lists them"
+        return one_line(f"there is no option {option}: {hint}")
+    said = one_line(error.format_message()).rstrip(".")
+    return said[:1].lower() + said[1:] + (f" ({where} shows the usage)" if where else "")
+
+
+def did_you_mean(word: str, names: Collection[str]) -> str:
+    """The nearest name, or all of them when none is near."""
+    near = difflib.get_close_matches(word, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"did you mean one of {listed(names)}?"
+
+
+def listed(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last

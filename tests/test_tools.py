@@ -1,0 +1,83 @@
+"""A missing tool skips a test by name, the run ends with the reasons, and CI does not forgive one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import is_missing_tool
+from tools import require_module, require_tool
+
+HERE = Path(__file__).parent
+SUITE = """
+import os
+import pytest
+import torch
+from tools import require_module, require_tool
+
+def test_one():
+    require_tool("no-such-tool")
+
+def test_two():
+    require_tool("no-such-tool", "nor-this")
+
+def test_three():
+    pytest.skip("it rains")
+
+def test_seeded():
+    assert torch.initial_seed() == 0
+    assert torch.cuda.is_available() or os.environ["TRITON_INTERPRET"] == "1"
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    for name in ("conftest.py", "tools.py"):
+        shutil.copy(HERE / name, tmp_path)
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    return tmp_path
+
+
+def run(suite: Path, ci: str) -> tuple[int, list[str]]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(suite), str(suite)]
+    done = subprocess.run(command, cwd=suite, env={**os.environ, "CI": ci}, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_the_run_ends_with_what_was_skipped(suite: Path) -> None:
+    code, lines = run(suite, ci="")
+    assert code == 0
+    assert lines[-3:-1] == ["skipped because it rains (1 test)", "skipped because missing tool: no-such-tool (2 tests)"]
+    assert lines[-1].startswith("1 passed, 3 skipped")
+
+
+def test_ci_fails_when_a_tool_is_missing(suite: Path) -> None:
+    code, lines = run(suite, ci="true")
+    assert code == 1
+    assert "CI allows no missing tool: the run fails" in lines
+
+
+@pytest.mark.parametrize(
+    ("reason", "missing"), [("missing tool: x", True), ("could not import 'hypothesis'", True), ("it rains", False)]
+)
+def test_ci_forgives_other_reasons(reason: str, missing: bool) -> None:
+    assert is_missing_tool(reason) == missing
+
+
+def test_what_is_there_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "second-name"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert require_tool("first-name", "second-name") == str(tool)
+    assert require_module("json") is sys.modules["json"]
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(pytest.skip.Exception, match="missing tool: Python module no_such_module"):
+        require_module("no_such_module")
