@@ -82,13 +82,35 @@ def has_gpu() -> bool:
 
 def pip(python: Path, *what: str, must: bool = True) -> bool:
     """pip install under the constraints; say whether it worked."""
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", CONSTRAINTS, *what]
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--constraint",
+        CONSTRAINTS,
+        *what,
+    ]
     done = subprocess.run(command, check=must, stderr=None if must else subprocess.DEVNULL)
     return done.returncode == 0
 
 
 def uv(python: Path, pin: str) -> bool:
-    command = [python, "-m", "uv", "pip", "install", "--quiet", "--python", python, "--torch-backend", "cpu", pin]
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "uv",
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        python,
+        "--torch-backend",
+        "cpu",
+        pin,
+    ]
     return subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0
 
 

@@ -49,7 +49,9 @@ def convert_integers_to_floats(buffer: Tensor, int_rescaler: float = 1.0, dtype:
     """Integer sums [...] (int32 or int64) back to floating point; a sum past the range of an int32 is an error."""
     if buffer.dtype != torch.int32 and bool((buffer.abs() > FIXED_MAX).any()):
         raise_overflow(int_rescaler)
-    return (buffer.double() / fixed_scale(int_rescaler)).to(dtype)
+    # A tensor, because CUDA divides by a plain number through its reciprocal, which rounds twice.
+    scale = torch.full((), fixed_scale(int_rescaler), dtype=torch.float64, device=buffer.device)
+    return (buffer.double() / scale).to(dtype)
 
 
 def raise_overflow(int_rescaler: float) -> None:

@@ -15,13 +15,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,6 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 
 from lutetia.errors import ArgumentError, DataError, check_choice, check_tensor, fail
+from lutetia.files import write_atomically
 from lutetia.lut.anchors import MAX_ANCHORS, check_int
 
 Layout: TypeAlias = Literal["general", "shared"]
@@ -449,17 +448,10 @@ class Synapses:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a safetensors file; the file appears whole or not at all."""
-        path = Path(path)
         data = {name: tensor.cpu() for name, tensor in self.tensors().items()}
         content = to_safetensors(data, {"kind": FILE_KIND, "header": json.dumps(self.header(), allow_nan=False)})
-        part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-        try:
-            part.write_bytes(content)
-            os.replace(part, path)
-        except OSError as error:
-            raise DataError(f"{path} cannot be written: {error.strerror}") from error
-        finally:
-            part.unlink(missing_ok=True)
+        with write_atomically(path) as file:
+            file.write(content)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Synapses:

@@ -24,7 +24,15 @@ ACC = {torch.float32: triton.language.float32, torch.float64: triton.language.fl
 CAP = 128  # rows of one lookup neuron that one program adds up; the rest is shared out
 
 Found: TypeAlias = tuple[Tensor, Tensor, Tensor]  # indices, min_delta, min_delta_index
-next_power_of_2, cdiv = triton.next_power_of_2, triton.cdiv
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b, rounded up. (Triton's own is for kernels too and takes 5 µs a call.)"""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
 
 
 # ---- detect ----------------------------------------------------------------------------------------------------------
@@ -44,11 +52,13 @@ def check_detectors_eval(x: Tensor, anchors: Tensor) -> Tensor:
     return found[0]
 
 
-def _found(x: Tensor, anchors: Tensor, train: bool, indices: bool = True) -> Found:
+def _found(x: Tensor, anchors: Tensor, train: bool) -> Found:
+    """Room for indices, and for training also the closest deltas and their numbers (fillers otherwise)."""
     shape = (*x.shape[:-1], anchors.shape[0])
-    index = x.new_empty(shape if indices else 0, dtype=torch.int32)
-    delta = x.new_empty(shape if train else 0, dtype=sum_dtype(x))
-    return index, delta, x.new_empty(shape if train else 0, dtype=torch.int32)
+    index = x.new_empty(shape, dtype=torch.int32)
+    if not train:
+        return index, index, index
+    return index, x.new_empty(shape, dtype=sum_dtype(x)), torch.empty_like(index)
 
 
 def _check(x: Tensor, anchors: Tensor, found: Found, train: bool) -> None:
@@ -65,14 +75,16 @@ def _check(x: Tensor, anchors: Tensor, found: Found, train: bool) -> None:
 
 
 def _check_columns(x: Tensor, anchors: Tensor) -> Tensor:
-    """x [B, I], anchors [N_t, N_c, 2] -> indices [B, N_t], stored by detector: for large batches, 4x faster than by row."""
+    """x [B, I], anchors [N_t, N_c, 2] -> indices [B, N_t], stored by detector: faster for large batches."""
     (batch, n_inputs), (n_detectors, n_c, _) = x.shape, anchors.shape
     columns = x.new_empty(n_inputs, batch)
     source.transpose_kernel[(cdiv(batch, 64), cdiv(n_inputs, 64))](x.contiguous(), columns, batch, n_inputs, BLOCK=64)
     index = x.new_empty(n_detectors, batch, dtype=torch.int32)
-    source.check_columns_kernel[(cdiv(batch, 512), n_detectors)](
-        columns, anchors, index, batch, n_detectors, N_C=n_c, ACC=ACC[sum_dtype(x)], BLOCK_B=512, num_warps=4
-    )
+    block_t = min(16, next_power_of_2(n_detectors))
+    source.check_columns_kernel[(cdiv(batch, 128),)](
+        columns, anchors, index, batch, n_detectors,
+        N_C=n_c, ACC=ACC[sum_dtype(x)], BLOCK_T=block_t, BLOCK_B=128, num_warps=block_t,
+    )  # fmt: skip
     return index.t()
 
 
@@ -122,14 +134,14 @@ def detect_and_fill_sparse(
 def _detect_and_fill(
     x: Tensor, weight: Tensor, anchors: Tensor, layout: Layout, train: bool, sums: str, int_rescaler: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Both in one kernel, except where two are faster or the layout asks for it."""
+    """Both in one kernel, except where two are faster or the layout asks for it; in eval what was found is not kept."""
     if not train and fills_by_slab(layout, x.shape[0]):
-        return _fill(weight, _check_columns(x, anchors), layout, sums, int_rescaler), *_found(x, anchors, False, indices=False)
-    two = layout.kind == "general"
-    found = _found(x, anchors, train, indices=train or two)
-    if two:
+        return _fill(weight, _check_columns(x, anchors), layout, sums, int_rescaler), x, x, x
+    if layout.kind == "general":
+        found = _found(x, anchors, train)
         _check(x, anchors, found, train)
         return _fill(weight, found[0], layout, sums, int_rescaler), *found
+    found = _found(x, anchors, train) if train else (x, x, x)
     out, overflow = _sums([x.shape[0], layout.n_outputs], sums, weight, zero=not layout.disjoint)
     _launch_fill(weight, found, out, overflow, layout, sums, int_rescaler, x.contiguous(), anchors, train)
     return _finish(out, overflow, sums, int_rescaler, sum_dtype(weight)), *found
@@ -138,7 +150,7 @@ def _detect_and_fill(
 def _fill(weight: Tensor, indices: Tensor, layout: Layout, sums: str, int_rescaler: float) -> Tensor:
     batch = indices.shape[0]
     out, overflow = _sums([batch, layout.n_outputs], sums, weight, zero=not layout.disjoint)
-    scale, acc = scale_of(sums, int_rescaler), ACC[sum_dtype(weight)]
+    exact, acc = exactly(sums, int_rescaler), ACC[sum_dtype(weight)]
     if batch == 0 or layout.n_weights == 0:
         pass
     elif layout.kind == "general":
@@ -146,13 +158,13 @@ def _fill(weight: Tensor, indices: Tensor, layout: Layout, sums: str, int_rescal
         source.fill_outputs_general_kernel[(batch, cdiv(layout.n_detectors, block_t))](
             weight, indices, out, overflow, layout.start, layout.targets,
             layout.n_detectors, layout.n_outputs, layout.widest,
-            N_ROWS=layout.n_rows, SCALE=scale, ACC=acc, BLOCK_T=block_t, BLOCK_O=32,
+            N_ROWS=layout.n_rows, **exact, ACC=acc, BLOCK_T=block_t, BLOCK_O=32,
         )  # fmt: skip
     elif fills_by_slab(layout, batch):
         block_b, block_o, warps = slab_blocks(layout)
         source.fill_outputs_slab_kernel[(cdiv(batch, block_b), cdiv(layout.width, block_o))](
             weight, indices, out, overflow, batch, layout.n_detectors, *indices.stride(),
-            N_ROWS=layout.n_rows, WIDTH=layout.width, SCALE=scale, WIDE=layout.wide, ACC=acc,
+            N_ROWS=layout.n_rows, WIDTH=layout.width, **exact, WIDE=layout.wide, ACC=acc,
             BLOCK_B=block_b, BLOCK_O=block_o, num_warps=warps,
         )  # fmt: skip
     else:
@@ -182,7 +194,7 @@ def _launch_fill(
         weight if x is None else x, weight if anchors is None else anchors, weight, *found, out, overflow,
         *layout.tensors(weight), 0 if x is None else x.shape[1], layout.n_detectors, layout.n_outputs, layout.n_blocks,
         N_ROWS=layout.n_rows, N_C=n_c, N_C_PADDED=next_power_of_2(n_c), LAYOUT=KIND[layout.kind], WIDTH=layout.width,
-        ATOMIC=not layout.disjoint, DETECT=x is not None, TRAIN=train, SCALE=scale_of(sums, int_rescaler),
+        ATOMIC=not layout.disjoint, DETECT=x is not None, TRAIN=train, **exactly(sums, int_rescaler),
         WIDE=layout.wide, ACC=ACC[sum_dtype(weight)], X_ACC=ACC[torch.float32 if x is None else sum_dtype(x)],
         BLOCK_T=block_t, BLOCK_O=block_o, num_warps=warps,
     )  # fmt: skip
@@ -256,7 +268,7 @@ def _propagate(
     batch = grad.shape[0]
     dx, overflow = _sums([batch, n_inputs], sums, grad, weight)
     common: dict[str, Any] = {
-        "N_ROWS": layout.n_rows, "N_C": anchors.shape[1], "SCALE": scale_of(sums, int_rescaler),
+        "N_ROWS": layout.n_rows, "N_C": anchors.shape[1], **exactly(sums, int_rescaler),
         "ACC": ACC[sum_dtype(grad, weight)],
     }  # fmt: skip
     tensors = (grad.contiguous(), weight, *found, anchors, dx, overflow)
@@ -336,7 +348,7 @@ def _gradient(grad: Tensor, indices: Tensor, layout: Layout, sums: str, int_resc
     if by_atomics:
         _scatter(grad, indices, layout, out)
     else:
-        _add_up(grad, indices, layout, sort_by_neuron(indices, layout.n_rows), out, overflow, scale_of(sums, int_rescaler))
+        _add_up(grad, indices, layout, sort_by_neuron(indices, layout.n_rows), out, overflow, exactly(sums, int_rescaler))
     return _finish(out, overflow, sums, int_rescaler, sum_dtype(grad))
 
 
@@ -350,7 +362,16 @@ def _step(
     elif scatters(layout, sums):
         _scatter(grad, indices, layout, weight, external_lr)
     else:
-        _add_up(grad, indices, layout, sort_by_neuron(indices, layout.n_rows), weight, weight, 0.0, external_lr)
+        _add_up(
+            grad,
+            indices,
+            layout,
+            sort_by_neuron(indices, layout.n_rows),
+            weight,
+            weight,
+            exactly(sums, int_rescaler),
+            external_lr,
+        )
 
 
 def scatters(layout: Layout, sums: str) -> bool:
@@ -397,7 +418,7 @@ def _add_up(
     sorted_rows: Found,
     out: Tensor,
     overflow: Tensor,
-    scale: float,
+    exact: dict[str, Any],
     external_lr: float = -1.0,
     compact: Tensor | None = None,
 ) -> None:
@@ -411,7 +432,7 @@ def _add_up(
     tensors = (lr, out, overflow, start, targets, grad if compact is None else compact)
     options: dict[str, Any] = {
         "N_ROWS": layout.n_rows, "LAYOUT": KIND[layout.kind], "MIXED_LR": mixed, "IN_PLACE": external_lr >= 0,
-        "COMPACT": compact is not None, "SCALE": scale, "ACC": ACC[sum_dtype(grad)], "CAP": CAP,
+        "COMPACT": compact is not None, **exact, "ACC": ACC[sum_dtype(grad)], "CAP": CAP,
         "BLOCK_B": block_b, "BLOCK_O": block_o, "num_warps": warps,
     }  # fmt: skip
     tiles, step = cdiv(layout.widest, block_o), float(external_lr)
@@ -483,7 +504,7 @@ def _touched(grad: Tensor, indices: Tensor, layout: Layout, sums: str, int_resca
     ends = sizes.cumsum(0)
     neurons = chosen.nonzero().squeeze(1)
     out, overflow = _sums([int(ends[-1])], sums, grad, zero=False)
-    _add_up(grad, indices, layout, sorted_rows, out, overflow, scale_of(sums, int_rescaler), compact=ends - sizes)
+    _add_up(grad, indices, layout, sorted_rows, out, overflow, exactly(sums, int_rescaler), compact=ends - sizes)
     return neurons, sizes[neurons], _finish(out, overflow, sums, int_rescaler, sum_dtype(grad))
 
 
@@ -495,9 +516,9 @@ def convert_integers_to_floats(buffer: Tensor, int_rescaler: float = 1.0, dtype:
     return _finish(buffer, buffer.new_zeros(1, dtype=torch.int32), "fixed", int_rescaler, dtype)
 
 
-def scale_of(sums: str, int_rescaler: float) -> float:
-    """Units per 1.0 in fixed sums, 0 for sums in floating point."""
-    return fixed_scale(int_rescaler) if sums == "fixed" else 0.0
+def exactly(sums: str, int_rescaler: float) -> dict[str, Any]:
+    """Launch options: units per 1.0 in fixed sums (0 for float). A fused multiply-add would round float64 addends otherwise."""
+    return {"SCALE": fixed_scale(int_rescaler) if sums == "fixed" else 0.0, "enable_fp_fusion": sums == "float"}
 
 
 def _sums(shape: list[int], sums: str, *operands: Tensor, zero: bool = True) -> tuple[Tensor, Tensor]:

@@ -109,19 +109,27 @@ def transpose_kernel(x_ptr, out_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
 
 @triton.jit
 def check_columns_kernel(
-    columns_ptr, anchors_ptr, index_ptr, batch, n_detectors, N_C: tl.constexpr, ACC: tl.constexpr, BLOCK_B: tl.constexpr
-):
-    """Indices [N_t, B] from x by columns [I, B]: neighbouring lanes are neighbouring rows of the batch, every read is in line."""
+    columns_ptr, anchors_ptr, index_ptr, batch, n_detectors,
+    N_C: tl.constexpr, ACC: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_B: tl.constexpr,
+):  # fmt: skip
+    """Indices [N_t, B] from x by columns [I, B], one program per BLOCK_B rows of the batch and all detectors.
+
+    Neighbouring lanes are neighbouring rows of the batch, so every read is in line, and the columns of these rows stay in the
+    first-level cache while all detectors compare them.
+    """
     b = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
-    t = tl.program_id(1)
-    mask = b < batch
-    index = tl.zeros([BLOCK_B], tl.int32)
-    for r in tl.static_range(N_C):
-        pair_ptr = anchors_ptr + (t * N_C + r) * 2
-        left = tl.load(columns_ptr + tl.load(pair_ptr).to(tl.int64) * batch + b, mask=mask, other=0.0).to(ACC)
-        right = tl.load(columns_ptr + tl.load(pair_ptr + 1).to(tl.int64) * batch + b, mask=mask, other=0.0).to(ACC)
-        index += (left - right > 0).to(tl.int32) << r
-    tl.store(index_ptr + t.to(tl.int64) * batch + b, index, mask=mask)
+    for start in range(0, n_detectors, BLOCK_T):
+        t = start + tl.arange(0, BLOCK_T)
+        t_mask = t < n_detectors
+        mask = t_mask[:, None] & (b < batch)[None, :]
+        index = tl.zeros([BLOCK_T, BLOCK_B], tl.int32)
+        for r in tl.static_range(N_C):
+            left = tl.load(anchors_ptr + (t * N_C + r) * 2, mask=t_mask, other=0).to(tl.int64) * batch
+            right = tl.load(anchors_ptr + (t * N_C + r) * 2 + 1, mask=t_mask, other=0).to(tl.int64) * batch
+            u = tl.load(columns_ptr + left[:, None] + b[None, :], mask=mask, other=0.0).to(ACC)
+            u -= tl.load(columns_ptr + right[:, None] + b[None, :], mask=mask, other=0.0).to(ACC)
+            index += (u > 0).to(tl.int32) << r
+        tl.store(index_ptr + t.to(tl.int64)[:, None] * batch + b[None, :], index, mask=mask)
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,490 @@
+"""The compiled loops of the `cpu` backend. Each does its work for a range of rows or detectors, serially and without the GIL.
+
+Conventions: weights, targets and index tensors are flat and unsigned (a signed index would be tested for "counts from the
+end" on every use). `scale` is None for float sums, else how many units make 1.0; numba drops the branch not taken while it
+compiles, so each source is both kernels. What can overflow returns True when it did.
+
+A layout of full or shared connectivity is a tuple of `blocks`: detectors with the same targets, of which each block is a
+small fully connected layer of its own.
+
+    start [n_blocks + 1]    the detectors of block i are start[i] to start[i + 1] of the next three
+    detectors [N_t]         their numbers
+    weight_at [N_t]         where their tables begin in the weights; a table is [R, width]
+    list_at [N_t]           where their targets begin in `targets`
+    width [n_blocks]        how many targets each has
+    contiguous [n_blocks]   whether the targets are consecutive outputs
+    targets                 outputs
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lutetia.errors import require
+from lutetia.lut.sums import FIXED_MAX
+
+numba = require("numba", "the cpu backend of lutetia.lut")
+extending = require("numba.extending", "the cpu backend of lutetia.lut")
+ir = require("llvmlite.ir", "the cpu backend of lutetia.lut", "numba")
+
+
+def _can_keep() -> bool:
+    """Whether numba finds a folder it may write to; without one it would refuse to compile at all, rather than compile anew."""
+    try:
+        numba.njit(cache=True)(_can_keep)
+    except RuntimeError:
+        return False
+    return True
+
+
+OPTIONS = {"nogil": True, "cache": _can_keep(), "error_model": "numpy"}
+jit = numba.njit(**OPTIONS)
+# A sum of floats may be added in any order; everything else keeps to IEEE, which fixed sums need.
+jit_any_order = numba.njit(**OPTIONS, fastmath={"reassoc", "contract", "nsz"})
+
+LANES = 64  # batch rows compared at once
+PADDED = LANES + 16  # a power of two would put a whole column of lanes in the same few cache sets
+FEW = 6  # rows below which comparing one by one is faster
+U = np.uint64
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+# `load` and `accumulate` promise the compiler that what the one reads is never what the other writes, as `restrict` does in C.
+# Without it every short inner loop begins with overlap checks: rows of 48 weights took 1.4 times as long.
+
+
+def _address(context: Any, builder: Any, signature: Any, args: Any) -> tuple[Any, Any]:
+    """Pointer to element args[1] of array args[0], and the alias scope of everything `load` reads."""
+    array = context.make_array(signature.args[0])(context, builder, args[0])
+    module = builder.module
+    domain = module.add_metadata(["lutetia"])
+    scopes = module.add_metadata([module.add_metadata(["read", domain])])
+    return builder.gep(array.data, [args[1]]), scopes
+
+
+@extending.intrinsic
+def load(typing: Any, array: Any, at: Any) -> Any:
+    """array[at] of a flat array; uint16 holds the bits of bfloat16, int16 those of float16, and both come as float32."""
+    halves = {numba.types.uint16: numba.types.float32, numba.types.int16: numba.types.float32}
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, scopes = _address(context, builder, signature, args)
+        value = builder.load(pointer)
+        value.set_metadata("alias.scope", scopes)
+        if array.dtype == numba.types.uint16:
+            bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
+            return builder.bitcast(bits, ir.FloatType())
+        if array.dtype == numba.types.int16:
+            return builder.fpext(builder.bitcast(value, ir.HalfType()), ir.FloatType())
+        return value
+
+    return halves.get(array.dtype, array.dtype)(array, numba.types.uint64), generate
+
+
+@extending.intrinsic
+def accumulate(typing: Any, array: Any, at: Any, value: Any) -> Any:
+    """array[at] += value of a flat array."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, scopes = _address(context, builder, signature, args)
+        before = builder.load(pointer)
+        add = builder.fadd if isinstance(array.dtype, numba.types.Float) else builder.add
+        stored = builder.store(add(before, args[2]), pointer)
+        before.set_metadata("noalias", scopes)
+        stored.set_metadata("noalias", scopes)
+        return context.get_dummy_value()
+
+    return numba.types.void(array, numba.types.uint64, array.dtype), generate
+
+
+@jit
+def largest(values: Any) -> Any:
+    """The largest of an unsigned array [n], 0 when it is empty."""
+    found = values.dtype.type(0)
+    for i in range(values.size):
+        found = max(found, values[i])
+    return found
+
+
+# ---- sums ------------------------------------------------------------------------------------------------------------
+
+
+def sums_in(out: Any, scale: Any) -> Any:
+    """Where to add up what belongs in out [n]: there, or for fixed sums in as many integers, which are zero."""
+
+
+@extending.overload(sums_in, strict=False)
+def _sums_in(out: Any, scale: Any) -> Any:
+    if isinstance(scale, numba.types.NoneType):
+        return lambda out, scale: out
+    return lambda out, scale: np.zeros(out.size, np.int64)
+
+
+@jit
+def round_to_unit(value: Any, scale: Any) -> Any:
+    """A float as a whole number of units, still as a float64."""
+    return np.rint(np.float64(value) * scale)
+
+
+@jit
+def out_of_range(units: Any) -> Any:
+    return not abs(units) <= FIXED_MAX  # written so that NaN is out of range too
+
+
+@jit
+def add_row(total: Any, at: Any, source: Any, row: Any, width: Any, scale: Any) -> Any:
+    """total[at:] += source[row:], over `width` elements."""
+    bad = False
+    if scale is None:
+        for k in range(width):
+            accumulate(total, at + k, load(source, row + k))
+    else:
+        for k in range(width):
+            units = round_to_unit(load(source, row + k), scale)
+            bad |= out_of_range(units)
+            accumulate(total, at + k, np.int64(units))
+    return bad
+
+
+@jit
+def add_8_rows(total: Any, at: Any, source: Any, rows: Any, width: Any) -> None:
+    """The same for eight rows: the sum is read and written once instead of eight times."""
+    a, b, c, d, e, f, g, h = rows
+    for k in range(width):
+        first = (load(source, a + k) + load(source, b + k)) + (load(source, c + k) + load(source, d + k))
+        second = (load(source, e + k) + load(source, f + k)) + (load(source, g + k) + load(source, h + k))
+        accumulate(total, at + k, first + second)
+
+
+@jit
+def write_sums(total: Any, scale: Any, out: Any) -> Any:
+    """Integer sums [n] into out [n], as floats; float sums are there already."""
+    bad = False
+    if scale is not None:
+        for k in range(total.size):
+            bad |= out_of_range(total[k])
+            out[k] = np.float64(total[k]) / scale
+    return bad
+
+
+# ---- detect ----------------------------------------------------------------------------------------------------------
+
+
+@jit
+def detect(x: Any, anchors: Any, indices: Any, min_delta: Any, min_delta_index: Any, begin: Any, end: Any) -> None:
+    """x [B, I], anchors [N_t, N_c, 2] -> the others [B, N_t], for rows begin to end; the last two may be None."""
+    for first in range(begin, end, LANES):
+        n = min(LANES, end - first)
+        if n < FEW:
+            for row in range(first, first + n):
+                detect_row(x, anchors, indices, min_delta, min_delta_index, row)
+        else:
+            detect_lanes(x, anchors, indices, min_delta, min_delta_index, first, n)
+
+
+@jit
+def detect_row(x: Any, anchors: Any, indices: Any, min_delta: Any, min_delta_index: Any, row: Any) -> None:
+    for t in range(anchors.shape[0]):
+        bits = np.uint32(0)
+        closest, which = x[row, anchors[t, 0, 0]] - x[row, anchors[t, 0, 1]], np.uint32(0)
+        for r in range(anchors.shape[1]):
+            u = x[row, anchors[t, r, 0]] - x[row, anchors[t, r, 1]]
+            bits |= np.uint32(u > 0) << np.uint32(r)  # no branch: half of them would be guessed wrong
+            if min_delta is not None:
+                closer = abs(u) < abs(closest)
+                closest, which = (u if closer else closest), (np.uint32(r) if closer else which)
+        indices[row, t] = bits
+        if min_delta is not None:
+            min_delta[row, t], min_delta_index[row, t] = closest, which
+
+
+@jit
+def detect_lanes(x: Any, anchors: Any, indices: Any, min_delta: Any, min_delta_index: Any, first: Any, n: Any) -> None:
+    """The same for n rows at once: with x transposed, one instruction compares many rows (8 times as fast)."""
+    n_detectors, n_anchors, _ = anchors.shape
+    lanes = np.zeros((x.shape[1], PADDED), x.dtype)
+    bits = np.empty((n_detectors, PADDED), np.uint32)
+    for j in range(n):
+        for i in range(x.shape[1]):
+            lanes[i, j] = x[first + j, i]
+    if min_delta is not None:
+        closest, which = np.empty((n_detectors, PADDED), x.dtype), np.empty((n_detectors, PADDED), np.uint32)
+    for t in range(n_detectors):
+        a, b = anchors[t, 0, 0], anchors[t, 0, 1]
+        for j in range(LANES):
+            bits[t, j] = 0
+            if min_delta is not None:
+                closest[t, j], which[t, j] = lanes[a, j] - lanes[b, j], 0
+        for r in range(n_anchors):
+            a, b = anchors[t, r, 0], anchors[t, r, 1]
+            for j in range(LANES):
+                u = lanes[a, j] - lanes[b, j]
+                bits[t, j] |= np.uint32(u > 0) << np.uint32(r)
+                if min_delta is not None:
+                    closer = abs(u) < abs(closest[t, j])
+                    closest[t, j] = u if closer else closest[t, j]
+                    which[t, j] = np.uint32(r) if closer else which[t, j]
+    for j in range(n):
+        for t in range(n_detectors):
+            indices[first + j, t] = bits[t, j]
+            if min_delta is not None:
+                min_delta[first + j, t], min_delta_index[first + j, t] = closest[t, j], which[t, j]
+
+
+# ---- forward ---------------------------------------------------------------------------------------------------------
+
+
+@jit
+def fill(weight: Any, blocks: Any, indices: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
+    """weight flat, indices [B, N_t] -> y [B, O], for rows begin to end."""
+    start, detectors, weight_at, list_at, width, contiguous, targets = blocks
+    n, n_outputs, bad = U(end - begin), U(y.shape[1]), False
+    y = y[begin:end].reshape(-1)
+    indices = indices[begin:end]
+    y[:] = 0
+    total = sums_in(y, scale)
+    for block in range(width.size):
+        first, last, c = start[block], start[block + 1], width[block]
+        outputs = targets[list_at[first] : list_at[first] + c]
+        if contiguous[block]:
+            at = U(outputs[0])
+            bad |= fill_block(total, at, n_outputs, weight, weight_at[first:last], detectors[first:last], indices, c, scale)
+            continue
+        packed = np.zeros(n * c, total.dtype)
+        bad |= fill_block(packed, U(0), c, weight, weight_at[first:last], detectors[first:last], indices, c, scale)
+        for i in range(n):
+            for k in range(c):
+                total[i * n_outputs + U(outputs[k])] += packed[i * c + k]
+    return bad | write_sums(total, scale, y)
+
+
+@jit
+def fill_block(
+    total: Any, at: Any, stride: Any, weight: Any, weight_at: Any, detectors: Any, indices: Any, width: Any, scale: Any
+) -> Any:
+    """Row i of total, at + i · stride, += the chosen rows of all detectors of a block.
+
+    Detectors outside, batch rows inside: a few tables at a time stay in cache (and their pages in the TLB), up to twice as
+    fast as going through all tables for each batch row.
+    """
+    n, n_tables, bad = U(indices.shape[0]), U(detectors.size), False
+    n_detectors, indices = U(indices.shape[1]), indices.reshape(-1)
+    done = U(0)
+    if scale is None:
+        done = n_tables // U(8) * U(8)
+        for t in range(U(0), done, U(8)):
+            for i in range(n):
+                rows = (
+                    chosen_row(weight_at, detectors, indices, t, i * n_detectors, width),
+                    chosen_row(weight_at, detectors, indices, t + U(1), i * n_detectors, width),
+                    chosen_row(weight_at, detectors, indices, t + U(2), i * n_detectors, width),
+                    chosen_row(weight_at, detectors, indices, t + U(3), i * n_detectors, width),
+                    chosen_row(weight_at, detectors, indices, t + U(4), i * n_detectors, width),
+                    chosen_row(weight_at, detectors, indices, t + U(5), i * n_detectors, width),
+                    chosen_row(weight_at, detectors, indices, t + U(6), i * n_detectors, width),
+                    chosen_row(weight_at, detectors, indices, t + U(7), i * n_detectors, width),
+                )
+                add_8_rows(total, at + i * stride, weight, rows, width)
+    for t in range(done, n_tables):
+        for i in range(n):
+            row = chosen_row(weight_at, detectors, indices, t, i * n_detectors, width)
+            bad |= add_row(total, at + i * stride, weight, row, width, scale)
+    return bad
+
+
+@jit
+def chosen_row(weight_at: Any, detectors: Any, indices: Any, t: Any, batch_at: Any, width: Any) -> Any:
+    """Where the row that the t-th detector of a block chose begins in the weights."""
+    return load(weight_at, t) + U(load(indices, batch_at + load(detectors, t))) * width
+
+
+# ---- backward, to the inputs -----------------------------------------------------------------------------------------
+
+
+@jit_any_order
+def dot(grad: Any, at: Any, weight: Any, row: Any, other: Any, width: Any) -> Any:
+    """Σ grad · (weight of the row - weight of the other), over `width` elements."""
+    total = grad.dtype.type(0)
+    for k in range(width):
+        total += load(grad, at + k) * (load(weight, row + k) - load(weight, other + k))
+    return total
+
+
+@jit
+def dot_fixed(grad: Any, at: Any, weight: Any, row: Any, other: Any, width: Any, scale: Any) -> Any:
+    """The same in units, and whether an addend was out of range."""
+    total, bad = np.int64(0), False
+    for k in range(width):
+        plus = round_to_unit(load(grad, at + k) * load(weight, row + k), scale)
+        minus = round_to_unit(load(grad, at + k) * load(weight, other + k), scale)
+        bad |= out_of_range(plus) | out_of_range(minus)
+        total += np.int64(plus) - np.int64(minus)
+    return total, bad
+
+
+@jit
+def uncertainty_slope(u: Any, one: Any) -> Any:
+    """0.5 sgn(u) / (1 + |u|)², with sgn(0) = -1; `one` keeps the arithmetic in the dtype of u."""
+    half = one / (one + one)
+    near = one + abs(u)
+    return (half if u > 0 else -half) / (near * near)
+
+
+@jit
+def send_to_anchors(total: Any, row_at: Any, pair: Any, slope: Any, scale: Any) -> Any:
+    """total[a] += slope, total[b] -= slope for the pair (a, b)."""
+    a, b = row_at + U(pair[0]), row_at + U(pair[1])
+    if scale is None:
+        total[a] += slope
+        total[b] -= slope
+        return False
+    units = round_to_unit(slope, scale)
+    total[a] += np.int64(units)
+    total[b] -= np.int64(units)
+    return out_of_range(units)
+
+
+@jit
+def propagate(grad: Any, weight: Any, blocks: Any, found: Any, anchors: Any, dx: Any, scale: Any, begin: Any, end: Any) -> Any:
+    """grad [B, O], weight flat, anchors [N_t, N_c, 2] -> dx [B, I], for rows begin to end.
+
+    `found` is indices, min_delta, min_delta_index, each [B, N_t].
+    """
+    start, detectors, weight_at, list_at, width, contiguous, targets = blocks
+    n, n_outputs, bad = U(end - begin), U(grad.shape[1]), False
+    found = (found[0][begin:end], found[1][begin:end], found[2][begin:end])
+    grad = grad[begin:end].reshape(-1)
+    dx = dx[begin:end].reshape(-1)
+    dx[:] = 0
+    total = sums_in(dx, scale)
+    for block in range(width.size):
+        first, last, c = start[block], start[block + 1], width[block]
+        outputs = targets[list_at[first] : list_at[first] + c]
+        tables = (weight_at[first:last], detectors[first:last], c)
+        if contiguous[block]:
+            bad |= propagate_block(grad, U(outputs[0]), n_outputs, weight, tables, found, anchors, total, scale)
+            continue
+        packed = np.empty(n * c, grad.dtype)
+        for i in range(n):
+            for k in range(c):
+                packed[i * c + k] = grad[i * n_outputs + U(outputs[k])]
+        bad |= propagate_block(packed, U(0), c, weight, tables, found, anchors, total, scale)
+    return bad | write_sums(total, scale, dx)
+
+
+@jit
+def propagate_block(
+    grad: Any, at: Any, stride: Any, weight: Any, tables: Any, found: Any, anchors: Any, total: Any, scale: Any
+) -> Any:
+    """The detectors of one block: row i of its gradients is at + i · stride; total [n · I] takes the slopes."""
+    weight_at, detectors, width = tables
+    indices, min_delta, min_delta_index = found
+    n, bad, one = indices.shape[0], False, min_delta.dtype.type(1)
+    n_inputs = U(total.size // max(n, 1))
+    for first in range(0, detectors.size, 8):  # eight tables at a time, for the same reason as in fill_block
+        for i in range(n):
+            for j in range(first, min(first + 8, detectors.size)):
+                t = detectors[j]
+                index, which = indices[i, t], min_delta_index[i, t]
+                row = weight_at[j] + U(index) * width
+                other = weight_at[j] + U(index ^ (np.uint32(1) << which)) * width
+                if scale is None:
+                    gain = dot(grad, at + U(i) * stride, weight, row, other, width)
+                else:
+                    units, overflow = dot_fixed(grad, at + U(i) * stride, weight, row, other, width, scale)
+                    bad |= overflow or out_of_range(units)
+                    gain = grad.dtype.type(np.float64(units) / scale)
+                slope = uncertainty_slope(min_delta[i, t], one) * gain
+                bad |= send_to_anchors(total, U(i) * n_inputs, anchors[t, which], slope, scale)
+    return bad
+
+
+# ---- backward, to the weights ----------------------------------------------------------------------------------------
+# `places` says where the sums go: starts [N_t · R], where those of each lookup neuron begin in `out` (empty: row after row),
+# spans [N_t + 1], where those of each detector begin, and R. Each detector has its own part of `out`: threads never meet.
+
+
+@jit
+def mark(indices: Any, fired: Any) -> None:
+    """fired [N_t, R] = 1 for each lookup neuron that indices [B, N_t] name."""
+    for i in range(indices.shape[0]):
+        for t in range(indices.shape[1]):
+            fired[t, indices[i, t]] = 1
+
+
+@jit
+def gather(grad: Any, rates: Any, blocks: Any, indices: Any, places: Any, out: Any, scale: Any, begin: Any, end: Any) -> Any:
+    """out += grad [B, O] at the looked-up rows, for positions begin to end of the blocks' detectors.
+
+    `rates` multiplies the gradients: a number per listed target, or none at all.
+    """
+    start, detectors, _, list_at, width, contiguous, targets = blocks
+    n, n_outputs, bad = U(grad.shape[0]), U(grad.shape[1]), False
+    for block in range(width.size):
+        first, last, c = max(start[block], U(begin)), min(start[block + 1], U(end)), width[block]
+        if first >= last:
+            continue
+        if scale is None and rates.size == 0 and contiguous[block]:  # the gradients as they are
+            at = U(targets[list_at[first]])
+            for j in range(first, last, U(4)):  # four tables a time, so that each gradient is fetched once for the four
+                tables = detectors[j : min(j + U(4), last)]
+                gather_tables(grad.reshape(-1), at, n_outputs, c, indices, tables, places, out, None)
+            continue
+        packed = sums_in(np.empty(n * c, grad.dtype), scale)
+        for j in range(first, last):
+            listed = list_at[j]
+            if j == first or not same_rates(rates, listed, list_at[j - U(1)], c):
+                bad |= pack_columns(packed, grad, targets[listed : listed + c], rates, listed, scale)
+            bad |= gather_tables(packed, U(0), c, c, indices, detectors[j : j + U(1)], places, out, scale)
+    return bad
+
+
+@jit
+def same_rates(rates: Any, one: Any, other: Any, width: Any) -> Any:
+    """Whether two lists of targets have the same rates."""
+    same = True
+    if rates.size > 0:
+        for k in range(width):
+            same &= rates[one + k] == rates[other + k]
+    return same
+
+
+@jit
+def pack_columns(packed: Any, grad: Any, outputs: Any, rates: Any, listed: Any, scale: Any) -> Any:
+    """packed [B · width] = the columns of grad [B, O] that a detector reaches, times their rates; in units, for fixed sums."""
+    bad, width = False, U(outputs.size)
+    for i in range(U(grad.shape[0])):
+        for k in range(width):
+            value = grad[i, outputs[k]]
+            if rates.size > 0:
+                value = value * rates[listed + k]
+            if scale is None:
+                packed[i * width + k] = value
+            else:
+                units = round_to_unit(value, scale)
+                bad |= out_of_range(units)
+                packed[i * width + k] = np.int64(units)
+    return bad
+
+
+@jit
+def gather_tables(
+    packed: Any, at: Any, stride: Any, width: Any, indices: Any, tables: Any, places: Any, out: Any, scale: Any
+) -> Any:
+    """The tables of some detectors (one, for fixed sums): row i of `packed`, at + i · stride, is added where it belongs."""
+    starts, spans, n_rows = places
+    base, part = U(0), out
+    if scale is not None:
+        base = spans[tables[0]]
+        part = out[base : spans[tables[0] + U(1)]]
+    total = sums_in(part, scale)
+    for i in range(U(indices.shape[0])):
+        for j in range(tables.size):
+            t = tables[j]
+            row = spans[t] + U(indices[i, t]) * width
+            if starts.size > 0:
+                row = starts[t * n_rows + U(indices[i, t])]
+            add_row(total, row - base, packed, at + i * stride, width, None)
+    return write_sums(total, scale, part)

@@ -1,0 +1,349 @@
+"""The compiled loops of the `cpu` backend for sequences: the pairs i < j, one by one.
+
+The conventions are those of `numba_kernels`; numba's cache on disk watches this file alone: touch it after a change to the
+helpers it imports. Everything is per detector first, so that one thread owns what it writes, and the pairs of one j are the
+innermost loop, i rising: their keys and signs are then two plain runs of memory. A kernel is given
+
+    seq        keys [N_t, B, S], an index << N_pe; signs [N_t, S-1], the PE indices, farthest first; N_c; N_pe
+               the row that pair (i, j) reads is keys[j] << N_c | keys[i] | signs[S-1-j+i]
+    tables     start [N_t + 1], where each table begins in the weights; width [N_t], how many outputs a row of it reaches;
+               column [N_t], the first of them when they are consecutive, else -1; list_at [N_t], where they begin in
+               `targets`; targets
+    row_start  None; for the general layout [N_t · R + 1], where the weights of each lookup neuron and their `targets` begin
+
+A flat number b · S + j of a position is called a place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lutetia.lut.numba_general import row_gain, row_gain_fixed
+from lutetia.lut.numba_kernels import (
+    U,
+    accumulate,
+    add_8_rows,
+    add_row,
+    dot,
+    dot_fixed,
+    jit,
+    load,
+    out_of_range,
+    pack_columns,
+    round_to_unit,
+    sums_in,
+    write_sums,
+)
+
+# ---- order -----------------------------------------------------------------------------------------------------------
+
+
+@jit
+def places_of(begin: Any, end: Any, length: Any) -> Any:
+    """The places of couples begin to end: a couple is an early and a late j, so that all have the same number of pairs."""
+    half = (length + 1) // 2
+    places, n = np.empty(2 * (end - begin), np.uint64), 0
+    for couple in range(begin, end):
+        first, s = couple // half * length, couple % half
+        places[n] = first + s
+        n += 1
+        if s != length - 1 - s:
+            places[n] = first + length - 1 - s
+            n += 1
+    return places[:n]
+
+
+@jit
+def by_query(keys: Any, n_anchors: Any, positional_dim: Any) -> Any:
+    """Where each Q begins in the order, [2**N_c + 1], and the order [n]: positions with keys [n], sorted by Q.
+
+    Positions of one Q share 2**(N_c + N_pe) rows of weights: taken one after the other, they find them in cache.
+    """
+    starts = np.zeros((1 << n_anchors) + 2, np.int64)
+    order = np.empty(keys.size, np.uint64)
+    for k in range(keys.size):
+        starts[(keys[k] >> positional_dim) + 2] += 1
+    for q in range(2, starts.size):
+        starts[q] += starts[q - 1]
+    for k in range(keys.size):
+        slot = (keys[k] >> positional_dim) + 1
+        order[starts[slot]] = k
+        starts[slot] += 1
+    return starts[:-1], order
+
+
+@jit
+def pair_row(first: Any, keys: Any, i_at: Any, signs: Any, sign_at: Any) -> Any:
+    """The row that a pair reads; `first` is keys[j] << N_c."""
+    return U(first | load(keys, i_at) | load(signs, sign_at))
+
+
+# ---- forward ---------------------------------------------------------------------------------------------------------
+
+
+@jit
+def fill_seq(weight: Any, tables: Any, row_start: Any, seq: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
+    """weight flat -> y [B · S, O], for couples of places begin to end."""
+    start, width, column, list_at, targets = tables
+    keys, signs, n_anchors, positional_dim = seq
+    places = places_of(begin, end, keys.shape[2])
+    n_outputs, bad = U(y.shape[1]), False
+    sums = np.zeros(places.size * y.shape[1], y.dtype)
+    total = sums_in(sums, scale)
+    packed = np.empty(y.shape[1], total.dtype)
+    for t in range(keys.shape[0]):
+        table_keys = keys[t].reshape(-1)
+        _, order = by_query(table_keys[places], n_anchors, positional_dim)
+        for k in order:
+            pairs = (table_keys, signs[t], n_anchors, places[k], U(keys.shape[2]))
+            if column[t] >= 0:
+                at = k * n_outputs + U(column[t])
+                bad |= add_pairs(total, at, weight, start[t], width[t], row_start, targets, pairs, scale)
+                continue
+            packed[:] = 0
+            bad |= add_pairs(packed, U(0), weight, start[t], width[t], row_start, targets, pairs, scale)
+            for n in range(width[t]):
+                total[k * n_outputs + U(targets[list_at[t] + n])] += packed[n]
+    bad |= write_sums(total, scale, sums)
+    for k in range(places.size):
+        y[places[k]] = sums[k * y.shape[1] : (k + 1) * y.shape[1]]
+    return bad
+
+
+@jit
+def add_pairs(
+    total: Any, at: Any, weight: Any, table: Any, width: Any, row_start: Any, targets: Any, pairs: Any, scale: Any
+) -> Any:
+    """total[at:] += the rows of all pairs of one place and one table."""
+    keys, signs, n_anchors, place, length = pairs
+    j = place % length
+    i_at, sign_at, first = place - j, length - U(1) - j, keys[place] << n_anchors
+    done, bad = U(0), False
+    if row_start is None:
+        if scale is None:
+            done = j // U(8) * U(8)
+            for i in range(U(0), done, U(8)):
+                rows = (
+                    table + width * pair_row(first, keys, i_at + i, signs, sign_at + i),
+                    table + width * pair_row(first, keys, i_at + i + U(1), signs, sign_at + i + U(1)),
+                    table + width * pair_row(first, keys, i_at + i + U(2), signs, sign_at + i + U(2)),
+                    table + width * pair_row(first, keys, i_at + i + U(3), signs, sign_at + i + U(3)),
+                    table + width * pair_row(first, keys, i_at + i + U(4), signs, sign_at + i + U(4)),
+                    table + width * pair_row(first, keys, i_at + i + U(5), signs, sign_at + i + U(5)),
+                    table + width * pair_row(first, keys, i_at + i + U(6), signs, sign_at + i + U(6)),
+                    table + width * pair_row(first, keys, i_at + i + U(7), signs, sign_at + i + U(7)),
+                )
+                add_8_rows(total, at, weight, rows, width)
+        for i in range(done, j):
+            row = table + width * pair_row(first, keys, i_at + i, signs, sign_at + i)
+            bad |= add_row(total, at, weight, row, width, scale)
+    else:
+        for i in range(j):
+            neuron = table + pair_row(first, keys, i_at + i, signs, sign_at + i)
+            for s in range(row_start[neuron], row_start[neuron + U(1)]):
+                bad |= add_one(total, at + U(targets[s]), load(weight, s), scale)
+    return bad
+
+
+@jit
+def add_one(total: Any, at: Any, value: Any, scale: Any) -> Any:
+    """total[at] += value."""
+    if scale is None:
+        total[at] += value
+        return False
+    units = round_to_unit(value, scale)
+    total[at] += np.int64(units)
+    return out_of_range(units)
+
+
+# ---- backward, to the inputs and the positions -----------------------------------------------------------------------
+# A slope that goes to the anchors of x[b, i] at detector t always goes to the same two of them, whatever the pair. So the
+# pairs are summed up in slopes [N_t, B, S], and in pe_slopes [N_t, B, S-1] (farthest first), where each (t, b) has its own
+# run: threads never meet, and the sums are the same for any number of threads. `send_slopes` then spreads them.
+
+
+@jit
+def propagate_seq(
+    grad: Any, weight: Any, tables: Any, row_start: Any, seq: Any, margins: Any, sums: Any, scale: Any, begin: Any, end: Any
+) -> Any:
+    """grad [B · S, O], weight flat -> sums, for the numbers t · B + b from begin to end.
+
+    `margins` is |min_delta|, its slope, and 1 << min_delta_index (shifted to its place in a key), each [N_t, B, S], and the
+    same three for the positions, each [N_t, S-1], farthest first; `sums` is slopes and pe_slopes, which are zero.
+    """
+    start, width, column, list_at, targets = tables
+    keys, signs, n_anchors, _ = seq
+    near, slope, flip, pe_near, pe_slope, pe_flip = margins
+    length, n_outputs, bad = keys.shape[2], U(grad.shape[1]), False
+    flat, packed = grad.reshape(-1), np.empty(0, grad.dtype)
+    for number in range(begin, end):
+        t, b = number // keys.shape[1], number % keys.shape[1]
+        c, first = width[t], U(b * length)
+        g, at, stride = flat, first * n_outputs + U(column[t]), n_outputs
+        if column[t] < 0:
+            packed = np.empty(length * c, grad.dtype)
+            outputs = targets[list_at[t] : list_at[t] + c]
+            pack_columns(packed, grad[first : first + U(length)], outputs, packed[:0], U(0), None)
+            g, at, stride = packed, U(0), c
+        one = (near[t, b], slope[t, b], flip[t, b], sums[0][t, b])
+        pe = (pe_near[t], pe_slope[t], pe_flip[t], sums[1][t, b])
+        for j in range(U(1), U(length)):
+            bad |= propagate_pairs(
+                g, at + j * stride, weight, start[t], c, row_start, targets, keys[t, b], signs[t], n_anchors, j, one, pe, scale
+            )
+    return bad
+
+
+@jit
+def propagate_pairs(
+    grad: Any,
+    at: Any,
+    weight: Any,
+    table: Any,
+    width: Any,
+    row_start: Any,
+    targets: Any,
+    keys: Any,
+    signs: Any,
+    n_anchors: Any,
+    j: Any,
+    one: Any,
+    pe: Any,
+    scale: Any,
+) -> Any:
+    """All pairs of one place j and one table; its gradient begins at grad[at]."""
+    near, slope, flip, slopes = one
+    pe_near, pe_slope, pe_flip, pe_slopes = pe
+    bad, first, sign_at = False, keys[j] << n_anchors, U(keys.size) - U(1) - j
+    for i in range(j):
+        m = sign_at + i
+        row = pair_row(first, keys, i, signs, m)
+        at_query = near[j] < near[i]
+        where = j if at_query else i
+        other = row ^ (U(flip[j]) << U(n_anchors) if at_query else U(flip[i]))
+        gain, overflow = gain_of(grad, at, weight, table, width, row_start, targets, row, other, scale)
+        bad |= overflow | add_one(slopes, where, slope[where] * gain, scale)
+        if pe_near[m] < near[i] and pe_near[m] < near[j]:
+            other = row ^ U(pe_flip[m])
+            gain, overflow = gain_of(grad, at, weight, table, width, row_start, targets, row, other, scale)
+            bad |= overflow | add_one(pe_slopes, m, pe_slope[m] * gain, scale)
+    return bad
+
+
+@jit
+def gain_of(
+    grad: Any, at: Any, weight: Any, table: Any, width: Any, row_start: Any, targets: Any, row: Any, other: Any, scale: Any
+) -> Any:
+    """g·W[row] - g·W[other], and whether an addend or the sum was out of range."""
+    if row_start is None:
+        row, other = table + row * width, table + other * width
+        if scale is None:
+            return dot(grad, at, weight, row, other, width), False
+        units, bad = dot_fixed(grad, at, weight, row, other, width, scale)
+        return grad.dtype.type(np.float64(units) / scale), bad | out_of_range(units)
+    else:
+        g, row, other = grad[at:].reshape(1, -1), table + row, table + other
+        if scale is None:
+            plus = row_gain(g, U(0), weight, row_start, targets, row)
+            return plus - row_gain(g, U(0), weight, row_start, targets, other), False
+        units, bad = row_gain_fixed(g, U(0), weight, row_start, targets, row, scale)
+        minus, overflow = row_gain_fixed(g, U(0), weight, row_start, targets, other, scale)
+        units -= minus
+        return grad.dtype.type(np.float64(units) / scale), bad | overflow | out_of_range(units)
+
+
+@jit
+def send_slopes(slopes: Any, min_delta_index: Any, anchors: Any, dx: Any, scale: Any, begin: Any, end: Any) -> Any:
+    """slopes, min_delta_index [N_t, B · S], anchors [N_t, N_c, 2] -> dx [B · S, I], for places begin to end."""
+    n_inputs = U(dx.shape[1])
+    dx = dx[begin:end].reshape(-1)
+    dx[:] = 0
+    total = sums_in(dx, scale)
+    for t in range(slopes.shape[0]):
+        for place in range(U(begin), U(end)):
+            pair, at = anchors[t, min_delta_index[t, place]], (place - U(begin)) * n_inputs
+            total[at + U(pair[0])] += slopes[t, place]
+            total[at + U(pair[1])] -= slopes[t, place]
+    return write_sums(total, scale, dx)
+
+
+# ---- backward, to the weights ----------------------------------------------------------------------------------------
+
+
+@jit
+def gather_seq(
+    grad: Any, rates: Any, tables: Any, row_start: Any, seq: Any, out: Any, first: Any, scale: Any, begin: Any, end: Any
+) -> Any:
+    """out += rates · grad [B · S, O] at the rows of all pairs, for detectors first + begin to first + end.
+
+    `out` is zero and holds the weights of the detectors from `first` on; `rates` is a number per listed target, or none.
+    """
+    start, width, column, list_at, targets = tables
+    keys, signs, n_anchors, positional_dim = seq
+    bad, flat, n_outputs = False, grad.reshape(-1), U(grad.shape[1])
+    for t in range(U(first + begin), U(first + end)):
+        table_keys = keys[t].reshape(-1)
+        pairs = (table_keys, signs[t], n_anchors, U(keys.shape[2]))
+        if row_start is None:
+            starts, order = by_query(table_keys, n_anchors, positional_dim)
+            part = out[start[t] - start[first] : start[t + U(1)] - start[first]]
+            if scale is None and rates.size == 0 and column[t] >= 0:  # the gradients as they are
+                bad |= gather_table(flat, U(column[t]), n_outputs, width[t], pairs, starts, order, part, scale)
+                continue
+            packed = sums_in(np.empty(U(grad.shape[0]) * width[t], grad.dtype), scale)
+            listed = targets[list_at[t] : list_at[t] + width[t]]
+            bad |= pack_columns(packed, grad, listed, rates, list_at[t], scale)
+            bad |= gather_table(packed, U(0), width[t], width[t], pairs, starts, order, part, scale)
+        else:
+            base, origin = row_start[start[t]], row_start[start[first]]
+            part = out[base - origin : row_start[start[t + U(1)]] - origin]
+            bad |= gather_table_general(grad, rates, row_start, targets, start[t], pairs, part, scale)
+    return bad
+
+
+@jit
+def gather_table(
+    packed: Any, at: Any, stride: Any, width: Any, pairs: Any, starts: Any, order: Any, part: Any, scale: Any
+) -> Any:
+    """The table `part` of one detector: the gradient of a place, at + place · stride, is added to the row of each pair.
+
+    Places of one Q together: what they write to is a small part of the table, and the integers of fixed sums are few.
+    """
+    keys, signs, n_anchors, length = pairs
+    size, bad = U(part.size // (starts.size - 1)), False
+    for q in range(starts.size - 1):
+        if starts[q] == starts[q + 1]:
+            continue
+        rows = part[U(q) * size : U(q + 1) * size]
+        total = sums_in(rows, scale)
+        for place in order[starts[q] : starts[q + 1]]:
+            j = place % length
+            i_at, sign_at, source = place - j, length - U(1) - j, at + place * stride
+            for i in range(j):
+                row = pair_row(np.uint32(0), keys, i_at + i, signs, sign_at + i)
+                for k in range(width):
+                    accumulate(total, row * width + k, load(packed, source + k))
+        bad |= write_sums(total, scale, rows)
+    return bad
+
+
+@jit
+def gather_table_general(
+    grad: Any, rates: Any, row_start: Any, targets: Any, neuron: Any, pairs: Any, part: Any, scale: Any
+) -> Any:
+    """The same for the general layout: the lookup neurons of the detector are counted from `neuron`."""
+    keys, signs, n_anchors, length = pairs
+    total, bad, base = sums_in(part, scale), False, row_start[neuron]
+    for place in range(U(keys.size)):
+        j = place % length
+        i_at, sign_at, first = place - j, length - U(1) - j, keys[place] << n_anchors
+        for i in range(j):
+            row = neuron + pair_row(first, keys, i_at + i, signs, sign_at + i)
+            for s in range(row_start[row], row_start[row + U(1)]):
+                value = grad[place, targets[s]]
+                if rates.size > 0:
+                    value = value * rates[s]
+                bad |= add_one(total, s - base, value, scale)
+    return bad | write_sums(total, scale, part)

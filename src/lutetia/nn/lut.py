@@ -1,0 +1,202 @@
+"""`LUT`: a layer of lookup tables in the place of a linear one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
+from lutetia.lut.anchors import INTEGER_DTYPES, MAX_ANCHORS, check_anchors, check_int, random_anchors
+from lutetia.lut.functional import DEFAULT_META, FLOATS, GRADIENTS, Wiring, run
+from lutetia.lut.ops import synapses_of
+from lutetia.lut.policies import Rate
+from lutetia.lut.sums import check_sums
+from lutetia.lut.synapses import SynapseMeta, Synapses
+
+MAX_ROWS = 2**MAX_ANCHORS
+
+
+class LUT(nn.Module):
+    """y = Σ_t W[t, index_t]: x [..., n_inputs] -> y [..., n_outputs].
+
+    Each of `n_detectors` detectors compares `n_anchors` pairs of inputs; the answers, as bits, say which of the 2**n_anchors
+    rows of its table it adds to the output.
+
+        weight    Parameter [n_detectors, 2**n_anchors, n_outputs]; with `synapses` flat [n_weights]
+        anchors   int32 buffer [n_detectors, n_anchors, 2]: the inputs each pair compares; drawn, given, or assigned
+
+    `meta` is what all synapses of a fully connected layer have in common; `synapses` carry their own. `seed` makes anchors and
+    weights the same every time, on every device; without one they follow torch's global generator.
+    `gradient` ("dense", "sparse", "in_place"), `sums` and `int_rescaler` are those of `lutetia.lut.lut`; "in_place" steps by
+    `external_lr`, a number or a function asked at each backward pass.
+
+    An optimiser knows nothing of the bounds in a meta: call `clamp_weights_()` after its step, or `clamp_after_step` once.
+    Anchors and synapses never change in training, so DistributedDataParallel need not broadcast them at each step
+    (`broadcast_buffers=False`); with gradient="sparse" it needs the gloo backend, and "in_place" does not reach other processes.
+    """
+
+    anchors: Tensor
+
+    def __init__(
+        self,
+        n_inputs: int,
+        n_outputs: int,
+        n_detectors: int,
+        n_anchors: int,
+        *,
+        synapses: Synapses | None = None,
+        meta: SynapseMeta = DEFAULT_META,
+        gradient: str = "dense",
+        sums: str = "float",
+        int_rescaler: float = 1.0,
+        seed: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        anchors: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        _check_sizes(n_inputs, n_outputs, n_detectors, n_anchors)
+        check_choice("gradient", gradient, GRADIENTS)
+        check_sums(sums, int_rescaler)
+        dtype = dtype or torch.get_default_dtype()
+        check_choice("dtype", dtype, FLOATS)
+        if not isinstance(meta, SynapseMeta):
+            fail("meta", meta, "a SynapseMeta")
+        self.n_inputs, self.n_outputs, self.n_detectors, self.n_anchors = n_inputs, n_outputs, n_detectors, n_anchors
+        self.meta, self.gradient, self.seed = meta, gradient, seed
+        self.sums, self.int_rescaler = sums, int_rescaler
+        self.external_lr: Rate | None = None
+
+        if anchors is None:
+            anchors = random_anchors(n_inputs, n_detectors, n_anchors, seed)
+        self.register_buffer("anchors", _own_anchors(anchors, n_inputs, n_detectors, n_anchors).to(device))
+        self._hold_synapses(synapses, meta, device)
+        shape = (n_detectors, self.n_rows, n_outputs) if synapses is None else (synapses.n_weights,)
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.reset_parameters()
+        if gradient == "sparse" and type(self) is LUT:
+            self.__class__ = _SparseLUT
+
+    def _hold_synapses(self, synapses: Synapses | None, meta: SynapseMeta, device: torch.device | str | None) -> None:
+        """Keep synapses as buffers, so that they move and are saved with the layer."""
+        self._header: str | None = None
+        arrays: list[Tensor | None] = [None] * 3
+        if synapses is not None:
+            _check_synapses(self, synapses, meta)
+            self._header = json.dumps(synapses.header())
+            # Cloned: a state dict that is loaded here must not change the synapses of others.
+            arrays = [array.to(device, copy=True) for array in synapses.tensors().values()]
+        for name, array in zip(("synapse_start", "synapse_targets", "synapse_meta"), arrays, strict=True):
+            self.register_buffer(name, array)
+        self._n_weights = 0 if synapses is None else synapses.n_weights
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of each detector's table."""
+        return 1 << self.n_anchors
+
+    @property
+    def synapses(self) -> Synapses | None:
+        """The connectivity, None when every row reaches every output."""
+        wiring = self._wiring()
+        return None if wiring is None else synapses_of(*wiring.tensors, wiring.header)
+
+    def _wiring(self) -> Wiring | None:
+        if self._header is None:
+            return None
+        tensors = (self.synapse_start, self.synapse_targets, self.synapse_meta)
+        return Wiring(tensors, self._header, self.n_detectors, self.n_rows, self._n_weights)  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, from `seed` when there is one; anchors and synapses stay."""
+        self.weight.copy_(self._initial_weights())
+
+    def _initial_weights(self) -> Tensor:
+        """Fresh weights, like `weight`: initial_weight ± initial_noise, within the bounds of the meta."""
+        where, dtype = self.weight.device, self.weight.dtype
+        if self.synapses is not None:
+            return self.synapses.initial_weights(self.seed, dtype, where)
+        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
+        work = torch.float64 if dtype == torch.float64 else torch.float32
+        weight = torch.rand(self.weight.shape, generator=generator, dtype=work).mul_(2).sub_(1)
+        weight = weight.mul_(self.meta.initial_noise).add_(self.meta.initial_weight)
+        return weight.clamp_(self.meta.min_weight, self.meta.max_weight).to(where, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., n_inputs] -> y [..., n_outputs]."""
+        if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
+            check_tensor("x", x, ["...", self.n_inputs])
+        options = (self.meta, self.gradient, self.sums, self.int_rescaler, self.external_lr)
+        return run(x, self.weight, self.anchors, self._wiring(), *options)
+
+    @torch.no_grad()
+    def clamp_weights_(self) -> None:
+        """Bring the weights within the bounds of their metas."""
+        if self.synapses is not None:
+            self.synapses.clamp_(self.weight)
+        else:
+            self.weight.clamp_(self.meta.min_weight, self.meta.max_weight)
+
+    def extra_repr(self) -> str:
+        """The sizes, and what differs from the defaults."""
+        parts = [f"{self.n_inputs}, {self.n_outputs}, n_detectors={self.n_detectors}, n_anchors={self.n_anchors}"]
+        if self._header is not None:
+            parts.append(f"n_weights={self._n_weights}")
+        if self.gradient != "dense":
+            parts.append(f"gradient={self.gradient!r}")
+        if self.sums != "float":
+            parts.append(f"sums={self.sums!r}, int_rescaler={self.int_rescaler:g}")
+        return ", ".join(parts)
+
+
+class _SparseLUT(LUT, nn.EmbeddingBag):  # type: ignore[misc]
+    """A LUT with gradient="sparse". It is an EmbeddingBag in name only: DistributedDataParallel expects sparse gradients from
+    those, asks their `sparse`, and has no other ear for the news."""
+
+    sparse = property(lambda self: self.gradient == "sparse")
+
+    def _get_name(self) -> str:
+        return "LUT"
+
+
+def clamp_after_step(optimizer: torch.optim.Optimizer, model: nn.Module) -> RemovableHandle:
+    """Clamp the weights of every LUT layer in the model to the bounds of its metas after each step of the optimiser."""
+    layers: list[Any] = [module for module in model.modules() if hasattr(module, "clamp_weights_")]
+
+    def clamp(*_: Any) -> None:
+        for layer in layers:
+            layer.clamp_weights_()
+
+    return optimizer.register_step_post_hook(clamp)
+
+
+def _check_sizes(n_inputs: int, n_outputs: int, n_detectors: int, n_anchors: int) -> None:
+    check_int("n_inputs", n_inputs, 2)
+    check_int("n_outputs", n_outputs, 1)
+    check_int("n_detectors", n_detectors, 1)
+    if isinstance(n_anchors, int) and n_anchors > MAX_ANCHORS:
+        raise ArgumentError(f"n_anchors is {n_anchors}, expected at most {MAX_ANCHORS}: a table has no more than {MAX_ROWS} rows")
+    check_int("n_anchors", n_anchors, 1, MAX_ANCHORS)
+
+
+def _own_anchors(anchors: Tensor, n_inputs: int, n_detectors: int, n_anchors: int) -> Tensor:
+    """Anchors that were given, checked, as an int32 tensor of the layer's own [n_detectors, n_anchors, 2]."""
+    check_tensor("anchors", anchors, [n_detectors, n_anchors, 2], INTEGER_DTYPES)
+    check_anchors(anchors, n_inputs)
+    return anchors.to(torch.int32, copy=True)
+
+
+def _check_synapses(layer: LUT, synapses: Synapses, meta: SynapseMeta) -> None:
+    if not isinstance(synapses, Synapses):
+        fail("synapses", synapses, "Synapses, made with lutetia.lut.growth")
+    if meta != DEFAULT_META:
+        fail("meta", meta, "the default where there are synapses, which carry their own")
+    sizes = (synapses.n_detectors, synapses.n_rows, synapses.n_outputs)
+    if sizes != (layer.n_detectors, layer.n_rows, layer.n_outputs):
+        wanted = f"{layer.n_detectors} detectors × {layer.n_rows} rows -> {layer.n_outputs} outputs"
+        fail("synapses", synapses, wanted)

@@ -1,0 +1,98 @@
+"""A LUT layer written out pair by pair in float64, whose gradients autograd takes from the smooth blend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lutetia.lut import SynapseMeta, Synapses, growth, random_anchors
+
+
+def closest_call(values: list[float], pairs: list[list[int]]) -> tuple[int, int]:
+    """The index of one detector and the number of the pair that nearly changed it."""
+    index, best, which = 0, float("inf"), -1
+    for r, (a, b) in enumerate(pairs):
+        u = values[a] - values[b]
+        if u > 0:
+            index += 2**r
+        if abs(u) < best:
+            best, which = abs(u), r
+    return index, which
+
+
+def blend(x: Tensor, weight: Tensor, anchors: Tensor) -> Tensor:
+    """x [B, I], weight [N_t, R, O], anchors [N_t, N_c, 2] -> y [B, O], all float64.
+
+    Its value is the hard read. To x it has the slope of (1 - U)·W[index] + U·W[alt], U = 0.5 / (1 + |u|), where index and alt
+    are constants; to the weight only that of W[index].
+    """
+    batch = []
+    for row in x:
+        y = torch.zeros(weight.shape[2], dtype=torch.float64)
+        for t, pairs in enumerate(anchors.tolist()):
+            index, which = closest_call(row.tolist(), pairs)
+            a, b = pairs[which]
+            u = row[a] - row[b]
+            size = u if u > 0 else -u  # a zero is on the negative side
+            mix = 0.5 / (1 + size)
+            difference = (weight[t, index ^ (1 << which)] - weight[t, index]).detach()
+            y = y + weight[t, index] + (mix - mix.detach()) * difference
+        batch.append(y)
+    return torch.stack(batch) if batch else torch.zeros(0, weight.shape[2], dtype=torch.float64) + 0 * weight.sum() + 0 * x.sum()
+
+
+def gradients(x: Tensor, weight: Tensor, anchors: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """y, dx and dW of `blend` for dL/dy = grad [B, O]; any dtypes in, float64 out."""
+    x, weight = (tensor.detach().double().requires_grad_() for tensor in (x, weight))
+    y = blend(x, weight, anchors)
+    dx, dw = torch.autograd.grad(y, [x, weight], grad.double())
+    return y.detach(), dx, dw
+
+
+WIRINGS = ("fc", "general", "shared")
+SHAPES = ((7, 8, 5, 3, 4), (1, 2, 1, 1, 1), (0, 5, 3, 2, 2), (13, 11, 7, 5, 6))  # B, I, O, N_t, N_c
+
+
+@dataclass
+class Case:
+    """A layer's arguments, and the dense table [N_t, R, O] they stand for."""
+
+    x: Tensor
+    weight: Tensor
+    anchors: Tensor
+    synapses: Synapses | None
+    lr_scale: Tensor  # of every place of the dense table
+    grad: Tensor
+
+    def dense(self, flat: Tensor | None = None) -> Tensor:
+        flat = self.weight if flat is None else flat
+        return flat if self.synapses is None else self.synapses.expand(flat)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"meta": META} if self.synapses is None else {"synapses": self.synapses}
+
+
+META = SynapseMeta(lr_scale=0.75)
+
+
+def make_case(wiring: str, shape: tuple[int, ...] = SHAPES[0], dtype: torch.dtype = torch.float64, seed: int = 0) -> Case:
+    """Random numbers; every other row of x holds small integers, so that there are ties and zeros."""
+    batch, n_inputs, n_outputs, n_detectors, n_anchors = shape
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(batch, n_inputs, generator=generator, dtype=torch.float64)
+    x[::2] = x[::2].round()
+    anchors = random_anchors(n_inputs, n_detectors, n_anchors, seed)
+    dense = torch.randn(n_detectors, 2**n_anchors, n_outputs, generator=generator, dtype=torch.float64)
+    grad = torch.randn(batch, n_outputs, generator=generator, dtype=torch.float64)
+    synapses, scale = None, torch.full_like(dense, META.lr_scale)
+    if wiring != "fc":
+        metas = (SynapseMeta(), SynapseMeta(lr_scale=0.25, min_weight=-0.5, max_weight=1.5))
+        synapses = growth.random(n_detectors, n_anchors, n_outputs, 0.6, seed=seed + 1, shared=wiring == "shared", metas=metas)
+        scales = torch.tensor([meta.lr_scale for meta in metas], dtype=torch.float64)
+        scale = synapses.expand(scales[synapses.weight_meta.long()])
+    weight = dense if synapses is None else synapses.flatten(dense)
+    return Case(x.to(dtype), weight.to(dtype), anchors, synapses, scale, grad.to(dtype))

@@ -1,0 +1,198 @@
+"""The torch.library ops: opcheck, torch.compile, torch.export, and what they remember of tensors."""
+
+from __future__ import annotations
+
+import gc
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from lut.oracle import WIRINGS, Case, gradients, make_case
+from lutetia import flow
+from lutetia.lut import backend, lut, ops, use_backend
+from lutetia.lut.functional import Wiring
+
+OPTIONS = ("float", 1.0, "reference")
+
+
+def synapse_arguments(case: Case) -> tuple[Any, ...]:
+    if case.synapses is None:
+        return ()
+    wiring = Wiring.of(case.synapses)
+    return (*wiring.tensors, wiring.header)
+
+
+def op_and_arguments(name: str, case: Case) -> tuple[Any, tuple[Any, ...]]:
+    """An op, and arguments for it."""
+    synapses = synapse_arguments(case)
+    named = getattr(torch.ops.lutetia, name + ("_sparse" if synapses else "")).default
+    tensors = (case.x, case.weight, case.anchors)
+    rate = () if synapses else (0.75,)
+    if name == "lut_eval":
+        return named, (*tensors, *synapses, *OPTIONS)
+    if name == "lut":
+        case.x.requires_grad_()
+        case.weight.requires_grad_()
+        return named, (*tensors, *rate, *synapses, *OPTIONS)
+    forward = torch.ops.lutetia.lut_sparse if synapses else torch.ops.lutetia.lut
+    _, indices, *deltas = forward(*tensors, *rate, *synapses, *OPTIONS)
+    if name == "lut_input_gradients":
+        found = (case.grad, case.weight, indices, *deltas, case.anchors)
+        return named, (*found, case.x.shape[1], case.x.dtype, *synapses, *OPTIONS)
+    size = case.weight.shape[0] if synapses else case.weight.shape[1]
+    return named, (case.grad, indices, size, case.weight.dtype, *rate, *synapses, *OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["lut_eval", "lut", "lut_input_gradients", "lut_weight_gradients"])
+@pytest.mark.parametrize("wiring", WIRINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_opcheck(name: str, wiring: str, dtype: torch.dtype) -> None:
+    op, arguments = op_and_arguments(name, make_case(wiring, dtype=dtype))
+    done = torch.library.opcheck(op, arguments)
+    assert set(done) == {"test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"}
+    assert set(done.values()) == {"SUCCESS"}
+
+
+def test_every_op_is_checked_above() -> None:
+    made = {
+        name.split("::")[1].split(".")[0] for name in map(str, torch._C._dispatch_get_all_op_names()) if "lutetia::lut" in name
+    }
+    made = {name for name in made if "attention" not in name}
+    names = ("lut_eval", "lut", "lut_input_gradients", "lut_weight_gradients")
+    assert made == {name + suffix for name in names for suffix in ("", "_sparse")}
+
+
+# ---- compiled --------------------------------------------------------------------------------------------------------
+
+
+def run_and_differentiate(layer: Callable[..., torch.Tensor], case: Case) -> tuple[torch.Tensor, ...]:
+    x, weight = case.x.clone().requires_grad_(), case.weight.clone().requires_grad_()
+    y = layer(x, weight)
+    y.backward(case.grad)
+    assert x.grad is not None
+    assert weight.grad is not None
+    return y.detach(), x.grad, weight.grad
+
+
+@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_one_graph_compiles(compiler: str, wiring: str) -> None:
+    case = make_case(wiring)
+
+    def layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return lut(x * 2, weight, case.anchors, **case.options) + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend=compiler, fullgraph=True, dynamic=True)
+    other = make_case(wiring, (5, 8, 5, 3, 4))
+    with use_backend("reference"):
+        torch.testing.assert_close(run_and_differentiate(compiled, case), run_and_differentiate(layer, case))
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(other.x, case.weight), layer(other.x, case.weight))
+
+
+def test_a_compiled_layer_follows_use_backend() -> None:
+    case = make_case("fc", (3, 5, 3, 2, 2))
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: lut(x, case.weight, case.anchors), backend="aot_eager", fullgraph=True)
+    for name in ("reference", "triton", "reference"):
+        with use_backend(name), flow.record() as recorded:
+            torch.testing.assert_close(compiled(case.x), lut(case.x, case.weight, case.anchors))
+        assert {step.attributes["backend"] for step in recorded.steps} == {name}
+
+
+# ---- exported --------------------------------------------------------------------------------------------------------
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(case.weight.clone())
+        self.register_buffer("anchors", case.anchors)
+        self.case = case
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return lut(x, self.weight, self.anchors, **self.case.options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("learning", [False, True])
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_an_exported_layer_takes_any_batch_and_survives_a_file(wiring: str, learning: bool) -> None:
+    case = make_case(wiring)
+    with use_backend("reference"), torch.set_grad_enabled(learning):
+        program = torch.export.export(Layer(case), (case.x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()
+    for batch in (1, 4, 11):
+        x = make_case(wiring, (batch, 8, 5, 3, 4), seed=batch).x
+        want = gradients(x, case.dense(), case.anchors, torch.ones(batch, 5))[0]
+        torch.testing.assert_close(loaded(x).detach(), want)
+
+
+@pytest.mark.parametrize("gradient", ["sparse", "in_place"])
+def test_export_treats_every_policy_as_dense(gradient: str) -> None:
+    case = make_case("fc")
+
+    class Policy(Layer):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return lut(x, self.weight, self.anchors, gradient=gradient, external_lr=0.1)  # type: ignore[arg-type]
+
+    program = torch.export.export(Policy(case), (case.x,))
+    assert torch.ops.lutetia.lut.default in [node.target for node in program.graph.nodes]
+
+
+# ---- what is remembered ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wiring", ["general", "shared"])
+def test_synapses_are_rebuilt_once_and_forgotten_with_their_tensors(wiring: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_case(wiring)
+    tensors = tuple(tensor.clone() for tensor in synapse_arguments(case)[:3])
+    header = synapse_arguments(case)[3]
+    gc.collect()
+    known = len(ops._synapses_seen.known)
+    first = ops.synapses_of(*tensors, header)
+    assert first == case.synapses
+    assert ops.synapses_of(*tensors, header) is first
+    assert ops.synapses_of(*tensors, header.replace("0.25", "0.5")) is not first
+    tensors[2][0] = tensors[2][0]
+    assert ops.synapses_of(*tensors, header) is not first, "a tensor that was written to may hold something else"
+    del tensors
+    gc.collect()
+    assert len(ops._synapses_seen.known) == known
+
+
+def test_synapses_that_are_damaged_are_refused() -> None:
+    case = make_case("general")
+    start, targets, meta, header = synapse_arguments(case)
+    targets = targets.clone()
+    targets[3] = 99
+    with pytest.raises(ValueError, match="has output 99, expected 0 to 4"):
+        torch.ops.lutetia.lut_eval_sparse(case.x, case.weight, case.anchors, start, targets, meta, header, *OPTIONS)
+
+
+def test_checked_anchors_are_forgotten_with_their_tensor() -> None:
+    case = make_case("fc")
+    gc.collect()
+    known = len(ops._anchors_seen.known)
+    anchors = case.anchors.clone()
+    with use_backend("reference"):
+        lut(case.x, case.weight, anchors)
+    assert len(ops._anchors_seen.known) == known + 1
+    del anchors
+    gc.collect()
+    assert len(ops._anchors_seen.known) == known
+
+
+def test_the_default_backend_is_left_open_in_a_graph() -> None:
+    """A program that was exported on a CPU must choose again on a GPU."""
+    assert backend.chosen == ""
+    case = make_case("fc")
+    program = torch.export.export(Layer(case), (case.x,))
+    (node,) = (node for node in program.graph.nodes if node.target is torch.ops.lutetia.lut.default)
+    assert node.args[-1] == ""

@@ -1,0 +1,93 @@
+"""Draw the diagrams of docs/lut-how.md from real runs.
+
+Usage: python tools/make_diagrams.py
+
+A diagram stands between `<!-- diagram: NAME -->` and `<!-- /diagram -->`; all else on the page is left as it is.
+Run this after a change to what a kernel reports; a test compares the page with what would be drawn now.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lutetia import flow
+from lutetia.lut import Synapses, growth, lut, random_anchors, use_backend
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "lut-how.md"
+DIAGRAM = re.compile(r"(<!-- diagram: (?P<name>[\w-]+) -->\n).*?(<!-- /diagram -->)", re.DOTALL)
+
+# All different, and none of them 2 (a pair of anchors), so that each size in a picture has one name.
+SIZES = {"B": 6, "I": 11, "O": 7, "N_t": 5, "N_c": 3, "R": 2**3}
+
+
+def main() -> int:
+    drawn = redraw(PAGE.read_text(encoding="utf-8"), diagrams())
+    part = PAGE.with_name(f".{PAGE.name}.part")
+    try:
+        part.write_text(drawn, encoding="utf-8")
+        os.replace(part, PAGE)
+    finally:
+        part.unlink(missing_ok=True)
+    return 0
+
+
+def redraw(page: str, drawn: Mapping[str, str]) -> str:
+    """The page with every diagram in its place; each must have exactly one."""
+    places = [match["name"] for match in DIAGRAM.finditer(page)]
+    if sorted(places) != sorted(drawn):
+        raise SystemExit(f"the page has places for {sorted(places)}, expected one for each of {sorted(drawn)}")
+    return DIAGRAM.sub(lambda match: f"{match[1]}```mermaid\n{drawn[match['name']]}```\n{match[3]}", page)
+
+
+def diagrams() -> dict[str, str]:
+    """Every diagram by name, as Mermaid text."""
+    sparse = growth.random(SIZES["N_t"], SIZES["N_c"], SIZES["O"], 0.5, seed=0, shared=True)
+    drawn: dict[str, str] = {}
+    for name, synapses in (("fc", None), ("sparse", sparse)):
+        symbols = SIZES if synapses is None else {**SIZES, "n_weights": synapses.n_weights}
+        forward, backward = training_step(synapses)
+        drawn[f"forward-{name}"] = forward.mermaid(symbols=symbols)
+        drawn[f"backward-{name}"] = backward.mermaid("LR", symbols=symbols)  # many inputs: too wide to read from above
+    drawn["backward-in-place"] = training_step(None, gradient="in_place")[1].mermaid("LR", symbols=SIZES)
+    drawn["eval"] = evaluation().mermaid(symbols=SIZES)
+    return drawn
+
+
+def training_step(synapses: Synapses | None, gradient: str = "dense") -> tuple[flow.Flow, flow.Flow]:
+    """One forward and one backward pass, on the backend whose every kernel is a step of its own."""
+    x, weight, anchors = tensors(synapses)
+    x.requires_grad_()
+    weight.requires_grad_()
+    with use_backend("reference"):
+        with flow.record() as forward:
+            y = lut(x, weight, anchors, synapses=synapses, gradient=gradient, external_lr=0.1)
+        grad = torch.ones_like(y)  # as it is, so that both backward kernels read this very tensor
+        with flow.record() as backward:
+            y.backward(grad)
+    return forward, backward
+
+
+def evaluation() -> flow.Flow:
+    """A forward pass that nothing will be learned from, on the compiled backend."""
+    x, weight, anchors = tensors(None)
+    with use_backend("cpu"), flow.record() as recorded:
+        lut(x, weight, anchors)
+    return recorded
+
+
+def tensors(synapses: Synapses | None) -> tuple[Tensor, Tensor, Tensor]:
+    """x [B, I]; weight [N_t, R, O], with synapses flat [n_weights]; anchors [N_t, N_c, 2]."""
+    anchors = random_anchors(SIZES["I"], SIZES["N_t"], SIZES["N_c"], seed=0)
+    weight = torch.zeros(SIZES["N_t"], SIZES["R"], SIZES["O"]) if synapses is None else torch.zeros(synapses.n_weights)
+    return torch.zeros(SIZES["B"], SIZES["I"]), weight, anchors
+
+
+if __name__ == "__main__":
+    sys.exit(main())
