@@ -19,8 +19,11 @@ RATE = 0.3
 
 @pytest.fixture(params=["reference", "cpu"], autouse=True)
 def on_backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # hundreds of tiny steps: on a busy machine waiting for a second thread is all they would do
     with use_backend(request.param):
         yield request.param
+    torch.set_num_threads(threads)
 
 
 def dense_gradient(case: Case, x: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
@@ -84,13 +87,13 @@ def test_sparse_adam_trains(wiring: str) -> None:
     weight = case.weight.clone().requires_grad_()
     optimizer = torch.optim.SparseAdam([weight], lr=0.05)
     losses = []
-    for _ in range(60):
+    for _ in range(40):
         optimizer.zero_grad()
         loss = (lut(case.x, weight, case.anchors, gradient="sparse", **case.options) - case.grad).square().mean()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert losses[-1] < 0.2 * losses[0]
+    assert losses[-1] < 0.4 * losses[0]
 
 
 def test_a_sparse_gradient_has_the_dtype_of_the_weight() -> None:
@@ -150,28 +153,25 @@ def test_the_sum_of_two_uses_is_clamped_once() -> None:
     assert weight[0, row].tolist() == [-0.5, -0.5]
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
-def test_steps_keep_within_bounds(wiring: str) -> None:
-    case = make_case(wiring)
-    meta = SynapseMeta(lr_scale=0.75, min_weight=-0.25, max_weight=0.125)
-    if case.synapses is None:
-        case.options["meta"] = meta
+def test_steps_keep_within_bounds() -> None:
+    case = make_case("fc")
     weight = case.weight.clone().requires_grad_()
-    more = {"meta": meta} if case.synapses is None else {}
-    step_in_place(case, weight, lr=100.0, **more).backward(case.grad)
-    if case.synapses is None:
-        assert weight.min() >= -0.25
-        assert weight.max() <= 0.125
-    else:
-        torch.testing.assert_close(weight.detach(), clamped(case, weight.detach()))
+    step_in_place(case, weight, lr=100.0, meta=SynapseMeta(min_weight=-0.25, max_weight=0.125)).backward(case.grad)
+    assert (weight.min().item(), weight.max().item()) == (-0.25, 0.125)
+    case = make_case("general")
+    weight = case.weight.clone().requires_grad_()
+    step_in_place(case, weight, lr=100.0).backward(case.grad)
+    assert case.synapses is not None
+    bounded = case.synapses.weight_meta == 1
+    assert (weight[bounded].min().item(), weight[bounded].max().item()) == (-0.5, 1.5)
+    assert weight[~bounded].abs().max() > 10
 
 
 def test_the_rate_may_be_a_function_asked_at_each_backward() -> None:
     case = make_case("fc")
     rates = iter([0.1, 0.2])
     weight = case.weight.clone().requires_grad_()
-    y = [step_in_place(case, weight, lr=lambda: next(rates)) for _ in range(2)]
-    del y
+    step_in_place(case, weight, lr=lambda: next(rates))  # a forward pass does not ask
     want = case.weight.clone()
     for rate in (0.1, 0.2):
         step_in_place(case, weight, lr=lambda: next(rates)).backward(case.grad)

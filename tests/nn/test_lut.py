@@ -324,8 +324,9 @@ def test_clamping_by_hand() -> None:
     assert torch.equal(layer.weight, want)
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
-@pytest.mark.parametrize("gradient", POLICIES)
+@pytest.mark.parametrize(
+    ("wiring", "gradient"), [("fc", "dense"), ("fc", "sparse"), ("fc", "in_place"), ("general", "dense"), ("shared", "in_place")]
+)
 def test_a_thousand_steps_leave_nothing_behind(wiring: str, gradient: str) -> None:
     synapses = None if wiring == "fc" else growth.random(3, 4, 64, 0.6, seed=1, shared=wiring == "shared")
     layer = LUT(8, 64, 3, 4, synapses=synapses, gradient=gradient, seed=0)

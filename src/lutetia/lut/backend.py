@@ -33,6 +33,10 @@ INPUT_NAMES = {
     "min_delta": "min_anchor_deltas",
     "min_delta_index": "min_anchor_delta_indices",
     "positions": "positional_embeddings",
+    "pe_indices": "positional_lookup_indices",
+    "pe_min_delta": "positional_min_deltas",
+    "pe_min_delta_index": "positional_min_delta_indices",
+    "stat": "firing_statistics",
 }
 _DETECTED = ("lookup_indices", "min_anchor_deltas", "min_anchor_delta_indices")
 OUTPUT_NAMES = {
@@ -48,6 +52,16 @@ OUTPUT_NAMES = {
     "gather_weight_gradients_sparse": ("weight_gradients",),
     "gather_weight_rows_fc": ("weight_slots", "weight_gradients"),
     "gather_weight_rows_sparse": ("weight_slots", "weight_gradients"),
+    "check_positions": ("positional_lookup_indices", "positional_min_deltas", "positional_min_delta_indices"),
+    "check_positions_eval": ("positional_lookup_indices",),
+    "fill_firing_stat": ("firing_statistics",),
+    "densify_firing_stat": ("firing_places", "firing_rows", "firing_counts"),
+    "propagate_through_detectors_seq_fc": ("input_gradients", "positional_gradients"),
+    "propagate_through_detectors_seq_sparse": ("input_gradients", "positional_gradients"),
+    "propagate_through_cells_fc": ("input_gradients", "positional_gradients"),
+    "gather_weight_gradients_seq_fc": ("weight_gradients",),
+    "gather_weight_gradients_seq_sparse": ("weight_gradients",),
+    "gather_weight_gradients_cells_fc": ("weight_gradients",),
 }
 
 # The fused entry points that a backend runs as one kernel. The others, and all of the general layout, are compositions: a
@@ -115,11 +129,14 @@ def _default_kernels(device: str) -> SimpleNamespace:
 def _kernels(name: str) -> SimpleNamespace:
     if name in NEEDS:
         require(NEEDS[name], f"the {name} backend of lutetia.lut")
-    module = import_module(f"lutetia.lut.{name}")
+    module, sequences = import_module(f"lutetia.lut.{name}"), import_module(f"lutetia.lut.{name}_seq")
     space = SimpleNamespace(name=name)
     for kernel in _kernel_names():
-        if hasattr(module, kernel):
-            setattr(space, kernel, _reported(name, kernel, getattr(module, kernel)))
+        source = module if hasattr(module, kernel) else sequences
+        if hasattr(source, kernel):
+            setattr(space, kernel, _reported(name, kernel, getattr(source, kernel)))
+    if name == "reference":
+        space.fill_outputs_cells_fc = _unless_recording(sequences.fill_outputs_cells_fc, _cells_in_pieces(space))
     for kernel, compose in _compositions(space).items():
         if kernel not in FUSED[name]:
             setattr(space, kernel, _unless_recording(getattr(module, kernel, compose), compose))
@@ -130,7 +147,15 @@ def _kernels(name: str) -> SimpleNamespace:
 
 def _kernel_names() -> list[str]:
     """The names that every backend shares: what the reference, which defines the kernels, makes public."""
-    return list(dict.fromkeys([*import_module("lutetia.lut.reference").__all__, *OUTPUT_NAMES]))
+    modules = (import_module("lutetia.lut.reference"), import_module("lutetia.lut.reference_seq"))
+    return list(dict.fromkeys([*modules[0].__all__, *modules[1].__all__, *OUTPUT_NAMES]))
+
+
+def _algorithm(name: str) -> dict[str, str]:
+    """Which of the two algorithms for sequences a kernel belongs to, as an attribute of its step."""
+    if "_seq_" in name:
+        return {"algorithm": "pairs"}
+    return {"algorithm": "cells"} if "cells" in name or "firing" in name else {}
 
 
 def _reported(backend: str, name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,8 +168,8 @@ def _reported(backend: str, name: str, kernel: Callable[..., Any]) -> Callable[.
             return kernel(*args, **options)
         given = dict(zip(parameters, args, strict=False))
         given |= {INPUT_NAMES.get(option, option): value for option, value in options.items()}
-        tensors = {key: value for key, value in given.items() if isinstance(value, torch.Tensor)}
-        notes = {key: value for key, value in options.items() if isinstance(value, str | float | int)}
+        tensors = {key: value for key, value in given.items() if isinstance(value, torch.Tensor | tuple)}
+        notes = {key: value for key, value in options.items() if isinstance(value, str | float | int)} | _algorithm(name)
         with flow.step(name, part="lut", inputs=tensors, backend=backend, **notes) as step:
             result = kernel(*args, **options)
             step.outputs(**_named(name, result, in_place=options.get("external_lr", -1.0) >= 0))
@@ -187,6 +212,28 @@ def _compositions(space: SimpleNamespace) -> dict[str, Callable[..., Any]]:
         "detect_and_fill_fc": train_fc,
         "detect_and_fill_sparse": train_sparse,
     }
+
+
+def _cells_in_pieces(space: SimpleNamespace) -> Callable[..., torch.Tensor]:
+    """The forward pass by cells, as the steps it is made of."""
+    from lutetia.lut.reference_seq import anchors_of_rows
+
+    def fill(
+        weight: torch.Tensor,
+        indices: torch.Tensor,
+        pe_indices: torch.Tensor,
+        positional_dim: int,
+        *,
+        precision: str = "float32",
+        budget: int | None = None,
+        **options: Any,
+    ) -> torch.Tensor:
+        n_anchors = anchors_of_rows(weight.shape[1], positional_dim)
+        stat = space.fill_firing_stat(indices, pe_indices, positional_dim, n_anchors)
+        firings = space.densify_firing_stat(stat, indices, n_anchors)
+        return space.fill_outputs_by_firings(weight, firings, *indices.shape[:2], **options)
+
+    return fill
 
 
 def _unless_recording(kernel: Callable[..., Any], compose: Callable[..., Any]) -> Callable[..., Any]:

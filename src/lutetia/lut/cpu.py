@@ -341,7 +341,8 @@ def _step(
         flat[places] = (flat[places] - external_lr * values).to(flat.dtype)
     if not weight.is_contiguous():
         weight.detach().copy_(flat.view_as(weight))
-    torch.autograd.graph.increment_version(weight)
+    if not weight.is_inference():
+        torch.autograd.graph.increment_version(weight)
     return weight
 
 

@@ -41,8 +41,10 @@ def _can_keep() -> bool:
 
 OPTIONS = {"nogil": True, "cache": _can_keep(), "error_model": "numpy"}
 jit = numba.njit(**OPTIONS)
+# For what runs once per row of weights: a call costs as much as adding 32 of them.
+jit_inline = numba.njit(**OPTIONS, forceinline=True)
 # A sum of floats may be added in any order; everything else keeps to IEEE, which fixed sums need.
-jit_any_order = numba.njit(**OPTIONS, fastmath={"reassoc", "contract", "nsz"})
+jit_any_order = numba.njit(**OPTIONS, forceinline=True, fastmath={"reassoc", "contract", "nsz"})
 
 LANES = 64  # batch rows compared at once
 PADDED = LANES + 16  # a power of two would put a whole column of lanes in the same few cache sets
@@ -133,7 +135,7 @@ def out_of_range(units: Any) -> Any:
     return not abs(units) <= FIXED_MAX  # written so that NaN is out of range too
 
 
-@jit
+@jit_inline
 def add_row(total: Any, at: Any, source: Any, row: Any, width: Any, scale: Any) -> Any:
     """total[at:] += source[row:], over `width` elements."""
     bad = False
@@ -148,14 +150,22 @@ def add_row(total: Any, at: Any, source: Any, row: Any, width: Any, scale: Any) 
     return bad
 
 
-@jit
+@jit_inline
 def add_8_rows(total: Any, at: Any, source: Any, rows: Any, width: Any) -> None:
     """The same for eight rows: the sum is read and written once instead of eight times."""
+    whole = width & ~U(7)  # in vectors; the rest apart, or a rest of 7 would cost as much as 32
+    for k in range(whole):
+        accumulate(total, at + k, sum_of_8(source, rows, k))
+    for k in range(whole, width):
+        accumulate(total, at + k, sum_of_8(source, rows, k))
+
+
+@jit_inline
+def sum_of_8(source: Any, rows: Any, k: Any) -> Any:
     a, b, c, d, e, f, g, h = rows
-    for k in range(width):
-        first = (load(source, a + k) + load(source, b + k)) + (load(source, c + k) + load(source, d + k))
-        second = (load(source, e + k) + load(source, f + k)) + (load(source, g + k) + load(source, h + k))
-        accumulate(total, at + k, first + second)
+    first = (load(source, a + k) + load(source, b + k)) + (load(source, c + k) + load(source, d + k))
+    second = (load(source, e + k) + load(source, f + k)) + (load(source, g + k) + load(source, h + k))
+    return first + second
 
 
 @jit
@@ -218,10 +228,10 @@ def detect_lanes(x: Any, anchors: Any, indices: Any, min_delta: Any, min_delta_i
             if min_delta is not None:
                 closest[t, j], which[t, j] = lanes[a, j] - lanes[b, j], 0
         for r in range(n_anchors):
-            a, b = anchors[t, r, 0], anchors[t, r, 1]
+            a, b, bit = anchors[t, r, 0], anchors[t, r, 1], np.uint32(1) << np.uint32(r)
             for j in range(LANES):
                 u = lanes[a, j] - lanes[b, j]
-                bits[t, j] |= np.uint32(u > 0) << np.uint32(r)
+                bits[t, j] |= bit if u > 0 else np.uint32(0)
                 if min_delta is not None:
                     closer = abs(u) < abs(closest[t, j])
                     closest[t, j] = u if closer else closest[t, j]
@@ -248,15 +258,16 @@ def fill(weight: Any, blocks: Any, indices: Any, y: Any, scale: Any, begin: Any,
     for block in range(width.size):
         first, last, c = start[block], start[block + 1], width[block]
         outputs = targets[list_at[first] : list_at[first] + c]
+        sums, at, stride = total, U(0), n_outputs
         if contiguous[block]:
             at = U(outputs[0])
-            bad |= fill_block(total, at, n_outputs, weight, weight_at[first:last], detectors[first:last], indices, c, scale)
-            continue
-        packed = np.zeros(n * c, total.dtype)
-        bad |= fill_block(packed, U(0), c, weight, weight_at[first:last], detectors[first:last], indices, c, scale)
-        for i in range(n):
-            for k in range(c):
-                total[i * n_outputs + U(outputs[k])] += packed[i * c + k]
+        else:
+            sums, stride = np.zeros(n * c, total.dtype), c
+        bad |= fill_block(sums, at, stride, weight, weight_at[first:last], detectors[first:last], indices, c, scale)
+        if not contiguous[block]:
+            for i in range(n):
+                for k in range(c):
+                    total[i * n_outputs + U(outputs[k])] += sums[i * c + k]
     return bad | write_sums(total, scale, y)
 
 
@@ -294,7 +305,7 @@ def fill_block(
     return bad
 
 
-@jit
+@jit_inline
 def chosen_row(weight_at: Any, detectors: Any, indices: Any, t: Any, batch_at: Any, width: Any) -> Any:
     """Where the row that the t-th detector of a block chose begins in the weights."""
     return load(weight_at, t) + U(load(indices, batch_at + load(detectors, t))) * width
@@ -363,14 +374,15 @@ def propagate(grad: Any, weight: Any, blocks: Any, found: Any, anchors: Any, dx:
         first, last, c = start[block], start[block + 1], width[block]
         outputs = targets[list_at[first] : list_at[first] + c]
         tables = (weight_at[first:last], detectors[first:last], c)
+        columns, at, stride = grad, U(0), n_outputs
         if contiguous[block]:
-            bad |= propagate_block(grad, U(outputs[0]), n_outputs, weight, tables, found, anchors, total, scale)
-            continue
-        packed = np.empty(n * c, grad.dtype)
-        for i in range(n):
-            for k in range(c):
-                packed[i * c + k] = grad[i * n_outputs + U(outputs[k])]
-        bad |= propagate_block(packed, U(0), c, weight, tables, found, anchors, total, scale)
+            at = U(outputs[0])
+        else:
+            columns, stride = np.empty(n * c, grad.dtype), c
+            for i in range(n):
+                for k in range(c):
+                    columns[i * c + k] = grad[i * n_outputs + U(outputs[k])]
+        bad |= propagate_block(columns, at, stride, weight, tables, found, anchors, total, scale)
     return bad | write_sums(total, scale, dx)
 
 

@@ -37,6 +37,25 @@ from lutetia.lut.numba_kernels import (
     write_sums,
 )
 
+# Short loops of their own: numba takes half a second for the general form of each, and again for every kernel.
+
+
+@jit
+def clear(values: Any) -> None:
+    """values [n] = 0."""
+    for k in range(values.size):
+        values[k] = 0
+
+
+@jit
+def take(values: Any, places: Any) -> Any:
+    """values[places]."""
+    taken = np.empty(places.size, values.dtype)
+    for k in range(places.size):
+        taken[k] = values[places[k]]
+    return taken
+
+
 # ---- order -----------------------------------------------------------------------------------------------------------
 
 
@@ -95,20 +114,21 @@ def fill_seq(weight: Any, tables: Any, row_start: Any, seq: Any, y: Any, scale: 
     packed = np.empty(y.shape[1], total.dtype)
     for t in range(keys.shape[0]):
         table_keys = keys[t].reshape(-1)
-        _, order = by_query(table_keys[places], n_anchors, positional_dim)
+        _, order = by_query(take(table_keys, places), n_anchors, positional_dim)
         for k in order:
             pairs = (table_keys, signs[t], n_anchors, places[k], U(keys.shape[2]))
             if column[t] >= 0:
                 at = k * n_outputs + U(column[t])
                 bad |= add_pairs(total, at, weight, start[t], width[t], row_start, targets, pairs, scale)
                 continue
-            packed[:] = 0
+            clear(packed)
             bad |= add_pairs(packed, U(0), weight, start[t], width[t], row_start, targets, pairs, scale)
             for n in range(width[t]):
                 total[k * n_outputs + U(targets[list_at[t] + n])] += packed[n]
     bad |= write_sums(total, scale, sums)
-    for k in range(places.size):
-        y[places[k]] = sums[k * y.shape[1] : (k + 1) * y.shape[1]]
+    for k in range(U(places.size)):
+        for n in range(n_outputs):
+            y[places[k], n] = sums[k * n_outputs + n]
     return bad
 
 
@@ -217,17 +237,17 @@ def propagate_pairs(
     near, slope, flip, slopes = one
     pe_near, pe_slope, pe_flip, pe_slopes = pe
     bad, first, sign_at = False, keys[j] << n_anchors, U(keys.size) - U(1) - j
+    near_j, flip_j = near[j], U(flip[j]) << U(n_anchors)
     for i in range(j):
         m = sign_at + i
-        row = pair_row(first, keys, i, signs, m)
-        at_query = near[j] < near[i]
-        where = j if at_query else i
-        other = row ^ (U(flip[j]) << U(n_anchors) if at_query else U(flip[i]))
-        gain, overflow = gain_of(grad, at, weight, table, width, row_start, targets, row, other, scale)
+        row, near_i, flip_i = pair_row(first, keys, i, signs, m), near[i], U(flip[i])
+        at_query = near_j < near_i
+        where, flipped = (j if at_query else i), (flip_j if at_query else flip_i)  # no branch: half would be guessed wrong
+        gain, overflow = gain_of(grad, at, weight, table, width, row_start, targets, row, row ^ flipped, scale)
         bad |= overflow | add_one(slopes, where, slope[where] * gain, scale)
-        if pe_near[m] < near[i] and pe_near[m] < near[j]:
-            other = row ^ U(pe_flip[m])
-            gain, overflow = gain_of(grad, at, weight, table, width, row_start, targets, row, other, scale)
+        if pe_near[m] < (near_j if at_query else near_i):
+            flipped = U(pe_flip[m])
+            gain, overflow = gain_of(grad, at, weight, table, width, row_start, targets, row, row ^ flipped, scale)
             bad |= overflow | add_one(pe_slopes, m, pe_slope[m] * gain, scale)
     return bad
 
@@ -259,7 +279,7 @@ def send_slopes(slopes: Any, min_delta_index: Any, anchors: Any, dx: Any, scale:
     """slopes, min_delta_index [N_t, B · S], anchors [N_t, N_c, 2] -> dx [B · S, I], for places begin to end."""
     n_inputs = U(dx.shape[1])
     dx = dx[begin:end].reshape(-1)
-    dx[:] = 0
+    clear(dx)
     total = sums_in(dx, scale)
     for t in range(slopes.shape[0]):
         for place in range(U(begin), U(end)):
@@ -311,7 +331,7 @@ def gather_table(
 
     Places of one Q together: what they write to is a small part of the table, and the integers of fixed sums are few.
     """
-    keys, signs, n_anchors, length = pairs
+    keys, signs, _, length = pairs
     size, bad = U(part.size // (starts.size - 1)), False
     for q in range(starts.size - 1):
         if starts[q] == starts[q + 1]:

@@ -44,22 +44,27 @@ class Memo:
 
     def __init__(self, make: Callable[..., Any]) -> None:
         self.make = make
-        self.known: dict[Any, tuple[list[weakref.ref[Tensor]], list[int], Any]] = {}
+        self.known: dict[Any, tuple[list[tuple[weakref.ref[Tensor], int]], Any]] = {}
 
     def get(self, tensors: tuple[Tensor, ...], extra: Any) -> Any:
-        key = (*map(id, tensors), extra)
-        versions = [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
+        """make(*tensors, extra), or what it gave the last time."""
+        key = (id(tensors[0]), extra)
         entry = self.known.get(key)
-        if entry is not None and entry[1] == versions and all(r() is t for r, t in zip(entry[0], tensors, strict=True)):
-            return entry[2]
+        if entry is not None:
+            for tensor, (seen, version) in zip(tensors, entry[0], strict=True):
+                if seen() is not tensor or version != _version(tensor):
+                    break
+            else:
+                return entry[1]
         value = self.make(*tensors, extra)
-        references = [weakref.ref(tensor, lambda _: self.known.pop(key, None)) for tensor in tensors]
-        self.known[key] = (references, versions, value)
+        forget = lambda _: self.known.pop(key, None)  # noqa: E731
+        self.known[key] = ([(weakref.ref(tensor, forget), _version(tensor)) for tensor in tensors], value)
         return value
 
 
-def _checked(anchors: Tensor, n_inputs: int) -> None:
-    check_anchors(anchors, n_inputs)
+def _version(tensor: Tensor) -> int:
+    """How often the tensor was written to; tensors made in inference mode do not count."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def _rebuilt(start: Tensor, targets: Tensor, meta: Tensor, header: str) -> Synapses:
@@ -69,7 +74,7 @@ def _rebuilt(start: Tensor, targets: Tensor, meta: Tensor, header: str) -> Synap
     return Synapses.from_tensors(dict(zip(TENSOR_NAMES[facts["layout"]], arrays, strict=True)), facts)
 
 
-_anchors_seen = Memo(_checked)
+_anchors_seen = Memo(lambda anchors, n_inputs: check_anchors(anchors, n_inputs))
 _synapses_seen = Memo(_rebuilt)
 
 
@@ -110,7 +115,7 @@ def _lut_eval(x: Tensor, weight: Tensor, anchors: Tensor, sums: str, int_rescale
     check_values(x, anchors)
     run = kernels_for(backend, x).detect_and_fill_eval_fc
     y = run(x.contiguous(), weight.contiguous(), anchors.contiguous(), sums=sums, int_rescaler=int_rescaler)
-    return y.to(torch.promote_types(x.dtype, weight.dtype))
+    return y.to(_dtype(x, weight))
 
 
 def _lut_eval_sparse(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
@@ -119,7 +124,12 @@ def _lut_eval_sparse(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> 
     synapses, sums, int_rescaler, backend = _opened(rest)
     run = kernels_for(backend, x).detect_and_fill_eval_sparse
     y = run(x.contiguous(), weight.contiguous(), anchors.contiguous(), synapses, sums=sums, int_rescaler=int_rescaler)
-    return y.to(torch.promote_types(x.dtype, weight.dtype))
+    return y.to(_dtype(x, weight))
+
+
+def _dtype(x: Tensor, weight: Tensor) -> torch.dtype:
+    """The dtype of y."""
+    return x.dtype if x.dtype == weight.dtype else torch.promote_types(x.dtype, weight.dtype)
 
 
 def _opened(rest: tuple[Any, ...]) -> tuple[Synapses, str, float, str]:
@@ -129,12 +139,12 @@ def _opened(rest: tuple[Any, ...]) -> tuple[Synapses, str, float, str]:
 
 
 def _lut_eval_fake(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
-    return x.new_empty((x.shape[0], weight.shape[2]), dtype=torch.promote_types(x.dtype, weight.dtype))
+    return x.new_empty((x.shape[0], weight.shape[2]), dtype=_dtype(x, weight))
 
 
 def _lut_eval_sparse_fake(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
     n_outputs = header_facts(rest[3])["n_outputs"]
-    return x.new_empty((x.shape[0], n_outputs), dtype=torch.promote_types(x.dtype, weight.dtype))
+    return x.new_empty((x.shape[0], n_outputs), dtype=_dtype(x, weight))
 
 
 # ---- training forward ------------------------------------------------------------------------------------------------
@@ -149,7 +159,7 @@ def _lut(x: Tensor, weight: Tensor, anchors: Tensor, lr_scale: float, sums: str,
     check_values(x, anchors)
     run = kernels_for(backend, x).detect_and_fill_fc
     y, *found = run(x.contiguous(), weight.contiguous(), anchors.contiguous(), sums=sums, int_rescaler=int_rescaler)
-    return y.to(torch.promote_types(x.dtype, weight.dtype)), *found
+    return y.to(_dtype(x, weight)), *found
 
 
 def _lut_sparse(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Found:
@@ -158,7 +168,7 @@ def _lut_sparse(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Found
     synapses, sums, int_rescaler, backend = _opened(rest)
     run = kernels_for(backend, x).detect_and_fill_sparse
     y, *found = run(x.contiguous(), weight.contiguous(), anchors.contiguous(), synapses, sums=sums, int_rescaler=int_rescaler)
-    return y.to(torch.promote_types(x.dtype, weight.dtype)), *found
+    return y.to(_dtype(x, weight)), *found
 
 
 def _found_fake(x: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor, Tensor]:

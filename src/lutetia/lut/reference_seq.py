@@ -10,8 +10,8 @@ R = 2**(2 N_c + N_pe) rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,6 +25,26 @@ from lutetia.lut.reference import (
 )
 from lutetia.lut.sums import convert_integers_to_floats, sum_dtype, to_fixed
 from lutetia.lut.synapses import SynapseMeta, Synapses
+
+__all__ = [
+    "check_positions",
+    "check_positions_eval",
+    "densify_firing_stat",
+    "fill_firing_stat",
+    "fill_outputs_by_firings",
+    "fill_outputs_cells_fc",
+    "fill_outputs_seq_fc",
+    "fill_outputs_seq_sparse",
+    "gather_weight_gradients_cells_fc",
+    "gather_weight_gradients_seq_fc",
+    "gather_weight_gradients_seq_sparse",
+    "propagate_through_cells_fc",
+    "propagate_through_detectors_seq_fc",
+    "propagate_through_detectors_seq_sparse",
+]
+
+PRECISIONS = ("float32", "tf32", "bf16")  # of the products of the cells algorithm, where a backend can choose
+
 
 # ---- detect ----------------------------------------------------------------------------------------------------------
 
@@ -139,6 +159,28 @@ def fill_outputs_by_firings(
     return y.view(batch, length, -1)
 
 
+def fill_outputs_cells_fc(
+    weight: Tensor,
+    indices: Tensor,
+    pe_indices: Tensor,
+    positional_dim: int,
+    *,
+    sums: str = "float",
+    int_rescaler: float = 1.0,
+    precision: str = "float32",
+    budget: int | None = None,
+) -> Tensor:
+    """`fill_outputs_seq_fc` by cells: weight [N_t, R, O], indices [B, S, N_t], pe_indices [S-1, N_t] -> [B, S, O].
+
+    A backend may do its products in a lower `precision`, and keeps its scratch below `budget` bytes; here both are ignored.
+    """
+    batch, length, _ = indices.shape
+    n_anchors = anchors_of_rows(weight.shape[1], positional_dim)
+    stat = fill_firing_stat(indices, pe_indices, positional_dim, n_anchors)
+    firings = densify_firing_stat(stat, indices, n_anchors)
+    return fill_outputs_by_firings(weight, firings, batch, length, sums=sums, int_rescaler=int_rescaler)
+
+
 # ---- backward, to the inputs and the positions -----------------------------------------------------------------------
 
 
@@ -164,32 +206,12 @@ def propagate_through_detectors_seq_fc(
     grad [B, S, O], weight [N_t, R, O], indices, min_delta, min_delta_index [B, S, N_t], pe_* [S-1, N_t], anchors [N_t, N_c, 2]
     -> dx [B, S, I], dpositions [S-1, N_t, N_pe].
     """
-    n_anchors, n_detectors = anchors.shape[1], anchors.shape[0]
-    dtype = sum_dtype(grad, weight)
-    kept = torch.int64 if sums == "fixed" else dtype
-    dx = grad.new_zeros(*grad.shape[:2], n_inputs, dtype=kept)
-    dpositions = grad.new_zeros(*pe_indices.shape, positional_dim, dtype=kept)
-    a, b = anchors.long()[torch.arange(n_detectors, device=anchors.device), min_delta_index.long()].unbind(-1)  # [B, S, N_t]
-    for d, cells in pairs_of(indices, pe_indices, positional_dim, n_anchors):
-        g = grad[:, d:]
-        delta_q, delta_k, delta_pe = min_delta[:, d:], min_delta[:, :-d], pe_min_delta[d - 1].expand_as(min_delta[:, d:])
-        at_q = delta_q.abs() < delta_k.abs()
-        flip_q = 1 << (min_delta_index[:, d:].long() + n_anchors + positional_dim)
-        flip_k = 1 << (min_delta_index[:, :-d].long() + positional_dim)
-        gain = gain_of(g, weight, cells, cells ^ torch.where(at_q, flip_q, flip_k), sums, int_rescaler)
-        slope = uncertainty_slope(torch.where(at_q, delta_q, delta_k)) * gain
-        add_slope(dx[:, d:], a[:, d:], b[:, d:], slope * at_q, sums, int_rescaler)
-        add_slope(dx[:, :-d], a[:, :-d], b[:, :-d], slope * ~at_q, sums, int_rescaler)
-        if positional_dim:
-            closest = (delta_pe.abs() < delta_q.abs()) & (delta_pe.abs() < delta_k.abs())
-            which = pe_min_delta_index[d - 1].long()
-            gain = gain_of(g, weight, cells, cells ^ (1 << which), sums, int_rescaler)
-            slope = uncertainty_slope(delta_pe) * gain * closest
-            addends = (slope if sums == "float" else to_fixed(slope, int_rescaler)).sum((0, 1))
-            dpositions[d - 1].scatter_add_(1, which[:, None], addends[:, None])
-    if sums == "float":
-        return dx, dpositions
-    return convert_integers_to_floats(dx, int_rescaler, dtype), convert_integers_to_floats(dpositions, int_rescaler, dtype)
+
+    def gain(distance: int, cells: Tensor, others: Tensor) -> Tensor:
+        return gain_of(grad[:, distance:], weight, cells, others, sums, int_rescaler)
+
+    found = (indices, min_delta, min_delta_index, pe_indices, pe_min_delta, pe_min_delta_index)
+    return propagate_gains(gain, *found, anchors, n_inputs, positional_dim, sum_dtype(grad, weight), sums, int_rescaler)
 
 
 def propagate_through_detectors_seq_sparse(
@@ -214,6 +236,85 @@ def propagate_through_detectors_seq_sparse(
     return propagate_through_detectors_seq_fc(
         grad, synapses.expand(weight), *found, anchors, n_inputs, positional_dim, sums=sums, int_rescaler=int_rescaler
     )
+
+
+def propagate_through_cells_fc(
+    grad: Tensor,
+    weight: Tensor,
+    indices: Tensor,
+    min_delta: Tensor,
+    min_delta_index: Tensor,
+    pe_indices: Tensor,
+    pe_min_delta: Tensor,
+    pe_min_delta_index: Tensor,
+    anchors: Tensor,
+    n_inputs: int,
+    positional_dim: int,
+    *,
+    sums: str = "float",
+    int_rescaler: float = 1.0,
+    precision: str = "float32",
+    budget: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`propagate_through_detectors_seq_fc` by cells: P = g·Wᵀ holds g·W[t, cell] of all cells, and a pair looks up a few of them.
+
+    Fixed sums are those of the pairs. `precision` and `budget` are ignored, as in `fill_outputs_cells_fc`.
+    """
+    found = (indices, min_delta, min_delta_index, pe_indices, pe_min_delta, pe_min_delta_index)
+    if sums == "fixed":
+        options = {"sums": sums, "int_rescaler": int_rescaler}
+        return propagate_through_detectors_seq_fc(grad, weight, *found, anchors, n_inputs, positional_dim, **options)  # type: ignore[arg-type]
+    dtype = sum_dtype(grad, weight)
+    p = torch.einsum("bjo,tro->bjtr", grad.to(dtype), weight.to(dtype))
+
+    def gain(distance: int, cells: Tensor, others: Tensor) -> Tensor:
+        main, other = (p[:, distance:].gather(3, c.unsqueeze(3)).squeeze(3) for c in (cells, others))
+        return main - other
+
+    return propagate_gains(gain, *found, anchors, n_inputs, positional_dim, dtype, sums, int_rescaler)
+
+
+Gain: TypeAlias = Callable[[int, Tensor, Tensor], Tensor]  # distance, cells, other cells -> g·W[t, cell] - g·W[t, other]
+
+
+def propagate_gains(
+    gain: Gain,
+    indices: Tensor,
+    min_delta: Tensor,
+    min_delta_index: Tensor,
+    pe_indices: Tensor,
+    pe_min_delta: Tensor,
+    pe_min_delta_index: Tensor,
+    anchors: Tensor,
+    n_inputs: int,
+    positional_dim: int,
+    dtype: torch.dtype,
+    sums: str,
+    int_rescaler: float,
+) -> tuple[Tensor, Tensor]:
+    """dx and dpositions, where `gain` says what flipping a bit of a cell would have changed."""
+    n_anchors, n_detectors = anchors.shape[1], anchors.shape[0]
+    kept = torch.int64 if sums == "fixed" else dtype
+    dx = indices.new_zeros(*indices.shape[:2], n_inputs, dtype=kept)
+    dpositions = indices.new_zeros(*pe_indices.shape, positional_dim, dtype=kept)
+    a, b = anchors.long()[torch.arange(n_detectors, device=anchors.device), min_delta_index.long()].unbind(-1)  # [B, S, N_t]
+    for d, cells in pairs_of(indices, pe_indices, positional_dim, n_anchors):
+        delta_q, delta_k, delta_pe = min_delta[:, d:], min_delta[:, :-d], pe_min_delta[d - 1].expand_as(min_delta[:, d:])
+        at_q = delta_q.abs() < delta_k.abs()
+        flip_q = 1 << (min_delta_index[:, d:].long() + n_anchors + positional_dim)
+        flip_k = 1 << (min_delta_index[:, :-d].long() + positional_dim)
+        slope = uncertainty_slope(torch.where(at_q, delta_q, delta_k)) * gain(d, cells, cells ^ torch.where(at_q, flip_q, flip_k))
+        add_slope(dx[:, d:], a[:, d:], b[:, d:], slope * at_q, sums, int_rescaler)
+        add_slope(dx[:, :-d], a[:, :-d], b[:, :-d], slope * ~at_q, sums, int_rescaler)
+        if positional_dim:
+            closest = (delta_pe.abs() < delta_q.abs()) & (delta_pe.abs() < delta_k.abs())
+            which = pe_min_delta_index[d - 1].long()
+            slope = uncertainty_slope(delta_pe) * gain(d, cells, cells ^ (1 << which)) * closest
+            addends = (slope.to(kept) if sums == "float" else to_fixed(slope, int_rescaler)).sum((0, 1))
+            dpositions[d - 1].scatter_add_(1, which[:, None], addends[:, None])
+    if sums == "float":
+        return dx, dpositions
+    return convert_integers_to_floats(dx, int_rescaler, dtype), convert_integers_to_floats(dpositions, int_rescaler, dtype)
 
 
 def gain_of(grad: Tensor, weight: Tensor, cells: Tensor, others: Tensor, sums: str, int_rescaler: float) -> Tensor:
@@ -273,6 +374,39 @@ def gather_weight_gradients_seq_sparse(
     grads, cells = pairs_as_batch(grad, indices, pe_indices, positional_dim, n_anchors)
     options = {"external_lr": external_lr, "weight": weight, "sums": sums, "int_rescaler": int_rescaler}
     return gather_weight_gradients_sparse(grads, cells, synapses, **options)  # type: ignore[arg-type]
+
+
+def gather_weight_gradients_cells_fc(
+    grad: Tensor,
+    indices: Tensor,
+    pe_indices: Tensor,
+    positional_dim: int,
+    n_rows: int,
+    *,
+    meta: SynapseMeta = SynapseMeta(),
+    external_lr: float = -1.0,
+    weight: Tensor | None = None,
+    sums: str = "float",
+    int_rescaler: float = 1.0,
+    precision: str = "float32",
+    budget: int | None = None,
+) -> Tensor:
+    """`gather_weight_gradients_seq_fc` by cells: each firing adds count · lr_scale · g[j], at once for all its pairs.
+
+    `precision` and `budget` are ignored, as in `fill_outputs_cells_fc`.
+    """
+    n_detectors, n_anchors, dtype = indices.shape[2], anchors_of_rows(n_rows, positional_dim), sum_dtype(grad)
+    stat = fill_firing_stat(indices, pe_indices, positional_dim, n_anchors)
+    place, row, count = densify_firing_stat(stat, indices, n_anchors)
+    addends = (grad.to(dtype) * meta.lr_scale).flatten(0, 1)[place]
+    addends = count[:, None] * (addends if sums == "float" else to_fixed(addends, int_rescaler))
+    sum_ = addends.new_zeros(n_detectors * n_rows, grad.shape[2]).index_add_(0, row, addends)
+    gradient = sum_ if sums == "float" else convert_integers_to_floats(sum_, int_rescaler, dtype)
+    gradient = gradient.view(n_detectors, n_rows, -1)
+    if external_lr < 0:
+        return gradient
+    assert weight is not None
+    return weight.copy_((weight - external_lr * gradient).clamp(meta.min_weight, meta.max_weight))
 
 
 def pairs_as_batch(

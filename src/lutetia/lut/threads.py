@@ -20,18 +20,20 @@ from typing import Any
 
 import torch
 
-SMALLEST_SHARE = 50_000  # additions that one thread does in about 20 µs, what it costs to wake another
+SMALLEST_SHARE = 200_000  # additions that take about 40 µs: waking a thread takes as long
 Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def over(n: int, additions: int, kernel: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What kernel(*arguments, begin, end) returned for each of the ranges that make up range(n).
 
-    `additions` estimates the whole work. The ranges run at once on up to torch.get_num_threads() threads.
+    `additions` estimates the whole work. The ranges run at once on up to torch.get_num_threads() threads; a kernel does
+    nothing for the range from 0 to 0.
     """
     n_parts = min(torch.get_num_threads(), n, additions // SMALLEST_SHARE)
     if n_parts <= 1:
         return [kernel(*arguments, 0, n)]
+    kernel(*arguments, 0, 0)  # should it need compiling, then here: the stack of another thread may be small
     ranges = [(n * part // n_parts, n * (part + 1) // n_parts) for part in range(n_parts)]
     results: list[Any] = []
     errors: list[BaseException] = []

@@ -23,6 +23,12 @@ from lutetia.lut.triton import ACC, _finish, _sums, cdiv, exactly, next_power_of
 Found: TypeAlias = tuple[Tensor, Tensor, Tensor]
 PRECISIONS = ("float32", "tf32", "bf16")
 
+# Block sizes and warps of the cells kernels (measured on an H200): places, cells or outputs at a time.
+FILL = {"BLOCK_N": 64, "BLOCK_C": 32, "num_warps": 4}
+PROJECT = {"BLOCK_N": 64, "BLOCK_O": 32, "num_warps": 4}
+GATHER = {"BLOCK_N": 32, "num_warps": 4}
+SLOPES = {"BLOCK_I": 32, "BLOCK_J": 32, "num_warps": 8}
+
 # Both are memory-bound passes over a small tensor: plain torch is as fast as a kernel of our own.
 check_positions = reference_seq.check_positions
 check_positions_eval = reference_seq.check_positions_eval
@@ -41,12 +47,20 @@ def fill_outputs_seq_fc(
     out, overflow = _sums([batch, length, n_outputs], sums, weight, zero=False)
     if out.numel():
         block_o = min(128, next_power_of_2(n_outputs))
+        block_t, block_i, warps = pair_blocks(n_detectors, length, block_o)
         source.fill_pairs_kernel[(batch * length, cdiv(n_outputs, block_o))](
             weight, by_detector(indices), by_detector(pe_indices), out, overflow, length, n_detectors, n_outputs,
             **cell_bits(n_rows, positional_dim), **exactly(sums, int_rescaler), ACC=ACC[sum_dtype(weight)],
-            BLOCK_I=max(4, 1024 // block_o), BLOCK_O=block_o, num_warps=1,
+            BLOCK_T=block_t, BLOCK_I=block_i, BLOCK_O=block_o, num_warps=warps,
         )  # fmt: skip
     return _finish(out, overflow, sums, int_rescaler, sum_dtype(weight))
+
+
+def pair_blocks(n_detectors: int, length: int, block_o: int) -> tuple[int, int, int]:
+    """Detectors and positions per step of one program that walks pairs, and its warps."""
+    rows = max(8, 4096 // block_o)
+    block_i = min(32, rows, next_power_of_2(length))
+    return max(1, min(rows // block_i, next_power_of_2(n_detectors))), block_i, 2
 
 
 def propagate_through_detectors_seq_fc(
@@ -71,13 +85,14 @@ def propagate_through_detectors_seq_fc(
     position_totals = totals.new_zeros(n_detectors, max(length - 1, 0))
     which = by_detector(min_delta_index)
     if batch and length > 1:
-        block_o = min(128, next_power_of_2(n_outputs))
-        source.slopes_of_pairs_kernel[(batch * length, n_detectors)](
+        block_o = min(64, next_power_of_2(n_outputs))
+        block_t, block_i = min(2, n_detectors), min(16, next_power_of_2(length))
+        source.slopes_of_pairs_kernel[(batch * length, cdiv(n_detectors, block_t))](
             grad.contiguous(), weight, by_detector(indices), by_detector(min_delta), which,
             by_detector(pe_indices), by_detector(pe_min_delta), by_detector(pe_min_delta_index),
             totals, position_totals, overflow, length, n_detectors, n_outputs,
             **cell_bits(n_rows, positional_dim), **exactly(sums, int_rescaler), ACC=ACC[sum_dtype(grad, weight)],
-            BLOCK_I=max(4, 512 // block_o), BLOCK_O=block_o, num_warps=1,
+            BLOCK_T=block_t, BLOCK_I=block_i, BLOCK_O=block_o, num_warps=1,
         )  # fmt: skip
     rest = (overflow, which, pe_min_delta_index, anchors, n_inputs, positional_dim, sums, int_rescaler)
     return spread_totals(totals, position_totals, *rest, dtype=sum_dtype(grad, weight))
@@ -133,10 +148,11 @@ def gather_weight_gradients_seq_fc(
     if batch and length > 1:
         scaled = (grad if meta.lr_scale == 1.0 else grad.to(dtype) * meta.lr_scale).contiguous()
         block_o = min(64, next_power_of_2(n_outputs))
-        source.gather_pairs_kernel[(batch * length, n_detectors)](
+        block_t, block_i, warps = pair_blocks(n_detectors, length, block_o)
+        source.gather_pairs_kernel[(batch * length, cdiv(n_detectors, block_t))](
             scaled, by_detector(indices), by_detector(pe_indices), out, overflow, length, n_detectors, n_outputs,
             float(external_lr), **cell_bits(n_rows, positional_dim), IN_PLACE=direct, **exactly(sums, int_rescaler),
-            ACC=ACC[dtype], BLOCK_I=512 // block_o, BLOCK_O=block_o, num_warps=1,
+            ACC=ACC[dtype], BLOCK_T=block_t, BLOCK_I=block_i, BLOCK_O=block_o, num_warps=warps,
         )  # fmt: skip
     return settle(out if direct else _finish(out, overflow, sums, int_rescaler, dtype), external_lr, weight, meta)
 
@@ -233,17 +249,24 @@ def gather_weight_gradients_seq_sparse(
 # ---- cells, fully connected ------------------------------------------------------------------------------------------
 
 
-def fill_firing_stat(indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anchors: int) -> Tensor:
-    """How often each cell (K, PE) fires for each j: indices [B, S, N_t], pe_indices [S-1, N_t] -> int32 [B, S, N_t, C]."""
+def fill_firing_stat(
+    indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anchors: int, dtype: torch.dtype = torch.int32
+) -> Tensor:
+    """How often each cell (K, PE) fires for each j: indices [B, S, N_t], pe_indices [S-1, N_t] -> counts [B, S, N_t, C]."""
     batch, length, n_detectors = indices.shape
     n_cells = 1 << (n_anchors + positional_dim)
-    stat = indices.new_zeros(batch, length, n_detectors, n_cells, dtype=torch.int32)
+    stat = indices.new_zeros(batch, length, n_detectors, n_cells, dtype=dtype)
     if stat.numel() and length > 1:
         source.fill_firing_stat_kernel[(batch * length, n_detectors)](
             by_detector(indices), by_detector(pe_indices), stat, length, n_detectors,
             N_PE=positional_dim, N_CELLS=n_cells, BINS=max(n_cells, 128), BLOCK_I=min(256, next_power_of_2(length)), num_warps=4,
         )  # fmt: skip
     return stat
+
+
+def count_dtype(indices: Tensor) -> torch.dtype:
+    """The narrowest integers that hold S - 1."""
+    return torch.int16 if indices.shape[1] <= 2**15 else torch.int32
 
 
 def fill_outputs_cells_fc(
@@ -368,7 +391,7 @@ class Tile:
         return step.sort_by_neuron(indices.view(self.n_places, -1), 1 << self.n_anchors)
 
     def stat(self) -> Tensor:
-        return fill_firing_stat(self.indices, self.pe_indices, self.positional_dim, self.n_anchors)
+        return fill_firing_stat(self.indices, self.pe_indices, self.positional_dim, self.n_anchors, count_dtype(self.indices))
 
     def fill(self) -> Tensor:
         """y of the tile: [B, S, O]."""
@@ -377,9 +400,9 @@ class Tile:
         y = self.weight.new_zeros(batch, length, n_outputs, dtype=torch.float32)
         order, _, _ = self.sorted_by(self.indices)
         block_o = max(16, min(128, next_power_of_2(n_outputs)))
-        source.fill_cells_kernel[(cdiv(self.n_places, 64), cdiv(n_outputs, block_o), n_detectors)](
+        source.fill_cells_kernel[(cdiv(self.n_places, FILL["BLOCK_N"]), cdiv(n_outputs, block_o), n_detectors)](
             self.weight, self.stat(), self.indices, order, y, self.n_places, n_detectors, n_outputs,
-            **self.options(), BLOCK_N=64, BLOCK_C=32, BLOCK_O=block_o, num_warps=4,
+            **self.options(), BLOCK_O=block_o, **FILL,
         )  # fmt: skip
         return y
 
@@ -392,11 +415,11 @@ class Tile:
         totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32)
         distances = totals.new_zeros(n_detectors, max(length - 1, 0))
         if length > 1:
-            source.slopes_of_cells_kernel[(batch * cdiv(length, 32), n_detectors)](
+            source.slopes_of_cells_kernel[(batch * cdiv(length, SLOPES["BLOCK_J"]), n_detectors)](
                 main_p, flipped_p, by_detector(self.indices), by_detector(delta), by_detector(which),
                 by_detector(self.pe_indices), by_detector(pe_delta[:, self.detectors]), by_detector(pe_which[:, self.detectors]),
                 totals, distances, length, n_detectors,
-                N_PE=self.positional_dim, N_CELLS=self.n_cells, BLOCK_I=32, BLOCK_J=32, num_warps=4,
+                N_PE=self.positional_dim, N_CELLS=self.n_cells, **SLOPES,
             )  # fmt: skip
         return totals, distances
 
@@ -406,9 +429,9 @@ class Tile:
         out = grad.new_empty(self.n_places, n_detectors, self.n_cells, dtype=torch.float32)
         order, _, _ = self.sorted_by(indices)
         block_c = max(16, min(128, self.n_cells))
-        source.project_cells_kernel[(cdiv(self.n_places, 64), cdiv(self.n_cells, block_c), n_detectors)](
+        source.project_cells_kernel[(cdiv(self.n_places, PROJECT["BLOCK_N"]), cdiv(self.n_cells, block_c), n_detectors)](
             grad, self.weight, indices, order, out, self.n_places, n_detectors, n_outputs,
-            **self.options(), BLOCK_N=64, BLOCK_C=block_c, BLOCK_O=32, num_warps=4,
+            **self.options(), BLOCK_C=block_c, **PROJECT,
         )  # fmt: skip
         return out
 
@@ -419,7 +442,7 @@ class Tile:
         grid = (n_detectors << self.n_anchors, cdiv(self.n_cells, block_c), cdiv(n_outputs, block_o))
         source.gather_cells_kernel[grid](
             grad.contiguous(), self.stat(), *self.sorted_by(self.indices), out, self.n_places, n_detectors, n_outputs,
-            **self.options(), ADD=True, BLOCK_N=32, BLOCK_C=block_c, BLOCK_O=block_o, num_warps=4,
+            **self.options(), ADD=True, BLOCK_C=block_c, BLOCK_O=block_o, **GATHER,
         )  # fmt: skip
 
 

@@ -18,24 +18,28 @@ from lutetia.lut.triton_kernels import to_fixed, uncertainty_slope
 def fill_pairs_kernel(
     weight_ptr, index_ptr, pe_ptr, out_ptr, overflow_ptr, length, n_detectors, n_outputs,
     N_ROWS: tl.constexpr, N_C: tl.constexpr, N_PE: tl.constexpr, SCALE: tl.constexpr, ACC: tl.constexpr,
-    BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
 ):  # fmt: skip
     """One program per (b, j, tile of outputs): add the rows of all earlier i and all detectors."""
     b = (tl.program_id(0) // length).to(tl.int64)
     j = length - 1 - tl.program_id(0) % length  # the longest first
     o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
     o_mask = o < n_outputs
-    total = tl.zeros([BLOCK_I, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
-    for t in range(n_detectors):
+    # A step takes BLOCK_T detectors × BLOCK_I positions: many independent rows under way hide the wait for each.
+    lane = tl.arange(0, BLOCK_T * BLOCK_I)
+    total = tl.zeros([BLOCK_T * BLOCK_I, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
+    for first in range(0, n_detectors, BLOCK_T):
+        t = first + lane // BLOCK_I
+        t_mask = t < n_detectors
         row_ptr = index_ptr + (b * n_detectors + t) * length
-        q = tl.load(row_ptr + j)
+        q = tl.load(row_ptr + j, mask=t_mask, other=0)
         for start in range(0, j, BLOCK_I):
-            i = start + tl.arange(0, BLOCK_I)
-            i_mask = i < j
+            i = start + lane % BLOCK_I
+            i_mask = t_mask & (i < j)
             k = tl.load(row_ptr + i, mask=i_mask, other=0)
             pe = tl.load(pe_ptr + t * (length - 1) + j - i - 1, mask=i_mask, other=0)
             cell = (q << (N_C + N_PE)) | (k << N_PE) | pe
-            row = (tl.cast(t, tl.int64) * N_ROWS + cell) * n_outputs
+            row = (t.to(tl.int64) * N_ROWS + cell) * n_outputs
             mask = i_mask[:, None] & o_mask[None, :]
             addend = tl.load(weight_ptr + row[:, None] + o[None, :], mask=mask, other=0.0).to(ACC)
             total += to_fixed(addend, overflow_ptr, mask, SCALE) if SCALE > 0 else addend
@@ -43,25 +47,10 @@ def fill_pairs_kernel(
 
 
 @triton.jit
-def gain_of_rows(
-    grad_ptr, weight_ptr, overflow_ptr, row, other, i_mask, n_outputs,
-    SCALE: tl.constexpr, ACC: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
-    """g·W[row] - g·W[other] for rows [I] and one g, in floating point."""
-    gain2 = tl.zeros([BLOCK_I, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
-    for start in range(0, n_outputs, BLOCK_O):
-        o = start + tl.arange(0, BLOCK_O)
-        mask = i_mask[:, None] & (o < n_outputs)[None, :]
-        g = tl.load(grad_ptr + o, mask=o < n_outputs, other=0.0).to(ACC)[None, :]
-        main_w = tl.load(weight_ptr + row[:, None] + o[None, :], mask=mask, other=0.0).to(ACC)
-        other_w = tl.load(weight_ptr + other[:, None] + o[None, :], mask=mask, other=0.0).to(ACC)
-        if SCALE > 0:
-            gain2 += to_fixed(g * main_w, overflow_ptr, mask, SCALE) - to_fixed(g * other_w, overflow_ptr, mask, SCALE)
-        else:
-            gain2 += g * (main_w - other_w)
-    gain = tl.sum(gain2, axis=1)
+def in_floats(gain, overflow_ptr, mask, SCALE: tl.constexpr, ACC: tl.constexpr):
+    """A dot product as a float; in fixed sums it was added in integers and must fit its range."""
     if SCALE > 0:
-        tl.store(overflow_ptr + tl.zeros([BLOCK_I], tl.int32), 1, mask=i_mask & (tl.abs(gain) > 2147483647))
+        tl.store(overflow_ptr + tl.zeros_like(gain).to(tl.int32), 1, mask=mask & (tl.abs(gain) > 2147483647))
         return (gain.to(tl.float64) / SCALE).to(ACC)
     else:
         return gain
@@ -81,41 +70,74 @@ def slopes_of_pairs_kernel(
     grad_ptr, weight_ptr, index_ptr, delta_ptr, which_ptr, pe_ptr, pe_delta_ptr, pe_which_ptr,
     total_ptr, position_ptr, overflow_ptr, length, n_detectors, n_outputs,
     N_ROWS: tl.constexpr, N_C: tl.constexpr, N_PE: tl.constexpr, SCALE: tl.constexpr, ACC: tl.constexpr,
-    BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
 ):  # fmt: skip
-    """One program per (b, j, t): the slope of every pair (i, j), added to the totals [B, N_t, S] and [N_t, S - 1]."""
+    """One program per (b, j, tile of detectors): the slopes of all pairs (i, j), added to totals [B, N_t, S], [N_t, S - 1]."""
     bj = tl.program_id(0).to(tl.int64)
-    b, j = bj // length, (bj % length).to(tl.int32)
-    t = tl.program_id(1)
+    b, j = bj // length, length - 1 - (bj % length).to(tl.int32)  # the longest first
+    bj = b * length + j
+    lane = tl.arange(0, BLOCK_T * BLOCK_I)
+    t = tl.program_id(1) * BLOCK_T + lane // BLOCK_I
+    t_mask = t < n_detectors
     base = (b * n_detectors + t) * length
-    q, delta_q, which_q = tl.load(index_ptr + base + j), tl.load(delta_ptr + base + j), tl.load(which_ptr + base + j)
+    q = tl.load(index_ptr + base + j, mask=t_mask, other=0)
+    delta_q = tl.load(delta_ptr + base + j, mask=t_mask, other=1.0)
+    flip_q = 1 << (tl.load(which_ptr + base + j, mask=t_mask, other=0) + N_C + N_PE)
+    sum_q = tl.zeros([BLOCK_T], tl.int64 if SCALE > 0 else ACC)
     for start in range(0, j, BLOCK_I):
-        i = start + tl.arange(0, BLOCK_I)
-        i_mask = i < j
-        k = tl.load(index_ptr + base + i, mask=i_mask, other=0)
-        delta_k = tl.load(delta_ptr + base + i, mask=i_mask, other=1.0)
-        which_k = tl.load(which_ptr + base + i, mask=i_mask, other=0)
+        i = start + lane % BLOCK_I
+        mask = t_mask & (i < j)
+        k = tl.load(index_ptr + base + i, mask=mask, other=0)
+        delta_k = tl.load(delta_ptr + base + i, mask=mask, other=1.0)
+        flip_k = 1 << (tl.load(which_ptr + base + i, mask=mask, other=0) + N_PE)
         d = t * (length - 1) + j - i - 1
-        cell = (q << (N_C + N_PE)) | (k << N_PE) | tl.load(pe_ptr + d, mask=i_mask, other=0)
+        cell = (q << (N_C + N_PE)) | (k << N_PE) | tl.load(pe_ptr + d, mask=mask, other=0)
         at_q = tl.abs(delta_q) < tl.abs(delta_k)
-        flip = tl.where(at_q, 1 << (which_q + N_C + N_PE), 1 << (which_k + N_PE))
-        first = tl.cast(t, tl.int64) * N_ROWS
-        row, other = (first + cell) * n_outputs, (first + (cell ^ flip)) * n_outputs
-        gain = gain_of_rows(
-            grad_ptr + bj * n_outputs, weight_ptr, overflow_ptr, row, other, i_mask, n_outputs, SCALE, ACC, BLOCK_I, BLOCK_O
-        )
-        slope = uncertainty_slope(tl.where(at_q, delta_q, delta_k)).to(ACC) * gain
-        add_up(total_ptr + base + tl.where(at_q, j, i), slope, overflow_ptr, i_mask, SCALE)
+        near = mask
+        flip_pe = cell * 0
+        delta_pe = delta_k
         if N_PE > 0:
-            delta_pe = tl.load(pe_delta_ptr + d, mask=i_mask, other=1.0)
-            near = i_mask & (tl.abs(delta_pe) < tl.abs(delta_q)) & (tl.abs(delta_pe) < tl.abs(delta_k))
-            flip = 1 << tl.load(pe_which_ptr + d, mask=near, other=0)
-            other = (first + (cell ^ flip)) * n_outputs
-            gain = gain_of_rows(
-                grad_ptr + bj * n_outputs, weight_ptr, overflow_ptr, row, other, near, n_outputs, SCALE, ACC, BLOCK_I, BLOCK_O
-            )
-            slope = uncertainty_slope(delta_pe).to(ACC) * gain
-            add_up(position_ptr + d, slope, overflow_ptr, near, SCALE)
+            delta_pe = tl.load(pe_delta_ptr + d, mask=mask, other=1.0)
+            near = mask & (tl.abs(delta_pe) < tl.abs(delta_q)) & (tl.abs(delta_pe) < tl.abs(delta_k))
+            flip_pe = 1 << tl.load(pe_which_ptr + d, mask=near, other=0)
+        first = t.to(tl.int64) * N_ROWS
+        row = ((first + cell) * n_outputs)[:, None]
+        other = ((first + (cell ^ tl.where(at_q, flip_q, flip_k))) * n_outputs)[:, None]
+        other_pe = ((first + (cell ^ flip_pe)) * n_outputs)[:, None]
+        gain2 = tl.zeros([BLOCK_T * BLOCK_I, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
+        gain2_pe = tl.zeros([BLOCK_T * BLOCK_I, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
+        for o_start in range(0, n_outputs, BLOCK_O):
+            o = o_start + tl.arange(0, BLOCK_O)
+            o_mask = o < n_outputs
+            mask2 = mask[:, None] & o_mask[None, :]
+            near2 = near[:, None] & o_mask[None, :]
+            g = tl.load(grad_ptr + bj * n_outputs + o, mask=o_mask, other=0.0).to(ACC)[None, :]
+            main_g = g * tl.load(weight_ptr + row + o[None, :], mask=mask2, other=0.0).to(ACC)
+            other_g = g * tl.load(weight_ptr + other + o[None, :], mask=mask2, other=0.0).to(ACC)
+            if SCALE > 0:
+                main_units = to_fixed(main_g, overflow_ptr, mask2, SCALE)
+                gain2 += main_units - to_fixed(other_g, overflow_ptr, mask2, SCALE)
+            else:
+                gain2 += main_g - other_g
+            if N_PE > 0:
+                pe_g = g * tl.load(weight_ptr + other_pe + o[None, :], mask=near2, other=0.0).to(ACC)
+                if SCALE > 0:
+                    gain2_pe += tl.where(near2, main_units - to_fixed(pe_g, overflow_ptr, near2, SCALE), 0)
+                else:
+                    gain2_pe += tl.where(near2, main_g - pe_g, 0.0)
+        gain = in_floats(tl.sum(gain2, axis=1), overflow_ptr, mask, SCALE, ACC)
+        slope = uncertainty_slope(tl.where(at_q, delta_q, delta_k)).to(ACC) * gain
+        from_q = tl.where(mask & at_q, slope, 0.0)
+        if SCALE > 0:
+            sum_q += tl.sum(tl.reshape(to_fixed(from_q, overflow_ptr, mask, SCALE), [BLOCK_T, BLOCK_I]), axis=1)
+        else:
+            sum_q += tl.sum(tl.reshape(from_q, [BLOCK_T, BLOCK_I]), axis=1)
+        add_up(total_ptr + base + i, slope, overflow_ptr, mask & (at_q == 0), SCALE)
+        if N_PE > 0:
+            gain = in_floats(tl.sum(gain2_pe, axis=1), overflow_ptr, near, SCALE, ACC)
+            add_up(position_ptr + d, uncertainty_slope(delta_pe).to(ACC) * gain, overflow_ptr, near, SCALE)
+    t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
+    tl.atomic_add(total_ptr + (b * n_detectors + t) * length + j, sum_q, mask=t < n_detectors, sem="relaxed")
 
 
 @triton.jit
@@ -137,29 +159,32 @@ def scatter_totals_kernel(
 def gather_pairs_kernel(
     grad_ptr, index_ptr, pe_ptr, out_ptr, overflow_ptr, length, n_detectors, n_outputs, step,
     N_ROWS: tl.constexpr, N_C: tl.constexpr, N_PE: tl.constexpr, IN_PLACE: tl.constexpr, SCALE: tl.constexpr,
-    ACC: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
+    ACC: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
 ):  # fmt: skip
-    """One program per (b, j, t): add g[j] to the row of every pair (i, j)."""
+    """One program per (b, j, tile of detectors): add g[j] to the row of every pair (i, j)."""
     bj = tl.program_id(0).to(tl.int64)
-    b, j = bj // length, (bj % length).to(tl.int32)
-    t = tl.program_id(1)
+    b, j = bj // length, length - 1 - (bj % length).to(tl.int32)
+    bj = b * length + j
+    lane = tl.arange(0, BLOCK_T * BLOCK_I)
+    t = tl.program_id(1) * BLOCK_T + lane // BLOCK_I
+    t_mask = t < n_detectors
     base = (b * n_detectors + t) * length
-    q = tl.load(index_ptr + base + j)
+    q = tl.load(index_ptr + base + j, mask=t_mask, other=0)
     for o_start in range(0, n_outputs, BLOCK_O):
         o = o_start + tl.arange(0, BLOCK_O)
         o_mask = o < n_outputs
         g = tl.load(grad_ptr + bj * n_outputs + o, mask=o_mask, other=0.0).to(ACC)
         if IN_PLACE:
             g = -step * g
+        g2 = tl.broadcast_to(g[None, :], [BLOCK_T * BLOCK_I, BLOCK_O])
         for start in range(0, j, BLOCK_I):
-            i = start + tl.arange(0, BLOCK_I)
-            k = tl.load(index_ptr + base + i, mask=i < j, other=0)
-            pe = tl.load(pe_ptr + t * (length - 1) + j - i - 1, mask=i < j, other=0)
+            i = start + lane % BLOCK_I
+            mask = t_mask & (i < j)
+            k = tl.load(index_ptr + base + i, mask=mask, other=0)
+            pe = tl.load(pe_ptr + t * (length - 1) + j - i - 1, mask=mask, other=0)
             cell = (q << (N_C + N_PE)) | (k << N_PE) | pe
-            row = (tl.cast(t, tl.int64) * N_ROWS + cell) * n_outputs
-            mask = (i < j)[:, None] & o_mask[None, :]
-            g2 = tl.broadcast_to(g[None, :], [BLOCK_I, BLOCK_O])
-            add_up(out_ptr + row[:, None] + o[None, :], g2, overflow_ptr, mask, SCALE)
+            row = (t.to(tl.int64) * N_ROWS + cell) * n_outputs
+            add_up(out_ptr + row[:, None] + o[None, :], g2, overflow_ptr, mask[:, None] & o_mask[None, :], SCALE)
 
 
 # ---- counting cells --------------------------------------------------------------------------------------------------

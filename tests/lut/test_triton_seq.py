@@ -1,0 +1,154 @@
+"""The Triton kernels for sequences against the reference: on a GPU where there is one, under Triton's interpreter otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from lut.test_reference_seq import make
+from lutetia.errors import ArgumentError
+from lutetia.lut import growth, reference, reference_seq
+from lutetia.lut import triton_seq as fast
+from lutetia.lut.synapses import SynapseMeta
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# B, S, I, O, N_t, N_c, N_pe: small, because the interpreter takes about a millisecond per program.
+SHAPES = [(1, 1, 3, 2, 1, 1, 0), (1, 2, 4, 3, 2, 1, 1), (2, 5, 5, 3, 2, 2, 2), (1, 7, 7, 5, 3, 2, 0), (1, 18, 4, 2, 1, 1, 4)]
+LARGE = [(3, 17, 8, 7, 3, 5, 0), (3, 64, 8, 11, 5, 4, 3), (1, 129, 16, 67, 2, 3, 4)]
+
+
+class Case:
+    """One layer, one batch, and what the reference makes of them."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
+        made = make(shape)
+        tensors = {k: (v.to(dtype) if v.is_floating_point() else v).to(DEVICE) for k, v in made.items()}
+        self.x, self.positions, self.anchors, self.weight, self.grad = (
+            tensors[name] for name in ("x", "positions", "anchors", "weight", "grad")
+        )
+        self.n_inputs, self.positional_dim, self.n_rows = shape[2], shape[6], self.weight.shape[1]
+        self.found = reference.check_detectors(self.x, self.anchors)
+        self.pe = reference_seq.check_positions(self.positions)
+
+    def all(self, kernels: Any, kind: str, **how: Any) -> list[torch.Tensor]:
+        """y, dx, dpositions and dW by one backend: kind is "detectors" (pairs) or "cells"."""
+        fill, propagate, gather = (
+            getattr(kernels, name)
+            for name in (
+                ("fill_outputs_seq_fc", "propagate_through_detectors_seq_fc", "gather_weight_gradients_seq_fc")
+                if kind == "pairs"
+                else ("fill_outputs_cells_fc", "propagate_through_cells_fc", "gather_weight_gradients_cells_fc")
+            )
+        )
+        places = (self.found[0], self.pe[0], self.positional_dim)
+        return [
+            fill(self.weight, *places, **how),
+            *propagate(self.grad, self.weight, *self.found, *self.pe, self.anchors, self.n_inputs, self.positional_dim, **how),
+            gather(self.grad, *places, self.n_rows, **how),
+        ]
+
+
+def same(mine: list[torch.Tensor], expected: list[torch.Tensor], sums: str, tolerance: float = 1e-5) -> None:
+    for one, its in zip(mine, expected, strict=True):
+        assert one.dtype == its.dtype
+        if sums == "fixed":
+            assert torch.equal(one, its)
+        else:
+            scale = max(1.0, float(its.abs().max()) if its.numel() else 1.0)
+            torch.testing.assert_close(one, its, rtol=tolerance, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", ["pairs", "cells"])
+@pytest.mark.parametrize("sums", ["float", "fixed"])
+def test_fully_connected(shape: tuple[int, ...], kind: str, sums: str) -> None:
+    case = Case(shape)
+    same(case.all(fast, kind, sums=sums), case.all(reference_seq, "pairs", sums=sums), sums)
+
+
+@pytest.mark.parametrize("shape", [SHAPES[2]])
+def test_float64_walks_pairs(shape: tuple[int, ...]) -> None:
+    case = Case(shape, torch.float64)
+    same(case.all(fast, "cells"), case.all(reference_seq, "pairs"), "float", 1e-10)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_firing_statistics(shape: tuple[int, ...]) -> None:
+    case = Case(shape)
+    arguments = (case.found[0], case.pe[0], case.positional_dim, case.anchors.shape[1])
+    assert torch.equal(fast.fill_firing_stat(*arguments), reference_seq.fill_firing_stat(*arguments))
+
+
+def test_a_small_budget_gives_the_same_in_tiles() -> None:
+    case = Case((3, 5, 5, 3, 3, 1, 1))
+    least = 5 * 4 * 8  # S · C · 8 bytes
+    expected = case.all(reference_seq, "pairs")
+    for budget in (least, 2 * least, 7 * least):
+        same(case.all(fast, "cells", budget=budget), expected, "float")
+    with pytest.raises(ArgumentError, match=f"expected at least {least}"):
+        case.all(fast, "cells", budget=least - 1)
+
+
+@pytest.mark.parametrize("kind", ["pairs", "cells"])
+def test_in_place_step(kind: str) -> None:
+    case = Case(SHAPES[2])
+    meta = SynapseMeta(lr_scale=0.5, max_weight=0.5)
+    gather = fast.gather_weight_gradients_seq_fc if kind == "pairs" else fast.gather_weight_gradients_cells_fc
+    places = (case.found[0], case.pe[0], case.positional_dim)
+    gradient = reference_seq.gather_weight_gradients_seq_fc(case.grad, *places, case.n_rows, meta=meta)
+    weight = case.weight.clone()
+    returned = gather(case.grad, *places, case.n_rows, meta=meta, external_lr=0.1, weight=weight)
+    assert returned.data_ptr() == weight.data_ptr()
+    torch.testing.assert_close(weight, (case.weight - 0.1 * gradient).clamp(max=0.5))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_sparse(shared: bool) -> None:
+    case = Case(SHAPES[2])
+    metas = (SynapseMeta(lr_scale=0.5), SynapseMeta(lr_scale=2.0))
+    synapses = growth.random(2, 6, 3, 0.5, shared=shared, seed=1, metas=metas).to(DEVICE)
+    weight = torch.randn(synapses.n_weights, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    places = (case.found[0], case.pe[0], case.positional_dim)
+    results = []
+    for kernels in (fast, reference_seq):
+        propagated = kernels.propagate_through_detectors_seq_sparse(
+            case.grad, weight, *case.found, *case.pe, case.anchors, case.n_inputs, case.positional_dim, synapses
+        )
+        results.append(
+            [
+                kernels.fill_outputs_seq_sparse(weight, *places, synapses),
+                *propagated,
+                kernels.gather_weight_gradients_seq_sparse(case.grad, *places, synapses),
+                kernels.gather_weight_gradients_seq_sparse(case.grad, *places, synapses, external_lr=0.1, weight=weight.clone()),
+            ]
+        )
+    same(*results, "float")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+class TestOnTheGpu:
+    @pytest.mark.parametrize("shape", LARGE)
+    @pytest.mark.parametrize("kind", ["pairs", "cells"])
+    def test_larger_shapes(self, shape: tuple[int, ...], kind: str) -> None:
+        case, exact = Case(shape), Case(shape, torch.float64)
+        expected = [tensor.float() for tensor in exact.all(reference_seq, "pairs")]
+        same(case.all(fast, kind), expected, "float")
+
+    def test_fixed_sums_equal_the_cpu(self) -> None:
+        case = Case(LARGE[0])
+        on_gpu = case.all(fast, "pairs", sums="fixed")
+        for name in ("x", "positions", "anchors", "weight", "grad"):
+            setattr(case, name, getattr(case, name).cpu())
+        case.found, case.pe = tuple(t.cpu() for t in case.found), tuple(t.cpu() for t in case.pe)
+        same([tensor.cpu() for tensor in on_gpu], case.all(reference_seq, "pairs", sums="fixed"), "fixed")
+
+    def test_less_precise_products_by_choice(self) -> None:
+        case = Case(LARGE[1])
+        expected = case.all(fast, "cells")[0]
+        errors = [float((case.all(fast, "cells", precision=p)[0] - expected).abs().max()) for p in ("tf32", "bf16")]
+        assert 0 < errors[0] < errors[1] < 0.05 * float(expected.abs().max())

@@ -1,0 +1,125 @@
+"""The documentation agrees with the code: diagrams are what runs draw now, links lead somewhere, nothing public is left out."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import unicodedata
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from lutetia.lut import reference
+from tools import require_module
+
+require_module("numba")  # the compiled backend is in the diagrams
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
+FENCED = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1`*$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?!\w+:)([^)\s]*)\)")
+
+
+@pytest.fixture(scope="module")
+def make_diagrams() -> ModuleType:
+    """tools/make_diagrams.py, by its path: the name `tools` is taken by the helpers of the tests."""
+    spec = importlib.util.spec_from_file_location("make_diagrams", ROOT / "tools" / "make_diagrams.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# ---- diagrams --------------------------------------------------------------------------------------------------------
+
+
+def test_the_diagrams_are_what_runs_draw_now(make_diagrams: ModuleType) -> None:
+    page = make_diagrams.PAGE.read_text(encoding="utf-8")
+    assert make_diagrams.redraw(page, make_diagrams.diagrams()) == page, "run tools/make_diagrams.py and look at what changed"
+
+
+def test_the_diagrams_speak_in_symbols(make_diagrams: ModuleType) -> None:
+    for name, drawn in make_diagrams.diagrams().items():
+        sizes = {size for shape in re.findall(r"\[([^\]\"]+)\]", drawn) for size in shape.split(" × ")}
+        assert sizes <= {"B", "I", "O", "N_t", "N_c", "R", "n_weights", "2"}, name
+        assert ("n_weights" in sizes) == name.endswith("sparse"), name
+
+
+def test_a_stale_diagram_is_drawn_anew_and_the_rest_kept(make_diagrams: ModuleType) -> None:
+    page = (
+        "above\n<!-- diagram: one -->\n```mermaid\nold\n```\n<!-- /diagram -->\n"
+        "between\n<!-- diagram: two -->\n<!-- /diagram -->\n"
+    )
+    drawn = make_diagrams.redraw(page, {"one": "new\n", "two": "first\n"})
+    assert drawn == (
+        "above\n<!-- diagram: one -->\n```mermaid\nnew\n```\n<!-- /diagram -->\n"
+        "between\n<!-- diagram: two -->\n```mermaid\nfirst\n```\n<!-- /diagram -->\n"
+    )
+    for others in ({"one": ""}, {"one": "", "two": "", "three": ""}):
+        with pytest.raises(SystemExit, match=r"places for \['one', 'two'\]"):
+            make_diagrams.redraw(page, others)
+
+
+# ---- pages and links -------------------------------------------------------------------------------------------------
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:\n")[1]
+    listed = re.findall(r"([\w./-]+\.md)$", nav, re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} <= set(listed)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def broken_links(page: Path) -> list[str]:
+    """The links of a page to a file or a heading that is not there."""
+    broken = []
+    for link in LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    return broken
+
+
+def anchors(page: Path) -> set[str]:
+    """What links may name of a page: its headings, as mkdocs turns them into ids."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    plain = [unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode() for heading in headings]
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in plain}
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# Übers: all `of` it\n```\n# no heading\n```\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Here\n[a](other.md) [b](other.md#ubers-all-of-it) [c](#here) [d](https://example.org/x)\n"
+        "[e](none.md) [f](#there) [g](other.md#no-heading)\n````md\n```\n[h](none.md)\n```\n````\n"
+    )
+    assert broken_links(page) == ["none.md", "#there", "other.md#no-heading"]
+
+
+# ---- nothing is left out ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", ["lutetia.flow", "lutetia.lut", "lutetia.nn"])
+def test_the_api_page_lists_what_is_public(module: str) -> None:
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    described = set(re.findall(rf"^(?:::: |      heading: ){module}\.(\w+)$", page, re.MULTILINE))
+    assert set(importlib.import_module(module).__all__) <= described
+
+
+def test_every_kernel_is_in_the_table_and_on_the_api_page() -> None:
+    table = [line for line in (DOCS / "lut-how.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    listed = [name for line in table for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+    assert sorted(listed) == sorted(reference.__all__)
+    api = set(re.findall(r"\w+", (DOCS / "api.md").read_text(encoding="utf-8")))
+    assert set(reference.__all__) <= api
