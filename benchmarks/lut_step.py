@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -27,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from gpu_timing import eager, machine, replayed
 from lutetia.lut import growth, kernels, lut
 from lutetia.lut.anchors import random_anchors
 from lutetia.lut.synapses import Synapses
@@ -142,43 +142,6 @@ def pieces(x: Tensor, weight: Tensor, anchors: Tensor, grad: Tensor, synapses: S
     }
 
 
-def replayed(call: Callable[[], Any], calls: int = 20, repeats: int = 11) -> float:
-    """Median ms of one call out of `calls` in one CUDA graph."""
-    call()
-    torch.cuda.synchronize()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            call()
-    graph.replay()
-    return statistics.median(timed(graph.replay) / calls for _ in range(repeats))
-
-
-def eager(call: Callable[[], Any], calls: int = 20, repeats: int = 7) -> float:
-    """Median ms of one call, launched one after the other from Python."""
-
-    def several() -> None:
-        for _ in range(calls):
-            call()
-
-    several()
-    return statistics.median(timed(several) / calls for _ in range(repeats))
-
-
-def timed(call: Callable[[], Any]) -> float:
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end)
-
-
 def read_rate(buffer: Tensor) -> float:
     """TB/s at which a plain kernel reads a buffer of this size again and again: out of L2 when it fits, else out of memory."""
     buffer = buffer.flatten()
@@ -202,15 +165,6 @@ def read_kernel(buffer_ptr, out_ptr, tiles, rounds, TILE: tl.constexpr):
         total += tl.load(buffer_ptr + tile.to(tl.int64) * TILE + tl.arange(0, TILE))
         total += tl.load(buffer_ptr + other.to(tl.int64) * TILE + tl.arange(0, TILE))
     tl.store(out_ptr + tl.program_id(0), tl.sum(total))
-
-
-def machine() -> dict[str, str]:
-    return {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "cuda": str(torch.version.cuda),
-    }
 
 
 def show(rows: list[Row]) -> None:

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from lutetia.lut import reference, reference_seq
 from lutetia.lut.anchors import random_anchors
+from lutetia.lut.synapses import SynapseMeta
+
+META = SynapseMeta(lr_scale=0.3, min_weight=-1.0, max_weight=1.0)
 
 # B, S, I, O, N_t, N_c, N_pe
 SHAPES = [
@@ -111,3 +114,39 @@ def test_by_cells(shape: tuple[int, ...], sums: str) -> None:
     y = reference_seq.fill_outputs_by_firings(c["weight"], firings, batch, length, sums=sums)
     expected = reference_seq.fill_outputs_seq_fc(c["weight"], indices, pe, positional_dim, sums=sums)
     assert torch.equal(y, expected) if sums == "fixed" else torch.allclose(y, expected)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (0, 5, 4, 3, 2, 2, 1)])
+@pytest.mark.parametrize("sums", ["float", "fixed"])
+def test_pieces_by_cells(shape: tuple[int, ...], sums: str) -> None:
+    """The forward pass and both gradients by cells are those of the pairs."""
+    c = make(shape)
+    positional_dim, n_rows = shape[6], c["weight"].shape[1]
+    found, pe = reference.check_detectors(c["x"], c["anchors"]), reference_seq.check_positions(c["positions"])
+    forward = (c["weight"], found[0], pe[0], positional_dim)
+    backward = (c["grad"], c["weight"], *found, *pe, c["anchors"], shape[2], positional_dim)
+    to_weights = (c["grad"], found[0], pe[0], positional_dim, n_rows)
+    pairs = [
+        reference_seq.fill_outputs_seq_fc(*forward, sums=sums),
+        *reference_seq.propagate_through_detectors_seq_fc(*backward, sums=sums),
+        reference_seq.gather_weight_gradients_seq_fc(*to_weights, meta=META, sums=sums),
+    ]
+    cells = [
+        reference_seq.fill_outputs_cells_fc(*forward, sums=sums),
+        *reference_seq.propagate_through_cells_fc(*backward, sums=sums),
+        reference_seq.gather_weight_gradients_cells_fc(*to_weights, meta=META, sums=sums),
+    ]
+    for mine, expected in zip(cells, pairs, strict=True):
+        assert mine.shape == expected.shape
+        assert torch.equal(mine, expected) if sums == "fixed" else torch.allclose(mine, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_step_by_cells() -> None:
+    c = make(SHAPES[3])
+    indices, pe = reference.check_detectors_eval(c["x"], c["anchors"]), reference_seq.check_positions_eval(c["positions"])
+    arguments = (c["grad"], indices, pe, SHAPES[3][6], c["weight"].shape[1])
+    by_pairs, by_cells = c["weight"].clone(), c["weight"].clone()
+    reference_seq.gather_weight_gradients_seq_fc(*arguments, meta=META, external_lr=0.1, weight=by_pairs)
+    assert reference_seq.gather_weight_gradients_cells_fc(*arguments, meta=META, external_lr=0.1, weight=by_cells) is by_cells
+    assert torch.allclose(by_cells, by_pairs)
+    assert by_cells.abs().max() <= 1

@@ -16,8 +16,8 @@ from lutetia.errors import ArgumentError, check_choice
 
 ALGORITHMS = ("auto", "pairs", "cells")
 
-# One multiply-add of a product costs about as much as fetching this many bytes of a row: measured on an H200, the two algorithms
-# meet near C = S, where rows are not very short.
+# One multiply-add of a product costs about as much as fetching this many bytes of a row. Measured: on one CPU thread and on an
+# H200 the two algorithms meet near C = S, where rows are not very short.
 BYTES_PER_OPERATION = 1.5
 
 
@@ -50,6 +50,13 @@ def cost_of_cells(
     return Cost(bytes=moved, operations=3 * places * cells * n_outputs)
 
 
+def check_algorithm(algorithm: str, sparse: bool) -> None:
+    """Check that there is such an algorithm, and that this connectivity has it."""
+    check_choice("algorithm", algorithm, ALGORITHMS)
+    if sparse and algorithm == "cells":
+        raise ArgumentError("algorithm is 'cells', expected 'auto' or 'pairs' where there are synapses: cells need full tables")
+
+
 def choose(
     algorithm: str,
     batch: int,
@@ -66,9 +73,7 @@ def choose(
 
     Cells are products over full tables: sparse connectivity always walks pairs. Exact sums and float64 do when they may choose.
     """
-    check_choice("algorithm", algorithm, ALGORITHMS)
-    if sparse and algorithm == "cells":
-        raise ArgumentError("algorithm is 'cells', expected 'auto' or 'pairs' where there are synapses: cells need full tables")
+    check_algorithm(algorithm, sparse)
     if algorithm != "auto":
         return algorithm
     if sparse or sums == "fixed" or dtype == torch.float64:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut import attention_policies, backend
-from lutetia.lut.algorithm import ALGORITHMS
+from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.anchors import INTEGER_DTYPES, MAX_ANCHORS, check_int
 from lutetia.lut.attention_ops import NO_SYNAPSES
 from lutetia.lut.functional import DEFAULT_META, FLOATS, GRADIENTS, Wiring
@@ -39,13 +39,6 @@ class Options(NamedTuple):
         check_choice("precision", self.precision, PRECISIONS)
         if self.budget is not None:
             check_int("budget", self.budget, 1, 2**63 - 1)
-
-
-def check_algorithm(algorithm: str, sparse: bool) -> None:
-    """Check that there is such an algorithm, and that this connectivity has it."""
-    check_choice("algorithm", algorithm, ALGORITHMS)
-    if sparse and algorithm == "cells":
-        raise ArgumentError("algorithm is 'cells', expected 'auto' or 'pairs' where there are synapses: cells need full tables")
 
 
 def lut_attention(
@@ -103,7 +96,7 @@ def run(
     check_tensors(x, weight, anchors, positions, wiring)
     if lengths is not None:
         check_lengths(lengths, x)
-    layer = (x, weight, anchors, positions_of(positions, x.shape[1], anchors.shape[0]))
+    layer = (x, weight, anchors, positions)
     synapses = NO_SYNAPSES if wiring is None else (*wiring.tensors, wiring.header)
     rest = (*options, backend.chosen)
     learning = torch.is_grad_enabled()
@@ -117,11 +110,6 @@ def run(
         setup = attention_policies.Setup(synapses, meta, rest)
         y = attention_policies.attention_with_step_in_place(*layer, setup, external_lr)
     return y if lengths is None else y.where(_within(lengths, x), 0)
-
-
-def positions_of(positions: Tensor, length: int, n_detectors: int) -> Tensor:
-    """Those of the distances in a sequence, one per detector: positions [L-1, N_t or 1, N_pe] -> [S-1, N_t, N_pe]."""
-    return positions[: length - 1].expand(-1, n_detectors, -1)
 
 
 def _within(lengths: Tensor, x: Tensor) -> Tensor:

@@ -5,19 +5,22 @@
     lut_attention_input_gradients     dx and dpositions
     lut_attention_weight_gradients    dW, dense
 
-B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c anchor pairs · N_pe positional bits ·
-R = 2**(2 N_c + N_pe) rows. Synapses travel as three tensors and a text (`Wiring`); None, None, None and "" when fully connected.
+B batch · S sequence length · L - 1 distances that have a position · I inputs · O outputs · N_t detectors · N_c anchor pairs ·
+N_pe positional bits · R = 2**(2 N_c + N_pe) rows. Synapses travel as three tensors and a text (`Wiring`); None, None, None and
+"" when fully connected. The ops cut `positions` themselves: a graph that holds a slice of S - 1 rows cannot have S = 2.
 Which algorithm "auto" is, is decided where the sizes are numbers: as an op runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+import lutetia
 from lutetia.lut.algorithm import choose
 from lutetia.lut.backend import kernels_for
 from lutetia.lut.ops import LIBRARY, _register, _twice, check_values, header_facts, meta_of, synapses_of
@@ -29,6 +32,7 @@ OPTIONS = "str algorithm, str sums, float int_rescaler, str precision, int? budg
 NO_SYNAPSES = (None, None, None, "")
 
 Found: TypeAlias = tuple[Tensor, Tensor, Tensor]  # indices, min_delta, min_delta_index: [B, S, N_t], or of positions [S-1, N_t]
+Sizes: TypeAlias = tuple[int, int, int, int, int, int]  # B, S, O, N_t, N_c, N_pe
 
 
 class Call(NamedTuple):
@@ -41,8 +45,8 @@ class Call(NamedTuple):
     more: dict[str, Any]  # of those that run cells
 
     @staticmethod
-    def of(rest: tuple[Any, ...], x: Tensor, sizes: tuple[int, ...], dtype: torch.dtype) -> Call:
-        """rest: the arguments of SYNAPSES and OPTIONS; sizes: B, S, O, N_t, N_c, N_pe."""
+    def of(rest: tuple[Any, ...], x: Tensor, sizes: Sizes, dtype: torch.dtype) -> Call:
+        """rest: the arguments of SYNAPSES and OPTIONS; x: any tensor of the call."""
         start, targets, meta, header, algorithm, sums, int_rescaler, precision, budget, backend = rest
         algorithm = choose(algorithm, *sizes, bool(header), dtype, sums)
         synapses = synapses_of(start, targets, meta, header) if header else None
@@ -79,8 +83,8 @@ class Call(NamedTuple):
         return self.kernels.gather_weight_gradients_seq_fc(*tensors, n_rows, meta=meta, **step, **self.options)
 
 
-def sizes_of(indices_shape: tuple[int, ...], n_outputs: int, n_anchors: int, positional_dim: int) -> tuple[int, ...]:
-    """B, S, O, N_t, N_c, N_pe from the shape of indices or of anything [B, S, N_t]."""
+def sizes_of(indices_shape: tuple[int, ...], n_outputs: int, n_anchors: int, positional_dim: int) -> Sizes:
+    """The sizes of a call whose indices have the shape [B, S, N_t]."""
     batch, length, n_detectors = indices_shape
     return batch, length, n_outputs, n_detectors, n_anchors, positional_dim
 
@@ -98,23 +102,38 @@ LIBRARY.define(f"lut_attention({LAYER}, float lr_scale, {SYNAPSES}, {OPTIONS}) -
 
 
 def _call(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, rest: tuple[Any, ...]) -> Call:
-    check_values(x.flatten(0, 1), anchors)
+    check_sequences(x, anchors)
     shape = (*x.shape[:2], anchors.shape[0])
     return Call.of(
         rest, x, sizes_of(shape, n_outputs_of(weight, rest[3]), anchors.shape[1], positions.shape[2]), sum_dtype(weight)
     )
 
 
-def _positions(x: Tensor, positions: Tensor) -> Tensor:
-    """In the dtype of the margins of x, with which those of positions are compared."""
-    return positions.to(sum_dtype(x)).contiguous()
+def check_sequences(x: Tensor, anchors: Tensor) -> None:
+    """The checks that read tensors, of x [B, S, I]; a search for NaN names a row of B · S."""
+    check_values(x.flatten(0, 1) if lutetia.debug else x, anchors)
+
+
+def positions_of(positions: Tensor, length: int, n_detectors: int, dtype: torch.dtype) -> Tensor:
+    """Those of the distances in a sequence, one per detector: positions [L-1, N_t or 1, N_pe] -> [S-1, N_t, N_pe].
+
+    `dtype` is that of the margins of x, with which those of the positions are compared.
+    """
+    return positions[: length - 1].expand(-1, n_detectors, -1).to(dtype).contiguous()
+
+
+def like_positions(gradient: Tensor, shape: Sequence[int]) -> Tensor:
+    """The way back: gradient [S-1, N_t, N_pe] -> [L-1, N_t or 1, N_pe], the given shape; zero past the sequence."""
+    if shape[1] != gradient.shape[1]:
+        gradient = gradient.sum(1, keepdim=True)
+    return torch.nn.functional.pad(gradient, (0, 0, 0, 0, 0, shape[0] - gradient.shape[0]))
 
 
 def _lut_attention_eval(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> Tensor:
-    """x [B, S, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2], positions [S-1, N_t, N_pe] -> y [B, S, O]."""
+    """x [B, S, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2], positions [L-1, N_t or 1, N_pe] -> y [B, S, O]."""
     call = _call(x, weight, anchors, positions, rest)
     indices = call.kernels.check_detectors_eval(x.contiguous(), anchors.contiguous())
-    pe_indices = call.kernels.check_positions_eval(_positions(x, positions))
+    pe_indices = call.kernels.check_positions_eval(positions_of(positions, x.shape[1], anchors.shape[0], sum_dtype(x)))
     return call.fill(weight.contiguous(), indices, pe_indices, positions.shape[2]).to(_dtype(x, weight))
 
 
@@ -124,7 +143,7 @@ def _lut_attention(
     """The same, and what was found: three times [B, S, N_t], three times [S-1, N_t]; lr_scale is for the backward pass."""
     call = _call(x, weight, anchors, positions, rest)
     found = call.kernels.check_detectors(x.contiguous(), anchors.contiguous())
-    pe = call.kernels.check_positions(_positions(x, positions))
+    pe = call.kernels.check_positions(positions_of(positions, x.shape[1], anchors.shape[0], sum_dtype(x)))
     y = call.fill(weight.contiguous(), found[0], pe[0], positions.shape[2]).to(_dtype(x, weight))
     return y, *found, *pe
 
@@ -141,7 +160,7 @@ def _lut_attention_fake(
     x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, lr_scale: float, *rest: Any
 ) -> tuple[Tensor, ...]:
     found = []
-    for shape in ((*x.shape[:2], anchors.shape[0]), tuple(positions.shape[:2])):
+    for shape in ((*x.shape[:2], anchors.shape[0]), (x.shape[1] - 1, anchors.shape[0])):
         found += [x.new_empty(shape, dtype=dtype) for dtype in (torch.int32, sum_dtype(x), torch.int32)]
     return _lut_attention_eval_fake(x, weight, anchors, positions, *rest), *found
 
@@ -153,8 +172,8 @@ FOUND = (
     "Tensor pe_indices, Tensor pe_min_delta, Tensor pe_min_delta_index"
 )  # fmt: skip
 LIBRARY.define(
-    f"lut_attention_input_gradients(Tensor grad, Tensor weight, {FOUND}, Tensor anchors, SymInt n_inputs, SymInt positional_dim, "
-    f"ScalarType dtype, ScalarType positions_dtype, {SYNAPSES}, {OPTIONS}) -> (Tensor, Tensor)"
+    f"lut_attention_input_gradients(Tensor grad, Tensor weight, {FOUND}, Tensor anchors, SymInt n_inputs, "
+    f"SymInt[] positions_shape, ScalarType dtype, ScalarType positions_dtype, {SYNAPSES}, {OPTIONS}) -> (Tensor, Tensor)"
 )
 LIBRARY.define(
     "lut_attention_weight_gradients(Tensor grad, Tensor indices, Tensor pe_indices, SymInt n_anchors, SymInt positional_dim, "
@@ -163,13 +182,14 @@ LIBRARY.define(
 
 
 def _lut_attention_input_gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """grad [B, S, O], weight, 3 × [B, S, N_t], 3 × [S-1, N_t], anchors -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
-    tensors, (n_inputs, positional_dim, dtype, positions_dtype) = arguments[:9], arguments[9:13]
+    """grad [B, S, O], weight, 3 × [B, S, N_t], 3 × [S-1, N_t], anchors -> dx [B, S, I], dpositions of positions_shape."""
+    tensors, (n_inputs, positions_shape, dtype, positions_dtype) = arguments[:9], arguments[9:13]
+    positional_dim = positions_shape[2]
     grad, indices, anchors = tensors[0], tensors[2], tensors[8]
     sizes = sizes_of(tuple(indices.shape), grad.shape[2], anchors.shape[1], positional_dim)
     call = Call.of(arguments[13:], grad, sizes, sum_dtype(tensors[1], grad))
     dx, dpositions = call.propagate(*(tensor.contiguous() for tensor in tensors), n_inputs, positional_dim)
-    return dx.to(dtype), dpositions.to(positions_dtype)
+    return dx.to(dtype), like_positions(dpositions, positions_shape).to(positions_dtype)
 
 
 def _lut_attention_weight_gradients(
@@ -184,10 +204,9 @@ def _lut_attention_weight_gradients(
 
 
 def _lut_attention_input_gradients_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
-    grad, pe_indices = arguments[0], arguments[5]
-    n_inputs, positional_dim, dtype, positions_dtype = arguments[9:13]
+    grad, (n_inputs, positions_shape, dtype, positions_dtype) = arguments[0], arguments[9:13]
     dx = grad.new_empty((*grad.shape[:2], n_inputs), dtype=dtype)
-    return dx, grad.new_empty((*pe_indices.shape, positional_dim), dtype=positions_dtype)
+    return dx, grad.new_empty(positions_shape, dtype=positions_dtype)
 
 
 def _lut_attention_weight_gradients_fake(
@@ -201,24 +220,24 @@ def _lut_attention_weight_gradients_fake(
 
 
 def remember(ctx: Any, layer: tuple[Tensor, ...], found: tuple[Tensor, ...], synapses: tuple[Any, ...]) -> None:
-    """Save what the gradients that will be asked for need; layer is x, weight, anchors, positions, synapses three tensors or Nones."""
+    """Save what the gradients that will be asked for need; layer is x, weight, anchors, positions, synapses the three tensors."""
     x, weight, anchors, positions = layer
     ctx.wants_inputs = ctx.needs_input_grad[0] or ctx.needs_input_grad[3]
     saved = (weight, *found, anchors) if ctx.wants_inputs else (found[0], found[3])
     ctx.save_for_backward(*saved, *synapses)
     ctx.n_saved, ctx.n_anchors = len(saved), anchors.shape[1]
-    ctx.n_inputs, ctx.positional_dim = x.shape[2], positions.shape[2]
+    ctx.n_inputs, ctx.positions_shape, ctx.positional_dim = x.shape[2], list(positions.shape), positions.shape[2]
     ctx.dtype, ctx.positions_dtype = x.dtype, positions.dtype
     ctx.weight_dtype, ctx.size = weight.dtype, weight.shape[-2 if weight.dim() == 3 else 0]
 
 
 def input_gradients(ctx: Any, grad: Tensor, options: tuple[Any, ...]) -> tuple[Tensor | None, Tensor | None]:
-    """grad [B, S, O] -> dx [B, S, I], dpositions [S-1, N_t, N_pe], where one of them is wanted; options after the synapses' tensors."""
+    """grad [B, S, O] -> dx [B, S, I], dpositions [L-1, N_t or 1, N_pe], where wanted; options are those from `header` on."""
     if not ctx.wants_inputs:
         return None, None
     saved = ctx.saved_tensors
     run = torch.ops.lutetia.lut_attention_input_gradients
-    numbers = (ctx.n_inputs, ctx.positional_dim, ctx.dtype, ctx.positions_dtype)
+    numbers = (ctx.n_inputs, ctx.positions_shape, ctx.dtype, ctx.positions_dtype)
     dx, dpositions = run(grad, *saved[: ctx.n_saved], *numbers, *saved[ctx.n_saved :], *options)
     return dx if ctx.needs_input_grad[0] else None, dpositions if ctx.needs_input_grad[3] else None
 

@@ -29,7 +29,7 @@ class Setup(NamedTuple):
     options: tuple[Any, ...]  # algorithm, sums, int_rescaler, precision, budget, backend
 
     def forward(self, ctx: Any, *layer: Tensor) -> Tensor:
-        """x [B, S, I], weight, anchors, positions [S-1, N_t, N_pe] -> y [B, S, O]; what backward needs is saved."""
+        """x [B, S, I], weight, anchors, positions -> y [B, S, O]; what backward needs is saved."""
         y, *found = torch.ops.lutetia.lut_attention(*layer, self.meta.lr_scale, *self.synapses, *self.options)
         remember(ctx, layer, tuple(found), self.synapses[:3])
         ctx.setup = self
@@ -115,7 +115,7 @@ def _sparse_gradient(setup: Setup, use: Use, ctx: Any) -> Tensor:
 def attention_with_step_in_place(
     x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, setup: Setup, external_lr: Rate | None
 ) -> Tensor:
-    """x [B, S, I] -> y [B, S, O]; the backward pass ends with weight -= external_lr · lr_scale · gradient, and keeps no gradient."""
+    """x [B, S, I] -> y [B, S, O]; the backward pass ends with weight -= external_lr · lr_scale · gradient, and keeps none."""
     if external_lr is None:
         raise ArgumentError("external_lr is None, expected a number or a function that returns one, for gradient='in_place'")
     if not weight.is_leaf or not weight.is_contiguous():

@@ -234,8 +234,8 @@ def gather_weight_gradients_fc(
     """grad [B, O], indices [B, N_t] -> dW [N_t, R, O]; with external_lr >= 0 the updated weight [N_t, R, O]."""
     plan = fc_plan(indices.shape[1], n_rows, grad.shape[1])
     if external_lr < 0:
-        return _gather(grad, indices, plan, meta.lr_scale, sums, int_rescaler).view(-1, n_rows, grad.shape[1])
-    weight = _step(weight, grad, indices, plan, meta.lr_scale, external_lr, sums, int_rescaler)
+        return _gather(grad, indices, plan, float(meta.lr_scale), sums, int_rescaler).view(-1, n_rows, grad.shape[1])
+    weight = _step(weight, grad, indices, plan, float(meta.lr_scale), external_lr, sums, int_rescaler)
     if math.isinf(meta.min_weight) and math.isinf(meta.max_weight):
         return weight
     weight.detach().clamp_(meta.min_weight, meta.max_weight)
@@ -270,7 +270,7 @@ def gather_weight_rows_fc(
 ) -> tuple[Tensor, Tensor]:
     """The rows of dW that were looked up: grad [B, O], indices [B, N_t] -> slots int64 [n], rising, and values [n, O]."""
     plan = fc_plan(indices.shape[1], n_rows, grad.shape[1])
-    fired, values = _gather_fired(grad, indices, plan, meta.lr_scale, sums, int_rescaler)
+    fired, values = _gather_fired(grad, indices, plan, float(meta.lr_scale), sums, int_rescaler)
     return torch.from_numpy(fired), values.view(-1, grad.shape[1])
 
 
@@ -360,7 +360,7 @@ def _anchor_array(anchors: Tensor, n_inputs: int, plan: Plan | None = None) -> n
         return known[2]
     if anchors.dim() != 3 or anchors.shape[2] != 2 or anchors.shape[1] == 0:
         fail("anchors", anchors, "shape [N_t, N_c, 2] with N_c of at least 1")
-    array = array_of(anchors.to(torch.int32))
+    array = array_of(anchors.detach().to(torch.int32))  # of an alias: what is kept must not keep the anchors themselves
     if array.size and compiled().largest(array.reshape(-1)) >= n_inputs:
         raise ArgumentError(f"anchors are from {int(anchors.min())} to {int(anchors.max())}, expected 0 to {n_inputs - 1}")
     if not anchors.is_inference():  # an inference tensor does not count its changes

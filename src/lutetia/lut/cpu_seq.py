@@ -125,7 +125,7 @@ def _fill(
     arrays = (_weight_array(weight, plan), *tables_of(plan), seq, y, _scale(sums, int_rescaler))
     additions = n_pairs(indices) * plan.n_synapses
     _raise_if(over(batch * ((length + 1) // 2), additions, compiled().fill_seq, *arrays), int_rescaler)
-    return torch.from_numpy(y).view(batch, length, -1)
+    return torch.from_numpy(y).view(batch, length, plan.n_outputs)
 
 
 # ---- forward by cells ------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def fill_outputs_cells_fc(
     within_budget(budget, seq, 4 * (cells_of(seq) + plan.n_outputs) * y.itemsize)
     additions = n_pairs(indices) * plan.n_synapses
     over(batch * ((length + 1) // 2), additions, compiled_cells().fill_cells, _weight_array(weight, plan), seq, y)
-    return torch.from_numpy(y).view(batch, length, -1)
+    return torch.from_numpy(y).view(batch, length, plan.n_outputs)
 
 
 # ---- backward, to the inputs and the positions -----------------------------------------------------------------------

@@ -21,6 +21,8 @@ from lutetia.lut.sums import sum_dtype
 Sequence: TypeAlias = tuple[np.ndarray, np.ndarray, np.uint32, np.uint32]  # keys, signs, N_c, N_pe
 Found: TypeAlias = tuple[Tensor, Tensor, Tensor]  # index, min_delta, min_delta_index
 
+SMALL = 1 << 26  # bytes of scratch for which nobody need ask how much memory there is
+
 
 def n_pairs(indices: Tensor) -> int:
     """Pairs i < j of a batch: indices [B, S, N_t] -> B · S (S - 1) / 2."""
@@ -87,9 +89,11 @@ def margins_of(found: Found, pe: Found, positional_dim: int) -> tuple[np.ndarray
 
 def within_budget(budget: int | None, seq: Sequence, bytes_per_tile: int, tiles: int = 1) -> int:
     """How many of the tiles that each thread would like it can have, at least one."""
-    limit = available_memory() // 4 if budget is None else budget
     per_tile = bytes_per_tile * torch.get_num_threads()
     least = seq[0].nbytes + seq[1].nbytes + per_tile
+    if budget is None and least + tiles * per_tile < SMALL:
+        return tiles
+    limit = available_memory() // 4 if budget is None else budget
     if limit < least:
         raise ArgumentError(f"budget is {limit} bytes, expected at least {least}: the indices, and one tile for each thread")
     return min(tiles, 1 + (limit - least) // per_tile)

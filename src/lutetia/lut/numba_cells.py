@@ -135,8 +135,8 @@ def propagate_cells(grad: Any, weight: Any, seq: Any, margins: Any, sums: Any, b
         for q in range(U(1) << U(n_anchors)):
             if mine[0][q] < mine[0][q + U(1)] or other[0][q] < other[0][q + U(1)]:
                 turn(weight, ((U(t) << U(n_anchors)) + q) * n_cells, U(grad.shape[1]), turned)
-                propagate_slab(grad, turned, g, p, mine, q, True, t, b, seq, margins, sums)
-                propagate_slab(grad, turned, g, p, other, q, False, t, b, seq, margins, sums)
+                for is_mine in (True, False):
+                    propagate_slab(grad, turned, g, p, mine if is_mine else other, q, is_mine, t, b, seq, margins, sums)
 
 
 @jit

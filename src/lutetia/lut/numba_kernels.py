@@ -1,8 +1,8 @@
 """The compiled loops of the `cpu` backend. Each does its work for a range of rows or detectors, serially and without the GIL.
 
 Conventions: weights, targets and index tensors are flat and unsigned (a signed index would be tested for "counts from the
-end" on every use). `scale` is None for float sums, else how many units make 1.0; numba drops the branch not taken while it
-compiles, so each source is both kernels. What can overflow returns True when it did.
+end" on every use). `scale` is None for float sums, else how many units make 1.0; each of the two is compiled apart, so one
+source is both kernels. What can overflow returns True when it did.
 
 A layout of full or shared connectivity is a tuple of `blocks`: detectors with the same targets, of which each block is a
 small fully connected layer of its own.
@@ -316,10 +316,10 @@ def chosen_row(weight_at: Any, detectors: Any, indices: Any, t: Any, batch_at: A
 
 @jit_any_order
 def dot(grad: Any, at: Any, weight: Any, row: Any, other: Any, width: Any) -> Any:
-    """Σ grad · (weight of the row - weight of the other), over `width` elements."""
+    """Σ grad · weight of the row - Σ grad · weight of the other, over `width` elements."""
     total = grad.dtype.type(0)
     for k in range(width):
-        total += load(grad, at + k) * (load(weight, row + k) - load(weight, other + k))
+        total += load(grad, at + k) * load(weight, row + k) - load(grad, at + k) * load(weight, other + k)
     return total
 
 

@@ -156,7 +156,7 @@ def fill_outputs_by_firings(
     addends = count[:, None] * (rows if sums == "float" else to_fixed(rows, int_rescaler))
     y = addends.new_zeros(batch * length, flat.shape[1]).index_add_(0, place, addends)
     y = y if sums == "float" else convert_integers_to_floats(y, int_rescaler, dtype)
-    return y.view(batch, length, -1)
+    return y.view(batch, length, flat.shape[1])
 
 
 def fill_outputs_cells_fc(

@@ -1,0 +1,138 @@
+"""`LUTAttention`: attention by lookup tables, without products of queries and keys."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lutetia.errors import check_tensor, fail
+from lutetia.lut.algorithm import check_algorithm
+from lutetia.lut.anchors import check_int
+from lutetia.lut.attention import Options, check_bits, run
+from lutetia.lut.functional import DEFAULT_META
+from lutetia.lut.index_cache import IndexCache, decode
+from lutetia.lut.synapses import SynapseMeta, Synapses
+from lutetia.nn.lut import LUT
+
+
+class LUTAttention(LUT):
+    """y[j] = Σ_{i<j} Σ_t W[t, Q_j K_i PE_{j-i}]: x [B, S <= max_length, n_inputs] -> y [B, S, n_outputs], and y[0] = 0.
+
+    Each of `n_detectors` detectors compares `n_anchors` pairs of inputs at every position. The bits found at j (Q), those found
+    at an earlier i (K) and the signs of a learned position of their distance (PE) together say which row of its table the pair
+    adds to y[j].
+
+        weight      Parameter [n_detectors, 2**(2 n_anchors + positional_dim), n_outputs]; with `synapses` flat [n_weights]
+        positions   Parameter [max_length - 1, n_detectors, positional_dim], or [max_length - 1, 1, positional_dim] with
+                    `shared_positions`; drawn uniformly from [-1, 1]
+        anchors     int32 buffer [n_detectors, n_anchors, 2]
+
+    `algorithm` ("auto", "pairs", "cells") may be changed at any time. With `synapses`, as those of growth.random(n_detectors,
+    2 n_anchors + positional_dim, n_outputs, ...), only pairs run. The other options and attributes are those of `LUT`.
+    """
+
+    def __init__(
+        self,
+        n_inputs: int,
+        n_outputs: int,
+        n_detectors: int,
+        n_anchors: int,
+        positional_dim: int,
+        max_length: int,
+        *,
+        algorithm: str = "auto",
+        shared_positions: bool = False,
+        synapses: Synapses | None = None,
+        meta: SynapseMeta = DEFAULT_META,
+        gradient: str = "dense",
+        sums: str = "float",
+        int_rescaler: float = 1.0,
+        seed: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        anchors: Tensor | None = None,
+    ) -> None:
+        check_int("n_anchors", n_anchors, 1)
+        check_int("positional_dim", positional_dim)
+        check_int("max_length", max_length, 1)
+        check_bits(n_anchors, positional_dim)
+        check_algorithm(algorithm, synapses is not None)
+        if not isinstance(shared_positions, bool):
+            fail("shared_positions", shared_positions, "True or False")
+        self.positional_dim, self.max_length = positional_dim, max_length  # n_rows, which LUT asks for, depends on them
+        super().__init__(
+            n_inputs,
+            n_outputs,
+            n_detectors,
+            n_anchors,
+            synapses=synapses,
+            meta=meta,
+            gradient=gradient,
+            sums=sums,
+            int_rescaler=int_rescaler,
+            seed=seed,
+            device=device,
+            dtype=dtype,
+            anchors=anchors,
+        )
+        self.algorithm, self.shared_positions = algorithm, shared_positions
+        shape = (max_length - 1, 1 if shared_positions else n_detectors, positional_dim)
+        self.positions = nn.Parameter(torch.empty(shape, device=device, dtype=self.weight.dtype))
+        self._draw_positions()
+        if gradient == "sparse" and type(self) is LUTAttention:
+            self.__class__ = _SparseLUTAttention
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of each detector's table."""
+        return 1 << (2 * self.n_anchors + self.positional_dim)
+
+    def reset_parameters(self) -> None:
+        """Draw weights and positions anew, from `seed` when there is one; anchors and synapses stay."""
+        super().reset_parameters()
+        if hasattr(self, "positions"):  # not yet, where LUT calls this to make the weights
+            self._draw_positions()
+
+    @torch.no_grad()
+    def _draw_positions(self) -> None:
+        # Another seed than the weights have, which would otherwise start with the same numbers.
+        generator = None if self.seed is None else torch.Generator().manual_seed(self.seed + 1)
+        self.positions.copy_(torch.rand(self.positions.shape, generator=generator, dtype=torch.float64).mul_(2).sub_(1))
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None, cache: IndexCache | None = None) -> Tensor:
+        """x [B, S, n_inputs] -> y [B, S, n_outputs], zero past `lengths`, an integer tensor [B].
+
+        With a `cache` x holds only the positions that follow those in it, S and `lengths` count these, and y, which then has no
+        gradient, is theirs.
+        """
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != self.n_inputs:
+            check_tensor("x", x, ["B", "S", self.n_inputs])
+        options = Options(self.algorithm, self.sums, self.int_rescaler)
+        wiring = self._wiring()
+        check_algorithm(self.algorithm, wiring is not None)
+        if cache is not None:
+            return decode(x, cache, self.weight, self.anchors, self.positions, lengths, wiring, options)
+        learning = (self.meta, self.gradient, options, self.external_lr)
+        return run(x, self.weight, self.anchors, self.positions, lengths, wiring, *learning)
+
+    def new_cache(self, batch: int) -> IndexCache:
+        """An empty cache for `batch` sequences, to decode position by position."""
+        return IndexCache(batch, self.n_detectors, self.max_length, self.weight.device)
+
+    def extra_repr(self) -> str:
+        """The sizes, and what differs from the defaults."""
+        parts = [super().extra_repr(), f"positional_dim={self.positional_dim}, max_length={self.max_length}"]
+        if self.algorithm != "auto":
+            parts.append(f"algorithm={self.algorithm!r}")
+        if self.shared_positions:
+            parts.append("shared_positions=True")
+        return ", ".join(parts)
+
+
+class _SparseLUTAttention(LUTAttention, nn.EmbeddingBag):  # type: ignore[misc]
+    """With gradient="sparse": an EmbeddingBag in name only, for DistributedDataParallel, as for LUT."""
+
+    sparse = property(lambda self: self.gradient == "sparse")
+
+    def _get_name(self) -> str:
+        return "LUTAttention"
