@@ -316,7 +316,7 @@ def test_colour_only_where_it_is_wanted() -> None:
 def test_a_poor_terminal_is_no_error(tmp_path: Path) -> None:
     done = run("demo", "--out", str(tmp_path / "día"), PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("ok record a run")
+    assert done.stdout.startswith("ok train a network")
 
 
 def test_shell_completion() -> None:
