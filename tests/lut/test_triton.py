@@ -185,6 +185,30 @@ def test_large_batches_by_slab(sums: str, monkeypatch: pytest.MonkeyPatch) -> No
     same(fast.fill_outputs_fc(c["weight"], indices, sums=sums), expected, sums)
 
 
+@pytest.mark.parametrize("shape", [(7, 13, 5, 3, 2), (5, 11, 67, 3, 2)])
+def test_fixed_sums_do_not_depend_on_the_blocks(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    c = case(shape)
+
+    def everything() -> list[torch.Tensor]:
+        y, *found = fast.detect_and_fill_fc(c["x"], c["weight"], c["anchors"], sums="fixed")
+        arguments = (c["grad"], c["weight"], *found, c["anchors"], shape[1])
+        dx = fast.propagate_through_detectors_fc(*arguments, sums="fixed")
+        return [y, dx, fast.gather_weight_gradients_fc(c["grad"], found[0], 4, sums="fixed")]
+
+    usual = everything()
+    for name, blocks in (("fill_blocks", (2, 16, 1)), ("propagate_blocks", (1, 16, 1)), ("gather_blocks", (4, 32, 1))):
+        monkeypatch.setattr(fast, name, lambda layout, blocks=blocks: blocks)
+    monkeypatch.setattr(fast, "CAP", 2)
+    for mine, its in zip(everything(), usual, strict=True):
+        assert torch.equal(mine, its)
+    shuffled = torch.randperm(shape[0]).to(DEVICE)
+    c["x"], c["grad"] = c["x"][shuffled], c["grad"][shuffled]
+    y, dx, dw = everything()
+    assert torch.equal(y, usual[0][shuffled])
+    assert torch.equal(dx, usual[1][shuffled])
+    assert torch.equal(dw, usual[2])
+
+
 def test_overflow_is_found() -> None:
     weight = torch.full((3, 2, 2), 900.0, device=DEVICE)
     indices = torch.zeros(1, 3, dtype=torch.int32, device=DEVICE)
