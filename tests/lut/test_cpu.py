@@ -355,29 +355,58 @@ def everything(case: Case) -> list[Tensor]:
 
 
 @pytest.mark.usefixtures("in_parts")
-@pytest.mark.parametrize("team", ["openmp", "python"])
-def test_kernels_run_in_parts(team: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if team == "python":
-        monkeypatch.setattr(threads, "team", lambda: threads._python_team)
+@pytest.mark.parametrize("launch", ["compiled", "python", "python without openmp"])
+def test_kernels_run_in_parts(launch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if launch != "compiled":
+        monkeypatch.setattr(threads, "in_parts", lambda kernel: None)
+    monkeypatch.setattr(threads, "forked", launch == "python without openmp")
     case = make(71, SHAPES[2])
     actual = everything(case)
     torch.set_num_threads(1)
     assert all(torch.equal(a, b) for a, b in zip(actual, everything(case), strict=True))
-    ranges = []
-    torch.set_num_threads(3)
-    assert threads.over(10, 100, lambda begin, end: ranges.append((begin, end))) == [None] * 3
-    assert ranges[0] == (0, 0)
-    assert sorted(ranges[1:]) == [(0, 3), (3, 6), (6, 10)]
 
 
 @pytest.mark.usefixtures("in_parts")
-def test_an_error_in_a_part_is_raised() -> None:
-    def fail_late(begin: int, end: int) -> None:
-        if end == 10:
-            raise IndexError(begin)
+def test_every_kernel_has_its_launch_compiled() -> None:
+    for kernel in ("detect", "fill", "propagate", "gather"):
+        assert threads.in_parts(getattr(cpu.compiled(), kernel)) is getattr(cpu.compiled(), f"{kernel}_in_parts")
+    for kernel in ("fill_general", "propagate_general", "gather_general"):
+        assert threads.in_parts(getattr(cpu.compiled_general(), kernel)) is not None
+    assert threads.in_parts(cpu.compiled().largest) is None
 
-    with pytest.raises(IndexError, match="6"):
-        threads.over(10, 100, fail_late)
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("forked", [False, True])
+def test_the_parts_cover_the_range(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "forked", forked)
+    calls: list[tuple[Any, ...]] = []
+
+    def kernel(*call: Any) -> bool:
+        calls.append(call)
+        if call == ("raise", 6, 10):
+            raise IndexError("the last part")
+        return call == ("overflow", 3, 6)
+
+    assert threads.over(10, 100, kernel, "a") == 0
+    assert calls[0] == ("a", 0, 0)  # to compile it, if need be
+    assert sorted(calls[1:]) == [("a", 0, 3), ("a", 3, 6), ("a", 6, 10)]
+    assert threads.over(10, 100, kernel, "overflow") == threads.OVERFLOW
+    with pytest.raises(IndexError, match="the last part"):
+        threads.over(10, 100, kernel, "raise")
+    calls.clear()
+    assert threads.over(0, 0, kernel) == 0
+    assert calls == [(0, 0)]
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("bad_row", [0, 35, 70])
+def test_an_overflow_in_any_part_is_found(bad_row: int) -> None:
+    case = make(71, SHAPES[2])
+    grad = case.grad.clone()
+    grad[bad_row, 5] = float("nan")
+    cpu.propagate_through_detectors_fc(*case.backward, sums="fixed")
+    with pytest.raises(OverflowInSumError):
+        cpu.propagate_through_detectors_fc(grad, *case.backward[1:], sums="fixed")
 
 
 @pytest.mark.usefixtures("in_parts")
@@ -415,8 +444,9 @@ def test_kernels_in_a_forked_child() -> None:
 def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     case = make(1, SHAPES[0])
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "lutetia.lut.numba_kernels", raising=False)
-    monkeypatch.delattr("lutetia.lut.numba_kernels", raising=False)
+    for module in ("numba_basics", "numba_kernels"):
+        monkeypatch.delitem(sys.modules, f"lutetia.lut.{module}", raising=False)
+        monkeypatch.delattr(f"lutetia.lut.{module}", raising=False)
     cpu.compiled.cache_clear()
     with pytest.raises(MissingFeatureError, match=r"the cpu backend of lutetia.lut needs numba"):
         cpu.detect_and_fill_eval_fc(case.x, case.weight, case.anchors)

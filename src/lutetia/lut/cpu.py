@@ -21,7 +21,7 @@ from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.cpu_plan import Plan, array_of, fc_plan, float_array_of, new_array, sparse_plan
 from lutetia.lut.sums import convert_integers_to_floats, fixed_scale, raise_overflow, sum_dtype
 from lutetia.lut.synapses import SynapseMeta, Synapses
-from lutetia.lut.threads import over
+from lutetia.lut.threads import OUT_OF_MEMORY, over
 
 __all__ = [
     "check_detectors",
@@ -84,7 +84,8 @@ def _detect(x: Tensor, anchors: Tensor, indices: np.ndarray, *closest: np.ndarra
     pairs, rows = _anchor_array(anchors, x.shape[-1]), float_array_of(x).reshape(-1, x.shape[-1])
     columns = (len(rows), len(pairs))
     found = [array.reshape(columns) for array in (indices.view(np.uint32), *closest)]
-    over(len(rows), len(rows) * pairs.size // 8, compiled().detect, rows, pairs, *(found if closest else (*found, None, None)))
+    arrays = (rows, pairs, *(found if closest else (*found, None, None)))
+    _raise_if(over(len(rows), 2 * len(rows) * pairs.size, compiled().detect, *arrays))
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
@@ -143,15 +144,12 @@ def _fill(weight: Tensor, indices: Tensor, plan: Plan, sums: str, int_rescaler: 
 
 def _evaluate(x: Tensor, weight: Tensor, anchors: Tensor, plan: Plan, sums: str, int_rescaler: float) -> Tensor:
     rows, pairs = float_array_of(x), _anchor_array(anchors, x.shape[-1], plan)
-    indices, y = np.empty((len(rows), plan.n_detectors), np.uint32), new_array((len(rows), plan.n_outputs), weight)
-    detect, fill = compiled().detect, compiled().fill if plan.blocks else compiled_general().fill_general
+    n = len(rows)
+    indices, y = np.empty((n, plan.n_detectors), np.uint32), new_array((n, plan.n_outputs), weight)
+    _raise_if(over(n, 2 * n * pairs.size, compiled().detect, rows, pairs, indices, None, None))
+    kernel = compiled().fill if plan.blocks else compiled_general().fill_general
     arrays = (_weight_array(weight, plan), plan.blocks or plan.rows, indices, y, _scale(sums, int_rescaler))
-
-    def both(begin: int, end: int) -> bool:
-        detect(rows, pairs, indices, None, None, begin, end)
-        return fill(*arrays, begin, end)
-
-    _raise_if(over(len(rows), len(rows) * (plan.n_synapses + pairs.size // 8), both), int_rescaler)
+    _raise_if(over(n, n * plan.n_synapses, kernel, *arrays), int_rescaler)
     return torch.from_numpy(y)
 
 
@@ -390,6 +388,9 @@ def _scale(sums: str, int_rescaler: float) -> float | None:
     return None if sums == "float" else fixed_scale(int_rescaler)
 
 
-def _raise_if(overflowed: list[bool], int_rescaler: float) -> None:
-    if any(overflowed):
+def _raise_if(flags: int, int_rescaler: float = 1.0) -> None:
+    """Raise what a kernel's flags stand for."""
+    if flags & OUT_OF_MEMORY:
+        raise MemoryError("a compiled kernel found no memory for its sums")
+    if flags:
         raise_overflow(int_rescaler)

@@ -1,7 +1,6 @@
 """The compiled loops of the `cpu` backend for the general layout, where each lookup neuron has outputs of its own.
 
 The conventions are those of `numba_kernels`. `synapses` holds row_start [N_t · R + 1], targets [n_weights], and R.
-numba's cache on disk watches this file alone: touch it after a change to the helpers it imports.
 """
 
 from __future__ import annotations
@@ -10,17 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.lut.numba_kernels import (
-    U,
-    jit,
-    load,
-    out_of_range,
-    round_to_unit,
-    send_to_anchors,
-    sums_in,
-    uncertainty_slope,
-    write_sums,
-)
+from lutetia.lut.numba_basics import U, jit, load, out_of_range, round_to_unit, run_in_parts, sums_in, write_sums
+from lutetia.lut.numba_kernels import send_to_anchors, uncertainty_slope
 
 
 @jit
@@ -121,3 +111,18 @@ def gather_general(
                     total[at + k] += np.int64(units)
         bad |= write_sums(total, scale, part)
     return bad
+
+
+@jit
+def fill_general_in_parts(arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(fill_general, arguments, begin, end, n_parts, launch)
+
+
+@jit
+def propagate_general_in_parts(arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(propagate_general, arguments, begin, end, n_parts, launch)
+
+
+@jit
+def gather_general_in_parts(arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(gather_general, arguments, begin, end, n_parts, launch)

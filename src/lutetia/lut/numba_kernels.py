@@ -2,7 +2,8 @@
 
 Conventions: weights, targets and index tensors are flat and unsigned (a signed index would be tested for "counts from the
 end" on every use). `scale` is None for float sums, else how many units make 1.0; each of the two is compiled apart, so one
-source is both kernels. What can overflow returns True when it did.
+source is both kernels. What can overflow returns True when it did. A function named `..._in_parts` is a kernel with its launch,
+for `threads.over`.
 
 A layout of full or shared connectivity is a tuple of `blocks`: detectors with the same targets, of which each block is a
 small fully connected layer of its own.
@@ -22,83 +23,27 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.errors import require
-from lutetia.lut.sums import FIXED_MAX
-
-numba = require("numba", "the cpu backend of lutetia.lut")
-extending = require("numba.extending", "the cpu backend of lutetia.lut")
-ir = require("llvmlite.ir", "the cpu backend of lutetia.lut", "numba")
-
-
-def _can_keep() -> bool:
-    """Whether numba finds a folder it may write to; without one it would refuse to compile at all, rather than compile anew."""
-    try:
-        numba.njit(cache=True)(_can_keep)
-    except RuntimeError:
-        return False
-    return True
-
-
-OPTIONS = {"nogil": True, "cache": _can_keep(), "error_model": "numpy"}
-jit = numba.njit(**OPTIONS)
-# For what runs once per row of weights: a call costs as much as adding 32 of them.
-jit_inline = numba.njit(**OPTIONS, forceinline=True)
-# A sum of floats may be added in any order; everything else keeps to IEEE, which fixed sums need.
-jit_any_order = numba.njit(**OPTIONS, forceinline=True, fastmath={"reassoc", "contract", "nsz"})
+from lutetia.lut.numba_basics import U as U  # these names are public here: other files of loops import them
+from lutetia.lut.numba_basics import accumulate as accumulate
+from lutetia.lut.numba_basics import add_8_rows as add_8_rows
+from lutetia.lut.numba_basics import add_row as add_row
+from lutetia.lut.numba_basics import jit as jit
+from lutetia.lut.numba_basics import jit_any_order as jit_any_order
+from lutetia.lut.numba_basics import jit_inline, prefetch, run_in_parts
+from lutetia.lut.numba_basics import load as load
+from lutetia.lut.numba_basics import out_of_range as out_of_range
+from lutetia.lut.numba_basics import round_to_unit as round_to_unit
+from lutetia.lut.numba_basics import sums_in as sums_in
+from lutetia.lut.numba_basics import write_sums as write_sums
 
 LANES = 64  # batch rows compared at once
 PADDED = LANES + 16  # a power of two would put a whole column of lanes in the same few cache sets
 FEW = 6  # rows below which comparing one by one is faster
-U = np.uint64
+FAR = 2**20  # weights that do not fit the caches of one core
+ONCE = 512  # batch rows among which a row of a table is seldom looked up twice
 
 
-# ---- memory ----------------------------------------------------------------------------------------------------------
-# `load` and `accumulate` promise the compiler that what the one reads is never what the other writes, as `restrict` does in C.
-# Without it every short inner loop begins with overlap checks: rows of 48 weights took 1.4 times as long.
-
-
-def _address(context: Any, builder: Any, signature: Any, args: Any) -> tuple[Any, Any]:
-    """Pointer to element args[1] of array args[0], and the alias scope of everything `load` reads."""
-    array = context.make_array(signature.args[0])(context, builder, args[0])
-    module = builder.module
-    domain = module.add_metadata(["lutetia"])
-    scopes = module.add_metadata([module.add_metadata(["read", domain])])
-    return builder.gep(array.data, [args[1]]), scopes
-
-
-@extending.intrinsic
-def load(typing: Any, array: Any, at: Any) -> Any:
-    """array[at] of a flat array; uint16 holds the bits of bfloat16, int16 those of float16, and both come as float32."""
-    halves = {numba.types.uint16: numba.types.float32, numba.types.int16: numba.types.float32}
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, scopes = _address(context, builder, signature, args)
-        value = builder.load(pointer)
-        value.set_metadata("alias.scope", scopes)
-        if array.dtype == numba.types.uint16:
-            bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
-            return builder.bitcast(bits, ir.FloatType())
-        if array.dtype == numba.types.int16:
-            return builder.fpext(builder.bitcast(value, ir.HalfType()), ir.FloatType())
-        return value
-
-    return halves.get(array.dtype, array.dtype)(array, numba.types.uint64), generate
-
-
-@extending.intrinsic
-def accumulate(typing: Any, array: Any, at: Any, value: Any) -> Any:
-    """array[at] += value of a flat array."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, scopes = _address(context, builder, signature, args)
-        before = builder.load(pointer)
-        add = builder.fadd if isinstance(array.dtype, numba.types.Float) else builder.add
-        stored = builder.store(add(before, args[2]), pointer)
-        before.set_metadata("noalias", scopes)
-        stored.set_metadata("noalias", scopes)
-        return context.get_dummy_value()
-
-    return numba.types.void(array, numba.types.uint64, array.dtype), generate
+# ---- detect ----------------------------------------------------------------------------------------------------------
 
 
 @jit
@@ -108,78 +53,6 @@ def largest(values: Any) -> Any:
     for i in range(values.size):
         found = max(found, values[i])
     return found
-
-
-# ---- sums ------------------------------------------------------------------------------------------------------------
-
-
-def sums_in(out: Any, scale: Any) -> Any:
-    """Where to add up what belongs in out [n]: there, or for fixed sums in as many integers, which are zero."""
-
-
-@extending.overload(sums_in, strict=False)
-def _sums_in(out: Any, scale: Any) -> Any:
-    if isinstance(scale, numba.types.NoneType):
-        return lambda out, scale: out
-    return lambda out, scale: np.zeros(out.size, np.int64)
-
-
-@jit
-def round_to_unit(value: Any, scale: Any) -> Any:
-    """A float as a whole number of units, still as a float64."""
-    return np.rint(np.float64(value) * scale)
-
-
-@jit
-def out_of_range(units: Any) -> Any:
-    return not abs(units) <= FIXED_MAX  # written so that NaN is out of range too
-
-
-@jit_inline
-def add_row(total: Any, at: Any, source: Any, row: Any, width: Any, scale: Any) -> Any:
-    """total[at:] += source[row:], over `width` elements."""
-    bad = False
-    if scale is None:
-        for k in range(width):
-            accumulate(total, at + k, load(source, row + k))
-    else:
-        for k in range(width):
-            units = round_to_unit(load(source, row + k), scale)
-            bad |= out_of_range(units)
-            accumulate(total, at + k, np.int64(units))
-    return bad
-
-
-@jit_inline
-def add_8_rows(total: Any, at: Any, source: Any, rows: Any, width: Any) -> None:
-    """The same for eight rows: the sum is read and written once instead of eight times."""
-    whole = width & ~U(7)  # in vectors; the rest apart, or a rest of 7 would cost as much as 32
-    for k in range(whole):
-        accumulate(total, at + k, sum_of_8(source, rows, k))
-    for k in range(whole, width):
-        accumulate(total, at + k, sum_of_8(source, rows, k))
-
-
-@jit_inline
-def sum_of_8(source: Any, rows: Any, k: Any) -> Any:
-    a, b, c, d, e, f, g, h = rows
-    first = (load(source, a + k) + load(source, b + k)) + (load(source, c + k) + load(source, d + k))
-    second = (load(source, e + k) + load(source, f + k)) + (load(source, g + k) + load(source, h + k))
-    return first + second
-
-
-@jit
-def write_sums(total: Any, scale: Any, out: Any) -> Any:
-    """Integer sums [n] into out [n], as floats; float sums are there already."""
-    bad = False
-    if scale is not None:
-        for k in range(total.size):
-            bad |= out_of_range(total[k])
-            out[k] = np.float64(total[k]) / scale
-    return bad
-
-
-# ---- detect ----------------------------------------------------------------------------------------------------------
 
 
 @jit
@@ -192,6 +65,11 @@ def detect(x: Any, anchors: Any, indices: Any, min_delta: Any, min_delta_index: 
                 detect_row(x, anchors, indices, min_delta, min_delta_index, row)
         else:
             detect_lanes(x, anchors, indices, min_delta, min_delta_index, first, n)
+
+
+@jit
+def detect_in_parts(arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(detect, arguments, begin, end, n_parts, launch)
 
 
 @jit
@@ -271,6 +149,21 @@ def fill(weight: Any, blocks: Any, indices: Any, y: Any, scale: Any, begin: Any,
     return bad | write_sums(total, scale, y)
 
 
+@jit_inline
+def fetch_8_rows(weight: Any, weight_at: Any, detectors: Any, indices: Any, place: Any, n_detectors: Any, width: Any) -> None:
+    """Begin to fetch the rows that fill_block adds next: their first lines, from which the processor guesses the others."""
+    t, i = place
+    for j in range(t, min(t + U(8), U(detectors.size))):
+        row = chosen_row(weight_at, detectors, indices, j, i * n_detectors, width)
+        for k in range(U(0), min(width, U(64)), U(16)):
+            prefetch(weight, row + k)
+
+
+@jit
+def fill_in_parts(arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(fill, arguments, begin, end, n_parts, launch)
+
+
 @jit
 def fill_block(
     total: Any, at: Any, stride: Any, weight: Any, weight_at: Any, detectors: Any, indices: Any, width: Any, scale: Any
@@ -282,11 +175,15 @@ def fill_block(
     """
     n, n_tables, bad = U(indices.shape[0]), U(detectors.size), False
     n_detectors, indices = U(indices.shape[1]), indices.reshape(-1)
-    done = U(0)
+    done, ahead = U(0), weight.size > FAR and n <= ONCE
     if scale is None:
         done = n_tables // U(8) * U(8)
         for t in range(U(0), done, U(8)):
             for i in range(n):
+                if ahead:
+                    last = i + U(1) == n
+                    following = (t + U(8), U(0)) if last else (t, i + U(1))
+                    fetch_8_rows(weight, weight_at, detectors, indices, following, n_detectors, width)
                 rows = (
                     chosen_row(weight_at, detectors, indices, t, i * n_detectors, width),
                     chosen_row(weight_at, detectors, indices, t + U(1), i * n_detectors, width),
@@ -387,6 +284,11 @@ def propagate(grad: Any, weight: Any, blocks: Any, found: Any, anchors: Any, dx:
 
 
 @jit
+def propagate_in_parts(arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(propagate, arguments, begin, end, n_parts, launch)
+
+
+@jit
 def propagate_block(
     grad: Any, at: Any, stride: Any, weight: Any, tables: Any, found: Any, anchors: Any, total: Any, scale: Any
 ) -> Any:
@@ -451,6 +353,11 @@ def gather(grad: Any, rates: Any, blocks: Any, indices: Any, places: Any, out: A
                 bad |= pack_columns(packed, grad, targets[listed : listed + c], rates, listed, scale)
             bad |= gather_tables(packed, U(0), c, c, indices, detectors[j : j + U(1)], places, out, scale)
     return bad
+
+
+@jit
+def gather_in_parts(arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(gather, arguments, begin, end, n_parts, launch)
 
 
 @jit
