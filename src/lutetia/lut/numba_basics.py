@@ -179,35 +179,27 @@ def write_sums(total: Any, scale: Any, out: Any) -> Any:
 INT, UNSIGNED, POINTER = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
 BODY = ir.FunctionType(ir.VoidType(), [POINTER])
 GOMP_PARALLEL = ir.FunctionType(ir.VoidType(), [BODY.as_pointer(), POINTER, UNSIGNED, UNSIGNED])
-BEGIN, LENGTH, N_PARTS, NEXT, FLAGS, ARGUMENTS = range(6)  # what the threads share
+LENGTH, N_PARTS, NEXT, FLAGS, ARGUMENTS = range(5)  # what the threads share
 
 
 @extending.intrinsic
-def run_in_parts(typing: Any, kernel: Any, arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
-    """kernel(*arguments, ...) for all parts of the range from begin to end; flags say what went wrong.
-
-    `launch` is the address of GOMP_parallel, or 0: then this thread does all parts.
-    """
+def run_in_parts(typing: Any, kernel: Any, arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
+    """kernel(*arguments, begin, end) for the parts of range(n); flags say what went wrong. `launch`: GOMP_parallel's address."""
     int64 = numba.types.int64
     call = kernel.get_call_type(typing, (*arguments.types, int64, int64), {})
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, values, length, parts, address = args
         shared_type = ir.LiteralStructType([INT] * ARGUMENTS + [context.get_value_type(arguments)])
         body = _body(context, builder.module, kernel.dispatcher.get_compile_result(call), call, shared_type)
         shared = numba.core.cgutils.alloca_once(builder, shared_type)
-        first = [args[2], builder.sub(args[3], args[2]), args[4], INT(0), INT(0), args[1]]
-        for place, value in enumerate(first):
+        for place, value in enumerate([length, parts, INT(0), INT(0), values]):
             builder.store(value, _field(builder, shared, place))
-        data = builder.bitcast(shared, POINTER)
-        with builder.if_else(builder.icmp_signed("==", args[5], INT(0))) as (alone, together):
-            with alone:
-                builder.call(body, [data])
-            with together:
-                parallel = builder.inttoptr(args[5], GOMP_PARALLEL.as_pointer())
-                builder.call(parallel, [body, data, builder.trunc(args[4], UNSIGNED), UNSIGNED(0)])
+        parallel = builder.inttoptr(address, GOMP_PARALLEL.as_pointer())
+        builder.call(parallel, [body, builder.bitcast(shared, POINTER), builder.trunc(parts, UNSIGNED), UNSIGNED(0)])
         return builder.load(_field(builder, shared, FLAGS))
 
-    return int64(kernel, arguments, int64, int64, int64, int64), generate
+    return int64(kernel, arguments, int64, int64, int64), generate
 
 
 def _body(context: Any, module: Any, compiled: Any, call: Any, shared_type: Any) -> Any:
@@ -222,15 +214,14 @@ def _body(context: Any, module: Any, compiled: Any, call: Any, shared_type: Any)
 
     builder.position_at_end(take)
     part = builder.atomic_rmw("add", _field(builder, shared, NEXT), INT(1), "monotonic")
-    begin, length, n_parts = (builder.load(_field(builder, shared, place)) for place in (BEGIN, LENGTH, N_PARTS))
+    length, n_parts = (builder.load(_field(builder, shared, place)) for place in (LENGTH, N_PARTS))
     builder.cbranch(builder.icmp_signed("<", part, n_parts), work, done)
 
     builder.position_at_end(work)
     ends = [builder.sdiv(builder.mul(length, builder.add(part, INT(k))), n_parts) for k in (0, 1)]
     packed = builder.load(_field(builder, shared, ARGUMENTS))
     values = [builder.extract_value(packed, k) for k in range(len(call.args) - 2)]
-    values += [builder.add(begin, end) for end in ends]
-    status, result = context.call_internal_no_propagate(builder, compiled.fndesc, call, values)
+    status, result = context.call_internal_no_propagate(builder, compiled.fndesc, call, values + ends)
     flags = INT(0)
     if call.return_type == numba.types.boolean:
         flags = builder.select(result, INT(OVERFLOW), flags)

@@ -114,15 +114,15 @@ def gather_general(
 
 
 @jit
-def fill_general_in_parts(arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(fill_general, arguments, begin, end, n_parts, launch)
+def fill_general_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(fill_general, arguments, n, n_parts, launch)
 
 
 @jit
-def propagate_general_in_parts(arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(propagate_general, arguments, begin, end, n_parts, launch)
+def propagate_general_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(propagate_general, arguments, n, n_parts, launch)
 
 
 @jit
-def gather_general_in_parts(arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(gather_general, arguments, begin, end, n_parts, launch)
+def gather_general_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(gather_general, arguments, n, n_parts, launch)

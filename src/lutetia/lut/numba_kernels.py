@@ -68,8 +68,8 @@ def detect(x: Any, anchors: Any, indices: Any, min_delta: Any, min_delta_index: 
 
 
 @jit
-def detect_in_parts(arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(detect, arguments, begin, end, n_parts, launch)
+def detect_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(detect, arguments, n, n_parts, launch)
 
 
 @jit
@@ -160,8 +160,8 @@ def fetch_8_rows(weight: Any, weight_at: Any, detectors: Any, indices: Any, plac
 
 
 @jit
-def fill_in_parts(arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(fill, arguments, begin, end, n_parts, launch)
+def fill_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(fill, arguments, n, n_parts, launch)
 
 
 @jit
@@ -284,8 +284,8 @@ def propagate(grad: Any, weight: Any, blocks: Any, found: Any, anchors: Any, dx:
 
 
 @jit
-def propagate_in_parts(arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(propagate, arguments, begin, end, n_parts, launch)
+def propagate_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(propagate, arguments, n, n_parts, launch)
 
 
 @jit
@@ -356,8 +356,8 @@ def gather(grad: Any, rates: Any, blocks: Any, indices: Any, places: Any, out: A
 
 
 @jit
-def gather_in_parts(arguments: Any, begin: Any, end: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(gather, arguments, begin, end, n_parts, launch)
+def gather_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(gather, arguments, n, n_parts, launch)
 
 
 @jit

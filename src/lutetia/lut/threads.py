@@ -7,8 +7,8 @@ keeps spinning for milliseconds after each operation. So kernels are compiled se
 - on the OpenMP threads of torch, through `GOMP_parallel`, which the GNU, LLVM and Intel runtimes all export on Linux;
 - elsewhere, and in a forked child, which has none of its parent's threads, on a small pool of Python threads.
 
-A kernel k(*arguments, begin, end) may have a companion `k_in_parts` beside it, made with `numba_basics.run_in_parts`: then the
-launch is compiled too and takes 2 µs; through Python it takes 50 to 100.
+A kernel k(*arguments, begin, end) may have a companion beside it, k_in_parts(arguments, n, n_parts, launch), made with
+`numba_basics.run_in_parts`: then the launch is compiled too and takes 2 µs; through Python it takes 50 to 100.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def over(n: int, additions: int, kernel: Callable[..., Any], *arguments: Any) ->
         return OVERFLOW if kernel(*arguments, 0, n) else 0
     launch, companion = openmp(), in_parts(kernel)
     if launch and companion is not None:
-        return companion(arguments, 0, n, n_parts, launch)
+        return companion(arguments, n, n_parts, launch)
     return _through_python(n, n_parts, kernel, arguments)
 
 
