@@ -188,7 +188,8 @@ def test_demo_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: C
     monkeypatch.setattr(demo, "CHAPTERS", demo.CHAPTERS[1:])  # without the training: the test above waits for that
     assert main(["demo", "--out", str(tmp_path / "a" / "b"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    (chapter,) = told["chapters"]
+    attend, chapter = told["chapters"]
+    assert "gave the same bits" in attend["said"]
     assert [Path(name).exists() for name in chapter["files"]] == [True]
     assert "[B × N_t]" in chapter["text"]
     assert "4 kernels" in chapter["said"]

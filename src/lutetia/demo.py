@@ -136,6 +136,29 @@ def draw_digits(path: Path, losses: list[float], images: Any, guesses: Any, righ
         figure.savefig(file, format="png", dpi=110)
 
 
+def attend(context: Context) -> Told:
+    """Run attention made of tables over a sequence at once, and again token by token from its index cache."""
+    import torch
+
+    from lutetia import nn
+    from lutetia.errors import JobError
+
+    attention = nn.LUTAttention(64, 64, n_detectors=16, n_anchors=3, positional_dim=3, max_length=128, sums="fixed", seed=0)
+    tokens = torch.randn(1, 128, 64, generator=torch.Generator().manual_seed(0))
+    cache = attention.new_cache(1)
+    with torch.no_grad():
+        at_once = attention(tokens)
+        one_by_one = torch.cat([attention(tokens[:, j : j + 1], cache=cache) for j in range(128)], 1)
+    if not torch.equal(at_once, one_by_one):
+        raise JobError("decoding token by token did not give the bits of the whole sequence at once")
+    kept = cache.indices.nbytes
+    said = (
+        f"16 tables attended over 128 tokens; decoding them one by one gave the same bits and kept {kept / 1024:.0f} KiB of "
+        f"indices, where keys and values of this width would be {2 * tokens.nbytes / 1024:.0f} KiB"
+    )
+    return Told(said)
+
+
 def flow(context: Context) -> Told:
     """Record one training step of a layer of tables, and draw where its data went."""
     import torch
@@ -156,5 +179,6 @@ def flow(context: Context) -> Told:
 
 CHAPTERS = (
     Chapter("learn", "train a network without multiplications", learn),
+    Chapter("attend", "attend without multiplications", attend),
     Chapter("flow", "record a run and draw its data flow", flow),
 )
