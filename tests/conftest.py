@@ -10,22 +10,26 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-import torch
 
 # The helpers beside this file (tools.py) are imported by name, from sub-folders too.
 sys.path.insert(0, str(Path(__file__).parent))
 from tools import MISSING
 
-# Triton reads this as its kernels are decorated, so before anything imports it.
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-try:
-    import hypothesis
-except ImportError:
-    pass
-else:
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Set up what test modules import. Here and not above, so that the session starts without waiting for torch."""
+    import torch
+
+    # Triton reads this as its kernels are decorated, so before anything imports it.
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"
+    try:
+        import hypothesis
+    except ImportError:
+        return
     # The same examples in every run, and no time limit on a busy machine.
     hypothesis.settings.register_profile("lutetia", derandomize=True, deadline=None, database=None)
     hypothesis.settings.load_profile("lutetia")
@@ -34,6 +38,8 @@ else:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Every test starts from the same random numbers."""
+    import torch
+
     torch.manual_seed(0)
     random.seed(0)
 
