@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 READY  := $(VENV)/.ready
+DEV    := $(VENV)/.ready-dev
 RUN    := $(VENV)/bin/python -m
 
 .DEFAULT_GOAL := help
@@ -14,25 +15,25 @@ help:            ## this list
 demo: $(READY)   ## the main job: see what Lutetia does, in minutes
 	$(RUN) lutetia demo
 
-test: $(READY)   ## the tests this machine's tools allow, then a list of what was skipped and why
+test: $(DEV)   ## the tests this machine's tools allow, then a list of what was skipped and why
 	$(RUN) pytest
 
-test-slow: $(READY)  ## the long tests
+test-slow: $(DEV)  ## the long tests
 	$(RUN) pytest -m slow
 
-test-gpu: $(READY)   ## the tests that need a CUDA device
+test-gpu: $(DEV)   ## the tests that need a CUDA device
 	$(RUN) pytest -m gpu
 
-lint: $(READY)   ## ruff and mypy
+lint: $(DEV)   ## ruff and mypy
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 
-format: $(READY) ## let ruff format the sources
+format: $(DEV) ## let ruff format the sources
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
 
-docs: $(READY)   ## the documentation, strictly, into site/
+docs: $(DEV)   ## the documentation, strictly, into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
 
 bench: $(READY)  ## list the benchmarks; make bench NAME=lut_step runs one
@@ -43,3 +44,6 @@ clean:           ## remove the environment and everything built
 
 $(READY): pyproject.toml constraints.txt tools/install.py
 	$(PYTHON) tools/install.py $(VENV)
+
+$(DEV): pyproject.toml constraints.txt tools/install.py tools/peers.txt
+	$(PYTHON) tools/install.py $(VENV) --dev

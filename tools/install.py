@@ -1,6 +1,6 @@
 """Make a virtual environment with Lutetia and everything it needs, at the versions known to work.
 
-Usage: python tools/install.py [FOLDER]
+Usage: python tools/install.py [FOLDER] [--dev]     --dev adds what tests, lint and docs need
 
 Plain `pip install torch` brings gigabytes of CUDA libraries on Linux, so a machine without an NVIDIA GPU gets the CPU build:
 first from the package indexes that pip is set up with, else through uv, which knows where PyTorch keeps its CPU builds.
@@ -16,22 +16,29 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
+PEERS = ROOT / "tools" / "peers.txt"
 OLDEST = (3, 11)
 
 
 def main(arguments: list[str]) -> int:
-    folder = Path(arguments[0] if arguments else ".venv")
+    folders = [argument for argument in arguments if argument != "--dev"]
+    folder = Path(folders[0] if folders else ".venv")
+    dev = "--dev" in arguments
     if sys.version_info < OLDEST:
         found = ".".join(map(str, sys.version_info[:3]))
         print(f"Lutetia needs Python 3.11 or later, this is {found}: try `make PYTHON=python3.11`", file=sys.stderr)
         return 1
-    stamp = folder / ".ready"
-    stamp.unlink(missing_ok=True)
+    stamps = [folder / ".ready", folder / ".ready-dev"][: 1 + dev]
+    for stamp in stamps:
+        stamp.unlink(missing_ok=True)
     python = make_environment(folder)
     install_torch(python)
-    say("installing Lutetia and its tools")
-    pip(python, "-e", f"{ROOT}[dev,docs]")
-    stamp.touch()  # last: an interrupted install is taken up again by the next make
+    say("installing Lutetia" + " and its tools" * dev)
+    pip(python, "-e", f"{ROOT}[hardware,explain,dev,docs]" if dev else f"{ROOT}[hardware]")
+    if dev:
+        pip(python, "--no-deps", "--requirement", PEERS)
+    for stamp in stamps:
+        stamp.touch()  # last: an interrupted install is taken up again by the next make
     return 0
 
 
@@ -80,7 +87,7 @@ def has_gpu() -> bool:
     return subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode == 0
 
 
-def pip(python: Path, *what: str, must: bool = True) -> bool:
+def pip(python: Path, *what: str | Path, must: bool = True) -> bool:
     """pip install under the constraints; say whether it worked."""
     command: list[str | Path] = [
         python,
