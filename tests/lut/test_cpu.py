@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+import lutetia.nn
 from lutetia.errors import ArgumentError, MissingFeatureError, OverflowInSumError
-from lutetia.lut import cpu, growth, reference, threads
+from lutetia.lut import cpu, cpu_memory, cpu_plan, growth, reference, threads
 from lutetia.lut.anchors import random_anchors
 from lutetia.lut.synapses import SynapseMeta, Synapses
 
@@ -231,6 +232,133 @@ def test_a_detector_without_synapses() -> None:
         both("propagate_through_detectors_sparse", grad, weight, *rest, synapses)
         both("gather_weight_gradients_sparse", grad, case.found[0], synapses)
         both("gather_weight_rows_sparse", grad, case.found[0], synapses)
+
+
+# ---- the several ways to the same sums -------------------------------------------------------------------------------
+
+WAYS = {  # batch, (inputs, outputs, detectors, anchor pairs): which way the loops go
+    "sorted by row": (67, (9, 131, 5, 3)),
+    "sorted, most rows never hit": (80, (2, 128, 3, 5)),
+    "four tables and three": (23, (9, 10, 7, 4)),
+    "far from the cache": (5, (9, 67, 3, 13)),
+    "far, more than a handful": (131, (9, 67, 9, 11)),
+    "far and wide": (3, (11, 300, 17, 8)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_through_the_tables(way: str, dtype: torch.dtype) -> None:
+    case = make(*WAYS[way], dtype)
+    indices, weight = case.found[0], case.weight
+    both("detect_and_fill_eval_fc", case.x, weight, case.anchors)
+    both("detect_and_fill_fc", case.x, weight, case.anchors)
+    both("propagate_through_detectors_fc", *case.backward)
+    both("gather_weight_gradients_fc", case.grad, indices, case.n_rows, meta=METAS[1])
+    both("gather_weight_rows_fc", case.grad, indices, case.n_rows, meta=METAS[1])
+    into = {"external_lr": 0.3, "meta": METAS[2]}
+    stepped = [
+        k.gather_weight_gradients_fc(case.grad, indices, case.n_rows, weight=weight.clone(), **into) for k in (cpu, reference)
+    ]
+    assert_near(*stepped)
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("layout", ["general", "shared", "blocks"])
+def test_wide_sparse_layers_in_parts(layout: str) -> None:
+    case = make(67, (9, 311, 5, 3))
+    synapses, weight = sparse(case, layout)
+    both("detect_and_fill_eval_sparse", case.x, weight, case.anchors, synapses)
+    both("gather_weight_gradients_sparse", case.grad, case.found[0], synapses)
+
+
+@pytest.mark.parametrize("shape", [(9, 1, 16, 3), (32, 33, 16, 6), (7, 10, 31, 9)])
+def test_bags_add_up_the_same_rows(shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make(71, shape)
+    used = []
+    bag = cpu.embedding_bag
+    monkeypatch.setattr(cpu, "embedding_bag", lambda *args, **options: used.append(1) or bag(*args, **options))
+    monkeypatch.setattr(cpu_plan, "A_CALL", 1)
+    both("detect_and_fill_eval_fc", case.x, case.weight, case.anchors)
+    both("detect_and_fill_eval_fc", case.x, case.weight.transpose(0, 1).contiguous().transpose(0, 1), case.anchors)
+    y = cpu.detect_and_fill_eval_fc(case.x, case.weight.requires_grad_(), case.anchors)
+    assert len(used) == 3
+    assert not y.requires_grad
+    case.weight.requires_grad_(False)
+    both("detect_and_fill_eval_fc", case.x, case.weight, case.anchors, sums="fixed")
+    both("detect_and_fill_eval_fc", case.x.double(), case.weight, case.anchors)
+    both("detect_and_fill_eval_fc", case.x[:0], case.weight, case.anchors)
+    assert len(used) == 3  # bags round as they please, add in the dtype of the table, and take no empty batch
+
+
+# ---- memory of gradients ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Keep the memory of the smallest gradients; the list of what is kept."""
+    monkeypatch.setattr(cpu_memory, "KEPT_BY_MALLOC", 0)
+    monkeypatch.setattr(cpu_memory, "_kept", [])
+    return cpu_memory._kept
+
+
+@pytest.mark.parametrize("sums", ["float", "fixed"])
+@pytest.mark.parametrize("layout", ["full", "general", "shared", "blocks"])
+def test_memory_that_was_used_before_is_cleared(layout: str, sums: str, kept: list[Any]) -> None:
+    for batch in (7, 64, 0, 71):
+        case = make(batch, SHAPES[3])
+        if layout == "full":
+            both("gather_weight_gradients_fc", case.grad, case.found[0], case.n_rows, sums=sums)
+        else:
+            both("gather_weight_gradients_sparse", case.grad, case.found[0], sparse(case, layout)[0], sums=sums)
+    assert len(kept) == 1
+
+
+def test_a_gradient_that_is_held_stays(kept: list[Any]) -> None:
+    case = make(7, SHAPES[3])
+    gather = lambda grad: cpu.gather_weight_gradients_fc(grad, case.found[0], case.n_rows)  # noqa: E731
+    first, row = gather(case.grad), gather(2 * case.grad)[1]
+    expected, third = first.clone(), gather(3 * case.grad)
+    assert torch.equal(first, expected)
+    assert torch.equal(row, 2 * expected[1])
+    assert len(kept) == 3
+    array = third.numpy()
+    del first, row, third
+    again = gather(case.grad)
+    assert_near(again, expected)
+    assert_near(torch.from_numpy(array), 3 * expected)
+    assert len(kept) == 3
+    assert gather(case.grad.double()).dtype == torch.float64
+    assert len(kept) == 4
+
+
+def test_no_more_memory_is_kept_than_allowed(kept: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make(7, SHAPES[2])
+    size = case.weight.numel() * 4
+    monkeypatch.setattr(cpu_memory, "KEPT_HERE", 2 * size)
+    held = [cpu.gather_weight_gradients_fc(case.grad, case.found[0], case.n_rows) for _ in range(5)]
+    assert sum(block.memory.nbytes for block in kept) == 2 * size
+    assert all(torch.equal(gradient, held[0]) for gradient in held)
+    monkeypatch.setattr(cpu_memory, "KEPT_HERE", size - 1)
+    both("gather_weight_gradients_fc", case.grad, case.found[0], case.n_rows)
+    both("gather_weight_gradients_fc", case.grad.double(), case.found[0], case.n_rows)
+    assert not kept
+
+
+def test_a_training_step_uses_the_memory_of_the_last(kept: list[Any]) -> None:
+    layer = lutetia.nn.LUT(9, 131, 5, 3, seed=1)
+    for _ in range(3):
+        x = torch.randn(67, 9, requires_grad=True)
+        gradients = []
+        for backend in ("cpu", "reference"):
+            with lutetia.lut.use_backend(backend):
+                layer.zero_grad()
+                x.grad = None
+                layer(x).square().sum().backward()
+                gradients.append((x.grad, layer.weight.grad.clone()))
+        for actual, expected in zip(*gradients, strict=True):
+            assert_near(actual, expected)
+    assert len(kept) == 1
 
 
 # ---- the step in place -----------------------------------------------------------------------------------------------

@@ -16,12 +16,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.lut.cpu_memory import uncleared
 from lutetia.lut.cpu_plan import Plan, array_of, fc_plan, float_array_of, new_array, sparse_plan
 from lutetia.lut.sums import convert_integers_to_floats, fixed_scale, raise_overflow, sum_dtype
 from lutetia.lut.synapses import SynapseMeta, Synapses
-from lutetia.lut.threads import OUT_OF_MEMORY, over
+from lutetia.lut.threads import OUT_OF_MEMORY, openmp, over
 
 __all__ = [
     "check_detectors",
@@ -43,6 +45,7 @@ __all__ = [
 
 
 Rates: TypeAlias = float | np.ndarray  # what multiplies the gradients: one number, or one for every synapse listed
+NO_RATES = np.empty(0, np.float32)
 
 
 @cache
@@ -84,7 +87,7 @@ def _detect(x: Tensor, anchors: Tensor, indices: np.ndarray, *closest: np.ndarra
     pairs, rows = _anchor_array(anchors, x.shape[-1]), float_array_of(x).reshape(-1, x.shape[-1])
     columns = (len(rows), len(pairs))
     found = [array.reshape(columns) for array in (indices.view(np.uint32), *closest)]
-    arrays = (rows, pairs, *(found if closest else (*found, None, None)))
+    arrays = (rows, pairs, found[0], False, *(found[1:] or (None, None)))
     _raise_if(over(len(rows), 2 * len(rows) * pairs.size, compiled().detect, *arrays))
 
 
@@ -144,12 +147,18 @@ def _fill(weight: Tensor, indices: Tensor, plan: Plan, sums: str, int_rescaler: 
 
 def _evaluate(x: Tensor, weight: Tensor, anchors: Tensor, plan: Plan, sums: str, int_rescaler: float) -> Tensor:
     rows, pairs = float_array_of(x), _anchor_array(anchors, x.shape[-1], plan)
-    n = len(rows)
-    indices, y = np.empty((n, plan.n_detectors), np.uint32), new_array((n, plan.n_outputs), weight)
-    _raise_if(over(n, 2 * n * pairs.size, compiled().detect, rows, pairs, indices, None, None))
-    kernel = compiled().fill if plan.blocks else compiled_general().fill_general
-    arrays = (_weight_array(weight, plan), plan.blocks or plan.rows, indices, y, _scale(sums, int_rescaler))
-    _raise_if(over(n, n * plan.n_synapses, kernel, *arrays), int_rescaler)
+    weights, n = _weight_array(weight, plan), len(rows)
+    indices, work = np.empty((n, plan.n_detectors), np.uint32), n * (2 * pairs.size + plan.n_synapses)
+    if sums == "float" and plan.suits_bags(n) and x.dtype == weight.dtype == torch.float32 and openmp():
+        over(n, work, compiled().detect, rows, pairs, indices, True, None, None)
+        table = torch.from_numpy(weights).view(-1, plan.n_outputs)
+        return embedding_bag(torch.from_numpy(indices.view(np.int32)), table, mode="sum")
+    y, scale = new_array((n, plan.n_outputs), weight), _scale(sums, int_rescaler)
+    if plan.blocks:
+        _raise_if(over(n, work, compiled().evaluate, rows, pairs, weights, plan.blocks, indices, y, scale), int_rescaler)
+    else:
+        over(n, work, compiled().detect, rows, pairs, indices, False, None, None)
+        _raise_if(over(n, work, compiled_general().fill_general, weights, plan.rows, indices, y, scale), int_rescaler)
     return torch.from_numpy(y)
 
 
@@ -286,10 +295,10 @@ def _gather(
 ) -> Tensor:
     """The gradients of all weights, flat; or those that have a place in `places`."""
     places = places or plan.places
-    # numpy's zeros are pages that the system clears when they are first written to; torch's are written twice.
-    out = np.zeros(int(places[1][-1]), np.float64 if grad.dtype == torch.float64 else np.float32)
-    _add_to(out, grad.to(sum_dtype(grad)), indices, plan, rates, sums, int_rescaler, places)
-    return torch.from_numpy(out)
+    addend = grad.to(sum_dtype(grad))
+    out = uncleared(int(places[1][-1]), addend.dtype)
+    _add_to(out.numpy(), addend, indices, plan, rates, sums, int_rescaler, places, fresh=True)
+    return out
 
 
 def _gather_fired(
@@ -303,16 +312,26 @@ def _gather_fired(
 
 
 def _add_to(
-    out: np.ndarray, grad: Tensor, indices: Tensor, plan: Plan, rates: Rates, sums: str, int_rescaler: float, places: Any
+    out: np.ndarray,
+    grad: Tensor,
+    indices: Tensor,
+    plan: Plan,
+    rates: Rates,
+    sums: str,
+    int_rescaler: float,
+    places: Any,
+    fresh: bool = False,
 ) -> None:
-    """out [n] += rates · grad [B, O] at the rows that indices [B, N_t] name."""
+    """out [n] += rates · grad [B, O] at the rows that indices [B, N_t] name; a fresh one is cleared first."""
     chosen = _index_array("indices", indices, plan.n_detectors, plan.n_rows)
     check_tensor("grad", grad, [len(chosen), plan.n_outputs])
     if isinstance(rates, float):
-        grad, rates = (grad if rates == 1.0 else grad * rates), np.empty(0)
+        grad, rates = (grad if rates == 1.0 else grad * rates), NO_RATES
     kernel = compiled().gather if plan.blocks else compiled_general().gather_general
-    arrays = (array_of(grad), rates.astype(out.dtype), plan.blocks or plan.rows, chosen, places, out, _scale(sums, int_rescaler))
-    _raise_if(over(plan.n_detectors, len(chosen) * plan.n_synapses, kernel, *arrays), int_rescaler)
+    layout, rates = plan.blocks or plan.rows, rates.astype(out.dtype, copy=False)
+    arrays = (array_of(grad), rates, layout, chosen, places, out, fresh, _scale(sums, int_rescaler))
+    work = len(chosen) * plan.n_synapses + (out.size // 8 if fresh else 0)
+    _raise_if(over(plan.n_detectors, work, kernel, *arrays), int_rescaler)
 
 
 def _step(
@@ -372,7 +391,7 @@ _known_anchors: dict[int, tuple[Any, tuple[int, int, int], np.ndarray]] = {}
 def _index_array(name: str, indices: Tensor, n_detectors: int, end: int) -> np.ndarray:
     """indices [B, N_t] as unsigned, checked to lie below `end`."""
     check_tensor(name, indices, ["B", n_detectors])
-    array = array_of(indices.to(torch.int32))
+    array = array_of(indices if indices.dtype == torch.int32 else indices.to(torch.int32))
     if array.size and compiled().largest(array.reshape(-1)) >= end:
         raise ArgumentError(f"{name} are from {int(indices.min())} to {int(indices.max())}, expected 0 to {end - 1}")
     return array

@@ -87,7 +87,7 @@ def row_gain_fixed(grad: Any, i: Any, weight: Any, row_start: Any, targets: Any,
 
 @jit
 def gather_general(
-    grad: Any, rates: Any, synapses: Any, indices: Any, places: Any, out: Any, scale: Any, begin: Any, end: Any
+    grad: Any, rates: Any, synapses: Any, indices: Any, places: Any, out: Any, fresh: Any, scale: Any, begin: Any, end: Any
 ) -> Any:
     """The same for the general layout, for detectors begin to end; `rates` holds a number per weight, or none at all."""
     row_start, targets, _ = synapses
@@ -95,6 +95,8 @@ def gather_general(
     bad = False
     for t in range(U(begin), U(end)):
         part = out[spans[t] : spans[t + U(1)]]
+        if fresh:
+            part[:] = 0
         total = sums_in(part, scale)
         for i in range(indices.shape[0]):
             neuron = t * n_rows + U(indices[i, t])

@@ -25,11 +25,11 @@ import numpy as np
 
 from lutetia.lut.numba_basics import U as U  # these names are public here: other files of loops import them
 from lutetia.lut.numba_basics import accumulate as accumulate
+from lutetia.lut.numba_basics import add_4_rows, add_row_to_4, jit_inline, prefetch, run_in_parts
 from lutetia.lut.numba_basics import add_8_rows as add_8_rows
 from lutetia.lut.numba_basics import add_row as add_row
 from lutetia.lut.numba_basics import jit as jit
 from lutetia.lut.numba_basics import jit_any_order as jit_any_order
-from lutetia.lut.numba_basics import jit_inline, prefetch, run_in_parts
 from lutetia.lut.numba_basics import load as load
 from lutetia.lut.numba_basics import out_of_range as out_of_range
 from lutetia.lut.numba_basics import round_to_unit as round_to_unit
@@ -41,6 +41,8 @@ PADDED = LANES + 16  # a power of two would put a whole column of lanes in the s
 FEW = 6  # rows below which comparing one by one is faster
 FAR = 2**20  # weights that do not fit the caches of one core
 ONCE = 512  # batch rows among which a row of a table is seldom looked up twice
+HANDFUL = 64  # batch rows that go one after the other through tables far from the cache
+WIDE = 128  # gradients per row from which on sorting the batch pays
 
 
 # ---- detect ----------------------------------------------------------------------------------------------------------
@@ -56,15 +58,18 @@ def largest(values: Any) -> Any:
 
 
 @jit
-def detect(x: Any, anchors: Any, indices: Any, min_delta: Any, min_delta_index: Any, begin: Any, end: Any) -> None:
-    """x [B, I], anchors [N_t, N_c, 2] -> the others [B, N_t], for rows begin to end; the last two may be None."""
+def detect(x: Any, anchors: Any, indices: Any, stacked: Any, min_delta: Any, min_delta_index: Any, begin: Any, end: Any) -> None:
+    """x [B, I], anchors [N_t, N_c, 2] -> the others [B, N_t], for rows begin to end; the last two may be None.
+
+    Stacked, indices count through the tables: t · R + index.
+    """
     for first in range(begin, end, LANES):
         n = min(LANES, end - first)
         if n < FEW:
             for row in range(first, first + n):
-                detect_row(x, anchors, indices, min_delta, min_delta_index, row)
+                detect_row(x, anchors, indices, stacked, min_delta, min_delta_index, row)
         else:
-            detect_lanes(x, anchors, indices, min_delta, min_delta_index, first, n)
+            detect_lanes(x, anchors, indices, stacked, min_delta, min_delta_index, first, n)
 
 
 @jit
@@ -72,10 +77,16 @@ def detect_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
     return run_in_parts(detect, arguments, n, n_parts, launch)
 
 
+@jit_inline
+def first_row(t: Any, anchors: Any, stacked: Any) -> Any:
+    """The number of the first row of table t."""
+    return np.uint32(t) << np.uint32(anchors.shape[1]) if stacked else np.uint32(0)
+
+
 @jit
-def detect_row(x: Any, anchors: Any, indices: Any, min_delta: Any, min_delta_index: Any, row: Any) -> None:
+def detect_row(x: Any, anchors: Any, indices: Any, stacked: Any, min_delta: Any, min_delta_index: Any, row: Any) -> None:
     for t in range(anchors.shape[0]):
-        bits = np.uint32(0)
+        bits = first_row(t, anchors, stacked)
         closest, which = x[row, anchors[t, 0, 0]] - x[row, anchors[t, 0, 1]], np.uint32(0)
         for r in range(anchors.shape[1]):
             u = x[row, anchors[t, r, 0]] - x[row, anchors[t, r, 1]]
@@ -89,7 +100,9 @@ def detect_row(x: Any, anchors: Any, indices: Any, min_delta: Any, min_delta_ind
 
 
 @jit
-def detect_lanes(x: Any, anchors: Any, indices: Any, min_delta: Any, min_delta_index: Any, first: Any, n: Any) -> None:
+def detect_lanes(
+    x: Any, anchors: Any, indices: Any, stacked: Any, min_delta: Any, min_delta_index: Any, first: Any, n: Any
+) -> None:
     """The same for n rows at once: with x transposed, one instruction compares many rows (8 times as fast)."""
     n_detectors, n_anchors, _ = anchors.shape
     lanes = np.zeros((x.shape[1], PADDED), x.dtype)
@@ -100,9 +113,9 @@ def detect_lanes(x: Any, anchors: Any, indices: Any, min_delta: Any, min_delta_i
     if min_delta is not None:
         closest, which = np.empty((n_detectors, PADDED), x.dtype), np.empty((n_detectors, PADDED), np.uint32)
     for t in range(n_detectors):
-        a, b = anchors[t, 0, 0], anchors[t, 0, 1]
+        a, b, start = anchors[t, 0, 0], anchors[t, 0, 1], first_row(t, anchors, stacked)
         for j in range(LANES):
-            bits[t, j] = 0
+            bits[t, j] = start
             if min_delta is not None:
                 closest[t, j], which[t, j] = lanes[a, j] - lanes[b, j], 0
         for r in range(n_anchors):
@@ -149,14 +162,28 @@ def fill(weight: Any, blocks: Any, indices: Any, y: Any, scale: Any, begin: Any,
     return bad | write_sums(total, scale, y)
 
 
+@jit
+def evaluate(x: Any, anchors: Any, weight: Any, blocks: Any, indices: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
+    """detect and fill, for rows begin to end: one launch instead of two."""
+    detect(x, anchors, indices, False, None, None, begin, end)
+    return fill(weight, blocks, indices, y, scale, begin, end)
+
+
+@jit
+def evaluate_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(evaluate, arguments, n, n_parts, launch)
+
+
 @jit_inline
-def fetch_8_rows(weight: Any, weight_at: Any, detectors: Any, indices: Any, place: Any, n_detectors: Any, width: Any) -> None:
+def fetch_8_rows(weight: Any, tables: Any, indices: Any, place: Any, n: Any, n_detectors: Any) -> None:
     """Begin to fetch the rows that fill_block adds next: their first lines, from which the processor guesses the others."""
+    weight_at, detectors, width = tables
     t, i = place
-    for j in range(t, min(t + U(8), U(detectors.size))):
-        row = chosen_row(weight_at, detectors, indices, j, i * n_detectors, width)
-        for k in range(U(0), min(width, U(64)), U(16)):
-            prefetch(weight, row + k)
+    if i < n:
+        for j in range(t, min(t + U(8), U(detectors.size))):
+            row = chosen_row(weight_at, detectors, indices, j, i * n_detectors, width)
+            for k in range(U(0), min(width, U(64)), U(16)):
+                prefetch(weight, row + k)
 
 
 @jit
@@ -178,28 +205,41 @@ def fill_block(
     done, ahead = U(0), weight.size > FAR and n <= ONCE
     if scale is None:
         done = n_tables // U(8) * U(8)
-        for t in range(U(0), done, U(8)):
+        tables = (weight_at, detectors, width)
+        if ahead and n <= HANDFUL:  # too few to share a table: one batch row after the other, its sums at hand
             for i in range(n):
-                if ahead:
-                    last = i + U(1) == n
-                    following = (t + U(8), U(0)) if last else (t, i + U(1))
-                    fetch_8_rows(weight, weight_at, detectors, indices, following, n_detectors, width)
-                rows = (
-                    chosen_row(weight_at, detectors, indices, t, i * n_detectors, width),
-                    chosen_row(weight_at, detectors, indices, t + U(1), i * n_detectors, width),
-                    chosen_row(weight_at, detectors, indices, t + U(2), i * n_detectors, width),
-                    chosen_row(weight_at, detectors, indices, t + U(3), i * n_detectors, width),
-                    chosen_row(weight_at, detectors, indices, t + U(4), i * n_detectors, width),
-                    chosen_row(weight_at, detectors, indices, t + U(5), i * n_detectors, width),
-                    chosen_row(weight_at, detectors, indices, t + U(6), i * n_detectors, width),
-                    chosen_row(weight_at, detectors, indices, t + U(7), i * n_detectors, width),
-                )
-                add_8_rows(total, at + i * stride, weight, rows, width)
+                for t in range(U(0), done, U(8)):
+                    following: Any = (t + U(8), i) if t + U(8) < n_tables else (U(0), i + U(1))
+                    fetch_8_rows(weight, tables, indices, following, n, n_detectors)
+                    add_8_rows(total, at + i * stride, weight, chosen_rows(tables, indices, t, i * n_detectors), width)
+        else:
+            for t in range(U(0), done, U(8)):
+                for i in range(n):
+                    if ahead:
+                        following = (t, i + U(1)) if i + U(1) < n else (t + U(8), U(0))
+                        fetch_8_rows(weight, tables, indices, following, n, n_detectors)
+                    add_8_rows(total, at + i * stride, weight, chosen_rows(tables, indices, t, i * n_detectors), width)
     for t in range(done, n_tables):
         for i in range(n):
             row = chosen_row(weight_at, detectors, indices, t, i * n_detectors, width)
             bad |= add_row(total, at + i * stride, weight, row, width, scale)
     return bad
+
+
+@jit_inline
+def chosen_rows(tables: Any, indices: Any, t: Any, batch_at: Any) -> Any:
+    """The same for detectors t to t + 8."""
+    weight_at, detectors, width = tables
+    return (
+        chosen_row(weight_at, detectors, indices, t, batch_at, width),
+        chosen_row(weight_at, detectors, indices, t + U(1), batch_at, width),
+        chosen_row(weight_at, detectors, indices, t + U(2), batch_at, width),
+        chosen_row(weight_at, detectors, indices, t + U(3), batch_at, width),
+        chosen_row(weight_at, detectors, indices, t + U(4), batch_at, width),
+        chosen_row(weight_at, detectors, indices, t + U(5), batch_at, width),
+        chosen_row(weight_at, detectors, indices, t + U(6), batch_at, width),
+        chosen_row(weight_at, detectors, indices, t + U(7), batch_at, width),
+    )
 
 
 @jit_inline
@@ -329,10 +369,13 @@ def mark(indices: Any, fired: Any) -> None:
 
 
 @jit
-def gather(grad: Any, rates: Any, blocks: Any, indices: Any, places: Any, out: Any, scale: Any, begin: Any, end: Any) -> Any:
+def gather(
+    grad: Any, rates: Any, blocks: Any, indices: Any, places: Any, out: Any, fresh: Any, scale: Any, begin: Any, end: Any
+) -> Any:
     """out += grad [B, O] at the looked-up rows, for positions begin to end of the blocks' detectors.
 
-    `rates` multiplies the gradients: a number per listed target, or none at all.
+    `rates` multiplies the gradients: a number per listed target, or none at all. A fresh `out` is cleared, each table just
+    before it is added to, while it is at hand.
     """
     start, detectors, _, list_at, width, contiguous, targets = blocks
     n, n_outputs, bad = U(grad.shape[0]), U(grad.shape[1]), False
@@ -342,16 +385,17 @@ def gather(grad: Any, rates: Any, blocks: Any, indices: Any, places: Any, out: A
             continue
         if scale is None and rates.size == 0 and contiguous[block]:  # the gradients as they are
             at = U(targets[list_at[first]])
-            for j in range(first, last, U(4)):  # four tables a time, so that each gradient is fetched once for the four
-                tables = detectors[j : min(j + U(4), last)]
-                gather_tables(grad.reshape(-1), at, n_outputs, c, indices, tables, places, out, None)
+            gather_floats(grad.reshape(-1), at, n_outputs, c, indices, detectors[first:last], places, out, fresh)
             continue
         packed = sums_in(np.empty(n * c, grad.dtype), scale)
         for j in range(first, last):
             listed = list_at[j]
             if j == first or not same_rates(rates, listed, list_at[j - U(1)], c):
                 bad |= pack_columns(packed, grad, targets[listed : listed + c], rates, listed, scale)
-            bad |= gather_tables(packed, U(0), c, c, indices, detectors[j : j + U(1)], places, out, scale)
+            if scale is None:
+                gather_floats(packed, U(0), c, c, indices, detectors[j : j + U(1)], places, out, fresh)
+            else:
+                bad |= gather_fixed(packed, c, indices, detectors[j], places, out, scale)
     return bad
 
 
@@ -389,21 +433,118 @@ def pack_columns(packed: Any, grad: Any, outputs: Any, rates: Any, listed: Any, 
 
 
 @jit
-def gather_tables(
-    packed: Any, at: Any, stride: Any, width: Any, indices: Any, tables: Any, places: Any, out: Any, scale: Any
-) -> Any:
-    """The tables of some detectors (one, for fixed sums): row i of `packed`, at + i · stride, is added where it belongs."""
+def gather_fixed(packed: Any, width: Any, indices: Any, t: Any, places: Any, out: Any, scale: Any) -> Any:
+    """The table of detector t: row i of `packed` [B · width], in units, is added where it belongs."""
     starts, spans, n_rows = places
-    base, part = U(0), out
-    if scale is not None:
-        base = spans[tables[0]]
-        part = out[base : spans[tables[0] + U(1)]]
+    part = out[spans[t] : spans[t + U(1)]]
     total = sums_in(part, scale)
     for i in range(U(indices.shape[0])):
-        for j in range(tables.size):
-            t = tables[j]
-            row = spans[t] + U(indices[i, t]) * width
-            if starts.size > 0:
-                row = starts[t * n_rows + U(indices[i, t])]
-            add_row(total, row - base, packed, at + i * stride, width, None)
+        row = row_of(starts, spans, n_rows, t, U(indices[i, t]), width)
+        add_row(total, row - spans[t], packed, i * width, width, None)
     return write_sums(total, scale, part)
+
+
+@jit
+def gather_floats(
+    packed: Any, at: Any, stride: Any, width: Any, indices: Any, tables: Any, places: Any, out: Any, fresh: Any
+) -> None:
+    """The tables of some detectors: row i of `packed`, at + i · stride, is added where it belongs. Three ways, one sum each:
+
+    wide rows that several of the batch hit   sort the batch by row, then add up each row: it is read and written 1/8 as often
+    few rows into tables far from the cache   a table at a time, fetching ahead
+    else                                      four tables at a time: each gradient is fetched once for the four
+    """
+    starts, spans, n_rows = places
+    n, n_tables, done = U(indices.shape[0]), U(tables.size), U(0)
+    if starts.size == 0 and width >= WIDE and n >= U(2) * n_rows:
+        for j in range(n_tables):
+            clear(out, spans, tables[j : j + U(1)], fresh)
+            gather_sorted(packed, at, stride, width, indices[:, tables[j]], spans[tables[j]], n_rows, out)
+        return
+    far = out.size > FAR and n <= ONCE
+    if starts.size == 0 and not far:
+        done = n_tables // U(4) * U(4)
+        for j in range(U(0), done, U(4)):
+            clear(out, spans, tables[j : j + U(4)], fresh)
+            gather_4_tables(packed, at, stride, width, indices, tables[j : j + U(4)], spans, out)
+    for j in range(done, n_tables):
+        clear(out, spans, tables[j : j + U(1)], fresh)
+        t = tables[j]
+        for i in range(n):
+            if far:
+                following = U(indices[min(i + U(2), n - U(1)), t])
+                row = row_of(starts, spans, n_rows, t, following, width)
+                for k in range(U(0), width, U(16)):
+                    prefetch(out, row + k)
+            row = row_of(starts, spans, n_rows, t, U(indices[i, t]), width)
+            add_row(out, row, packed, at + i * stride, width, None)
+
+
+@jit
+def clear(out: Any, spans: Any, tables: Any, fresh: Any) -> None:
+    """The sums of some detectors = 0, when they are fresh."""
+    if fresh:
+        for j in range(tables.size):
+            out[spans[tables[j]] : spans[tables[j] + U(1)]] = 0
+
+
+@jit_inline
+def row_of(starts: Any, spans: Any, n_rows: Any, t: Any, index: Any, width: Any) -> Any:
+    """Where the sums of a lookup neuron begin in `out`."""
+    return starts[t * n_rows + index] if starts.size > 0 else spans[t] + index * width
+
+
+@jit
+def gather_4_tables(packed: Any, at: Any, stride: Any, width: Any, indices: Any, tables: Any, spans: Any, out: Any) -> None:
+    """Written out, since a loop over the four would look up their places again for every row: 1.5 times as long."""
+    n, n_detectors, indices = U(indices.shape[0]), U(indices.shape[1]), indices.reshape(-1)
+    t, u, v, w = tables[0], tables[1], tables[2], tables[3]
+    t_at, u_at, v_at, w_at = spans[t], spans[u], spans[v], spans[w]
+    for i in range(n):
+        batch_at = i * n_detectors
+        places = (
+            t_at + U(load(indices, batch_at + t)) * width,
+            u_at + U(load(indices, batch_at + u)) * width,
+            v_at + U(load(indices, batch_at + v)) * width,
+            w_at + U(load(indices, batch_at + w)) * width,
+        )
+        add_row_to_4(out, places, packed, at + i * stride, width)
+
+
+@jit
+def gather_sorted(packed: Any, at: Any, stride: Any, width: Any, indices: Any, row: Any, n_rows: Any, out: Any) -> None:
+    """Row by row of the table that begins at `row`, eight gradients at a time; indices [B] are the table's."""
+    ends, sources = np.empty(n_rows, np.uint64), np.empty(indices.size, np.uint64)
+    sort_by_row(indices, at, stride, ends, sources)
+    k = U(0)
+    for r in range(n_rows):
+        while k + U(8) <= ends[r]:
+            add_8_rows(out, row, packed, (*four_of(sources, k), *four_of(sources, k + U(4))), width)
+            k += U(8)
+        if k + U(4) <= ends[r]:
+            add_4_rows(out, row, packed, four_of(sources, k), width)
+            k += U(4)
+        while k < ends[r]:
+            add_row(out, row, packed, load(sources, k), width, None)
+            k += U(1)
+        row += width
+
+
+@jit
+def sort_by_row(indices: Any, at: Any, stride: Any, ends: Any, sources: Any) -> None:
+    """indices [B] -> sources [B]: where the gradients begin, at + i · stride, by row; ends [R]: where those of each row end."""
+    ends[:] = 0
+    for i in range(indices.size):
+        ends[indices[i]] += U(1)
+    before = U(0)
+    for r in range(ends.size):
+        count, ends[r] = ends[r], before
+        before += count
+    for i in range(U(indices.size)):
+        sources[ends[indices[i]]] = at + i * stride
+        ends[indices[i]] += U(1)
+
+
+@jit_inline
+def four_of(sources: Any, k: Any) -> Any:
+    return load(sources, k), load(sources, k + U(1)), load(sources, k + U(2)), load(sources, k + U(3))
