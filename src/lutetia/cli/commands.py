@@ -79,17 +79,44 @@ def demo(
 @app.command()
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The model, the data and the schedule.")],
+    out: Annotated[Path | None, typer.Option("--out", help="The folder of the run; runs/CONFIG by default.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")] = False,
+    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; a GPU by default where there is one.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="The folder of the data; that of CONFIG by default.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: --set train.steps=100.")
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a model. (Not there yet.)"""
-    not_there_yet("train", "models and training are the next part")
+    """Train a model."""
+    from lutetia.cli.train import run_training, show_summary
+
+    summary = run_training(config, out, resume, device, data, settings or [])
+    if summary is not None:
+        print_json(summary) if as_json else show_summary(summary)
 
 
 @app.command()
-def generate(checkpoint: Checkpoint, as_json: Json = False, debug: Debug = False) -> None:
-    """Let a language model write. (Not there yet.)"""
-    not_there_yet("generate", "it needs a trained language model, and models are the next part")
+def generate(
+    checkpoint: Checkpoint,
+    prompt: Annotated[str, typer.Option("--prompt", help="What to go on from; a new line by default.")] = "\n",
+    max_new: Annotated[int, typer.Option("--max-new", help="The most bytes to write.")] = 256,
+    temperature: Annotated[float, typer.Option("--temperature", help="0 takes the best byte each time.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Draw from the K best bytes only.")] = None,
+    top_p: Annotated[float | None, typer.Option("--top-p", help="Draw from the fewest bytes of this probability.")] = None,
+    stop: Annotated[list[str] | None, typer.Option("--stop", help="Stop before this text; may be given again.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Draw the same bytes every time.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Let a language model write."""
+    from lutetia.cli.generate import Request, write
+
+    request = Request(prompt, max_new, temperature, top_k, top_p, stop, seed)
+    told = write(checkpoint, request, show=not as_json)
+    if as_json:
+        print_json(told)
 
 
 @app.command()

@@ -1,0 +1,80 @@
+"""`lutetia generate`: a saved language model writes to the terminal, byte by byte."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Request(NamedTuple):
+    """What was asked for: the options of the command."""
+
+    prompt: str
+    max_new: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    stop: list[str] | None
+    seed: int | None
+
+
+def write(checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
+    """Write, and with `show` print the text as it comes; what `--json` tells of it."""
+    from lutetia.models import LUTTransformer
+
+    model = LUTTransformer.from_pretrained(checkpoint).eval()
+    prompt = request.prompt.encode("utf-8", "surrogateescape")  # bytes of the shell that are no UTF-8 stay what they were
+    started = time.perf_counter()
+    pieces = model.generate(
+        prompt,
+        request.max_new,
+        temperature=request.temperature,
+        top_k=request.top_k,
+        top_p=request.top_p,
+        stop=request.stop or None,
+        seed=request.seed,
+        stream=True,
+    )
+    screen, written = _Screen(show), b""
+    screen.add(prompt)
+    try:
+        for piece in pieces:
+            written += piece
+            screen.add(piece)
+    finally:
+        screen.end()
+    seconds = time.perf_counter() - started
+    return {
+        "prompt": prompt.decode("utf-8", "replace"),
+        "text": written.decode("utf-8", "replace"),
+        "tokens": list(written),
+        "seconds": seconds,
+        "tokens_per_second": len(written) / seconds,
+    }
+
+
+class _Screen:
+    """Shows bytes as they come: whole characters, and no control character that could steer the terminal."""
+
+    def __init__(self, show: bool) -> None:
+        self.show = show
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, piece: bytes) -> None:
+        self._print(self.decoder.decode(piece))
+
+    def end(self) -> None:
+        self._print(self.decoder.decode(b"", final=True) + "\n")
+
+    def _print(self, text: str) -> None:
+        if self.show and text:
+            sys.stdout.write(safe(text))
+            sys.stdout.flush()
+
+
+def safe(text: str) -> str:
+    """The text with control characters, all but line feeds and tabs, written out."""
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)

@@ -1,0 +1,25 @@
+"""Whole networks of lookup tables, their dense twins, and how they are saved."""
+
+from lutetia.models.cache import ModelCache
+from lutetia.models.classifier import DenseClassifier, LUTClassifier
+from lutetia.models.classifier_config import ClassifierConfig, LUTLayer, ProjectedLayer, Projection2dLayer
+from lutetia.models.saving import load, read_config, save, verify
+from lutetia.models.transformer import DenseTransformer, LUTTransformer
+from lutetia.models.transformer_config import TransformerConfig
+
+__all__ = [
+    "ClassifierConfig",
+    "DenseClassifier",
+    "DenseTransformer",
+    "LUTClassifier",
+    "LUTLayer",
+    "LUTTransformer",
+    "ModelCache",
+    "ProjectedLayer",
+    "Projection2dLayer",
+    "TransformerConfig",
+    "load",
+    "read_config",
+    "save",
+    "verify",
+]

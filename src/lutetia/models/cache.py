@@ -1,0 +1,50 @@
+"""What a language model keeps of the tokens it has seen, so that the next one costs a step and not a whole context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lutetia.errors import check_tensor, fail
+from lutetia.lut.anchors import INTEGER_DTYPES
+
+
+class ModelCache:
+    """The caches of all layers: index caches (LUT attention) or KV caches (softmax attention), made with `model.new_cache`.
+
+    layers    one cache per block
+    lengths   int64 [B], in the memory of the host: how many tokens of each row are in it
+    """
+
+    def __init__(self, layers: Sequence[Any], batch: int, context: int) -> None:
+        self.layers = list(layers)
+        self.lengths = torch.zeros(batch, dtype=torch.int64)
+        self.context = context
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.lengths.zero_()
+        for layer in self.layers:
+            layer.clear()
+
+    def reorder(self, index: Tensor) -> None:
+        """Make row b the former row index[b]: index, an integer tensor [any B], may repeat rows or leave some out."""
+        check_tensor("index", index, ["B"], INTEGER_DTYPES)
+        rows = index.long().cpu()
+        if bool(((rows < 0) | (rows >= len(self.lengths))).any()):
+            fail("index", rows.tolist(), f"rows from 0 to {len(self.lengths) - 1}")
+        for layer in self.layers:
+            layer.reorder(rows)
+        self.lengths = self.lengths[rows]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what the layers keep."""
+        kept = [getattr(layer, name) for layer in self.layers for name in ("indices", "k", "v") if hasattr(layer, name)]
+        return sum(tensor.nbytes for tensor in kept)
+
+    def __repr__(self) -> str:
+        return f"ModelCache(lengths={self.lengths.tolist()}, context={self.context}, bytes={self.nbytes})"

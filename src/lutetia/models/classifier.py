@@ -1,0 +1,106 @@
+"""`LUTClassifier`: pixels or features to class scores through stacked tables, and `DenseClassifier`, its twin that multiplies."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lutetia.errors import check_tensor
+from lutetia.lut.functional import FLOATS
+from lutetia.lut.synapses import SynapseMeta
+from lutetia.models.building import Model, linear, norm_of
+from lutetia.models.classifier_config import ClassifierConfig, Layer, LUTLayer, ProjectedLayer
+from lutetia.nn import LUT, LUTProjection2d, ProjectedLUT
+
+BRIGHTEST = 255  # uint8 pixels become numbers from 0 to 1
+
+
+class LUTClassifier(Model[ClassifierConfig]):
+    """x [B, *input_shape] -> class scores [B, n_classes]; uint8 pixels are taken as numbers from 0 to 1.
+
+    Made from a `ClassifierConfig`, from its fields as keywords, or from both (the keywords then replace fields).
+    """
+
+    kind: ClassVar[str] = "classifier"
+    config_class: ClassVar[type[ClassifierConfig]] = ClassifierConfig
+
+    def _build(self, config: ClassifierConfig) -> None:
+        stack = zip(config.layers, config.shapes, strict=False)
+        self.layers = nn.ModuleList(_table_layer(config, layer, shape) for layer, shape in stack)
+        n_features = math.prod(config.shapes[-1])
+        # What the input is like is its owner's affair: norms stand between layers and before the read-out.
+        self.norms = nn.ModuleList(norm_of(config.norm, math.prod(shape)) for shape in config.shapes[1:])
+        self.readout: nn.Module
+        if config.readout == "linear":
+            self.readout = linear(n_features, config.n_classes)
+        else:
+            sizes = (n_features, config.n_classes, config.readout_detectors, config.readout_anchors)
+            self.readout = LUT(*sizes, read=config.readout_read, **_options(config))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, *input_shape], floats or uint8 -> class scores [B, n_classes]."""
+        check_tensor("x", x, ["B", *self.config.input_shape], (*FLOATS, torch.uint8))
+        if x.dtype == torch.uint8:
+            x = x.to(next(self.parameters()).dtype) / BRIGHTEST
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = layer(x if isinstance(layer, LUTProjection2d) else x.flatten(1))
+            if not isinstance(norm, nn.Identity):
+                x = norm(x.flatten(1)).view_as(x)
+        return self.readout(x.flatten(1))
+
+    def dense_twin(self) -> DenseClassifier:
+        """A fresh model of the same config, of ordinary linear layers, for comparison."""
+        parameter = next(self.parameters())
+        return DenseClassifier(self.config, device=parameter.device, dtype=parameter.dtype)
+
+
+def _table_layer(config: ClassifierConfig, layer: Layer, shape: tuple[int, ...]) -> nn.Module:
+    """The module of a layer that is given this shape."""
+    read: dict[str, Any] = {"read": layer.read, "table_dropout": layer.table_dropout}
+    if isinstance(layer, LUTLayer):
+        return LUT(math.prod(shape), layer.n_outputs, layer.n_detectors, layer.n_anchors, **read, **_options(config))
+    if isinstance(layer, ProjectedLayer):
+        options: dict[str, Any] = {name: getattr(layer, name) for name in ("heads", "head_width", "n_detectors", "n_anchors")}
+        return ProjectedLUT(math.prod(shape), layer.n_outputs, **options, **read, gradient=config.gradient)
+    return LUTProjection2d(
+        shape,
+        layer.out_shape,
+        receptive_field=layer.receptive_field,
+        projection=layer.projection,
+        n_anchors=layer.n_anchors,
+        detectors_per_position=layer.detectors_per_position,
+        grid=layer.grid,
+        stride=layer.stride,
+        placement=layer.placement,
+        keep=layer.keep,
+        **read,
+        **_options(config),
+    )
+
+
+def _options(config: ClassifierConfig) -> dict[str, Any]:
+    """What all tables of a model have in common."""
+    meta = SynapseMeta(initial_noise=config.initial_noise)
+    return {"meta": meta, "gradient": config.gradient, "sums": config.sums, "int_rescaler": config.int_rescaler}
+
+
+class DenseClassifier(LUTClassifier):
+    """The twin of a `LUTClassifier` of the same config: a linear layer and a ReLU between each two of its shapes, whatever the
+    windows, and a linear read-out. What the config says about tables has no effect."""
+
+    kind: ClassVar[str] = "dense_classifier"
+
+    def _build(self, config: ClassifierConfig) -> None:
+        counts = [math.prod(shape) for shape in config.shapes]
+        self.layers = nn.ModuleList(nn.Sequential(_he(n, m), nn.ReLU()) for n, m in pairwise(counts))
+        self.norms = nn.ModuleList(norm_of(config.norm, count) for count in counts[1:])
+        self.readout = linear(counts[-1], config.n_classes)
+
+
+def _he(n_inputs: int, n_outputs: int) -> nn.Linear:
+    """A linear layer before a ReLU, whose outputs are as large as its inputs."""
+    return linear(n_inputs, n_outputs, std=(2 / n_inputs) ** 0.5)

@@ -1,0 +1,72 @@
+"""What the configs of models share: plain values in, plain values out, and errors that name the field."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, Self
+
+from lutetia.errors import ArgumentError, fail
+from lutetia.lut.anchors import check_int
+
+
+class Config:
+    """A frozen dataclass of plain values, as a config file holds them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values, tuples as lists; what is None is left out, as TOML has no word for it."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {name: plain(value) for name, value in found.items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The config of such a dict; fields that are left out have their defaults, and a name that is no field is refused."""
+        if not isinstance(values, Mapping):
+            fail(f"a {cls.__name__}", values, "a table of fields")
+        known = fields(cls)  # type: ignore[arg-type]
+        check_names(cls.__name__, values, [field.name for field in known])
+        needed = [field.name for field in known if field.default is MISSING and field.name not in values]
+        if needed:
+            raise ArgumentError(f"a {cls.__name__} was given no {', '.join(needed)}, which it cannot do without")
+        return cls(**values)
+
+
+def plain(value: Any) -> Any:
+    """A field as TOML can hold it."""
+    if isinstance(value, Config):
+        return value.to_dict()
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def check_names(what: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Check that no unknown field is given, and name the one that was likely meant."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "expected one of " + ", ".join(known)
+            raise ArgumentError(f"a {what} has no field {name!r}: {hint}")
+
+
+def check_bool(name: str, value: Any) -> None:
+    """Check a switch."""
+    if not isinstance(value, bool):
+        fail(name, value, "True or False")
+
+
+def check_number(name: str, value: Any, low: float, high: float = math.inf, low_fits: bool = True) -> None:
+    """Check a number in [low, high], or in (low, high]."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or not low <= value <= high or (value == low and not low_fits):
+        bound = f"{'of at least' if low_fits else 'above'} {low:g}" + ("" if math.isinf(high) else f" and at most {high:g}")
+        fail(name, value, f"a number {bound}")
+
+
+def sizes(name: str, value: Any, counts: Sequence[int]) -> tuple[int, ...]:
+    """A shape that was given as a list or a tuple of one of these lengths, as a tuple."""
+    if not isinstance(value, tuple | list) or len(value) not in counts:
+        fail(name, value, " or ".join(map(str, counts)) + " sizes")
+    for size in value:
+        check_int(f"a size of {name}", size, 1)
+    return tuple(value)

@@ -1,0 +1,225 @@
+"""A model as a folder: `config.toml` (what it is), `model.safetensors` (its numbers), `manifest.json` (checksums of all files).
+
+A new folder appears whole or not at all. In a folder that exists, files are written beside the old ones and then take their
+places one by one, the manifest last: should that be cut short, the checksums tell, and the folder is refused.
+Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from lutetia import toml
+from lutetia._version import __version__
+from lutetia.errors import ArgumentError, DataError, fail
+from lutetia.models.building import KINDS, Model
+
+FORMAT, MANIFEST_FORMAT = "lutetia.model/1", "lutetia.manifest/1"
+CONFIG, TENSORS, MANIFEST = "config.toml", "model.safetensors", "manifest.json"
+
+Content: TypeAlias = bytes | Mapping[str, Tensor]
+M = TypeVar("M", bound=Model[Any])
+
+
+# ---- save ------------------------------------------------------------------------------------------------------------
+
+
+def save(
+    model: Model[Any],
+    path: str | os.PathLike[str],
+    *,
+    config: Mapping[str, Any] | None = None,
+    files: Mapping[str, Content] | None = None,
+) -> None:
+    """Write a model to a folder that `load` reads.
+
+    `config` holds more tables for `config.toml`, beside those of the model, and `files` more files by name, as bytes or as
+    tensors by name, which are written as safetensors: the manifest vouches for them too.
+    """
+    if not isinstance(model, Model):
+        fail("model", model, "a model of lutetia.models")
+    tables = {"format": FORMAT, "lutetia": __version__, "kind": model.kind, **_more(config), "model": model.config.to_dict()}
+    content: dict[str, Content] = {CONFIG: toml.dumps(tables).encode(), TENSORS: state_of(model)}
+    for name, extra in (files or {}).items():
+        if name in (*content, MANIFEST) or not _is_plain(name):
+            fail("files", name, f"plain names of files other than {CONFIG}, {TENSORS} and {MANIFEST}")
+        content[name] = extra
+    try:
+        _write(Path(path), content)
+    except (OSError, SafetensorError) as error:
+        raise DataError(
+            f"the model cannot be written to {os.fspath(path)}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+
+
+def _more(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    taken = {"format", "lutetia", "kind", "model"} & set(config or {})
+    if taken:
+        fail("config", sorted(taken), "other names: these are the model's own")
+    return dict(config or {})
+
+
+def state_of(model: Model[Any]) -> dict[str, Tensor]:
+    """The numbers of a model by name, as `model.safetensors` holds them: contiguous, in the memory of the host, none twice."""
+    state, seen = {}, set()
+    for name, tensor in model.state_dict().items():
+        own = tensor.detach().cpu().contiguous()
+        if own.data_ptr() in seen:  # safetensors takes no two names for the same memory
+            own = own.clone()
+        seen.add(own.data_ptr())
+        state[name] = own
+    return state
+
+
+def _write(folder: Path, content: Mapping[str, Content]) -> None:
+    """Write the files, and the manifest of all of them."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.part"
+    part.mkdir()
+    try:
+        for name, value in content.items():
+            if isinstance(value, bytes):
+                (part / name).write_bytes(value)
+            else:
+                save_file(dict(value), part / name, metadata={"format": "pt"})
+        listed = {name: {"bytes": (part / name).stat().st_size, "sha256": _sha256(part / name)} for name in content}
+        (part / MANIFEST).write_text(json.dumps({"format": MANIFEST_FORMAT, "files": listed}, indent=2) + "\n")
+        for file in part.iterdir():
+            _sync(file)
+        if not folder.exists():
+            os.rename(part, folder)
+        else:
+            for name in (*content, MANIFEST):
+                os.replace(part / name, folder / name)
+        _sync(folder)
+        _sync(folder.parent)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Have the disk hold what was written."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:
+        if path.is_file():  # not every system syncs folders
+            raise
+    finally:
+        os.close(handle)
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_plain(name: Any) -> bool:
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"} and name.isprintable()
+
+
+# ---- load ------------------------------------------------------------------------------------------------------------
+
+
+def load(path: str | os.PathLike[str], *, device: torch.device | str | None = None, expected: type[M] = Model) -> M:  # type: ignore[assignment]
+    """The model that a folder holds, of whichever kind it is, once all its files agree with their checksums.
+
+    The folder of a training run stands for its best checkpoint, or where it has none for its last. `expected` is the class that
+    the model has to be.
+    """
+    folder = _in_run(Path(path))
+    verify(folder)
+    tables = read_config(folder)
+    kind = KINDS[tables["kind"]]
+    if not issubclass(kind, expected):
+        raise DataError(f"{folder} holds a {kind.__name__}, expected a {expected.__name__}")
+    try:
+        model = kind(kind.config_class.from_dict(tables.get("model", {})))
+        state = load_file(folder / TENSORS)
+    except (ArgumentError, SafetensorError) as error:
+        raise DataError(f"{folder} cannot be read: {error}") from error
+    _check_state(folder, model.state_dict(), state)
+    # Cloned: what safetensors gives is mapped from the file, which may go away. Assigned: numbers keep the type they had.
+    model.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
+    return model.to(device)
+
+
+def _in_run(folder: Path) -> Path:
+    """The checkpoint that the folder of a run stands for; another folder as it is."""
+    if (folder / MANIFEST).exists():
+        return folder
+    return next((each for name in ("best", "last") if (each := folder / "checkpoints" / name).is_dir()), folder)
+
+
+def verify(path: str | os.PathLike[str]) -> list[str]:
+    """Check that a folder is a model's and that its files are those that were written; their names."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise DataError(f"{folder} is {'a file' if folder.exists() else 'not there'}, expected the folder of a saved model")
+    if not (folder / CONFIG).is_file():
+        raise DataError(f"{folder} is not the folder of a saved model: it holds no {CONFIG}")
+    listed = _manifest(folder)
+    for name, facts in listed.items():
+        file = folder / name
+        if not file.is_file():
+            raise DataError(f"{file} is missing: the model is not complete")
+        if file.stat().st_size != facts["bytes"]:
+            raise DataError(f"{file} has {file.stat().st_size} bytes, expected {facts['bytes']}: it is damaged")
+        if _sha256(file) != facts["sha256"]:
+            raise DataError(f"{file} does not have the checksum in {MANIFEST}: it is damaged, or was changed by hand")
+    return list(listed)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """The files of a folder with their sizes and checksums."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        listed: dict[str, Any] = manifest["files"] if manifest["format"] == MANIFEST_FORMAT else {}
+        fits = all(_is_plain(name) and {"bytes", "sha256"} <= set(facts) for name, facts in listed.items())
+    except FileNotFoundError:
+        raise DataError(f"{folder} is not complete: {MANIFEST}, which holds the checksums, is missing") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{folder / MANIFEST} cannot be read: it is damaged, or not of Lutetia") from error
+    if not fits or not {CONFIG, TENSORS} <= set(listed):
+        raise DataError(f"{folder / MANIFEST} does not list {CONFIG} and {TENSORS}: it is damaged, or not of Lutetia")
+    return listed
+
+
+def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What `config.toml` in the folder of a model says, with a `kind` that is known here."""
+    file = Path(path) / CONFIG
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise DataError(f"{file} is no TOML: {error}") from error
+    if tables.get("format") != FORMAT:
+        raise DataError(f"{file} has the format {tables.get('format')!r}, expected {FORMAT!r}: it is no model of Lutetia's")
+    if tables.get("kind") not in KINDS:
+        raise DataError(f"{file} has the kind {tables.get('kind')!r}, expected one of {', '.join(KINDS)}")
+    return tables
+
+
+def _check_state(folder: Path, wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    """Check that the tensors of a file are those of the model."""
+    file = folder / TENSORS
+    for name in wanted.keys() | found.keys():
+        if name not in found or name not in wanted:
+            raise DataError(f"{file} has {'no' if name not in found else 'a'} tensor {name}, unlike the model of {CONFIG}")
+        if wanted[name].shape != found[name].shape:
+            shapes = f"{list(found[name].shape)}, expected {list(wanted[name].shape)}"
+            raise DataError(f"{file} has the tensor {name} of shape {shapes} by {CONFIG}")

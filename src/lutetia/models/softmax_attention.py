@@ -1,0 +1,106 @@
+"""`SoftmaxAttention`: causal attention with rotary positions and grouped queries, and its decoding through a KV cache."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lutetia.attention import KVCache, decode_attention
+from lutetia.models.building import STD, linear
+
+
+class SoftmaxCache(KVCache):
+    """A KV cache that is also counted on the host, so that a step need not wait for the device, and that can be reordered.
+
+    counts   int64 [B], in the memory of the host: `lengths`
+    """
+
+    def __init__(self, batch: int, attention: SoftmaxAttention) -> None:
+        weight = attention.key.weight
+        sizes = (batch, attention.n_kv_heads, attention.context, attention.head_dim)
+        super().__init__(*sizes, dtype=weight.dtype, device=weight.device)
+        self.counts = torch.zeros(batch, dtype=torch.int64)
+
+    def append(self, k_new: Tensor, v_new: Tensor, lengths: Tensor | None = None) -> None:
+        super().append(k_new, v_new, lengths)
+        self.counts += k_new.shape[2] if lengths is None else lengths.cpu()
+
+    def clear(self) -> None:
+        """Forget all tokens."""
+        self.reset()
+        self.counts.zero_()
+
+    def reorder(self, rows: Tensor) -> None:
+        """Make row b the former row rows[b], an integer tensor [any B] in the memory of the host."""
+        here = rows.to(self.k.device)
+        self.k, self.v, self.lengths, self.counts = self.k[here], self.v[here], self.lengths[here], self.counts[rows]
+
+
+class SoftmaxAttention(nn.Module):
+    """x [B, S, width] -> y [B, S, width]; query head h reads the keys and values of head h // (n_heads / n_kv_heads)."""
+
+    def __init__(
+        self, width: int, n_heads: int, n_kv_heads: int, context: int, *, rope_base: float = 10000.0, out_std: float = STD
+    ) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads, self.head_dim, self.context = n_heads, n_kv_heads, width // n_heads, context
+        self.query = linear(width, width, bias=False)
+        self.key = linear(width, n_kv_heads * self.head_dim, bias=False)
+        self.value = linear(width, n_kv_heads * self.head_dim, bias=False)
+        self.out = linear(width, width, bias=False, std=out_std)
+        self.rope_base = rope_base
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None, cache: SoftmaxCache | None = None) -> Tensor:
+        """x [B, S, width] -> y [B, S, width]. With a `cache` x holds only the positions that follow those in it, of which
+        `lengths` [B] are real."""
+        q, k, v = (self._heads(project(x)) for project in (self.query, self.key, self.value))
+        if cache is None:
+            turn = self._angles(torch.arange(x.shape[1], device=x.device), q.dtype)
+            y = _attend(_turned(q, turn), _turned(k, turn), v, None)
+        else:
+            y = self._decode(q, k, v, lengths, cache)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def new_cache(self, batch: int) -> SoftmaxCache:
+        """An empty cache for `batch` sequences."""
+        return SoftmaxCache(batch, self)
+
+    def _decode(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, cache: SoftmaxCache) -> Tensor:
+        """y [B, H, s, d] of new positions, whose keys and values join the cache."""
+        fresh, s = not bool(cache.counts.any()), q.shape[2]
+        where = cache.lengths.long()[:, None] + torch.arange(s, device=q.device)  # [B, s]
+        turn = self._angles(where[:, None], q.dtype)
+        q, k, v = (each.to(cache.k.dtype) for each in (_turned(q, turn), _turned(k, turn), v))
+        cache.append(k, v, lengths)
+        if fresh:  # past its length a row sees padding, and nobody looks there
+            return _attend(q, k, v, None)
+        if s == 1 and lengths is None:
+            return decode_attention(q, cache.k, cache.v, seq_lens=cache.lengths)[0]
+        reached = int(cache.counts.max())
+        seen = torch.arange(reached, device=q.device) <= where[:, :, None]  # [B, s, reached]
+        return _attend(q, cache.k[:, :, :reached], cache.v[:, :, :reached], seen[:, None])
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[B, S, heads · d] -> [B, heads, S, d]."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _angles(self, where: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the rotary positions where [...]: two of [..., d / 2], never in halves, which would blur them."""
+        work, half = torch.promote_types(dtype, torch.float32), self.head_dim // 2
+        speed = self.rope_base ** (torch.arange(half, device=where.device, dtype=work) / -half)
+        angle = where.to(work)[..., None] * speed
+        return angle.cos(), angle.sin()
+
+
+def _turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """x [B, heads, S, d] turned by the angles of its positions, two of [.., S, d / 2]: number i pairs with i + d / 2."""
+    cos, sin = turn
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> Tensor:
+    """q [B, H, s, d], k and v [B, H_kv, S, d] -> [B, H, s, d], each position with those seen, a bool tensor, or those before."""
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None, enable_gqa=grouped)

@@ -1,0 +1,121 @@
+"""`lutetia generate`, as a user and a script meet it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lutetia.cli import main
+from lutetia.cli.generate import safe
+from lutetia.models import LUTClassifier, LUTTransformer, load
+from tools import require_module
+
+require_module("typer")
+require_module("numba")
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = LUTTransformer(context=32, width=16, n_layers=1, n_detectors=2, ff_detectors=4, ff_anchors=3, seed=0)
+    torch.nn.init.normal_(model.embedding.weight, generator=torch.Generator().manual_seed(1))
+    torch.nn.init.normal_(model.unembedding.weight, generator=torch.Generator().manual_seed(2))
+    path = tmp_path_factory.mktemp("models") / "[red]model"
+    model.save_pretrained(path)
+    return path
+
+
+def run_json(capsys: Capture, *arguments: str) -> dict[str, Any]:
+    assert main(["generate", *arguments, "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    return json.loads(said.out)
+
+
+def error(capsys: Capture, *arguments: str, code: int = 1) -> str:
+    """The one sentence that is printed when the command fails."""
+    assert main(["generate", *arguments]) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+def test_it_writes_what_the_model_writes(checkpoint: Path, capsys: Capture) -> None:
+    model = load(checkpoint)
+    wanted = model.generate(b"Hello", 40, temperature=0)
+    told = run_json(capsys, str(checkpoint), "--prompt", "Hello", "--max-new", "40", "--temperature", "0")
+    assert bytes(told["tokens"]) == wanted
+    assert told["text"] == wanted.decode("utf-8", "replace")
+    assert told["prompt"] == "Hello"
+    assert told["tokens_per_second"] == pytest.approx(40 / told["seconds"])
+    assert main(["generate", str(checkpoint), "--prompt", "Hello", "--max-new", "40", "--temperature", "0"]) == 0
+    said = capsys.readouterr()
+    assert said.out == safe("Hello" + wanted.decode("utf-8", "replace")) + "\n"
+    assert said.err == ""
+
+
+def test_options_reach_the_model(checkpoint: Path, capsys: Capture) -> None:
+    model = load(checkpoint)
+    options = ["--max-new", "30", "--temperature", "0.7", "--top-k", "9", "--top-p", "0.8", "--seed", "5"]
+    told = run_json(capsys, str(checkpoint), *options)
+    wanted = model.generate(b"\n", 30, temperature=0.7, top_k=9, top_p=0.8, seed=5)
+    assert bytes(told["tokens"]) == wanted
+    first = next(chr(byte) for byte in wanted if byte < 128)
+    stopped = run_json(capsys, str(checkpoint), *options, "--stop", "never there", "--stop", first)
+    assert bytes(stopped["tokens"]) == wanted[: wanted.index(first.encode())]
+    assert bytes(run_json(capsys, str(checkpoint), *options)["tokens"]) == wanted
+
+
+def test_generated_bytes_cannot_steer_the_terminal(checkpoint: Path, capsys: Capture) -> None:
+    assert safe("a\x1b[2J\x07\r\n\tb\x9b\u202e\ufffdß") == "a\\x1b[2J\\x07\\r\n\tb\\x9b\\u202e\ufffdß"
+    for seed in range(3):
+        assert main(["generate", str(checkpoint), "--prompt", "\x1b]0;x\x07", "--max-new", "200", "--seed", str(seed)]) == 0
+        text = capsys.readouterr().out
+        assert text.startswith("\\x1b]0;x\\x07")
+        assert all(c.isprintable() or c in "\n\t" for c in text)
+
+
+def test_a_prompt_that_is_no_utf8(checkpoint: Path, capsys: Capture) -> None:
+    told = run_json(capsys, str(checkpoint), "--prompt", "a\udcff", "--max-new", "3", "--temperature", "0")
+    assert bytes(told["tokens"]) == load(checkpoint).generate(b"a\xff", 3, temperature=0)
+    assert told["prompt"] == "a\ufffd"
+
+
+def test_the_folder_of_a_run_stands_for_its_best_checkpoint(checkpoint: Path, tmp_path: Path, capsys: Capture) -> None:
+    run = tmp_path / "run"
+    load(checkpoint).save_pretrained(run / "checkpoints" / "step-000001")
+    LUTTransformer(context=8, width=8, n_layers=1, seed=3).save_pretrained(run / "checkpoints" / "step-000002")
+    (run / "config.toml").write_text("")
+    for name, step in (("last", 2), ("best", 1)):
+        (run / "checkpoints" / name).symlink_to(f"step-00000{step}")
+    told = run_json(capsys, str(run), "--max-new", "9", "--temperature", "0")
+    assert bytes(told["tokens"]) == load(checkpoint).generate(b"\n", 9, temperature=0)
+    (run / "checkpoints" / "best").unlink()
+    assert load(run).config.context == 8
+
+
+def test_what_is_wrong_is_one_sentence(checkpoint: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert "nowhere is not there, expected the folder of a saved model" in error(capsys, str(tmp_path / "nowhere"))
+    assert "it holds no config.toml" in error(capsys, str(tmp_path))
+    (tmp_path / "file").write_text("x")
+    assert "is a file, expected the folder" in error(capsys, str(tmp_path / "file"))
+    LUTClassifier(input_shape=(4,)).save_pretrained(tmp_path / "classifier")
+    assert "holds a LUTClassifier, expected a LUTTransformer" in error(capsys, str(tmp_path / "classifier"))
+    load(checkpoint).save_pretrained(tmp_path / "[red]torn")
+    tensors = tmp_path / "[red]torn" / "model.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-1])
+    assert "[red]torn/model.safetensors has" in error(capsys, str(tmp_path / "[red]torn"))
+    assert "prompt 0 is empty" in error(capsys, str(checkpoint), "--prompt", "")
+    assert "temperature is -1.0" in error(capsys, str(checkpoint), "--temperature", "-1")
+    assert "top_p is 3.0" in error(capsys, str(checkpoint), "--top-p", "3")
+    assert "max_new_tokens is -1" in error(capsys, str(checkpoint), "--max-new", "-1")
+    assert "seed is -1" in error(capsys, str(checkpoint), "--seed", "-1")
+    error(capsys, str(checkpoint), "--max-new", "many", code=2)
+    assert main(["generate", str(tmp_path), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "data"
