@@ -37,8 +37,14 @@ INPUT_NAMES = {
     "pe_min_delta": "positional_min_deltas",
     "pe_min_delta_index": "positional_min_delta_indices",
     "stat": "firing_statistics",
+    "alternatives": "alternative_indices",
+    "a": "coefficients",
+    "b": "alternative_coefficients",
+    "da": "coefficient_gradients",
+    "db": "alternative_coefficient_gradients",
 }
 _DETECTED = ("lookup_indices", "min_anchor_deltas", "min_anchor_delta_indices")
+_GAINS = ("coefficient_gradients", "alternative_coefficient_gradients")
 OUTPUT_NAMES = {
     "check_detectors": _DETECTED,
     "check_detectors_eval": ("lookup_indices",),
@@ -62,14 +68,33 @@ OUTPUT_NAMES = {
     "gather_weight_gradients_seq_fc": ("weight_gradients",),
     "gather_weight_gradients_seq_sparse": ("weight_gradients",),
     "gather_weight_gradients_cells_fc": ("weight_gradients",),
+    "detect_and_read_eval_fc": ("output",),
+    "detect_and_read_eval_sparse": ("output",),
+    "read_detectors": ("lookup_indices", "alternative_indices", "coefficients", "alternative_coefficients"),
+    "row_gains_fc": _GAINS,
+    "row_gains_sparse": _GAINS,
+    "propagate_through_reads": ("input_gradients", "scalar_gradients"),
+    "gather_weighted_gradients_fc": ("weight_gradients",),
+    "gather_weighted_gradients_sparse": ("weight_gradients",),
+    "gather_weighted_rows_fc": ("weight_slots", "weight_gradients"),
+    "gather_weighted_rows_sparse": ("weight_slots", "weight_gradients"),
 }
+
+TWO_ROWS = ("blend", "confidence2")  # the reads that add a second row
 
 # The fused entry points that a backend runs as one kernel. The others, and all of the general layout, are compositions: a
 # recording shows their pieces.
 FUSED = {
     "reference": (),
     "cpu": ("detect_and_fill_eval_fc", "detect_and_fill_eval_sparse"),
-    "triton": ("detect_and_fill_eval_fc", "detect_and_fill_eval_sparse", "detect_and_fill_fc", "detect_and_fill_sparse"),
+    "triton": (
+        "detect_and_fill_eval_fc",
+        "detect_and_fill_eval_sparse",
+        "detect_and_fill_fc",
+        "detect_and_fill_sparse",
+        "detect_and_read_eval_fc",
+        "detect_and_read_eval_sparse",
+    ),
 }
 
 # The backend that `use_backend` chose, "" for the default. A module's variable and not a ContextVar: torch.compile can guard
@@ -129,11 +154,12 @@ def _default_kernels(device: str) -> SimpleNamespace:
 def _kernels(name: str) -> SimpleNamespace:
     if name in NEEDS:
         require(NEEDS[name], f"the {name} backend of lutetia.lut")
-    module, sequences = import_module(f"lutetia.lut.{name}"), import_module(f"lutetia.lut.{name}_seq")
+    modules = [import_module(f"lutetia.lut.{name}{suffix}") for suffix in ("", "_seq", "_reads")]
+    module, sequences, _ = modules
     space = SimpleNamespace(name=name)
     for kernel in _kernel_names():
-        source = module if hasattr(module, kernel) else sequences
-        if hasattr(source, kernel):
+        source = next((each for each in modules if hasattr(each, kernel)), None)
+        if source is not None:
             setattr(space, kernel, _reported(name, kernel, getattr(source, kernel)))
     if name == "reference":
         space.fill_outputs_cells_fc = _unless_recording(sequences.fill_outputs_cells_fc, _cells_in_pieces(space))
@@ -147,8 +173,8 @@ def _kernels(name: str) -> SimpleNamespace:
 
 def _kernel_names() -> list[str]:
     """The names that every backend shares: what the reference, which defines the kernels, makes public."""
-    modules = (import_module("lutetia.lut.reference"), import_module("lutetia.lut.reference_seq"))
-    return list(dict.fromkeys([*modules[0].__all__, *modules[1].__all__, *OUTPUT_NAMES]))
+    modules = [import_module(f"lutetia.lut.reference{suffix}") for suffix in ("", "_seq", "_reads")]
+    return list(dict.fromkeys([name for module in modules for name in module.__all__] + list(OUTPUT_NAMES)))
 
 
 def _algorithm(name: str) -> dict[str, str]:
@@ -206,7 +232,20 @@ def _compositions(space: SimpleNamespace) -> dict[str, Callable[..., Any]]:
         found = space.check_detectors(x, anchors)
         return space.fill_outputs_sparse(weight, found[0], synapses, **options), *found
 
+    def read_fc(x: torch.Tensor, weight: torch.Tensor, *rest: Any, read: str, **options: Any) -> torch.Tensor:
+        found = space.read_detectors(x, *rest, read=read, exact=options.get("sums") == "fixed")
+        return space.fill_outputs_weighted_fc(weight, *found, two=read in TWO_ROWS, **options)
+
+    def read_sparse(
+        x: torch.Tensor, weight: torch.Tensor, *rest: Any, read: str, synapses: Any = None, **options: Any
+    ) -> torch.Tensor:
+        *rest, synapses = rest if synapses is None else (*rest, synapses)  # type: ignore[assignment]
+        found = space.read_detectors(x, *rest, read=read, exact=options.get("sums") == "fixed")
+        return space.fill_outputs_weighted_sparse(weight, *found, synapses, two=read in TWO_ROWS, **options)
+
     return {
+        "detect_and_read_eval_fc": read_fc,
+        "detect_and_read_eval_sparse": read_sparse,
         "detect_and_fill_eval_fc": eval_fc,
         "detect_and_fill_eval_sparse": eval_sparse,
         "detect_and_fill_fc": train_fc,
@@ -250,8 +289,9 @@ def _unless_general(kernel: Callable[..., Any], compose: Callable[..., Any]) -> 
     """The kernel, or while something records the general layout the composition whose pieces are steps."""
 
     @wraps(kernel)
-    def call(x: torch.Tensor, weight: torch.Tensor, anchors: torch.Tensor, synapses: Any, **options: Any) -> Any:
+    def call(*args: Any, **options: Any) -> Any:
+        synapses = options["synapses"] if "synapses" in options else args[-1]
         split = synapses.layout == "general" and flow.recording()
-        return (compose if split else kernel)(x, weight, anchors, synapses, **options)
+        return (compose if split else kernel)(*args, **options)
 
     return call

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import check_choice, check_tensor, fail
-from lutetia.lut import backend, policies
+from lutetia.lut import backend, policies, reads
 from lutetia.lut.anchors import MAX_ANCHORS
 from lutetia.lut.policies import Rate
 from lutetia.lut.sums import check_sums
@@ -33,6 +33,10 @@ def lut(
     sums: str = "float",
     int_rescaler: float = 1.0,
     external_lr: Rate | None = None,
+    read: str = "hard",
+    log_beta: Tensor | None = None,
+    log_gamma: Tensor | None = None,
+    log_tau: Tensor | None = None,
 ) -> Tensor:
     """y = Σ_t W[t, index_t]: x [..., n_inputs] -> y [..., n_outputs].
 
@@ -51,6 +55,10 @@ def lut(
       gradients (torch.no_grad, torch.autograd.grad for x alone) there is none; a second pass over a retained graph is refused
       by autograd where it would need the weights that have changed. Processes do not exchange these steps.
 
+    `read` ("hard", "blend", "confidence", "confidence2") says with which weights a detector adds the row it chose and that row's
+    nearest neighbour. The two with confidence take the logarithms of their learned scalars, tensors []: log_beta and log_gamma,
+    and log_tau for "confidence2"; without them these are where learning starts, log 2, 0 and log 0.5.
+
     torch.compile takes "dense" into its graph and breaks the graph around the other two; torch.export treats all as "dense".
     With `sums="fixed"` every addend is rounded to a multiple of 1 / ((2**20 - 1) · int_rescaler) and the result is the same bit
     for bit on every backend. NaN in x is greater than nothing and passes unseen, unless `lutetia.debug` is on.
@@ -58,7 +66,8 @@ def lut(
     check_choice("gradient", gradient, GRADIENTS)
     check_sums(sums, int_rescaler)
     wiring = None if synapses is None else Wiring.of(synapses)
-    return run(x, weight, anchors, wiring, meta, gradient, sums, int_rescaler, external_lr)
+    how = reads.read_of(read, (log_beta, log_gamma, log_tau), x)
+    return run(x, weight, anchors, wiring, meta, gradient, sums, int_rescaler, external_lr, how)
 
 
 class Wiring(NamedTuple):
@@ -93,14 +102,17 @@ def run(
     sums: str,
     int_rescaler: float,
     external_lr: Rate | None,
+    read: reads.Read | None = None,
 ) -> Tensor:
-    """`lut` after the checks that a layer makes once: x [..., n_inputs] -> y [..., n_outputs]."""
+    """`lut` after the checks that a layer makes once: x [..., n_inputs] -> y [..., n_outputs]; no `read` is the hard one."""
     _check_tensors(x, weight, anchors, wiring)
     rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     synapses = () if wiring is None else (*wiring.tensors, wiring.header)
     options = (sums, int_rescaler, backend.chosen)
     learns = weight.requires_grad and torch.is_grad_enabled()
-    if not learns and not (x.requires_grad and torch.is_grad_enabled()):
+    if read is not None:
+        y = reads.weigh(rows, weight, anchors, synapses, meta, gradient, options, external_lr, read)
+    elif not learns and not (x.requires_grad and torch.is_grad_enabled()):
         y = _lut_eval(rows, weight, anchors, synapses, options)
     elif gradient == "dense" or not learns or torch.compiler.is_exporting():
         y = _lut_dense(rows, weight, anchors, synapses, meta, options)

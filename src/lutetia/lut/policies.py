@@ -53,6 +53,21 @@ class Call(NamedTuple):
         run = torch.ops.lutetia.lut_input_gradients_sparse if self.synapses else torch.ops.lutetia.lut_input_gradients
         return run(*tensors, ctx.n_inputs, ctx.x_dtype, *self.synapses, *self.options)
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for calls whose steps may be taken as one."""
+        return id(self.synapses[0]) if self.synapses else None, self.meta, self.options
+
+    def take(self, weight: Tensor, rate: float, grad: Tensor, indices: Tensor) -> None:
+        """weight -= rate · lr_scale · gradient, in place: grad [B, O], indices [B, N_t]."""
+        sums, int_rescaler, backend = self.options
+        kernels = kernels_for(backend, weight)
+        options = {"external_lr": rate, "weight": weight, "sums": sums, "int_rescaler": int_rescaler}
+        if self.synapses:
+            kernels.gather_weight_gradients_sparse(grad, indices, synapses_of(*self.synapses), **options)
+        else:
+            kernels.gather_weight_gradients_fc(grad, indices, weight.shape[1], meta=self.meta, **options)
+
 
 # ---- sparse ----------------------------------------------------------------------------------------------------------
 
@@ -88,13 +103,17 @@ def _sparse_gradient(ctx: Any, grad: Tensor) -> Tensor:
     sums, int_rescaler, backend = call.options
     kernels, options = kernels_for(backend, grad), {"sums": sums, "int_rescaler": int_rescaler}
     if call.synapses:
-        places, values = kernels.gather_weight_rows_sparse(grad.contiguous(), indices, synapses_of(*call.synapses), **options)
-        at = places[None]
+        found = kernels.gather_weight_rows_sparse(grad.contiguous(), indices, synapses_of(*call.synapses), **options)
     else:
-        n_rows = ctx.size[1]
-        slots, values = kernels.gather_weight_rows_fc(grad.contiguous(), indices, n_rows, meta=call.meta, **options)
-        at = torch.stack([slots // n_rows, slots % n_rows])
-    gradient = torch.sparse_coo_tensor(at, values.to(ctx.dtype), ctx.size, is_coalesced=True, check_invariants=False)
+        found = kernels.gather_weight_rows_fc(grad.contiguous(), indices, ctx.size[1], meta=call.meta, **options)
+    slots, values = found
+    return sparse_gradient(slots, values, ctx.size, ctx.dtype)
+
+
+def sparse_gradient(slots: Tensor, values: Tensor, size: torch.Size, dtype: torch.dtype) -> Tensor:
+    """A COO tensor like a weight [N_t, R, O] out of slots t · R + row [n] and values [n, O], or [n_weights] out of twice [n]."""
+    at = slots[None] if len(size) == 1 else torch.stack([slots // size[1], slots % size[1]])
+    gradient = torch.sparse_coo_tensor(at, values.to(dtype), size, is_coalesced=True, check_invariants=False)
     # Autograd takes over a sparse gradient that nobody else holds, and forgets that it is coalesced: an optimiser would sort it
     # again. One that is held until the pass ends is copied instead, which is cheaper.
     held = [gradient]
@@ -112,16 +131,21 @@ def lut_with_step_in_place(x: Tensor, weight: Tensor, anchors: Tensor, call: Cal
     The steps of one backward pass are taken when all of it is done, those of one weight as one: every gradient that flows
     on comes from the weights as they were, wherever else in the graph the weight is used.
     """
+    step = Step(weight, call, check_step(weight, external_lr))
+    # The token is how autograd asks for the weight's gradient: it asks in backward(), not in torch.autograd.grad(y, x).
+    token = Token.apply(weight, step)
+    return _InPlace.apply(x, token, weight.detach(), anchors, step)
+
+
+def check_step(weight: Tensor, external_lr: Rate | None) -> Rate:
+    """A rate for steps of this weight in place, when both will do."""
     if external_lr is None:
         raise ArgumentError("external_lr is None, expected a number or a function that returns one, for gradient='in_place'")
     if not weight.is_leaf or not weight.is_contiguous():
         fail("weight", weight, "a contiguous leaf tensor, for gradient='in_place' changes it")
     if not callable(external_lr):
         check_rate(external_lr)
-    step = _Step(weight, call, external_lr)
-    # The token is how autograd asks for the weight's gradient: it asks in backward(), not in torch.autograd.grad(y, x).
-    token = _Token.apply(weight, step)
-    return _InPlace.apply(x, token, weight.detach(), anchors, step)
+    return external_lr
 
 
 def check_rate(value: Any) -> float:
@@ -135,24 +159,23 @@ def check_rate(value: Any) -> float:
     return rate
 
 
-class _Step:
+class Step:
     """One use of a weight, and what its backward pass brings."""
 
-    def __init__(self, weight: Tensor, call: Call, external_lr: Rate) -> None:
+    def __init__(self, weight: Tensor, call: Any, external_lr: Rate) -> None:
         self.weight, self.call, self.external_lr = weight, call, external_lr
-        self.found: tuple[Tensor, Tensor] | None = None  # grad [B, O], indices [B, N_t]
+        self.found: tuple[Tensor, ...] | None = None  # what call.take wants: grad [B, O], indices [B, N_t]
 
     def key(self) -> tuple[Any, ...]:
         """Equal for steps that may be taken as one."""
-        start = self.call.synapses[0] if self.call.synapses else None
-        return id(self.weight), id(start), self.call.meta, self.call.options, self.external_lr
+        return id(self.weight), type(self.call), self.call.key, self.external_lr
 
 
-class _Token(torch.autograd.Function):
+class Token(torch.autograd.Function):
     """A number that stands for the weight in the graph; its gradient says that the weight's is wanted."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, step: _Step) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, step: Step) -> Tensor:
         ctx.step = step
         return weight.new_zeros(())
 
@@ -164,7 +187,7 @@ class _Token(torch.autograd.Function):
 
 class _InPlace(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, token: Tensor, weight: Tensor, anchors: Tensor, step: _Step) -> Tensor:
+    def forward(ctx: Any, x: Tensor, token: Tensor, weight: Tensor, anchors: Tensor, step: Step) -> Tensor:
         y, *found = step.call.forward(x, weight, anchors)
         step.call.remember(ctx, x, weight, anchors, found)
         ctx.step, ctx.token_dtype = step, token.dtype
@@ -182,21 +205,20 @@ class _Pass:
     """The steps of one backward pass, taken when it ends. Owned by the pass: one that fails takes none of them."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[_Step, tuple[Tensor, Tensor]]] = []
+        self.steps: list[tuple[Step, tuple[Tensor, ...]]] = []
 
-    def add(self, step: _Step) -> None:
+    def add(self, step: Step) -> None:
         assert step.found is not None
         self.steps.append((step, step.found))
         step.found = None
 
     def finish(self) -> None:
-        by_key: dict[tuple[Any, ...], list[tuple[_Step, tuple[Tensor, Tensor]]]] = {}
+        by_key: dict[tuple[Any, ...], list[tuple[Step, tuple[Tensor, ...]]]] = {}
         for step, found in self.steps:
             by_key.setdefault(step.key(), []).append((step, found))
         self.steps = []
         for uses in by_key.values():
-            grads, indices = zip(*(found for _, found in uses), strict=True)
-            _take(uses[0][0], _joined(grads), _joined(indices))
+            _take(uses[0][0], *map(_joined, zip(*(found for _, found in uses), strict=True)))
 
 
 _passes: weakref.WeakValueDictionary[int, _Pass] = weakref.WeakValueDictionary()
@@ -220,15 +242,8 @@ def _joined(tensors: tuple[Tensor, ...]) -> Tensor:
 
 
 @torch.no_grad()
-def _take(step: _Step, grad: Tensor, indices: Tensor) -> None:
-    """One step of one weight: grad [B, O], indices [B, N_t]."""
-    weight, call = step.weight, step.call
+def _take(step: Step, *found: Tensor) -> None:
+    """One step of one weight, with what `call.take` wants."""
     rate = check_rate(step.external_lr() if callable(step.external_lr) else step.external_lr)
-    sums, int_rescaler, backend = call.options
-    kernels = kernels_for(backend, weight)
-    options = {"external_lr": rate, "weight": weight.detach(), "sums": sums, "int_rescaler": int_rescaler}
-    if call.synapses:
-        kernels.gather_weight_gradients_sparse(grad, indices, synapses_of(*call.synapses), **options)
-    else:
-        kernels.gather_weight_gradients_fc(grad, indices, weight.shape[1], meta=call.meta, **options)
-    torch.autograd.graph.increment_version(weight)  # compiled kernels write behind torch's back
+    step.call.take(step.weight.detach(), rate, *found)
+    torch.autograd.graph.increment_version(step.weight)  # compiled kernels write behind torch's back

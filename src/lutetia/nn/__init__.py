@@ -1,7 +1,19 @@
 """Thin modules over the parts."""
 
-from lutetia.nn.lut import LUT, clamp_after_step
+from lutetia.nn.decode_attention import DecodeAttention
+from lutetia.nn.lut import LUT, clamp_after_step, table_parameters
 from lutetia.nn.lut_attention import LUTAttention
 from lutetia.nn.lut_projection import LUTProjection2d
+from lutetia.nn.projected_lut import ProjectedLUT
+from lutetia.nn.regularise import cell_total_variation
 
-__all__ = ["LUT", "LUTAttention", "LUTProjection2d", "clamp_after_step"]
+__all__ = [
+    "LUT",
+    "DecodeAttention",
+    "LUTAttention",
+    "LUTProjection2d",
+    "ProjectedLUT",
+    "cell_total_variation",
+    "clamp_after_step",
+    "table_parameters",
+]

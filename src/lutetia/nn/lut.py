@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
+from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
 from lutetia.lut.anchors import INTEGER_DTYPES, MAX_ANCHORS, check_anchors, check_int, random_anchors
 from lutetia.lut.functional import DEFAULT_META, FLOATS, GRADIENTS, Wiring, run
 from lutetia.lut.ops import synapses_of
 from lutetia.lut.policies import Rate
+from lutetia.lut.reads import READS, SCALAR_NAMES, SCALARS, Read
 from lutetia.lut.sums import check_sums
 from lutetia.lut.synapses import SynapseMeta, Synapses
 
@@ -34,12 +35,21 @@ class LUT(nn.Module):
     `gradient` ("dense", "sparse", "in_place"), `sums` and `int_rescaler` are those of `lutetia.lut.lut`; "in_place" steps by
     `external_lr`, a number or a function asked at each backward pass.
 
+    `read` says with which weights a detector adds the row it chose and that row's nearest neighbour: "hard" (the row as it is),
+    "blend", "confidence", "confidence2". The last two learn scalars of the layer, Parameters [] that hold logarithms: `log_beta`
+    and `log_gamma`, and `log_tau` for the last. In training each detector's contribution to each row of the batch is left out
+    with probability `table_dropout`, and the others are scaled by 1 / (1 - table_dropout).
+
     An optimiser knows nothing of the bounds in a meta: call `clamp_weights_()` after its step, or `clamp_after_step` once.
     Anchors and synapses never change in training, so DistributedDataParallel need not broadcast them at each step
     (`broadcast_buffers=False`); with gradient="sparse" it needs the gloo backend, and "in_place" does not reach other processes.
     """
 
     anchors: Tensor
+    log_beta: nn.Parameter | None
+    log_gamma: nn.Parameter | None
+    log_tau: nn.Parameter | None
+    table_names = ("weight",)  # the parameters that are tables: see table_parameters
 
     def __init__(
         self,
@@ -57,11 +67,15 @@ class LUT(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         anchors: Tensor | None = None,
+        read: str = "hard",
+        table_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         _check_sizes(n_inputs, n_outputs, n_detectors, n_anchors)
         check_choice("gradient", gradient, GRADIENTS)
         check_sums(sums, int_rescaler)
+        check_choice("read", read, READS)
+        check_dropout(table_dropout)
         dtype = dtype or torch.get_default_dtype()
         check_choice("dtype", dtype, FLOATS)
         if not isinstance(meta, SynapseMeta):
@@ -70,6 +84,7 @@ class LUT(nn.Module):
         self.meta, self.gradient, self.seed = meta, gradient, seed
         self.sums, self.int_rescaler = sums, int_rescaler
         self.external_lr: Rate | None = None
+        self.read, self.table_dropout = read, table_dropout
 
         if anchors is None:
             anchors = random_anchors(n_inputs, n_detectors, n_anchors, seed)
@@ -77,6 +92,10 @@ class LUT(nn.Module):
         self._hold_synapses(synapses, meta, device)
         shape = (n_detectors, self.n_rows, n_outputs) if synapses is None else (synapses.n_weights,)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        for name in SCALAR_NAMES:
+            learned = name in SCALARS[read]  # never in halves, where small steps would be lost
+            work = torch.float64 if dtype == torch.float64 else torch.float32
+            self.register_parameter(name, nn.Parameter(torch.empty((), device=device, dtype=work)) if learned else None)
         self.reset_parameters()
         if gradient == "sparse" and type(self) is LUT:
             self.__class__ = _SparseLUT
@@ -115,6 +134,8 @@ class LUT(nn.Module):
     def reset_parameters(self) -> None:
         """Draw the weights anew, from `seed` when there is one; anchors and synapses stay."""
         self.weight.copy_(self._initial_weights())
+        for name, value in SCALARS[self.read].items():
+            getattr(self, name).fill_(value)
 
     def _initial_weights(self) -> Tensor:
         """Fresh weights, like `weight`: initial_weight ± initial_noise, within the bounds of the meta."""
@@ -132,7 +153,11 @@ class LUT(nn.Module):
         if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["...", self.n_inputs])
         options = (self.meta, self.gradient, self.sums, self.int_rescaler, self.external_lr)
-        return run(x, self.weight, self.anchors, self._wiring(), *options)
+        if self.read == "hard" and not (self.training and self.table_dropout):
+            return run(x, self.weight, self.anchors, self._wiring(), *options)
+        dropout = self.table_dropout if self.training else 0.0
+        read = Read(self.read, self.log_beta, self.log_gamma, self.log_tau, dropout)
+        return run(x, self.weight, self.anchors, self._wiring(), *options, read)
 
     @torch.no_grad()
     def clamp_weights_(self) -> None:
@@ -151,6 +176,10 @@ class LUT(nn.Module):
             parts.append(f"gradient={self.gradient!r}")
         if self.sums != "float":
             parts.append(f"sums={self.sums!r}, int_rescaler={self.int_rescaler:g}")
+        if self.read != "hard":
+            parts.append(f"read={self.read!r}")
+        if self.table_dropout:
+            parts.append(f"table_dropout={self.table_dropout:g}")
         return ", ".join(parts)
 
 
@@ -173,6 +202,22 @@ def clamp_after_step(optimizer: torch.optim.Optimizer, model: nn.Module) -> Remo
             layer.clamp_weights_()
 
     return optimizer.register_step_post_hook(clamp)
+
+
+def table_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters of a model that are lookup tables, each once, in order: they want another optimiser than the rest.
+
+    A module says which of its own are tables by naming them in `table_names`.
+    """
+    found = [getattr(module, name) for module in model.modules() for name in getattr(module, "table_names", ())]
+    return list({id(parameter): parameter for parameter in found}.values())
+
+
+def check_dropout(table_dropout: Any) -> None:
+    """Check a probability that leaves something."""
+    check_range("table_dropout", table_dropout, 0.0, 1.0)
+    if table_dropout == 1.0:
+        fail("table_dropout", table_dropout, "less than 1: nothing would be left")
 
 
 def _check_sizes(n_inputs: int, n_outputs: int, n_detectors: int, n_anchors: int) -> None:

@@ -49,6 +49,8 @@ class LUTProjection2d(nn.Module):
         seed: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        read: str = "hard",
+        table_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.in_shape, self.out_shape = _shape("in_shape", in_shape), _shape("out_shape", out_shape)
@@ -84,6 +86,8 @@ class LUTProjection2d(nn.Module):
             device=device,
             dtype=dtype,
             anchors=anchors,
+            read=read,
+            table_dropout=table_dropout,
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,0 +1,18 @@
+"""Decode attention: one new token, or a few, against a long cache, over N cores."""
+
+from lutetia.attention.cache import KVCache
+from lutetia.attention.choose import Choice, Machine, choose, explain_choice
+from lutetia.attention.decode import decode_attention
+from lutetia.attention.paged import PagedKVCache
+from lutetia.attention.prefill import prefill
+
+__all__ = [
+    "Choice",
+    "KVCache",
+    "Machine",
+    "PagedKVCache",
+    "choose",
+    "decode_attention",
+    "explain_choice",
+    "prefill",
+]

@@ -1,0 +1,230 @@
+"""What a call of decode attention is made of, checked once for every executor.
+
+B batch · H_q query heads · H_kv key heads · G = H_q / H_kv · s_active new tokens · d head dimension · S_max slots of a cache row.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import lutetia
+from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
+
+SHARDS = ("auto", "batch", "sequence")
+SYNCS = ("lse", "deferred", "lockstep")
+BACKENDS = ("auto", "cores", "cpu", "triton")
+POLICIES = ("cost", "neuron")
+MAX_ACTIVE = 8
+MAX_HEAD_DIM = 256
+QUERIES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+FP8 = torch.float8_e4m3fn
+CACHES = (*QUERIES, FP8)
+INTEGERS = (torch.int32, torch.int64)
+
+
+@dataclass(frozen=True)
+class Call:
+    """The tensors of one call, known to fit each other."""
+
+    q: Tensor  # [B, H_q, s_active, d]
+    k_cache: Tensor  # [B, H_kv, S_max, d], or pages [n_pages, page_len, H_kv, d]
+    v_cache: Tensor  # the same shape
+    seq_lens: Tensor  # int32 [B]: live length, the new tokens included
+    k_new: Tensor | None = None  # [B, H_kv, s_active, d], to be written into the last s_active live slots
+    v_new: Tensor | None = None
+    scale: float = 1.0
+    window: int | None = None
+    sink: Tensor | None = None  # [H_q]
+    page_table: Tensor | None = None  # int32 [B, max_pages]
+    k_scale: Tensor | None = None  # float32 [H_kv]: what the numbers of the cache are multiplied with
+    v_scale: Tensor | None = None
+
+    @property
+    def batch(self) -> int:
+        """B."""
+        return self.q.shape[0]
+
+    @property
+    def n_q_heads(self) -> int:
+        """H_q."""
+        return self.q.shape[1]
+
+    @property
+    def n_kv_heads(self) -> int:
+        """H_kv."""
+        return self.k_cache.shape[1 if self.page_table is None else 2]
+
+    @property
+    def group(self) -> int:
+        """G: how many query heads read one key head."""
+        return self.n_q_heads // self.n_kv_heads
+
+    @property
+    def s_active(self) -> int:
+        """How many new tokens ask."""
+        return self.q.shape[2]
+
+    @property
+    def head_dim(self) -> int:
+        """d."""
+        return self.q.shape[3]
+
+    @property
+    def page_len(self) -> int:
+        """Slots of one page; of the whole row where there are no pages."""
+        return self.k_cache.shape[2 if self.page_table is None else 1]
+
+    @property
+    def capacity(self) -> int:
+        """How many positions a row has room for: S_max, or those of all its pages."""
+        return self.page_len if self.page_table is None else self.page_table.shape[1] * self.page_len
+
+    @property
+    def ring(self) -> bool:
+        """Whether position p lives in slot p mod S_max: a window needs no more slots than it sees."""
+        return self.window is not None and self.page_table is None and self.window + self.s_active - 1 <= self.capacity
+
+    @property
+    def statistics_dtype(self) -> torch.dtype:
+        """The dtype of maxima, sums and lse: float32, or float64 for float64 queries."""
+        return torch.float64 if self.q.dtype == torch.float64 else torch.float32
+
+
+def check_call(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    seq_lens: Any,
+    k_new: Any = None,
+    v_new: Any = None,
+    scale: float | None = None,
+    window: int | None = None,
+    sink: Any = None,
+    page_table: Any = None,
+    k_scale: Any = None,
+    v_scale: Any = None,
+) -> Call:
+    """The arguments of `decode_attention` as a Call; shapes as there. Nothing is changed."""
+    check_tensor("q", q, ["B", "H_q", "s_active", "d"], QUERIES)
+    batch, n_q_heads, s_active, head_dim = q.shape
+    if not 1 <= s_active <= MAX_ACTIVE:
+        fail("q", q, f"1 to {MAX_ACTIVE} new tokens (s_active) in [B, H_q, s_active, d]; see prefill for more")
+    if not 1 <= head_dim <= MAX_HEAD_DIM:
+        fail("q", q, f"a head dimension from 1 to {MAX_HEAD_DIM}")
+    n_kv_heads = _check_caches(q, k_cache, v_cache, page_table)
+    if n_kv_heads < 1 or n_q_heads % n_kv_heads:
+        raise ArgumentError(f"q has {n_q_heads} heads and the cache {n_kv_heads}, expected a multiple of the cache's heads")
+    check_tensor("seq_lens", seq_lens, [batch], INTEGERS, q.device)
+    if (k_new is None) != (v_new is None):
+        fail("v_new" if v_new is None else "k_new", None, "a tensor, since the other of the two is given")
+    for name, new in (("k_new", k_new), ("v_new", v_new)):
+        if new is not None:
+            check_tensor(name, new, [batch, n_kv_heads, s_active, head_dim], QUERIES, q.device)
+    if window is not None:
+        check_int("window", window, 1)
+    if sink is not None:
+        check_tensor("sink", sink, [n_q_heads], QUERIES, q.device)
+    return Call(
+        q,
+        k_cache,
+        v_cache,
+        seq_lens if seq_lens.dtype == torch.int32 else seq_lens.to(torch.int32),
+        k_new,
+        v_new,
+        _scale(scale, head_dim),
+        window,
+        sink,
+        page_table,
+        _factor("k_scale", k_scale, n_kv_heads, q.device),
+        _factor("v_scale", v_scale, n_kv_heads, q.device),
+    )
+
+
+def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:
+    """Check a whole number; a bool is none."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        fail(name, value, "a whole number")
+    check_range(name, value, low, high)
+
+
+def check_how(cores: Any, shard: Any, sync: Any, backend: Any, policy: Any) -> None:
+    """Check the options that say how a call is to run."""
+    check_int("cores", cores, 1)
+    check_choice("shard", shard, SHARDS)
+    check_choice("sync", sync, SYNCS)
+    check_choice("backend", backend, BACKENDS)
+    check_choice("policy", policy, POLICIES)
+
+
+def check_values(call: Call) -> None:
+    """The checks that read tensors: always on the CPU, on a device only when `lutetia.debug` is on, since they wait for it."""
+    if call.seq_lens.is_cuda and (not lutetia.debug or torch.cuda.is_current_stream_capturing()):
+        return
+    lengths = call.seq_lens.tolist()
+    for row, length in enumerate(lengths):
+        if length < 0 or (length > call.capacity and not call.ring):
+            ring = "" if call.window is None else " (a window of up to capacity - s_active + 1 may run over: see ring caches)"
+            raise ArgumentError(f"seq_lens has {length} in row {row}, expected 0 to {call.capacity}{ring}")
+    if call.page_table is not None:
+        _check_pages(call, call.page_table, lengths)
+
+
+def first_seen(call: Call, length: int) -> int:
+    """The first position that any query of a row of this length sees."""
+    return 0 if call.window is None else max(0, length - call.s_active - call.window + 1)
+
+
+def _check_pages(call: Call, page_table: Tensor, lengths: list[int]) -> None:
+    n_pages = call.k_cache.shape[0]
+    for row, length in enumerate(lengths):
+        first = first_seen(call, length) // call.page_len
+        used = page_table[row, first : -(-length // call.page_len)]
+        wrong = (used < 0) | (used >= n_pages)
+        if bool(wrong.any()):
+            at = int(wrong.nonzero()[0])
+            raise ArgumentError(
+                f"page_table has {int(used[at])} in row {row}, entry {first + at}, which is live, expected 0 to {n_pages - 1}"
+            )
+
+
+def _check_caches(q: Tensor, k_cache: Any, v_cache: Any, page_table: Any) -> int:
+    """Check the caches; returns H_kv."""
+    batch, _, _, head_dim = q.shape
+    if page_table is None:
+        check_tensor("k_cache", k_cache, [batch, "H_kv", "S_max", head_dim], CACHES, q.device)
+        n_kv_heads = k_cache.shape[1]
+    else:
+        check_tensor("k_cache", k_cache, ["n_pages", "page_len", "H_kv", head_dim], CACHES, q.device)
+        check_tensor("page_table", page_table, [batch, "max_pages"], torch.int32, q.device)
+        n_kv_heads = k_cache.shape[2]
+        if k_cache.shape[1] < 1:
+            fail("k_cache", k_cache, "pages of at least one slot")
+    check_tensor("v_cache", v_cache, list(k_cache.shape), k_cache.dtype, q.device)
+    return n_kv_heads
+
+
+def _scale(scale: float | None, head_dim: int) -> float:
+    if scale is None:
+        return 1.0 / math.sqrt(head_dim)
+    check_range("scale", scale)
+    if not math.isfinite(scale):
+        fail("scale", scale, "a finite number")
+    return float(scale)
+
+
+def _factor(name: str, value: Any, n_kv_heads: int, device: torch.device) -> Tensor | None:
+    """A number, or a tensor of one or H_kv numbers, as float32 [H_kv]."""
+    if value is None:
+        return None
+    if isinstance(value, Tensor):
+        check_tensor(name, value, dtype=QUERIES, device=device)
+        if value.dim() > 1 or value.numel() not in (1, n_kv_heads):
+            fail(name, value, f"one number, or shape [{n_kv_heads}], one for each head of the cache")
+        return value.to(torch.float32).expand(n_kv_heads).contiguous()
+    check_range(name, value)
+    return torch.full((n_kv_heads,), float(value), device=device)

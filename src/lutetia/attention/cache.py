@@ -1,0 +1,138 @@
+"""The contiguous KV cache: a row of S_max slots for every sequence."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lutetia.attention.arguments import CACHES, INTEGERS, check_int
+from lutetia.attention.reference import as_bytes, to_cache
+from lutetia.errors import ArgumentError, check_tensor, fail
+
+
+class KVCache:
+    """Keys and values of the tokens seen so far.
+
+    k, v      [B, H_kv, S_max, d]
+    lengths   int32 [B], on the device of k: how many slots of each row are live; `seq_lens` of `decode_attention`
+
+    k_scale, v_scale   None, or float32 [H_kv]: an fp8 cache keeps what `append` brings divided by them; pass them to
+                       `decode_attention` too
+
+    On CUDA the lengths are also counted on the host, so that appending does not wait for the device.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        n_kv_heads: int,
+        max_length: int,
+        head_dim: int,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        sizes = {"batch": batch, "n_kv_heads": n_kv_heads, "max_length": max_length, "head_dim": head_dim}
+        for name, size in sizes.items():
+            check_int(name, size, 0 if name == "batch" else 1)
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        if dtype not in CACHES:
+            fail("dtype", dtype, "one of " + ", ".join(str(each).removeprefix("torch.") for each in CACHES))
+        self.k = torch.zeros(batch, n_kv_heads, max_length, head_dim, dtype=dtype, device=device)
+        self.v = torch.zeros_like(self.k)
+        self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
+        self.k_scale: Tensor | None = None
+        self.v_scale: Tensor | None = None
+        self._counted: tuple[Tensor, int, list[int]] | None = None
+
+    @property
+    def max_length(self) -> int:
+        """How many tokens a row has room for."""
+        return self.k.shape[2]
+
+    @torch.no_grad()
+    def append(self, k_new: Tensor, v_new: Tensor, lengths: Tensor | None = None) -> None:
+        """k_new, v_new [B, H_kv, s, d]: each row moves on by s tokens, or by the first lengths[b] of them (integers [B]).
+
+        A row that would not fit is an error, and then nothing is written.
+        """
+        new = self._check(k_new, v_new, lengths)
+        before = self._host_lengths()
+        for row, (old, more) in enumerate(zip(before, new, strict=True)):
+            if old + more > self.max_length:
+                raise ArgumentError(
+                    f"the cache is full: row {row} holds {old} tokens and {more} more would come, "
+                    f"expected no more than max_length {self.max_length} together"
+                )
+        self._write(k_new, v_new, lengths, fits=all(old + k_new.shape[2] <= self.max_length for old in before))
+        self.lengths += k_new.shape[2] if lengths is None else lengths.to(self.lengths)
+        after = [old + more for old, more in zip(before, new, strict=True)]
+        self._counted = (self.lengths, _version(self.lengths), after)
+
+    def _write(self, k_new: Tensor, v_new: Tensor, lengths: Tensor | None, fits: bool) -> None:
+        """The new tokens [B, H_kv, s, d] into the slots after the live ones."""
+        of = torch.arange(k_new.shape[2], device=self.k.device).expand(len(self.lengths), -1)
+        row = torch.arange(len(self.lengths), device=self.k.device)[:, None].expand_as(of)
+        if not fits:  # padding that has no slot; where it has one, it lands where nobody looks
+            assert lengths is not None
+            row, of = torch.nonzero(of < lengths.to(of)[:, None], as_tuple=True)
+        at = self.lengths[row].long() + of
+        for cache, new, factor in ((self.k, k_new, self.k_scale), (self.v, v_new, self.v_scale)):
+            as_bytes(cache)[row, :, at] = as_bytes(to_cache(new, cache.dtype, factor))[row, :, of]
+
+    def reset(self, rows: Tensor | Sequence[int] | None = None) -> None:
+        """Forget all tokens, or those of some rows: integers [n], a list of them, or a bool tensor [B]."""
+        if rows is None:
+            self.lengths.zero_()
+            return
+        index = torch.as_tensor(rows, device=self.lengths.device)
+        if index.dtype == torch.bool:
+            check_tensor("rows", index, [len(self.lengths)])
+        else:
+            index = index.long()
+            check_tensor("rows", index, ["n"])
+            outside = (index < 0) | (index >= len(self.lengths))
+            if bool(outside.any()):
+                fail("rows", index.tolist(), f"rows from 0 to {len(self.lengths) - 1}")
+        self.lengths[index] = 0
+
+    def _check(self, k_new: Any, v_new: Any, lengths: Any) -> list[int]:
+        """How many tokens are new in each row."""
+        batch, n_kv_heads, _, head_dim = self.k.shape
+        for name, tensor in (("k_new", k_new), ("v_new", v_new)):
+            check_tensor(name, tensor, [batch, n_kv_heads, "s", head_dim], CACHES, self.k.device)
+        s = k_new.shape[2]
+        check_tensor("v_new", v_new, [batch, n_kv_heads, s, head_dim])
+        if lengths is None:
+            return [s] * batch
+        check_tensor("lengths", lengths, [batch], INTEGERS)
+        new = lengths.tolist()
+        for row, count in enumerate(new):
+            if not 0 <= count <= s:
+                raise ArgumentError(f"lengths has {count} in row {row}, expected 0 to {s}")
+        return new
+
+    def _host_lengths(self) -> list[int]:
+        """The lengths, read from the device only when something else than `append` changed them."""
+        if self._counted is not None and self.lengths.is_cuda:
+            tensor, version, lengths = self._counted
+            if tensor is self.lengths and version == _version(tensor):
+                return lengths
+        return self.lengths.tolist()
+
+    def __repr__(self) -> str:
+        batch, n_kv_heads, max_length, head_dim = self.k.shape
+        dtype = str(self.k.dtype).removeprefix("torch.")
+        return f"KVCache({batch}, {n_kv_heads}, {max_length}, {head_dim}, dtype={dtype}, lengths={self.lengths.tolist()})"
+
+
+def _version(tensor: Tensor) -> int:
+    """How often the tensor was written to; tensors made in inference mode do not count, and then nothing is remembered."""
+    return next(_never) if tensor.is_inference() else tensor._version
+
+
+_never = itertools.count(-1, -1)

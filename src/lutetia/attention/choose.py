@@ -1,0 +1,269 @@
+"""How a call is shared out: over cores by batch or by sequence, over the programs of a GPU by splits.
+
+    cost = bytes of the busiest core / bandwidth + messages · latency + bytes sent / link + combining
+
+`policy="neuron"` is the rule of the kernel that this design began with: two cores, and no lengths known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from lutetia.attention.arguments import POLICIES, SYNCS, Call, check_int, first_seen
+from lutetia.errors import ArgumentError, check_choice, fail
+
+FLASH_TILE = 8192  # keys of a tile, when a core holds more
+SMALL_ROWS, SMALL_KEYS = 128, 256  # of the neuron rule
+
+
+class Machine(NamedTuple):
+    """What a core can do; the defaults are those of one of two cores that share a chip."""
+
+    bandwidth: float = 400e9  # bytes a second that a core reads of its cache
+    link: float = 100e9  # bytes a second between two cores
+    latency: float = 2e-6  # seconds of an exchange, whatever its size
+    combine: float = 100e9  # bytes a second of partial results that a core adds up
+
+
+MACHINE = Machine()
+
+
+class Candidate(NamedTuple):
+    """One line of the table: a way to share out, and what it would cost."""
+
+    shard: str
+    cores: int  # that have work
+    keys: int  # of the busiest core, over its rows
+    tiles: int  # of the busiest core
+    messages: int  # exchanges of each core
+    message_bytes: int  # that each core sends
+    read: float  # seconds, as are all below
+    talk: float
+    combine: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.read + self.talk + self.combine
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, and the table it was chosen from."""
+
+    shard: str  # "none", "batch" or "sequence"
+    cores: int
+    tile: int  # keys of a tile
+    policy: str
+    why: str
+    candidates: tuple[Candidate, ...]
+
+
+_last: Choice | None = None
+
+
+def choose(
+    lengths: Sequence[int],
+    *,
+    cores: int,
+    n_q_heads: int,
+    n_kv_heads: int,
+    head_dim: int,
+    s_active: int = 1,
+    element_bytes: int = 2,
+    capacity: int | None = None,
+    shard: str = "auto",
+    sync: str = "lse",
+    policy: str = "cost",
+    out_in_sb: bool = False,
+    machine: Machine = MACHINE,
+) -> Choice:
+    """How `cores` cores share rows of these live lengths [B].
+
+    `capacity` is S_max, which the neuron rule asks for; by default the longest row. With `shard` "batch" or "sequence" only the
+    tile is left to choose. `out_in_sb`: every core is to hold the whole result.
+    """
+    global _last
+    check_int("cores", cores, 1)
+    check_choice("policy", policy, POLICIES)
+    check_choice("sync", sync, SYNCS)
+    check_choice("shard", shard, ("auto", "batch", "sequence"))
+    bad = [length for length in lengths if length < 0]
+    if bad:
+        fail("lengths", bad[0], "lengths of at least 0")
+    if capacity is None:
+        capacity = max(lengths, default=0)
+    rows = n_q_heads * s_active
+    layout = Layout(tuple(lengths), cores, rows, n_kv_heads, head_dim, element_bytes, sync, out_in_sb, capacity, machine)
+    candidates = (alone(layout), by_batch(layout), by_sequence(layout))
+    if shard != "auto":
+        chosen, why = shard, f"shard is {shard!r}"
+    elif policy == "neuron":
+        chosen, why = neuron_rule(len(lengths), rows, capacity)
+    else:
+        best = min(candidates, key=lambda each: each.seconds)  # the first of equals: less talk
+        chosen, why = best.shard, "the least seconds"
+    if cores == 1:
+        chosen, why = "none", "there is one core"
+    held = cdiv(capacity, cores) if chosen == "sequence" else capacity
+    _last = Choice(chosen, 1 if chosen == "none" else cores, tile_of(held), policy, why, candidates)
+    return _last
+
+
+def choose_for(call: Call, cores: int, shard: str, sync: str, policy: str) -> Choice:
+    """`choose` for a call, whose lengths are read."""
+    lengths = call.seq_lens.tolist()
+    return choose(
+        [length - first_seen(call, length) for length in lengths],
+        cores=cores,
+        n_q_heads=call.n_q_heads,
+        n_kv_heads=call.n_kv_heads,
+        head_dim=call.head_dim,
+        s_active=call.s_active,
+        element_bytes=call.k_cache.element_size(),
+        capacity=call.capacity,
+        shard=shard,
+        sync=sync,
+        policy=policy,
+    )
+
+
+def neuron_rule(batch: int, rows: int, capacity: int) -> tuple[str, str]:
+    """The original's choice for two cores, and why: rows is H · s_active, capacity S."""
+    if batch % 2 == 0 and (batch * rows > SMALL_ROWS or capacity < SMALL_KEYS):
+        why = f"{batch * rows} rows > {SMALL_ROWS}" if batch * rows > SMALL_ROWS else f"{capacity} keys < {SMALL_KEYS}"
+        return "batch", f"B {batch} is even and {why}"
+    if capacity >= SMALL_KEYS:
+        return "sequence", f"{capacity} keys >= {SMALL_KEYS}"
+    return "none", f"B {batch} is odd and {capacity} keys < {SMALL_KEYS}"
+
+
+def tile_of(held: int) -> int:
+    """Keys of a tile for a core that holds so many: all of them, or flash tiles."""
+    return FLASH_TILE if held > FLASH_TILE else max(held, 1)
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+# ---- what each way costs ---------------------------------------------------------------------------------------------
+
+
+class Layout(NamedTuple):
+    """What the candidates are worked out from."""
+
+    lengths: tuple[int, ...]
+    cores: int
+    rows: int  # query heads × new tokens, of one row of the batch
+    n_kv_heads: int
+    head_dim: int
+    element_bytes: int
+    sync: str
+    out_in_sb: bool
+    capacity: int
+    machine: Machine
+
+    def read(self, keys: int) -> float:
+        """Seconds to read so many keys, and their values, of all heads."""
+        return 2 * keys * self.n_kv_heads * self.head_dim * self.element_bytes / self.machine.bandwidth
+
+
+def alone(layout: Layout) -> Candidate:
+    """One core does everything."""
+    keys = sum(layout.lengths)
+    tiles = cdiv(max(layout.lengths, default=0), tile_of(layout.capacity))
+    return Candidate("none", 1, keys, tiles, 0, 0, layout.read(keys), 0.0, 0.0)
+
+
+def by_batch(layout: Layout) -> Candidate:
+    """Core c owns rows [c·B/N, (c+1)·B/N) of the batch."""
+    batch, cores = len(layout.lengths), layout.cores
+    shares = [layout.lengths[c * batch // cores : (c + 1) * batch // cores] for c in range(cores)]
+    keys = max(map(sum, shares))
+    tiles = max((cdiv(max(share, default=0), tile_of(layout.capacity)) for share in shares), default=0)
+    messages = int(layout.out_in_sb and cores > 1)
+    sent = messages * max(map(len, shares)) * layout.rows * layout.head_dim * 4
+    talk = messages * layout.machine.latency + sent * (cores - 1) / layout.machine.link
+    return Candidate("batch", sum(map(bool, shares)), keys, tiles, messages, sent, layout.read(keys), talk, 0.0)
+
+
+def by_sequence(layout: Layout) -> Candidate:
+    """Each core owns its part of the keys of every row; `sync` says how often they talk."""
+    cores = layout.cores
+    parts = [cdiv(length, cores) for length in layout.lengths]  # of the core that has most
+    keys, tile = sum(parts), tile_of(cdiv(layout.capacity, cores))
+    tiles = max((cdiv(part, tile) for part in parts), default=0)
+    messages = exchanges(layout.sync, tiles) if cores > 1 else 0
+    numbers = len(layout.lengths) * layout.rows * 4  # bytes of one number per row of queries
+    once = numbers * (layout.head_dim + 2)  # the output, and m and l along with it or each on its own
+    sent = (once if layout.sync != "lockstep" else numbers * (layout.head_dim + 2 * tiles)) if cores > 1 else 0
+    talk = messages * layout.machine.latency + sent * (cores - 1) / layout.machine.link
+    combine = cores * once / layout.machine.combine if cores > 1 else 0.0
+    busy = min(cores, max(layout.lengths, default=0))
+    return Candidate("sequence", busy, keys, tiles, messages, sent, layout.read(keys), talk, combine)
+
+
+def exchanges(sync: str, tiles: int) -> int:
+    """How often each core talks when the sequence is shared out: `tiles` of the core that has most."""
+    check_choice("sync", sync, SYNCS)
+    return {"lockstep": 2 * tiles + 1, "deferred": 3, "lse": 1}[sync]
+
+
+# ---- explained -------------------------------------------------------------------------------------------------------
+
+HEADINGS = ("", "shard", "cores", "keys", "tiles", "messages", "bytes sent", "read µs", "talk µs", "combine µs", "total µs")
+
+
+def explain_choice(choice: Choice | None = None) -> str:
+    """Print, and return, the table that a choice was made from: by default the last one made in this process."""
+    choice = _last if choice is None else choice
+    if choice is None:
+        raise ArgumentError("nothing was chosen yet, expected a choice: call decode_attention with cores > 1, or choose")
+    lines: list[tuple[str, ...]] = [HEADINGS]
+    for each in choice.candidates:
+        mark = "→" if each.shard == choice.shard else ""
+        numbers = (each.cores, each.keys, each.tiles, each.messages, each.message_bytes)
+        times = (each.read, each.talk, each.combine, each.seconds)
+        lines.append((mark, each.shard, *map(str, numbers), *(f"{1e6 * seconds:.2f}" for seconds in times)))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = [
+        "  ".join(
+            cell.ljust(width) if k < 2 else cell.rjust(width) for k, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    ]
+    head = f"{choice.shard} over {choice.cores} core{'s' * (choice.cores > 1)}, tiles of {choice.tile} keys"
+    text = "\n".join([f"{head} (policy {choice.policy}: {choice.why})", *table])
+    print(text)
+    return text
+
+
+# ---- pieces on a GPU -------------------------------------------------------------------------------------------------
+# The lengths are on the device, and so the kernel itself decides how large pieces are; here is what it weighs. Measured on an
+# H200, of which each multiprocessor reads 35 KB in a microsecond.
+
+BYTES_PER_MICROSECOND = 35_000
+SPLIT, PIECE, START = 6.0, 0.4, 2.0  # microseconds: to add up pieces at all, for each of a row, and between two of a program
+
+
+@lru_cache
+def piece_costs(key_bytes: int) -> tuple[int, int, int]:
+    """SPLIT, PIECE and START in keys that a multiprocessor reads meanwhile: key_bytes is what a key and its value take."""
+    keys = [max(1, round(microseconds * BYTES_PER_MICROSECOND / key_bytes)) for microseconds in (SPLIT, PIECE, START)]
+    return keys[0], keys[1], keys[2]
+
+
+def choose_programs(keys: int, at_once: int, least: int = 64) -> int:
+    """How many programs share all keys, those of every owner counted: as many as run at once, each with some keys at least."""
+    return max(1, min(at_once, cdiv(keys, least)))
+
+
+@lru_cache(maxsize=4096)
+def choose_splits(owners: int, keys: int, multiprocessors: int, waves: int = 4) -> int:
+    """Into how many splits the keys of each owner go, when each is cut by itself: a few programs for each multiprocessor."""
+    return max(1, min(cdiv(waves * multiprocessors, owners), keys // 128))

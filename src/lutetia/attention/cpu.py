@@ -1,0 +1,106 @@
+"""Decode attention on the CPU, compiled: the live keys shared out over the threads that torch already has.
+
+float32 and bfloat16 caches run in `numba_kernels`, compiled on first use and kept on disk; other types in plain torch.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lutetia.attention import reference
+from lutetia.attention.arguments import Call
+from lutetia.attention.threads import run
+
+COMPILED = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+LOG2_E = 1.4426950408889634
+INVARIANT_KEYS = 1024  # keys of an item when its size must not depend on the batch
+SMALLEST_SHARE = 256  # keys of an item: less is not worth adding up
+ITEMS_PER_THREAD = 4  # so that one that is late leaves little to wait for
+SMALLEST_WORK = 1 << 16  # numbers of the cache: fewer are read before a second thread has woken up
+
+
+def decode(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
+    """out [B, H_q, s_active, d] in the dtype of q, and lse [B, H_q, s_active]."""
+    if not compiles(call):
+        return reference.decode(call)
+    reference.write_new(call)
+    lengths = call.seq_lens.contiguous().numpy()
+    numbers = 2 * int(lengths.sum()) * call.n_kv_heads * call.head_dim
+    threads = 1 if numbers < SMALLEST_WORK else torch.get_num_threads()
+    cut = 0 if cores == 1 or batch_invariant else 1 if shard == "batch" else cores
+    share = INVARIANT_KEYS if batch_invariant else keys_of_item(int(lengths.sum()) * call.n_kv_heads, threads)
+    kernels = compiled()
+    items, n_partial = kernels.make_items(lengths, call.s_active, call.window or 0, call.n_kv_heads, share, cut)
+    work = Work(call, lengths, items, n_partial)
+    name = COMPILED[call.k_cache.dtype]
+    run(getattr(kernels, f"body_{name}"), getattr(kernels, f"work_{name}"), work.plan, min(threads, len(items)))
+    if n_partial:
+        kernels.combine(work.plan, items, work.partial)
+    return torch.from_numpy(work.out).to(call.q.dtype), torch.from_numpy(work.lse)
+
+
+def compiles(call: Call) -> bool:
+    """Whether the compiled loops take this call: caches of their types whose heads lie in one piece."""
+    if call.q.dtype == torch.float64 or call.k_cache.dtype not in COMPILED:
+        return False
+    return call.head_dim == 1 or call.k_cache.stride(-1) == call.v_cache.stride(-1) == 1
+
+
+def keys_of_item(keys: int, threads: int) -> int:
+    """How many keys an item has at most, of all live keys; one thread has no reason to cut."""
+    return max(keys, 1) if threads == 1 else max(SMALLEST_SHARE, -(-keys // (threads * ITEMS_PER_THREAD)))
+
+
+class Work:
+    """The arrays of one call, and the plan that holds their addresses."""
+
+    def __init__(self, call: Call, lengths: np.ndarray, items: np.ndarray, n_partial: int) -> None:
+        rows = call.group * call.s_active
+        self.out = np.empty(call.q.shape, np.float32)
+        self.lse = np.empty(call.q.shape[:-1], np.float32)
+        self.partial = np.empty((n_partial, rows * (call.head_dim + 2)), np.float32)
+        self.lengths, self.items, self.next = lengths, items, np.zeros(1, np.int64)
+        self.factors = torch.ones(2, call.n_kv_heads)
+        for row, factor in enumerate((call.k_scale, call.v_scale)):
+            if factor is not None:
+                self.factors[row] = factor
+        # [B, H_q, s_active, d] is [B, H_kv, rows, d]; the scale, and the base of the exponential, go into the queries.
+        q = call.q.float().reshape(call.batch, call.n_kv_heads, rows, call.head_dim)
+        self.q = (q * (self.factors[0] * (call.scale * LOG2_E))[:, None, None]).contiguous()
+        self.sink = None if call.sink is None else call.sink.float().contiguous()
+        self.table = None if call.page_table is None else call.page_table.contiguous()
+        self.plan = self._plan(call, rows)
+
+    def _plan(self, call: Call, rows: int) -> np.ndarray:
+        """int64 [SIZE], in the order of `numba_kernels.NAMES`."""
+        k, v = call.k_cache, call.v_cache
+        order = (0, 1, 2) if self.table is None else (0, 2, 1)  # row or page, head, slot
+        sizes = (
+            len(self.items), rows, call.s_active, call.head_dim, call.n_kv_heads,
+            call.page_len if self.table is not None or call.ring else 0, call.window or 0,
+            0 if self.table is None else self.table.shape[1],
+        )  # fmt: skip
+        strides = [cache.stride(dim) for cache in (k, v) for dim in order]
+        tensors: list[Tensor | np.ndarray | None] = [self.q, k, v, self.lengths, self.table, self.factors, self.sink]
+        arrays = [self.out, self.lse, self.items, self.partial, self.next]
+        return np.array([*sizes, *strides, *map(address, [*tensors, *arrays])], np.int64)
+
+
+def address(array: Tensor | np.ndarray | None) -> int:
+    """Where an array begins; 0 for none."""
+    if array is None:
+        return 0
+    return array.data_ptr() if isinstance(array, Tensor) else array.ctypes.data
+
+
+@cache
+def compiled() -> ModuleType:
+    """The compiled loops; numba is first imported here."""
+    from lutetia.attention import numba_kernels
+
+    return numba_kernels

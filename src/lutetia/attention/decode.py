@@ -1,0 +1,67 @@
+"""`decode_attention`: new tokens against a cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lutetia.attention import ops  # noqa: F401  (defines them)
+from lutetia.attention.run import run
+
+
+def decode_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    seq_lens: Tensor,
+    k_new: Tensor | None = None,
+    v_new: Tensor | None = None,
+    scale: float | None = None,
+    window: int | None = None,
+    sink: Tensor | None = None,
+    page_table: Tensor | None = None,
+    cores: int = 1,
+    shard: str = "auto",
+    sync: str = "lse",
+    backend: str = "auto",
+    batch_invariant: bool = False,
+    k_scale: Tensor | float | None = None,
+    v_scale: Tensor | float | None = None,
+    policy: str = "cost",
+) -> tuple[Tensor, Tensor]:
+    """Softmax attention of the newest tokens over a cache: out [B, H_q, s_active, d] in the dtype of q, lse [B, H_q, s_active].
+
+    q is [B, H_q, s_active, d], s_active 1 to 8. The caches are [B, H_kv, S_max, d], or with a `page_table`, int32 [B, max_pages],
+    pages [n_pages, page_len, H_kv, d]; H_q is a multiple of H_kv. `seq_lens` [B] counts the live positions, those of the new
+    tokens included: query a stands at seq_len - s_active + a, and sees itself and what is before it, or of that its last `window`
+    keys. k_new, v_new [B, H_kv, s_active, d] are first written into the last s_active live slots. A `sink` [H_q] is a logit that
+    joins the softmax sum, and no value. `scale` is 1/√d unless given. lse is the natural log of the softmax sum, in float32.
+
+    A row that sees nothing gives 0 and -inf. What lies past a row's length never matters, NaN included. With a window of at most
+    S_max - s_active + 1 a cache without pages is a ring: position p is in slot p mod S_max, and seq_lens may exceed S_max.
+
+    Caches of float8_e4m3fn hold numbers that `k_scale` and `v_scale`, one or [H_kv], are to be multiplied with.
+
+    `backend` "auto" is Triton on CUDA and compiled code on the CPU, or with `cores` > 1 the model of cores ("cores"), which share
+    the rows or the keys (`shard`, or by `policy` "cost" or "neuron") and talk as `sync` says. On "cpu" and "triton" a core's part
+    is a split. `batch_invariant` fixes the size of splits: the bits of a row then do not depend on the other rows.
+
+    There is no gradient. On CUDA nothing waits for the device, and the values of `seq_lens` and `page_table` are only checked
+    when `lutetia.debug` is on.
+    """
+    rest = (scale, window, sink, page_table, k_scale, v_scale, cores, shard, sync, backend, batch_invariant, policy)
+    if not torch.compiler.is_compiling():
+        learning = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in (q, k_cache, v_cache))
+        if not (learning and k_new is None):
+            return run(q, k_cache, v_cache, seq_lens, k_new, v_new, *rest)
+    factors = (_tensor(k_scale, q), _tensor(v_scale, q))
+    rest = (*rest[:4], *factors, *rest[6:])
+    if k_new is None or v_new is None:
+        return torch.ops.lutetia.decode_attention(q, k_cache, v_cache, seq_lens, *rest)
+    return torch.ops.lutetia.decode_attention_append(q, k_cache, v_cache, seq_lens, k_new, v_new, *rest)
+
+
+def _tensor(factor: Tensor | float | None, q: Tensor) -> Tensor | None:
+    """A scale as the ops take it."""
+    return factor if factor is None or isinstance(factor, Tensor) else torch.full((), float(factor), device=q.device)

@@ -1,0 +1,53 @@
+"""Decode attention as torch.library ops, so that torch.compile, torch.export and autograd know it.
+
+    decode_attention          reads the caches
+    decode_attention_append   writes k_new and v_new into the caches first
+
+Both give out [B, H_q, s_active, d] and lse [B, H_q, s_active]; a gradient through them is an error, not a silent zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from lutetia.attention.run import run
+from lutetia.errors import LutetiaError
+
+LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
+REST = (
+    "float? scale, int? window, Tensor? sink, Tensor? page_table, Tensor? k_scale, Tensor? v_scale, "
+    "int cores, str shard, str sync, str backend, bool batch_invariant, str policy"
+)
+RESULT = "(Tensor, Tensor)"
+LIBRARY.define(f"decode_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor seq_lens, {REST}) -> {RESULT}")
+LIBRARY.define(
+    "decode_attention_append(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seq_lens, Tensor k_new, Tensor v_new, "
+    f"{REST}) -> {RESULT}"
+)
+
+
+def _decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return run(q, k_cache, v_cache, seq_lens, None, None, *rest)
+
+
+def _decode_append(q: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return run(q, k_cache, v_cache, seq_lens, *rest)
+
+
+def _fake(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    statistics = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return torch.empty(q.shape, dtype=q.dtype, device=q.device), q.new_empty(q.shape[:-1], dtype=statistics)
+
+
+def _no_gradient(ctx: Any, *grads: Tensor) -> NoReturn:
+    raise LutetiaError("decode attention has no gradient: train with scaled_dot_product_attention, or call it under no_grad")
+
+
+for name, op in (("decode_attention", _decode), ("decode_attention_append", _decode_append)):
+    LIBRARY.impl(name, op, "CPU")
+    LIBRARY.impl(name, op, "CUDA")
+    torch.library.register_fake(f"lutetia::{name}", _fake, lib=LIBRARY)
+torch.library.register_autograd("lutetia::decode_attention", _no_gradient, lib=LIBRARY)

@@ -1,0 +1,109 @@
+"""Decode attention in plain torch: the definition that every executor is compared with.
+
+    S = scale · Q Kᵀ, masked to -inf      lse = log(Σ exp S + exp sink)      out = exp(S - lse) V
+
+Query a of a row of length L stands at position p = L - s_active + a and sees the keys at max(0, p - window + 1) .. p.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lutetia.attention.arguments import FP8, Call
+
+FP8_MAX = 448.0  # the largest float8_e4m3fn
+
+
+def decode(call: Call) -> tuple[Tensor, Tensor]:
+    """out [B, H_q, s_active, d] in the dtype of q, and lse [B, H_q, s_active]."""
+    write_new(call)
+    k, v = live_keys(call)
+    return attend(call, k, v, visible(call, k.shape[2]))
+
+
+# ---- the cache -------------------------------------------------------------------------------------------------------
+
+
+def write_new(call: Call) -> None:
+    """k_new and v_new into the last s_active live slots of each row; what would lie before position 0 is left out."""
+    if call.k_new is None or call.v_new is None:
+        return
+    position = call.seq_lens[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)  # [B, s_active]
+    row, a = torch.nonzero(position >= 0, as_tuple=True)
+    for cache, new, factor in ((call.k_cache, call.k_new, call.k_scale), (call.v_cache, call.v_new, call.v_scale)):
+        stored = as_bytes(to_cache(new, cache.dtype, factor))[row, :, a]  # [n, H_kv, d]
+        at, slot = slots(call, row, position[row, a])
+        if call.page_table is None:
+            as_bytes(cache)[at, :, slot] = stored
+        else:
+            as_bytes(cache)[at, slot] = stored
+
+
+def to_cache(new: Tensor, dtype: torch.dtype, factor: Tensor | None) -> Tensor:
+    """new [B, H_kv, s, d] as the cache keeps it: divided by its scale [H_kv], and for fp8 kept within its range."""
+    if factor is not None:
+        new = new.to(torch.promote_types(new.dtype, torch.float32)) / factor.to(new.device)[:, None, None]
+    return new.clamp(-FP8_MAX, FP8_MAX).to(dtype) if dtype == FP8 else new.to(dtype)
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """An fp8 tensor as its bytes, since torch neither gathers nor scatters fp8; others as they are."""
+    return tensor.view(torch.uint8) if tensor.dtype == FP8 else tensor
+
+
+def slots(call: Call, row: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+    """Where positions of rows live, both of one shape: (row, slot) in a cache [B, H_kv, S_max, d], or (page, slot) in pages."""
+    position = position.long()
+    if call.page_table is None:
+        return row, position % call.page_len
+    return call.page_table[row, position // call.page_len].long(), position % call.page_len
+
+
+def live_keys(call: Call) -> tuple[Tensor, Tensor]:
+    """Keys and values by position, [B, H_kv, S, d] in the statistics' dtype, S the longest row; zero where nobody may look."""
+    longest = max(call.seq_lens.tolist(), default=0)
+    position = torch.arange(longest, device=call.q.device).expand(call.batch, longest)
+    first = torch.zeros_like(call.seq_lens) if call.window is None else call.seq_lens - call.s_active - call.window + 1
+    live = (position >= first[:, None]) & (position < call.seq_lens[:, None])
+    row, at = torch.nonzero(live, as_tuple=True)
+    where, slot = slots(call, row, at)
+    found = []
+    for cache, factor in ((call.k_cache, call.k_scale), (call.v_cache, call.v_scale)):
+        stored = as_bytes(cache)
+        taken = stored[where, :, slot] if call.page_table is None else stored[where, slot]  # [n, H_kv, d]
+        taken = taken.view(cache.dtype).to(call.statistics_dtype)
+        if factor is not None:
+            taken = taken * factor[:, None]
+        dense = taken.new_zeros(call.batch, longest, call.n_kv_heads, call.head_dim)
+        dense[row, at] = taken
+        found.append(dense.transpose(1, 2))
+    return found[0], found[1]
+
+
+def visible(call: Call, n_keys: int) -> Tensor:
+    """Which of the positions 0 .. n_keys - 1 each query sees: bool [B, s_active, n_keys]."""
+    key = torch.arange(n_keys, device=call.q.device)
+    query = call.seq_lens[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)
+    seen = key <= query[..., None]
+    if call.window is not None:
+        seen &= key > query[..., None] - call.window
+    return seen
+
+
+# ---- the sum ---------------------------------------------------------------------------------------------------------
+
+
+def attend(call: Call, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax attention: k, v [B, H_kv, S, d], seen [B, s_active, S] -> out [B, H_q, s_active, d], lse [B, H_q, s_active]."""
+    shape = (call.batch, call.n_kv_heads, call.group, call.s_active, call.head_dim)
+    q = call.q.to(k.dtype).reshape(shape)
+    scores = call.scale * torch.einsum("bhgad,bhkd->bhgak", q, k)
+    scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
+    if call.sink is not None:  # a key of its own, whose value is zero
+        sink = call.sink.to(k.dtype).reshape(call.n_kv_heads, call.group, 1, 1).expand(*shape[:-1], 1)
+        scores, v = torch.cat([scores, sink], -1), torch.cat([v, v.new_zeros(*v.shape[:2], 1, v.shape[3])], 2)
+    lse = torch.logsumexp(scores, -1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], -torch.inf)
+    weights = torch.exp(scores - lse.masked_fill(lse == -torch.inf, 0)[..., None])
+    out = torch.einsum("bhgak,bhkd->bhgad", weights, v)
+    return out.reshape(call.q.shape).to(call.q.dtype), lse.reshape(call.q.shape[:-1])

@@ -1,0 +1,189 @@
+"""Decode attention on CUDA, in Triton: the grid, the block sizes, and the counters by which splits find out who is last.
+
+Under TRITON_INTERPRET=1 everything here runs on CPU tensors too, which is how it is tested without a GPU.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lutetia.attention.arguments import Call
+from lutetia.attention.choose import cdiv, choose_programs, choose_splits, piece_costs
+from lutetia.errors import require
+
+triton = require("triton", "the triton backend of lutetia.attention")
+from lutetia.attention import triton_kernels as source  # noqa: E402  (needs triton)
+
+INVARIANT_KEYS = 512  # keys of a split when its size must not depend on the batch
+COMBINED_AT_ONCE = 8192  # numbers of partial results that one program holds in registers
+LEAST_KEYS = 128  # of a piece: fewer are not worth adding up
+MOST_ROWS = 512  # of a batch whose lengths every program looks through for itself
+PIECES_PER_PROGRAM = 8  # at most, unless there are more owners
+COUNTERS = 1 << 20
+
+
+class Config(NamedTuple):
+    """How the kernel is compiled, and how the keys are cut."""
+
+    block_n: int  # keys of a tile
+    warps: int
+    stages: int  # tiles in flight, and one more
+    keys: int  # fewest of a piece; exactly so many when `cut` is "fixed"
+    programs: int = 0  # that share the pieces when `cut` is "balanced"
+    splits: int = 1  # of each owner otherwise
+    cut: str = "balanced"  # or "splits", or "fixed"
+
+
+def decode(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
+    """out [B, H_q, s_active, d] in the dtype of q, and lse float32 [B, H_q, s_active]; one launch."""
+    return launch(call, configure(call, cores, shard, batch_invariant))
+
+
+def configure(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> Config:
+    """The configuration of a call; with `batch_invariant` it does not depend on B, S_max or the device."""
+    rows = min(call.group * call.s_active, _most_rows(call.head_dim))
+    owners = call.batch * call.n_kv_heads * cdiv(call.group * call.s_active, rows)
+    multiprocessors = _multiprocessors(call.q.device)
+    keys = call.capacity if call.window is None else min(call.capacity, call.window + call.s_active - 1)
+    if batch_invariant:
+        return Config(*_tile(call, rows, 2), INVARIANT_KEYS, splits=cdiv(max(keys, 1), INVARIANT_KEYS), cut="fixed")
+    if cores > 1:  # what a core owns, a piece is: all of a row, or its part of the keys
+        return Config(*_tile(call, rows, 2), 1, splits=1 if shard == "batch" else cores, cut="splits")
+    if call.batch > MOST_ROWS:
+        return Config(*_tile(call, rows, 2), LEAST_KEYS, splits=choose_splits(owners, keys, multiprocessors), cut="splits")
+    # Few owners: one program a multiprocessor, with much under way and few pieces to add up. Many: two, to hide each other's gaps.
+    resident = 1 if owners <= multiprocessors else 2
+    return Config(*_tile(call, rows, resident), LEAST_KEYS, programs=choose_programs(owners * keys, multiprocessors * resident))
+
+
+def _tile(call: Call, rows: int, resident: int) -> tuple[int, int, int]:
+    """block_n, warps, stages: as measured on an H200 for a key and value of 512 bytes, other sizes in proportion."""
+    large = rows > 32 or (call.q.dtype == torch.float32 and call.head_dim > 128)  # more registers than four warps have
+    warps = 8 if large or (rows >= 16 and resident == 1) else 4  # 16 rows of many pieces are added up faster by eight
+    block_n = 65536 // (2 * next_power_of_2(call.head_dim) * call.k_cache.element_size()) // resident
+    return max(16, min(block_n, 128 // resident)), warps, 2 if large else 3
+
+
+def launch(call: Call, config: Config) -> tuple[Tensor, Tensor]:
+    """One launch of the kernel; shapes as in `decode`."""
+    q, k, v = call.q, call.k_cache, call.v_cache
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+    if not lse.numel():
+        return out, lse
+    rows = call.group * call.s_active
+    block_m = max(16, min(next_power_of_2(rows), _most_rows(call.head_dim)))
+    m_blocks, block_d = cdiv(rows, block_m), max(16, next_power_of_2(call.head_dim))
+    combine_rows = min(next_power_of_2(rows), block_m)
+    owners = call.batch * call.n_kv_heads * m_blocks
+    balanced = config.cut == "balanced"
+    most_pieces = max(owners, PIECES_PER_PROGRAM * config.programs)
+    partials = most_pieces if balanced else owners * config.splits
+    partial_acc, partial_ml = lse.new_empty(partials * block_m * call.head_dim), lse.new_empty(partials * block_m * 2)
+    k_new, v_new = (k, v) if call.k_new is None or call.v_new is None else (call.k_new, call.v_new)
+    kernel = source.decode_balanced_kernel if balanced else source.decode_kernel
+    sizes: tuple[int, ...] = (config.splits, config.keys)
+    cut: dict[str, Any] = {"FIXED": config.cut == "fixed"}
+    if balanced:
+        costs = piece_costs(2 * call.head_dim * k.element_size())
+        sizes = (call.batch, config.keys, most_pieces, min(config.programs, _multiprocessors(q.device)), *costs)
+        block_b = max(16, next_power_of_2(call.batch))
+        cut = {"BLOCK_B": block_b, "CANDIDATES": max(16, min(128, 8192 // block_b))}
+    kernel[(config.programs if balanced else owners * config.splits,)](
+        q, k, v, call.seq_lens, _or(call.page_table, call.seq_lens), k_new, v_new,
+        _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
+        out, lse, partial_acc, partial_ml, counters(owners, q.device),
+        call.scale, call.window or 0, call.capacity, call.n_kv_heads, *sizes,
+        *q.stride(), *_strides(k, call), *_strides(v, call), *k_new.stride(), *v_new.stride(),
+        0 if call.page_table is None else call.page_table.stride(0),
+        D=call.head_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
+        BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINE_ROWS=combine_rows,
+        CHUNK=max(1, min(8, COMBINED_AT_ONCE // (combine_rows * block_d))),
+        PAGE_LEN=0 if call.page_table is None else call.page_len, RING=call.ring, HAS_WINDOW=call.window is not None,
+        HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
+        HAS_K_SCALE=call.k_scale is not None, HAS_V_SCALE=call.v_scale is not None,
+        PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q),
+        num_warps=config.warps, num_stages=config.stages, **cut,
+    )  # fmt: skip
+    return out, lse
+
+
+def _or(tensor: Tensor | None, filler: Tensor) -> Tensor:
+    """The tensor, or one that the kernel will not touch."""
+    return filler if tensor is None else tensor
+
+
+def _products(q: Tensor) -> Any:
+    """The type of the products: that of q, but Triton's interpreter cannot multiply bfloat16."""
+    names = {torch.bfloat16: "bfloat16" if q.is_cuda else "float32", torch.float16: "float16", torch.float32: "float32"}
+    return getattr(triton.language, names[q.dtype])
+
+
+def _strides(cache: Tensor, call: Call) -> tuple[int, int, int, int]:
+    """(row or page, head, slot, d)."""
+    one, two, three, four = cache.stride()
+    return (one, two, three, four) if call.page_table is None else (one, three, two, four)
+
+
+def _most_rows(head_dim: int) -> int:
+    """Query rows of one tile; more are shared out over several programs, which then read the same keys."""
+    return 64 if head_dim <= 128 else 32
+
+
+# ---- counters --------------------------------------------------------------------------------------------------------
+# A launch needs a zero per owner and leaves zeros behind, so nothing has to be cleared. Launches of one stream follow each other
+# and share theirs. A captured graph may run beside anything: each launch in it has its own.
+
+
+class _Arena:
+    def __init__(self, device: torch.device) -> None:
+        self.zeros = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
+        self.used = 0
+        self.of_stream: dict[int, Tensor] = {}
+
+    def take(self, n: int) -> Tensor:
+        """n zeros that nobody else has."""
+        if self.used + n > COUNTERS:
+            return torch.zeros(n, dtype=torch.int32, device=self.zeros.device)  # in a graph: cleared in every replay
+        self.used += n
+        return self.zeros[self.used - n : self.used]
+
+
+_arenas: dict[torch.device, _Arena] = {}
+
+
+def counters(n: int, device: torch.device) -> Tensor:
+    """int32 [at least n], zero whenever no launch of this stream is under way."""
+    if device.type != "cuda":
+        return torch.zeros(n, dtype=torch.int32, device=device)
+    capturing = torch.cuda.is_current_stream_capturing()
+    arena = _arenas.get(device)
+    if arena is None:
+        if capturing:
+            return torch.zeros(n, dtype=torch.int32, device=device)
+        arena = _arenas[device] = _Arena(device)
+        torch.cuda.current_stream(device).synchronize()  # other streams will use them too
+    if capturing:
+        return arena.take(n)
+    stream = torch.cuda.current_stream(device).cuda_stream
+    found = arena.of_stream.get(stream)
+    if found is None or len(found) < n:
+        found = arena.of_stream[stream] = arena.take(next_power_of_2(max(n, 1024)))
+    return found
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two that is not less than n."""
+    return 1 << max(n - 1, 0).bit_length()

@@ -1,0 +1,112 @@
+"""`DecodeAttention`: softmax self-attention that trains on whole sequences and generates from a cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lutetia.attention import KVCache, decode_attention, prefill
+from lutetia.attention.arguments import MAX_ACTIVE, MAX_HEAD_DIM, check_int
+from lutetia.errors import ArgumentError, check_tensor, fail
+
+
+class DecodeAttention(nn.Module):
+    """Causal attention of n_heads query heads over n_kv_heads key heads: x [B, S, n_inputs] -> y [B, S, n_inputs].
+
+    Without a cache it is an ordinary layer, with gradients. With one, x holds the tokens that follow those in it, and y is
+    theirs: up to eight tokens a step run through `lutetia.attention.decode_attention`, longer pieces through `prefill`.
+
+        q, k, v, out   Linear layers: n_inputs to n_heads · head_dim, twice to n_kv_heads · head_dim, and back
+        sink           Parameter [n_heads] with `sink=True`: a logit of each head that joins its softmax sum; zero at first
+
+    `window` limits how far a token looks back, itself included. `backend` is that of `decode_attention`.
+    """
+
+    def __init__(
+        self,
+        n_inputs: int,
+        n_heads: int,
+        n_kv_heads: int | None = None,
+        *,
+        head_dim: int | None = None,
+        window: int | None = None,
+        sink: bool = False,
+        bias: bool = False,
+        backend: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_int("n_inputs", n_inputs, 1)
+        check_int("n_heads", n_heads, 1)
+        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        check_int("n_kv_heads", n_kv_heads, 1)
+        if n_heads % n_kv_heads:
+            raise ArgumentError(f"n_heads is {n_heads} and n_kv_heads {n_kv_heads}, expected a multiple of n_kv_heads")
+        if head_dim is None:
+            if n_inputs % n_heads:
+                fail("n_inputs", n_inputs, f"a multiple of n_heads {n_heads}, or a head_dim")
+            head_dim = n_inputs // n_heads
+        check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
+        if window is not None:
+            check_int("window", window, 1)
+        self.n_inputs, self.n_heads, self.n_kv_heads, self.head_dim = n_inputs, n_heads, n_kv_heads, head_dim
+        self.window, self.backend = window, backend
+        options: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        self.q = nn.Linear(n_inputs, n_heads * head_dim, **options)
+        self.k = nn.Linear(n_inputs, n_kv_heads * head_dim, **options)
+        self.v = nn.Linear(n_inputs, n_kv_heads * head_dim, **options)
+        self.out = nn.Linear(n_heads * head_dim, n_inputs, **options)
+        self.sink = nn.Parameter(torch.zeros(n_heads, device=device, dtype=dtype)) if sink else None
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
+        """x [B, S, n_inputs] -> y [B, S, n_inputs]; what is past `lengths`, integers [B], does not count, and finds nothing.
+
+        With a `cache` S and `lengths` count the new tokens only. A step that does not fit is an error and leaves the cache as
+        it was.
+        """
+        check_tensor("x", x, ["B", "S", self.n_inputs])
+        q, k, v = self._heads(self.q(x)), self._heads(self.k(x)), self._heads(self.v(x))
+        found = self._whole(q, k, v, lengths) if cache is None else self._step(q, k, v, lengths, cache)
+        return self.out(found.transpose(1, 2).flatten(2))
+
+    def new_cache(self, batch: int, max_length: int, dtype: torch.dtype | None = None) -> KVCache:
+        """An empty cache for `batch` sequences of up to `max_length` tokens, in the dtype of the layer unless given."""
+        weight = self.k.weight
+        return KVCache(batch, self.n_kv_heads, max_length, self.head_dim, dtype=dtype or weight.dtype, device=weight.device)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[B, S, heads · d] -> [B, heads, S, d]."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _whole(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None) -> Tensor:
+        return prefill(q, k, v, lengths=lengths, window=self.window, sink=self.sink)
+
+    @torch.no_grad()
+    def _step(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, cache: KVCache) -> Tensor:
+        """q [B, n_heads, s, d] after what is in the cache, which k and v [B, n_kv_heads, s, d] join."""
+        if not isinstance(cache, KVCache):
+            fail("cache", cache, "a KVCache, made with new_cache")
+        start = cache.lengths.clone()
+        cache.append(k, v, lengths)
+        if lengths is None and 1 <= q.shape[2] <= MAX_ACTIVE:
+            options: dict[str, Any] = {"k_scale": cache.k_scale, "v_scale": cache.v_scale, "backend": self.backend}
+            return decode_attention(q, cache.k, cache.v, seq_lens=cache.lengths, window=self.window, sink=self.sink, **options)[0]
+        keys, values = _as_queries(cache.k, cache.k_scale, q), _as_queries(cache.v, cache.v_scale, q)
+        return prefill(q, keys, values, lengths=lengths, start=start, window=self.window, sink=self.sink)
+
+    def extra_repr(self) -> str:
+        """The sizes, and what differs from the defaults."""
+        parts = [f"n_inputs={self.n_inputs}, n_heads={self.n_heads}, n_kv_heads={self.n_kv_heads}, head_dim={self.head_dim}"]
+        if self.window is not None:
+            parts.append(f"window={self.window}")
+        if self.sink is not None:
+            parts.append("sink=True")
+        return ", ".join(parts)
+
+
+def _as_queries(cache: Tensor, scale: Tensor | None, q: Tensor) -> Tensor:
+    """k or v of a cache [B, H_kv, S_max, d] in the dtype of q."""
+    return cache.to(q.dtype) if scale is None else (cache.float() * scale[:, None, None]).to(q.dtype)
