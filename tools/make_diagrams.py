@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 
 from lutetia import flow
-from lutetia.lut import Synapses, growth, lut, random_anchors, use_backend
+from lutetia.lut import Synapses, growth, lut, lut_attention, random_anchors, use_backend
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "lut-how.md"
 DIAGRAM = re.compile(r"(<!-- diagram: (?P<name>[\w-]+) -->\n).*?(<!-- /diagram -->)", re.DOTALL)
 
 # All different, and none of them 2 (a pair of anchors), so that each size in a picture has one name.
 SIZES = {"B": 6, "I": 11, "O": 7, "N_t": 5, "N_c": 3, "R": 2**3}
+SEQUENCE = SIZES | {"S": 13, "S-1": 12, "N_pe": 4, "C": 2**7, "R": 2**10}
 
 
 def main() -> int:
@@ -57,6 +58,12 @@ def diagrams() -> dict[str, str]:
         drawn[f"backward-{name}"] = backward.mermaid("LR", symbols=symbols)  # many inputs: too wide to read from above
     drawn["backward-in-place"] = training_step(None, gradient="in_place")[1].mermaid("LR", symbols=SIZES)
     drawn["eval"] = evaluation().mermaid(symbols=SIZES)
+    for algorithm in ("pairs", "cells"):
+        forward, backward = attention_step(algorithm)
+        firings = {tensor.name: tensor.shape[0] for step in forward.steps for tensor in step.outputs if "firing" in tensor.name}
+        symbols = SEQUENCE | ({"n_firings": firings["firing_counts"]} if firings else {})
+        drawn[f"forward-seq-{algorithm}"] = forward.mermaid(symbols=symbols)
+        drawn[f"backward-seq-{algorithm}"] = backward.mermaid("LR", symbols=symbols)
     return drawn
 
 
@@ -69,6 +76,22 @@ def training_step(synapses: Synapses | None, gradient: str = "dense") -> tuple[f
         with flow.record() as forward:
             y = lut(x, weight, anchors, synapses=synapses, gradient=gradient, external_lr=0.1)
         grad = torch.ones_like(y)  # as it is, so that both backward kernels read this very tensor
+        with flow.record() as backward:
+            y.backward(grad)
+    return forward, backward
+
+
+def attention_step(algorithm: str) -> tuple[flow.Flow, flow.Flow]:
+    """The same of a LUT attention."""
+    sizes, generator = SEQUENCE, torch.Generator().manual_seed(0)
+    x = torch.randn(sizes["B"], sizes["S"], sizes["I"], generator=generator, requires_grad=True)
+    weight = torch.zeros(sizes["N_t"], sizes["R"], sizes["O"], requires_grad=True)
+    positions = torch.randn(sizes["S-1"], sizes["N_t"], sizes["N_pe"], generator=generator, requires_grad=True)
+    anchors = random_anchors(sizes["I"], sizes["N_t"], sizes["N_c"], seed=0)
+    with use_backend("reference"):
+        with flow.record() as forward:
+            y = lut_attention(x, weight, anchors, positions, algorithm=algorithm)
+        grad = torch.ones_like(y)
         with flow.record() as backward:
             y.backward(grad)
     return forward, backward

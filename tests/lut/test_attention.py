@@ -295,6 +295,13 @@ def test_auto_counts_cells_when_they_are_fewer_than_positions(
     assert choose("cells", *sizes, False, torch.float32, "float") == "cells"
 
 
+def test_products_are_cheaper_on_a_gpu() -> None:
+    sizes = (32, 128, 32, 64, 4, 4)  # 256 cells, 128 positions
+    assert [choose("auto", *sizes, False, torch.float32, "float", device) for device in ("cpu", "cuda")] == ["pairs", "cells"]
+    sizes = (32, 128, 32, 64, 6, 4)
+    assert choose("auto", *sizes, False, torch.float32, "float", "cuda") == "pairs"
+
+
 def test_the_choice_is_noted() -> None:
     x, anchors = torch.randn(1, 40, 4), random_anchors(4, 2, 2, seed=0)
     weight, positions = torch.randn(2, 2**4, 16), torch.randn(39, 2, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from lutetia.errors import ArgumentError
 from lutetia.lut import growth, reference, reference_seq
 from lutetia.lut import triton_seq as fast
 from lutetia.lut.synapses import SynapseMeta
+from lutetia.lut.triton_seq_cells import count_cells, walks_anyway
+from lutetia.lut.triton_seq_pairs import in_order
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # B, S, I, O, N_t, N_c, N_pe: small, because the interpreter takes about a millisecond per program.
@@ -33,6 +36,15 @@ class Case:
         self.n_inputs, self.positional_dim, self.n_rows = shape[2], shape[6], self.weight.shape[1]
         self.found = reference.check_detectors(self.x, self.anchors)
         self.pe = reference_seq.check_positions(self.positions)
+
+    def double(self) -> Case:
+        """The same in float64."""
+        exact = copy(self)
+        for name in ("x", "positions", "weight", "grad"):
+            setattr(exact, name, getattr(self, name).double())
+        exact.found = reference.check_detectors(exact.x, exact.anchors)
+        exact.pe = reference_seq.check_positions(exact.positions)
+        return exact
 
     def all(self, kernels: Any, kind: str, **how: Any) -> list[torch.Tensor]:
         """y, dx, dpositions and dW by one backend: kind is "detectors" (pairs) or "cells"."""
@@ -63,17 +75,17 @@ def same(mine: list[torch.Tensor], expected: list[torch.Tensor], sums: str, tole
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kind", ["pairs", "cells"])
-@pytest.mark.parametrize("sums", ["float", "fixed"])
+@pytest.mark.parametrize(("kind", "sums"), [("pairs", "float"), ("pairs", "fixed"), ("cells", "float")])
 def test_fully_connected(shape: tuple[int, ...], kind: str, sums: str) -> None:
     case = Case(shape)
     same(case.all(fast, kind, sums=sums), case.all(reference_seq, "pairs", sums=sums), sums)
 
 
-@pytest.mark.parametrize("shape", [SHAPES[2]])
-def test_float64_walks_pairs(shape: tuple[int, ...]) -> None:
-    case = Case(shape, torch.float64)
+def test_float64_and_fixed_sums_walk_pairs() -> None:
+    case = Case(SHAPES[2], torch.float64)
     same(case.all(fast, "cells"), case.all(reference_seq, "pairs"), "float", 1e-10)
+    case = Case(SHAPES[2])
+    same(case.all(fast, "cells", sums="fixed"), case.all(reference_seq, "pairs", sums="fixed"), "fixed")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -84,13 +96,51 @@ def test_firing_statistics(shape: tuple[int, ...]) -> None:
 
 
 def test_a_small_budget_gives_the_same_in_tiles() -> None:
-    case = Case((3, 5, 5, 3, 3, 1, 1))
+    case = Case((3, 5, 5, 3, 2, 1, 1))
     least = 5 * 4 * 8  # S · C · 8 bytes
     expected = case.all(reference_seq, "pairs")
-    for budget in (least, 2 * least, 7 * least):
+    for budget in (least, 5 * least):  # one sequence and detector; two of each
         same(case.all(fast, "cells", budget=budget), expected, "float")
     with pytest.raises(ArgumentError, match=f"expected at least {least}"):
         case.all(fast, "cells", budget=least - 1)
+
+
+def test_counts_of_more_than_eight_bits() -> None:
+    case = Case((1, 300, 3, 2, 1, 1, 0))
+    case.x[:] = torch.tensor([3.0, 1.0, 2.0])  # every position has the same index
+    case.found = reference.check_detectors(case.x, case.anchors)
+    stat, wide = count_cells(case.found[0], case.pe[0], 0, 1, torch.int16)
+    assert (int(stat.max()), bool(wide)) == (299, True)
+    exact, places = case.double(), (case.found[0], case.pe[0], 0)
+    mine = [fast.fill_outputs_cells_fc(case.weight, *places), fast.gather_weight_gradients_cells_fc(case.grad, *places, 4)]
+    wanted = [
+        reference_seq.fill_outputs_seq_fc(exact.weight, *places),
+        reference_seq.gather_weight_gradients_seq_fc(exact.grad, *places, 4),
+    ]
+    same(mine, [tensor.float() for tensor in wanted], "float", 2e-6)
+    assert [walks_anyway("float", length, case.weight) for length in (2**16, 2**16 + 1)] == [False, True]
+
+
+@pytest.mark.parametrize(("n_places", "n_values"), [(1, 2), (130, 8), (257, 64), (20, 256)])
+def test_places_in_order_of_their_index(n_places: int, n_values: int) -> None:
+    indices = torch.randint(0, n_values, (n_places, 3), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    order, end, count = in_order(indices.to(DEVICE), n_values)
+    for t in range(3):
+        mine = indices[:, t].long()
+        assert torch.equal(mine[order[t].long().cpu()], mine.sort().values)
+        assert sorted(order[t].tolist()) == list(range(n_places))
+        assert torch.equal(count[t].long().cpu(), torch.bincount(mine, minlength=n_values))
+        assert torch.equal(end[t].long().cpu(), torch.bincount(mine, minlength=n_values).cumsum(0))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 3, 4), (40, 5, 3), (6, 2, 0), (0, 2, 3)])
+def test_positions(shape: tuple[int, ...]) -> None:
+    positions = torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(0)).to(DEVICE, torch.float32) / 2
+    expected = reference_seq.check_positions(positions)
+    for mine, its in zip(fast.check_positions(positions), expected, strict=True):
+        assert mine.dtype == its.dtype
+        assert torch.equal(mine, its)
+    assert torch.equal(fast.check_positions_eval(positions), expected[0])
 
 
 @pytest.mark.parametrize("kind", ["pairs", "cells"])
@@ -138,6 +188,13 @@ class TestOnTheGpu:
         case, exact = Case(shape), Case(shape, torch.float64)
         expected = [tensor.float() for tensor in exact.all(reference_seq, "pairs")]
         same(case.all(fast, kind), expected, "float")
+
+    def test_counts_of_more_than_eight_bits(self) -> None:
+        case = Case((2, 600, 3, 37, 3, 2, 1))
+        case.x[0] = torch.tensor([3.0, 1.0, 2.0])
+        case.found = reference.check_detectors(case.x, case.anchors)
+        wanted = [tensor.float() for tensor in case.double().all(reference_seq, "pairs")]
+        same(case.all(fast, "cells"), wanted, "float")
 
     def test_fixed_sums_equal_the_cpu(self) -> None:
         case = Case(LARGE[0])

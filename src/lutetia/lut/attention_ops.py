@@ -48,7 +48,7 @@ class Call(NamedTuple):
     def of(rest: tuple[Any, ...], x: Tensor, sizes: Sizes, dtype: torch.dtype) -> Call:
         """rest: the arguments of SYNAPSES and OPTIONS; x: any tensor of the call."""
         start, targets, meta, header, algorithm, sums, int_rescaler, precision, budget, backend = rest
-        algorithm = choose(algorithm, *sizes, bool(header), dtype, sums)
+        algorithm = choose(algorithm, *sizes, bool(header), dtype, sums, x.device.type)
         synapses = synapses_of(start, targets, meta, header) if header else None
         options = {"sums": sums, "int_rescaler": int_rescaler}
         return Call(kernels_for(backend, x), algorithm, synapses, options, {"precision": precision, "budget": budget})

@@ -1,7 +1,8 @@
 """Decoding with LUT attention: what must be kept of earlier positions is one small integer per detector, and nothing else.
 
 A new position j reads the cells it forms with all i < j: O(j · N_t · O) work, from the K indices of the cache, the Q index of the
-new input and the PE index of each distance.
+new input and the PE index of each distance. Without positions a cell is the same at any distance: then it is enough to know how
+often each of the C = 2**N_c indices was seen, and a step that has more than C earlier positions costs O(C · N_t · O).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class IndexCache:
 
     indices   int16 [B, N_t, max_length]; an index has at most 12 bits
     lengths   int64 [B], in the memory of the host: how many positions of each row are filled
+    counts    int32 [B, N_t, C]: how often each index was seen, once a step has asked for it
     """
 
     def __init__(self, batch: int, n_detectors: int, max_length: int, device: torch.device | str | None = None) -> None:
@@ -38,6 +40,8 @@ class IndexCache:
         check_int("max_length", max_length, 1)
         self.indices = torch.zeros(batch, n_detectors, max_length, dtype=torch.int16, device=device)
         self.lengths = torch.zeros(batch, dtype=torch.int64)
+        self.counts: Tensor | None = None
+        self.counted = torch.zeros_like(self.lengths)  # the lengths that counts stand for
 
     @property
     def max_length(self) -> int:
@@ -47,6 +51,7 @@ class IndexCache:
     def reset(self) -> None:
         """Forget all positions."""
         self.lengths.zero_()
+        self.counts = None
 
     def reorder(self, index: Tensor) -> None:
         """Make row b the former row index[b]: index, an integer tensor [any B], may repeat rows or leave some out."""
@@ -55,7 +60,27 @@ class IndexCache:
         rows = index.cpu()
         if bool(((rows < 0) | (rows >= len(self.lengths))).any()):
             fail("index", rows.tolist(), f"rows from 0 to {len(self.lengths) - 1}")
-        self.indices, self.lengths = self.indices[index.to(self.indices.device)], self.lengths[rows]
+        index = index.to(self.indices.device)
+        self.indices, self.lengths, self.counted = self.indices[index], self.lengths[rows], self.counted[rows]
+        self.counts = None if self.counts is None else self.counts[index]
+
+    def count(self, n_cells: int) -> Tensor:
+        """`counts` for indices below n_cells, brought up to date: steps that did not ask for them are counted now."""
+        if self.counts is None or not torch.equal(self.counted, self.lengths):
+            held = (torch.arange(self.max_length) < self.lengths[:, None]).to(self.indices.device, torch.int32)
+            self.counts = held.new_zeros(*self.indices.shape[:2], n_cells)
+            self.counts.scatter_add_(2, self.indices.long(), held.unsqueeze(1).expand(self.indices.shape))
+            self.counted = self.lengths.clone()
+        return self.counts
+
+    def note(self, row: Tensor, indices: Tensor | None) -> None:
+        """Keep `counts` in step with `lengths`: rows [n], no two the same, got the indices [n, N_t], or None: forget them."""
+        if indices is None or self.counts is None:
+            self.counts = None
+            return
+        seen = indices.long().unsqueeze(-1)
+        self.counts[row] = self.counts[row].scatter_add(2, seen, torch.ones_like(seen, dtype=torch.int32))
+        self.counted = self.lengths.clone()
 
     def __repr__(self) -> str:
         return f"IndexCache(lengths={self.lengths.tolist()}, max_length={self.max_length})"
@@ -90,13 +115,18 @@ def decode(
     here = (row.to(x.device), at.to(x.device))
     # Past its length a row holds nothing: what is written there counts only once the length says so, at the end.
     cache.indices[here[0], :, earlier.to(x.device)] = indices[here].short()
+    n_cells = 1 << anchors.shape[1]
+    by_counts = _counts_serve(call, positions.shape[2], new, earlier, n_cells) and not fresh
     if fresh:
         filled = call.fill(weight.contiguous(), indices, pe_indices, positions.shape[2])[here]
+    elif by_counts:
+        filled = _fill_by_counts(call, weight.contiguous(), cache.count(n_cells)[here[0]], indices[here])
     else:
         filled = _fill(call, weight.contiguous(), cache, indices[here], pe_indices, row, earlier, positions.shape[2])
     y = filled.new_zeros(*x.shape[:2], filled.shape[-1])
     y[here] = filled
     cache.lengths += new
+    cache.note(here[0], indices[here] if by_counts else None)
     return y.to(torch.promote_types(x.dtype, weight.dtype))
 
 
@@ -136,6 +166,30 @@ def _fill(
         b, token, i = row[token].to(device), token.to(device), i.to(device)
         cells = q[token] << q_shift | cache.indices[b, :, i].int() << positional_dim | pe_indices[distance - 1]
         y.index_add_(0, token, _addends(call, table, cells, exact))
+    return convert_integers_to_floats(y, call.options["int_rescaler"], dtype) if exact else y
+
+
+def _counts_serve(call: Call, positional_dim: int, new: Tensor, earlier: Tensor, n_cells: int) -> bool:
+    """Whether counts say all about the earlier positions, and in fewer numbers; on the host new [B], earlier [n]."""
+    plain = positional_dim == 0 and call.synapses is None
+    return plain and len(earlier) > 0 and int(new.max()) == 1 and int(earlier.max()) > n_cells
+
+
+def _fill_by_counts(call: Call, weight: Tensor, counts: Tensor, q: Tensor) -> Tensor:
+    """y of n new positions, each in a row of its own: counts [n, N_t, C] of what came before, q [n, N_t]."""
+    exact, dtype = call.options["sums"] == "fixed", sum_dtype(weight)
+    (n_new, n_detectors, n_cells), n_outputs = counts.shape, weight.shape[2]
+    tables = weight.view(n_detectors, n_cells, n_cells, n_outputs)  # by Q, then K
+    t = torch.arange(n_detectors, device=weight.device)
+    y = torch.empty(n_new, n_outputs, dtype=torch.int64 if exact else dtype, device=weight.device)
+    at_once = max(1, NUMBERS_AT_ONCE // (n_detectors * n_cells * n_outputs))
+    for begin in range(0, n_new, at_once):
+        some = slice(begin, begin + at_once)
+        rows = tables[t, q[some].long()].to(dtype)  # [some, N_t, C, O]
+        if exact:
+            y[some] = (to_fixed(rows, call.options["int_rescaler"]) * counts[some].unsqueeze(-1)).sum((1, 2))
+        else:
+            y[some] = torch.einsum("ntc,ntco->no", counts[some].to(dtype), rows)
     return convert_integers_to_floats(y, call.options["int_rescaler"], dtype) if exact else y
 
 

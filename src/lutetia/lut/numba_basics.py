@@ -1,7 +1,7 @@
 """What the compiled loops of the `cpu` backend are made with: how they are compiled, reach memory, add up, and run in parts.
 
-numba keeps what it compiled on disk and watches only the file a function is in: after a change here, touch `numba_kernels.py`
-and `numba_general.py`.
+numba keeps what it compiled on disk and watches only the file a function is in: after a change here, touch the other
+`numba_*.py`.
 """
 
 from __future__ import annotations

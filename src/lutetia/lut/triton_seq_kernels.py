@@ -1,7 +1,8 @@
-"""The Triton sources of the LUT kernels for sequences: walking pairs, and counting cells.
+"""The Triton sources of the LUT kernels for sequences: what is found, in which order, and the walk over pairs.
 
 Indices come by detector, [B, N_t, S], so that neighbouring lanes read neighbouring positions; PE indices come as [N_t, S - 1].
 For a pair i < j of one detector: cell = Q[j] << (N_c + N_pe) | K[i] << N_pe | PE[j - i - 1].
+A *place* n = b · S + j is one position of one sequence; there are N = B · S. Counting cells is in `triton_seq_cells_kernels`.
 """
 
 from __future__ import annotations
@@ -11,39 +12,134 @@ import triton.language as tl
 
 from lutetia.lut.triton_kernels import to_fixed, uncertainty_slope
 
+# ---- what was found --------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def check_positions_kernel(
+    positions_ptr, index_ptr, delta_ptr, which_ptr, n_rows,
+    N_PE: tl.constexpr, N_PE_PADDED: tl.constexpr, TRAIN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The signs of BLOCK learned positions as indices, and the values nearest to zero: positions [rows, N_pe]."""
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    r = tl.arange(0, N_PE_PADDED)[None, :]
+    mask = (row < n_rows)[:, None] & (r < N_PE)
+    u = tl.load(positions_ptr + row[:, None] * N_PE + r, mask=mask, other=0.0)
+    tl.store(index_ptr + row, tl.sum((u > 0).to(tl.int32) << r, axis=1), mask=row < n_rows)
+    if TRAIN:
+        distance = tl.where(mask, tl.abs(u), float("inf"))
+        # The first of equals, as in `detect_tile`.
+        which = tl.min(tl.where(distance == tl.min(distance, axis=1)[:, None], r, N_PE - 1), axis=1)
+        tl.store(delta_ptr + row, tl.sum(tl.where(r == which[:, None], u, 0.0), axis=1), mask=row < n_rows)
+        tl.store(which_ptr + row, which, mask=row < n_rows)
+
+
+@triton.jit
+def by_detector_kernel(
+    index_ptr, delta_ptr, which_ptr, index_out_ptr, delta_out_ptr, which_out_ptr, length, n_detectors, BLOCK: tl.constexpr
+):
+    """Three tensors [B, S, N_t] as [B, N_t, S]; one program per (b, tile of positions, tile of detectors)."""
+    s = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    t = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    first = tl.program_id(0).to(tl.int64) * length * n_detectors
+    mask = (s < length)[:, None] & (t < n_detectors)[None, :]
+    at = first + s[:, None] * n_detectors + t[None, :]
+    to, to_mask = first + t[:, None] * length + s[None, :], tl.trans(mask)
+    tl.store(index_out_ptr + to, tl.trans(tl.load(index_ptr + at, mask=mask)), mask=to_mask)
+    tl.store(delta_out_ptr + to, tl.trans(tl.load(delta_ptr + at, mask=mask)), mask=to_mask)
+    tl.store(which_out_ptr + to, tl.trans(tl.load(which_ptr + at, mask=mask)), mask=to_mask)
+
+
+# ---- places in order of their Q --------------------------------------------------------------------------------------
+# A counting sort without atomics: where thousands of places share a few values, those would wait for each other.
+
+
+@triton.jit
+def count_chunks_kernel(
+    index_ptr, count_ptr, n_places, n_detectors, chunk, N_Q: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """How often each value occurs in each chunk of places: index [N, N_t] -> count [N_t, chunks, N_Q]."""
+    t = tl.program_id(1)
+    first = tl.program_id(0) * chunk
+    last = tl.minimum(first + chunk, n_places)
+    q = tl.arange(0, N_Q)
+    count = tl.zeros([N_Q], tl.int32)
+    for start in range(first, last, BLOCK):
+        n = start + tl.arange(0, BLOCK)
+        value = tl.load(index_ptr + n.to(tl.int64) * n_detectors + t, mask=n < last, other=-1)
+        count += tl.sum((value[:, None] == q[None, :]).to(tl.int32), axis=0)
+    tl.store(count_ptr + (t * tl.num_programs(0) + tl.program_id(0)) * N_Q + q, count)
+
+
+@triton.jit
+def order_chunks_kernel(
+    index_ptr, count_ptr, order_ptr, end_ptr, total_ptr, n_places, n_detectors, chunk,
+    N_Q: tl.constexpr, N_CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Put the places of each chunk where they belong: order [N_t, N]; and end and count of each value, [N_t, N_Q]."""
+    t = tl.program_id(1).to(tl.int64)
+    first = tl.program_id(0) * chunk
+    last = tl.minimum(first + chunk, n_places)
+    q = tl.arange(0, N_Q)
+    which = tl.arange(0, N_CHUNKS)
+    at = (t * tl.num_programs(0) + which)[:, None] * N_Q + q[None, :]
+    counts = tl.load(count_ptr + at, mask=(which < tl.num_programs(0))[:, None], other=0)
+    total = tl.sum(counts, axis=0)
+    end = tl.cumsum(total, axis=0)
+    if tl.program_id(0) == 0:
+        tl.store(end_ptr + t * N_Q + q, end)
+        tl.store(total_ptr + t * N_Q + q, total)
+    free = end - total + tl.sum(tl.where((which < tl.program_id(0))[:, None], counts, 0), axis=0)
+    for start in range(first, last, BLOCK):
+        n = start + tl.arange(0, BLOCK)
+        value = tl.load(index_ptr + n.to(tl.int64) * n_detectors + t, mask=n < last, other=-1)
+        hit = (value[:, None] == q[None, :]).to(tl.int32)
+        place = tl.sum(hit * (free[None, :] + tl.cumsum(hit, axis=0) - 1), axis=1)
+        tl.store(order_ptr + t * n_places + place, n, mask=n < last)
+        free += tl.sum(hit, axis=0)
+
+
 # ---- walking pairs ---------------------------------------------------------------------------------------------------
+# One program walks the earlier positions of one place, for one detector or a few. Those that run at one time belong to few
+# detectors, so that a row which is read again comes out of the cache. FAR: a table has more numbers than an int32 can say.
+
+
+@triton.jit
+def offsets(cell, n_outputs, FAR: tl.constexpr):
+    """Where the rows of some cells begin in their table."""
+    return cell.to(tl.int64) * n_outputs if FAR else cell * n_outputs
 
 
 @triton.jit
 def fill_pairs_kernel(
-    weight_ptr, index_ptr, pe_ptr, out_ptr, overflow_ptr, length, n_detectors, n_outputs,
-    N_ROWS: tl.constexpr, N_C: tl.constexpr, N_PE: tl.constexpr, SCALE: tl.constexpr, ACC: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
+    weight_ptr, index_ptr, pe_ptr, out_ptr, overflow_ptr, length, n_detectors, n_outputs, step_s, step_t, pe_step_d, pe_step_t,
+    N_ROWS: tl.constexpr, N_C: tl.constexpr, N_PE: tl.constexpr, FAR: tl.constexpr, SCALE: tl.constexpr, ACC: tl.constexpr,
+    DETECTORS: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
 ):  # fmt: skip
-    """One program per (b, j, tile of outputs): add the rows of all earlier i and all detectors."""
+    """One program per (b, j, tile of outputs, DETECTORS detectors): add the rows of all earlier i to y.
+
+    index [B, S, N_t] and pe [S - 1, N_t] have steps of their own: step_s from one position to the next, and so on.
+    """
     b = (tl.program_id(0) // length).to(tl.int64)
     j = length - 1 - tl.program_id(0) % length  # the longest first
     o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
     o_mask = o < n_outputs
-    # A step takes BLOCK_T detectors × BLOCK_I positions: many independent rows under way hide the wait for each.
-    lane = tl.arange(0, BLOCK_T * BLOCK_I)
-    total = tl.zeros([BLOCK_T * BLOCK_I, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
-    for first in range(0, n_detectors, BLOCK_T):
-        t = first + lane // BLOCK_I
-        t_mask = t < n_detectors
-        row_ptr = index_ptr + (b * n_detectors + t) * length
-        q = tl.load(row_ptr + j, mask=t_mask, other=0)
+    first = (tl.program_id(2) * DETECTORS).to(tl.int64)
+    total = tl.zeros([BLOCK_I, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
+    for more in range(tl.minimum(DETECTORS, n_detectors - tl.program_id(2) * DETECTORS)):
+        t = first + more
+        row_ptr = index_ptr + b * length * n_detectors + t * step_t
+        table_ptr = weight_ptr + t * N_ROWS * n_outputs
+        q = tl.load(row_ptr + j * step_s) << (N_C + N_PE)
         for start in range(0, j, BLOCK_I):
-            i = start + lane % BLOCK_I
-            i_mask = t_mask & (i < j)
-            k = tl.load(row_ptr + i, mask=i_mask, other=0)
-            pe = tl.load(pe_ptr + t * (length - 1) + j - i - 1, mask=i_mask, other=0)
-            cell = (q << (N_C + N_PE)) | (k << N_PE) | pe
-            row = (t.to(tl.int64) * N_ROWS + cell) * n_outputs
-            mask = i_mask[:, None] & o_mask[None, :]
-            addend = tl.load(weight_ptr + row[:, None] + o[None, :], mask=mask, other=0.0).to(ACC)
+            i = start + tl.arange(0, BLOCK_I)
+            k = tl.load(row_ptr + i * step_s, mask=i < j, other=0)
+            pe = tl.load(pe_ptr + t * pe_step_t + (j - i - 1) * pe_step_d, mask=i < j, other=0)
+            row = offsets(q | (k << N_PE) | pe, n_outputs, FAR)
+            mask = (i < j)[:, None] & o_mask[None, :]
+            addend = tl.load(table_ptr + row[:, None] + o[None, :], mask=mask, other=0.0).to(ACC)
             total += to_fixed(addend, overflow_ptr, mask, SCALE) if SCALE > 0 else addend
-    tl.store(out_ptr + (b * length + j) * n_outputs + o, tl.sum(total, axis=0), mask=o_mask)
+    tl.atomic_add(out_ptr + (b * length + j) * n_outputs + o, tl.sum(total, axis=0), mask=o_mask, sem="relaxed")
 
 
 @triton.jit
@@ -68,76 +164,69 @@ def add_up(ptr, value, overflow_ptr, mask, SCALE: tl.constexpr):
 @triton.jit
 def slopes_of_pairs_kernel(
     grad_ptr, weight_ptr, index_ptr, delta_ptr, which_ptr, pe_ptr, pe_delta_ptr, pe_which_ptr,
-    total_ptr, position_ptr, overflow_ptr, length, n_detectors, n_outputs,
-    N_ROWS: tl.constexpr, N_C: tl.constexpr, N_PE: tl.constexpr, SCALE: tl.constexpr, ACC: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
+    total_ptr, position_ptr, overflow_ptr, length, n_detectors, n_outputs, copies,
+    N_ROWS: tl.constexpr, N_C: tl.constexpr, N_PE: tl.constexpr, FAR: tl.constexpr, SCALE: tl.constexpr, ACC: tl.constexpr,
+    BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
 ):  # fmt: skip
-    """One program per (b, j, tile of detectors): the slopes of all pairs (i, j), added to totals [B, N_t, S], [N_t, S - 1]."""
+    """One program per (b, j, t): the slopes of all pairs (i, j), added to totals [B, N_t, S], [copies, N_t, S - 1]."""
     bj = tl.program_id(0).to(tl.int64)
     b, j = bj // length, length - 1 - (bj % length).to(tl.int32)  # the longest first
-    bj = b * length + j
-    lane = tl.arange(0, BLOCK_T * BLOCK_I)
-    t = tl.program_id(1) * BLOCK_T + lane // BLOCK_I
-    t_mask = t < n_detectors
+    t = tl.program_id(1).to(tl.int64)
+    grad_ptr += (b * length + j) * n_outputs
+    weight_ptr += t * N_ROWS * n_outputs
+    position_ptr += (bj % copies) * n_detectors * (length - 1)
     base = (b * n_detectors + t) * length
-    q = tl.load(index_ptr + base + j, mask=t_mask, other=0)
-    delta_q = tl.load(delta_ptr + base + j, mask=t_mask, other=1.0)
-    flip_q = 1 << (tl.load(which_ptr + base + j, mask=t_mask, other=0) + N_C + N_PE)
-    sum_q = tl.zeros([BLOCK_T], tl.int64 if SCALE > 0 else ACC)
+    q = tl.load(index_ptr + base + j) << (N_C + N_PE)
+    delta_q = tl.load(delta_ptr + base + j)
+    flip_q = 1 << (tl.load(which_ptr + base + j) + N_C + N_PE)
+    sum_q = tl.zeros([BLOCK_I], tl.int64 if SCALE > 0 else ACC)
     for start in range(0, j, BLOCK_I):
-        i = start + lane % BLOCK_I
-        mask = t_mask & (i < j)
+        i = start + tl.arange(0, BLOCK_I)
+        mask = i < j
         k = tl.load(index_ptr + base + i, mask=mask, other=0)
         delta_k = tl.load(delta_ptr + base + i, mask=mask, other=1.0)
         flip_k = 1 << (tl.load(which_ptr + base + i, mask=mask, other=0) + N_PE)
         d = t * (length - 1) + j - i - 1
-        cell = (q << (N_C + N_PE)) | (k << N_PE) | tl.load(pe_ptr + d, mask=mask, other=0)
+        cell = q | (k << N_PE) | tl.load(pe_ptr + d, mask=mask, other=0)
         at_q = tl.abs(delta_q) < tl.abs(delta_k)
+        row = offsets(cell, n_outputs, FAR)[:, None]
+        other = offsets(cell ^ tl.where(at_q, flip_q, flip_k), n_outputs, FAR)[:, None]
         near = mask
-        flip_pe = cell * 0
         delta_pe = delta_k
+        other_pe = row
         if N_PE > 0:
             delta_pe = tl.load(pe_delta_ptr + d, mask=mask, other=1.0)
             near = mask & (tl.abs(delta_pe) < tl.abs(delta_q)) & (tl.abs(delta_pe) < tl.abs(delta_k))
-            flip_pe = 1 << tl.load(pe_which_ptr + d, mask=near, other=0)
-        first = t.to(tl.int64) * N_ROWS
-        row = ((first + cell) * n_outputs)[:, None]
-        other = ((first + (cell ^ tl.where(at_q, flip_q, flip_k))) * n_outputs)[:, None]
-        other_pe = ((first + (cell ^ flip_pe)) * n_outputs)[:, None]
-        gain2 = tl.zeros([BLOCK_T * BLOCK_I, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
-        gain2_pe = tl.zeros([BLOCK_T * BLOCK_I, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
+            other_pe = offsets(cell ^ (1 << tl.load(pe_which_ptr + d, mask=near, other=0)), n_outputs, FAR)[:, None]
+        gain2 = tl.zeros([BLOCK_I, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
+        gain2_pe = tl.zeros([BLOCK_I, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
         for o_start in range(0, n_outputs, BLOCK_O):
             o = o_start + tl.arange(0, BLOCK_O)
-            o_mask = o < n_outputs
-            mask2 = mask[:, None] & o_mask[None, :]
-            near2 = near[:, None] & o_mask[None, :]
-            g = tl.load(grad_ptr + bj * n_outputs + o, mask=o_mask, other=0.0).to(ACC)[None, :]
-            main_g = g * tl.load(weight_ptr + row + o[None, :], mask=mask2, other=0.0).to(ACC)
-            other_g = g * tl.load(weight_ptr + other + o[None, :], mask=mask2, other=0.0).to(ACC)
+            o_mask = (o < n_outputs)[None, :]
+            mask2, near2 = mask[:, None] & o_mask, near[:, None] & o_mask
+            g = tl.load(grad_ptr + o, mask=o < n_outputs, other=0.0).to(ACC)[None, :]
+            main = tl.load(weight_ptr + row + o[None, :], mask=mask2, other=0.0).to(ACC)
+            flipped = tl.load(weight_ptr + other + o[None, :], mask=mask2, other=0.0).to(ACC)
             if SCALE > 0:
-                main_units = to_fixed(main_g, overflow_ptr, mask2, SCALE)
-                gain2 += main_units - to_fixed(other_g, overflow_ptr, mask2, SCALE)
+                main_units = to_fixed(g * main, overflow_ptr, mask2, SCALE)
+                gain2 += main_units - to_fixed(g * flipped, overflow_ptr, mask2, SCALE)
             else:
-                gain2 += main_g - other_g
+                gain2 += g * (main - flipped)
             if N_PE > 0:
-                pe_g = g * tl.load(weight_ptr + other_pe + o[None, :], mask=near2, other=0.0).to(ACC)
+                flipped_pe = tl.load(weight_ptr + other_pe + o[None, :], mask=near2, other=0.0).to(ACC)
                 if SCALE > 0:
-                    gain2_pe += tl.where(near2, main_units - to_fixed(pe_g, overflow_ptr, near2, SCALE), 0)
+                    gain2_pe += tl.where(near2, main_units - to_fixed(g * flipped_pe, overflow_ptr, near2, SCALE), 0)
                 else:
-                    gain2_pe += tl.where(near2, main_g - pe_g, 0.0)
+                    gain2_pe += g * (main - flipped_pe)  # of use only where the position is near
         gain = in_floats(tl.sum(gain2, axis=1), overflow_ptr, mask, SCALE, ACC)
         slope = uncertainty_slope(tl.where(at_q, delta_q, delta_k)).to(ACC) * gain
         from_q = tl.where(mask & at_q, slope, 0.0)
-        if SCALE > 0:
-            sum_q += tl.sum(tl.reshape(to_fixed(from_q, overflow_ptr, mask, SCALE), [BLOCK_T, BLOCK_I]), axis=1)
-        else:
-            sum_q += tl.sum(tl.reshape(from_q, [BLOCK_T, BLOCK_I]), axis=1)
+        sum_q += to_fixed(from_q, overflow_ptr, mask, SCALE) if SCALE > 0 else from_q
         add_up(total_ptr + base + i, slope, overflow_ptr, mask & (at_q == 0), SCALE)
         if N_PE > 0:
             gain = in_floats(tl.sum(gain2_pe, axis=1), overflow_ptr, near, SCALE, ACC)
             add_up(position_ptr + d, uncertainty_slope(delta_pe).to(ACC) * gain, overflow_ptr, near, SCALE)
-    t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
-    tl.atomic_add(total_ptr + (b * n_detectors + t) * length + j, sum_q, mask=t < n_detectors, sem="relaxed")
+    tl.atomic_add(total_ptr + base + j, tl.sum(sum_q, axis=0), sem="relaxed")
 
 
 @triton.jit
@@ -158,194 +247,26 @@ def scatter_totals_kernel(
 @triton.jit
 def gather_pairs_kernel(
     grad_ptr, index_ptr, pe_ptr, out_ptr, overflow_ptr, length, n_detectors, n_outputs, step,
-    N_ROWS: tl.constexpr, N_C: tl.constexpr, N_PE: tl.constexpr, IN_PLACE: tl.constexpr, SCALE: tl.constexpr,
-    ACC: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
+    N_ROWS: tl.constexpr, N_C: tl.constexpr, N_PE: tl.constexpr, FAR: tl.constexpr, IN_PLACE: tl.constexpr, SCALE: tl.constexpr,
+    ACC: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
 ):  # fmt: skip
-    """One program per (b, j, tile of detectors): add g[j] to the row of every pair (i, j)."""
+    """One program per (b, j, t): add g[j] to the row of every pair (i, j)."""
     bj = tl.program_id(0).to(tl.int64)
     b, j = bj // length, length - 1 - (bj % length).to(tl.int32)
-    bj = b * length + j
-    lane = tl.arange(0, BLOCK_T * BLOCK_I)
-    t = tl.program_id(1) * BLOCK_T + lane // BLOCK_I
-    t_mask = t < n_detectors
+    t = tl.program_id(1).to(tl.int64)
     base = (b * n_detectors + t) * length
-    q = tl.load(index_ptr + base + j, mask=t_mask, other=0)
+    out_ptr += t * N_ROWS * n_outputs
+    q = tl.load(index_ptr + base + j) << (N_C + N_PE)
     for o_start in range(0, n_outputs, BLOCK_O):
         o = o_start + tl.arange(0, BLOCK_O)
         o_mask = o < n_outputs
-        g = tl.load(grad_ptr + bj * n_outputs + o, mask=o_mask, other=0.0).to(ACC)
+        g = tl.load(grad_ptr + (b * length + j) * n_outputs + o, mask=o_mask, other=0.0).to(ACC)
         if IN_PLACE:
             g = -step * g
-        g2 = tl.broadcast_to(g[None, :], [BLOCK_T * BLOCK_I, BLOCK_O])
+        g2 = tl.broadcast_to(g[None, :], [BLOCK_I, BLOCK_O])
         for start in range(0, j, BLOCK_I):
-            i = start + lane % BLOCK_I
-            mask = t_mask & (i < j)
-            k = tl.load(index_ptr + base + i, mask=mask, other=0)
-            pe = tl.load(pe_ptr + t * (length - 1) + j - i - 1, mask=mask, other=0)
-            cell = (q << (N_C + N_PE)) | (k << N_PE) | pe
-            row = (t.to(tl.int64) * N_ROWS + cell) * n_outputs
-            add_up(out_ptr + row[:, None] + o[None, :], g2, overflow_ptr, mask[:, None] & o_mask[None, :], SCALE)
-
-
-# ---- counting cells --------------------------------------------------------------------------------------------------
-# For one j and one detector, Q is fixed and C = 2**(N_c + N_pe) cells can fire. Counted once, the sums over pairs become matrix
-# products, one per table and Q: the rows (b, j) are put in order of their Q first, as `order` [N_t, N], N = B · S.
-
-
-@triton.jit
-def fill_firing_stat_kernel(
-    index_ptr, pe_ptr, stat_ptr, length, n_detectors,
-    N_PE: tl.constexpr, N_CELLS: tl.constexpr, BINS: tl.constexpr, BLOCK_I: tl.constexpr,
-):  # fmt: skip
-    """One program per (b, j, t): how often each cell (K, PE) fires."""
-    bj = tl.program_id(0).to(tl.int64)
-    b, j = bj // length, (bj % length).to(tl.int32)
-    t = tl.program_id(1)
-    base = (b * n_detectors + t) * length
-    count = tl.zeros([BINS], tl.int32)
-    for start in range(0, j, BLOCK_I):
-        i = start + tl.arange(0, BLOCK_I)
-        k = tl.load(index_ptr + base + i, mask=i < j, other=0)
-        pe = tl.load(pe_ptr + t * (length - 1) + j - i - 1, mask=i < j, other=0)
-        count += tl.histogram((k << N_PE) | pe, BINS, mask=i < j)
-    cell = tl.arange(0, BINS)
-    tl.store(stat_ptr + (bj * n_detectors + t) * N_CELLS + cell, count.to(stat_ptr.dtype.element_ty), mask=cell < N_CELLS)
-
-
-@triton.jit
-def product(a, b, acc, PRECISION: tl.constexpr):
-    """acc + a · b on the tensor cores: three tf32 products are as good as float32, one is tf32, or bf16."""
-    if PRECISION == "bf16":
-        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
-    elif PRECISION == "tf32":
-        return tl.dot(a, b, acc, input_precision="tf32")
-    else:
-        return tl.dot(a, b, acc, input_precision="tf32x3")
-
-
-@triton.jit
-def fill_cells_kernel(
-    weight_ptr, stat_ptr, index_ptr, order_ptr, out_ptr, n_places, n_detectors, n_outputs,
-    N_Q: tl.constexpr, N_CELLS: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
-    """y += stat · W[t, Q], one program per (BLOCK_N places in order of Q, tile of outputs, detector)."""
-    t = tl.program_id(2).to(tl.int64)
-    p = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    live = p < n_places
-    n = tl.load(order_ptr + t * n_places + p, mask=live, other=0).to(tl.int64)
-    q = tl.load(index_ptr + n * n_detectors + t, mask=live, other=N_Q)
-    o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
-    acc = tl.zeros([BLOCK_N, BLOCK_O], tl.float32)
-    for which in range(tl.min(q), tl.max(tl.where(live, q, 0)) + 1):
-        mine = live & (q == which)
-        for start in range(0, N_CELLS, BLOCK_C):
-            c = start + tl.arange(0, BLOCK_C)
-            at = (n * n_detectors + t)[:, None] * N_CELLS + c[None, :]
-            stat = tl.load(stat_ptr + at, mask=mine[:, None] & (c < N_CELLS)[None, :], other=0).to(tl.float32)
-            rows = ((t * N_Q + which) * N_CELLS + c)[:, None] * n_outputs + o[None, :]
-            weight = tl.load(weight_ptr + rows, mask=(c < N_CELLS)[:, None] & (o < n_outputs)[None, :], other=0.0).to(tl.float32)
-            acc = product(stat, weight, acc, PRECISION)
-    mask = live[:, None] & (o < n_outputs)[None, :]
-    tl.atomic_add(out_ptr + n[:, None] * n_outputs + o[None, :], acc, mask=mask, sem="relaxed")
-
-
-@triton.jit
-def project_cells_kernel(
-    grad_ptr, weight_ptr, index_ptr, order_ptr, out_ptr, n_places, n_detectors, n_outputs,
-    N_Q: tl.constexpr, N_CELLS: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
-    """P[n, t, c] = g[n] · W[t, Q[n, t], c], one program per (BLOCK_N places in order of Q, tile of cells, detector)."""
-    t = tl.program_id(2).to(tl.int64)
-    p = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    live = p < n_places
-    n = tl.load(order_ptr + t * n_places + p, mask=live, other=0).to(tl.int64)
-    q = tl.load(index_ptr + n * n_detectors + t, mask=live, other=N_Q)
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    acc = tl.zeros([BLOCK_N, BLOCK_C], tl.float32)
-    for which in range(tl.min(q), tl.max(tl.where(live, q, 0)) + 1):
-        mine = live & (q == which)
-        for start in range(0, n_outputs, BLOCK_O):
-            o = start + tl.arange(0, BLOCK_O)
-            o_mask = o < n_outputs
-            g = tl.load(grad_ptr + n[:, None] * n_outputs + o[None, :], mask=mine[:, None] & o_mask[None, :], other=0.0)
-            rows = ((t * N_Q + which) * N_CELLS + c)[None, :] * n_outputs + o[:, None]
-            weight = tl.load(weight_ptr + rows, mask=(c < N_CELLS)[None, :] & o_mask[:, None], other=0.0).to(tl.float32)
-            acc = product(g.to(tl.float32), weight, acc, PRECISION)
-    at = (n * n_detectors + t)[:, None] * N_CELLS + c[None, :]
-    tl.store(out_ptr + at, acc, mask=live[:, None] & (c < N_CELLS)[None, :])
-
-
-@triton.jit
-def gather_cells_kernel(
-    grad_ptr, stat_ptr, order_ptr, end_ptr, count_ptr, out_ptr, n_places, n_detectors, n_outputs,
-    N_Q: tl.constexpr, N_CELLS: tl.constexpr, ADD: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
-    """dW[t, Q] = statᵀ · g over the places of that Q, one program per (t and Q, tile of cells, tile of outputs)."""
-    tq = tl.program_id(0)
-    t = (tq // N_Q).to(tl.int64)
-    last = tl.load(end_ptr + tq)
-    first = last - tl.load(count_ptr + tq)
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    o = tl.program_id(2) * BLOCK_O + tl.arange(0, BLOCK_O)
-    acc = tl.zeros([BLOCK_C, BLOCK_O], tl.float32)
-    for start in range(first, last, BLOCK_N):
-        p = start + tl.arange(0, BLOCK_N)
-        live = p < last
-        n = tl.load(order_ptr + t * n_places + p, mask=live, other=0).to(tl.int64)
-        at = (n * n_detectors + t)[None, :] * N_CELLS + c[:, None]
-        stat = tl.load(stat_ptr + at, mask=live[None, :] & (c < N_CELLS)[:, None], other=0).to(tl.float32)
-        g = tl.load(grad_ptr + n[:, None] * n_outputs + o[None, :], mask=live[:, None] & (o < n_outputs)[None, :], other=0.0)
-        acc = product(stat, g.to(tl.float32), acc, PRECISION)
-    at = (tq.to(tl.int64) * N_CELLS + c)[:, None] * n_outputs + o[None, :]
-    mask = (c < N_CELLS)[:, None] & (o < n_outputs)[None, :]
-    if ADD:
-        acc += tl.load(out_ptr + at, mask=mask, other=0.0)
-    tl.store(out_ptr + at, acc, mask=mask)
-
-
-@triton.jit
-def slopes_of_cells_kernel(
-    main_ptr, flipped_ptr, index_ptr, delta_ptr, which_ptr, pe_ptr, pe_delta_ptr, pe_which_ptr, total_ptr, position_ptr,
-    length, n_detectors, N_PE: tl.constexpr, N_CELLS: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr,
-):  # fmt: skip
-    """The slopes of pairs, as in `slopes_of_pairs_kernel`, with every dot product looked up in P: main at Q, flipped at Q ^ bit.
-
-    One program per (b and tile of j, t); it walks the tiles of i.
-    """
-    tiles = (length + BLOCK_J - 1) // BLOCK_J
-    b = (tl.program_id(0) // tiles).to(tl.int64)
-    j = (tl.program_id(0) % tiles) * BLOCK_J + tl.arange(0, BLOCK_J)
-    t = tl.program_id(1)
-    base = (b * n_detectors + t) * length
-    j_mask = j < length
-    delta_q = tl.load(delta_ptr + base + j, mask=j_mask, other=1.0)[None, :]
-    slope_q = uncertainty_slope(delta_q)
-    p_row = (((b * length + j) * n_detectors + t) * N_CELLS)[None, :]
-    sum_q = tl.zeros([BLOCK_J], tl.float32)
-    for start in range(0, tl.minimum((tl.program_id(0) % tiles + 1) * BLOCK_J, length), BLOCK_I):
-        i = start + tl.arange(0, BLOCK_I)
-        i_mask = i < length
-        pair = (i[:, None] < j[None, :]) & j_mask[None, :]
-        delta_k = tl.load(delta_ptr + base + i, mask=i_mask, other=1.0)[:, None]
-        k = tl.load(index_ptr + base + i, mask=i_mask, other=0)[:, None]
-        flip_k = 1 << (tl.load(which_ptr + base + i, mask=i_mask, other=0) + N_PE)[:, None]
-        d = t * (length - 1) + j[None, :] - i[:, None] - 1
-        cell = (k << N_PE) | tl.load(pe_ptr + d, mask=pair, other=0)
-        at_q = tl.abs(delta_q) < tl.abs(delta_k)
-        main = tl.load(main_ptr + p_row + cell, mask=pair, other=0.0)
-        at_k_other = tl.load(main_ptr + p_row + (cell ^ flip_k), mask=pair & (at_q == 0), other=0.0)
-        at_q_other = tl.load(flipped_ptr + p_row + cell, mask=pair & at_q, other=0.0)
-        from_q = tl.where(pair & at_q, slope_q * (main - at_q_other), 0.0)
-        from_k = tl.where(pair & (at_q == 0), uncertainty_slope(delta_k) * (main - at_k_other), 0.0)
-        sum_q += tl.sum(from_q, axis=0)
-        tl.atomic_add(total_ptr + base + i, tl.sum(from_k, axis=1), mask=i_mask, sem="relaxed")
-        if N_PE > 0:
-            delta_pe = tl.load(pe_delta_ptr + d, mask=pair, other=1.0)
-            near = pair & (tl.abs(delta_pe) < tl.abs(delta_q)) & (tl.abs(delta_pe) < tl.abs(delta_k))
-            flip = 1 << tl.load(pe_which_ptr + d, mask=near, other=0)
-            other = tl.load(main_ptr + p_row + (cell ^ flip), mask=near, other=0.0)
-            tl.atomic_add(position_ptr + d, uncertainty_slope(delta_pe) * (main - other), mask=near, sem="relaxed")
-    tl.atomic_add(total_ptr + base + j, sum_q, mask=j_mask, sem="relaxed")
+            i = start + tl.arange(0, BLOCK_I)
+            k = tl.load(index_ptr + base + i, mask=i < j, other=0)
+            pe = tl.load(pe_ptr + t * (length - 1) + j - i - 1, mask=i < j, other=0)
+            row = offsets(q | (k << N_PE) | pe, n_outputs, FAR)[:, None]
+            add_up(out_ptr + row + o[None, :], g2, overflow_ptr, (i < j)[:, None] & o_mask[None, :], SCALE)
