@@ -1,0 +1,35 @@
+"""Precompute: layers into tables, tables into hardware."""
+
+from lutetia.precompute.claims import precomputable
+from lutetia.precompute.decompose import Unit, Units, decompose
+from lutetia.precompute.domains import Binary, Domain, Int, PlusMinus, Ternary, UInt
+from lutetia.precompute.graph import Graph
+from lutetia.precompute.lutnet import LUTNetwork, lut_network
+from lutetia.precompute.quantise import Quantise, SparseLinear, quantise, quantise_weights
+from lutetia.precompute.stream import Stream
+from lutetia.precompute.table import IOTable, MissingRowError
+from lutetia.precompute.trace import trace
+
+__all__ = [
+    "Binary",
+    "Domain",
+    "Graph",
+    "IOTable",
+    "Int",
+    "LUTNetwork",
+    "MissingRowError",
+    "PlusMinus",
+    "Quantise",
+    "SparseLinear",
+    "Stream",
+    "Ternary",
+    "UInt",
+    "Unit",
+    "Units",
+    "decompose",
+    "lut_network",
+    "precomputable",
+    "quantise",
+    "quantise_weights",
+    "trace",
+]
