@@ -25,6 +25,7 @@ STACKS: dict[str, dict[str, Any]] = {
     "features": {"input_shape": (11,), "layers": (FLAT, PROJECTED), "norm": "layer"},
     "colours": {"input_shape": (3, 7, 6), "layers": (WINDOWS, PROJECTED), "norm": "rms", "readout": "lut"},
     "read-out only": {"input_shape": (3, 4)},
+    "no read-out": {"input_shape": (7, 6), "layers": (WINDOWS, LUTLayer(4, 6, 3)), "readout": "none"},
     "tables only": {"input_shape": (5,), "readout": "lut", "readout_read": "confidence"},
 }
 EVERY = pytest.mark.parametrize("stack", STACKS)
@@ -85,10 +86,11 @@ def test_the_twin_has_the_same_shapes_and_no_tables(stack: str) -> None:
     assert isinstance(twin, DenseClassifier)
     assert twin.config == model.config
     assert twin(some_input(model)).shape == (7, 4)
-    counts = [layer[0].weight.shape for layer in twin.layers]
+    counts = [each.weight.shape for each in twin.modules() if isinstance(each, nn.Linear)]
     sizes = [int(torch.tensor(shape).prod()) for shape in model.config.shapes]
+    sizes += [4] * (model.config.readout != "none")
     assert counts == list(zip(sizes[1:], sizes, strict=False))
-    assert twin.readout.weight.shape == (4, sizes[-1])
+    assert sum(isinstance(each, nn.ReLU) for each in twin.modules()) == len(counts) - 1  # none after the scores
 
 
 def test_the_network_for_mnist() -> None:

@@ -119,6 +119,8 @@ WINDOW = {"kind": "projection2d", "out_shape": [4, 4], "receptive_field": 2, "pr
         ({"input_shape": [9], "layers": [WINDOW | {"grid": 2}]}, r"input_shape is \[9\], expected an image"),
         ({"readout": "softmax"}, "readout is 'softmax'"),
         ({"readout_anchors": 0}, "readout_anchors is 0"),
+        ({"readout": "none", "layers": [LAYER]}, r"what the last layer puts out is \[4\], expected 10 numbers"),
+        ({"readout": "none", "input_shape": [10]}, r"the input is \[10\], expected 10 numbers from a layer"),
         ({"sums": "fixed", "layers": [{"kind": "projected", "n_outputs": 4}]}, "layer 0"),
         ({"input_shape": [1]}, "two numbers at least"),
     ],

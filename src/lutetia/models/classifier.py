@@ -37,6 +37,8 @@ class LUTClassifier(Model[ClassifierConfig]):
         self.readout: nn.Module
         if config.readout == "linear":
             self.readout = linear(n_features, config.n_classes)
+        elif config.readout == "none":
+            self.readout = nn.Identity()
         else:
             sizes = (n_features, config.n_classes, config.readout_detectors, config.readout_anchors)
             self.readout = LUT(*sizes, read=config.readout_read, **_options(config))
@@ -90,7 +92,8 @@ def _options(config: ClassifierConfig) -> dict[str, Any]:
 
 class DenseClassifier(LUTClassifier):
     """The twin of a `LUTClassifier` of the same config: a linear layer and a ReLU between each two of its shapes, whatever the
-    windows, and a linear read-out. What the config says about tables has no effect."""
+    windows, and a linear read-out (with readout="none" the last layer, without its ReLU). What the config says about tables has
+    no effect."""
 
     kind: ClassVar[str] = "dense_classifier"
 
@@ -99,6 +102,8 @@ class DenseClassifier(LUTClassifier):
         self.layers = nn.ModuleList(nn.Sequential(_he(n, m), nn.ReLU()) for n, m in pairwise(counts))
         self.norms = nn.ModuleList(norm_of(config.norm, count) for count in counts[1:])
         self.readout = linear(counts[-1], config.n_classes)
+        if config.readout == "none":
+            self.layers[-1], self.readout = linear(counts[-2], counts[-1]), nn.Identity()
 
 
 def _he(n_inputs: int, n_outputs: int) -> nn.Linear:

@@ -16,7 +16,7 @@ from lutetia.models.fields import Config, check_number, sizes
 from lutetia.models.transformer_config import NORMS
 from lutetia.nn.lut import check_dropout
 
-READOUTS = ("linear", "lut")
+READOUTS = ("linear", "lut", "none")
 Size: TypeAlias = int | tuple[int, int]
 
 
@@ -119,14 +119,15 @@ class ClassifierConfig(Config):
     """A classifier: layers one after the other, then a read-out that scores `n_classes` classes.
 
     `layers` may be given as dicts, each with its `kind` ("projection2d", "lut" or "projected") and the fields of that layer.
-    With readout="lut" and no "projected" layer a network is nothing but tables.
+    With readout="none" the last layer puts out the scores itself. With that or "lut", and no "projected" layer, a network is
+    nothing but tables.
     """
 
     input_shape: tuple[int, ...] = (28, 28)  # (features,), (height, width) or (channels, height, width)
     n_classes: int = 10
     layers: tuple[Layer, ...] = ()
     norm: str = "none"  # "rms" | "layer" | "none", between layers and before the read-out
-    readout: str = "linear"  # "linear" | "lut"
+    readout: str = "linear"  # "linear" | "lut" | "none"
     readout_detectors: int = 64
     readout_anchors: int = 6
     readout_read: str = "hard"
@@ -164,6 +165,9 @@ class ClassifierConfig(Config):
                 raise ArgumentError(f'sums is "fixed" and layer {at} "projected", whose projections are float: expected another')
         if math.prod(self.shapes[-1]) < 2:
             fail("the shape before the read-out", list(self.shapes[-1]), "two numbers at least")
+        if self.readout == "none" and not (self.layers and math.prod(self.shapes[-1]) == self.n_classes):
+            last = "what the last layer puts out" if self.layers else "the input"
+            fail(last, list(self.shapes[-1]), f'{self.n_classes} numbers from a layer, one for each class, since readout is "none"')
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:

@@ -1,0 +1,60 @@
+"""`lutetia train`: the progress bar, what is said at the end, and how to go on after Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from lutetia.cli.guard import InterruptedByUser
+from lutetia.cli.show import console
+from lutetia.training import read_config, train
+from lutetia.training.progress import Live, Silent, clock
+from lutetia.training.task import told
+
+
+def run_training(
+    config: Path, out: Path | None, resume: bool, device: str | None, data: Path | None, settings: list[str]
+) -> dict[str, Any] | None:
+    """Train, and return the summary; None on every rank but the first, which alone speaks."""
+    out = out or Path("runs") / config.stem
+    read = read_config(config, settings)  # before all else, so that a mistake is told at once
+    options: dict[str, Any] = {"resume": resume, "device": device, "data": data, "overrides": settings}
+    if int(os.environ.get("RANK", "0")):
+        train(config, out, show=Silent(), **options)
+        return None
+    unit = "bytes" if read.data.kind in ("bytes", "stdlib") else "samples"
+    with Live(console(stderr=True), unit) as live:
+        summary = train(config, out, show=live, **options)
+    if summary["stopped"] == "interrupted":
+        raise InterruptedByUser(f"stopped after step {summary['step']} and saved: {resume_line(config, out, options)} goes on")
+    return summary
+
+
+def resume_line(config: Path, out: Path, options: dict[str, Any]) -> str:
+    """The command that goes on with a run."""
+    words = ["lutetia", "train", str(config), "--out", str(out), "--resume"]
+    for name in ("device", "data"):
+        if options[name] is not None:
+            words += [f"--{name}", str(options[name])]
+    for setting in options["overrides"]:
+        words += ["--set", setting]
+    return shlex.join(words)
+
+
+def show_summary(summary: dict[str, Any]) -> None:
+    """What a run has come to, in a few lines."""
+    screen = console()
+    why = {"steps": "all its steps", "minutes": "its time", "patience": "no more progress"}[summary["stopped"]]
+    screen.print(
+        f"{summary['step']} steps in {clock(summary['seconds'])}, {summary['weights']:,} weights, ended by {why}", soft_wrap=True
+    )
+    for split in ("valid", "test"):
+        if split in summary:
+            screen.print(f"{split:<6}{told(summary[split])}, loss {summary[split]['loss']:.4f}", soft_wrap=True)
+    screen.print(f"model {summary['checkpoint']}", soft_wrap=True)
+    if "picture" in summary:
+        screen.print(f"loss  {summary['picture']}", soft_wrap=True)
+    sys.stdout.flush()

@@ -1,0 +1,255 @@
+"""The config file of a training run: TOML in, frozen dataclasses out.
+
+[model]             what to train: handed to lutetia.models as it is; `dense = true` trains the dense twin instead
+[data]              what to learn from
+[optimizer.tables]  how the tables learn, and [optimizer.rest] how everything else does
+[schedule]          warm-up and decay of all rates
+[train]             batch, length, precision, evaluation
+[regularize]        what is added to the loss
+[checkpoint]        how often to save, and how many to keep
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lutetia import toml
+from lutetia._version import __version__
+from lutetia.errors import ArgumentError, DataError
+from lutetia.models.saving import FORMAT
+from lutetia.training.schema import Origin, build, option
+
+DATA_KINDS = ("bytes", "stdlib", "digits", "idx", "npz", "csv")
+OPTIMIZERS = ("adamw", "sgd", "sparse_adam", "lion")
+PRECISIONS = ("float32", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Data:
+    """[data]. Paths are relative to the config file, or to the folder of --data.
+
+    `valid` and `test` are taken from the end of the data, in this order: a fraction below 1, or a number of samples or bytes.
+    """
+
+    kind: str = option(choices=DATA_KINDS)
+    path: str | None = None  # of bytes, npz and csv
+    images: str | None = None  # of idx, as the three that follow
+    labels: str | None = None
+    test_images: str | None = None
+    test_labels: str | None = None
+    label: str | None = None  # of csv: the column that holds the class; the last one otherwise
+    valid: float = option(0.0, low=0)
+    test: float = option(0.0, low=0)
+    shuffle: bool = False  # mix the samples, always in the same way, before they are split: for files sorted by class
+    shift: int = option(0, low=0, high=64)  # move each training image by up to so many pixels
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """One table of [optimizer]. What is None follows the kind of optimiser, and what it is for."""
+
+    kind: str = option("adamw", choices=OPTIMIZERS)
+    lr: float = option(1e-3, low=0)
+    betas: tuple[float, float] | None = option(None, low=0, high=1)
+    eps: float = option(1e-8, low=0)
+    momentum: float = option(0.0, low=0, high=1)  # of sgd
+    weight_decay: float = option(0.0, low=0)
+
+
+@dataclass(frozen=True)
+class Optimizers:
+    tables: Optimizer = field(default_factory=Optimizer)
+    rest: Optimizer = field(default_factory=Optimizer)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """[schedule]: the rate climbs from 0 over the first `warmup` of the run, then falls to `floor` of its height."""
+
+    kind: str = option("cosine", choices=("cosine", "linear", "constant"))
+    warmup: float = option(0.0, low=0, high=1)
+    floor: float = option(0.1, low=0, high=1)
+
+
+@dataclass(frozen=True)
+class Train:
+    """[train]. The run ends after `steps` or `epochs`, after `minutes` of training, or when `patience` evaluations in a row
+    were no better than the best."""
+
+    batch_size: int = option(64, low=1)  # samples of one step, over all processes and all parts of an accumulated batch
+    steps: int | None = option(None, low=1)
+    epochs: int | None = option(None, low=1)
+    minutes: float | None = option(None, low=0)
+    accumulate: int = option(1, low=1)  # parts in which a batch is computed, one after another
+    clip: float | None = option(None, low=0)  # the largest norm of all gradients together
+    precision: str = option("float32", choices=PRECISIONS)
+    compile: bool = False
+    seed: int = option(0, low=0, high=2**63 - 1)
+    eval_every: int = option(0, low=0)  # in steps; 0: only at the end
+    eval_batches: int | None = option(None, low=1)  # of each evaluation on the way; None: all
+    patience: int | None = option(None, low=1)
+    log_every: int = option(10, low=1)
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True)
+class Regularize:
+    """[regularize]: weights of what is added to the loss."""
+
+    cell_variation: float = option(0.0, low=0)  # mean ‖W_c - W_c'‖² over rows whose indices differ in one bit
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    every: int = option(1000, low=1)  # in steps; the end of the run, and the best evaluation, are always saved
+    keep: int = option(2, low=1)  # the last so many, besides the best
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole file."""
+
+    model: dict[str, Any]
+    data: Data
+    train: Train
+    optimizer: Optimizers = field(default_factory=Optimizers)
+    schedule: Schedule = field(default_factory=Schedule)
+    regularize: Regularize = field(default_factory=Regularize)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Tables as TOML has them: without what is None, and without tuples."""
+        return _plain(dataclasses.asdict(self))
+
+    def to_toml(self) -> str:
+        """The config as a file that `read_config` reads, and `lutetia.models.load` too where a model lies beside it."""
+        tables = self.to_dict()
+        model = tables.pop("model")
+        head = {"format": FORMAT, "lutetia": __version__, "kind": model.pop("kind", "")}
+        return toml.dumps({**head, **tables, "model": model})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items() if each is not None}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read and check a config file; `overrides` are settings such as `train.steps=100` that take the place of the file's."""
+    return make_config(read_toml(path), str(path), overrides)
+
+
+def make_config(tables: Mapping[str, Any], name: str = "config", overrides: Sequence[str] = ()) -> Config:
+    """A config from tables that were read or written by hand; `name` stands for the file in messages."""
+    tables = _without_head(_copy(tables))
+    keys = [_override(tables, text) for text in overrides]
+    origin = Origin(name, keys)
+    config = build(Config, tables, origin)
+    _check(config, origin)
+    return config
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist, expected a config file, TOML as in the folder examples") from error
+    except (IsADirectoryError, PermissionError) as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not TOML: {error}") from error
+
+
+def _copy(tables: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
+
+
+def _without_head(tables: dict[str, Any]) -> dict[str, Any]:
+    """The tables of a config that a run has written: what such a file says of the model in its first lines goes to [model]."""
+    if tables.get("format") == FORMAT and isinstance(tables.get("model"), dict):
+        tables["model"].setdefault("kind", tables.pop("kind", None))
+        for name in ("format", "lutetia"):
+            tables.pop(name, None)
+    return tables
+
+
+def _override(tables: dict[str, Any], text: str) -> str:
+    """Put `a.b=value` in its place; returns the key. A value that is not TOML, such as a bare word, is a string."""
+    key, equals, value = text.partition("=")
+    names = [name.strip() for name in key.split(".")]
+    if not equals or len(names) < 2 or not all(names):
+        raise ArgumentError(f"--set is given {text!r}, expected table.key=value, such as train.steps=100")
+    place = tables
+    for name in names[:-1]:
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise ArgumentError(f"--set is given {text!r}, but {name} is a value, not a table")
+    try:
+        place[names[-1]] = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        place[names[-1]] = value.strip()
+    return ".".join(names)
+
+
+def _check(config: Config, origin: Origin) -> None:
+    """What no single key can tell."""
+    train, data = config.train, config.data
+    if train.steps is None and train.epochs is None and train.minutes is None:
+        raise ArgumentError(f"{origin.file}: [train] has no end, expected steps, epochs or minutes")
+    if train.steps is not None and train.epochs is not None:
+        raise ArgumentError(f"{origin.file}: train.steps and train.epochs are both set, expected one of them")
+    if train.minutes is not None and train.minutes <= 0:
+        origin.fail("train.minutes", train.minutes, "more than 0")
+    if train.clip is not None and train.clip <= 0:
+        origin.fail("train.clip", train.clip, "more than 0")
+    if train.batch_size % train.accumulate:
+        origin.fail("train.batch_size", train.batch_size, f"a multiple of train.accumulate, {train.accumulate}")
+    if train.patience is not None and not (train.eval_every and data.valid):
+        origin.fail("train.patience", train.patience, "train.eval_every and data.valid beside it: it counts evaluations")
+    for name in ("tables", "rest"):
+        _check_optimizer(getattr(config.optimizer, name), f"optimizer.{name}", origin)
+    _check_data(data, origin)
+
+
+def _check_optimizer(optimizer: Optimizer, key: str, origin: Origin) -> None:
+    if optimizer.lr <= 0:
+        origin.fail(f"{key}.lr", optimizer.lr, "more than 0")
+    if optimizer.betas is not None and max(optimizer.betas) >= 1:
+        origin.fail(f"{key}.betas", list(optimizer.betas), "numbers below 1")
+    if optimizer.momentum and optimizer.kind != "sgd":
+        origin.fail(f"{key}.momentum", optimizer.momentum, "0: only sgd has it")
+    if optimizer.betas is not None and optimizer.kind == "sgd":
+        origin.fail(f"{key}.betas", list(optimizer.betas), "none: sgd has a momentum instead")
+    if optimizer.weight_decay and optimizer.kind == "sparse_adam":
+        origin.fail(f"{key}.weight_decay", optimizer.weight_decay, "0: sparse_adam touches only the rows that were read")
+
+
+NEEDED = {"bytes": ("path",), "npz": ("path",), "csv": ("path",), "idx": ("images", "labels"), "digits": (), "stdlib": ()}
+ALLOWED = {"idx": ("test_images", "test_labels"), "csv": ("label",)}
+
+
+def _check_data(data: Data, origin: Origin) -> None:
+    for name in ("path", "images", "labels", "test_images", "test_labels", "label"):
+        value = getattr(data, name)
+        if value is None and name in NEEDED[data.kind]:
+            raise ArgumentError(f"{origin.file}: data.{name} is missing, expected a file: data.kind is {data.kind!r}")
+        if value is not None and name not in (*NEEDED[data.kind], *ALLOWED.get(data.kind, ())):
+            origin.fail(f"data.{name}", value, f"none: data.kind is {data.kind!r}, which has no {name}")
+    if (data.test_images is None) != (data.test_labels is None):
+        raise ArgumentError(f"{origin.file}: data.test_images and data.test_labels belong together, but one is missing")
+    if data.test_images is not None and data.test:
+        origin.fail("data.test", data.test, "none beside data.test_images")
+    for name in ("valid", "test"):
+        part = getattr(data, name)
+        if part >= 1 and part != int(part):
+            origin.fail(f"data.{name}", part, "a fraction below 1 or a whole number of samples or bytes")
+    if data.kind in ("bytes", "stdlib") and (data.shuffle or data.shift):
+        key = "shuffle" if data.shuffle else "shift"
+        origin.fail(f"data.{key}", getattr(data, key), "none: text has an order, and no pixels")

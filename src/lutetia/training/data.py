@@ -1,0 +1,183 @@
+"""What a model learns from: samples with classes, or one long text, split in contiguous parts and fingerprinted."""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lutetia.errors import ArgumentError, DataError, require
+from lutetia.training import config as settings
+from lutetia.training.formats import Array, map_bytes, read_csv, read_idx, read_npz
+
+SPLITS = ("train", "valid", "test")
+SHUFFLE_SEED = 0  # of data.shuffle: which samples are held out must not depend on the seed of the run
+NOT_LIBRARY = ("site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """x [n, ...], uint8 or float32, and the class of each, y [n] int64."""
+
+    x: Array
+    y: Array
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class Text:
+    """One text, bytes [n] uint8."""
+
+    bytes: Array
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+
+@dataclass(frozen=True)
+class Data:
+    """The splits that are there, "train" always, and a checksum of all they hold."""
+
+    splits: Mapping[str, Samples] | Mapping[str, Text]
+    fingerprint: str  # "sha256:..."
+
+    @property
+    def is_text(self) -> bool:
+        return isinstance(self.splits["train"], Text)
+
+    @property
+    def n_classes(self) -> int:
+        """One more than the largest class; 0 for text."""
+        return max((int(each.y.max()) + 1 for each in self.splits.values() if isinstance(each, Samples)), default=0)
+
+
+def open_data(wanted: settings.Data, folder: str | Path) -> Data:
+    """Open what [data] asks for; its paths are relative to `folder`."""
+    folder = Path(folder)
+    if wanted.kind in ("bytes", "stdlib"):
+        text = map_bytes(folder / str(wanted.path)) if wanted.kind == "bytes" else standard_library()
+        texts = {name: Text(text[a:b]) for name, (a, b) in _cuts(len(text), wanted).items()}
+        return Data(texts, fingerprint([text]))
+    parts = _samples(wanted, folder)
+    for name, part in parts.items():
+        _check_samples(name, part, wanted)
+    return Data(parts, fingerprint([array for part in parts.values() for array in (part.x, part.y)]))
+
+
+def fingerprint(arrays: list[Array]) -> str:
+    """A checksum of the content, shapes and types of arrays."""
+    total = hashlib.sha256()
+    for array in arrays:
+        total.update(f"{array.dtype.str} {array.shape};".encode())
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        for start in range(0, len(flat), 1 << 24):  # in pieces: a mapped file need not fit in memory
+            total.update(flat[start : start + (1 << 24)].data)
+    return f"sha256:{total.hexdigest()}"
+
+
+def standard_library() -> Array:
+    """The source of Python's standard library as one text, without its tests, uint8 [n]: files in the order of their names."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    files = [path.relative_to(root) for path in root.rglob("*.py")]
+    kept = sorted(path.as_posix() for path in files if not any(part in NOT_LIBRARY for part in path.parts))
+    if not kept:
+        raise DataError(f"{root} holds no Python files, expected the source of the standard library")
+    return np.frombuffer(b"".join((root / name).read_bytes() + b"\n" for name in kept), np.uint8)
+
+
+# ---- samples ---------------------------------------------------------------------------------------------------------
+
+
+def _samples(wanted: settings.Data, folder: Path) -> dict[str, Samples]:
+    if wanted.kind == "digits":
+        return _split(_digits(), wanted)
+    if wanted.kind == "csv":
+        return _split(Samples(*read_csv(folder / str(wanted.path), wanted.label)[:2]), wanted)
+    if wanted.kind == "npz":
+        return _named_arrays(folder / str(wanted.path), wanted)
+    parts = _split(_images(folder, str(wanted.images), str(wanted.labels)), wanted)
+    if wanted.test_images is not None:
+        parts["test"] = _images(folder, wanted.test_images, str(wanted.test_labels))
+    return parts
+
+
+def _digits() -> Samples:
+    """The 1797 digits of scikit-learn, 8 × 8 pixels with 17 shades of grey."""
+    digits = require("sklearn.datasets", "the digits data set", "scikit-learn").load_digits()
+    return Samples((digits.images / 16).astype(np.float32), digits.target.astype(np.int64))
+
+
+def _images(folder: Path, images: str, labels: str) -> Samples:
+    x, y = read_idx(folder / images), read_idx(folder / labels)
+    if y.ndim != 1 or len(x) != len(y):
+        raise DataError(f"{folder / labels} has the shape {list(y.shape)}, expected {len(x)} labels, one for each of {images}")
+    return _as_samples(x, y, str(folder / images))
+
+
+def _named_arrays(path: Path, wanted: settings.Data) -> dict[str, Samples]:
+    """x and y, to be split; or x_train and y_train, with x_valid, x_test and their y where they are given."""
+    arrays = read_npz(path)
+    if "x" in arrays and "y" in arrays:
+        return _split(_pair(arrays, "", path), wanted)
+    if "x_train" not in arrays or "y_train" not in arrays:
+        raise DataError(f"{path} holds {', '.join(arrays) or 'nothing'}, expected x and y, or x_train, y_train, x_test, y_test")
+    parts = _split(_pair(arrays, "_train", path), wanted)
+    for name in ("valid", "test"):
+        if f"x_{name}" in arrays:
+            if name in parts:
+                raise ArgumentError(f"data.{name} is {getattr(wanted, name)}, expected none: {path} holds x_{name}")
+            parts[name] = _pair(arrays, f"_{name}", path)
+    return parts
+
+
+def _pair(arrays: Mapping[str, Array], suffix: str, path: Path) -> Samples:
+    x, y = arrays[f"x{suffix}"], arrays.get(f"y{suffix}")
+    if y is None or y.ndim != 1 or len(x) != len(y) or y.dtype.kind not in "iu":
+        found = "missing" if y is None else f"{y.dtype} {list(y.shape)}"
+        raise DataError(f"{path}: y{suffix} is {found}, expected {len(x)} integers, the classes of x{suffix}")
+    return _as_samples(x, y, f"{path}: x{suffix}")
+
+
+def _as_samples(x: Array, y: Array, name: str) -> Samples:
+    if x.ndim < 2 or x.dtype.kind not in "iuf":
+        raise DataError(f"{name} is {x.dtype} {list(x.shape)}, expected numbers, samples first")
+    x = x if x.dtype == np.uint8 else x.astype(np.float32)
+    if x.dtype != np.uint8 and not np.isfinite(x).all():
+        raise DataError(f"{name} holds values that are not finite, expected numbers")
+    return Samples(x, y.astype(np.int64))
+
+
+def _split(samples: Samples, wanted: settings.Data) -> dict[str, Samples]:
+    x, y = samples.x, samples.y
+    if wanted.shuffle:
+        order = np.random.Generator(np.random.PCG64(SHUFFLE_SEED)).permutation(len(y))
+        x, y = x[order], y[order]
+    return {name: Samples(x[a:b], y[a:b]) for name, (a, b) in _cuts(len(y), wanted).items()}
+
+
+def _check_samples(name: str, part: Samples, wanted: settings.Data) -> None:
+    if len(part.y) and part.y.min() < 0:
+        raise DataError(f"the {name} data has the class {part.y.min()}, expected 0 or more")
+    if wanted.shift and part.x.ndim not in (3, 4):
+        raise ArgumentError(f"data.shift is {wanted.shift}, expected 0 for samples of shape {list(part.x.shape[1:])}: no images")
+
+
+def _cuts(n: int, wanted: settings.Data) -> dict[str, tuple[int, int]]:
+    """Where each split begins and ends in n samples or bytes; an empty one is left out."""
+    test = n - _share(n, wanted.test)
+    valid = test - _share(n, wanted.valid)
+    if valid <= 0:
+        raise ArgumentError(f"data.valid and data.test leave nothing of {n} to train on, expected less")
+    places = {"train": (0, valid), "valid": (valid, test), "test": (test, n)}
+    return {name: (a, b) for name, (a, b) in places.items() if b > a}
+
+
+def _share(n: int, part: float) -> int:
+    """A count as it is; of a fraction the remainder is rounded down, so that 0.1 leaves the first int(0.9 n)."""
+    return int(part) if part >= 1 else n - int(n * (1 - part))

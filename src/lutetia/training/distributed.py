@@ -1,0 +1,180 @@
+"""Many processes: who we are, gradients averaged over those that see other data, and numbers agreed upon.
+
+`World.data_rank` and `World.data_size` say which share of each batch is ours, and `World.group` with whom gradients are averaged.
+Plain data parallel has one group of all; on a mesh with detector parallel it is one column of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import warnings
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from lutetia.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all."""
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+    restarts: int = 0  # how often torchrun has started all processes anew
+    data_rank: int = 0
+    data_size: int = 1
+    group: Any = None  # the process group over which gradients are averaged; None: all
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+
+def start(device: str | None = None) -> World:
+    """Join the other processes where torchrun has started us, and choose the device: a GPU where there is one."""
+    rank, size, local = (int(os.environ.get(name, default)) for name, default in
+                         (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")))  # fmt: skip
+    chosen = choose_device(device, local if size > 1 else None)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    if size > 1 and not distributed.is_initialized():
+        # Both: what ranks tell each other beside tensors goes over gloo, and never makes a GPU wait.
+        distributed.init_process_group("cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo")
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return World(chosen, rank, size, restarts, rank, size)
+
+
+def finish(world: World) -> None:
+    """Part from the other processes, after a run that ended well."""
+    if world.size > 1 and distributed.is_initialized():
+        wait_for_all(world)
+        gc.collect()  # a process group that a dead model still holds would wait for ever
+        distributed.destroy_process_group()
+
+
+def choose_device(name: str | None, local_rank: int | None = None) -> torch.device:
+    """The device of that name; without one the GPU, or the CPU where there is none."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise ArgumentError(f"the device is {name!r}, expected cpu, cuda, or cuda and a number, such as cuda:1") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ArgumentError(f"the device is {name!r}, expected cpu or cuda")
+    if device.type == "cpu":
+        return device
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    number = device.index if device.index is not None else (local_rank or 0)
+    if number >= count:
+        raise ArgumentError(f"the device is cuda:{number}, expected one of the {count} that torch finds here")
+    return torch.device("cuda", number)
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+def parallel(model: nn.Module, world: World) -> nn.Module:
+    """The model in DistributedDataParallel, where that can average its gradients: NCCL has no sum of sparse tensors."""
+    if world.data_size == 1 or averages_by_hand(model, world):
+        return model
+    devices = [world.device] if world.device.type == "cuda" else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # newer versions of torch have another name for the last option
+        return nn.parallel.DistributedDataParallel(model, device_ids=devices, process_group=world.group, broadcast_buffers=False)
+
+
+def averages_by_hand(model: nn.Module, world: World) -> bool:
+    """Whether `average_gradients` must do what DistributedDataParallel cannot."""
+    if world.data_size == 1:
+        return False
+    sparse = any(getattr(module, "gradient", None) == "sparse" for module in model.modules())
+    sharded = any(hasattr(parameter, "full_tensor") for parameter in model.parameters())
+    return sharded or (sparse and world.device.type == "cuda")
+
+
+def without_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+    """Average gradients only with the last part of an accumulated batch."""
+    return model.no_sync() if not last and isinstance(model, nn.parallel.DistributedDataParallel) else nullcontext()
+
+
+@torch.no_grad()
+def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
+    """Replace each gradient, dense or sparse, by its mean over the ranks that see other data."""
+    waiting = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        if parameter.grad.is_sparse:
+            parameter.grad = mean_of_sparse(parameter.grad, world)
+            continue
+        local = parameter.grad.to_local() if hasattr(parameter.grad, "to_local") else parameter.grad
+        waiting.append((distributed.all_reduce(local, group=world.group, async_op=True), local))
+    for work, local in waiting:
+        work.wait()
+        local.div_(world.data_size)
+
+
+def mean_of_sparse(gradient: Tensor, world: World) -> Tensor:
+    """The mean of sparse COO tensors of the same shape, one from each rank, coalesced."""
+    gradient = gradient.coalesce()
+    indices, values = gradient.indices(), gradient.values()
+    count = torch.tensor([values.shape[0]], device=values.device)
+    counts = [torch.empty_like(count) for _ in range(world.data_size)]
+    distributed.all_gather(counts, count, group=world.group)
+    sizes = [int(each) for each in counts]
+    all_indices = _gather_rows(indices.T.contiguous(), sizes, world).T
+    all_values = _gather_rows(values, sizes, world)
+    total = torch.sparse_coo_tensor(all_indices, all_values, gradient.shape, check_invariants=False).coalesce()
+    total._values().div_(world.data_size)
+    return total
+
+
+def _gather_rows(rows: Tensor, sizes: list[int], world: World) -> Tensor:
+    """rows [n, ...] of all ranks, one after another; n differs, so what travels is padded to the longest."""
+    padded = rows.new_zeros((max(sizes), *rows.shape[1:]))
+    padded[: len(rows)] = rows
+    found = [torch.empty_like(padded) for _ in sizes]
+    distributed.all_gather(found, padded, group=world.group)
+    return torch.cat([each[:size] for each, size in zip(found, sizes, strict=True)])
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def total(numbers: Tensor, world: World) -> Tensor:
+    """The sum of a tensor over the ranks that see other data."""
+    if world.data_size > 1:
+        distributed.all_reduce(numbers, group=world.group)
+    return numbers
+
+
+def largest(numbers: list[float], world: World) -> list[float]:
+    """The largest of each number over all ranks, so that all decide alike."""
+    if world.size == 1:
+        return numbers
+    tensor = torch.tensor(numbers, dtype=torch.float64)
+    distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX)
+    return tensor.tolist()
+
+
+def gather(tensors: dict[str, Tensor], world: World) -> dict[str, Tensor]:
+    """The CPU tensors of all ranks, as "rank/name"; each has the same shape everywhere."""
+    if world.size == 1:
+        return {f"0/{name}": tensor for name, tensor in tensors.items()}
+    gathered: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        found = [torch.empty_like(tensor) for _ in range(world.size)]
+        distributed.all_gather(found, tensor)
+        gathered |= {f"{rank}/{name}": each for rank, each in enumerate(found)}
+    return gathered
+
+
+def wait_for_all(world: World) -> None:
+    if world.size > 1:
+        largest([0.0], world)

@@ -1,0 +1,177 @@
+"""Files of data as arrays: idx, npz, CSV, and raw bytes by memory map. A file that is not what it should be is named.
+
+idx is the format of MNIST: two zero bytes, a byte for the type, a byte for the number of dimensions, their sizes as big-endian
+32-bit integers, then the values. A name that ends in .gz is decompressed on the way.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import math
+import os
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lutetia.errors import DataError
+from lutetia.files import write_atomically
+
+Array = np.ndarray[Any, Any]
+IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
+
+
+def check_file(path: Path, what: str) -> Path:
+    """The path, when a file is there; `what` says what was expected."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, expected {what}")
+    if not path.exists():
+        raise DataError(f"{path} does not exist, expected {what}")
+    return path
+
+
+def read_whole(path: Path, what: str) -> bytes:
+    """The bytes of a file, decompressed where its name ends in .gz."""
+    check_file(path, what)
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(path) as file:
+                return file.read()
+        return path.read_bytes()
+    except GZIP_ERRORS as error:
+        raise DataError(f"{path} is truncated or damaged ({error}), expected {what}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_idx(path: Path) -> Array:
+    """An idx file, .gz or not, in the byte order of this machine."""
+    data = read_whole(path, "an idx file")
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in IDX_TYPES or not data[3]:
+        raise DataError(f"{path} begins with {data[:4].hex(' ') or 'nothing'}, expected an idx file: 00 00, a type, dimensions")
+    n_dims = data[3]
+    if len(data) < 4 + 4 * n_dims:
+        raise DataError(f"{path} is truncated: {len(data)} bytes, expected a header of {4 + 4 * n_dims}")
+    shape = struct.unpack(f">{n_dims}I", data[4 : 4 + 4 * n_dims])
+    kind = np.dtype(IDX_TYPES[data[2]])
+    wanted = 4 + 4 * n_dims + math.prod(shape) * kind.itemsize
+    if len(data) != wanted:
+        state = "is truncated" if len(data) < wanted else "is too long"
+        size = " × ".join(map(str, shape))
+        raise DataError(f"{path} {state}: {len(data)} bytes, expected {wanted} for {size} values of {kind.itemsize} bytes")
+    return np.frombuffer(data, kind, offset=4 + 4 * n_dims).reshape(shape).astype(kind.newbyteorder("="))
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """The arrays of an npz file; those that only a pickle could hold are refused."""
+    check_file(path, "an npz file")
+    try:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise DataError(f"{path} holds a single array, expected an npz file with several named ones")
+        with file:
+            return {name: file[name] for name in file.files}
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} is not an npz file of plain arrays, or is damaged: {error}") from error
+
+
+def read_csv(path: Path, label: str | None = None) -> tuple[Array, Array, list[str]]:
+    """Features [n, columns] as float32, classes [n] as integers, and the names of the classes in their order.
+
+    `label` is the name of the column of classes, which needs a first row of names; without it the last column holds them.
+    """
+    text = read_whole(path, "a CSV file")
+    try:
+        rows = [row for row in csv.reader(text.decode("utf-8-sig").splitlines()) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} is not a CSV file: {error}") from error
+    if not rows:
+        raise DataError(f"{path} is empty, expected rows of numbers and a class")
+    header = None if label is None and all(map(_is_number, rows[0][:-1])) else [name.strip() for name in rows.pop(0)]
+    column = _label_column(path, header, label, len(rows[0]) if rows else 0)
+    features, classes = _csv_values(path, rows, column, 2 if header else 1)
+    names = sorted(set(classes), key=lambda name: (not _is_number(name), float(name) if _is_number(name) else 0, name))
+    order = {name: number for number, name in enumerate(names)}
+    return features, np.array([order[name] for name in classes], np.int64), names
+
+
+def _label_column(path: Path, header: list[str] | None, label: str | None, width: int) -> int:
+    if width < 2:
+        raise DataError(f"{path} has {width} columns of values, expected at least one feature and a class")
+    if label is None:
+        return width - 1
+    if header is None or label not in header:
+        raise DataError(f"{path} has no column {label!r}, expected one of {', '.join(header or [])}")
+    return header.index(label)
+
+
+def _csv_values(path: Path, rows: list[list[str]], column: int, first_line: int) -> tuple[Array, list[str]]:
+    features = np.empty((len(rows), len(rows[0]) - 1), np.float32)
+    classes = []
+    for number, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            raise DataError(f"{path}, row {number + first_line}: {len(row)} columns, expected {len(rows[0])}")
+        classes.append(row[column].strip())
+        for at, cell in enumerate(row[:column] + row[column + 1 :]):
+            if not _is_number(cell):
+                raise DataError(f"{path}, row {number + first_line}: {cell!r} is not a number")
+            features[number, at] = float(cell)
+    return features, classes
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def map_bytes(path: Path) -> Array:
+    """The bytes of a file, uint8 [n], mapped and not read; a .gz is decompressed once, into the user's cache folder."""
+    check_file(path, "a file of bytes")
+    if path.suffix == ".gz":
+        path = _decompressed(path)
+    if not path.stat().st_size:
+        raise DataError(f"{path} is empty, expected bytes")
+    try:
+        return np.memmap(path, np.uint8, mode="r")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def cache_folder() -> Path:
+    """Where decompressed files are kept: lutetia in $XDG_CACHE_HOME, or in ~/.cache."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "lutetia"
+
+
+def _decompressed(path: Path) -> Path:
+    """The decompressed twin of a .gz; one that is newer, or elsewhere, has another twin."""
+    status = path.stat()
+    name = hashlib.sha256(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
+    target = cache_folder() / f"{path.stem}-{name}"
+    if not target.exists():
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(
+                f"{target.parent} cannot be made ({error.strerror}), and {path} must be decompressed there"
+            ) from error
+        with gzip.open(path) as source, write_atomically(target) as file:
+            while block := _next_block(source, path):
+                file.write(block)
+    return target
+
+
+def _next_block(source: gzip.GzipFile, path: Path) -> bytes:
+    """Some bytes of a gzip file; its errors are not those of the file they are written to."""
+    try:
+        return source.read(1 << 20)
+    except (*GZIP_ERRORS, OSError) as error:
+        raise DataError(f"{path} is truncated or damaged ({error}), expected a gzip file") from error

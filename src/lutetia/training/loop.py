@@ -1,0 +1,339 @@
+"""The training loop: steps, evaluations, checkpoints, and an end."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lutetia.errors import ArgumentError, DataError, JobError
+from lutetia.nn import LUT, cell_total_variation
+from lutetia.training import checkpoint, distributed
+from lutetia.training.batches import Batches, derive, in_order
+from lutetia.training.config import Config
+from lutetia.training.data import Data
+from lutetia.training.distributed import World
+from lutetia.training.folder import RunFolder
+from lutetia.training.metrics import Metrics
+from lutetia.training.optimizers import clip_gradients, make_optimizers
+from lutetia.training.progress import Display
+from lutetia.training.schedule import factor
+from lutetia.training.signals import Caught
+from lutetia.training.state import pack_optimizer, pack_rng, placed, seed_all, unpack_optimizer, unpack_rng, whole
+from lutetia.training.task import context_of, is_better, loss_of, metrics_of, sums_of
+
+FORMAT = 1  # of state.json
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass
+class Position:
+    """How far a run has come: what a checkpoint holds beside weights, optimisers and random generators."""
+
+    step: int = 0
+    elapsed: float = 0.0  # seconds of training, without evaluations, checkpoints and the first step of each process
+    best: dict[str, Any] | None = None  # the best evaluation, with its step
+    waited: int = 0  # evaluations since then
+    loss_sum: float = 0.0  # since the last line of metrics
+    loss_count: int = 0
+
+
+class Trainer:
+    """One run of one config on one process; `run` trains from where it stands to an end, and says which."""
+
+    def __init__(self, config: Config, data: Data, model: nn.Module, world: World, folder: RunFolder, show: Display) -> None:
+        self.config, self.data, self.world, self.folder, self.show = config, data, world, folder, show
+        train = config.train
+        self.model = model.to(world.device)
+        self.context = context_of(model)
+        shares: dict[str, Any] = {"rank": world.data_rank, "world": world.data_size, "parts": train.accumulate}
+        options: dict[str, Any] = {
+            "context": self.context,
+            "seed": train.seed,
+            "shift": config.data.shift,
+            "device": world.device,
+        }
+        self.batches = Batches(data.splits["train"], train.batch_size, **options, **shares)
+        self.optimizers = make_optimizers(self.model, config.optimizer)
+        self._check()
+        self.position = Position()
+        self.total_steps = train.epochs * self.batches.per_epoch if train.epochs else train.steps
+        self.scaler = torch.amp.GradScaler(world.device.type, enabled=train.precision == "fp16")
+        self.by_hand = distributed.averages_by_hand(self.model, world)
+        wrapped = distributed.parallel(self.model, world)
+        self.fast: Callable[[Tensor], Tensor] = torch.compile(wrapped) if train.compile else wrapped
+        self.wrapped = wrapped
+        self._loss = torch.zeros((), device=world.device)
+        self._norm = torch.zeros(())
+        self._metrics: Metrics | None = None
+        # Drop-out must differ between ranks; all else follows the data.
+        seed_all(derive(train.seed, "rank", world.rank))
+
+    def _check(self) -> None:
+        train = self.config.train
+        if train.precision == "fp16" and self.world.device.type != "cuda":
+            raise ArgumentError('train.precision is "fp16", expected "bf16" or "float32" on a CPU')
+        if self.optimizers.in_place:
+            if self.world.size > 1:
+                raise ArgumentError('[model] gradient is "in_place", expected "dense" or "sparse" for several processes')
+            if train.precision == "fp16":
+                raise ArgumentError('[model] gradient is "in_place", whose steps know no loss scale: expected precision "bf16"')
+        if self.config.regularize.cell_variation and any(
+            isinstance(module, LUT) and module.gradient != "dense" for module in self.model.modules()
+        ):
+            raise ArgumentError('regularize.cell_variation has a dense gradient, expected gradient = "dense" in [model]')
+
+    # ---- the loop ----------------------------------------------------------------------------------------------------
+
+    def run(self, caught: Caught) -> str:
+        """Train to an end: "steps", "minutes", "patience" or "interrupted". A checkpoint holds where it stopped."""
+        first = self.world.is_first
+        tensorboard = self.config.train.tensorboard
+        self._metrics = Metrics(self.folder.path, self.position.step, tensorboard, self.show.say) if first else None
+        try:
+            return self._run(caught)
+        finally:
+            if self._metrics is not None:
+                self._metrics.close()
+
+    def _run(self, caught: Caught) -> str:
+        at, train, every = self.position, self.config.train, self.config.checkpoint.every
+        reason = self._reason(caught)
+        fresh = True  # compiling belongs to the first step, and not to the time of training
+        mark, marked = time.perf_counter(), at.step
+        while reason is None:
+            begun = time.perf_counter()
+            self.step()
+            if train.minutes is not None and at.step % train.log_every == 0:
+                self._synchronize()
+            at.elapsed += 0.0 if fresh else time.perf_counter() - begun
+            if fresh:
+                self._synchronize()
+                mark, marked, fresh = time.perf_counter(), at.step, False
+            reason = self._reason(caught)
+            logs = at.step % train.log_every == 0 or reason not in (None, "interrupted")
+            if logs and at.loss_count:
+                speed = (at.step - marked) / max(time.perf_counter() - mark, 1e-9)
+                self._log(speed)
+                mark, marked = time.perf_counter(), at.step
+            elif not logs:
+                self.show.update(self.done(), at.step, {})
+            paused = time.perf_counter()
+            improved = False
+            if reason != "interrupted" and self._evaluates(reason):
+                improved = self._evaluate_on_the_way()
+                reason = reason or self._reason(caught)
+            if improved or reason is not None or at.step % every == 0:
+                self.save()
+            mark += time.perf_counter() - paused
+        return reason
+
+    def _reason(self, caught: Caught) -> str | None:
+        """Why to stop now; None: do not. All ranks come to the same answer."""
+        at, train = self.position, self.config.train
+        at.elapsed, signal = distributed.largest([at.elapsed, float(caught.signal is not None)], self.world)
+        if self.total_steps is not None and at.step >= self.total_steps:
+            return "steps"
+        if train.minutes is not None and at.elapsed >= 60 * train.minutes:
+            return "minutes"
+        if train.patience is not None and at.waited >= train.patience:
+            return "patience"
+        return "interrupted" if signal else None
+
+    def done(self) -> float:
+        """The fraction of the run that lies behind."""
+        parts = [self.position.step / self.total_steps] if self.total_steps else []
+        if self.config.train.minutes:
+            parts.append(self.position.elapsed / (60 * self.config.train.minutes))
+        return min(max(parts), 1.0)
+
+    def step(self) -> None:
+        """One step of the optimisers, on one batch in as many parts as are asked for."""
+        at, train = self.position, self.config.train
+        self.model.train()
+        rate = factor(self.config.schedule, self.done(), 1 / self.total_steps if self.total_steps else 0.0)
+        self.optimizers.set_rates(rate)
+        for number, (x, target) in enumerate(self.batches.take(*self.batches.at(at.step))):
+            last = number == train.accumulate - 1
+            with distributed.without_sync(self.wrapped, last):
+                with self._autocast():
+                    scores = self.fast(x)
+                loss = loss_of(scores, target) / train.accumulate
+                self._loss += loss.detach()
+                if last and self.config.regularize.cell_variation:
+                    loss = loss + self.config.regularize.cell_variation * self._variation()
+                self.scaler.scale(loss).backward()
+        self._apply()
+        at.step += 1
+        at.loss_count += 1
+
+    def _apply(self) -> None:
+        parameters = self.optimizers.parameters()
+        if self.by_hand:
+            distributed.average_gradients(parameters, self.world)
+        if self.config.train.clip is not None:
+            for optimizer in self.optimizers.by_name.values():
+                self.scaler.unscale_(optimizer)
+            self._norm = clip_gradients(parameters, self.config.train.clip)
+        for optimizer in self.optimizers.by_name.values():
+            self.scaler.step(optimizer)
+        self.scaler.update()
+        self.optimizers.zero_grad()
+
+    def _variation(self) -> Tensor:
+        """The mean cell variation of all layers of tables, []."""
+        found = [cell_total_variation(module) for module in self.model.modules() if isinstance(module, LUT)]
+        return torch.stack(found).mean() if found else torch.zeros((), device=self.world.device)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        dtype = DTYPES.get(self.config.train.precision)
+        return nullcontext() if dtype is None else torch.autocast(self.world.device.type, dtype)
+
+    def _synchronize(self) -> None:
+        if self.world.device.type == "cuda":
+            torch.cuda.synchronize(self.world.device)
+
+    # ---- telling -----------------------------------------------------------------------------------------------------
+
+    def _mean_loss(self) -> float:
+        """The mean loss since the last line; a loss that is no number ends the run."""
+        at = self.position
+        mean = (at.loss_sum + float(distributed.total(self._loss, self.world)) / self.world.data_size) / at.loss_count
+        if not math.isfinite(mean):
+            raise JobError(
+                f"the loss is {mean} at step {at.step}: a lower rate (optimizer.tables.lr, optimizer.rest.lr), a longer "
+                "schedule.warmup or train.clip may help; the last checkpoint is from before"
+            )
+        return mean
+
+    def _log(self, steps_per_second: float) -> None:
+        at, train = self.position, self.config.train
+        loss = self._mean_loss()
+        self._loss.zero_()
+        at.loss_sum, at.loss_count = 0.0, 0
+        count = train.batch_size * (self.context or 1)
+        values: dict[str, Any] = {"loss": loss, "epoch": at.step / self.batches.per_epoch}
+        if self.context:
+            values["bits_per_byte"] = loss / math.log(2)
+        for name, optimizer in self.optimizers.by_name.items():
+            values[f"lr_{name}"] = optimizer.param_groups[0]["lr"]
+        if train.clip is not None:
+            values["gradient_norm"] = float(self._norm)
+        values |= {"per_second": steps_per_second * count, "elapsed": at.elapsed}
+        if self._metrics is not None:
+            self._metrics.write("train", at.step, values)
+        done = self.done()
+        left = (1 - done) / done * at.elapsed if done else 0.0
+        self.show.update(done, at.step, {**values, "left": left})
+
+    # ---- evaluation --------------------------------------------------------------------------------------------------
+
+    def _evaluates(self, reason: str | None) -> bool:
+        every = self.config.train.eval_every
+        return "valid" in self.data.splits and bool(every) and (self.position.step % every == 0 or reason is not None)
+
+    def _evaluate_on_the_way(self) -> bool:
+        """Evaluate on the validation data; whether that was the best so far."""
+        at = self.position
+        if at.best is not None and at.best["step"] == at.step:
+            return False  # done before a restart
+        found = self.evaluate("valid", self.config.train.eval_batches)
+        improved = is_better(found, at.best)
+        at.best, at.waited = ({"step": at.step, **found}, 0) if improved else (at.best, at.waited + 1)
+        if self._metrics is not None:
+            self._metrics.write("valid", at.step, found)
+        self.show.update(self.done(), at.step, found)
+        return improved
+
+    @torch.no_grad()
+    def evaluate(self, split: str, limit: int | None = None) -> dict[str, float]:
+        """The metrics of a split; `limit` counts batches."""
+        self.model.eval()
+        world, size = self.world, self.config.train.batch_size
+        shares: dict[str, Any] = {"device": world.device, "rank": world.data_rank, "world": world.data_size}
+        sums = torch.zeros(3, dtype=torch.float64, device=world.device)
+        for x, target in in_order(self.data.splits[split], size, context=self.context, limit=limit, **shares):
+            with self._autocast():
+                scores = self.model(x)
+            sums += sums_of(scores, target)
+        return metrics_of(distributed.total(sums, world), self.context is not None)
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write a checkpoint of where the run stands, and drop those that are no longer wanted."""
+        content = self.collect()
+        if self.world.is_first:
+            folder, best = self.folder.checkpoints, self.position.best
+            checkpoint.write(folder, self.position.step, content)
+            checkpoint.prune(folder, self.config.checkpoint.keep, best["step"] if best else None)
+        distributed.wait_for_all(self.world)
+
+    def collect(self) -> checkpoint.Content:
+        """All that a checkpoint holds; every rank must ask."""
+        at = self.position
+        if at.loss_count:
+            at.loss_sum = self._mean_loss() * at.loss_count
+            self._loss.zero_()
+        epoch, index = self.batches.at(at.step)
+        state: dict[str, Any] = {"format": FORMAT, **asdict(at), "epoch": epoch, "index": index}
+        state |= {"fingerprint": self.data.fingerprint, "world": self.world.size, "threads": torch.get_num_threads()}
+        state |= {"device": self.world.device.type, "torch": torch.__version__, "scaler": self.scaler.state_dict()}
+        tensors: dict[str, Tensor] = {}
+        state["optimizer"] = {}
+        for name, optimizer in self.optimizers.by_name.items():
+            found, state["optimizer"][name] = pack_optimizer(self.model, optimizer)
+            tensors |= {f"{name}/{key}": tensor for key, tensor in found.items()}
+        rng = distributed.gather(pack_rng(self.world.device), self.world)
+        weights = {name: whole(tensor) for name, tensor in self.model.state_dict().items()}
+        return checkpoint.Content(
+            {"model.safetensors": weights, "optimizer.safetensors": tensors, "rng.safetensors": rng},
+            {"config.toml": self.config.to_toml(), "state.json": json.dumps(state, indent=2) + "\n"},
+        )
+
+    def restore(self, content: checkpoint.Content, name: str) -> None:
+        """Put the run where a checkpoint has left it; `name` stands for it in messages."""
+        state = content.state
+        if state.get("format") != FORMAT:
+            raise DataError(f"{name} has the format {state.get('format')!r}, expected {FORMAT}: another version has written it")
+        if state["fingerprint"] != self.data.fingerprint:
+            raise DataError(f"{name} was trained on other data: its fingerprint is {state['fingerprint']}, "
+                            f"that of [data] is {self.data.fingerprint}")  # fmt: skip
+        self._changed(state, name)
+        self.restore_weights(content)
+        for kind, optimizer in self.optimizers.by_name.items():
+            prefix = f"{kind}/"
+            tensors = content.tensors["optimizer.safetensors"]
+            own = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+            unpack_optimizer(self.model, optimizer, own, state["optimizer"].get(kind, {}))
+        if state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
+        prefix = f"{self.world.rank}/"
+        if state["world"] == self.world.size:
+            rng = content.tensors["rng.safetensors"]
+            unpack_rng({key.removeprefix(prefix): each for key, each in rng.items() if key.startswith(prefix)}, self.world.device)
+        else:  # nobody has been this rank
+            seed_all(derive(self.config.train.seed, "rank", self.world.rank, state["step"]))
+        self.position = Position(**{key: state[key] for key in Position.__dataclass_fields__})
+
+    def restore_weights(self, content: checkpoint.Content) -> None:
+        """Load the weights of a checkpoint."""
+        own = self.model.state_dict()
+        weights = content.tensors["model.safetensors"]
+        self.model.load_state_dict({key: placed(each, own[key]) if key in own else each for key, each in weights.items()})
+
+    def _changed(self, state: dict[str, Any], name: str) -> None:
+        """Say what may change the last bits of the numbers from here on."""
+        now = {"world": self.world.size, "threads": torch.get_num_threads(), "device": self.world.device.type,
+               "torch": torch.__version__}  # fmt: skip
+        words = {"world": "processes", "threads": "threads", "device": "device", "torch": "torch"}
+        changed = [f"{words[key]} {state[key]} then, {now[key]} now" for key in now if state[key] != now[key]]
+        if changed and self.world.is_first:
+            self.show.say(f"{name}: {', '.join(changed)}; the run goes on, but not bit for bit as it would have")

@@ -1,0 +1,91 @@
+"""What a run tells as it goes: one JSON object to a line of metrics.jsonl, TensorBoard, and a picture of the loss at the end."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lutetia.errors import MissingFeatureError, require
+from lutetia.files import write_atomically
+
+FILE = "metrics.jsonl"
+
+
+class Metrics:
+    """Appends to metrics.jsonl, and to TensorBoard's files when that is wanted and installed."""
+
+    def __init__(self, folder: Path, after: int, tensorboard: bool, say: Callable[[str], None]) -> None:
+        """`after` is the step that the run goes on from: what was written beyond it, before a kill, is dropped."""
+        self.path = folder / FILE
+        kept = [line for line in read_metrics(self.path) if line["step"] <= after]
+        with write_atomically(self.path) as file:
+            file.write("".join(json.dumps(line) + "\n" for line in kept).encode())
+        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115  # closed by close
+        self._board = _board(folder, after, say) if tensorboard else None
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """One line: `kind` is "train", "valid" or "test"."""
+        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(f"{name}/{kind}", value, step)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def _board(folder: Path, after: int, say: Callable[[str], None]) -> Any:
+    try:
+        board = require("torch.utils.tensorboard", "train.tensorboard", "tensorboard")
+    except MissingFeatureError as error:
+        say(f"{error}; going on without it")
+        return None
+    return board.SummaryWriter(str(folder / "tensorboard"), purge_step=after + 1)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl, up to the first that a kill has cut short."""
+    lines: list[dict[str, Any]] = []
+    if not path.exists():
+        return lines
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            break
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            break
+        lines.append(line)
+    return lines
+
+
+def draw(folder: Path, title: str = "") -> Path:
+    """Draw loss.png from the metrics of a run."""
+    require("matplotlib", "the picture of the loss")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    lines = read_metrics(folder / FILE)
+    unit = "bits per byte" if any("bits_per_byte" in line for line in lines) else "loss in nats"
+    key = "bits_per_byte" if unit == "bits per byte" else "loss"
+    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for kind, style in (("train", {"linewidth": 1.0}), ("valid", {"marker": "o", "markersize": 3}), ("test", {"marker": "*"})):
+        points = [(line["step"], line[key]) for line in lines if line["kind"] == kind and math.isfinite(line.get(key, math.nan))]
+        if points:
+            axes.plot(*zip(*points, strict=True), label=kind, **style)
+    axes.set(xlabel="step", ylabel=unit)
+    axes.set_title(title.replace("$", r"\$"), fontsize=10)
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend(frameon=False)
+    with write_atomically(folder / "loss.png") as file:
+        figure.savefig(file, format="png")
+    return folder / "loss.png"

@@ -1,0 +1,132 @@
+"""Optimisers for tables and for the rest, which want different ones; rates, clipping, and steps inside the backward pass."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lutetia.errors import ArgumentError, require
+from lutetia.nn import table_parameters
+from lutetia.training import config as settings
+
+BETAS = {"adamw": (0.9, 0.95), "sparse_adam": (0.9, 0.95), "lion": (0.9, 0.95)}
+
+
+@dataclass
+class Optimizers:
+    """What steps a model: the optimiser of the tables and that of the rest, where there are such parameters."""
+
+    by_name: dict[str, torch.optim.Optimizer]  # "tables", "rest"
+    peaks: dict[str, float]  # their rates before the schedule
+    in_place: list[nn.Module]  # layers that step in their backward pass, at the rate of the tables
+
+    def set_rates(self, factor: float) -> None:
+        """Give every optimiser, and every layer that steps in place, its rate times the factor of the schedule."""
+        for name, optimizer in self.by_name.items():
+            for group in optimizer.param_groups:
+                group["lr"] = self.peaks[name] * factor
+        for layer in self.in_place:
+            layer.external_lr = self.peaks["tables"] * factor  # type: ignore[assignment]
+
+    def zero_grad(self) -> None:
+        for optimizer in self.by_name.values():
+            optimizer.zero_grad(set_to_none=True)
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [p for optimizer in self.by_name.values() for group in optimizer.param_groups for p in group["params"]]
+
+
+def make_optimizers(model: nn.Module, wanted: settings.Optimizers) -> Optimizers:
+    """The optimisers of a model, each of its parameters in exactly one."""
+    in_place = [module for module in model.modules() if getattr(module, "gradient", None) == "in_place"]
+    stepped = {id(layer.weight) for layer in in_place}
+    tables = [p for p in table_parameters(model) if p.requires_grad]
+    known = {id(p) for p in tables}
+    rest = [(name, p) for name, p in model.named_parameters() if p.requires_grad and id(p) not in known]
+    groups = {
+        "tables": [{"params": [p for p in tables if id(p) not in stepped], "weight_decay": wanted.tables.weight_decay}],
+        "rest": decay_groups(rest, wanted.rest.weight_decay),
+    }
+    _check_sparse(model, wanted)
+    made = {}
+    for name, members in groups.items():
+        members = [group for group in members if group["params"]]
+        if members:
+            made[name] = make_optimizer(members, getattr(wanted, name))
+    return Optimizers(made, {"tables": wanted.tables.lr, "rest": wanted.rest.lr}, in_place)
+
+
+def decay_groups(named: Iterable[tuple[str, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; norms, biases, learned scalars and the positions of LUT attention, whose signs are read, do not."""
+    decays: list[nn.Parameter] = []
+    stays: list[nn.Parameter] = []
+    for name, parameter in named:
+        matrix = parameter.dim() >= 2 and name.rpartition(".")[2] != "positions"
+        (decays if matrix else stays).append(parameter)
+    return [{"params": decays, "weight_decay": weight_decay}, {"params": stays, "weight_decay": 0.0}]
+
+
+def make_optimizer(groups: list[dict[str, Any]], wanted: settings.Optimizer) -> torch.optim.Optimizer:
+    betas = wanted.betas or BETAS.get(wanted.kind, (0.0, 0.0))
+    if wanted.kind == "adamw":
+        fused = all(p.is_cuda for group in groups for p in group["params"])
+        return torch.optim.AdamW(groups, lr=wanted.lr, betas=betas, eps=wanted.eps, fused=fused or None)
+    if wanted.kind == "sgd":
+        return torch.optim.SGD(groups, lr=wanted.lr, momentum=wanted.momentum)
+    if wanted.kind == "sparse_adam":
+        plain = [{"params": group["params"]} for group in groups]
+        return torch.optim.SparseAdam(plain, lr=wanted.lr, betas=betas, eps=wanted.eps)
+    return _lion_class()(groups, lr=wanted.lr, betas=betas)
+
+
+def _lion_class() -> Any:
+    """Our own, or that of lion-pytorch."""
+    try:
+        return importlib.import_module("lutetia.training.lion").Lion
+    except ModuleNotFoundError:
+        return require("lion_pytorch", 'optimizer.kind = "lion"', "lion-pytorch").Lion
+
+
+def _check_sparse(model: nn.Module, wanted: settings.Optimizers) -> None:
+    sparse = any(getattr(module, "gradient", None) == "sparse" for module in model.modules())
+    if sparse and wanted.tables.kind not in ("sparse_adam", "sgd"):
+        kind = wanted.tables.kind
+        raise ArgumentError(
+            f'optimizer.tables.kind is {kind!r}, expected "sparse_adam" or "sgd" for tables with gradient = "sparse"'
+        )
+    if not sparse and wanted.tables.kind == "sparse_adam" and any(True for _ in table_parameters(model)):
+        raise ArgumentError('optimizer.tables.kind is "sparse_adam", expected gradient = "sparse" in [model] beside it')
+    if wanted.rest.kind == "sparse_adam":
+        raise ArgumentError('optimizer.rest.kind is "sparse_adam", expected another: only tables have sparse gradients')
+
+
+def gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    """The gradients that are there, each as one dense tensor that may be changed: of a sparse one its values."""
+    found = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        if parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()
+            found.append(parameter.grad._values())
+        else:
+            found.append(parameter.grad)
+    return found
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
+    """Scale all gradients, sparse ones too, so that their norm together is at most `limit`; returns the norm they had, []."""
+    found = gradients(parameters)
+    if not found:
+        return torch.zeros(())
+    norm = torch.nn.utils.get_total_norm(found)
+    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in found:
+        gradient.mul_(scale.to(gradient.device))  # always, and not only where it is too long: to ask would wait for the GPU
+    return norm

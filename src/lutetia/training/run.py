@@ -1,0 +1,131 @@
+"""`train`: from a config to a trained model, in a folder of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lutetia.errors import MissingFeatureError
+from lutetia.files import write_atomically
+from lutetia.training import checkpoint, distributed
+from lutetia.training.config import Config, read_config
+from lutetia.training.data import open_data
+from lutetia.training.distributed import World
+from lutetia.training.folder import RunFolder
+from lutetia.training.loop import Trainer
+from lutetia.training.metrics import FILE, draw
+from lutetia.training.progress import Display, Silent
+from lutetia.training.signals import Caught, catch_signals
+from lutetia.training.state import seed_all
+from lutetia.training.task import build_model, check_fit, table_of
+
+RESTART_PATIENCE = 60.0  # seconds that a restarted run waits for the one before it to be gone
+
+
+def train(
+    config: str | Path | Config,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    device: str | None = None,
+    data: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    show: Display | None = None,
+) -> dict[str, Any]:
+    """Train what a config file, or a `Config`, describes, in the folder `out`; returns the summary.
+
+    `resume` goes on from the newest whole checkpoint in `out`, or starts where there is none. `data` is the folder that paths of
+    data are relative to: that of the config file by default. Under torchrun every process calls this alike, and a restart
+    resumes by itself. The summary's `stopped` is "steps", "minutes", "patience", or "interrupted" by Ctrl-C or SIGTERM.
+    """
+    show = show or Silent()
+    name = "config" if isinstance(config, Config) else str(config)
+    settings = config if isinstance(config, Config) else read_config(config, overrides)
+    place = Path(data) if data is not None else (Path() if isinstance(config, Config) else Path(config).parent)
+    opened = open_data(settings.data, place)
+    seed_all(settings.train.seed)  # before the model, which may be drawn from torch's own generator
+    model = build_model(settings.model, name)
+    settings = dataclasses.replace(settings, model=table_of(model))
+    check_fit(model, opened)
+    with catch_signals() as caught:
+        world = distributed.start(device)
+        folder = RunFolder(Path(out))
+        try:
+            summary = _train(Trainer(settings, opened, model, world, folder, show), resume or world.restarts > 0, caught)
+        finally:
+            folder.close()
+        distributed.finish(world)  # not after an error: the others may be gone, and to part from them would wait for ever
+        return summary
+
+
+def _train(trainer: Trainer, again: bool, caught: Caught) -> dict[str, Any]:
+    """Take the folder, now that everything fits, and train to an end."""
+    world = trainer.world
+    if world.is_first:
+        trainer.folder.open(trainer.config, again, RESTART_PATIENCE if world.restarts else 0.0)
+    distributed.wait_for_all(world)
+    if again:
+        _go_on(trainer)
+    return _finish(trainer, trainer.run(caught))
+
+
+def _go_on(trainer: Trainer) -> None:
+    """Restore the newest whole checkpoint, the same on all ranks."""
+    say = trainer.show.say if trainer.world.is_first else lambda text: None
+    found = checkpoint.newest(trainer.folder.checkpoints, say)
+    if found is None:
+        say(f"{trainer.folder.path} holds no checkpoint to go on from: starting at step 0")
+        return
+    path, content = found
+    trainer.restore(content, str(path))
+    say(f"going on from {path}")
+
+
+def _finish(trainer: Trainer, stopped: str) -> dict[str, Any]:
+    """Evaluate the best weights in full, draw the picture, and sum up."""
+    at, folder, world = trainer.position, trainer.folder, trainer.world
+    summary: dict[str, Any] = {
+        "out": str(folder.path),
+        "stopped": stopped,
+        "step": at.step,
+        "epoch": at.step / trainer.batches.per_epoch,
+        "seconds": at.elapsed,
+        "weights": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "checkpoint": str(folder.checkpoints / checkpoint.name_of(at.step)),
+        "device": _device_name(world),
+        "processes": world.size,
+        "fingerprint": trainer.data.fingerprint,
+    }
+    if stopped == "interrupted":
+        return summary
+    if at.best is not None and at.best["step"] != at.step:
+        summary["checkpoint"] = str(folder.checkpoints / checkpoint.name_of(at.best["step"]))
+        trainer.restore_weights(checkpoint.read(Path(summary["checkpoint"])))
+    evaluated = {split: trainer.evaluate(split) for split in ("valid", "test") if split in trainer.data.splits}
+    summary |= {"evaluated_step": at.best["step"] if at.best else at.step, **evaluated}
+    if world.is_first:
+        _leave(trainer, summary)
+    return summary
+
+
+def _leave(trainer: Trainer, summary: dict[str, Any]) -> None:
+    """Write what the end of a run leaves in its folder."""
+    folder = trainer.folder.path
+    if "test" in summary:
+        with open(folder / FILE, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": "test", "step": summary["evaluated_step"], **summary["test"]}) + "\n")
+    try:
+        summary["picture"] = str(draw(folder, folder.name))
+    except MissingFeatureError as error:
+        trainer.show.say(f"{error}; the run has no picture")
+    with write_atomically(folder / "summary.json") as file:
+        file.write((json.dumps(summary, indent=2) + "\n").encode())
+
+
+def _device_name(world: World) -> str:
+    return torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else "cpu"

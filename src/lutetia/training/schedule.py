@@ -1,0 +1,21 @@
+"""Rates over a run: they climb, then fall."""
+
+from __future__ import annotations
+
+import math
+
+from lutetia.training.config import Schedule
+
+
+def factor(schedule: Schedule, done: float, per_step: float = 0.0) -> float:
+    """What the rates are multiplied with when the fraction `done` of a run lies behind.
+
+    `per_step` is what one step adds: the climb begins with one step's worth, for a first step of rate 0 would be wasted.
+    """
+    if done < schedule.warmup:
+        return min(1.0, (done + per_step) / schedule.warmup)
+    if schedule.kind == "constant":
+        return 1.0
+    left = 1 - (min(done, 1.0) - schedule.warmup) / max(1 - schedule.warmup, 1e-12)
+    height = left if schedule.kind == "linear" else 0.5 * (1 - math.cos(math.pi * left))
+    return schedule.floor + (1 - schedule.floor) * height

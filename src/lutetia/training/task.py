@@ -1,0 +1,105 @@
+"""What a model is trained for: the loss of a batch, and how evaluations are summed, compared and told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lutetia.errors import ArgumentError, LutetiaError
+from lutetia.training.data import Data, Samples
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+
+
+def build_model(table: Mapping[str, Any], name: str = "config") -> nn.Module:
+    """The model that [model] describes; with `dense = true` its twin of ordinary layers."""
+    from lutetia import models
+
+    fields = dict(table)
+    kind, dense = fields.pop("kind", None), fields.pop("dense", False)
+    kinds = {each.kind: each for each in (getattr(models, name) for name in models.__all__) if hasattr(each, "kind")}
+    if not isinstance(dense, bool):
+        raise ArgumentError(f"{name}: model.dense is {dense!r}, expected true or false")
+    if dense and f"dense_{kind}" in kinds:
+        kind = f"dense_{kind}"
+    if kind not in kinds:
+        raise ArgumentError(f"{name}: model.kind is {kind!r}, expected one of {', '.join(map(repr, kinds))}")
+    try:
+        return kinds[kind](**fields)
+    except LutetiaError as error:
+        raise type(error)(f"{name}: [model]: {error}") from error
+    except TypeError as error:
+        raise ArgumentError(f"{name}: [model]: {error}") from error
+
+
+def table_of(model: nn.Module) -> dict[str, Any]:
+    """The [model] that a model was made from, with every default written out: what the checkpoints of a run say."""
+    return {"kind": model.kind, **model.config.to_dict()}  # type: ignore[operator, union-attr]
+
+
+def check_fit(model: nn.Module, data: Data) -> None:
+    """Check that the model can take the data: text for a language model, samples of its shape and classes for a classifier."""
+    context = context_of(model)
+    if (context is not None) != data.is_text:
+        wants, has = ("text", "samples with classes") if context is not None else ("samples with classes", "text")
+        raise ArgumentError(f"[model] wants {wants}, but [data] has {has}: expected data.kind to fit model.kind")
+    if context is not None:
+        for name, split in data.splits.items():
+            if len(split) <= context:
+                raise ArgumentError(f"the {name} text has {len(split)} bytes, expected more than model.context, {context}")
+        return
+    samples = data.splits["train"]
+    assert isinstance(samples, Samples)
+    x = torch.zeros(1, *samples.x.shape[1:])
+    try:
+        with torch.no_grad():
+            scores = model.eval()(x.to(next(model.parameters()).device))
+    except LutetiaError as error:
+        raise ArgumentError(f"[model] does not take samples of shape {list(x.shape[1:])}, as [data] has: {error}") from error
+    if scores.shape[-1] < data.n_classes:
+        raise ArgumentError(f"[model] scores {scores.shape[-1]} classes, expected the {data.n_classes} that [data] has")
+
+
+def context_of(model: nn.Module) -> int | None:
+    """The longest text that a language model sees; None for a classifier."""
+    return getattr(getattr(model, "config", None), "context", None)
+
+
+# ---- loss and metrics ------------------------------------------------------------------------------------------------
+
+
+def loss_of(scores: Tensor, target: Tensor) -> Tensor:
+    """The mean cross-entropy in nats: scores [..., classes], target [...] -> []."""
+    return F.cross_entropy(scores.flatten(0, -2).float(), target.flatten())
+
+
+def sums_of(scores: Tensor, target: Tensor) -> Tensor:
+    """What evaluations add up, float64 [3]: nats, right answers, answers."""
+    scores, target = scores.flatten(0, -2).float(), target.flatten()
+    nats = F.cross_entropy(scores, target, reduction="none").double().sum()
+    right = (scores.argmax(-1) == target).double().sum()
+    return torch.stack([nats, right, torch.full_like(nats, len(target))])
+
+
+def metrics_of(sums: Tensor, is_text: bool) -> dict[str, float]:
+    """sums [3] of an evaluation as numbers with names."""
+    nats, right, count = sums.tolist()
+    loss = nats / count
+    return {"loss": loss, "bits_per_byte": loss / math.log(2)} if is_text else {"loss": loss, "accuracy": right / count}
+
+
+def is_better(new: Mapping[str, float], old: Mapping[str, float] | None) -> bool:
+    """Whether an evaluation beats another: by its accuracy, where there is one, and by its loss where that is equal."""
+    return old is None or (-new.get("accuracy", 0.0), new["loss"]) < (-old.get("accuracy", 0.0), old["loss"])
+
+
+def told(metrics: Mapping[str, float]) -> str:
+    """The number of an evaluation that people compare."""
+    if "accuracy" in metrics:
+        return f"accuracy {100 * metrics['accuracy']:.2f}%"
+    return f"{metrics['bits_per_byte']:.4f} bits per byte"

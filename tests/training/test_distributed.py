@@ -1,0 +1,149 @@
+"""Many processes: what two learn from halves of a batch is what one learns from all of it, to rounding."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small import classifier_config, transformer_config, write_samples, write_text
+from torch import distributed, multiprocessing
+
+import lutetia
+from lutetia.errors import ArgumentError
+from lutetia.training import Config, checkpoint, train
+from lutetia.training.distributed import World, choose_device, mean_of_sparse
+
+pytestmark = pytest.mark.skipif(
+    not distributed.is_available() or not distributed.is_gloo_available(), reason="torch was built without gloo"
+)
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+SGD = {"tables": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}, "rest": {"kind": "sgd", "lr": 0.1}}
+RUNS: dict[str, Config] = {
+    "dense": classifier_config(optimizer=SGD, train={"accumulate": 2, "clip": 0.5}, regularize={"cell_variation": 0.1}),
+    "sparse": classifier_config(model={"gradient": "sparse"}, optimizer=SGD, train={"accumulate": 2, "clip": 0.5}),
+    "adam": classifier_config(model={"gradient": "sparse"}, optimizer={"tables": {"kind": "sparse_adam"}}),
+    "text": transformer_config(optimizer=SGD),
+}
+
+
+def work(rank: int, ports: list[int], folder: str) -> None:
+    torch.set_num_threads(1)
+    os.chdir(folder)
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="localhost")
+    for name, config in RUNS.items():
+        os.environ["MASTER_PORT"] = str(ports.pop())
+        summary = train(config, f"two-{name}")
+        Path(f"two-{name}-{rank}.json").write_text(json.dumps(summary))
+    # On the way of NCCL, which has no sum of sparse tensors.
+    os.environ["MASTER_PORT"] = str(ports.pop())
+    distributed.init_process_group("gloo", rank=rank, world_size=2)
+    for shape, counts in (((5, 3), (4, 2)), ((5, 3), (0, 3)), ((7,), (1, 1))):
+        mine = sparse_tensor(shape, counts[rank], rank)
+        mean = mean_of_sparse(mine, World(torch.device("cpu"), rank, 2, 0, rank, 2))
+        wanted = sum(sparse_tensor(shape, count, each).to_dense() for each, count in enumerate(counts)) / 2
+        assert mean.is_coalesced()
+        torch.testing.assert_close(mean.to_dense(), wanted)
+    distributed.destroy_process_group()
+
+
+def sparse_tensor(shape: tuple[int, ...], count: int, seed: int) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    indices = torch.randint(shape[0], (1, count), generator=draw)
+    return torch.sparse_coo_tensor(indices, torch.randn(count, *shape[1:], generator=draw), shape, check_invariants=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_two_processes_learn_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.chdir(tmp_path)
+    write_samples(tmp_path)
+    write_text(tmp_path)
+    multiprocessing.spawn(work, args=([free_port() for _ in range(len(RUNS) + 1)], str(tmp_path)), nprocs=2)
+    for name, config in RUNS.items():
+        alone = train(config, f"one-{name}")
+        one, two = (load_file(f"{count}-{name}/checkpoints/last/model.safetensors") for count in ("one", "two"))
+        for key in one:
+            # Adam divides by the root of a square: where a gradient is nearly 0 rounding is magnified.
+            torch.testing.assert_close(two[key], one[key], rtol=1e-4, atol=1e-4 if name == "adam" else 1e-6, msg=f"{name} {key}")
+        for rank in range(2):
+            summary = json.loads(Path(f"two-{name}-{rank}.json").read_text())
+            assert summary["processes"] == 2
+            assert summary["test"] == pytest.approx(alone["test"], rel=1e-4)
+        steps = [json.loads(line)["loss"] for line in Path(f"two-{name}/metrics.jsonl").read_text().splitlines()]
+        wanted = [json.loads(line)["loss"] for line in Path(f"one-{name}/metrics.jsonl").read_text().splitlines()]
+        assert steps == pytest.approx(wanted, rel=1e-4)
+        content = checkpoint.read(Path(f"two-{name}/checkpoints/last"))
+        rng = content.tensors["rng.safetensors"]
+        assert content.state["world"] == 2
+        assert not torch.equal(rng["0/torch"], rng["1/torch"])
+
+
+@pytest.mark.slow
+def test_a_killed_rank_comes_back_from_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun starts all ranks anew; the killer is a rank that ends itself, once, in the middle of a step."""
+    write_samples(tmp_path)
+    config = classifier_config(train={"steps": 8}, checkpoint={"every": 3})
+    (tmp_path / "config.toml").write_text(config.to_toml())
+    (tmp_path / "job.py").write_text(
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "from lutetia.training import loop, train\n"
+        "step = loop.Trainer.step\n"
+        "def killed(self):\n"
+        "    step(self)\n"
+        "    if self.position.step == 5 and self.world.rank == 1 and self.world.restarts == 0:\n"
+        "        Path('killed').write_text('')\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "loop.Trainer.step = killed\n"
+        "class Loud:\n"
+        "    def update(self, *_): pass\n"
+        "    def say(self, text): print(text, flush=True)\n"
+        "train('config.toml', 'out', show=Loud())\n"
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=2"]
+    command = [*torchrun, f"--master-port={free_port()}", "job.py"]
+    environment = {**ENVIRONMENT, "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "killed").exists()
+    assert "going on from out/checkpoints/step-000004" in done.stdout
+    monkeypatch.chdir(tmp_path)
+    train(config, "alone")
+    one, two = (load_file(f"{name}/checkpoints/step-000008/model.safetensors") for name in ("alone", "out"))
+    for key in one:
+        torch.testing.assert_close(two[key], one[key], rtol=1e-4, atol=1e-4, msg=key)
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:99", "meta"])
+def test_devices_that_are_not_there_are_refused(name: str) -> None:
+    with pytest.raises(ArgumentError, match="the device is"):
+        choose_device(name)
+
+
+def test_steps_in_place_are_for_one_process() -> None:
+    from lutetia.training.loop import Trainer
+
+    with pytest.raises(ArgumentError, match='gradient is "in_place", expected "dense" or "sparse" for several processes'):
+        in_place(Trainer)
+
+
+def in_place(kind: Any) -> None:
+    from types import SimpleNamespace
+
+    trainer = object.__new__(kind)
+    trainer.config, trainer.world = classifier_config(), World(torch.device("cpu"), 0, 2)
+    trainer.optimizers = SimpleNamespace(in_place=[object()])
+    trainer._check()
