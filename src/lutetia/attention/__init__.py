@@ -1,7 +1,7 @@
 """Decode attention: one new token, or a few, against a long cache, over N cores."""
 
 from lutetia.attention.cache import KVCache
-from lutetia.attention.choose import Choice, Machine, choose, explain_choice
+from lutetia.attention.choose import Choice, Machine, choose_shard, explain_choice
 from lutetia.attention.decode import decode_attention
 from lutetia.attention.paged import PagedKVCache
 from lutetia.attention.prefill import prefill
@@ -11,7 +11,7 @@ __all__ = [
     "KVCache",
     "Machine",
     "PagedKVCache",
-    "choose",
+    "choose_shard",
     "decode_attention",
     "explain_choice",
     "prefill",

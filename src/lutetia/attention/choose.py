@@ -65,7 +65,7 @@ class Choice:
 _last: Choice | None = None
 
 
-def choose(
+def choose_shard(
     lengths: Sequence[int],
     *,
     cores: int,
@@ -114,9 +114,9 @@ def choose(
 
 
 def choose_for(call: Call, cores: int, shard: str, sync: str, policy: str) -> Choice:
-    """`choose` for a call, whose lengths are read."""
+    """`choose_shard` for a call, whose lengths are read."""
     lengths = call.seq_lens.tolist()
-    return choose(
+    return choose_shard(
         [length - first_seen(call, length) for length in lengths],
         cores=cores,
         n_q_heads=call.n_q_heads,
@@ -223,7 +223,7 @@ def explain_choice(choice: Choice | None = None) -> str:
     """Print, and return, the table that a choice was made from: by default the last one made in this process."""
     choice = _last if choice is None else choice
     if choice is None:
-        raise ArgumentError("nothing was chosen yet, expected a choice: call decode_attention with cores > 1, or choose")
+        raise ArgumentError("nothing was chosen yet, expected a choice: call decode_attention with cores > 1, or choose_shard")
     lines: list[tuple[str, ...]] = [HEADINGS]
     for each in choice.candidates:
         mark = "→" if each.shard == choice.shard else ""

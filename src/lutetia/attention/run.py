@@ -107,7 +107,7 @@ def _execute(executor: str, call: Call, cores: int, shard: str, batch_invariant:
 
 
 def _on_cores(call: Call, cores: int, shard: str, sync: str, policy: str) -> tuple[Tensor, Tensor]:
-    """On the core model, sharded as `choose` says."""
+    """On the core model, sharded as `choose_shard` says."""
     choice = choose_for(call, cores, shard, sync, policy)
     owner = "batch" if choice.shard == "none" else choice.shard
     cores_module = import_module("lutetia.attention.cores")

@@ -55,7 +55,7 @@ def configure(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: 
         return Config(*_tile(call, rows, 2), 1, splits=1 if shard == "batch" else cores, cut="splits")
     if call.batch > MOST_ROWS:
         return Config(*_tile(call, rows, 2), LEAST_KEYS, splits=choose_splits(owners, keys, multiprocessors), cut="splits")
-    # Few owners: one program a multiprocessor, with much under way and few pieces to add up. Many: two, to hide each other's gaps.
+    # Few owners: one program a multiprocessor, with much under way and few pieces to add up. Many: two, to fill gaps.
     resident = 1 if owners <= multiprocessors else 2
     return Config(*_tile(call, rows, resident), LEAST_KEYS, programs=choose_programs(owners * keys, multiprocessors * resident))
 

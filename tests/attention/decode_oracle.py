@@ -1,0 +1,122 @@
+"""Decode attention once more, in float64 and one query at a time: what every executor is compared with.
+
+It shares no line with the package: keys are fetched by position into lists, and the softmax is written out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NAN = float("nan")
+
+
+@dataclass
+class Case:
+    """The arguments of one call, on the CPU; `arguments` are the keyword arguments of decode_attention."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def to(self, device: str) -> Case:
+        """A copy of every tensor, there."""
+        moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in self.arguments.items()}
+        return Case(self.q.to(device), self.k.clone().to(device), self.v.clone().to(device), moved)
+
+
+def make(
+    batch: int = 2,
+    n_q_heads: int = 4,
+    n_kv_heads: int = 2,
+    s_active: int = 1,
+    head_dim: int = 32,
+    capacity: int = 150,
+    lengths: tuple[int, ...] = (150, 37),
+    dtype: torch.dtype = torch.float32,
+    cache_dtype: torch.dtype | None = None,
+    new: bool = False,
+    window: int | None = None,
+    sink: float | None = None,
+    page_len: int = 0,
+    scale: float | None = None,
+    dead: float = NAN,
+    spread: float = 1.0,
+    seed: int = 0,
+) -> Case:
+    """Random tensors; `dead` fills every slot, and every page, that no live position has; `sink` is the size of the sinks."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int, of: torch.dtype = dtype) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).mul_(spread).to(of)
+
+    q = random(batch, n_q_heads, s_active, head_dim)
+    arguments: dict[str, Any] = {"seq_lens": torch.tensor(lengths, dtype=torch.int32), "window": window, "scale": scale}
+    if sink is not None:
+        arguments["sink"] = sink * torch.randn(n_q_heads, generator=generator).sign()
+    if new:
+        arguments["k_new"], arguments["v_new"] = (random(batch, n_kv_heads, s_active, head_dim) for _ in range(2))
+    n_pages = 0 if not page_len else -(-capacity // page_len)
+    pool = batch * n_pages + 3
+    shape = (pool, page_len, n_kv_heads, head_dim) if page_len else (batch, n_kv_heads, capacity, head_dim)
+    cache_dtype = dtype if cache_dtype is None else cache_dtype
+    k, v = (torch.full(shape, dead, dtype=torch.float64) for _ in range(2))
+    if page_len:
+        pages = torch.randperm(pool, generator=generator)[: batch * n_pages].reshape(batch, n_pages).int()
+        for b, length in enumerate(lengths):
+            pages[b, -(-length // page_len) :] = -1  # nobody may follow these
+        arguments["page_table"] = pages
+    for cache in (k, v):
+        for b, length in enumerate(lengths):
+            for p in range(length - (s_active if new else 0)):
+                row = random(n_kv_heads, head_dim, of=torch.float64)
+                if page_len:
+                    cache[arguments["page_table"][b, p // page_len], p % page_len] = row
+                else:
+                    cache[b, :, p % capacity] = row
+    return Case(q, k.to(cache_dtype), v.to(cache_dtype), arguments)
+
+
+def expected(case: Case) -> tuple[Tensor, Tensor]:
+    """out and lse in float64; the case is not changed."""
+    q, k, v = case.q.double(), case.k.double(), case.v.double()
+    given = case.arguments
+    batch, n_q_heads, s_active, head_dim = q.shape
+    table, window, sink = given.get("page_table"), given.get("window"), given.get("sink")
+    n_kv_heads = k.shape[1] if table is None else k.shape[2]
+    scale = given.get("scale")
+    scale = 1 / math.sqrt(head_dim) if scale is None else scale
+
+    def fetch(cache: Tensor, new: Tensor | None, factor: Any, b: int, h: int, p: int, length: int) -> Tensor:
+        factor = 1.0 if factor is None else float(factor[h]) if isinstance(factor, Tensor) else factor
+        if new is not None and p >= length - s_active:
+            return (new[b, h, p - (length - s_active)].double() / factor).to(case.k.dtype).double() * factor
+        if table is None:
+            return cache[b, h, p % cache.shape[2]] * factor
+        return cache[table[b, p // cache.shape[1]], p % cache.shape[1], h] * factor
+
+    out, lse = torch.zeros(q.shape, dtype=torch.float64), torch.full(q.shape[:-1], -math.inf, dtype=torch.float64)
+    for b in range(batch):
+        length = int(given["seq_lens"][b])
+        for head in range(n_q_heads):
+            h = head // (n_q_heads // n_kv_heads)
+            for a in range(s_active):
+                at = length - s_active + a
+                seen = [p for p in range(at + 1) if window is None or p > at - window]
+                keys = [fetch(k, given.get("k_new"), given.get("k_scale"), b, h, p, length) for p in seen]
+                values = [fetch(v, given.get("v_new"), given.get("v_scale"), b, h, p, length) for p in seen]
+                scores = [scale * float(q[b, head, a] @ key) for key in keys]
+                logits = scores + ([] if sink is None else [float(sink[head])])
+                if not logits:
+                    continue
+                top = max(logits)
+                total = sum(math.exp(score - top) for score in logits)
+                lse[b, head, a] = top + math.log(total)
+                for score, value in zip(scores, values, strict=True):
+                    out[b, head, a] += math.exp(score - top) / total * value
+    return out, lse
