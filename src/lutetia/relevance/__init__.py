@@ -1,0 +1,58 @@
+"""Relevance: which inputs made this output, for any autograd graph.
+
+Layer-wise relevance propagation, walked over PyTorch's own graph, with promises for what autograd did not keep.
+"""
+
+from lutetia.relevance.api import attribute, explain
+from lutetia.relevance.graph import UnknownOperation
+from lutetia.relevance.names import checkpoint, watch
+from lutetia.relevance.plan import Plan, compile
+from lutetia.relevance.promise import Deadlock
+from lutetia.relevance.registry import rule
+from lutetia.relevance.report import NodeReport, Report
+from lutetia.relevance.result import Result
+from lutetia.relevance.rules import presets  # with it come all the rules
+from lutetia.relevance.rules.choices import (
+    Absolute,
+    AlphaBeta,
+    Epsilon,
+    Flat,
+    Gamma,
+    Identity,
+    Rules,
+    Taylor,
+    Uniform,
+    WSquare,
+    ZBox,
+    Zero,
+    ZPlus,
+)
+
+__all__ = [
+    "Absolute",
+    "AlphaBeta",
+    "Deadlock",
+    "Epsilon",
+    "Flat",
+    "Gamma",
+    "Identity",
+    "NodeReport",
+    "Plan",
+    "Report",
+    "Result",
+    "Rules",
+    "Taylor",
+    "Uniform",
+    "UnknownOperation",
+    "WSquare",
+    "ZBox",
+    "ZPlus",
+    "Zero",
+    "attribute",
+    "checkpoint",
+    "compile",
+    "explain",
+    "presets",
+    "rule",
+    "watch",
+]

@@ -1,0 +1,318 @@
+"""The autograd graph as the walk sees it: nodes, edges with output numbers, topological indices.
+
+Children are the forward inputs of a node (`next_functions`), parents its consumers. A *weight* is a node from which
+only parameters can be reached: it is read where it lives and gets relevance only when somebody asks for it, so the
+walk leaves it out. Everything here is iterative; a graph may be ten thousand nodes deep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lutetia.errors import LutetiaError
+
+if TYPE_CHECKING:
+    from lutetia.relevance.registry import Op
+    from lutetia.relevance.rules.choices import Rules
+
+MODULES = "lutetia.modules"  # grad_fn.metadata key: [(module name, first sequence number, output number)] of module outputs
+CONSTANT = "lutetia.constant"  # grad_fn.metadata key: the operand that leaves no node, where `watch` saw it
+
+RESHAPES = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})
+
+Relevance = Tensor | tuple[Tensor | None, ...]  # at one node: a tensor, or one per output number where several are in use
+
+
+class Edge(NamedTuple):
+    """From a node to one of its forward inputs."""
+
+    child: Node
+    nr: int  # which output of the child
+    slot: int  # which place among the child's incoming edges
+
+
+class Node:
+    """One autograd node, and what the walk keeps at it."""
+
+    __slots__ = (
+        "choice",
+        "edges",
+        "fn",
+        "index",
+        "is_weight",
+        "kept",
+        "name",
+        "note",
+        "nr",
+        "op",
+        "outer",
+        "parents",
+        "pending",
+        "pre_promise",
+        "rules",
+        "slots",
+        "targets",
+        "value",
+        "walked",
+        "walks",
+    )
+
+    def __init__(self, fn: Any) -> None:
+        self.fn = fn
+        self.name: str = fn.name().rpartition("::")[2]
+        self.index = -1  # topological: parents before children
+        self.op: Op
+        self.rules: Rules
+        self.choice: Any = None  # how this node is propagated, chosen by the rules
+        self.edges: list[Edge | None] = []  # one per forward input; None where the input was a constant
+        self.parents: list[tuple[Node, int, int]] = []  # per incoming edge: consumer, which of its inputs, output number
+        self.walked: tuple[int, ...] = ()  # the inputs that relevance is handed to
+        self.is_weight = False
+        self.walks = True  # whether the walk visits it: activations, and weights that somebody asked for
+        self.nr = 0  # the one output number in use, -1 when several are
+        self.outer = ""  # the innermost module it ran in, where `watch` saw it
+        self.targets: Sequence[Any] = ()  # who asked for the relevance here
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what a walk left."""
+        self.slots: Any = None  # input_tracker: per incoming edge a tensor, a promise branch, or None
+        self.pending = 0  # incoming edges that nothing has landed on yet
+        self.pre_promise: Any = None
+        self.value: Relevance | None = None  # the forward output, while it is worth keeping
+        self.kept: list[Tensor | None] | None = None  # operands, as autograd kept them
+        self.note = ""  # what the report should say about it
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether it is the leaf of a parameter."""
+        return isinstance(getattr(self.fn, "variable", None), torch.nn.Parameter)
+
+    @property
+    def several(self) -> bool:
+        """Whether several of its outputs are in use."""
+        return self.nr < 0
+
+    def shape(self, nr: int | None = None) -> torch.Size:
+        """The shape of its output."""
+        return torch.Size(self.fn._input_metadata[max(self.nr, 0) if nr is None else nr].shape)
+
+    def input_shape(self, position: int) -> torch.Size:
+        """The shape of the input at `position`, which must have a node."""
+        edge = self.edges[position]
+        assert edge is not None
+        return edge.child.shape(edge.nr)
+
+    def operands(self) -> list[Tensor | None]:
+        """The inputs, as far as autograd kept them or they are weights; None where a value is missing."""
+        if self.kept is None:
+            self.kept = list(self.op.kept(self))
+            for position, edge in enumerate(self.edges):
+                if edge is not None and edge.child.is_weight and self.kept[position] is None:
+                    self.kept[position] = pick(weight_value(edge.child), edge)
+        return self.kept
+
+    def output(self) -> Relevance | None:
+        """The forward output where it lies about: computed before, kept by this node, or kept by a consumer."""
+        if self.value is None:
+            self.value = self.op.result(self)
+            if self.value is None and not self.several:
+                self.value = self._kept_by_consumer()
+        return self.value
+
+    def _kept_by_consumer(self) -> Tensor | None:
+        for parent, position, _ in self.parents[:4]:  # further consumers would hardly know more
+            kept = parent.op.kept(parent)[position]
+            if kept is None and parent.name in RESHAPES and len(parent.parents) == 1:
+                above, place, _ = parent.parents[0]
+                kept = above.op.kept(above)[place]
+            if kept is not None:
+                return kept.reshape(self.shape())
+        return None
+
+    def constant(self) -> Any:
+        """The operand that left no node, where `watch` saw it; else None."""
+        return self.fn.metadata.get(CONSTANT)
+
+    def where(self) -> str:
+        """The place of this node in words, for errors and reports."""
+        inside = f" in {self.outer}" if self.outer else ""
+        return f"{self.name} (node {self.index}{inside})"
+
+    def __repr__(self) -> str:
+        return f"<{self.where()}>"
+
+
+def pick(value: Relevance, edge: Edge) -> Tensor:
+    """The output of a child that an edge leads to."""
+    if isinstance(value, tuple):
+        chosen = value[edge.nr]
+        assert chosen is not None
+        return chosen
+    return value
+
+
+class Graph:
+    """Every node that the output depends on, in topological order (the root first)."""
+
+    def __init__(self, output: Tensor, wanted: Iterable[Any] = ()) -> None:
+        """`output`: a tensor of any shape that has a grad_fn; `wanted`: grad_fns that are asked for even if they are weights."""
+        self.by_fn: dict[Any, Node] = {}
+        found = self._discover(output.grad_fn)
+        order = _topological(found)
+        for index, node in enumerate(order):
+            node.index = index
+        self._classify(order, set(wanted))
+        # What is left out of the walk keeps its edges, so that weights can be evaluated.
+        self.nodes = [node for node in order if node.walks]
+        self.root = order[0]
+        self.root.nr = output.output_nr
+        self._connect()
+
+    def _discover(self, root: Any) -> list[Node]:
+        by_fn = self.by_fn
+        found = self.found = [Node(fn) for fn in discover(root)]
+        by_fn.update((node.fn, node) for node in found)
+        for node in found:
+            node.edges = [None if child is None else Edge(by_fn[child], nr, -1) for child, nr in node.fn.next_functions]
+        return found
+
+    def rebind(self, fns: Sequence[Any]) -> bool:
+        """Take another graph's autograd nodes, in the order of `discover`, if it is built alike; False when it is not."""
+        found = self.found
+        if len(fns) != len(found):
+            return False
+        place = {fn: node for fn, node in zip(fns, found, strict=True)}
+        for fn, node in place.items():
+            children = fn.next_functions
+            if fn.name().rpartition("::")[2] != node.name or len(children) != len(node.edges):
+                return False
+            for (child, nr), edge in zip(children, node.edges, strict=True):
+                if (child is None) != (edge is None) or (edge is not None and (place[child] is not edge.child or nr != edge.nr)):
+                    return False
+            if not children and isinstance(getattr(fn, "variable", None), torch.nn.Parameter) != node.is_parameter:
+                return False
+        for fn, node in place.items():
+            node.fn = fn
+            node.targets = ()
+            node.reset()
+        self.by_fn = place
+        return True
+
+    def _classify(self, order: Sequence[Node], wanted: set[Any]) -> None:
+        """Tell weights from activations; what leads to a wanted parameter stays in the walk."""
+        from lutetia.relevance.registry import find_op
+
+        for node in reversed(order):
+            node.op = find_op(node)
+            children = [edge.child for edge in node.edges if edge is not None]
+            if children:
+                node.is_weight = all([child.is_weight for child in children]) and not node.op.reads_data(node)
+            else:
+                node.is_weight = node.is_parameter
+            node.walks = not node.is_weight or node.fn in wanted or any([child.walks for child in children])
+        if order[0].is_weight:  # a function of parameters alone: they are the input then
+            for node in order:
+                node.is_weight, node.walks = False, True
+
+    def _connect(self) -> None:
+        """Number the incoming edges of every walked node."""
+        for node in self.nodes:
+            edges = node.edges
+            walked = []
+            for position, edge in enumerate(edges):
+                if edge is None or not edge.child.walks:
+                    continue
+                child = edge.child
+                walked.append(position)
+                parents = child.parents
+                edges[position] = Edge(child, edge.nr, len(parents))
+                if not parents:
+                    child.nr = edge.nr
+                elif child.nr != edge.nr:
+                    child.nr = -1
+                parents.append((node, position, edge.nr))
+            node.walked = tuple(walked)
+
+
+def discover(root: Any) -> list[Any]:
+    """All autograd nodes below a root, in an order that depends on nothing but the shape of the graph."""
+    seen = {root}
+    found = []
+    stack = [root]
+    while stack:
+        fn = stack.pop()
+        found.append(fn)
+        for child, _ in fn.next_functions:
+            if child is not None and child not in seen:
+                seen.add(child)
+                stack.append(child)
+    return found
+
+
+def _topological(found: Sequence[Node]) -> list[Node]:
+    """Parents before children, by counting down incoming edges."""
+    incoming = dict.fromkeys(found, 0)
+    for node in found:
+        for edge in node.edges:
+            if edge is not None:
+                incoming[edge.child] += 1
+    stack = [node for node in found if incoming[node] == 0]
+    order = []
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        for edge in node.edges:
+            if edge is not None:
+                incoming[edge.child] -= 1
+                if incoming[edge.child] == 0:
+                    stack.append(edge.child)
+    return order
+
+
+def weight_value(node: Node) -> Relevance:
+    """The value of a weight, computed from its parameters where it is not one itself."""
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        if top.value is None:
+            top.value = top.op.result(top)
+        if top.value is not None:
+            stack.pop()
+            continue
+        args = list(top.op.kept(top))
+        missing = []
+        for position, edge in enumerate(top.edges):
+            if edge is not None and args[position] is None:
+                if edge.child.value is None:
+                    missing.append(edge.child)
+                else:
+                    args[position] = pick(edge.child.value, edge)
+        if missing:
+            stack.extend(missing)
+        else:
+            top.value = top.op.value(top, args)
+            stack.pop()
+    assert node.value is not None
+    return node.value
+
+
+class UnknownOperation(LutetiaError):
+    """An operation of the graph has no rule."""
+
+    kind = "unknown_operation"
+
+
+def unknown(node: Node, why: str = "no rule for this operation") -> UnknownOperation:
+    """The error that names an operation, its place, and what to do."""
+    if node.name == "CheckpointFunctionBackward":
+        why = "torch.utils.checkpoint hid what is inside; call it with use_reentrant=False"
+    inputs = ", ".join("a constant" if edge is None else edge.child.name for edge in node.edges) or "nothing"
+    return UnknownOperation(
+        f"{node.where()} with inputs from {inputs}: {why}; register one with @relevance.rule({node.name!r}), "
+        f"or choose one with Rules().on({node.name!r}, ...)"
+    )

@@ -1,0 +1,117 @@
+"""Plans: the walk done once, its computations written down, and replayed for other inputs and other lengths.
+
+A plan is the list of what the walk computed, in its order: the values it had to find, and the relevance at every node. On
+a new graph that is built alike, nothing is left to decide: no modes, no promises. A graph that is built otherwise (another
+branch of the model's code, a parameter frozen) is noticed, and planned anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lutetia import flow
+from lutetia.errors import fail
+from lutetia.relevance.api import Asked, Explanation, attribute_inputs, check_output, check_rules, finish
+from lutetia.relevance.engine import NOTHING, add_up
+from lutetia.relevance.graph import Node, discover, pick
+from lutetia.relevance.report import Report
+from lutetia.relevance.result import Result
+from lutetia.relevance.rules.choices import Rules
+from lutetia.relevance.targets import make_seed
+
+
+class Plan:
+    """What `compile` returns. Call it with inputs like those of `attribute`."""
+
+    def __init__(self, model: nn.Module, rules: Rules, wrt: Any, strict: bool) -> None:
+        self._model, self._rules, self._wrt, self._strict = model, rules, wrt, strict
+        self._first: Explanation | None = None
+        self.planned = 0  # how often a traversal was planned: 1 as long as all graphs are alike
+        self.replayed = 0  # how often it was replayed
+
+    def __call__(self, inputs: Any, target: Any = None) -> Result:
+        """Relevance for these inputs, as `attribute` would find it."""
+        output, asked = attribute_inputs(self._model, inputs, self._wrt)
+        check_output(output)
+        with torch.no_grad():
+            seed = make_seed(output, target)
+            first = self._first
+            if first is not None and first.graph.rebind(discover(output.grad_fn)):
+                self.replayed += 1
+                return finish(output, seed, asked, *self._replay(first, output, seed, asked))
+            self._first = first = Explanation(output, asked, self._rules)
+            self.planned += 1
+            report = first.walk(output, seed, self._strict)
+            return finish(output, seed, asked, first.targets, report)
+
+    def _replay(self, first: Explanation, output: Tensor, seed: Tensor, asked: Asked) -> tuple[Any, Report]:
+        """Run what was written down on the nodes of a new graph."""
+        report = Report()
+        targets = first.place(asked)
+        graph = first.graph
+        for node in graph.nodes:
+            node.slots = [None] * len(node.parents)
+        graph.root.value = output.detach()
+        with flow.step("relevance replay", part="relevance", inputs={"seed": seed}, computations=len(first.log)):
+            report.modes["planned"] = len(first.log)
+            for is_relevance, node in first.log:
+                if is_relevance:
+                    self._hand_on(node, seed.detach() if node is graph.root else _merged(node), report)
+                elif node.value is None:
+                    node.value = node.op.value(node, _arguments(node))
+        return targets, report
+
+    def _hand_on(self, node: Node, R: Any, report: Report) -> None:
+        for wanted in node.targets:
+            wanted.collect(R)
+        if R is None:
+            for position in node.walked:
+                edge = node.edges[position]
+                assert edge is not None
+                edge.child.slots[edge.slot] = NOTHING
+            return
+        given = node.op.relevance(node, R, _arguments(node))
+        report.add(node, R, given)
+        node.value = node.kept = None
+        for position in node.walked:
+            edge = node.edges[position]
+            assert edge is not None
+            edge.child.slots[edge.slot] = NOTHING if given[position] is None else given[position]
+
+
+def _merged(node: Node) -> Any:
+    landed = [
+        (tensor, nr)
+        for tensor, (_, _, nr) in zip(node.slots, node.parents, strict=True)
+        if tensor is not None and tensor is not NOTHING
+    ]
+    node.slots = None
+    return add_up(node, landed)
+
+
+def _arguments(node: Node) -> list[Tensor | None]:
+    """All inputs that are known: kept, or found before."""
+    args = list(node.operands())
+    for position in node.walked:
+        if args[position] is None:
+            edge = node.edges[position]
+            assert edge is not None
+            value = edge.child.output()
+            if value is not None:
+                args[position] = pick(value, edge)
+    return args
+
+
+def compile(model: nn.Module, example: Any, rules: Rules | None = None, *, wrt: Any = None, strict: bool = True) -> Plan:
+    """Plan the traversal of a model once, on an example of its inputs: `plan = compile(model, x)`, then `plan(x2)`.
+
+    `example`: a tensor, a tuple of arguments or a mapping, as for `attribute`; other calls may have other sizes.
+    """
+    if not isinstance(model, nn.Module):
+        fail("model", model, "an nn.Module")
+    plan = Plan(model, check_rules(rules), wrt, strict)
+    plan(example)
+    return plan

@@ -1,0 +1,194 @@
+"""Which operation is known how: the table from autograd node names to `Op` objects.
+
+An `Op` says four things about one kind of autograd node: what autograd kept of its inputs (`kept`) and output (`result`),
+how its output comes from its inputs (`value`), which input values its rule reads (`needs`), and how relevance at its
+output is handed to its inputs (`relevance`). The walk asks for missing inputs by promises; an op never looks around.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lutetia.errors import fail
+from lutetia.relevance.graph import Node, Relevance, unknown
+
+Args = Sequence[Any]  # a tensor per forward input, None where it is missing
+Given = Sequence[Tensor | None]  # relevance, one per forward input; None where an input gets none
+
+
+class Op:
+    """One kind of autograd node. The defaults suit a node that keeps nothing and reads nothing.
+
+    In every method `node.fn` is the grad_fn, with its `_saved_*` attributes, and `node.choice` what the rules chose.
+    """
+
+    conserves: ClassVar[bool] = False  # one input, which gets all the relevance: the sums need not be taken again
+
+    def family(self, node: Node) -> str:
+        """Under which name `Rules` chooses for it: linear, sum, product, softmax, norm, pool, activation; "" if it does not."""
+        return ""
+
+    def kept(self, node: Node) -> Args:
+        """The inputs that autograd kept, one per input; None for the others. Tensors are handed out, never copied."""
+        return [None] * len(node.edges)
+
+    def result(self, node: Node) -> Relevance | None:
+        """The forward output, if autograd kept it."""
+        return None
+
+    def value(self, node: Node, args: Args) -> Relevance:
+        """The forward output, from all inputs (those of constants may be None)."""
+        raise unknown(node, "its output is needed, was not kept, and cannot be computed")
+
+    def needs(self, node: Node) -> Sequence[int]:
+        """The positions of the inputs whose values `relevance` reads."""
+        return ()
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        """What each input gets of `R`, the relevance of the output (a tuple when `node.several`).
+
+        `args` holds what `needs` named, and more where it was at hand.
+        """
+        raise unknown(node)
+
+    def reads_data(self, node: Node) -> bool:
+        """Whether the node brings in data that is no parameter, although all inputs with a node are parameters."""
+        return False
+
+
+class Unknown(Op):
+    """What no rule was written for: an error where relevance reaches it, or its value is needed."""
+
+
+class _Function(Op):
+    """An op made of functions: what `@rule` registers."""
+
+    def __init__(self, function: Callable[..., Any], needs: Sequence[int], value: Callable[..., Any] | None) -> None:
+        self._function, self._needs, self._value = function, tuple(needs), value
+
+    def needs(self, node: Node) -> Sequence[int]:
+        return self._needs
+
+    def value(self, node: Node, args: Args) -> Relevance:
+        return super().value(node, args) if self._value is None else self._value(node, *args)
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        given = self._function(node, R, *(args[position] for position in self._needs))
+        given = (given,) if isinstance(given, Tensor) else tuple(given)
+        flags = getattr(node.fn, "needs_input_grad", ())
+        if len(given) != len(node.edges) and len(given) == len(flags):
+            # As `backward` does, one per argument of `forward`: of those, the tensors that require grad have an edge.
+            those = iter([g for g, flag in zip(given, flags, strict=True) if flag])
+            given = tuple(None if edge is None else next(those) for edge in node.edges)
+        if len(given) != len(node.edges):
+            fail(f"what the rule of {node.where()} returned", given, f"{len(node.edges)} relevances, one per input")
+        return given
+
+
+_OPS: dict[str, Op] = {}
+_UNKNOWN = Unknown()
+# Where rules of other packages are found when an unknown node is met: the module that makes such nodes, and that of their rules.
+PROVIDERS: list[tuple[str, str]] = [
+    ("lutetia.lut", "lutetia.nn.lut_relevance"),
+    ("lutetia.lut", "lutetia.nn.lut_read_relevance"),
+]
+
+
+def register(op: Op, *names: str) -> Op:
+    """Know the nodes of these names by `op`; a later registration replaces an earlier one."""
+    for name in names:
+        _OPS[name] = op
+    return op
+
+
+def known() -> list[str]:
+    """The names of all nodes that have a rule."""
+    from lutetia.relevance import rules  # noqa: F401  registers them
+
+    return sorted(_OPS)
+
+
+def find_op(node: Node) -> Op:
+    """The op of a node; `Unknown` when there is none."""
+    op = _OPS.get(node.name)
+    if op is None and node.edges:
+        _ask_providers()
+        op = _OPS.get(node.name)
+    return op or _UNKNOWN
+
+
+def _ask_providers() -> None:
+    """Import the modules that bring rules for operations of their own, as far as those operations are in use."""
+    for needed, module in PROVIDERS:
+        if needed in sys.modules and module not in sys.modules:
+            importlib.import_module(module)
+
+
+def rule(
+    name: str, *, needs: Sequence[int] = (), value: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the rule of a custom autograd function: `@relevance.rule("MyFunctionBackward")`.
+
+    The decorated function takes `(node, R, *inputs)` and returns the relevance of each tensor that forward was given, None
+    where it gets none. `R` is shaped like the output, and what is returned for an input is shaped like that input.
+    `node.fn` is the autograd node, so `node.fn.saved_tensors` is what forward saved. `needs` names the inputs, by position
+    among the tensors, whose values are passed on after `R`: autograd need not have kept them, promises bring them.
+    `value(node, *inputs)` computes the output; it is asked for only where a rule above needs it and nobody kept it.
+    """
+    if not isinstance(name, str) or not name:
+        fail("name", name, 'the name of an autograd node, such as "MyFunctionBackward"')
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(function):
+            fail("the rule", function, "a function of (node, R, *inputs)")
+        register(_Function(function, needs, value), name)
+        return function
+
+    return decorate
+
+
+def function_op(function: Callable[..., Any], op: Op) -> Op:
+    """An op whose relevance is a function chosen by `Rules.on`, and whose values are those of a known op."""
+    return _Chosen(function, op)
+
+
+class _Chosen(Op):
+    def __init__(self, function: Callable[..., Any], op: Op) -> None:
+        self._function, self._op = function, op
+        self.kept, self.result, self.value = op.kept, op.result, op.value  # type: ignore[method-assign]
+        self.reads_data = op.reads_data  # type: ignore[method-assign]
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        given = self._function(node, R)
+        return (given,) if isinstance(given, Tensor) else tuple(given)
+
+
+def reduce_to(tensor: Tensor, shape: torch.Size) -> Tensor:
+    """Sum over the dimensions that broadcasting added, so that the result has `shape`."""
+    return tensor if tensor.shape == shape else tensor.sum_to_size(shape)
+
+
+@functools.lru_cache(maxsize=256)
+def scalar(number: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A number as a tensor of no dimensions, made once."""
+    return torch.tensor(number, dtype=dtype, device=device)
+
+
+def stabilize(z: Tensor, eps: float) -> Tensor:
+    """z + ε·sgn z, with sgn 0 = 1; a new tensor of the shape of `z`, or `z` itself when ε is 0."""
+    return torch.copysign(scalar(eps, z.dtype, z.device), z).add_(z) if eps else z
+
+
+def divide(R: Tensor, z: Tensor, eps: float) -> Tensor:
+    """R / (z + ε·sgn z), both of one shape; with ε = 0, 0 where both are 0: what is worth nothing may be divided by nothing."""
+    if eps:
+        stable = stabilize(z, eps)
+        return torch.div(R, stable, out=stable) if stable.dtype == R.dtype and stable.shape == R.shape else R / stable
+    return torch.where((R == 0) & (z == 0), R, R / z)

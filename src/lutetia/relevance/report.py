@@ -1,0 +1,149 @@
+"""What a walk reports: per node the relevance that came, that was handed on, and that was absorbed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from lutetia.relevance.graph import Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node of the walk. Its children are its forward inputs, so relevance comes *out* at it and goes *in* to them."""
+
+    index: int  # topological
+    name: str  # of the autograd node
+    module: str  # the module it ran in, where known
+    rule: str
+    relevance_out: float  # that stood at the node
+    relevance_in: float  # that it handed to its inputs
+    absorbed: float  # by biases, other constants and stabilisers; all of it where the walk ends
+
+    @property
+    def ends(self) -> bool:
+        """Whether the relevance ends here: at an input, a parameter, or the tokens of an embedding."""
+        return self.name in ("AccumulateGrad", "EmbeddingBackward0")
+
+
+class Report:
+    """What happened during one walk."""
+
+    def __init__(self) -> None:
+        self.modes: Counter[str] = Counter()  # how often each mode was entered: NTM, PTM, PFM
+        self.promises: Counter[str] = Counter()  # how many of each kind were made: promise, pre-promise, aggregate
+        self.unknown: list[str] = []  # places where an unknown operation swallowed relevance (strict=False)
+        self.unseen: list[str] = []  # places where a constant had a share that could not be told
+        self._entries: list[tuple[Any, ...]] = []
+        self._nodes: list[NodeReport] | None = None
+
+    def visit(self, mode: str) -> None:
+        self.modes[mode] += 1
+
+    def promise(self, kind: str) -> None:
+        self.promises[kind] += 1
+
+    def add(self, node: Node, R: Any, given: Sequence[Tensor | None]) -> None:
+        """Note a node's relevance and what it gave. The sums stay tensors: nothing waits for a device."""
+        if node.op.conserves:
+            out = total(R)
+            for tensor in given:
+                if tensor is not None:
+                    tensor._lutetia_sum = out  # type: ignore[attr-defined]
+            entry: tuple[Any, ...] = (node.index, node.name, node.outer, node.op, node.choice, (out,), (out,))
+        else:
+            outs = tuple(total(r) for r in R if r is not None) if isinstance(R, tuple) else (total(R),)
+            active = [tensor for position, tensor in enumerate(given) if tensor is not None and not _is_weight(node, position)]
+            entry = (node.index, node.name, node.outer, node.op, node.choice, outs, tuple(map(total, active)))
+        self._entries.append(entry)
+        if node.note:
+            self.unseen.append(f"{node.where()}: {node.note}")
+
+    @property
+    def nodes(self) -> list[NodeReport]:
+        """Every node that relevance went through, in topological order."""
+        if self._nodes is None:
+            rows = [_row(*entry) for entry in self._entries]
+            self._nodes = sorted(rows, key=lambda row: row.index)
+            self._entries = []
+        return self._nodes
+
+    @property
+    def rules(self) -> Counter[str]:
+        """How often each rule was applied."""
+        return Counter(row.rule for row in self.nodes)
+
+    @property
+    def absorbed(self) -> float:
+        """The relevance that biases, constants and stabilisers took, all together."""
+        return sum(row.absorbed for row in self.nodes if not row.ends)
+
+    def __iter__(self) -> Iterator[NodeReport]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __rich__(self) -> Table:
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table(title="Relevance", caption=escape(self.summary()))
+        for name, side in (("node", "left"), ("module", "left"), ("rule", "left")):
+            table.add_column(name, justify=side)  # type: ignore[arg-type]
+        for name in ("out", "in", "absorbed"):
+            table.add_column(name, justify="right")
+        for row in self.nodes:
+            numbers = (f"{number:.4g}" for number in (row.relevance_out, row.relevance_in, row.absorbed))
+            table.add_row(escape(f"{row.index} {row.name}"), escape(row.module), escape(row.rule), *numbers)
+        return table
+
+    def summary(self) -> str:
+        """The walk in one line."""
+        modes = ", ".join(f"{mode} {count}" for mode, count in sorted(self.modes.items())) or "none"
+        promises = ", ".join(f"{count} {kind}s" for kind, count in sorted(self.promises.items())) or "none"
+        return f"{len(self.nodes)} nodes; modes: {modes}; promises: {promises}; absorbed: {self.absorbed:.4g}"
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=140, record=False, file=None)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get()
+
+    def __repr__(self) -> str:
+        return f"<Report: {self.summary()}>"
+
+
+def total(relevance: Any) -> Tensor:
+    """The sum of a relevance tensor of any shape, taken once and remembered with it."""
+    if isinstance(relevance, tuple):
+        return sum(total(r) for r in relevance if r is not None)  # type: ignore[return-value]
+    known = getattr(relevance, "_lutetia_sum", None)
+    if known is None:
+        known = relevance._lutetia_sum = _sum(relevance)
+    return known
+
+
+def _sum(tensor: Tensor) -> Tensor:
+    return tensor.sum(dtype=torch.float32) if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.sum()
+
+
+def _is_weight(node: Node, position: int) -> bool:
+    edge = node.edges[position]
+    return edge is not None and edge.child.is_weight
+
+
+def _row(index: int, name: str, module: str, op: Any, choice: Any, outs: Sequence[Tensor], ins: Sequence[Tensor]) -> NodeReport:
+    out, given = sum(float(t) for t in outs), sum(float(t) for t in ins)
+    rule = type(op).__name__ if choice is None else f"{type(op).__name__}, {choice}"
+    return NodeReport(index, name, module, rule, out, given, out - given)

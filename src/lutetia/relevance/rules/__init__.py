@@ -1,0 +1,33 @@
+"""The table of rules, one file per family of operations. Importing this registers them all."""
+
+from lutetia.relevance.rules import (
+    attention,
+    elementwise,
+    experts,
+    indexing,
+    inplace,
+    leaves,
+    linear,
+    norms,
+    pooling,
+    products,
+    recurrent,
+    sums,
+    views,
+)
+
+__all__ = [
+    "attention",
+    "elementwise",
+    "experts",
+    "indexing",
+    "inplace",
+    "leaves",
+    "linear",
+    "norms",
+    "pooling",
+    "products",
+    "recurrent",
+    "sums",
+    "views",
+]

@@ -1,0 +1,130 @@
+"""Softmax, and scaled dot-product attention in one node: equal to the eager computation, to rounding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lutetia.relevance.graph import Node, Relevance, unknown
+from lutetia.relevance.registry import Args, Given, Op, divide, register
+from lutetia.relevance.rules.choices import Identity
+from lutetia.relevance.rules.common import integer
+
+
+def through_softmax(x: Tensor, s: Tensor, R: Tensor, dim: int) -> Tensor:
+    """x · (R - s · ΣR), all of one shape; 0 where s is 0, so that masked places (x = -∞) count for nothing."""
+    inner = torch.addcmul(R, s, R.sum(dim, keepdim=True), value=-1)
+    # A masked x is -∞ or as large as numbers get: there s is 0, and so is its relevance.
+    return torch.where(s == 0, s, x * inner)
+
+
+class Softmax(Op):
+    """softmax(x): autograd kept the result, the input comes by a promise."""
+
+    def family(self, node: Node) -> str:
+        return "softmax"
+
+    def result(self, node: Node) -> Relevance | None:
+        return node.fn._saved_result
+
+    def needs(self, node: Node) -> Sequence[int]:
+        return () if type(node.choice) is Identity else (0,)
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        if type(node.choice) is Identity:
+            return (R,)
+        x = args[0]
+        s = node.fn._saved_result
+        return (through_softmax(x.to(s.dtype), s, R, integer(node.fn._saved_dim)).to(x.dtype),)
+
+
+class LogSoftmax(Op):
+    """x - log Σ exp x: the normaliser is a constant, so the relevance passes."""
+
+    conserves = True
+
+    def family(self, node: Node) -> str:
+        return "activation"
+
+    def result(self, node: Node) -> Relevance | None:
+        return node.fn._saved_result
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        return (R,)
+
+
+class Attention(Op):
+    """softmax(q kᵀ · scale + mask) v, whose parts were never written down: they are computed here, as eager code would."""
+
+    def __init__(self, mask: str | None) -> None:
+        self._mask = mask  # the name under which the mask was kept
+
+    def family(self, node: Node) -> str:
+        return "product"
+
+    def kept(self, node: Node) -> Args:
+        fn = node.fn
+        mask = None if self._mask is None or len(node.edges) < 4 else getattr(fn, self._mask)
+        return [fn._saved_query, fn._saved_key, fn._saved_value, mask, *[None] * (len(node.edges) - 4)][: len(node.edges)]
+
+    def result(self, node: Node) -> Relevance | None:
+        return None if node.several or node.nr else node.fn._saved_output
+
+    def needs(self, node: Node) -> Sequence[int]:
+        return [at for at in range(3) if node.edges[at] is not None]
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        fn = node.fn
+        q, k, v = args[:3]
+        if fn._saved_dropout_p:
+            raise unknown(node, "attention with dropout drew a mask that was not kept; call model.eval() first")
+        eps = node.choice.eps
+        repeats = q.shape[-3] // k.shape[-3] if q.dim() == 4 else 1
+        if repeats > 1:  # grouped queries: several heads share a key
+            k, v = k.repeat_interleave(repeats, -3), v.repeat_interleave(repeats, -3)
+        scale = fn._saved_scale
+        scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+        scores = q @ k.mT
+        mask = None if self._mask is None else getattr(fn, self._mask)
+        x = self._masked(scores * scale, mask, fn._saved_is_causal)
+        s = torch.softmax(x, -1)
+        s = torch.nan_to_num(s, nan=0.0) if mask is not None else s  # a row that is masked throughout
+        half = divide(R, fn._saved_output, eps).mul_(0.5)
+        R_s = (half @ v.mT).mul_(s)
+        R_v = (s.mT @ half).mul_(v)
+        R_x = through_softmax(x, s, R_s, -1)
+        R_mask = None
+        if mask is not None and mask.dtype != torch.bool and node.rules.bias == "absorb":
+            share = divide(R_x, torch.where(s == 0, torch.ones_like(x), x), eps)
+            if 3 in node.walked:
+                R_mask = (share * mask).sum_to_size(mask.shape)
+            R_x = torch.where(s == 0, s, torch.where(mask == 0, R_x, share * scores * scale))
+        half = divide(R_x, scores, eps).mul_(0.5)
+        R_q, R_k = (half @ k).mul_(q), (half.mT @ q).mul_(k)
+        if repeats > 1:
+            R_k, R_v = (r.unflatten(-3, (-1, repeats)).sum(-3) for r in (R_k, R_v))
+        return [R_q, R_k, R_v, R_mask, *[None] * (len(node.edges) - 4)][: len(node.edges)]
+
+    def _masked(self, x: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+        if causal:
+            seen = torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).tril()
+            x = x.masked_fill(~seen, -math.inf)
+        if mask is None:
+            return x
+        return x.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else x + mask
+
+
+register(Softmax(), "SoftmaxBackward0", "SafeSoftmaxBackward0", "MaskedSoftmaxBackward0")
+register(LogSoftmax(), "LogSoftmaxBackward0")
+register(Attention("_saved_attn_mask"), "ScaledDotProductFlashAttentionForCpuBackward0")
+register(Attention(None), "ScaledDotProductFlashAttentionBackward0")
+register(
+    Attention("_saved_attn_bias"),
+    "ScaledDotProductEfficientAttentionBackward0",
+    "ScaledDotProductCudnnAttentionBackward0",
+    "ScaledDotProductFusedAttentionOverrideableBackward0",
+)

@@ -1,0 +1,322 @@
+"""Linear operations and their products: mm, addmm, bmm, baddbmm, mv, dot, convolutions.
+
+With one factor a weight (or a constant), the chosen rule decides. With two activations (attention · V, Q · K) each
+factor gets half of what its contributions deserve, so that the relevance is conserved.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lutetia.relevance.graph import RESHAPES, Node, Relevance
+from lutetia.relevance.registry import Args, Given, Op, divide, reduce_to, register, scalar
+
+_convolution = torch.ops.aten.convolution.default
+_convolution_backward = torch.ops.aten.convolution_backward.default
+
+
+class Form:
+    """z = f(x, w) + b, with f linear in both."""
+
+    __slots__ = ("b", "node", "op", "swapped", "w", "x", "z_known")
+
+    def __init__(self, op: Bilinear, node: Node, x: Tensor, w: Tensor, b: Tensor | None, swapped: bool, z: Tensor | None) -> None:
+        self.op, self.node, self.x, self.w, self.b, self.swapped, self.z_known = op, node, x, w, b, swapped, z
+
+    def forward(self, x: Tensor, w: Tensor) -> Tensor:
+        """f(x, w), without the bias."""
+        return self.op.product(self.node, w, x) if self.swapped else self.op.product(self.node, x, w)
+
+    def to_x(self, s: Tensor, w: Tensor) -> Tensor:
+        """fᵀ(s, w), shaped like x."""
+        return self.op.to_right(self.node, s, w, self.x) if self.swapped else self.op.to_left(self.node, s, w, self.x)
+
+    def to_w(self, s: Tensor, x: Tensor) -> Tensor:
+        """fᵀ(s, x), shaped like w."""
+        return self.op.to_left(self.node, s, x, self.w) if self.swapped else self.op.to_right(self.node, s, x, self.w)
+
+    def plus(self, z: Tensor, b: Tensor | None) -> Tensor:
+        """z + b, with b broadcast as the operation does; z was made for this, and is added to in place."""
+        return z if b is None else z.add_(self.op.spread(self.node, b, z))
+
+    def z(self) -> Tensor:
+        """The output; without the bias where that is left out."""
+        if self.z_known is None:
+            self.z_known = self.plus(self.forward(self.x, self.w), self.b)
+        return self.z_known
+
+    def factor(self, R: Tensor, eps: float) -> Tensor:
+        """R / (z + ε·sgn z); in the memory of z, where z had to be computed for it."""
+        if self.z_known is not None or not eps:
+            return divide(R, self.z(), eps)
+        z = self.z()
+        self.z_known = None
+        z += torch.copysign(scalar(eps, z.dtype, z.device), z)
+        return torch.div(R, z, out=z) if z.dtype == R.dtype else R / z
+
+    def like_x(self, tensor: Tensor) -> Tensor:
+        """A tensor that broadcasts to the layer's input, expanded to x."""
+        return tensor.expand_as(self.x)
+
+
+class Bilinear(Op):
+    """An operation that is linear in a left and a right factor, with or without a bias."""
+
+    left, right = 0, 1  # the positions of the factors among the inputs
+    bias: int | None = None
+
+    # ---- what each operation says of itself ---------------------------------------------------------------------------
+
+    def product(self, node: Node, a: Tensor, b: Tensor) -> Tensor:
+        """The operation without its bias: left factor a, right factor b."""
+        raise NotImplementedError
+
+    def to_left(self, node: Node, s: Tensor, b: Tensor, like: Tensor) -> Tensor:
+        """The adjoint for the left factor, given the right one."""
+        raise NotImplementedError
+
+    def to_right(self, node: Node, s: Tensor, a: Tensor, like: Tensor) -> Tensor:
+        """The adjoint for the right factor, given the left one."""
+        raise NotImplementedError
+
+    def spread(self, node: Node, bias: Tensor, z: Tensor) -> Tensor:
+        """The bias, broadcastable to the output."""
+        return bias
+
+    def has_bias(self, node: Node) -> bool:
+        return self.bias is not None
+
+    # ---- what they share ------------------------------------------------------------------------------------------------
+
+    def _active(self, node: Node, position: int | None) -> bool:
+        edge = None if position is None else node.edges[position]
+        return edge is not None and not edge.child.is_weight
+
+    def family(self, node: Node) -> str:
+        return "product" if self._active(node, self.left) and self._active(node, self.right) else "linear"
+
+    def reads_data(self, node: Node) -> bool:
+        return node.edges[self.left] is None or node.edges[self.right] is None
+
+    def needs(self, node: Node) -> list[int]:
+        positions = [position for position in (self.left, self.right) if node.edges[position] is not None]
+        if self._active(node, self.bias):
+            assert self.bias is not None
+            positions.append(self.bias)
+        return positions
+
+    def value(self, node: Node, args: Args) -> Relevance:
+        a, b = args[self.left], args[self.right]
+        z = self.product(node, a, b)
+        bias = None if self.bias is None else args[self.bias]
+        if bias is not None:
+            z = z + self.spread(node, bias, z)
+        elif self.has_bias(node) and isinstance(constant := node.constant(), Tensor):
+            z = z + self.spread(node, constant, z)
+        return z
+
+    def relevance(self, node: Node, R: Tensor, args: Args) -> Given:
+        a, b = args[self.left], args[self.right]
+        bias, z = self._bias(node, args)
+        given: list[Tensor | None] = [None] * len(node.edges)
+        if self.family(node) == "product":
+            if z is None:
+                z = self.product(node, a, b)
+                if bias is not None:
+                    z = z + self.spread(node, bias, z)
+            s = divide(R, z, node.choice.eps)
+            half = 0.5 * s
+            given[self.left] = self.to_left(node, half, b, a) * a
+            given[self.right] = self.to_right(node, half, a, b) * b
+            if bias is not None and self.bias in node.walked:
+                assert self.bias is not None
+                given[self.bias] = self._to_bias(node, self.spread(node, bias, z) * s, bias)
+            return given
+        swapped = self._active(node, self.right) and not self._active(node, self.left)
+        x, w = (b, a) if swapped else (a, b)
+        form = Form(self, node, x, w, bias, swapped, z)
+        terms = node.choice.terms(form, R)
+        x_at, w_at = (self.right, self.left) if swapped else (self.left, self.right)
+        for term in terms:
+            if x_at in node.walked:
+                part = form.to_x(term.s, term.w).mul_(term.x)
+                given[x_at] = part if given[x_at] is None else given[x_at].add_(part)  # type: ignore[union-attr]
+            if w_at in node.walked:
+                part = form.to_w(term.s, term.x).mul_(term.w)
+                given[w_at] = part if given[w_at] is None else given[w_at].add_(part)  # type: ignore[union-attr]
+            if self.bias in node.walked and term.b is not None:
+                assert self.bias is not None
+                part = self._to_bias(node, self.spread(node, term.b, term.s) * term.s, term.b)
+                given[self.bias] = part if given[self.bias] is None else given[self.bias].add_(part)  # type: ignore[union-attr]
+        return given
+
+    def _bias(self, node: Node, args: Args) -> tuple[Tensor | None, Tensor | None]:
+        """The bias that takes part, and the output where it is known and has that same bias in it."""
+        if not self.has_bias(node):
+            return None, _tensor(node.output())
+        assert self.bias is not None
+        if node.rules.bias == "redistribute" and not self._active(node, self.bias):
+            return None, None
+        bias = args[self.bias]
+        if bias is None:  # frozen, so that it left no node
+            bias = node.constant()
+            if not isinstance(bias, Tensor):
+                return self._guess(node, args)
+        return bias, _tensor(node.output())
+
+    def _guess(self, node: Node, args: Args) -> tuple[Tensor | None, Tensor | None]:
+        """A bias nobody kept is what the output has beyond the product, where the output is known."""
+        z = _tensor(node.output())
+        if z is None:
+            z = _behind_relu(node)
+        if z is None:
+            node.note = "the share of a frozen bias cannot be told: nobody kept its value"
+            return None, None
+        a, b = args[self.left], args[self.right]
+        return z - self.product(node, a, b), z
+
+    def _to_bias(self, node: Node, part: Tensor, bias: Tensor) -> Tensor:
+        return reduce_to(part, bias.shape)
+
+
+def _tensor(value: Relevance | None) -> Tensor | None:
+    return value if isinstance(value, Tensor) else None
+
+
+def _behind_relu(node: Node) -> Tensor | None:
+    """The output where a ReLU behind it kept it; below zero it reads 0, where the relevance of a ReLU's input is 0 too."""
+    shape = node.shape()
+    while len(node.parents) == 1:
+        node = node.parents[0][0]
+        if node.name == "ReluBackward0":
+            return node.fn._saved_result.reshape(shape)
+        if node.name not in RESHAPES:
+            return None
+    return None
+
+
+class Mm(Bilinear):
+    """a @ b, for matrices and batches of them."""
+
+    def product(self, node: Node, a: Tensor, b: Tensor) -> Tensor:
+        return a @ b
+
+    def to_left(self, node: Node, s: Tensor, b: Tensor, like: Tensor) -> Tensor:
+        return s @ b.mT
+
+    def to_right(self, node: Node, s: Tensor, a: Tensor, like: Tensor) -> Tensor:
+        return a.mT @ s
+
+    def kept(self, node: Node) -> Args:
+        fn = node.fn
+        return fn._saved_self, fn._saved_mat2
+
+
+class Addmm(Mm):
+    """β·c + α·(a @ b)."""
+
+    left, right, bias = 1, 2, 0
+    names = ("_saved_mat1", "_saved_mat2")
+
+    def kept(self, node: Node) -> Args:
+        return None, getattr(node.fn, self.names[0]), getattr(node.fn, self.names[1])
+
+    def product(self, node: Node, a: Tensor, b: Tensor) -> Tensor:
+        z = a @ b
+        return z if node.fn._saved_alpha == 1 else z * node.fn._saved_alpha
+
+    def to_left(self, node: Node, s: Tensor, b: Tensor, like: Tensor) -> Tensor:
+        return super().to_left(node, s if node.fn._saved_alpha == 1 else s * node.fn._saved_alpha, b, like)
+
+    def to_right(self, node: Node, s: Tensor, a: Tensor, like: Tensor) -> Tensor:
+        return super().to_right(node, s if node.fn._saved_alpha == 1 else s * node.fn._saved_alpha, a, like)
+
+    def spread(self, node: Node, bias: Tensor, z: Tensor) -> Tensor:
+        return bias if node.fn._saved_beta == 1 else bias * node.fn._saved_beta
+
+
+class Baddbmm(Addmm):
+    """β·c + α·(a @ b), for batches."""
+
+    names = ("_saved_batch1", "_saved_batch2")
+
+
+class Mv(Bilinear):
+    """A matrix times a vector."""
+
+    def kept(self, node: Node) -> Args:
+        return node.fn._saved_self, node.fn._saved_vec
+
+    def product(self, node: Node, a: Tensor, b: Tensor) -> Tensor:
+        return a @ b
+
+    def to_left(self, node: Node, s: Tensor, b: Tensor, like: Tensor) -> Tensor:
+        return torch.outer(s, b)
+
+    def to_right(self, node: Node, s: Tensor, a: Tensor, like: Tensor) -> Tensor:
+        return a.mT @ s
+
+
+class Dot(Bilinear):
+    """The product of two vectors."""
+
+    def kept(self, node: Node) -> Args:
+        return node.fn._saved_self, node.fn._saved_tensor
+
+    def product(self, node: Node, a: Tensor, b: Tensor) -> Tensor:
+        return a @ b
+
+    def to_left(self, node: Node, s: Tensor, b: Tensor, like: Tensor) -> Tensor:
+        return s * b
+
+    def to_right(self, node: Node, s: Tensor, a: Tensor, like: Tensor) -> Tensor:
+        return s * a
+
+
+class Convolution(Bilinear):
+    """Convolutions of 1 to 3 dimensions, transposed or not, with groups, strides and dilations."""
+
+    bias = 2
+
+    def kept(self, node: Node) -> Args:
+        return node.fn._saved_input, node.fn._saved_weight, None
+
+    def has_bias(self, node: Node) -> bool:
+        return node.fn._saved_bias_sym_sizes_opt is not None
+
+    def _settings(self, node: Node) -> tuple[Any, ...]:
+        fn = node.fn
+        return (
+            fn._saved_stride,
+            fn._saved_padding,
+            fn._saved_dilation,
+            fn._saved_transposed,
+            fn._saved_output_padding,
+            fn._saved_groups,
+        )
+
+    def product(self, node: Node, a: Tensor, b: Tensor) -> Tensor:
+        return _convolution(a, b, None, *self._settings(node))
+
+    def to_left(self, node: Node, s: Tensor, b: Tensor, like: Tensor) -> Tensor:
+        return _convolution_backward(s, like, b, None, *self._settings(node), [True, False, False])[0]
+
+    def to_right(self, node: Node, s: Tensor, a: Tensor, like: Tensor) -> Tensor:
+        return _convolution_backward(s, a, like, None, *self._settings(node), [False, True, False])[1]
+
+    def spread(self, node: Node, bias: Tensor, z: Tensor) -> Tensor:
+        return bias if bias.dim() > 1 else bias.reshape(1, -1, *([1] * (z.dim() - 2)))
+
+    def _to_bias(self, node: Node, part: Tensor, bias: Tensor) -> Tensor:
+        return part.sum(dim=[0, *range(2, part.dim())])
+
+
+register(Mm(), "MmBackward0", "BmmBackward0")
+register(Addmm(), "AddmmBackward0")
+register(Baddbmm(), "BaddbmmBackward0")
+register(Mv(), "MvBackward0")
+register(Dot(), "DotBackward0")
+register(Convolution(), "ConvolutionBackward0")

@@ -1,0 +1,157 @@
+"""Products and quotients of activations, elementwise.
+
+Two activations get half each. A weight or a constant is a scale: all goes to the other factor. So is what divides, and
+a factor 1/√… or 1/…: those are the statistics of a normalisation, which are treated as constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lutetia.relevance.graph import Edge, Node, Relevance
+from lutetia.relevance.registry import Args, Given, Op, register
+from lutetia.relevance.rules.common import fit, integer
+
+STATISTICS = frozenset({"RsqrtBackward0", "ReciprocalBackward0"})
+PASSING = frozenset({"ExpandBackward0", "UnsqueezeBackward0", "ViewBackward0", "ToCopyBackward0", "CloneBackward0"})
+
+
+class Mul(Op):
+    """a · b."""
+
+    def family(self, node: Node) -> str:
+        return "product"
+
+    def kept(self, node: Node) -> Args:
+        return node.fn._saved_self, node.fn._saved_other
+
+    def value(self, node: Node, args: Args) -> Relevance:
+        return args[0] * args[1]
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        takers = [at for at, edge in enumerate(node.edges) if edge is not None and not edge.child.is_weight]
+        if len(takers) == 2:
+            takers = [at for at in takers if not _is_statistic(node.edges[at])] or takers
+        part = 0.5 * R if len(takers) == 2 else R
+        given: list[Tensor | None] = [None, None]
+        for at in node.walked:
+            edge = node.edges[at]
+            assert edge is not None
+            if at in takers or edge.child.is_weight:
+                given[at] = fit(node, at, part if at in takers else R)
+        return given
+
+
+def _is_statistic(edge: Edge | None) -> bool:
+    assert edge is not None
+    node = edge.child
+    for _ in range(4):
+        if node.name in STATISTICS:
+            return True
+        if node.name not in PASSING or node.edges[0] is None:
+            return False
+        node = node.edges[0].child
+    return False
+
+
+class Scale(Op):
+    """x · c and x / c for a number c."""
+
+    conserves = True
+
+    def __init__(self, divides: bool) -> None:
+        self._divides = divides
+
+    def value(self, node: Node, args: Args) -> Relevance:
+        x, c = args[0], node.fn._saved_other
+        return x / c if self._divides else x * c
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        return (R,)
+
+
+class Div(Op):
+    """a / b: what divides is a scale."""
+
+    def family(self, node: Node) -> str:
+        return "product"
+
+    def kept(self, node: Node) -> Args:
+        # What divides is kept; the numerator only where the other one's gradient needs it.
+        return node.fn._saved_self, node.fn._saved_other
+
+    def value(self, node: Node, args: Args) -> Relevance:
+        return args[0] / args[1]
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        first = node.edges[0]
+        given: list[Tensor | None] = [None, None]
+        above = 0 if first is not None and not first.child.is_weight else 1
+        for at in node.walked:
+            edge = node.edges[at]
+            assert edge is not None
+            if at == above or edge.child.is_weight:
+                given[at] = fit(node, at, R)
+        return given
+
+
+class Glu(Op):
+    """a · σ(b), the halves of one input: each gets half."""
+
+    conserves = True
+
+    def family(self, node: Node) -> str:
+        return "product"
+
+    def kept(self, node: Node) -> Args:
+        return (node.fn._saved_self,)
+
+    def value(self, node: Node, args: Args) -> Relevance:
+        return F.glu(args[0], integer(node.fn._saved_dim))
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        half = 0.5 * R
+        return (torch.cat([half, half], integer(node.fn._saved_dim)),)
+
+
+class Prod(Op):
+    """The product of all elements: equally to each factor."""
+
+    conserves = True
+
+    def __init__(self, everything: bool) -> None:
+        self._everything = everything
+
+    def family(self, node: Node) -> str:
+        return "product"
+
+    def kept(self, node: Node) -> Args:
+        return (node.fn._saved_self,)
+
+    def result(self, node: Node) -> Relevance | None:
+        return node.fn._saved_result
+
+    def needs(self, node: Node) -> Sequence[int]:
+        return (0,)
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        x = args[0]
+        if self._everything:
+            return ((R / x.numel()).expand_as(x),)
+        dim = integer(node.fn._saved_dim)
+        R = R if node.fn._saved_keepdim else R.unsqueeze(dim)
+        return ((R / x.shape[dim]).expand_as(x),)
+
+
+register(Mul(), "MulBackward0")
+register(Scale(divides=False), "MulBackward1")
+register(Scale(divides=True), "DivBackward1")
+register(Div(), "DivBackward0")
+register(Glu(), "GluBackward0")
+register(Prod(everything=True), "ProdBackward0")
+register(Prod(everything=False), "ProdBackward1")

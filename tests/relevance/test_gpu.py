@@ -1,0 +1,54 @@
+"""Relevance on CUDA equals relevance on the CPU, with every attention kernel and in every dtype they have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lutetia import relevance
+from lutetia.relevance import presets
+
+pytestmark = pytest.mark.gpu
+
+
+def test_a_transformer_layer() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True, norm_first=True).double()
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    on_cpu = relevance.attribute(layer, x, target=3, rules=presets.epsilon(1e-3))[x]
+    there = x.cuda()
+    found = relevance.attribute(layer.cuda(), there, target=3, rules=presets.epsilon(1e-3))[there]
+    torch.testing.assert_close(found.cpu(), on_cpu, rtol=1e-8, atol=1e-8 * float(on_cpu.abs().max()))
+
+
+def test_a_convolutional_net_and_its_plan() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, groups=2), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
+    ).eval().double()  # fmt: skip
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    on_cpu = relevance.attribute(model, x, rules=presets.gamma())[x]
+    there = x.cuda()
+    plan = relevance.compile(model.cuda(), there[:1], presets.gamma())
+    torch.testing.assert_close(plan(there)[there].cpu(), on_cpu, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_kernels(backend: Any, causal: bool) -> None:
+    q, k, v = (torch.randn(2, 3, 16, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    R = torch.rand(2, 3, 16, 32, device="cuda", dtype=torch.bfloat16)
+
+    def run(which: Any, *leaves: Tensor) -> list[Tensor]:
+        with sdpa_kernel(which):
+            output = F.scaled_dot_product_attention(*leaves, is_causal=causal)
+        r = relevance.explain(output, R.to(output.dtype), wrt=list(leaves), rules=presets.epsilon(1e-1))
+        return [r[leaf] for leaf in leaves]
+
+    expected = run(SDPBackend.MATH, *(t.detach().double().requires_grad_() for t in (q, k, v)))
+    for found, wanted in zip(run(backend, q, k, v), expected, strict=True):
+        assert (found.double() - wanted).norm() < 0.1 * wanted.norm()

@@ -1,0 +1,468 @@
+"""Every rule against numbers derived by hand, on nets of two and three layers, and the laws that rules keep."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lutetia import relevance
+from lutetia.relevance import AlphaBeta, Epsilon, Flat, Gamma, Identity, Rules, WSquare, ZBox, Zero, ZPlus, presets
+
+
+def tensor(*values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def net(*layers: tuple[list[list[float]], list[float] | None]) -> nn.Sequential:
+    """Linear layers with these weights and biases, with ReLUs between them."""
+    modules: list[nn.Module] = []
+    for weight, bias in layers:
+        layer = nn.Linear(len(weight[0]), len(weight), bias=bias is not None).double()
+        layer.weight.data = torch.tensor(weight, dtype=torch.float64)
+        if bias is not None:
+            layer.bias.data = torch.tensor(bias, dtype=torch.float64)
+        modules += [layer, nn.ReLU()]
+    return nn.Sequential(*modules[:-1])
+
+
+def data(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+# Two layers: z₁ = (1·2 + 2·1, 1·(-1) + 2·1 + 1) = (4, 2), a₁ = (4, 2), y = 4 - 2 = 2.
+TWO = (([[2.0, 1.0], [-1.0, 1.0]], [0.0, 1.0]), ([[1.0, -1.0]], None))
+X = tensor(1.0, 2.0)
+
+# By hand, all with ε = 0 and R = y = 2. Above: shares of a₁ in y are 4 and -2 of 2, so R₁ = (4, -2) for rules that look at signs.
+HAND: dict[str, tuple[Any, list[float]]] = {
+    # R₁ = (4, -2). Below: x₁ gets 4·2/4 + (-2)·(-1)/2 = 3, x₂ gets 4·2/4 + (-2)·2/2 = 0; the bias took -2·1/2 = -1.
+    "zero": (Zero(), [3.0, 0.0]),
+    # ε = 2. Above: z + ε = 4, R₁ = (4·2/4, -2·2/4) = (2, -1). Below: 4 + 2 = 6 and 2 + 2 = 4:
+    # x₁ gets 2·2/6 + (-1)·(-1)/4, x₂ gets 2·2/6 + (-1)·2/4.
+    "epsilon": (Epsilon(2.0), [2 / 3 + 1 / 4, 2 / 3 - 1 / 2]),
+    # γ = 1. Above z = 2 > 0: w + w⁺ = (2, -1), parts (8, -2) of 6: R₁ = (8/3, -2/3). Below, both z > 0:
+    # unit 1 has (4, 2): parts (4, 4) of 8; unit 2 has (-1, 2) and bias 2: parts (-1, 4, 2) of 5.
+    "gamma": (Gamma(1.0, 0.0), [8 / 3 * 4 / 8 - 2 / 3 * -1 / 5, 8 / 3 * 4 / 8 - 2 / 3 * 4 / 5]),
+    # α = 1, β = 0. Above only unit 1 is positive: R₁ = (2, 0). Below: parts (2, 2) of 4.
+    "zplus": (ZPlus(0.0), [1.0, 1.0]),
+    # α = 2, β = 1. Above: R₁ = (2·2·4/4, -1·2·(-2)/(-2)) = (4, -2). Below, unit 1 has no negative part:
+    # 2·4·(2, 2)/4 = (4, 4), and 0/0 counts for nothing. Unit 2: positive parts x₂: 2, bias 1; negative x₁: -1:
+    # x₁ gets -1·(-2)·(-1)/(-1) = 2, x₂ gets 2·(-2)·2/3 = -8/3.
+    "alphabeta": (AlphaBeta(2.0, 1.0, 1e-30), [4.0 + 2.0, 4.0 - 8 / 3]),
+    # w²: above (1, 1) of 2: R₁ = (1, 1). Below: (4, 1) of 5, and (1, 1) of 2 + bias 1 = 3.
+    "wsquare": (WSquare(0.0), [4 / 5 + 1 / 3, 1 / 5 + 1 / 3]),
+    # flat: R₁ = (1, 1), and half of each to each.
+    "flat": (Flat(0.0), [1.0, 1.0]),
+}
+
+
+@pytest.mark.parametrize("name", HAND)
+def test_two_layers_by_hand(name: str) -> None:
+    choice, expected = HAND[name]
+    r = relevance.attribute(net(*TWO), X[None], rules=Rules(linear=choice))
+    torch.testing.assert_close(r[r.keys()[0]][0], tensor(*expected), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", HAND)
+def test_a_convolution_is_a_linear_layer_at_every_place(name: str) -> None:
+    """With 1 × 1 kernels the hand-derived numbers appear at every pixel."""
+    choice, expected = HAND[name]
+    layers = [nn.Conv2d(len(weight[0]), len(weight), 1, bias=bias is not None).double() for weight, bias in TWO]
+    for layer, (weight, bias) in zip(layers, TWO, strict=True):
+        layer.weight.data = torch.tensor(weight, dtype=torch.float64)[:, :, None, None]
+        if bias is not None:
+            layer.bias.data = torch.tensor(bias, dtype=torch.float64)
+    model = nn.Sequential(layers[0], nn.ReLU(), layers[1])
+    x = X[None, :, None, None].expand(1, 2, 2, 3).clone()
+    r = relevance.attribute(model, x, target=torch.full((1, 1, 2, 3), 2.0, dtype=torch.float64), rules=Rules(linear=choice))
+    torch.testing.assert_close(r[x], tensor(*expected)[None, :, None, None].expand_as(x), rtol=1e-12, atol=1e-12)
+
+
+def test_zbox_by_hand() -> None:
+    """Box [-1, 3], w = (2, -1), x = (1, 2): parts x·w - lo·w⁺ - hi·w⁻ = (2 + 2, -2 + 3) = (4, 1) of 5, y = 0 + 3 = 3."""
+    model = net(([[2.0, -1.0]], [3.0]))
+    r = relevance.attribute(model, X[None], rules=Rules().first(ZBox(-1.0, 3.0, eps=0.0)))
+    torch.testing.assert_close(r[r.keys()[0]][0], tensor(12 / 5, 3 / 5))
+
+
+def test_three_layers_by_hand() -> None:
+    """a = x₁ + x₂ = 3, b = 2x₁ - x₂ → ReLU(0.5) = 0.5, y = 2·(a + 4·b) = 10; all of it linear: x₁·∂ + x₂·∂."""
+    model = net(([[1.0, 1.0], [2.0, -1.0]], None), ([[1.0, 4.0]], None), ([[2.0]], None))
+    x = tensor([1.0, 1.5])
+    r = relevance.attribute(model, x, rules=Rules(linear=Zero()))
+    torch.testing.assert_close(r[x][0], tensor(18.0, -9.0))  # (2 + 16)·1, (2 - 8)·1.5
+    plus = relevance.attribute(model, x, rules=Rules(linear=ZPlus(0.0)))
+    # R = (2·2.5, 2·2) at (a, b): y = 9, of which a has 5 and b 4; a: 2/5 and 3/5; b: all to x₁.
+    torch.testing.assert_close(plus[x][0], tensor(9 * (5 / 9) * (1 / 2.5) + 9 * (4 / 9), 9 * (5 / 9) * (1.5 / 2.5)))
+
+
+def test_three_layers_with_gamma_mix_signs() -> None:
+    """An input below zero: γ favours what has the sign of z, on both sides."""
+    model = net(([[1.0, -2.0]], None), ([[1.0]], None), ([[3.0]], None))
+    x = tensor([2.0, -1.0])  # z = 2 + 2 = 4, y = 12
+    r = relevance.attribute(model, x, rules=Rules(linear=Gamma(0.5, 0.0)))
+    # w + γw⁺ = 1.5 for x₁ > 0, w + γw⁻ = -3 for x₂ < 0: parts 3 and 3.
+    torch.testing.assert_close(r[x][0], tensor(6.0, 6.0))
+
+
+def test_sums_by_hand() -> None:
+    a, b = tensor(3.0, 1.0).requires_grad_(), tensor(1.0, -2.0).requires_grad_()
+    r = relevance.explain(a + b, tensor(8.0, 1.0), rules=presets.epsilon(0.0))
+    torch.testing.assert_close(r[a], tensor(6.0, -1.0))
+    torch.testing.assert_close(r[b], tensor(2.0, 2.0))
+    r = relevance.explain(a - b, tensor(8.0, 3.0), rules=presets.dynamic(0.0))
+    torch.testing.assert_close(r[a], tensor(6.0, 1.0))
+    torch.testing.assert_close(r[b], tensor(2.0, 2.0))
+    x = tensor(1.0, 2.0, 5.0).requires_grad_()
+    torch.testing.assert_close(relevance.explain(x.mean(), rules=presets.epsilon(0.0))[x], tensor(1 / 3, 2 / 3, 5 / 3))
+
+
+def test_dynamic_by_hand() -> None:
+    """|x||w| + |b|: above, parts (4, 2) of 6: R₁ = 2·(4, 2)/6; below (2, 2) of 4, and (1, 2) and bias 1 of 4."""
+    r = relevance.attribute(net(*TWO), X[None], rules=presets.dynamic(0.0))
+    torch.testing.assert_close(r[r.keys()[0]][0], tensor(4 / 3 / 2 + 2 / 3 / 4, 4 / 3 / 2 + 2 / 3 / 2))
+
+
+def test_products_by_hand() -> None:
+    a, b = tensor(3.0, 1.0).requires_grad_(), tensor(1.0, -2.0).requires_grad_()
+    r = relevance.explain(a * b, tensor(8.0, 1.0))
+    torch.testing.assert_close(r[a], tensor(4.0, 0.5))
+    torch.testing.assert_close(r[b], tensor(4.0, 0.5))
+    scaled = relevance.explain(a * nn.Parameter(b.detach()), tensor(8.0, 1.0))
+    torch.testing.assert_close(scaled[a], tensor(8.0, 1.0))
+    divided = relevance.explain(a / b, tensor(8.0, 1.0), wrt=[a, b])
+    torch.testing.assert_close(divided[a], tensor(8.0, 1.0))
+    torch.testing.assert_close(divided[b], tensor(0.0, 0.0))
+
+
+def test_matrix_product_of_two_activations_by_hand() -> None:
+    """(1, 2)·(3, 4) = 11: each factor gets half, in the parts 3 and 8 of 11."""
+    a, b = tensor([1.0, 2.0]).requires_grad_(), tensor([3.0], [4.0]).requires_grad_()
+    r = relevance.explain(a @ b, tensor([22.0]), rules=Rules(product=relevance.Uniform(0.0)))
+    torch.testing.assert_close(r[a], tensor([3.0, 8.0]))
+    torch.testing.assert_close(r[b], tensor([3.0], [8.0]))
+
+
+def test_softmax_by_hand() -> None:
+    """softmax(0, log 3) = (1/4, 3/4); x·(R - s·ΣR) with R = (1, 3) is log 3 · (3 - 3/4·4) = 0, with R = (4, 0) log 3 · (-3)."""
+    x = tensor(0.0, math.log(3)).requires_grad_()
+    torch.testing.assert_close(relevance.explain(torch.softmax(x, -1), tensor(1.0, 3.0))[x], tensor(0.0, 0.0), atol=1e-12, rtol=0)
+    torch.testing.assert_close(relevance.explain(torch.softmax(x, -1), tensor(4.0, 0.0))[x], tensor(0.0, -3 * math.log(3)))
+    passed = relevance.explain(torch.softmax(x, -1), tensor(4.0, 0.0), rules=Rules(softmax=Identity()))
+    torch.testing.assert_close(passed[x], tensor(4.0, 0.0))
+
+
+def test_a_masked_softmax_is_finite() -> None:
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    mask = torch.ones(3, 4, dtype=torch.bool).tril()
+    for fill in (-math.inf, torch.finfo(torch.float64).min):
+        r = relevance.explain(torch.softmax(x.masked_fill(~mask, fill), -1), torch.randn(3, 4, dtype=torch.float64))
+        assert r[x].isfinite().all()
+        assert (r[x][~mask] == 0).all()
+
+
+def test_norms_by_hand() -> None:
+    """x = (1, 3): μ = 2, σ = 1, y = γ·(∓1) + β. With μ and σ fixed, x's part is γ·x: R·γx/y."""
+    x = tensor([1.0, 3.0]).requires_grad_()
+    gamma, beta = tensor(2.0, 1.0), tensor(4.0, 1.0)
+    y = F.layer_norm(x, (2,), gamma, beta, eps=0.0)  # (2, 2)
+    r = relevance.explain(y, tensor([1.0, 4.0]), rules=presets.epsilon(0.0))
+    torch.testing.assert_close(r[x], tensor([1.0, 6.0]))
+    torch.testing.assert_close(relevance.explain(y, tensor([1.0, 4.0]), rules=presets.attnlrp())[x], tensor([1.0, 4.0]))
+    spread = relevance.explain(y, tensor([1.0, 4.0]), rules=presets.epsilon(0.0, bias="redistribute"))
+    torch.testing.assert_close(spread[x], tensor([1.0, 4.0]))
+    for norm in (lambda: F.rms_norm(x, (2,), gamma), lambda: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)) * gamma):
+        torch.testing.assert_close(relevance.explain(norm(), tensor([1.0, 4.0]))[x], tensor([1.0, 4.0]))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_by_hand(training: bool) -> None:
+    norm = nn.BatchNorm1d(1, eps=1e-15).double().train(training)
+    norm.weight.data, norm.bias.data = tensor(2.0), tensor(1.0)
+    norm.running_mean, norm.running_var = tensor(1.0), tensor(4.0)
+    x = tensor([2.0], [6.0]).requires_grad_()
+    mean, deviation = (4.0, 2.0) if training else (1.0, 2.0)
+    y = (x.detach() - mean) / deviation * 2 + 1
+    r = relevance.explain(norm(x), tensor([3.0], [5.0]), rules=presets.epsilon(0.0))
+    torch.testing.assert_close(r[x], tensor([3.0], [5.0]) * x.detach() / deviation * 2 / y)
+
+
+def test_group_norm_treats_statistics_as_constants() -> None:
+    x = torch.randn(2, 6, 3, dtype=torch.float64, requires_grad=True)
+    norm = nn.GroupNorm(2, 6).double()
+    norm.weight.data, norm.bias.data = torch.randn(6).double(), torch.randn(6).double()
+    R = torch.randn(2, 6, 3, dtype=torch.float64)
+    y = norm(x)
+    groups = x.detach().reshape(2, 2, -1)
+    deviation = (groups.var(-1, unbiased=False) + 1e-5).sqrt().repeat_interleave(3, 1)[..., None]
+    expected = R * x.detach() / deviation * norm.weight.detach()[:, None] / y.detach()
+    torch.testing.assert_close(relevance.explain(y, R, rules=presets.epsilon(0.0))[x], expected)
+
+
+def test_embedding_by_hand() -> None:
+    """Tokens get the sum over the embedding dimension; the table its rows, when it is asked for."""
+    table = nn.Embedding(4, 2).double()
+    tokens = torch.tensor([[1, 3, 1]])
+    weights = tensor([1.0, 2.0])
+    output = (table(tokens) * weights).sum(-1).sum(-1)
+    r = relevance.explain(output, output.detach(), wrt=[tokens, table.weight], rules=presets.epsilon(0.0))
+    each = (table.weight.detach() * weights).sum(-1)
+    torch.testing.assert_close(r[tokens], each[tokens])
+    assert r[tokens].shape == tokens.shape
+    expected = torch.zeros(4, 2, dtype=torch.float64)
+    expected[1], expected[3] = 2 * table.weight.detach()[1] * weights, table.weight.detach()[3] * weights
+    torch.testing.assert_close(r[table.weight], expected)
+
+
+def test_weights_get_relevance_when_asked() -> None:
+    """y = w₁x₁ + w₂x₂ + b: each message w·x is the weight's as much as the input's."""
+    model = net(*TWO)
+    x = X[None]
+    r = relevance.attribute(model, x, rules=Rules(linear=Zero()), wrt=[model[0].weight, model[0].bias, model[2].weight])
+    # R₁ = (4, -2); unit 1 has messages (2, 2) of 4, unit 2 (-1, 2) and bias 1 of 2.
+    torch.testing.assert_close(r[model[0].weight], tensor([2.0, 2.0], [1.0, -2.0]))
+    torch.testing.assert_close(r[model[0].bias], tensor(0.0, -1.0))
+    torch.testing.assert_close(r[model[2].weight], tensor([4.0, -2.0]))
+    torch.testing.assert_close(r[x], tensor([3.0, 0.0]))
+
+
+def test_bias_policies_by_hand() -> None:
+    """y = 2x + 1 at x = 1: absorbed, x gets 3·2/3 = 2 and the bias 1; redistributed, x gets all 3."""
+    x = tensor([1.0])
+    absorbed = relevance.attribute(net(([[2.0]], [1.0])), x, rules=presets.epsilon(0.0))
+    torch.testing.assert_close(absorbed[x], tensor([2.0]))
+    assert absorbed.report.absorbed == pytest.approx(1.0)
+    spread = relevance.attribute(net(([[2.0]], [1.0])), x, rules=presets.epsilon(0.0, bias="redistribute"))
+    torch.testing.assert_close(spread[x], tensor([3.0]))
+    assert spread.report.absorbed == pytest.approx(0.0)
+
+
+# ---- laws ------------------------------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """A transformer block with everything in it."""
+
+    def __init__(self, sdpa: bool, bias: bool = True) -> None:
+        super().__init__()
+        self.sdpa = sdpa
+        self.norm = nn.LayerNorm(6)
+        self.qkv = nn.Linear(6, 18, bias=bias)
+        self.out = nn.Linear(6, 6, bias=bias)
+        self.up, self.down = nn.Linear(6, 11, bias=bias), nn.Linear(11, 6, bias=bias)
+        self.mask = torch.ones(5, 5, dtype=torch.bool).tril()
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, 2, 3)).permute(2, 0, 3, 1, 4)
+        if self.sdpa:
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask)
+        else:
+            scores = (q @ k.transpose(-1, -2)) / math.sqrt(3)
+            y = torch.softmax(scores.masked_fill(~self.mask, -math.inf), -1) @ v
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(x)))
+
+
+def pair(**changes: Any) -> tuple[Block, Block]:
+    one, other = Block(sdpa=False), Block(**{"sdpa": False, **changes})
+    other.load_state_dict(one.state_dict())
+    return one.double(), other.double()
+
+
+RULES = {
+    "epsilon": presets.epsilon(1e-3),
+    "attnlrp": presets.attnlrp(1e-3),
+    "gamma": presets.gamma(eps=1e-3),
+    "zplus": presets.zplus(1e-3),
+    "dynamic": presets.dynamic(1e-3),
+}
+
+
+def close(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9 * float(b.abs().max()))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_sdpa_is_eager(name: str) -> None:
+    eager, fused = pair(sdpa=True)
+    x = torch.randn(2, 5, 6, dtype=torch.float64)
+    one = relevance.attribute(eager, x, rules=RULES[name])
+    other = relevance.attribute(fused, x, rules=RULES[name])
+    assert any("Flash" in row.name for row in other.report)
+    close(other[x], one[x])
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])
+def test_every_sdpa_mask_is_eager(mask: str) -> None:
+    q, k, v = (torch.randn(2, 3, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    bias = torch.randn(5, 5, dtype=torch.float64)
+    options: dict[str, Any] = {
+        "none": {},
+        "causal": {"is_causal": True},
+        "bool": {"attn_mask": bias > -0.5},
+        "float": {"attn_mask": bias},
+    }[mask]
+    R = torch.randn(2, 3, 5, 4, dtype=torch.float64)
+    scores = q @ k.mT / 2
+    if mask == "causal":
+        scores = scores.masked_fill(~torch.ones(5, 5, dtype=torch.bool).tril(), -math.inf)
+    elif mask == "bool":
+        scores = scores.masked_fill(~options["attn_mask"], -math.inf)
+    elif mask == "float":
+        scores = scores + nn.Parameter(bias)  # a parameter has a node, so that its share is known
+    eager = relevance.explain(torch.softmax(scores, -1) @ v, R, rules=RULES["epsilon"])
+    fused = relevance.explain(F.scaled_dot_product_attention(q, k, v, **options), R, rules=RULES["epsilon"])
+    assert "FlashAttention" in next(iter(fused.report)).name
+    for leaf in (q, k, v):
+        close(fused[leaf], eager[leaf])
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_batch_is_its_rows(name: str) -> None:
+    block, _ = pair()
+    x = torch.randn(3, 5, 6, dtype=torch.float64)
+    together = relevance.attribute(block, x, rules=RULES[name])
+    for row in range(3):
+        one = x[row : row + 1].clone()
+        close(relevance.attribute(block, one, rules=RULES[name])[one][0], together[x][row])
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_frozen_is_unfrozen(name: str) -> None:
+    model, frozen = pair()
+    frozen.requires_grad_(False)
+    x = torch.randn(2, 5, 6, dtype=torch.float64)
+    close(relevance.attribute(frozen, x, rules=RULES[name])[x], relevance.attribute(model, x, rules=RULES[name])[x])
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+
+
+def test_frozen_is_unfrozen_from_the_graph_alone() -> None:
+    """`explain` never saw the frozen biases; the outputs that others kept tell them."""
+    model = net(([[2.0, 1.0], [-1.0, 1.0]], [0.5, 1.0]), ([[1.0, -1.0], [2.0, 0.5]], [0.3, -0.2]), ([[1.0, 3.0]], [1.0]))
+    x = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
+    expected = relevance.explain(model(x), rules=presets.epsilon())[x]
+    model.requires_grad_(False)
+    r = relevance.explain(model(x), rules=presets.epsilon())
+    close(r[x], expected)
+    assert r.report.unseen == []
+
+
+class Biased(nn.Module):
+    """Attention with a constant bias on its scores, as ALiBi has it: fused, written out, or with the bias as a parameter."""
+
+    def __init__(self, how: str, bias: Tensor) -> None:
+        super().__init__()
+        self.how = how
+        self.bias = nn.Parameter(bias) if how == "parameter" else nn.Buffer(bias)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.how == "fused":
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias)
+        return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]) + self.bias, -1) @ v
+
+
+def test_the_share_of_a_constant_is_seen() -> None:
+    inputs = tuple(data(2, 2, 5, 4) for _ in range(3))
+    bias, target = data(5, 5), data(2, 2, 5, 4)
+    bias[0, 1:3] = 0
+    found = {
+        how: relevance.attribute(Biased(how, bias), inputs, target, RULES["epsilon"]) for how in ("plain", "fused", "parameter")
+    }
+    for x in inputs:
+        close(found["fused"][x], found["plain"][x])
+    assert found["plain"].report.unseen == []
+    with sdpa_kernel(SDPBackend.MATH):  # scales q and k before their product, so that the ε is another one
+        parts = relevance.attribute(Biased("fused", bias), inputs, target, RULES["epsilon"])
+    torch.testing.assert_close(parts[inputs[0]], found["plain"][inputs[0]], rtol=0.05, atol=0.05)
+    assert parts.report.unseen == []
+    # Nothing is divided by anything where the constant is 0, so that the parameter's share differs by the ε alone.
+    torch.testing.assert_close(found["parameter"][inputs[0]], found["plain"][inputs[0]], rtol=0.05, atol=0.05)
+
+
+class Shifted(nn.Module):
+    """2 - x + 3: the numbers have shares, too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.add(2.0 - x, 3.0, alpha=2.0).clone()
+
+
+def test_the_share_of_a_number_is_seen() -> None:
+    """y = 8 - x at x = 2: of 2 - x + 6 = 6, 2 - x = 0 takes nothing. At x = 1 it is 1 of 7, of which -x takes -1."""
+    x = tensor(1.0)
+    r = relevance.attribute(Shifted(), x, rules=presets.epsilon(0.0))
+    torch.testing.assert_close(r[x], tensor(-1.0))
+    assert r.report.absorbed == pytest.approx(8.0)
+    spread = relevance.attribute(Shifted(), x, rules=presets.epsilon(0.0, bias="redistribute"))
+    torch.testing.assert_close(spread[x], tensor(7.0))
+
+
+def test_an_unseen_constant_is_reported() -> None:
+    x = data(3).requires_grad_()
+    r = relevance.explain((x + 1.0).tanh(), data(3))
+    assert len(r.report.unseen) == 1
+    assert "AddBackward0" in r.report.unseen[0]
+    kept = relevance.explain((x + 1.0).sin(), torch.ones(3, dtype=torch.float64), rules=presets.epsilon(0.0))
+    assert kept.report.unseen == []  # the sine kept its input, which tells what the constant was
+    torch.testing.assert_close(kept[x], x.detach() / (x.detach() + 1))
+
+
+def test_sums_with_factors_are_no_constants() -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.add(x, x.sin(), alpha=2.0)
+
+    x = data(3)
+    r = relevance.attribute(Model(), x, data(3).fill_(1), presets.epsilon(0.0))
+    torch.testing.assert_close(r[x], torch.ones(3, dtype=torch.float64))
+
+
+def test_views_and_clones_change_nothing() -> None:
+    block, _ = pair()
+    x = torch.randn(2, 5, 6, dtype=torch.float64, requires_grad=True)
+    plain = relevance.explain(block(x), torch.ones(2, 5, 6, dtype=torch.float64))[x]
+    y = block(x.clone().transpose(0, 1).contiguous().transpose(0, 1).reshape(10, 6).view(2, 5, 6)).unsqueeze(0).flip(1).flip(1)[0]
+    close(relevance.explain(y, torch.ones(2, 5, 6, dtype=torch.float64))[x], plain)
+
+
+@pytest.mark.parametrize("choice", [Epsilon(1e-3), Gamma(0.3), AlphaBeta(), ZPlus(), WSquare(), Flat(), relevance.Absolute()])
+def test_a_convolution_is_an_unfolded_product(choice: Any) -> None:
+    weight, bias = torch.randn(4, 3, 2, 2, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    x = torch.randn(2, 3, 4, 5, dtype=torch.float64, requires_grad=True)
+    w, b = nn.Parameter(weight), nn.Parameter(bias)
+    R = torch.randn(2, 4, 3, 4, dtype=torch.float64)
+    conv = relevance.explain(F.conv2d(x, w, b), R, rules=Rules(linear=choice))[x]
+    columns = F.unfold(x, 2).transpose(1, 2).contiguous()
+    product = F.linear(columns, nn.Parameter(weight.flatten(1)), b).transpose(1, 2).unflatten(2, (3, 4))
+    close(relevance.explain(product, R, rules=Rules(linear=choice))[x], conv)
+
+
+def test_a_folded_batch_norm_is_an_unfolded_one() -> None:
+    conv, norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+    norm.running_mean, norm.running_var = torch.randn(4), torch.rand(4) + 0.5
+    norm.weight.data, norm.bias.data = torch.randn(4), torch.randn(4)
+    model = nn.Sequential(conv, norm).double().eval()
+    folded = torch.nn.utils.fusion.fuse_conv_bn_eval(conv, norm)
+    x = torch.randn(2, 3, 5, 6, dtype=torch.float64)
+    target = torch.randn(2, 4, 3, 4, dtype=torch.float64)
+    rules = presets.epsilon(1e-12)
+    close(relevance.attribute(model, x, target, rules)[x], relevance.attribute(folded, x, target, rules)[x])
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_relevance_is_conserved(name: str) -> None:
+    """Without biases and masks nothing is absorbed but what normalisations keep, node by node: in + absorbed = out."""
+    model = nn.Sequential(
+        nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 8, bias=False), nn.Tanh(), nn.Linear(8, 3, bias=False)
+    )
+    x = torch.randn(4, 6, dtype=torch.float64)
+    eps = {"epsilon": presets.epsilon, "attnlrp": presets.attnlrp, "zplus": presets.zplus, "dynamic": presets.dynamic}
+    rules = eps[name](1e-12) if name in eps else presets.gamma(eps=1e-12)
+    r = relevance.attribute(model.double(), x, rules=rules)
+    torch.testing.assert_close(r[x].sum(1), r.seed.sum(1), rtol=1e-8, atol=1e-8)
+    assert r.report.absorbed == pytest.approx(0.0, abs=1e-8)
