@@ -501,7 +501,7 @@ class TestOnTheGpu:
         for dtype in (torch.float32, torch.float64):
             layer.zero_grad()
             layer.to(dtype)
-            rows = x.to(dtype).requires_grad_()
+            rows = x.to(dtype).detach().requires_grad_()
             y = layer(rows)
             y.backward(grad.to(dtype))
             with torch.no_grad():
@@ -521,8 +521,12 @@ class TestOnTheGpu:
             y = lut(x, weight, anchors, synapses=synapses, read=read)
             return (y, *torch.autograd.grad(y, (x, weight), grad))
 
-        for _ in range(2):
-            want = step()
+        # Warmed up on a stream of its own, as capture wants it: autograd's nodes remember the stream they were made on.
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            for _ in range(2):
+                want = step()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

@@ -19,9 +19,11 @@ pytestmark = pytest.mark.gpu
 def test_a_transformer_layer() -> None:
     layer = nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True, norm_first=True).double()
     x = torch.randn(2, 5, 16, dtype=torch.float64)
-    on_cpu = relevance.attribute(layer, x, target=3, rules=presets.epsilon(1e-3))[x]
+    # CUDA has no fused attention of float64: it scales queries and keys before their product, and a stabiliser of any size would
+    # weigh differently there.
+    on_cpu = relevance.attribute(layer, x, target=3, rules=presets.epsilon(1e-12))[x]
     there = x.cuda()
-    found = relevance.attribute(layer.cuda(), there, target=3, rules=presets.epsilon(1e-3))[there]
+    found = relevance.attribute(layer.cuda(), there, target=3, rules=presets.epsilon(1e-12))[there]
     torch.testing.assert_close(found.cpu(), on_cpu, rtol=1e-8, atol=1e-8 * float(on_cpu.abs().max()))
 
 
@@ -43,12 +45,15 @@ def test_attention_kernels(backend: Any, causal: bool) -> None:
     q, k, v = (torch.randn(2, 3, 16, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     R = torch.rand(2, 3, 16, 32, device="cuda", dtype=torch.bfloat16)
 
-    def run(which: Any, *leaves: Tensor) -> list[Tensor]:
-        with sdpa_kernel(which):
-            output = F.scaled_dot_product_attention(*leaves, is_causal=causal)
+    def relevances(output: Tensor, *leaves: Tensor) -> list[Tensor]:
         r = relevance.explain(output, R.to(output.dtype), wrt=list(leaves), rules=presets.epsilon(1e-1))
         return [r[leaf] for leaf in leaves]
 
-    expected = run(SDPBackend.MATH, *(t.detach().double().requires_grad_() for t in (q, k, v)))
-    for found, wanted in zip(run(backend, q, k, v), expected, strict=True):
-        assert (found.double() - wanted).norm() < 0.1 * wanted.norm()
+    with sdpa_kernel(backend):
+        found = relevances(F.scaled_dot_product_attention(q, k, v, is_causal=causal), q, k, v)
+    q, k, v = (tensor.detach().double().requires_grad_() for tensor in (q, k, v))
+    scores = q @ k.mT / 32**0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(16, 16, dtype=torch.bool, device="cuda").triu(1), -torch.inf)
+    for mine, wanted in zip(found, relevances(scores.softmax(-1) @ v, q, k, v), strict=True):
+        assert (mine.double() - wanted).norm() < 0.01 * wanted.norm()

@@ -83,6 +83,9 @@ class Attention(Op):
         if fn._saved_dropout_p:
             raise unknown(node, "attention with dropout drew a mask that was not kept; call model.eval() first")
         eps = node.choice.eps
+        # The kernels of half dtypes add in float32: shares of sums that were rounded on the way would be off by a tenth.
+        dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+        q, k, v, R = (tensor.to(wide) for tensor in (q, k, v, R))
         repeats = q.shape[-3] // k.shape[-3] if q.dim() == 4 else 1
         if repeats > 1:  # grouped queries: several heads share a key
             k, v = k.repeat_interleave(repeats, -3), v.repeat_interleave(repeats, -3)
@@ -93,7 +96,8 @@ class Attention(Op):
         x = self._masked(scores * scale, mask, fn._saved_is_causal)
         s = torch.softmax(x, -1)
         s = torch.nan_to_num(s, nan=0.0) if mask is not None else s  # a row that is masked throughout
-        half = divide(R, fn._saved_output, eps).mul_(0.5)
+        out = fn._saved_output if wide == dtype else s @ v
+        half = divide(R, out, eps).mul_(0.5)
         R_s = (half @ v.mT).mul_(s)
         R_v = (s.mT @ half).mul_(v)
         R_x = through_softmax(x, s, R_s, -1)
@@ -107,6 +111,7 @@ class Attention(Op):
         R_q, R_k = (half @ k).mul_(q), (half.mT @ q).mul_(k)
         if repeats > 1:
             R_k, R_v = (r.unflatten(-3, (-1, repeats)).sum(-3) for r in (R_k, R_v))
+        R_q, R_k, R_v = R_q.to(dtype), R_k.to(dtype), R_v.to(dtype)
         return [R_q, R_k, R_v, R_mask, *[None] * (len(node.edges) - 4)][: len(node.edges)]
 
     def _masked(self, x: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
