@@ -108,12 +108,23 @@ def test_what_is_missing_is_named() -> None:
         ("steps=3", "--set is given 'steps=3', expected table.key=value"),
         ("train.steps", "--set is given 'train.steps', expected table.key=value"),
         ("train.steps.x=1", "but steps is a value, not a table"),
+        ("model.layers.7.read=hard", "expected a number below 1 in the place of '7'"),
+        ("model.layers.x.read=hard", "expected a number below 1 in the place of 'x'"),
+        ("model.layers.0=hard", "names a whole table of a list"),
     ],
 )
 def test_mistakes_of_overrides_are_the_command_line_s(override: str, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         make_config(classifier_tables(), "a.toml", [override])
     assert message in str(caught.value)
+
+
+def test_an_override_reaches_into_a_list_of_tables() -> None:
+    tables = classifier_tables()
+    before = repr(tables)
+    config = make_config(tables, "a.toml", ["model.layers.0.read=blend"])
+    assert config.model["layers"][0]["read"] == "blend"
+    assert repr(tables) == before
 
 
 def test_files_that_are_no_configs(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
 [schedule]          warm-up and decay of all rates
 [train]             batch, length, precision, evaluation
 [regularize]        what is added to the loss
+[parallel]          how processes share the work
 [checkpoint]        how often to save, and how many to keep
 """
 
@@ -105,6 +106,13 @@ class Regularize:
 
 
 @dataclass(frozen=True)
+class Parallel:
+    """[parallel]. Of all processes, so many share the detectors of every layer; each such set has its own share of the data."""
+
+    detectors: int = option(1, low=1)
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     every: int = option(1000, low=1)  # in steps; the end of the run, and the best evaluation, are always saved
     keep: int = option(2, low=1)  # the last so many, besides the best
@@ -120,6 +128,7 @@ class Config:
     optimizer: Optimizers = field(default_factory=Optimizers)
     schedule: Schedule = field(default_factory=Schedule)
     regularize: Regularize = field(default_factory=Regularize)
+    parallel: Parallel = field(default_factory=Parallel)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,7 +177,12 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def _copy(tables: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
+    def copied(value: Any) -> Any:
+        if isinstance(value, list):
+            return [copied(each) for each in value]
+        return _copy(value) if isinstance(value, Mapping) else value
+
+    return {key: copied(value) for key, value in tables.items()}
 
 
 def _without_head(tables: dict[str, Any]) -> dict[str, Any]:
@@ -181,16 +195,24 @@ def _without_head(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _override(tables: dict[str, Any], text: str) -> str:
-    """Put `a.b=value` in its place; returns the key. A value that is not TOML, such as a bare word, is a string."""
+    """Put `a.b=value` in its place; returns the key. A number picks from a list of tables, as in model.layers.0.read; a value that
+    is not TOML, such as a bare word, is a string."""
     key, equals, value = text.partition("=")
     names = [name.strip() for name in key.split(".")]
     if not equals or len(names) < 2 or not all(names):
         raise ArgumentError(f"--set is given {text!r}, expected table.key=value, such as train.steps=100")
-    place = tables
+    place: Any = tables
     for name in names[:-1]:
-        place = place.setdefault(name, {})
-        if not isinstance(place, dict):
+        if isinstance(place, list):
+            if not (name.isdecimal() and int(name) < len(place)):
+                raise ArgumentError(f"--set is given {text!r}, expected a number below {len(place)} in the place of {name!r}")
+            place = place[int(name)]
+        else:
+            place = place.setdefault(name, {})
+        if not isinstance(place, dict | list):
             raise ArgumentError(f"--set is given {text!r}, but {name} is a value, not a table")
+    if isinstance(place, list):
+        raise ArgumentError(f"--set is given {text!r}, which names a whole table of a list, expected a key of it")
     try:
         place[names[-1]] = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
