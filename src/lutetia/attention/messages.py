@@ -1,13 +1,13 @@
 """How cores talk: `sendrecv` as a rendezvous that is checked, and the collective that N cores make of it.
 
-A core is a coroutine. When it talks it yields a `Sendrecv`, which says whom it sends to, whom it expects something from, what that
-must look like, and under which tag. `rendezvous` runs all cores until each waits, and delivers where both sides are there and agree.
-Nothing is ever buffered and nothing can hang: when nobody can go on, that is an error which says where everybody is.
+A core is a coroutine. When it talks it yields a `Sendrecv`, which says whom it sends to, whom it expects something from, what
+that must look like, and under which tag. `rendezvous` runs all cores until each waits, and delivers where both sides are there
+and agree. Nothing is ever buffered and nothing can hang: when nobody can go on, that is an error which says where everybody is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -18,6 +18,7 @@ from torch import Tensor
 from lutetia import flow
 from lutetia.attention.scratch import ScratchManager
 from lutetia.errors import LutetiaError, describe
+from lutetia.flow.record import Reporter
 
 Result = TypeVar("Result")
 
@@ -51,7 +52,7 @@ class Core:
         return ", ".join([*tile, *self.places]) or "its beginning"
 
     @contextmanager
-    def step(self, name: str, /, inputs: Mapping[str, Any] | None = None, **notes: Any) -> Iterator[flow.Reporter]:
+    def step(self, name: str, /, inputs: Mapping[str, Any] | None = None, **notes: Any) -> Iterator[Reporter]:
         """One step of this core: reported to whoever records, in the core's lane, and one tick of its clock."""
         began = self.clock
         if self.tile is not None:
@@ -61,7 +62,7 @@ class Core:
             with flow.step(name, part="attention", inputs=inputs, lane=self.name, at=began, **notes) as report:
                 yield report
         finally:
-            self.places.remove(name)
+            self.places.pop()
         if self.clock == began:  # a step made of steps takes the time of those
             self.clock += 1
 
@@ -81,7 +82,13 @@ class Sendrecv(NamedTuple):
     clock: int
 
     def __str__(self) -> str:
-        return f"core {self.core} (at {self.place}, sendrecv {self.tag!r} round {self.round}, to core {self.to}, from core {self.source})"
+        peers = f"core {self.to}" if self.to == self.source else f"core {self.to} and from core {self.source}"
+        return f"core {self.core} (at {self.place}: sendrecv {self.what} with {peers})"
+
+    @property
+    def what(self) -> str:
+        """The tag, and the round where there are several."""
+        return f"{self.tag!r}, round {self.round}" if self.round else repr(self.tag)
 
 
 class Delivery(NamedTuple):
@@ -122,9 +129,7 @@ def sendrecv(
     core: Core, payload: Tensor, *, to: int, source: int, shape: Sequence[int], tag: str, round: int = 0
 ) -> Talking[Tensor]:
     """Send payload (any shape) to one core, and receive a tensor of `shape` from one, which may be the same."""
-    delivery = yield Sendrecv(
-        core.index, to, source, payload, tuple(shape), payload.dtype, tag, round, core.position, core.clock
-    )
+    delivery = yield Sendrecv(core.index, to, source, payload, tuple(shape), payload.dtype, tag, round, core.position, core.clock)
     core.clock = delivery.at
     inputs = {"sent": payload, f"from_core_{source}": delivery.original}
     size, got = nbytes(payload), nbytes(delivery.received)
@@ -156,16 +161,12 @@ def ring(core: Core, exchange: Exchange) -> Talking[list[Tensor]]:
 
 def on_ring(core: Core, program: Program[Result]) -> Talking[Result]:
     """A program that exchanges, made one that sends and receives."""
-    return (yield from _answered(program, lambda exchange: ring(core, exchange)))
-
-
-def _answered(program: Program[Result], answer: Callable[[Exchange], Talking[list[Tensor]]]) -> Talking[Result]:
     try:
         exchange = next(program)
         while True:
-            exchange = program.send((yield from answer(exchange)))
+            exchange = program.send((yield from ring(core, exchange)))
     except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+        return done.value
     finally:
         program.close()
 
@@ -184,7 +185,7 @@ def rendezvous(programs: Sequence[Talking[Result]]) -> tuple[list[Result], list[
     ready: dict[int, Delivery | None] = dict.fromkeys(range(len(programs)))
     try:
         while ready:
-            for core, delivery in ready.items():
+            for core, delivery in sorted(ready.items()):
                 try:
                     call = next(programs[core]) if delivery is None else programs[core].send(delivery)
                     _check_peers(call, core, len(programs))
@@ -203,7 +204,7 @@ def rendezvous(programs: Sequence[Talking[Result]]) -> tuple[list[Result], list[
 def _deliver(waiting: dict[int, Sendrecv], messages: list[Message]) -> dict[int, Delivery | None]:
     """Deliver wherever the cores that send to each other in turn are all there; they no longer wait."""
     ready: dict[int, Delivery | None] = {}
-    for core in list(waiting):
+    for core in sorted(waiting):
         circle = _circle(waiting, core) if core in waiting else []
         at = max((call.clock for call in circle), default=0)
         for sender, receiver in zip(circle, circle[1:] + circle[:1], strict=True):
@@ -241,8 +242,7 @@ def _check_peers(call: Sendrecv, core: int, n: int) -> None:
 def _check_agreement(sender: Sendrecv, receiver: Sendrecv) -> None:
     if (sender.tag, sender.round) != (receiver.tag, receiver.round):
         raise MessageError(
-            f"{sender} sends {sender.tag!r} round {sender.round}, but {receiver} expects {receiver.tag!r} round {receiver.round}: "
-            "a message was dropped or doubled"
+            f"{sender} sends {sender.what}, but {receiver} expects {receiver.what}: a message was dropped or doubled"
         )
     if tuple(sender.payload.shape) != receiver.shape or sender.payload.dtype != receiver.dtype:
         wanted = f"{str(receiver.dtype).removeprefix('torch.')} {list(receiver.shape)}"

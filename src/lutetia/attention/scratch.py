@@ -3,9 +3,9 @@
 A core of an accelerator has a few megabytes of its own, and whoever writes a kernel for it says what lies there and for how long.
 `ScratchManager` keeps that account: `open_scope` and `close_scope` bracket what a tile needs, `allocate` hands out a buffer.
 
-A scope opened with `buffers=2` is double-buffered: when it closes, its buffers stay until the second next scope of that name opens,
-which takes them over. So the loads of one tile may run while the tile before it is still being worked on; the price is the memory
-of two.
+A scope opened with `buffers=2` is double-buffered: when it closes, its buffers stay until the second next scope of that name
+opens, which takes them over. So the loads of one tile may run while the tile before it is still being worked on; the price is
+the memory of two.
 """
 
 from __future__ import annotations
@@ -120,5 +120,5 @@ class ScratchManager:
         held = ", ".join(f"{other} {other_size}" for other, other_size in largest[:6]) + (", …" if len(largest) > 6 else "")
         return (
             f"{self.owner} has no scratch for {name!r} ({what}, {size} bytes) in scope {self.scope!r}: "
-            f"{self.in_use} of {self.budget} bytes are in use{f' ({held})' if held else ''}, expected room; a smaller tile needs less"
+            f"{self.in_use} of {self.budget} bytes are in use{f' ({held})' if held else ''}; a smaller tile needs less"
         )

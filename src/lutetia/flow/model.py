@@ -43,6 +43,12 @@ class Step:
     failed: bool = False  # an exception left the step
     attributes: dict[str, Attribute] = field(default_factory=dict)
 
+    @property
+    def lane(self) -> str | None:
+        """Which of several coroutines on one thread ran it, such as "core 0"; kept among the attributes."""
+        lane = self.attributes.get("lane")
+        return None if lane is None else str(lane)
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:

@@ -62,7 +62,8 @@ def step(name: str, /, *, part: str = "user", inputs: Mapping[str, Any] | None =
     """Report one step: `with flow.step("lookup", part="lut", inputs={"x": x}) as step: ...`.
 
     `inputs` names tensors of any shape; lists of tensors are opened, and what is not a tensor is left out.
-    Call `step.outputs(y=y)` for what it made and `step.note(k=v)` for what is worth knowing.
+    Call `step.outputs(y=y)` for what it made and `step.note(k=v)` for what is worth knowing. Coroutines that take turns on one
+    thread each give their steps a `lane`, a name: a step of a lane is never inside a step of another.
     """
     if not _recorders:
         return _NOTHING
@@ -93,21 +94,29 @@ _NOTHING = Reporter()
 class _Reporting(Reporter):
     """A step that is being recorded, by one recorder or several."""
 
-    __slots__ = ("_attributes", "_clock", "_devices", "_inputs", "_name", "_opened", "_part")
+    __slots__ = ("_attributes", "_clock", "_devices", "_inputs", "_lane", "_name", "_opened", "_part")
 
     def __init__(self, name: str, part: str, inputs: Mapping[str, Any], attributes: dict[str, Any]) -> None:
         self._name, self._part, self._inputs, self._attributes = name, part, inputs, attributes
+        self._lane = attributes.get("lane")
         self._opened: dict[_Recorder, _Opened] = {}
         self._devices: dict[str, None] = {}  # in order of appearance
 
+    def holds(self, lane: Any) -> bool:
+        """Whether a step of this lane may be inside this one; None is no lane."""
+        return lane is None or self._lane is None or self._lane == lane
+
     def __enter__(self) -> Reporter:
         arrived = perf_counter()
-        thread = _thread
+        thread, lane = _thread, self._lane
         inputs, attributes = look(self._inputs), self._attributes
         self._inputs, self._attributes = {}, {}  # from here on only facts are kept, no tensors
         self._devices.update(dict.fromkeys(seen.device for seen in inputs))
         for recorder in _recorders:
-            parent = next((outer._opened[recorder] for outer in reversed(thread.open) if recorder in outer._opened), None)
+            around = (
+                outer._opened[recorder] for outer in reversed(thread.open) if recorder in outer._opened and outer.holds(lane)
+            )
+            parent = next(around, None)
             opened = recorder.begin(Step(-1, text(self._name), text(self._part)), inputs, parent, thread.number)
             if opened is not None:
                 self._opened[recorder] = opened

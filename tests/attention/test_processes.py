@@ -1,0 +1,79 @@
+"""Cores as processes: real ranks under torchrun, and what happens when one of them is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed
+
+import lutetia
+from lutetia.attention import processes
+from lutetia.errors import ArgumentError
+
+WORKER = str(Path(__file__).with_name("processes_worker.py"))
+needs_gloo = pytest.mark.skipif(
+    not distributed.is_available() or not distributed.is_gloo_available(), reason="torch was built without gloo"
+)
+
+
+def environment() -> dict[str, str]:
+    path = str(Path(lutetia.__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+@needs_gloo
+@pytest.mark.parametrize("n", [2, 3])
+def test_ranks_under_torchrun(n: int) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"]
+    done = subprocess.run(
+        [*launcher, WORKER, "check"], env=environment(), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    # Cases × (batch, and sequence in chunks and stretches), the one with pages, the ring; each with steps and without.
+    calls = 2 * (8 * (1 + 3 * 2) + (1 + 3) + 1)
+    assert len(re.findall(rf"rank \d of {n}: {calls} calls agree", done.stdout)) == n, done.stdout
+
+
+@needs_gloo
+@pytest.mark.parametrize("how", ["ends", "stays away"])
+def test_a_lost_rank_is_an_error_in_time(tmp_path: Path, how: str) -> None:
+    """Within the time-out of two seconds; and the process that raised it can end."""
+    n = 2
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, WORKER, how],
+            env={**environment(), "RANK": str(rank), "WORLD_SIZE": str(n), "MEET": str(tmp_path / "meet")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(n)
+    ]
+    try:
+        said, wrong = ranks[0].communicate(timeout=120)
+        waiting = ranks[1].poll() is None
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert ranks[0].returncode == 0, wrong[-4000:]
+    found = re.search(
+        r"after ([\d.]+) s: rank 0 of 2 \(at fa_finalize_and_store, all_gather\) did not get 'partial' from every", said
+    )
+    assert found, said
+    assert float(found[1]) < 10
+    assert waiting or how == "ends"  # it did not wait for the other to end
+
+
+def test_without_a_group() -> None:
+    if distributed.is_available() and distributed.is_initialized():
+        pytest.skip("there is a process group")
+    zeros = torch.zeros(1, 1, 1, 4)
+    with pytest.raises(ArgumentError, match="no process group, expected init_process_group first"):
+        processes.decode_attention(zeros, zeros, zeros, seq_lens=torch.tensor([1]))
