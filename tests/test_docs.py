@@ -111,7 +111,12 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 # ---- nothing is left out ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", ["lutetia.flow", "lutetia.lut", "lutetia.nn"])
+PUBLIC = [
+    f"lutetia.{name}" for name in ("attention", "flow", "lut", "models", "nn", "precompute", "relevance", "report", "training")
+]
+
+
+@pytest.mark.parametrize("module", PUBLIC)
 def test_the_api_page_lists_what_is_public(module: str) -> None:
     page = (DOCS / "api.md").read_text(encoding="utf-8")
     described = set(re.findall(rf"^(?:::: |      heading: ){module}\.(\w+)$", page, re.MULTILINE))

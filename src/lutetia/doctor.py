@@ -214,6 +214,8 @@ ITEMS = (
     package("numba", "compiled CPU kernels"),
     package("matplotlib", "pictures in reports"),
     package("scikit-learn", "the digits data set", module="sklearn"),
+    package("lion-pytorch", "the LION optimiser", module="lion_pytorch"),
+    package("tensorboard", "training curves in TensorBoard"),
     program("iverilog", "simulation of Verilog", flag="-V"),
     program("verilator", "fast simulation and lint of Verilog"),
     program("ghdl", "simulation of VHDL"),

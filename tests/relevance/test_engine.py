@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import oracle
 import pytest
+import slow_engine
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -96,10 +96,10 @@ def same(found: Tensor, expected: Tensor) -> None:
 
 
 def compare(build: Any, leaves: list[Tensor]) -> relevance.Result:
-    with oracle.Recorder() as recorder:
+    with slow_engine.Recorder() as recorder:
         output = build()
     seed = torch.randn(output.shape, dtype=output.dtype)
-    expected = oracle.relevance(recorder, output, seed, EPS)
+    expected = slow_engine.relevance(recorder, output, seed, EPS)
     reached = [leaf for leaf in leaves if leaf in expected]
     r = relevance.explain(output, seed, wrt=reached, rules=relevance.presets.epsilon(EPS))
     for leaf in reached:

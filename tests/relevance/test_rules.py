@@ -174,7 +174,16 @@ def test_norms_by_hand() -> None:
     y = F.layer_norm(x, (2,), gamma, beta, eps=0.0)  # (2, 2)
     r = relevance.explain(y, tensor([1.0, 4.0]), rules=presets.epsilon(0.0))
     torch.testing.assert_close(r[x], tensor([1.0, 6.0]))
-    torch.testing.assert_close(relevance.explain(y, tensor([1.0, 4.0]), rules=presets.attnlrp())[x], tensor([1.0, 4.0]))
+    passed = relevance.explain(y, tensor([1.0, 4.0]), rules=relevance.Rules(norm=relevance.Identity()))
+    torch.testing.assert_close(passed[x], tensor([1.0, 4.0]))
+    # With σ alone fixed: R/y·γ = (1, 2), less its mean (-1/2, 1/2), times x; it sums to what biases do not take, 5 - 2 - 2.
+    centred = relevance.explain(y, tensor([1.0, 4.0]), rules=presets.attnlrp(0.0))
+    torch.testing.assert_close(centred[x], tensor([-0.5, 1.5]))
+    written_out = (x - x.mean(-1, keepdim=True)) * torch.rsqrt((x - x.mean(-1, keepdim=True)).pow(2).mean(-1, keepdim=True))
+    by_parts = relevance.explain(
+        written_out * nn.Parameter(gamma) + nn.Parameter(beta), tensor([1.0, 4.0]), rules=presets.epsilon(0.0)
+    )
+    torch.testing.assert_close(by_parts[x], centred[x])
     spread = relevance.explain(y, tensor([1.0, 4.0]), rules=presets.epsilon(0.0, bias="redistribute"))
     torch.testing.assert_close(spread[x], tensor([1.0, 4.0]))
     for norm in (lambda: F.rms_norm(x, (2,), gamma), lambda: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)) * gamma):

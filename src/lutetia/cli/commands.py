@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -24,16 +24,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines, err
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Checkpoint = Annotated[Path, typer.Argument(metavar="CKPT", help="A trained model.")]
 Input = Annotated[str, typer.Argument(metavar="INPUT", help="What the model is given: text, or a file.")]
-
-
-class NotThereYet(JobError):
-    """The command is planned; the part it needs is not written."""
-
-    kind = "not_there_yet"
-
-
-def not_there_yet(command: str, why: str) -> NoReturn:
-    raise NotThereYet(f"lutetia {command} is not there yet: {why}")
 
 
 @app.callback(invoke_without_command=True)
@@ -120,15 +110,48 @@ def generate(
 
 
 @app.command()
-def explain(checkpoint: Checkpoint, given: Input, as_json: Json = False, debug: Debug = False) -> None:
-    """Show which inputs made an output. (Not there yet.)"""
-    not_there_yet("explain", "it needs models and lutetia.relevance, which are not written")
+def explain(
+    checkpoint: Checkpoint,
+    given: Annotated[str, typer.Argument(metavar="INPUT", help="An image, a .npy or .csv file, numbers with commas, or text.")],
+    rule: Annotated[
+        str,
+        typer.Option("--rule", help="epsilon, gamma, zplus, alphabeta, attnlrp, dynamic, gradient or occlusion."),
+    ] = "epsilon",
+    target: Annotated[str | None, typer.Option("--target", help="The class, or byte, to explain; the best by default.")] = None,
+    row: Annotated[int | None, typer.Option("--row", help="The row of a .csv file, from 0.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page that shows it.")] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="Write a picture.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show which inputs made an output.
+
+    For example: lutetia explain runs/digits digit.png --html why.html
+    """
+    from lutetia.cli.explain import Request
+    from lutetia.cli.explain import explain as run_explain
+
+    told = run_explain(checkpoint, given, Request(rule, target, row, html, png), show=not as_json)
+    if as_json:
+        print_json(told)
 
 
 @app.command()
-def build(checkpoint: Checkpoint, as_json: Json = False, debug: Debug = False) -> None:
-    """Turn a model into tables and hardware. (Not there yet.)"""
-    not_there_yet("build", "it needs models and lutetia.precompute, which are not written")
+def build(
+    checkpoint: Checkpoint,
+    out: Annotated[Path, typer.Option("--out", help="The folder for tables, Verilog, VHDL and the summary.")] = Path("out/build"),
+    input_bits: Annotated[int, typer.Option("--input-bits", help="Bits of each input.")] = 8,
+    weight_bits: Annotated[int, typer.Option("--weight-bits", help="Bits of each weight.")] = 8,
+    target: Annotated[str, typer.Option("--target", help="What yosys maps to: lut6, lut4, ice40 or ecp5.")] = "lut6",
+    prove: Annotated[bool, typer.Option("--prove/--no-prove", help="Prove the tables by SAT.")] = True,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Turn a network of lookup tables into hardware."""
+    from lutetia.cli.build import Request, run_build, show_report
+
+    report = run_build(Request(checkpoint, out, input_bits, weight_bits, target, prove), show=not as_json)
+    print_json(report) if as_json else show_report(report, out)
 
 
 @app.command()
@@ -166,9 +189,29 @@ def list_benchmarks(found: list[Benchmark], folder: Path, as_json: bool) -> None
 
 
 @app.command()
-def flow(checkpoint: Checkpoint, given: Input, as_json: Json = False, debug: Debug = False) -> None:
-    """Draw the data flow of one run of a model. (Not there yet.)"""
-    not_there_yet("flow", "it needs models, the next part; lutetia.flow.record() in Python records any run of your own")
+def flow(
+    checkpoint: Checkpoint,
+    given: Input,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The drawing: .html, .json or .mmd; run.html by default, none with --json.")
+    ] = None,
+    backward: Annotated[bool, typer.Option("--backward", help="Record the way back to the input, too.")] = False,
+    row: Annotated[int | None, typer.Option("--row", help="The row of a .csv file, from 0.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Draw the data flow of one run of a model.
+
+    For example: lutetia flow runs/digits digit.png --out run.html
+    """
+    from lutetia.cli.flow import DEFAULT, record_run, show_flow
+
+    drawn = out if out is not None or as_json else DEFAULT
+    recorded = record_run(checkpoint, given, drawn, backward, row)
+    if as_json:
+        print(recorded.to_json())
+    elif drawn is not None:
+        show_flow(recorded, drawn)
 
 
 @app.command()

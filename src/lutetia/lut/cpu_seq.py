@@ -7,10 +7,11 @@ weights. No two threads write to the same place, and how many there are never ch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -126,6 +127,22 @@ def _fill(
     additions = n_pairs(indices) * plan.n_synapses
     _raise_if(over(batch * ((length + 1) // 2), additions, compiled().fill_seq, *arrays), int_rescaler)
     return torch.from_numpy(y).view(batch, length, plan.n_outputs)
+
+
+def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:
+    """x [B, I], weight [N_t, R, O], anchors [N_t, N_c, 2] -> y [B, O] of one new position of each row, in one launch.
+
+    cache int16 [B, N_t, S] has room for its indices, which join lengths [B] earlier ones; places int32 [N_t, S-1] are the PE
+    indices, farthest first. All are contiguous, weight and x of one dtype, float32 or float64.
+    """
+    (n_detectors, n_anchors, _), n_rows = anchors.shape, weight.shape[1]
+    positional_dim = n_rows.bit_length() - 1 - 2 * n_anchors
+    y = np.empty((len(x), weight.shape[2]), array_of(x).dtype)
+    held = lengths.numpy()
+    arrays = (array_of(x), _anchor_array(anchors, x.shape[1]), array_of(weight).reshape(-1), cache.numpy(), held)
+    additions = int(held.sum()) * n_detectors * weight.shape[2]
+    over(len(x), additions, compiled().fill_step, *arrays, array_of(places), positional_dim, y)
+    return torch.from_numpy(y)
 
 
 # ---- forward by cells ------------------------------------------------------------------------------------------------
@@ -349,8 +366,11 @@ def gather_weight_gradients_seq_fc(
 ) -> Tensor:
     """grad [B, S, O], indices [B, S, N_t], pe_indices [S-1, N_t] -> dW [N_t, R, O]; with external_lr >= 0 the new weight."""
     plan = fc_plan(indices.shape[2], n_rows, grad.shape[2])
-    gather = _gather_pairs(grad, indices, pe_indices, positional_dim, plan, meta.lr_scale, sums, int_rescaler)
-    return _gradient_or_step_fc(gather, plan, meta, external_lr, weight, sums)
+
+    def gather_at(rate: float) -> Gather:
+        return _gather_pairs(grad, indices, pe_indices, positional_dim, plan, rate, sums, int_rescaler)
+
+    return _gradient_or_step_fc(gather_at, plan, meta, external_lr, weight, sums)
 
 
 def gather_weight_gradients_seq_sparse(
@@ -396,14 +416,27 @@ def gather_weight_gradients_cells_fc(
     """The arguments and results of `gather_weight_gradients_seq_fc`."""
     check_choice("precision", precision, PRECISIONS)
     plan = fc_plan(indices.shape[2], n_rows, grad.shape[2])
-    if cells_apply(plan, positional_dim, sums):
-        gather = _gather_cells(grad, indices, pe_indices, positional_dim, plan, meta.lr_scale, budget)
-    else:
-        gather = _gather_pairs(grad, indices, pe_indices, positional_dim, plan, meta.lr_scale, sums, int_rescaler)
-    return _gradient_or_step_fc(gather, plan, meta, external_lr, weight, sums)
+
+    def gather_at(rate: float) -> Gather:
+        if cells_apply(plan, positional_dim, sums):
+            return _gather_cells(grad, indices, pe_indices, positional_dim, plan, rate, budget)
+        return _gather_pairs(grad, indices, pe_indices, positional_dim, plan, rate, sums, int_rescaler)
+
+    return _gradient_or_step_fc(gather_at, plan, meta, external_lr, weight, sums)
 
 
-Gather: TypeAlias = Callable[[int, int], Tensor]  # the gradients of the weights of a range of detectors, flat
+class Gather(NamedTuple):
+    """A gathering of gradients, times a rate, that has its arguments but for where to."""
+
+    add: Callable[[int, int, np.ndarray], None]  # to those of detectors begin to end, flat
+    plan: Plan
+    dtype: np.dtype[Any]
+
+    def __call__(self, begin: int, end: int) -> Tensor:
+        """The gradients of the weights of detectors begin to end, flat."""
+        out = np.zeros(int(self.plan.table_at[end] - self.plan.table_at[begin]), self.dtype)
+        self.add(begin, end, out)
+        return torch.from_numpy(out)
 
 
 def _gather_pairs(
@@ -422,13 +455,11 @@ def _gather_pairs(
     rates = rates.astype(g.dtype)
     additions = n_pairs(indices) * plan.n_synapses // max(plan.n_detectors, 1)
 
-    def gather(begin: int, end: int) -> Tensor:
-        out = np.zeros(int(plan.table_at[end] - plan.table_at[begin]), g.dtype)
+    def add(begin: int, end: int, out: np.ndarray) -> None:
         arrays = (g, rates, *tables_of(plan), seq, out, begin, _scale(sums, int_rescaler))
         _raise_if(over(end - begin, (end - begin) * additions, compiled().gather_seq, *arrays), int_rescaler)
-        return torch.from_numpy(out)
 
-    return gather
+    return Gather(add, plan, g.dtype)
 
 
 def _gather_cells(
@@ -439,23 +470,29 @@ def _gather_cells(
     tile = 4 * within_budget(budget, seq, 4 * (cells_of(seq) + plan.n_outputs) * g.itemsize, TILE // 4)
     additions = n_pairs(indices) * plan.n_synapses // max(plan.n_detectors, 1)
 
-    def gather(begin: int, end: int) -> Tensor:
-        out = np.zeros(int(plan.table_at[end] - plan.table_at[begin]), g.dtype)
+    def add(begin: int, end: int, out: np.ndarray) -> None:
         over(end - begin, (end - begin) * additions, compiled_cells().gather_cells, g, seq, out, begin, np.uint64(tile))
-        return torch.from_numpy(out)
 
-    return gather
+    return Gather(add, plan, g.dtype)
 
 
 def _gradient_or_step_fc(
-    gather: Gather, plan: Plan, meta: SynapseMeta, external_lr: float, weight: Tensor | None, sums: str
+    gather_at: Callable[[float], Gather], plan: Plan, meta: SynapseMeta, external_lr: float, weight: Tensor | None, sums: str
 ) -> Tensor:
-    """dW [N_t, R, O], or weight after its step and within its bounds."""
+    """dW [N_t, R, O], or weight after its step and within its bounds; `gather_at` is given the rate."""
     shape = (plan.n_rows, plan.n_outputs)
     if external_lr < 0:
-        return gather(0, plan.n_detectors).view(-1, *shape)
+        return gather_at(meta.lr_scale)(0, plan.n_detectors).view(-1, *shape)
     check_tensor("weight", weight, [plan.n_detectors, *shape])
     assert weight is not None
+    step = gather_at(-external_lr * meta.lr_scale)
+    if sums == "float" and weight.is_contiguous() and array_of(weight).dtype == step.dtype:
+        # Straight to the weights: of large tables a batch reads a few rows in a hundred, and the others are not touched.
+        step.add(0, plan.n_detectors, array_of(weight).reshape(-1))
+        if meta.min_weight > -math.inf or meta.max_weight < math.inf:
+            weight.detach().clamp_(meta.min_weight, meta.max_weight)
+        return weight
+    gather = gather_at(meta.lr_scale)
     for begin, end in _parts(plan, sums):
         part = weight.detach()[begin:end]
         stepped = part - external_lr * gather(begin, end).view(-1, *shape)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from lutetia.lut.numba_general import row_gain, row_gain_fixed
+from lutetia.lut.numba_basics import jit_inline
 from lutetia.lut.numba_kernels import (
     U,
     accumulate,
@@ -178,6 +179,49 @@ def add_one(total: Any, at: Any, value: Any, scale: Any) -> Any:
     return out_of_range(units)
 
 
+@jit
+def fill_step(
+    x: Any, anchors: Any, weight: Any, cache: Any, lengths: Any, places: Any, positional_dim: Any, y: Any, begin: Any, end: Any
+) -> None:
+    """One new position of each sequence, for batch rows begin to end: x [B, I], weight flat -> y [B, O], in float sums.
+
+    cache [B, N_t, S] holds the indices of the earlier positions, lengths [B] of them, and gets the new ones; places
+    [N_t, S-1] are the PE indices, farthest first.
+    """
+    n_anchors, width = U(anchors.shape[1]), U(y.shape[1])
+    shift, n_cells = U(positional_dim), U(1) << (n_anchors + U(positional_dim))
+    for b in range(begin, end):
+        total, n = y[b], lengths[b]
+        clear(total)
+        for t in range(anchors.shape[0]):
+            q = U(0)
+            for r in range(anchors.shape[1]):
+                q |= U(x[b, anchors[t, r, 0]] > x[b, anchors[t, r, 1]]) << U(r)
+            first, seen, pe = ((U(t) << n_anchors) + q) * n_cells, cache[b, t], places[t, places.shape[1] - n :]
+            done = n // 8 * 8
+            for i in range(0, done, 8):
+                rows = (
+                    width * cell_at(first, seen, shift, pe, i),
+                    width * cell_at(first, seen, shift, pe, i + 1),
+                    width * cell_at(first, seen, shift, pe, i + 2),
+                    width * cell_at(first, seen, shift, pe, i + 3),
+                    width * cell_at(first, seen, shift, pe, i + 4),
+                    width * cell_at(first, seen, shift, pe, i + 5),
+                    width * cell_at(first, seen, shift, pe, i + 6),
+                    width * cell_at(first, seen, shift, pe, i + 7),
+                )
+                add_8_rows(total, U(0), weight, rows, width)
+            for i in range(done, n):
+                add_row(total, U(0), weight, width * cell_at(first, seen, shift, pe, i), width, None)
+            seen[n] = np.int16(q)
+
+
+@jit_inline
+def cell_at(first: Any, seen: Any, shift: Any, pe: Any, i: Any) -> Any:
+    """The row, through all tables, of the pair with position i."""
+    return first + ((U(seen[i]) << shift) | U(pe[i]))
+
+
 # ---- backward, to the inputs and the positions -----------------------------------------------------------------------
 # A slope that goes to the anchors of x[b, i] at detector t always goes to the same two of them, whatever the pair. So the
 # pairs are summed up in slopes [N_t, B, S], and in pe_slopes [N_t, B, S-1] (farthest first), where each (t, b) has its own
@@ -194,25 +238,27 @@ def propagate_seq(
     same three for the positions, each [N_t, S-1], farthest first; `sums` is slopes and pe_slopes, which are zero.
     """
     start, width, column, list_at, targets = tables
-    keys, signs, n_anchors, _ = seq
+    keys, signs, n_anchors, positional_dim = seq
     near, slope, flip, pe_near, pe_slope, pe_flip = margins
-    length, n_outputs, bad = keys.shape[2], U(grad.shape[1]), False
+    n_batch, length, n_outputs, bad = max(keys.shape[1], 1), U(keys.shape[2]), U(grad.shape[1]), False
     flat, packed = grad.reshape(-1), np.empty(0, grad.dtype)
-    for number in range(begin, end):
-        t, b = number // keys.shape[1], number % keys.shape[1]
-        c, first = width[t], U(b * length)
+    for t in range(begin // n_batch, (end + n_batch - 1) // n_batch):
+        b, b_end = max(begin - t * n_batch, 0), min(end - t * n_batch, n_batch)
+        c, first = width[t], U(b) * length
         g, at, stride = flat, first * n_outputs + U(column[t]), n_outputs
         if column[t] < 0:
-            packed = np.empty(length * c, grad.dtype)
+            packed = np.empty(U(b_end - b) * length * c, grad.dtype)
             outputs = targets[list_at[t] : list_at[t] + c]
-            pack_columns(packed, grad[first : first + U(length)], outputs, packed[:0], U(0), None)
+            pack_columns(packed, grad[first : U(b_end) * length], outputs, packed[:0], U(0), None)
             g, at, stride = packed, U(0), c
-        one = (near[t, b], slope[t, b], flip[t, b], sums[0][t, b])
-        pe = (pe_near[t], pe_slope[t], pe_flip[t], sums[1][t, b])
-        for j in range(U(1), U(length)):
-            bad |= propagate_pairs(
-                g, at + j * stride, weight, start[t], c, row_start, targets, keys[t, b], signs[t], n_anchors, j, one, pe, scale
-            )
+        pe = (pe_near[t], pe_slope[t], pe_flip[t])
+        _, order = by_query(keys[t, b:b_end].reshape(-1), n_anchors, positional_dim)
+        for place in order:
+            row, j = U(b) + place // length, place % length
+            one = (near[t, row], slope[t, row], flip[t, row], sums[0][t, row])
+            its = (pe[0], pe[1], pe[2], sums[1][t, row])
+            g_at, k = at + place * stride, keys[t, row]
+            bad |= propagate_pairs(g, g_at, weight, start[t], c, row_start, targets, k, signs[t], n_anchors, j, one, its, scale)
     return bad
 
 

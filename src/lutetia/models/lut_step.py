@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lutetia import flow
-from lutetia.lut import backend
+from lutetia.lut import backend, cpu_seq
 from lutetia.lut.attention_ops import positions_of
 from lutetia.lut.index_cache import IndexCache
 from lutetia.nn import LUTAttention
@@ -30,8 +30,9 @@ class StepCache(IndexCache):
     """
 
     def __init__(self, batch: int, attention: LUTAttention) -> None:
-        super().__init__(batch, attention.n_detectors, attention.max_length, attention.weight.device)
-        self.starts = torch.arange(attention.n_detectors, dtype=torch.int32, device=attention.weight.device)
+        n_detectors = len(attention.anchors)  # of a sharded layer those of this rank
+        super().__init__(batch, n_detectors, attention.max_length, attention.weight.device)
+        self.starts = torch.arange(n_detectors, dtype=torch.int32, device=attention.weight.device)
         self.starts *= attention.n_rows
         self.places: Tensor | None = None
         self.made_of: tuple[int, int] | None = None
@@ -62,6 +63,8 @@ def attend(attention: nn.Module, x: Tensor, lengths: Tensor | None, cache: Any) 
 def _fits(attention: nn.Module, x: Tensor, lengths: Tensor | None, cache: Any) -> bool:
     if x.shape[1] != 1 or lengths is not None or not isinstance(cache, StepCache):
         return False
+    if hasattr(attention, "spreads"):  # sharded: other ranks have rows to add
+        return False
     if flow.recording() or torch.compiler.is_compiling():  # which is to show the kernels, or cannot follow
         return False
     assert isinstance(attention, LUTAttention)
@@ -72,6 +75,11 @@ def _fits(attention: nn.Module, x: Tensor, lengths: Tensor | None, cache: Any) -
 def step(attention: LUTAttention, x: Tensor, cache: StepCache) -> Tensor:
     """x [B, 1, I] -> y [B, 1, O], without gradients; the indices of x join the cache, in which every row has room."""
     kernels = backend.kernels_for(backend.chosen, x)
+    if kernels.name == "cpu" and x.dtype == attention.weight.dtype:
+        held = (cache.indices, cache.lengths, cache.places_of(attention.positions))
+        y = cpu_seq.fill_step(x.squeeze(1).contiguous(), attention.weight.detach(), attention.anchors, *held)
+        cache.lengths += 1
+        return y.unsqueeze(1)
     q = kernels.check_detectors_eval(x.contiguous(), attention.anchors)[:, 0]  # [B, N_t]
     lengths = cache.lengths.tolist()
     longest, places = max(lengths), cache.places_of(attention.positions)

@@ -4,16 +4,20 @@ from lutetia.precompute.claims import precomputable
 from lutetia.precompute.decompose import Unit, Units, decompose
 from lutetia.precompute.domains import Binary, Domain, Int, PlusMinus, Ternary, UInt
 from lutetia.precompute.graph import Graph
+from lutetia.precompute.hardware import EquivalenceError, Hardware
 from lutetia.precompute.lutnet import LUTNetwork, lut_network
 from lutetia.precompute.quantise import Quantise, SparseLinear, quantise, quantise_weights
 from lutetia.precompute.stream import Stream
 from lutetia.precompute.table import IOTable, MissingRowError
 from lutetia.precompute.trace import trace
+from lutetia.precompute.votes import Votes
 
 __all__ = [
     "Binary",
     "Domain",
+    "EquivalenceError",
     "Graph",
+    "Hardware",
     "IOTable",
     "Int",
     "LUTNetwork",
@@ -26,6 +30,7 @@ __all__ = [
     "UInt",
     "Unit",
     "Units",
+    "Votes",
     "decompose",
     "lut_network",
     "precomputable",

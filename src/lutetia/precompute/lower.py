@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -115,20 +114,14 @@ def _addresses(inputs: tuple[Domain, ...]) -> np.ndarray | None:
 
 
 def minimise(graph: Graph, k: int) -> Graph:
-    """Give every table its cheapest form in LUTs of k inputs; each different table is looked at once.
+    """Give every table its cheapest `form` in LUTs of k inputs; each different table is looked at once."""
+    check_range("k", k, 3, 6)
+    from lutetia.precompute.minimise import minimise_tables
 
-    `minimise_table(table, k)` answers with the table and its `form`, which has a number of `luts`; where rows do not count it may
-    put others.
-    """
-    check_range("k", k, 2, 6)
-    minimise_table = importlib.import_module("lutetia.precompute.minimise").minimise_table  # needs tools that tables do not
-    known: dict[object, TableData] = {}
-    nodes = []
-    for node in graph.nodes:
-        if isinstance(node, Table):
-            for table in node.tables:
-                if table.key not in known:
-                    known[table.key] = minimise_table(table, k)
-            node = replace(node, tables=tuple(known[table.key] for table in node.tables))
-        nodes.append(node)
+    different = {table.key: table for node in graph.nodes if isinstance(node, Table) for table in node.tables}
+    known = dict(zip(different, minimise_tables(list(different.values()), k), strict=True))
+    nodes = [
+        replace(node, tables=tuple(known[table.key] for table in node.tables)) if isinstance(node, Table) else node
+        for node in graph.nodes
+    ]
     return graph.replaced(nodes, graph.output)

@@ -3,6 +3,7 @@
 Layer-wise relevance propagation, walked over PyTorch's own graph, with promises for what autograd did not keep.
 """
 
+from lutetia.relevance import pictures
 from lutetia.relevance.api import attribute, explain
 from lutetia.relevance.graph import UnknownOperation
 from lutetia.relevance.names import checkpoint, watch
@@ -15,6 +16,7 @@ from lutetia.relevance.rules import presets  # with it come all the rules
 from lutetia.relevance.rules.choices import (
     Absolute,
     AlphaBeta,
+    Centred,
     Epsilon,
     Flat,
     Gamma,
@@ -31,6 +33,7 @@ from lutetia.relevance.rules.choices import (
 __all__ = [
     "Absolute",
     "AlphaBeta",
+    "Centred",
     "Deadlock",
     "Epsilon",
     "Flat",
@@ -52,6 +55,7 @@ __all__ = [
     "checkpoint",
     "compile",
     "explain",
+    "pictures",
     "presets",
     "rule",
     "watch",

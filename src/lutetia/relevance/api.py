@@ -39,7 +39,7 @@ def explain(
     items = as_list(wrt)
     with torch.no_grad():
         seed = make_seed(output, target)
-        asked = Asked(default_targets(output) if items is None else items)
+        asked = Asked(default_targets(output) if items is None else items, inputs=items is None)
         explanation = Explanation(output, asked, rules)
         report = explanation.walk(output, seed, strict)
         return finish(output, seed, asked, explanation.targets, report)
@@ -78,6 +78,7 @@ class Asked(NamedTuple):
     optional: frozenset[int] = frozenset()  # ids of those that the output need not depend on
     aliases: Mapping[int, Tensor] = MappingProxyType({})  # id of a tensor of the user's -> the leaf that stands in for it
     originals: tuple[Tensor, ...] = ()
+    inputs: bool = False  # whether the inputs are meant: then every leaf is reached, and the report accounts for all of it
 
 
 class Explanation:
@@ -88,6 +89,7 @@ class Explanation:
         self.named = read_names(self.graph)
         self.targets = self.place(asked)
         self.log: list[tuple[bool, Node]] = []
+        self.to_the_end = asked.inputs
         rules.prepare(self.graph)
 
     def place(self, asked: Asked) -> list[Target]:
@@ -98,7 +100,7 @@ class Explanation:
     def walk(self, output: Tensor, seed: Tensor, strict: bool) -> Report:
         """Walk from the output, whose relevance is `seed`, of the same shape."""
         report = Report()
-        walk = Walk(self.graph, report, strict, output.detach())
+        walk = Walk(self.graph, report, strict, output.detach(), self.to_the_end)
         walk.run(seed.detach())
         self.log = walk.log
         return report
@@ -121,7 +123,7 @@ def attribute_inputs(model: nn.Module, inputs: Any, wrt: Any) -> tuple[Tensor, A
             items.append(item)
     optional = frozenset(id(leaf) for leaf, _ in stand_ins.values())
     aliases = {key: leaf for key, (leaf, _) in stand_ins.items()}
-    return output, Asked(items, optional, aliases, tuple(original for _, original in stand_ins.values()))
+    return output, Asked(items, optional, aliases, tuple(original for _, original in stand_ins.values()), inputs=True)
 
 
 def prepare_inputs(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, tuple[Tensor, Tensor]]]:

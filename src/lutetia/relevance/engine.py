@@ -27,8 +27,11 @@ NOTHING = object()  # lands where an input gets no relevance
 class Walk:
     """One walk over one graph."""
 
-    def __init__(self, graph: Graph, report: Report, strict: bool = True, output: Tensor | None = None) -> None:
+    def __init__(
+        self, graph: Graph, report: Report, strict: bool = True, output: Tensor | None = None, to_the_end: bool = False
+    ) -> None:
         self.graph, self.report, self.strict = graph, report, strict
+        self.to_the_end = to_the_end  # whether it goes on when everything asked for has been reached
         self.targets_left = sum(len(node.targets) for node in graph.nodes)
         self.mode = "NTM"
         self.normal_stack: list[Node] = []
@@ -48,7 +51,7 @@ class Walk:
         """Walk from the root, whose out-relevance is `seed`, shaped like the output."""
         with flow.step("relevance walk", part="relevance", inputs={"seed": seed}, nodes=len(self.graph.nodes)):
             self.propagate(self.graph.root, seed)
-            while self.targets_left:
+            while self.targets_left or self.to_the_end:
                 if self.fulfilled:
                     self._fulfil(self.fulfilled.popleft())
                 elif self.promise_traversal_stack:

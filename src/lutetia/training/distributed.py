@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.rendezvous import rendezvous
 
 from lutetia.errors import ArgumentError
 
@@ -31,24 +33,46 @@ class World:
     data_rank: int = 0
     data_size: int = 1
     group: Any = None  # the process group over which gradients are averaged; None: all
+    mesh: DeviceMesh | None = None  # of the ranks that share detectors with us
+
+    @property
+    def detectors(self) -> int:
+        """How many ranks share the detectors of each layer."""
+        return 1 if self.mesh is None else self.mesh.size()
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
 
 
-def start(device: str | None = None) -> World:
-    """Join the other processes where torchrun has started us, and choose the device: a GPU where there is one."""
+def start(device: str | None = None, detectors: int = 1) -> World:
+    """Join the other processes where torchrun has started us, and choose the device: a GPU where there is one.
+
+    `detectors` ranks in a row share the detectors of each layer, and see the same data.
+    """
     rank, size, local = (int(os.environ.get(name, default)) for name, default in
                          (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")))  # fmt: skip
+    if size % detectors:
+        raise ArgumentError(
+            f"parallel.detectors is {detectors} and there are {size} processes, expected a multiple of {detectors}: "
+            f"start them with torchrun --nproc-per-node {detectors}, or set parallel.detectors=1"
+        )
     chosen = choose_device(device, local if size > 1 else None)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    if size > 1 and not distributed.is_initialized():
-        # Both: what ranks tell each other beside tensors goes over gloo, and never makes a GPU wait.
-        distributed.init_process_group("cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo")
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    return World(chosen, rank, size, restarts, rank, size)
+    if size > 1 and not distributed.is_initialized():
+        # One store serves all restarts, and the addresses of the dead still lie in it: without a prefix the living call them.
+        store, _, _ = next(rendezvous("env://", rank, size))
+        store = distributed.PrefixStore(f"restart-{restarts}", store)  # type: ignore[attr-defined]
+        # Both: what ranks tell each other beside tensors goes over gloo, and never makes a GPU wait.
+        backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
+    if detectors == 1:
+        return World(chosen, rank, size, restarts, rank, size)
+    mesh = init_device_mesh(chosen.type, (size // detectors, detectors), mesh_dim_names=("data", "detectors"))
+    group = mesh["data"].get_group()
+    return World(chosen, rank, size, restarts, rank // detectors, size // detectors, group, mesh["detectors"])
 
 
 def finish(world: World) -> None:
@@ -93,9 +117,11 @@ def averages_by_hand(model: nn.Module, world: World) -> bool:
     """Whether `average_gradients` must do what DistributedDataParallel cannot."""
     if world.data_size == 1:
         return False
-    sparse = any(getattr(module, "gradient", None) == "sparse" for module in model.modules())
-    sharded = any(hasattr(parameter, "full_tensor") for parameter in model.parameters())
-    return sharded or (sparse and world.device.type == "cuda")
+    layers = [module for module in model.modules() if getattr(module, "gradient", None) == "sparse"]
+    sharded = any(hasattr(module, "spreads") for module in model.modules())
+    # DistributedDataParallel takes all parameters of a module to have sparse gradients, or none: scalars and positions do not.
+    mixed = any(len(list(layer.parameters(recurse=False))) > 1 for layer in layers)
+    return sharded or mixed or (bool(layers) and world.device.type == "cuda")
 
 
 def without_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:

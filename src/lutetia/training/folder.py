@@ -24,10 +24,11 @@ try:
 except ImportError:  # Windows has no such locks: there, nobody is kept out
     fcntl = None  # type: ignore[assignment]
 
-# What may differ when a run goes on: how long it lasts, and what it tells and keeps.
+# What may differ when a run goes on: how long it lasts, what it tells and keeps, and how many share the work.
 MAY_CHANGE = {
     *(f"train.{key}" for key in ("steps", "epochs", "minutes", "patience", "log_every", "tensorboard")),
     *(f"checkpoint.{key}" for key in ("every", "keep")),
+    "parallel.detectors",
 }
 
 

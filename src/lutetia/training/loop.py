@@ -24,9 +24,11 @@ from lutetia.training.folder import RunFolder
 from lutetia.training.metrics import Metrics
 from lutetia.training.optimizers import clip_gradients, make_optimizers
 from lutetia.training.progress import Display
+from lutetia.training.resharding import full_state_dict, load_full_state_dict, spread_parameters
 from lutetia.training.schedule import factor
+from lutetia.training.sharding import ShardedLUT, shard_detectors
 from lutetia.training.signals import Caught
-from lutetia.training.state import pack_optimizer, pack_rng, placed, seed_all, unpack_optimizer, unpack_rng, whole
+from lutetia.training.state import pack_optimizer, pack_rng, seed_all, unpack_optimizer, unpack_rng
 from lutetia.training.task import context_of, is_better, loss_of, metrics_of, sums_of
 
 FORMAT = 1  # of state.json
@@ -52,6 +54,10 @@ class Trainer:
         self.config, self.data, self.world, self.folder, self.show = config, data, world, folder, show
         train = config.train
         self.model = model.to(world.device)
+        self.n_weights = sum(parameter.numel() for parameter in model.parameters())
+        if world.mesh is not None:
+            shard_detectors(self.model, world.mesh)
+        self.spread = spread_parameters(self.model)
         self.context = context_of(model)
         shares: dict[str, Any] = {"rank": world.data_rank, "world": world.data_size, "parts": train.accumulate}
         options: dict[str, Any] = {
@@ -73,13 +79,16 @@ class Trainer:
         self._loss = torch.zeros((), device=world.device)
         self._norm = torch.zeros(())
         self._metrics: Metrics | None = None
-        # Drop-out must differ between ranks; all else follows the data.
-        seed_all(derive(train.seed, "rank", world.rank))
+        # Drop-out must differ between ranks that see other data; those that share detectors must draw alike.
+        seed_all(derive(train.seed, "rank", world.data_rank))
 
     def _check(self) -> None:
         train = self.config.train
         if train.precision == "fp16" and self.world.device.type != "cuda":
             raise ArgumentError('train.precision is "fp16", expected "bf16" or "float32" on a CPU')
+        if train.precision == "fp16" and self.world.mesh is not None:
+            raise ArgumentError('train.precision is "fp16", expected "bf16" or "float32" with parallel.detectors: the loss scale '
+                                "of one rank knows nothing of the others")  # fmt: skip
         if self.optimizers.in_place:
             if self.world.size > 1:
                 raise ArgumentError('[model] gradient is "in_place", expected "dense" or "sparse" for several processes')
@@ -181,15 +190,16 @@ class Trainer:
         if self.config.train.clip is not None:
             for optimizer in self.optimizers.by_name.values():
                 self.scaler.unscale_(optimizer)
-            self._norm = clip_gradients(parameters, self.config.train.clip)
+            group = None if self.world.mesh is None else self.world.mesh.get_group()
+            self._norm = clip_gradients(parameters, self.config.train.clip, self.spread, group)
         for optimizer in self.optimizers.by_name.values():
             self.scaler.step(optimizer)
         self.scaler.update()
         self.optimizers.zero_grad()
 
     def _variation(self) -> Tensor:
-        """The mean cell variation of all layers of tables, []."""
-        found = [cell_total_variation(module) for module in self.model.modules() if isinstance(module, LUT)]
+        """The mean cell variation of all layers of tables, []; of sharded ones what this rank's tables add to it."""
+        found = [_variation_of(module) for module in self.model.modules() if isinstance(module, LUT)]
         return torch.stack(found).mean() if found else torch.zeros((), device=self.world.device)
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -285,14 +295,21 @@ class Trainer:
         epoch, index = self.batches.at(at.step)
         state: dict[str, Any] = {"format": FORMAT, **asdict(at), "epoch": epoch, "index": index}
         state |= {"fingerprint": self.data.fingerprint, "world": self.world.size, "threads": torch.get_num_threads()}
-        state |= {"device": self.world.device.type, "torch": torch.__version__, "scaler": self.scaler.state_dict()}
-        tensors: dict[str, Tensor] = {}
-        state["optimizer"] = {}
-        for name, optimizer in self.optimizers.by_name.items():
-            found, state["optimizer"][name] = pack_optimizer(self.model, optimizer)
-            tensors |= {f"{name}/{key}": tensor for key, tensor in found.items()}
+        state |= {
+            "detectors": self.world.detectors,
+            "device": self.world.device.type,
+            "torch": torch.__version__,
+            "scaler": self.scaler.state_dict(),
+        }
         rng = distributed.gather(pack_rng(self.world.device), self.world)
-        weights = {name: whole(tensor) for name, tensor in self.model.state_dict().items()}
+        tensors: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
+        state["optimizer"] = {}
+        if self.world.data_rank == 0:  # the others have the same, and would fill the memory of their hosts with it
+            for name, optimizer in self.optimizers.by_name.items():
+                found, state["optimizer"][name] = pack_optimizer(self.model, optimizer)
+                tensors |= {f"{name}/{key}": tensor for key, tensor in found.items()}
+            weights = full_state_dict(self.model)
         return checkpoint.Content(
             {"model.safetensors": weights, "optimizer.safetensors": tensors, "rng.safetensors": rng},
             {"config.toml": self.config.to_toml(), "state.json": json.dumps(state, indent=2) + "\n"},
@@ -316,24 +333,38 @@ class Trainer:
         if state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
         prefix = f"{self.world.rank}/"
-        if state["world"] == self.world.size:
+        if (state["world"], state.get("detectors", 1)) == (self.world.size, self.world.detectors):
             rng = content.tensors["rng.safetensors"]
             unpack_rng({key.removeprefix(prefix): each for key, each in rng.items() if key.startswith(prefix)}, self.world.device)
         else:  # nobody has been this rank
-            seed_all(derive(self.config.train.seed, "rank", self.world.rank, state["step"]))
+            seed_all(derive(self.config.train.seed, "rank", self.world.data_rank, state["step"]))
         self.position = Position(**{key: state[key] for key in Position.__dataclass_fields__})
 
     def restore_weights(self, content: checkpoint.Content) -> None:
         """Load the weights of a checkpoint."""
-        own = self.model.state_dict()
-        weights = content.tensors["model.safetensors"]
-        self.model.load_state_dict({key: placed(each, own[key]) if key in own else each for key, each in weights.items()})
+        load_full_state_dict(self.model, content.tensors["model.safetensors"])
 
     def _changed(self, state: dict[str, Any], name: str) -> None:
         """Say what may change the last bits of the numbers from here on."""
-        now = {"world": self.world.size, "threads": torch.get_num_threads(), "device": self.world.device.type,
-               "torch": torch.__version__}  # fmt: skip
-        words = {"world": "processes", "threads": "threads", "device": "device", "torch": "torch"}
+        state = {"detectors": 1, **state}
+        now = {"world": self.world.size, "detectors": self.world.detectors, "threads": torch.get_num_threads(),
+               "device": self.world.device.type, "torch": torch.__version__}  # fmt: skip
+        words = {
+            "world": "processes",
+            "detectors": "processes that share detectors",
+            "threads": "threads",
+            "device": "device",
+            "torch": "torch",
+        }
         changed = [f"{words[key]} {state[key]} then, {now[key]} now" for key in now if state[key] != now[key]]
         if changed and self.world.is_first:
             self.show.say(f"{name}: {', '.join(changed)}; the run goes on, but not bit for bit as it would have")
+
+
+def _variation_of(layer: LUT) -> Tensor:
+    """The cell variation of a layer, []; of a sharded one this rank's addend, which is 0 where it has no tables."""
+    if not isinstance(layer, ShardedLUT):
+        return cell_total_variation(layer)
+    if not layer.n_own:
+        return torch.zeros((), device=layer.weight.device)
+    return cell_total_variation(layer.own()) * (layer.n_own / layer.n_detectors)

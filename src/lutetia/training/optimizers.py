@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed.tensor import DTensor
 
 from lutetia.errors import ArgumentError, require
 from lutetia.nn import table_parameters
@@ -74,7 +75,8 @@ def decay_groups(named: Iterable[tuple[str, nn.Parameter]], weight_decay: float)
 def make_optimizer(groups: list[dict[str, Any]], wanted: settings.Optimizer) -> torch.optim.Optimizer:
     betas = wanted.betas or BETAS.get(wanted.kind, (0.0, 0.0))
     if wanted.kind == "adamw":
-        fused = all(p.is_cuda for group in groups for p in group["params"])
+        # What is spread over ranks, as DTensors, and what is not cannot be in one launch.
+        fused = all(p.is_cuda and not isinstance(p, DTensor) for group in groups for p in group["params"])
         return torch.optim.AdamW(groups, lr=wanted.lr, betas=betas, eps=wanted.eps, fused=fused or None)
     if wanted.kind == "sgd":
         return torch.optim.SGD(groups, lr=wanted.lr, momentum=wanted.momentum)
@@ -106,7 +108,8 @@ def _check_sparse(model: nn.Module, wanted: settings.Optimizers) -> None:
 
 
 def gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """The gradients that are there, each as one dense tensor that may be changed: of a sparse one its values."""
+    """The gradients that are there, each as one dense tensor that may be changed: of a sparse one its values, of one that is
+    spread over ranks the part that is here."""
     found = []
     for parameter in parameters:
         if parameter.grad is None:
@@ -115,17 +118,28 @@ def gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
             parameter.grad = parameter.grad.coalesce()
             found.append(parameter.grad._values())
         else:
-            found.append(parameter.grad)
+            found.append(parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad)
     return found
 
 
 @torch.no_grad()
-def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-    """Scale all gradients, sparse ones too, so that their norm together is at most `limit`; returns the norm they had, []."""
-    found = gradients(parameters)
+def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, spread: Collection[int] = (), group: Any = None) -> Tensor:
+    """Scale all gradients, sparse ones too, so that their norm together is at most `limit`; returns the norm they had, [].
+
+    `spread` holds the ids of the parameters that are spread over the ranks of `group`, whose norms are of all parts.
+    """
+    members = list(parameters)
+    found = gradients(members)
     if not found:
         return torch.zeros(())
-    norm = torch.nn.utils.get_total_norm(found)
+    if spread:
+        apart = gradients(parameter for parameter in members if id(parameter) in spread)
+        alike = gradients(parameter for parameter in members if id(parameter) not in spread)
+        squares = torch.nn.utils.get_total_norm(apart).square().to(found[0].device)
+        distributed.all_reduce(squares, group=group)
+        norm = (squares + torch.nn.utils.get_total_norm(alike).square().to(squares.device)).sqrt()
+    else:
+        norm = torch.nn.utils.get_total_norm(found)
     scale = (limit / (norm + 1e-6)).clamp(max=1.0)
     for gradient in found:
         gradient.mul_(scale.to(gradient.device))  # always, and not only where it is too long: to ask would wait for the GPU

@@ -53,7 +53,7 @@ def train(
     settings = dataclasses.replace(settings, model=table_of(model))
     check_fit(model, opened)
     with catch_signals() as caught:
-        world = distributed.start(device)
+        world = distributed.start(device, settings.parallel.detectors)
         folder = RunFolder(Path(out))
         try:
             summary = _train(Trainer(settings, opened, model, world, folder, show), resume or world.restarts > 0, caught)
@@ -95,7 +95,7 @@ def _finish(trainer: Trainer, stopped: str) -> dict[str, Any]:
         "step": at.step,
         "epoch": at.step / trainer.batches.per_epoch,
         "seconds": at.elapsed,
-        "weights": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "weights": trainer.n_weights,
         "checkpoint": str(folder.checkpoints / checkpoint.name_of(at.step)),
         "device": _device_name(world),
         "processes": world.size,

@@ -1,7 +1,7 @@
 """The state of optimisers and random generators as tensors and plain values, so that nothing need be pickled.
 
-Under detector parallel a parameter, and what an optimiser remembers of it, is spread over ranks: `whole` and `placed` are the two
-places where that matters. All ranks collect; one of them writes.
+Under detector parallel a parameter, and what an optimiser remembers of it, is spread over ranks: what is packed is whole, on the
+first of them, and each unpacks its own part. All ranks collect; one of them writes.
 """
 
 from __future__ import annotations
@@ -14,23 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from lutetia.errors import DataError
+from lutetia.training.resharding import Spread, spread_parameters
 
 PARTS = ("indices", "values")  # of a sparse tensor
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor with all its parts: that of a sharded one is gathered from all ranks."""
-    gather = getattr(tensor, "full_tensor", None)
-    return tensor.detach() if gather is None else gather().detach()
-
-
-def placed(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor as the sharded one that it stands for, where `like` is sharded and has its shape."""
-    if not hasattr(like, "full_tensor") or tensor.shape != like.shape:
-        return tensor
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements)  # type: ignore[attr-defined]
 
 
 # ---- optimisers ------------------------------------------------------------------------------------------------------
@@ -46,16 +32,21 @@ def pack_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[
     """What an optimiser remembers: tensors as "parameter/name", plain values by parameter and name."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, dict[str, Any]] = {}
+    spreads = spread_parameters(model)
     for name, parameter in _named(model, optimizer):
+        spread = spreads.get(id(parameter))
         for key, value in optimizer.state.get(parameter, {}).items():
             if not isinstance(value, Tensor):
                 values.setdefault(name, {})[key] = value
             elif value.is_sparse:
                 # As it is, coalesced or not: adding in another order would change the last bits.
-                tensors[f"{name}/{key}/indices"], tensors[f"{name}/{key}/values"] = value._indices(), value._values()
-                values.setdefault(name, {})[f"{key}/coalesced"] = value.is_coalesced()
+                found = (value._indices(), value._values(), value.is_coalesced())
+                indices, numbers, coalesced = found if spread is None else spread.gather_sparse(value)
+                tensors[f"{name}/{key}/indices"], tensors[f"{name}/{key}/values"] = indices, numbers
+                values.setdefault(name, {})[f"{key}/coalesced"] = coalesced
             else:
-                tensors[f"{name}/{key}"] = whole(value)
+                spread_too = spread is not None and value.shape == parameter.shape  # unlike the number of steps
+                tensors[f"{name}/{key}"] = spread.gather(value) if spread_too else value.detach()  # type: ignore[union-attr]
     return tensors, values
 
 
@@ -64,21 +55,30 @@ def unpack_optimizer(
 ) -> None:
     """Give an optimiser back what `pack_optimizer` took from it; its rates and other options stay those it was made with."""
     state: dict[int, dict[str, Any]] = {}
+    spreads = spread_parameters(model)
     for number, (name, parameter) in enumerate(_named(model, optimizer)):
         own = {key.removeprefix(f"{name}/"): tensor for key, tensor in tensors.items() if key.startswith(f"{name}/")}
         entry: dict[str, Any] = {}
+        spread = spreads.get(id(parameter))
         for key, value in values.get(name, {}).items():
             if key.endswith("/coalesced"):
                 key = key.removesuffix("/coalesced")
                 indices, numbers = (own.pop(f"{key}/{part}") for part in PARTS)
+                if spread is not None:
+                    indices, numbers = spread.cut_sparse(indices, numbers)
                 shape = parameter.shape
                 entry[key] = torch.sparse_coo_tensor(indices, numbers, shape, is_coalesced=value, check_invariants=False)
             else:
                 entry[key] = value
-        entry |= {key: placed(tensor, parameter) for key, tensor in own.items()}
+        entry |= {key: _placed(tensor, parameter, spread) for key, tensor in own.items()}
         if entry:
             state[number] = entry
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _placed(tensor: Tensor, parameter: nn.Parameter, spread: Spread | None) -> Tensor:
+    """What is remembered of a parameter, this rank's part of it: a number, such as that of the steps, is the same everywhere."""
+    return tensor if spread is None or not tensor.dim() else spread.place(tensor, parameter)
 
 
 # ---- random generators -----------------------------------------------------------------------------------------------

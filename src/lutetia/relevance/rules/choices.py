@@ -210,6 +210,17 @@ class Identity(Choice):
 
 
 @dataclass(frozen=True)
+class Centred(Choice):
+    """Normalisations with a constant deviation, and a mean that is a linear part: only biases take a share.
+
+    AttnLRP, Achtibat et al. 2024, section 3.3.3, with ε for the linear parts.
+    """
+
+    eps: float = EPS
+    families: ClassVar[frozenset[str]] = frozenset({"norm"})
+
+
+@dataclass(frozen=True)
 class Taylor(Choice):
     """Softmax by its first-order expansion: x · (R - s · ΣR). AttnLRP, Achtibat et al. 2024, eq. 13."""
 

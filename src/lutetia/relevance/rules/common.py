@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lutetia.relevance.graph import Node
@@ -38,6 +39,6 @@ def fit(node: Node, position: int, R: Tensor) -> Tensor:
     edge = node.edges[position]
     assert edge is not None
     meta = edge.child.fn._input_metadata[edge.nr]
-    if R.shape != meta.shape:
+    if R.shape != torch.Size(meta.shape):
         R = R.sum_to_size(meta.shape)
     return R if R.dtype == meta.dtype else R.to(meta.dtype)

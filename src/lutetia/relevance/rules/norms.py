@@ -1,7 +1,8 @@
 """Normalisations: layer, group, batch and RMS norm, with their statistics treated as constants.
 
 With mean μ and deviation σ fixed, y = x·γ/σ + (β - μ·γ/σ) is linear in each element of x: it gets R · (x·γ/σ) / (y + ε·sgn y),
-and the rest is the share of a bias. `Identity` passes all of it on, as AttnLRP does.
+and the rest is the share of a bias. `Centred` holds σ alone constant, as AttnLRP does: a mean over x is one more linear part.
+`Identity` passes all of it on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from lutetia.relevance.graph import Node, Relevance
 from lutetia.relevance.registry import Args, Given, Op, divide, reduce_to, register
-from lutetia.relevance.rules.choices import Identity
+from lutetia.relevance.rules.choices import Centred, Identity
 
 
 class Norm(Op):
@@ -57,6 +58,9 @@ class Norm(Op):
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         given: list[Tensor | None] = [None] * len(node.edges)
+        if type(node.choice) is Centred and set(node.walked) <= {0}:
+            given[0] = self._centred(node, R, args)
+            return given
         passes = type(node.choice) is Identity or node.rules.bias == "redistribute"
         if passes and set(node.walked) <= {0}:
             given[0] = R
@@ -79,12 +83,29 @@ class Norm(Op):
             given[2] = self._gather(node, s, args[2]) * args[2]
         return given
 
+    def _centred(self, node: Node, R: Tensor, args: Args) -> Tensor:
+        """x · cᵀ(R / y · γ/σ), with c the centring of x: symmetric, so it is its own transpose."""
+        x, scale, offset = self._scaled(node, args)
+        if node.rules.bias == "redistribute":
+            y = self.centre(node, x, x) * scale
+        else:
+            y = x * scale if offset is None else x * scale + offset
+        return self.centre(node, divide(R, y, node.choice.eps) * scale, x) * x
+
+    def centre(self, node: Node, tensor: Tensor, x: Tensor) -> Tensor:
+        """A tensor like x less its means over what the mean of x was taken over; as it is where the mean is a constant."""
+        return tensor
+
     def _gather(self, node: Node, tensor: Tensor, parameter: Tensor) -> Tensor:
         return reduce_to(tensor, parameter.shape)
 
 
 class LayerNorm(Norm):
     """Over the last dimensions."""
+
+    def centre(self, node: Node, tensor: Tensor, x: Tensor) -> Tensor:
+        dims = [dim for dim, size in enumerate(node.fn._saved_result1.shape) if size == 1 and x.shape[dim] > 1]
+        return tensor - tensor.mean(dims, keepdim=True) if dims else torch.zeros_like(tensor)
 
     def statistics(self, node: Node, x: Tensor) -> tuple[Tensor | None, Tensor]:
         return node.fn._saved_result1, node.fn._saved_result2
@@ -128,6 +149,10 @@ class BatchNorm(_Channels):
 
 class GroupNorm(_Channels):
     """Per group of channels."""
+
+    def centre(self, node: Node, tensor: Tensor, x: Tensor) -> Tensor:
+        grouped = tensor.reshape(x.shape[0], node.fn._saved_group, -1)
+        return (grouped - grouped.mean(-1, keepdim=True)).reshape(x.shape)
 
     def kept(self, node: Node) -> Args:
         return node.fn._saved_input, node.fn._saved_weight, None

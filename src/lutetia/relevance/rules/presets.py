@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from lutetia.relevance.rules.choices import EPS, Absolute, AlphaBeta, Choice, Epsilon, Gamma, Identity, Rules, Uniform, ZPlus
+from lutetia.relevance.rules.choices import (
+    EPS,
+    Absolute,
+    AlphaBeta,
+    Centred,
+    Choice,
+    Epsilon,
+    Gamma,
+    Identity,
+    Rules,
+    Uniform,
+    ZPlus,
+)
 
 
 def epsilon(eps: float = EPS, *, bias: str = "absorb") -> Rules:
@@ -11,12 +23,12 @@ def epsilon(eps: float = EPS, *, bias: str = "absorb") -> Rules:
 
 
 def attnlrp(eps: float = EPS, gamma: float | None = None, *, bias: str = "absorb") -> Rules:
-    """AttnLRP (Achtibat et al. 2024): Epsilon, uniform products, Taylor softmax, normalisations passed through.
+    """AttnLRP (Achtibat et al. 2024): Epsilon, uniform products, Taylor softmax, normalisations with a constant deviation.
 
     `gamma` puts the Gamma rule on linear layers and convolutions, as the paper does for vision transformers.
     """
     linear: Choice = Epsilon(eps) if gamma is None else Gamma(gamma, eps)
-    return Rules(linear, Epsilon(eps), Uniform(eps), norm=Identity(), pool=Epsilon(eps), bias=bias)
+    return Rules(linear, Epsilon(eps), Uniform(eps), norm=Centred(eps), pool=Epsilon(eps), bias=bias)
 
 
 def gamma(gamma: float = 0.25, eps: float = EPS, *, bias: str = "absorb") -> Rules:

@@ -43,9 +43,26 @@ MOVES = {
     "view", "_unsafe_view", "reshape", "transpose", "t", "permute", "expand", "unsqueeze", "squeeze", "slice", "select", "split",
     "split_with_sizes", "unbind", "cat", "stack", "flip", "roll", "clone", "alias", "index_select", "gather", "max", "amax",
     "where",     "constant_pad_nd", "_reshape_alias", "max_pool2d_with_indices", "repeat", "_to_copy", "detach", "masked_fill",
-    "unsafe_split",
+    "unsafe_split", "index", "as_strided", "topk",
 }  # fmt: skip
-PASSES = {"relu", "tanh", "sigmoid", "gelu", "silu", "exp", "leaky_relu", "neg", "abs", "pow", "log", "rsqrt", "sqrt"}
+PASSES = {
+    "relu",
+    "tanh",
+    "sigmoid",
+    "gelu",
+    "silu",
+    "exp",
+    "leaky_relu",
+    "neg",
+    "abs",
+    "pow",
+    "log",
+    "rsqrt",
+    "sqrt",
+    "hardtanh",
+    "softplus",
+    "native_dropout",
+}
 LINEAR = {
     "add",
     "sub",
@@ -61,6 +78,7 @@ LINEAR = {
     "avg_pool2d",
     "mv",
     "dot",
+    "index_add",
 }
 
 
@@ -72,6 +90,8 @@ def relevance(recorder: Recorder, output: Tensor, seed: Tensor, eps: float) -> d
         children = [child for child, _ in fn.next_functions if child is not None]
         variable = getattr(fn, "variable", None)
         is_weight[fn] = isinstance(variable, nn.Parameter) if variable is not None else all(is_weight[c] for c in children)
+        if fn.name() == "EmbeddingBackward0":  # which rows is not the table's doing
+            is_weight[fn] = False
         if "mm" in fn.name().lower() and any(child is None for child, _ in fn.next_functions):
             is_weight[fn] = False
     stands: dict[Any, dict[int, Tensor]] = defaultdict(dict)
@@ -101,7 +121,7 @@ def step(fn: Any, call: Any, R: dict[int, Tensor], is_weight: dict[Any, bool], e
     flat, spec = tree_flatten((args, kwargs))
     # The inputs with a gradient are the floating tensors among the arguments, in order.
     places = [i for i, a in enumerate(flat) if isinstance(a, Tensor) and a.is_floating_point()]
-    if name in ("native_layer_norm",):
+    if name in ("native_layer_norm", "native_batch_norm"):
         places = places[:3]
     places = places[: len(active)]
 
@@ -123,10 +143,12 @@ def step(fn: Any, call: Any, R: dict[int, Tensor], is_weight: dict[Any, bool], e
 
     inputs = [flat[i] for i in places]
     pad: list[Tensor | None] = [None] * (len(active) - len(places))
+    if name == "embedding":
+        return [None]
     if name in MOVES:
         return vjp(R) + pad
     (nr, r), *more = R.items()
-    assert (nr, more) == (0, [])
+    assert (nr, more) == (0, []), name
     if name in PASSES:
         return [r, *[None] * (len(active) - 1)]
     if name in ("mul", "div"):
@@ -148,6 +170,10 @@ def step(fn: Any, call: Any, R: dict[int, Tensor], is_weight: dict[Any, bool], e
     if name in ("_softmax", "_safe_softmax"):
         x, s = inputs[0], outs[0]
         return [torch.where(s == 0, 0.0, x * (r - s * r.sum(args[1], keepdim=True)))]
+    if name in ("native_batch_norm", "cudnn_batch_norm"):  # in evaluation: the statistics are constants
+        x, y, shape = inputs[0], outs[0], (1, -1, *[1] * (inputs[0].dim() - 2))
+        scale = args[1].view(shape) * torch.rsqrt(args[4].view(shape) + args[7])
+        return [x * scale * r / stable(y), *[None] * (len(active) - 1)]
     if name == "native_layer_norm":
         x, y, rstd = inputs[0], outs[0], outs[2]
         gamma = 1.0 if args[2] is None else args[2]

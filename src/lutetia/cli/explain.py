@@ -1,0 +1,237 @@
+"""`lutetia explain`: which pixels, features or bytes made an output, in the terminal, as a picture, a page or JSON."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.text import Text
+
+from lutetia.cli.guard import UsageError, did_you_mean
+from lutetia.cli.inputs import read_sample, read_tokens
+from lutetia.cli.pictures import bars, heat_map, token_strip
+from lutetia.cli.show import console
+from lutetia.errors import DataError, require
+from lutetia.files import write_atomically
+from lutetia.models import LUTClassifier, LUTTransformer, load
+from lutetia.report.attribution import RULES, attribute_class, attribute_token, lead
+from lutetia.report.reasons import as_floats, token_names
+
+WIDEST = 60  # pixels across that a terminal shows; larger images are averaged
+
+
+class Request(NamedTuple):
+    """What was asked for: the options of the command."""
+
+    rule: str
+    target: str | None
+    row: int | None
+    html: Path | None
+    png: Path | None
+
+
+def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[str, Any]:
+    """Explain one output, and with `show` draw it in the terminal; what `--json` tells of it."""
+    if request.rule not in RULES:
+        raise UsageError(f"there is no rule {request.rule!r}: {did_you_mean(request.rule, RULES)}")
+    check_output("--html", request.html)
+    check_output("--png", request.png)
+    model: Any = load(checkpoint).eval()
+    if isinstance(model, LUTClassifier):
+        return _classifier(model, given, request, show)
+    assert isinstance(model, LUTTransformer)
+    return _transformer(model, given, request, show)
+
+
+def check_output(option: str, path: Path | None) -> None:
+    """Refuse at once, and not after the work, a file that could not be written."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise DataError(f"{option} is {path}, a folder, expected a name for a file")
+    if not path.parent.is_dir():
+        raise DataError(f"{option} is {path}, and there is no folder {path.parent}")
+
+
+# ---- classifiers -----------------------------------------------------------------------------------------------------
+
+
+def _classifier(model: LUTClassifier, given: str, request: Request, show: bool) -> dict[str, Any]:
+    from lutetia import report
+
+    x = as_floats(model, read_sample(model, given, request.row))
+    with torch.no_grad():
+        scores = model(x[None])[0]
+    prediction = int(scores.argmax())
+    target = prediction if request.target is None else _class(request.target, model.config.n_classes)
+    found = attribute_class(model, x, target, request.rule)
+    told = {
+        "kind": model.kind,
+        "rule": request.rule,
+        "prediction": prediction,
+        "target": target,
+        "scores": scores.tolist(),
+        "explained": float(lead(scores, target)),
+        "absorbed": found.absorbed,
+        "relevance": found.relevance.tolist(),
+    }
+    if request.html is not None:
+        rules = list(dict.fromkeys([request.rule, *report.reasons.DEFAULT_RULES]))
+        decision = report.decide(model, x, rules=rules, target=target)
+        decided = report.Decisions(tuple(model.config.input_shape), [decision], rules={rule: RULES[rule] for rule in rules})
+        said = f"What in {Path(given).name if Path(given).is_file() else 'the input'} spoke for class {target}, and what against."
+        report.write(request.html, report.Story(f"Read as class {prediction}", said, decided=decided))
+    if request.png is not None:
+        _png(request.png, x, found.relevance, f"class {target}, {request.rule}")
+    if show:
+        _show_classifier(told, x.shape, found.relevance)
+    return told
+
+
+def _class(text: str, n_classes: int) -> int:
+    if not text.isdecimal() or int(text) >= n_classes:
+        raise UsageError(f"--target is {text!r}, expected a class from 0 to {n_classes - 1}")
+    return int(text)
+
+
+def _show_classifier(told: dict[str, Any], shape: torch.Size, relevance: torch.Tensor) -> None:
+    screen = console()
+    if len(shape) == 1:
+        values = relevance.tolist()
+        screen.print(bars(screen, [f"x{at}" for at in range(len(values))], values), end="")
+    else:
+        pixels = relevance.reshape(-1, *shape[-2:]).sum(0)
+        pixels = _shrunk(pixels, min(WIDEST, screen.width // 2))
+        screen.print(heat_map(screen, pixels.flatten().tolist(), *pixels.shape), end="", soft_wrap=True)
+    _show_end(f"read as class {told['prediction']}", f"class {told['target']}", told)
+
+
+def _shrunk(pixels: torch.Tensor, widest: int) -> torch.Tensor:
+    """A picture [H, W] that fits, by adding neighbours up."""
+    size = max(1, math.ceil(max(pixels.shape) / max(1, widest)))
+    if size == 1:
+        return pixels
+    down, right = (-(-n // size) * size - n for n in pixels.shape)
+    padded = torch.nn.functional.pad(pixels, (0, right, 0, down))
+    return padded.unflatten(0, (-1, size)).unflatten(-1, (-1, size)).sum((1, 3))
+
+
+def _show_end(read: str, target: str, told: dict[str, Any]) -> None:
+    absorbed = "" if told["absorbed"] is None else f", of which {told['absorbed']:.3g} went to biases and other constants"
+    line = f"{read}; explained is the lead of {target}, {told['explained']:.4g}{absorbed} (rule {told['rule']})"
+    console().print(Text(line), soft_wrap=True)
+
+
+def _png(path: Path, x: torch.Tensor, relevance: torch.Tensor, title: str) -> None:
+    """The input and its heat map side by side; features as bars."""
+    figures = require("matplotlib.figure", "--png", "matplotlib")
+    figure = figures.Figure(figsize=(8, 4), layout="constrained")
+    most = float(relevance.abs().max()) or 1.0
+    if x.dim() == 1:
+        axes = figure.subplots()
+        colours = ["#d1530c" if value >= 0 else "#2563c9" for value in relevance.tolist()]
+        axes.bar(range(len(x)), relevance.tolist(), color=colours)
+        axes.set(xlabel="feature", ylabel="relevance", title=title)
+    else:
+        left, right = figure.subplots(1, 2)
+        left.imshow(x.reshape(-1, *x.shape[-2:]).mean(0).cpu().numpy(), cmap="Greys")
+        heat = relevance.reshape(-1, *x.shape[-2:]).sum(0).cpu().numpy()
+        most = float(abs(heat).max()) or 1.0
+        shown = right.imshow(heat, cmap="RdBu_r", vmin=-most, vmax=most)
+        figure.colorbar(shown, ax=right, shrink=0.8)
+        left.set_title("input")
+        right.set_title(title)
+        for each in (left, right):
+            each.set_axis_off()
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    with write_atomically(path) as file:
+        figure.savefig(file, format="png", dpi=140)
+
+
+# ---- language models -------------------------------------------------------------------------------------------------
+
+
+def _transformer(model: LUTTransformer, given: str, request: Request, show: bool) -> dict[str, Any]:
+    from lutetia import report
+
+    if request.row is not None:
+        raise UsageError("--row is for classifiers, and this is a language model: give it text")
+    tokens = read_tokens(model, given)
+    bad = int(tokens.max())
+    if bad >= model.config.vocab:
+        raise DataError(f"INPUT has the byte {bad}, expected 0 to {model.config.vocab - 1}, the vocabulary of the model")
+    tokens = tokens.to(model.embedding.weight.device)
+    with torch.no_grad():
+        scores = model(tokens[None])[0, -1]
+    prediction = int(scores.argmax())
+    target = prediction if request.target is None else _token(request.target, model.config.vocab)
+    found = attribute_token(model, tokens, target, request.rule)
+    names = token_names(bytes(tokens.tolist()))
+    told = {
+        "kind": model.kind,
+        "rule": request.rule,
+        "tokens": tokens.tolist(),
+        "text": bytes(tokens.tolist()).decode("utf-8", "replace"),
+        "prediction": prediction,
+        "target": target,
+        "score": float(scores[target]),
+        "explained": float(lead(scores, target)),
+        "absorbed": found.absorbed,
+        "relevance": found.relevance.tolist(),
+    }
+    if request.html is not None:
+        next_name = _byte_name(target)
+        row = {len(names): found.relevance.tolist()}
+        strip = report.Strip(f"What spoke for {next_name}", [*names, *token_names_of(target)], row, RULES[request.rule])
+        report.write(
+            request.html,
+            report.Story(
+                f"Next comes {_byte_name(prediction)}", "What a language model expects after a text, and why.", strips=[strip]
+            ),
+        )
+    if request.png is not None:
+        _token_png(request.png, names, found.relevance.tolist(), f"{_byte_name(target)}, {request.rule}")
+    if show:
+        screen = console()
+        screen.print(token_strip(screen, names, found.relevance.tolist()), end="", soft_wrap=True)
+        _show_end(f"next comes {_byte_name(prediction)}", _byte_name(target), told)
+    return told
+
+
+def _token(text: str, vocab: int) -> int:
+    """A byte: one character, or the number of a token."""
+    if text.isdecimal() and len(text) > 1:
+        number = int(text)
+    else:
+        data = text.encode("utf-8", "surrogateescape")
+        number = data[0] if len(data) == 1 else -1
+    if not 0 <= number < vocab:
+        raise UsageError(f"--target is {text!r}, expected one character, or the number of a token from 10 to {vocab - 1}")
+    return number
+
+
+def token_names_of(token: int) -> list[str]:
+    return token_names(bytes([token])) if token < 256 else [f"#{token}"]
+
+
+def _byte_name(token: int) -> str:
+    name = token_names_of(token)[0]
+    return f'"{name if name.isprintable() else repr(name)[1:-1]}"'
+
+
+def _token_png(path: Path, names: list[str], values: list[float], title: str) -> None:
+    """Bars over the last bytes."""
+    figure = require("matplotlib.figure", "--png", "matplotlib").Figure(figsize=(10, 3), layout="constrained")
+    shown, heights = names[-80:], values[-80:]
+    axes = figure.subplots()
+    axes.bar(range(len(shown)), heights, color=["#d1530c" if value >= 0 else "#2563c9" for value in heights])
+    # As plain text: a dollar sign would begin a formula.
+    axes.set_xticks(range(len(shown)), [repr(name)[1:-1] for name in shown], fontsize=7, family="monospace", parse_math=False)
+    axes.set_title(title, parse_math=False)
+    axes.set_ylabel("relevance")
+    _save(figure, path)

@@ -1,0 +1,78 @@
+"""`lutetia flow`: one run of a saved model, recorded and drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lutetia.cli.explain import check_output
+from lutetia.cli.guard import UsageError
+from lutetia.cli.inputs import read_sample, read_tokens
+from lutetia.cli.show import console
+from lutetia.errors import DataError
+from lutetia.flow import Flow, record
+from lutetia.models import LUTClassifier, LUTTransformer, load
+from lutetia.report.attribution import lead
+from lutetia.report.reasons import as_floats
+
+SUFFIXES = (".html", ".json", ".mmd")
+DEFAULT = Path("run.html")
+
+
+def record_run(checkpoint: Path, given: str, out: Path | None, backward: bool, row: int | None) -> Flow:
+    """Run a model once and return what happened, written to `out` where that is given."""
+    if out is not None and out.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"--out is {str(out)!r}, expected a name that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    check_output("--out", out)
+    model: Any = load(checkpoint).eval()
+    if isinstance(model, LUTClassifier):
+        flow = _run(model, as_floats(model, read_sample(model, given, row))[None], backward)
+    else:
+        assert isinstance(model, LUTTransformer)
+        if row is not None:
+            raise UsageError("--row is for classifiers, and this is a language model: give it text")
+        tokens = read_tokens(model, given)
+        if int(tokens.max()) >= model.config.vocab:
+            raise DataError(f"INPUT has the byte {int(tokens.max())}, expected 0 to {model.config.vocab - 1}")
+        flow = _run(model, tokens.to(model.embedding.weight.device)[None], backward)
+    if out is not None:
+        flow.save(out)
+    return flow
+
+
+def _run(model: LUTClassifier | LUTTransformer, x: torch.Tensor, backward: bool) -> Flow:
+    """One forward pass of x [1, ...], and with `backward` from the lead of the best output back to the input."""
+    with torch.no_grad():
+        model(x)  # once before, so that no time goes into compiling kernels
+    if not backward:
+        with record() as flow, torch.no_grad():
+            model(x)
+        return flow
+    x = x.requires_grad_() if x.is_floating_point() else x
+    with record() as flow:
+        scores = model(x).flatten(0, -2)[-1]
+        lead(scores, int(scores.argmax())).backward()
+    return flow
+
+
+def show_flow(flow: Flow, out: Path) -> None:
+    """What was recorded, in a few lines: the steps by name, with their time and bytes."""
+    screen = console()
+    leaves = {step.id for step in flow.steps} - {step.parent for step in flow.steps}
+    counts: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    moved: Counter[str] = Counter()
+    for step in flow.steps:
+        if step.id in leaves:
+            counts[step.name] += 1
+            seconds[step.name] += step.duration or 0.0  # type: ignore[assignment]
+            moved[step.name] += sum(tensor.bytes for tensor in (*step.inputs, *step.outputs))
+    width = max(map(len, counts), default=4)
+    screen.print(f"{'step':<{width}}  {'times':>5}  {'ms':>9}  {'bytes':>13}", soft_wrap=True)
+    for name, count in counts.items():
+        screen.print(f"{name:<{width}}  {count:>5}  {1e3 * seconds[name]:>9.3f}  {moved[name]:>13,}", soft_wrap=True)
+    total = sum(counts.values())
+    screen.print(f"{total} step{'' if total == 1 else 's'} drawn in {out}", soft_wrap=True)

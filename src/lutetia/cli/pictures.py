@@ -1,0 +1,76 @@
+"""Relevance in a terminal: a heat map, bars, or a strip of tokens; in colour where there is some, else in signs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+FOR, AGAINST = (224, 90, 20), (45, 105, 215)
+PAPER = (243, 240, 230)
+SHOWN = 16  # features, and tokens in words
+SIGNS = " .:+#"  # from nothing to most; against is marked by another sign
+BAR = 24
+
+
+def heat_map(console: Console, values: Sequence[float], height: int, width: int) -> Text:
+    """Two characters for each pixel, so that it is square: values [height · width], row by row."""
+    most = max(map(abs, values), default=0.0) or 1.0
+    picture = Text()
+    for y in range(height):
+        for value in values[y * width : (y + 1) * width]:
+            if _has_colour(console):
+                picture.append("  ", style=f"on rgb({','.join(map(str, tint(value / most)))})")
+            else:
+                picture.append(sign(value / most) * 2)
+        picture.append("\n")
+    return picture
+
+
+def tint(share: float) -> tuple[int, int, int]:
+    """A share from -1 to 1 as a colour between the paper and one of the two ends."""
+    end = FOR if share > 0 else AGAINST
+    red, green, blue = (round(p + (e - p) * min(1.0, abs(share)) ** 0.75) for p, e in zip(PAPER, end, strict=True))
+    return red, green, blue
+
+
+def sign(share: float) -> str:
+    """A share from -1 to 1 as a sign: dots to # for, = and - against."""
+    size = min(4, round(4 * abs(share)))
+    return SIGNS[size] if share >= 0 else " --=="[size]
+
+
+def _has_colour(console: Console) -> bool:
+    return console.color_system is not None and not console.no_color
+
+
+def bars(console: Console, names: Sequence[str], values: Sequence[float], shown: int = SHOWN) -> Text:
+    """The weightiest values by name, each with a bar."""
+    most = max(map(abs, values), default=0.0) or 1.0
+    order = sorted(range(len(values)), key=lambda at: -abs(values[at]))[:shown]
+    width = max((len(names[at]) for at in order), default=0)
+    block, picture = "#" if console.options.ascii_only else "█", Text()
+    for at in order:
+        colour = f"rgb({','.join(map(str, FOR if values[at] >= 0 else AGAINST))})"
+        picture.append(f"{names[at]:<{width}}  {values[at]:>10.4g}  ")
+        picture.append(block * math.ceil(BAR * abs(values[at]) / most), style=colour)
+        picture.append("\n")
+    return picture
+
+
+def token_strip(console: Console, tokens: Sequence[str], values: Sequence[float]) -> Text:
+    """Tokens on a ground of their colour; without colour the weightiest of them as bars, by their places."""
+    if not _has_colour(console):
+        return bars(console, [f"{at:>4} {token!r}" for at, token in enumerate(tokens)], values)
+    most = max(map(abs, values), default=0.0) or 1.0
+    strip = Text()
+    for token, value in zip(tokens, values, strict=True):
+        ground = ",".join(map(str, tint(value / most)))
+        shown = token if token.isprintable() else "↵" if token == "\n" else "→" if token == "\t" else repr(token)[1:-1]
+        strip.append(shown, style=f"rgb(20,24,18) on rgb({ground})")
+        if token == "\n":
+            strip.append("\n")
+    strip.append("\n")
+    return strip

@@ -1,0 +1,5 @@
+"""`lutetia demo`: the whole story on a laptop's CPU: train, generate, explain, build, and one report of it all."""
+
+from lutetia.demo.telling import run
+
+__all__ = ["run"]

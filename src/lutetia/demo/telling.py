@@ -1,0 +1,111 @@
+"""How the demo is told: chapter by chapter, each of them real work in a folder and a sentence on what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from lutetia.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from lutetia.demo.learn import Digits
+    from lutetia.models import LUTTransformer
+    from lutetia.report import Circuit, Decisions, PartFlow, Strip, Table, Training, Writing
+
+
+@dataclass
+class Context:
+    """What a chapter is given, and what earlier ones left for it and for the report."""
+
+    out: Path  # an existing folder
+    say: Callable[[str], None] = lambda text: None  # what is being done, while it is
+    digits: Digits | None = None
+    writer: LUTTransformer | None = None  # the language model with LUT attention
+    line: str = ""  # what it wrote, with the prompt before it
+
+    trained: list[Training] = field(default_factory=list)
+    wrote: list[Writing] = field(default_factory=list)
+    decided: Decisions | None = None
+    strips: list[Strip] = field(default_factory=list)
+    circuit: Circuit | None = None
+    flows: list[PartFlow] = field(default_factory=list)
+    speed: list[Table] = field(default_factory=list)
+    figures: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came of a chapter."""
+
+    said: str  # one sentence
+    files: tuple[Path, ...] = ()
+    text: str = ""  # shown as it is
+
+
+@dataclass(frozen=True)
+class Chapter:
+    name: str
+    title: str
+    tell: Callable[[Context], Told]
+
+
+def chapters() -> tuple[Chapter, ...]:
+    """All of them, in the order they are told: each may use what those before it left in the context."""
+    from lutetia.demo import build, explain, learn, reporting, write
+
+    return (
+        Chapter("learn", "train a network without multiplications", learn.tell),
+        Chapter("write", "write text, from an index cache", write.tell),
+        Chapter("attend", "write through decode attention over two cores", write.tell_softmax),
+        Chapter("explain", "say which inputs decided", explain.tell),
+        Chapter("build", "turn the network into a circuit", build.tell),
+        Chapter("report", "put it all on one page", reporting.tell),
+    )
+
+
+def run(out: Path, console: Console, json: bool) -> dict[str, Any]:
+    """Tell every chapter, writing into the folder `out`; return it all as plain values. With `json` the console stays silent."""
+    if out.exists() and not out.is_dir():
+        raise ArgumentError(f"--out is {str(out)!r}, which is a file, expected a folder or a name for a new one")
+    out.mkdir(parents=True, exist_ok=True)
+    if json:
+        console = Console(quiet=True)
+    begun = time.perf_counter()
+    story = chapters()
+    told = tell_all(Context(out), story, console)
+    listed = [
+        {"name": chapter.name, "title": chapter.title, "said": each.said, "files": list(map(str, each.files)), "text": each.text}
+        for chapter, each in zip(story, told, strict=True)
+    ]
+    return {"out": str(out), "seconds": time.perf_counter() - begun, "chapters": listed}
+
+
+def tell_all(context: Context, story: tuple[Chapter, ...], console: Console) -> list[Told]:
+    told = []
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=len(story))
+        for chapter in story:
+            progress.update(task, description=chapter.title)
+            context.say = lambda text, title=chapter.title: progress.update(task, description=f"{title}: {text}")  # type: ignore[misc]
+            each = chapter.tell(context)
+            show(chapter, each, console)
+            told.append(each)
+            progress.advance(task)
+    return told
+
+
+def show(chapter: Chapter, told: Told, console: Console) -> None:
+    tick = "ok" if console.options.ascii_only else "✓"
+    console.print(Text(f"{tick} {chapter.title}: ", style="bold green"), Text(told.said), sep="", soft_wrap=True)
+    if told.text:
+        console.print(Text(told.text.rstrip()), soft_wrap=True)
+    for path in told.files:
+        console.print(Text(f"  wrote {path}"), soft_wrap=True)

@@ -1,0 +1,163 @@
+"""`Hardware`: what `net.emit("verilog")` gives: files as text, a manifest, and what tools make of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from lutetia._version import __version__
+from lutetia.errors import ArgumentError, DataError, LutetiaError
+from lutetia.precompute.stream import Edge
+
+if TYPE_CHECKING:
+    from lutetia.precompute.graph import Graph
+    from lutetia.precompute.prove import Proof
+    from lutetia.precompute.synthesize import Synthesis
+
+FORMAT = "lutetia.hardware/1"
+MANIFEST = "manifest.json"
+
+
+class EquivalenceError(LutetiaError):
+    """Hardware does something else than the graph it was made from; `counterexample` says where."""
+
+    kind = "equivalence"
+
+    def __init__(self, message: str, counterexample: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.counterexample = counterexample or {}
+
+
+@dataclass
+class Hardware:
+    """A graph as modules of a hardware language.
+
+    graph      what it must compute; `graph(x)` is the reference
+    language   "verilog" or "vhdl"
+    name       of the top module
+    files      text by file name: modules and the memories they read
+    """
+
+    graph: Graph
+    language: str
+    name: str
+    files: dict[str, str] = field(repr=False)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The files that hold modules, the top module last."""
+        ending = ".v" if self.language == "verilog" else ".vhd"
+        names = [name for name in self.files if name.endswith(ending) and name != f"{self.name}{ending}"]
+        return {name: self.files[name] for name in (*names, f"{self.name}{ending}")}
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What the files are: ports, channels, nodes, checksums."""
+        graph = self.graph
+        return {
+            "format": FORMAT,
+            "lutetia": __version__,
+            "language": self.language,
+            "top": self.name,
+            "clock": "clk, rising edge",
+            "reset": "rst, synchronous, active high",
+            "input": _port(graph.input_edge),
+            "output": _port(graph.output_edge),
+            "nodes": [
+                {"number": number, "kind": node.kind, "name": node.name, "sources": list(node.sources), "bits": node.edge.width}
+                for number, node in enumerate(graph.nodes)
+            ],
+            "tables": graph.n_tables,
+            "lookups": graph.n_lookups,
+            "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(self.files.items())},
+        }
+
+    def testbench(self, x: Tensor | None = None, *, seed: int = 0, stalls: bool = True) -> dict[str, str]:
+        """A self-checking test bench and its samples: x as for `graph(x)`, by default a few random frames."""
+        from lutetia.precompute.testbench import testbench
+
+        return testbench(self, x, seed=seed, stalls=stalls)
+
+    def save(self, folder: str | os.PathLike[str], *, testbench: bool = True) -> None:
+        """Write all files, the manifest and a test bench to a folder, which appears whole or not at all."""
+        files = dict(self.files)
+        if testbench:
+            files |= self.testbench()
+        files[MANIFEST] = json.dumps(self.manifest, indent=2) + "\n"
+        write_folder(Path(folder), files)
+
+    def simulate(self, x: Tensor, *, tool: str | None = None, stalls: bool = True, seed: int = 0) -> Tensor:
+        """Run samples through a simulator and compare with the graph: x as for `graph(x)` -> what came out, the same shape.
+
+        `tool` is "icarus", "verilator", "cocotb" or, for VHDL, "ghdl"; by default the first that is installed. With `stalls` both
+        sides pause at random. Raises EquivalenceError at the first sample that differs.
+        """
+        from lutetia.precompute.simulate import simulate
+
+        return simulate(self, x, tool=tool, stalls=stalls, seed=seed)
+
+    def prove(self, max_bits: int = 12) -> Proof:
+        """Prove by SAT that every table of up to `max_bits` address bits, every narrow stage, and the whole net where it is
+        purely combinational, does what the graph says. Raises EquivalenceError with a counterexample where one does not."""
+        from lutetia.precompute.prove import prove
+
+        return prove(self, max_bits)
+
+    def synthesize(self, target: str = "lut6", *, place: bool = True) -> Synthesis:
+        """What yosys makes of it: "lut6", "lut4", "ice40" or "ecp5"; for ice40 also placed and routed, where nextpnr is there."""
+        from lutetia.precompute.synthesize import synthesize
+
+        return synthesize(self, target, place=place)
+
+
+def _port(edge: Edge) -> dict[str, Any]:
+    return {
+        "bits": edge.width,
+        "layout": edge.layout,
+        "shape": list(edge.shape),
+        "channels": [
+            {"low": int(low), "bits": domain.bits, "domain": str(domain), "scale": scale}
+            for low, domain, scale in zip(edge.offsets[:-1], edge.domains, edge.scale, strict=True)
+        ],
+    }
+
+
+def write_folder(folder: Path, files: dict[str, str | bytes] | dict[str, str]) -> None:
+    """Write files to a new folder, or in place of one that holds nothing but an earlier such folder."""
+    if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or (folder / MANIFEST).is_file())):
+        raise ArgumentError(f"{folder} is there and is not a folder that was written here: choose another, or remove it")
+    part = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.part"
+    try:
+        part.mkdir(parents=True)
+        for name, content in files.items():
+            target = part / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content.encode() if isinstance(content, str) else content)
+        _swap(part, folder)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _swap(part: Path, folder: Path) -> None:
+    """Put a finished folder in the place of an old one."""
+    if not folder.exists():
+        os.replace(part, folder)
+        return
+    old = part.with_suffix(".old")
+    os.replace(folder, old)
+    try:
+        os.replace(part, folder)
+    except OSError:
+        os.replace(old, folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,131 @@
+"""Ways to say which inputs made an output: the presets of `lutetia.relevance`, and two plain ones to hold them against.
+
+What is explained is the *lead* of an output: its score less the mean of all scores. A softmax knows no more of a score than that,
+and unlike the score itself the lead of the best output is never negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lutetia import relevance
+from lutetia.errors import check_choice
+from lutetia.models import LUTClassifier, LUTTransformer
+
+PRESETS: dict[str, Callable[[], relevance.Rules]] = {
+    "epsilon": relevance.presets.epsilon,
+    "gamma": relevance.presets.gamma,
+    "zplus": relevance.presets.zplus,
+    "alphabeta": relevance.presets.alphabeta,
+    "attnlrp": relevance.presets.attnlrp,
+    "dynamic": relevance.presets.dynamic,
+}
+RULES: dict[str, str] = {
+    "epsilon": "Relevance: the lead shared out over the inputs in proportion to what they contributed.",
+    "gamma": "Relevance, where contributions of the sign of a sum count more.",
+    "zplus": "Relevance, of positive contributions of linear layers alone.",
+    "alphabeta": "Relevance, where positive contributions count twice and negative ones once, against.",
+    "attnlrp": "Relevance by the rules of AttnLRP.",
+    "dynamic": "Relevance in proportion to absolute contributions.",
+    "gradient": "Gradient × input: the slope used in training, times the value.",
+    "occlusion": "Occlusion: how far the lead falls when an input is set to zero.",
+}
+OCCLUDED_AT_ONCE = 1024
+BLANK = ord(" ")  # what stands in the place of an occluded byte
+
+
+class Attribution(NamedTuple):
+    """The relevance of each input, shaped like them, and how much ended elsewhere, in biases and other constants."""
+
+    relevance: Tensor
+    absorbed: float | None  # None where a rule does not share out
+
+
+def lead(scores: Tensor, target: int) -> Tensor:
+    """How far an output is above the mean: scores [..., C] -> [...]."""
+    return scores[..., target] - scores.mean(-1)
+
+
+def lead_seed(scores: Tensor, target: int) -> Tensor:
+    """The lead as relevance to begin with, each output's own part of it: scores [..., C] -> the same shape."""
+    part = torch.full_like(scores, -1 / scores.shape[-1])
+    part[..., target] += 1
+    return part * scores
+
+
+def attribute_class(model: LUTClassifier, x: Tensor, target: int, rule: str) -> Attribution:
+    """What each input did for the lead of a class: x [*input_shape] -> the same shape."""
+    check_choice("rule", rule, tuple(RULES))
+    if rule == "gradient":
+        return Attribution(_gradient(model, x, target), None)
+    if rule == "occlusion":
+        return Attribution(_occlusion(model, x, target), None)
+    batch = x[None]
+    with torch.no_grad():
+        seed = lead_seed(model(batch), target)
+    result = relevance.attribute(model, batch, target=seed, rules=PRESETS[rule]())
+    return Attribution(result[batch][0].detach(), result.report.absorbed)
+
+
+def attribute_token(model: LUTTransformer, tokens: Tensor, target: int, rule: str) -> Attribution:
+    """What each token did for the lead of the one that follows: tokens [S] -> float [S]."""
+    check_choice("rule", rule, tuple(RULES))
+    if rule == "gradient":
+        return Attribution(_token_gradient(model, tokens, target), None)
+    if rule == "occlusion":
+        return Attribution(_token_occlusion(model, tokens, target), None)
+    batch = tokens[None]
+    with torch.no_grad():
+        logits = model(batch)
+    seed = torch.zeros_like(logits)
+    seed[0, -1] = lead_seed(logits[0, -1], target)
+    result = relevance.attribute(model, batch, target=seed, rules=PRESETS[rule]())
+    return Attribution(result[batch][0].detach(), result.report.absorbed)
+
+
+def _gradient(model: LUTClassifier, x: Tensor, target: int) -> Tensor:
+    leaf = x[None].detach().clone().requires_grad_()
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad(lead(model(leaf)[0], target), leaf)
+    return (slope * leaf).detach()[0]
+
+
+@torch.no_grad()
+def _occlusion(model: LUTClassifier, x: Tensor, target: int) -> Tensor:
+    n = x.numel()
+    score = lead(model(x[None])[0], target)
+    fallen = torch.empty(n, dtype=score.dtype)
+    for begin in range(0, n, OCCLUDED_AT_ONCE):
+        end = min(n, begin + OCCLUDED_AT_ONCE)
+        held = x.reshape(1, n).repeat(end - begin, 1)
+        held[torch.arange(end - begin), torch.arange(begin, end)] = 0
+        fallen[begin:end] = score - lead(model(held.view(-1, *x.shape)), target)
+    return fallen.view(x.shape)
+
+
+def _token_gradient(model: LUTTransformer, tokens: Tensor, target: int) -> Tensor:
+    kept: list[Tensor] = []
+
+    def keep(module: Any, given: Any, output: Tensor) -> Tensor:
+        kept.append(output.detach().requires_grad_())
+        return kept[0]
+
+    handle = model.embedding.register_forward_hook(keep)
+    try:
+        with torch.enable_grad():
+            (slope,) = torch.autograd.grad(lead(model(tokens[None])[0, -1], target), kept[0])
+    finally:
+        handle.remove()
+    return (slope * kept[0]).detach().sum(-1)[0]
+
+
+@torch.no_grad()
+def _token_occlusion(model: LUTTransformer, tokens: Tensor, target: int) -> Tensor:
+    held = tokens.repeat(len(tokens) + 1, 1)
+    held[torch.arange(len(tokens)), torch.arange(len(tokens))] = BLANK
+    scores = torch.cat([lead(model(part)[:, -1], target) for part in held.split(64)])
+    return scores[-1] - scores[:-1]

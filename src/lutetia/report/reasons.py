@@ -1,0 +1,175 @@
+"""Why models decided, as values for the report: heat maps, detectors and token strips, computed from the models themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lutetia import relevance
+from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
+from lutetia.lut.functional import FLOATS
+from lutetia.models import LUTClassifier, LUTTransformer
+from lutetia.nn import LUT
+from lutetia.relevance import UnknownOperation
+from lutetia.report.attribution import RULES, attribute_class, attribute_token, lead_seed
+from lutetia.report.story import Decision, Decisions, Detector, Strip
+
+SHOWN_DETECTORS = 12
+SHOWN_VALUES = 32  # of a row; of a longer one those that counted most
+DEFAULT_RULES = ("epsilon", "gradient", "occlusion")
+EPS = 1e-6
+
+
+def decisions(
+    model: LUTClassifier,
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    rules: Sequence[str] = DEFAULT_RULES,
+    labels: Sequence[str] = (),
+    said: str = "",
+) -> Decisions:
+    """Explain a few inputs of a classifier: x [B, *input_shape], floats or uint8; y [B], their classes, where they are known."""
+    check_tensor("x", x, ["B", *model.config.input_shape], (*FLOATS, torch.uint8))
+    if y is not None:
+        check_tensor("y", y, [len(x)])
+    items = [decide(model, row, rules=rules, label=None if y is None else int(y[at])) for at, row in enumerate(x)]
+    return Decisions(tuple(model.config.input_shape), items, labels, said, {rule: RULES[rule] for rule in rules})
+
+
+def decide(
+    model: LUTClassifier,
+    x: Tensor,
+    *,
+    rules: Sequence[str] = DEFAULT_RULES,
+    target: int | None = None,
+    label: int | None = None,
+    n_detectors: int = SHOWN_DETECTORS,
+) -> Decision:
+    """Explain one input: x [*input_shape], floats or uint8. `target` is the class that is explained, the predicted one by
+    default; `n_detectors` of the first tables are shown, the weightiest ones."""
+    if not isinstance(model, LUTClassifier):
+        fail("model", model, "a classifier of lutetia.models")
+    check_tensor("x", x, model.config.input_shape, (*FLOATS, torch.uint8))
+    for rule in rules:
+        check_choice("rule", rule, tuple(RULES))
+    x = as_floats(model, x)
+    with as_in_use(model), torch.no_grad():
+        scores = model(x[None])[0]
+        prediction = int(scores.argmax())
+        target = prediction if target is None else target
+        check_range("target", target, 0, model.config.n_classes - 1)
+    with as_in_use(model):
+        heat = {rule: attribute_class(model, x, target, rule).relevance.flatten().tolist() for rule in rules}
+        found = detectors(model, x, target, n_detectors)
+    return Decision(x.flatten().tolist(), prediction, scores.tolist(), heat, target, label, found)
+
+
+def as_floats(model: nn.Module, x: Tensor) -> Tensor:
+    """Inputs as the numbers that the model computes with; uint8 pixels from 0 to 1."""
+    own = next(model.parameters())
+    return x.to(own.device, own.dtype) / 255 if x.dtype == torch.uint8 else x.to(own.device, own.dtype)
+
+
+class as_in_use:
+    """A model in evaluation for a while, and then as it was."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model, self._was_training = model, model.training
+
+    def __enter__(self) -> None:
+        self._model.eval()
+
+    def __exit__(self, *error: Any) -> None:
+        self._model.train(self._was_training)
+
+
+# ---- detectors -------------------------------------------------------------------------------------------------------
+
+
+def detectors(model: LUTClassifier, x: Tensor, target: int, most: int) -> list[Detector]:
+    """The weightiest detectors that look at the input itself: x [*input_shape]. None where the first layer is no plain table."""
+    name, layer = _first_tables(model)
+    if layer is None or layer.read != "hard" or not most:
+        return []
+    batch = x[None]
+    with torch.no_grad():
+        seed = lead_seed(model(batch), target)
+    try:
+        result = relevance.attribute(model, batch, target=seed, wrt=[name])
+    except UnknownOperation:
+        return []
+    given = batch.flatten(1)[0]
+    with torch.no_grad():
+        left, right = layer.anchors.long().unbind(-1)
+        bits = given[left] > given[right]  # [N_t, N_c]
+        rows = (bits.long() << torch.arange(bits.shape[1], device=x.device)).sum(1)
+        weight = layer.weight if layer.synapses is None else layer.synapses.expand(layer.weight)
+        chosen = weight[torch.arange(len(rows), device=x.device), rows].double()  # [N_t, O]
+        y = chosen.sum(0)
+        c = result[name].detach().flatten().double() / (y + EPS * torch.where(y < 0, -1.0, 1.0))
+        worth = chosen * c
+        total = worth.sum(1)
+        names = [str(each) for each in range(chosen.shape[1])]
+        order = total.abs().argsort(descending=True, stable=True)[:most].tolist()
+        return [_detector(layer, t, bits[t], int(rows[t]), chosen[t], worth[t], float(total[t]), names) for t in order]
+
+
+def _first_tables(model: LUTClassifier) -> tuple[str, LUT | None]:
+    """The module whose output is summed rows of tables over the very inputs, and its LUT."""
+    name, module = ("layers.0", model.layers[0]) if len(model.layers) else ("readout", model.readout)
+    layer = getattr(module, "lut", module)
+    return name, layer if isinstance(layer, LUT) else None
+
+
+def _detector(
+    layer: LUT, number: int, bits: Tensor, row: int, values: Tensor, worth: Tensor, total: float, names: list[str]
+) -> Detector:
+    shown = list(range(len(names)))
+    if len(shown) > SHOWN_VALUES:
+        shown = sorted(worth.abs().argsort(descending=True, stable=True)[:SHOWN_VALUES].tolist())
+    pairs = [(int(a), int(b)) for a, b in layer.anchors[number].tolist()]
+    return Detector(number, pairs, bits.tolist(), row, values[shown].tolist(), total, [names[each] for each in shown])
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def strip(
+    model: LUTTransformer,
+    text: str | bytes,
+    *,
+    begin: int = 1,
+    rule: str = "epsilon",
+    title: str = "",
+    said: str = "",
+) -> Strip:
+    """A text byte by byte, and for each byte from the place `begin` on what those before it did for it.
+
+    Of a text longer than the context of the model only the end is looked at.
+    """
+    if not isinstance(model, LUTTransformer):
+        fail("model", model, "a language model of lutetia.models")
+    data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    cut = max(0, len(data) - model.config.context)
+    tokens = torch.tensor(list(data[cut:]), device=model.embedding.weight.device)
+    if len(tokens) < 2:
+        raise ArgumentError(f"text has {len(tokens)} bytes, expected two at least: one to explain and one before it")
+    begin = max(1, begin - cut)
+    check_range("begin", begin, 1, len(tokens) - 1)
+    found: Mapping[int, list[float]] = {}
+    with as_in_use(model):
+        found = {at: _before(model, tokens, at, rule) for at in range(begin, len(tokens))}
+    return Strip(title or "What each byte was made of", token_names(bytes(tokens.tolist())), found, said)
+
+
+def _before(model: LUTTransformer, tokens: Tensor, at: int, rule: str) -> list[float]:
+    return attribute_token(model, tokens[:at], int(tokens[at]), rule).relevance.tolist()
+
+
+def token_names(data: bytes) -> list[str]:
+    """Bytes as characters where they are such; the bytes of a longer character stand apart, as \\xe2."""
+    return [chr(byte) if byte < 128 else f"\\x{byte:02x}" for byte in data]

@@ -1,0 +1,192 @@
+"""The sections of the page, each from its part of the story; what needs a hand to show more is filled in by the page's script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lutetia.report import drawing
+from lutetia.report.markup import Html, facts, number, tag, text
+from lutetia.report.story import Check, Circuit, Decisions, PartFlow, Story, Strip, Table, Training, Writing
+
+
+def sections(story: Story) -> list[tuple[str, str, Html]]:
+    """What the story holds, in the order told: the id of each section, its title and its content."""
+    found: list[tuple[str, str, Html | None]] = [
+        ("trained", "What was trained", text([_training(each) for each in story.trained]) if story.trained else None),
+        ("wrote", "What it wrote", _writings(story.wrote) if story.wrote else None),
+        ("decided", "Why it decided", _why(story.decided, story.strips)),
+        ("circuit", "The circuit", _circuit(story.circuit) if story.circuit else None),
+        ("flow", "The data flow", _flows(story.flows) if story.flows else None),
+        ("speed", "How fast", text([table(each) for each in story.speed]) if story.speed else None),
+        ("machine", "On what machine", facts(story.machine, "facts lines")),
+    ]
+    return [(name, title, content) for name, title, content in found if content is not None]
+
+
+def said(sentence: str, class_: str = "said") -> Html | None:
+    return tag("p", sentence, class_=class_) if sentence else None
+
+
+# ---- trained, wrote --------------------------------------------------------------------------------------------------
+
+
+def _training(training: Training) -> Html:
+    curves = drawing.chart(training.curves, training.unit, training.log, training.title) if training.curves else None
+    matrix = _confusion(training) if len(training.confusion) else None
+    both = tag("div", curves, matrix, class_="columns") if curves or matrix else None
+    return tag("article", tag("h3", training.title), said(training.said), facts(training.facts), both, class_="card")
+
+
+def _confusion(training: Training) -> Html:
+    """Who was taken for whom: the shade of a cell is its share of the row."""
+    labels = training.labels or [str(at) for at in range(len(training.confusion))]
+    head = tag(
+        "tr",
+        tag("th", tag("span", "true class", class_="hidden"), scope="col"),
+        [tag("th", label, scope="col") for label in labels],
+    )
+    rows = []
+    for at, row in enumerate(training.confusion):
+        total = sum(row) or 1
+        cells = []
+        for to, count in enumerate(row):
+            kind = "yes" if at == to else "no"
+            cells.append(tag("td", count or "", class_=f"{kind} s{_shade(count / total)}" if count else None))
+        rows.append(tag("tr", tag("th", labels[at], scope="row"), cells))
+    right = sum(row[at] for at, row in enumerate(training.confusion))
+    count = sum(map(sum, training.confusion))
+    caption = f"Confusion: {right:,} of {count:,} right. Rows are true classes, columns what was read."
+    grid = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", rows), class_="confusion")
+    return tag("div", grid, class_="scroll", tabindex=0, role="region", aria_label="Confusion matrix")
+
+
+def _shade(share: float) -> int:
+    """A share as one of ten shades; the least share is still seen."""
+    return max(1, min(9, round(share * 9)))
+
+
+def _writings(writings: Sequence[Writing]) -> Html:
+    cards = []
+    for each in writings:
+        written = tag("pre", tag("b", each.prompt), each.text, tabindex=0, role="region", aria_label=f"Text: {each.title}")
+        cards.append(tag("article", tag("h3", each.title), facts(each.facts), written, class_="card"))
+    note = tag("p", "The prompt is set in bold; all else was written by the model, byte by byte.", class_="said")
+    return text(note, tag("div", cards, class_="columns"))
+
+
+# ---- why -------------------------------------------------------------------------------------------------------------
+
+
+def _why(decisions: Decisions | None, strips: Sequence[Strip]) -> Html | None:
+    if not (decisions and decisions.items) and not strips:
+        return None
+    parts = []
+    if decisions and decisions.items:
+        parts += [said(decisions.said), tag("div", id="why", class_="card")]
+    for at, each in enumerate(strips):
+        body = tag("div", class_="strip", data_strip=at)
+        parts.append(tag("article", tag("h3", each.title), said(each.said), body, class_="card"))
+    return text(parts)
+
+
+# ---- circuit ---------------------------------------------------------------------------------------------------------
+
+
+def _circuit(circuit: Circuit) -> Html:
+    drawn = drawing.graph(circuit.parts) if circuit.parts else None
+    scrolled = drawn and tag("div", drawn, class_="scroll tall", tabindex=0, role="region", aria_label="Graph of the circuit")
+    left = scrolled and tag("article", tag("h3", "Graph"), scrolled, class_="card")
+    checks = _checks(circuit.checks) if circuit.checks else None
+    right = (
+        tag("div", checks, table(circuit.costs) if circuit.costs else None, class_="stack") if checks or circuit.costs else None
+    )
+    both = tag("div", left, right, class_="columns narrow") if left or right else None
+    wave = None
+    if circuit.waveform:
+        wave = tag("article", tag("h3", "Waveform"), said(circuit.waveform.said), drawing.wave(circuit.waveform), class_="card")
+    return text(said(circuit.said), facts(circuit.facts, "facts big"), both, wave)
+
+
+def _checks(checks: Sequence[Check]) -> Html:
+    marks = {True: ("pass", "✓", "passed"), False: ("fail", "✗", "failed"), None: ("none", "–", "not tried here")}
+    items = []
+    for check in checks:
+        class_, mark, word = marks[check.passed]
+        sign = tag("span", mark, class_="mark", aria_hidden="true")
+        detail = tag("span", check.said or word, class_="small")
+        items.append(
+            tag(
+                "li",
+                sign,
+                tag("div", tag("strong", check.name), tag("span", f" {word}. ", class_="hidden"), detail),
+                class_=class_,
+            )
+        )
+    return tag("article", tag("h3", "Proved and simulated"), tag("ul", items, class_="checks"), class_="card")
+
+
+# ---- flow, tables ----------------------------------------------------------------------------------------------------
+
+
+def _flows(flows: Sequence[PartFlow]) -> Html:
+    buttons, panels = [], []
+    for at, each in enumerate(flows):
+        first = at == 0
+        buttons.append(
+            tag(
+                "button",
+                each.title,
+                type="button",
+                role="tab",
+                id=f"tab-{at}",
+                aria_selected="true" if first else "false",
+                aria_controls=f"flow-{at}",
+                tabindex=0 if first else -1,
+            )
+        )
+        moved = sum(tensor.bytes for step in each.flow.steps for tensor in (*step.inputs, *step.outputs))
+        counts = {"steps": f"{len(each.flow.steps):,}", "bytes moved": _bytes(moved)}
+        frame = tag("div", class_="frame", data_flow=at)
+        panels.append(
+            tag(
+                "div",
+                said(each.said),
+                facts(counts),
+                frame,
+                role="tabpanel",
+                id=f"flow-{at}",
+                aria_labelledby=f"tab-{at}",
+                hidden=not first,
+            )
+        )
+    return tag("div", tag("div", buttons, role="tablist", aria_label="Parts", class_="tabs"), panels, id="flows", class_="card")
+
+
+def _bytes(count: int) -> str:
+    size, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
+
+
+def table(given: Table) -> Html:
+    """A table; a column of numbers stands to the right."""
+    numeric = [all(isinstance(row[at], int | float) for row in given.rows) for at in range(len(given.columns))]
+    head = [
+        tag("th", name, scope="col", class_="number" if right else None)
+        for name, right in zip(given.columns, numeric, strict=True)
+    ]
+    rows = [
+        tag("tr", [tag("td", _cell(cell), class_="number" if right else None) for cell, right in zip(row, numeric, strict=True)])
+        for row in given.rows
+    ]
+    grid = tag("table", tag("thead", tag("tr", head)), tag("tbody", rows))
+    name = given.title or "Table"
+    scrolled = tag("div", grid, class_="scroll", tabindex=0, role="region", aria_label=name)
+    return tag("article", tag("h3", given.title) if given.title else None, scrolled, said(given.said, "small"), class_="card")
+
+
+def _cell(value: str | int | float) -> str:
+    return value if isinstance(value, str) else number(float(value))

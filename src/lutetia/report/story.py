@@ -1,0 +1,183 @@
+"""What a report tells, as plain values: every section may be left out, and what is left out is not on the page.
+
+Texts may come from anywhere: they are shown as text, whatever they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lutetia.flow import Flow
+
+Facts = Mapping[str, str]  # shown in the order given
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a chart: values over steps, both of the same length."""
+
+    name: str
+    steps: Sequence[float]
+    values: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What was trained: its curves, and for a classifier who was taken for whom."""
+
+    title: str
+    curves: Sequence[Curve] = ()
+    said: str = ""
+    facts: Facts = field(default_factory=dict)
+    confusion: Sequence[Sequence[int]] = ()  # [true class][predicted class]
+    labels: Sequence[str] = ()  # names of the classes; their numbers by default
+    unit: str = "loss"  # of the curves' values
+    log: bool = True  # whether these are drawn on a logarithmic scale, where all of them are positive
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What a language model wrote after a prompt."""
+
+    title: str
+    prompt: str
+    text: str
+    facts: Facts = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Detector:
+    """What one table did: the pairs of inputs it compared, the answers, the row they chose, and what that row was worth."""
+
+    number: int
+    anchors: Sequence[tuple[int, int]]  # numbers of the inputs of each pair, a and b
+    bits: Sequence[bool]  # whether the input at a was the greater
+    row: int
+    values: Sequence[float]  # of the row, by output
+    contribution: float  # what the row did for the class that is explained
+    outputs: Sequence[str] = ()  # names of the values; their numbers by default
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One input of a classifier and why it was read as it was.
+
+    `values` are the inputs as one list; `heat` holds, by rule, the relevance of each.
+    """
+
+    values: Sequence[float]
+    prediction: int
+    scores: Sequence[float]
+    heat: Mapping[str, Sequence[float]]
+    target: int | None = None  # the class that is explained; the predicted one by default
+    label: int | None = None  # the true class, where it is known
+    detectors: Sequence[Detector] = ()  # the weightiest first
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Why a classifier decided: a few inputs of one shape, (height, width) or (features,)."""
+
+    shape: tuple[int, ...]
+    items: Sequence[Decision]
+    labels: Sequence[str] = ()
+    said: str = ""
+    rules: Facts = field(default_factory=dict)  # one sentence on each rule
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A text token by token, and for some of its tokens the relevance of those before."""
+
+    title: str
+    tokens: Sequence[str]
+    relevance: Mapping[int, Sequence[float]]  # by the place of a token: one number for each token before it
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One node of a circuit."""
+
+    kind: str
+    name: str = ""
+    sources: Sequence[int] = ()  # numbers of earlier parts
+    channels: int = 0
+    bits: int = 0
+    said: str = ""  # one more line, such as "32 tables"
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One line of a waveform: spans (from, to, value) in cycles, in order. Outside of them nothing is known."""
+
+    name: str
+    spans: Sequence[tuple[float, float, str]]
+    is_bit: bool = False  # drawn low for "0" and high for "1"
+
+
+@dataclass(frozen=True)
+class Waveform:
+    """Signals over time, all in cycles."""
+
+    signals: Sequence[Signal]
+    cycles: int
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells. A cell is shown as it is; numbers stand to the right."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | int | float]]
+    said: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something that was tried and how it came out; `passed` is None when it could not be tried here."""
+
+    name: str
+    passed: bool | None
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """A network as hardware."""
+
+    parts: Sequence[Part] = ()
+    said: str = ""
+    facts: Facts = field(default_factory=dict)
+    costs: Table | None = None
+    checks: Sequence[Check] = ()
+    waveform: Waveform | None = None
+
+
+@dataclass(frozen=True)
+class PartFlow:
+    """The recorded data flow of one run."""
+
+    title: str
+    flow: Flow
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Story:
+    """Everything a report may tell."""
+
+    title: str = "Lutetia"
+    said: str = ""
+    figures: Facts = field(default_factory=dict)  # the few numbers to begin with
+    trained: Sequence[Training] = ()
+    wrote: Sequence[Writing] = ()
+    decided: Decisions | None = None
+    strips: Sequence[Strip] = ()
+    circuit: Circuit | None = None
+    flows: Sequence[PartFlow] = ()
+    speed: Sequence[Table] = ()
+    machine: Facts = field(default_factory=dict)

