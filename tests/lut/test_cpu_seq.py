@@ -327,3 +327,32 @@ def test_what_would_read_outside_a_table_is_refused() -> None:
         propagate(*case.backward[:7], torch.full_like(pe, 2), *case.backward[8:])
     with pytest.raises(ArgumentError, match=r"weight is .* expected shape \[5, 256, 13\]"):
         cpu_seq.gather_weight_gradients_seq_fc(*case.to_weights, external_lr=0.1, weight=weight[1:])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_step_leaves_rows_that_nobody_read(algorithm: str) -> None:
+    case = make((2, 5, 6, 3, 4, 3, 2))
+    gradient = reference_seq.gather_weight_gradients_seq_fc(case.grad.abs() + 1, *case.to_weights[1:])
+    stepped = case.weight.clone()
+    run = getattr(cpu_seq, ALGORITHMS[algorithm][2])
+    run(case.grad.abs() + 1, *case.to_weights[1:], external_lr=0.1, weight=stepped)
+    read = (gradient != 0).any(-1)
+    assert torch.equal(stepped[~read], case.weight[~read])
+    assert (stepped[read] != case.weight[read]).all()
+    assert_close(stepped, case.weight - 0.1 * gradient)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[1] > 1])
+def test_fill_step_is_the_last_position_of_the_whole(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Rows of different lengths: row b is at position max(S - 1 - b, 0)."""
+    case, (batch, length) = make(shape, dtype), shape[:2]
+    at = (length - 1 - torch.arange(batch)).clamp(min=0)
+    rows, held = torch.arange(batch), torch.arange(length) < at[:, None]
+    cache = (case.found[0].short() * held[:, :, None]).transpose(1, 2).contiguous()
+    before = cache.clone()
+    places = case.pe[0].flip(0).t().contiguous()
+    y = cpu_seq.fill_step(case.x[rows, at].contiguous(), case.weight, case.anchors, cache, at, places)
+    assert_close(y, reference_seq.fill_outputs_seq_fc(*case.forward)[rows, at])
+    before[rows, :, at] = case.found[0][rows, at].short()
+    assert torch.equal(cache, before)

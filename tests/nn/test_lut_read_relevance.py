@@ -155,6 +155,16 @@ def test_attention_with_synapses_and_lengths() -> None:
     assert not padded[0, 4:].any()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("read", ["hard", "blend", "confidence", "confidence2"])
+def test_reads_on_a_gpu(read: str) -> None:
+    made, x = layer(7, 4, 5, 3, read=read), torch.randn(6, 7, dtype=torch.float64)
+    R = torch.randn(6, 4, dtype=torch.float64)
+    on_cpu = relevance.attribute(made, x, R, rules=RULES)[x]
+    there = x.cuda()
+    torch.testing.assert_close(relevance.attribute(made.cuda(), there, R.cuda(), rules=RULES)[there].cpu(), on_cpu)
+
+
 # ---- whole models ----------------------------------------------------------------------------------------------------
 
 

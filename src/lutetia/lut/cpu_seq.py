@@ -489,6 +489,7 @@ def _gradient_or_step_fc(
     if sums == "float" and weight.is_contiguous() and array_of(weight).dtype == step.dtype:
         # Straight to the weights: of large tables a batch reads a few rows in a hundred, and the others are not touched.
         step.add(0, plan.n_detectors, array_of(weight).reshape(-1))
+        torch.autograd.graph.increment_version(weight)
         if meta.min_weight > -math.inf or meta.max_weight < math.inf:
             weight.detach().clamp_(meta.min_weight, meta.max_weight)
         return weight

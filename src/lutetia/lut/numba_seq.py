@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.lut.numba_general import row_gain, row_gain_fixed
 from lutetia.lut.numba_basics import jit_inline
+from lutetia.lut.numba_general import row_gain, row_gain_fixed
 from lutetia.lut.numba_kernels import (
     U,
     accumulate,

@@ -88,6 +88,19 @@ class Absolute(Choice):
         return [None if size is None else s * size for size in sizes]
 
 
+def _by_sign(x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The positive part of x and the negative one; None where it is known to be nothing, as behind a ReLU."""
+    if x.device.type == "cpu" and bool((x >= 0).all()):  # elsewhere the answer would have to be waited for
+        return x, None
+    return x.clamp(min=0), x.clamp(max=0)
+
+
+def _two(form: Form, x_up: Tensor, w_up: Tensor, x_down: Tensor | None, w_down: Tensor) -> Tensor:
+    """f(x_up, w_up) + f(x_down, w_down)."""
+    z = form.forward(x_up, w_up)
+    return z if x_down is None else z + form.forward(x_down, w_down)
+
+
 @dataclass(frozen=True)
 class Gamma(Choice):
     """Favours contributions of the sign of z: w + γ·w⁺ for z > 0, w + γ·w⁻ for z < 0. Montavon et al. 2019, eq. 15; for inputs of
@@ -106,20 +119,13 @@ class Gamma(Choice):
         b = form.b
         b_up = None if b is None else b + self.gamma * b.clamp(min=0)
         b_down = None if b is None else b + self.gamma * b.clamp(max=0)
-        x_up, x_down = form.x.clamp(min=0), form.x.clamp(max=0)
+        x_up, x_down = _by_sign(form.x)
         z = form.z()
         nothing = R.new_zeros(())
-        s_up = torch.where(
-            z > 0, divide(R, form.plus(form.forward(x_up, up) + form.forward(x_down, down), b_up), self.eps), nothing
-        )
-        z_down = form.plus(form.forward(x_up, down) + form.forward(x_down, up), b_down)
-        s_down = torch.where(z < 0, divide(R, z_down, self.eps), nothing)
-        return [
-            Term(x_up, up, b_up, s_up),
-            Term(x_down, down, None, s_up),
-            Term(x_up, down, b_down, s_down),
-            Term(x_down, up, None, s_down),
-        ]
+        s_up = torch.where(z > 0, divide(R, form.plus(_two(form, x_up, up, x_down, down), b_up), self.eps), nothing)
+        s_down = torch.where(z < 0, divide(R, form.plus(_two(form, x_up, down, x_down, up), b_down), self.eps), nothing)
+        terms = [Term(x_up, up, b_up, s_up), Term(x_up, down, b_down, s_down)]
+        return terms if x_down is None else [*terms, Term(x_down, down, None, s_up), Term(x_down, up, None, s_down)]
 
 
 @dataclass(frozen=True)
@@ -138,16 +144,18 @@ class AlphaBeta(Choice):
             fail("alpha - beta", self.alpha - self.beta, "1")
 
     def terms(self, form: Form, R: Tensor) -> list[Term]:
-        x_up, x_down, w_up, w_down = form.x.clamp(min=0), form.x.clamp(max=0), form.w.clamp(min=0), form.w.clamp(max=0)
+        (x_up, x_down), w_up, w_down = _by_sign(form.x), form.w.clamp(min=0), form.w.clamp(max=0)
         b_up = None if form.b is None else form.b.clamp(min=0)
-        z_up = form.plus(form.forward(x_up, w_up) + form.forward(x_down, w_down), b_up)
-        s_up = self.alpha * divide(R, z_up, self.eps)
-        terms = [Term(x_up, w_up, b_up, s_up), Term(x_down, w_down, None, s_up)]
+        s_up = self.alpha * divide(R, form.plus(_two(form, x_up, w_up, x_down, w_down), b_up), self.eps)
+        terms = [Term(x_up, w_up, b_up, s_up)]
+        if x_down is not None:
+            terms.append(Term(x_down, w_down, None, s_up))
         if self.beta:
             b_down = None if form.b is None else form.b.clamp(max=0)
-            z_down = form.plus(form.forward(x_up, w_down) + form.forward(x_down, w_up), b_down)
-            s_down = -self.beta * divide(R, z_down, self.eps)
-            terms += [Term(x_up, w_down, b_down, s_down), Term(x_down, w_up, None, s_down)]
+            s_down = -self.beta * divide(R, form.plus(_two(form, x_up, w_down, x_down, w_up), b_down), self.eps)
+            terms.append(Term(x_up, w_down, b_down, s_down))
+            if x_down is not None:
+                terms.append(Term(x_down, w_up, None, s_down))
         return terms
 
 
