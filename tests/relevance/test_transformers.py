@@ -152,3 +152,27 @@ def test_experts_in_any_way(how: str) -> None:
     a, b = (relevance.attribute(model, {"input_ids": tokens}, seed, rules) for model in (one, other))
     torch.testing.assert_close(a[tokens], b[tokens], rtol=1e-3, atol=1e-3)
     assert how == "batched_mm" or "GroupedMmBackward0" in {row.name for row in b.report}
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_grouped_products_by_gradient_times_input(fallback: bool) -> None:
+    from transformers.integrations import moe
+
+    assert moe  # registers the fallback
+    run = torch.ops.transformers.grouped_mm_fallback if fallback else F.grouped_mm
+    dtype = torch.float64 if fallback else torch.float32
+    x = torch.randn(7, 8, dtype=dtype, requires_grad=True)
+    w = torch.nn.Parameter(torch.randn(3, 8, 16, dtype=dtype))
+    ends = torch.tensor([2, 2, 7], dtype=torch.int32)  # one expert has nothing to do
+    y = run(x, w, ends) if fallback else run(x, w, offs=ends)
+    c = torch.randn(y.shape, dtype=dtype)
+    gradients = torch.autograd.grad(y, (x, w), c, retain_graph=True)
+    r = relevance.explain(y, y.detach() * c, wrt=[x, w], rules=relevance.presets.epsilon(0.0))
+    for leaf, gradient in zip((x, w), gradients, strict=True):
+        torch.testing.assert_close(r[leaf], gradient * leaf.detach(), rtol=1e-4, atol=1e-4)
+    # As a part of a sum, its value is asked for.
+    z = (run(x, w, ends) if fallback else run(x, w, offs=ends)) + y.mean()
+    c = torch.randn(z.shape, dtype=dtype)
+    (gradient,) = torch.autograd.grad(z, x, c, retain_graph=True)
+    r = relevance.explain(z, z.detach() * c, rules=relevance.presets.epsilon(0.0))
+    torch.testing.assert_close(r[x], gradient * x.detach(), rtol=1e-3, atol=1e-3)
