@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # rows of 128 bytes all over 3.2 GB: in pages of 4 KB each costs a walk
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # on a machine that has other work, threads that wait must not spin
 
 import argparse
 import json
@@ -55,11 +56,13 @@ MODEL: dict[str, Any] = {
     "gradient": "in_place",
     "seed": 0,
 }
-PLAIN_RATES = (0.03, 0.1, 0.3)
-BATCH = 8  # ours
-RATE, REST = 0.2, 0.01  # ours: of the tables, per sample, and of the rest
+PLAIN_RATES = (0.1, 0.3, 1.0)
+BATCH = 64  # ours, in the end
+RATE, REST = 0.6, 0.01  # ours: of the tables, per sample, and of the rest
 VALID = 512  # samples of the validation text
-WARM = 3  # steps that are not timed: they compile
+FIRST, RISE = 4, 64  # batches grow with what was seen: the first have 4 samples, those after n samples n / 64
+FALL = 0.4  # ours: the part of the run in which its rates fall to zero
+WARM = 3  # full batches that are not timed
 Texts = tuple[np.ndarray, np.ndarray]  # to train on, to validate with
 
 
@@ -71,7 +74,9 @@ class Run:
     batch: int
     rate: float
     loss: float  # nats per byte of the validation text
-    samples_per_second: float  # median over its steps
+    samples_per_second: float  # median over its steps that have a full batch
+    cpu_ms: float  # processor time per sample of these steps, all threads, median, in milliseconds
+    seconds: float  # all steps together
 
 
 class Trainee:
@@ -119,11 +124,12 @@ def train(trainee: Trainee, texts: Texts, starts: torch.Tensor, name: str, batch
     trainee.begin_again()
     plain = name == "plain"
     optimizer = torch.optim.SGD(trainee.rest, lr=rate) if plain else torch.optim.Adam(trainee.rest, lr=REST, betas=(0.9, 0.95))
-    times = []
-    for at in range(0, len(starts), batch):
-        begun = time.perf_counter()
-        tokens = samples(texts[0], starts[at : at + batch])
-        left = 1.0 if plain else 1 - at / len(starts)  # ours goes down to zero
+    at, full, seconds = 0, [], 0.0
+    while at < len(starts):
+        begun, cpu = time.perf_counter(), time.process_time()
+        size = min(batch, max(FIRST, at // RISE))
+        tokens = samples(texts[0], starts[at : at + size])
+        left = 1.0 if plain else min((1 - at / len(starts)) / FALL, 1.0)
         # The loss is a mean over the batch: this many times the rate, each sample has the step that it would have had alone.
         trainee.set_rate(rate * left * len(tokens))
         for group in optimizer.param_groups:
@@ -131,9 +137,13 @@ def train(trainee: Trainee, texts: Texts, starts: torch.Tensor, name: str, batch
         optimizer.zero_grad()
         loss_of(trainee.model, tokens).backward()
         optimizer.step()
-        times.append(time.perf_counter() - begun)
-    speed = batch / statistics.median(times[WARM:] or times)
-    return Run(name, batch, rate, validate(trainee.model, texts[1]), speed)
+        at += len(tokens)
+        wall, cpu = time.perf_counter() - begun, time.process_time() - cpu
+        seconds += wall
+        if len(tokens) == batch:
+            full.append((wall / batch, cpu / batch))
+    wall, cpu = (statistics.median(values) for values in zip(*full[WARM:], strict=True))
+    return Run(name, batch, rate, validate(trainee.model, texts[1]), 1 / wall, 1e3 * cpu, seconds)
 
 
 def texts_of(path: Path | None) -> Texts:
@@ -156,10 +166,12 @@ def machine() -> dict[str, Any]:
 
 def show(runs: list[Run], n_samples: int) -> None:
     table = Table(title=f"After {n_samples:,} samples of 32 bytes", title_justify="left")
-    for heading in ("", "batch", "rate", "validation loss (nats per byte)", "samples/s", "over the C program's 13"):
+    loss, ratio = "validation loss (nats per byte)", "over 13, the C program's"
+    for heading in ("", "batch", "rate", loss, "samples/s", ratio, "CPU ms per sample", "samples/s of the whole run"):
         table.add_column(heading, justify="right" if heading else "left")
     for run in runs:
         speed = (f"{run.samples_per_second:.0f}", f"{run.samples_per_second / PLAIN_C:.1f}x")
+        speed += (f"{run.cpu_ms:.1f}", f"{n_samples / run.seconds:.0f}")
         table.add_row(run.name, str(run.batch), f"{run.rate:g}", f"{run.loss:.3f}", *speed)
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(table)
@@ -170,11 +182,15 @@ def main(argv: list[str] | None = None) -> int:
     """Train, print losses and rates; 1 when ours is slower than claimed or ends with a higher loss than the best plain run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="bytes to learn from (default: the standard library's source)")
-    parser.add_argument("--samples", type=int, default=4096, help="samples that each run sees (default 4096)")
+    parser.add_argument("--samples", type=int, default=8192, help="samples that each run sees (default 8192)")
     parser.add_argument("--batch", type=int, default=BATCH, help=f"samples per step of ours (default {BATCH})")
     parser.add_argument("--speed-only", action="store_true", help="leave out the plain runs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(argv)
+    if options.samples < 2 * RISE * options.batch:
+        parser.error(
+            f"--samples is {options.samples}, expected at least {2 * RISE * options.batch} for full batches in half of the run"
+        )
     texts = texts_of(options.data)
     high = len(texts[0]) - MODEL["context"] - 1
     starts = torch.randint(high, (options.samples,), generator=torch.Generator().manual_seed(0))
@@ -183,6 +199,7 @@ def main(argv: list[str] | None = None) -> int:
     for name, batch, rate in [("ours", options.batch, RATE), *wanted]:
         print(f"{name}, batch {batch}, rate {rate:g}", file=sys.stderr)
         runs.append(train(trainee, texts, starts, name, batch, rate))
+        print(runs[-1], file=sys.stderr)
     if options.json:
         print(json.dumps({"machine": machine(), "samples": options.samples, "runs": [asdict(run) for run in runs]}))
     else:

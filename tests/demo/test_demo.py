@@ -23,6 +23,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     digits, text = copy.deepcopy(learn.CONFIG), copy.deepcopy(write.CONFIG)
     digits["train"] |= {"epochs": 3}
     digits["model"]["layers"][0] |= {"n_detectors": 6, "n_anchors": 3}
+    text["data"] |= {"valid": 500}
     text["train"] = {"batch_size": 2, "steps": 2, "eval_every": 2, "eval_batches": 1, "log_every": 1}
     text["model"] |= {"context": 32, "width": 16, "n_layers": 1, "ff_detectors": 4, "ff_anchors": 3}
     monkeypatch.setattr(learn, "CONFIG", digits)

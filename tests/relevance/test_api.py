@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections import OrderedDict
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -580,3 +582,45 @@ def test_images() -> None:
     r = relevance.attribute(model, x, rules=presets.zplus().first(relevance.ZBox(-3.0, 3.0)))
     assert r[x].shape == x.shape
     assert F.relu(-r[x]).max() < 1e-4  # z⁺ and z-box hand on no negative relevance
+
+
+class Thing:
+    """Something whose end can be seen."""
+
+
+class Holding(torch.autograd.Function):
+    """Doubles its input, and keeps a thing in the graph."""
+
+    things: ClassVar[list[Any]] = []
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.thing = Thing()
+        Holding.things.append(weakref.ref(ctx.thing))
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return 2 * grads[0]
+
+
+def test_a_walked_graph_is_let_go_at_once() -> None:
+    """Without a collector: a loop over many inputs must not pile their activations up."""
+    rules = Rules().on("HoldingBackward", lambda node, R: R)
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    model.register_forward_hook(lambda module, inputs, output: Holding.apply(output))
+    x = torch.randn(2, 3)
+    gc.collect()
+    gc.disable()
+    try:
+        results = [relevance.attribute(model, x, rules=rules) for _ in range(3)]
+        assert [thing() for thing in Holding.things] == [None] * 3
+        y = model(x.requires_grad_())
+        relevance.explain(y, rules=rules)
+        assert Holding.things[3]() is not None  # the graph is the user's
+        del y
+        assert Holding.things[3]() is None
+    finally:
+        gc.enable()
+    assert results[0].output.grad_fn is None
+    assert gc.isenabled()

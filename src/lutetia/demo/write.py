@@ -21,7 +21,7 @@ CONFIG: dict[str, Any] = {
         "attention": "lut", "n_heads": 4, "n_detectors": 4, "n_anchors": 3, "positional_dim": 3,
         "feed_forward": "lut", "ff_detectors": 64, "ff_anchors": 6, "read": "confidence2",
     },
-    "data": {"kind": "stdlib", "valid": 0.02},
+    "data": {"kind": "stdlib", "valid": 40_000},
     "optimizer": {"tables": {"kind": "adamw", "lr": 3e-3}, "rest": {"kind": "adamw", "lr": 3e-3, "weight_decay": 0.01}},
     "schedule": {"kind": "cosine", "warmup": 0.05, "floor": 0.1},
     "train": {"batch_size": 16, "minutes": MINUTES, "clip": 1.0, "eval_every": 200, "eval_batches": 20, "log_every": 10},

@@ -167,7 +167,9 @@ class ClassifierConfig(Config):
             fail("the shape before the read-out", list(self.shapes[-1]), "two numbers at least")
         if self.readout == "none" and not (self.layers and math.prod(self.shapes[-1]) == self.n_classes):
             last = "what the last layer puts out" if self.layers else "the input"
-            fail(last, list(self.shapes[-1]), f'{self.n_classes} numbers from a layer, one for each class, since readout is "none"')
+            fail(
+                last, list(self.shapes[-1]), f'{self.n_classes} numbers from a layer, one for each class, since readout is "none"'
+            )
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:

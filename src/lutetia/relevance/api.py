@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -37,12 +38,10 @@ def explain(
     check_output(output)
     rules = check_rules(rules)
     items = as_list(wrt)
-    with torch.no_grad():
+    with torch.no_grad(), collector_at_rest():
         seed = make_seed(output, target)
         asked = Asked(default_targets(output) if items is None else items, inputs=items is None)
-        explanation = Explanation(output, asked, rules)
-        report = explanation.walk(output, seed, strict)
-        return finish(output, seed, asked, explanation.targets, report)
+        return explain_once(output, seed, asked, rules, strict)
 
 
 def attribute(
@@ -64,11 +63,11 @@ def attribute(
     rules = check_rules(rules)
     output, asked = attribute_inputs(model, inputs, wrt)
     check_output(output)
-    with torch.no_grad():
-        seed = make_seed(output, target)
-        explanation = Explanation(output, asked, rules)
-        report = explanation.walk(output, seed, strict)
-        return finish(output, seed, asked, explanation.targets, report)
+    with torch.no_grad(), collector_at_rest():
+        # The result holds the output as numbers: with its graph it would hold every activation.
+        r = explain_once(output, make_seed(output, target), asked, rules, strict)
+        r.output = output.detach()
+        return r
 
 
 class Asked(NamedTuple):
@@ -104,6 +103,28 @@ class Explanation:
         walk.run(seed.detach())
         self.log = walk.log
         return report
+
+
+def explain_once(output: Tensor, seed: Tensor, asked: Asked, rules: Rules, strict: bool) -> Result:
+    """Walk a graph that is not needed again."""
+    explanation = Explanation(output, asked, rules)
+    try:
+        report = explanation.walk(output, seed, strict)
+        return finish(output, seed, asked, explanation.targets, report)
+    finally:
+        explanation.graph.release()
+
+
+@contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """Without Python's cyclic collector, which would look through all nodes of a large graph again and again."""
+    worked = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if worked:
+            gc.enable()
 
 
 def finish(output: Tensor, seed: Tensor, asked: Asked, targets: list[Target], report: Report) -> Result:

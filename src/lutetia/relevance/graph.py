@@ -203,6 +203,14 @@ class Graph:
         self.by_fn = place
         return True
 
+    def release(self) -> None:
+        """Let go of everything: parents and children know each other, and would keep the activations until a collector comes."""
+        for node in self.found:
+            node.reset()
+            node.edges, node.parents, node.targets = [], [], ()
+            node.fn = None
+        self.by_fn, self.nodes, self.found = {}, [], []
+
     def _classify(self, order: Sequence[Node], wanted: set[Any]) -> None:
         """Tell weights from activations; what leads to a wanted parameter stays in the walk."""
         from lutetia.relevance.registry import find_op

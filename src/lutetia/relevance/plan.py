@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lutetia import flow
 from lutetia.errors import fail
-from lutetia.relevance.api import Asked, Explanation, attribute_inputs, check_output, check_rules, finish
+from lutetia.relevance.api import Asked, Explanation, attribute_inputs, check_output, check_rules, collector_at_rest, finish
 from lutetia.relevance.engine import NOTHING, add_up
 from lutetia.relevance.graph import Node, discover, pick
 from lutetia.relevance.report import Report
@@ -36,7 +36,7 @@ class Plan:
         """Relevance for these inputs, as `attribute` would find it."""
         output, asked = attribute_inputs(self._model, inputs, self._wrt)
         check_output(output)
-        with torch.no_grad():
+        with torch.no_grad(), collector_at_rest():
             seed = make_seed(output, target)
             first = self._first
             if first is not None and first.graph.rebind(discover(output.grad_fn)):

@@ -195,8 +195,10 @@ def _without_head(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _override(tables: dict[str, Any], text: str) -> str:
-    """Put `a.b=value` in its place; returns the key. A number picks from a list of tables, as in model.layers.0.read; a value that
-    is not TOML, such as a bare word, is a string."""
+    """Put `a.b=value` in its place; returns the key. A number picks from a list of tables, as in model.layers.0.read.
+
+    A value that is not TOML, such as a bare word, is a string.
+    """
     key, equals, value = text.partition("=")
     names = [name.strip() for name in key.split(".")]
     if not equals or len(names) < 2 or not all(names):
