@@ -64,10 +64,9 @@ def tell(context: Context) -> Told:
     context.trained.append(Training("Digits", curves(folder), said, facts, confusion.tolist()))
     context.figures["digits read right"] = f"{accuracy:.1%}"
     context.flows.append(_one_step(model, images[:64], labels[:64]))
-    n_tables = model.layers[0].n_detectors
     return Told(
-        f"{n_tables} tables learned to read digits in {summary['seconds']:.0f} s, {accuracy:.1%} of {len(labels)} unseen ones right; "
-        "the network only compares, looks up and adds",
+        f"{model.layers[0].n_detectors} tables learned to read digits in {summary['seconds']:.0f} s, {accuracy:.1%} of {len(labels)} "
+        "unseen ones right; the network only compares, looks up and adds",
         (folder / "loss.png",),
     )
 
