@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import sys
 import time
 
 import numpy as np
@@ -52,11 +53,17 @@ def forms() -> None:
         print(f"{name:<20}{row[0]:>8}{row[1]:>9}{row[2]:>7}{made.form.luts:>6}")
 
 
-if __name__ == "__main__":
+def main(argv: list[str] | None = None) -> int:
+    """Emit, then minimise; print what each took."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--neurons", type=int, default=10_000)
-    parser.add_argument("--no-forms", action="store_true")
-    given = parser.parse_args()
-    emission(given.neurons)
-    if not given.no_forms:
+    parser.add_argument("--neurons", type=int, default=10_000, help="neurons to emit (default 10000)")
+    parser.add_argument("--no-forms", action="store_true", help="leave out minimise beside yosys")
+    options = parser.parse_args(argv)
+    emission(options.neurons)
+    if not options.no_forms:
         forms()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

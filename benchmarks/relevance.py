@@ -233,23 +233,25 @@ def chains() -> None:
         )
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> int:
+    """Run the models and the chains, print ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", choices=MODELS)
     parser.add_argument("--chains", action="store_true", help="only the chains of 1,000, 3,000 and 10,000 nodes")
     parser.add_argument("--memory", nargs=2, metavar=("MODEL", "PASS"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     torch.set_num_threads(1)
     if options.memory:
         measure_memory(*options.memory)
-        return
+        return 0
     print(f"{platform.processor() or platform.machine()}, one thread, torch {torch.__version__}")
     if not options.chains:
         for name in [options.only] if options.only else MODELS:
             compare(name, options.rounds)
     chains()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -171,8 +171,8 @@ def show(runs: list[Run], n_samples: int) -> None:
         table.add_column(heading, justify="right" if heading else "left")
     for run in runs:
         speed = (f"{run.samples_per_second:.0f}", f"{run.samples_per_second / PLAIN_C:.1f}x")
-        speed += (f"{run.cpu_ms:.1f}", f"{n_samples / run.seconds:.0f}")
-        table.add_row(run.name, str(run.batch), f"{run.rate:g}", f"{run.loss:.3f}", *speed)
+        more = (f"{run.cpu_ms:.1f}", f"{n_samples / run.seconds:.0f}")
+        table.add_row(run.name, str(run.batch), f"{run.rate:g}", f"{run.loss:.3f}", *speed, *more)
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(table)
     console.print(", ".join(f"{key} {value}" for key, value in machine().items()))

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-# The helpers beside this file (tools.py) are imported by name, from sub-folders too.
+# The helpers beside this file (tools.py, ports.py, browser.py) are imported by name, from sub-folders too.
 sys.path.insert(0, str(Path(__file__).parent))
-from tools import MISSING
+from tools import is_missing_tool
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
@@ -51,10 +51,6 @@ def skip_reasons(reports: list[pytest.TestReport | pytest.CollectReport]) -> Cou
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         reasons[reason.removeprefix("Skipped: ")] += 1
     return reasons
-
-
-def is_missing_tool(reason: str) -> bool:
-    return reason.startswith((MISSING, "could not import"))  # the latter is what pytest.importorskip says
 
 
 def on_ci() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -203,6 +204,20 @@ def test_bench_runs_one(checkout: Path, capfd: Capture) -> None:
     assert said.err == "error: the benchmark hello failed with exit code 2\n"
     assert main(["bench", "--json", "hello"]) == 0
     assert json.loads(capfd.readouterr().out) == {"benchmark": "hello", "exit_code": 0, "output": "hello []\n"}
+
+
+REAL = sorted(path for path in (Path(__file__).parent.parent / "benchmarks").glob("*.py") if "timing" not in path.stem)
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
+def test_our_benchmarks_can_be_run(path: Path) -> None:
+    """Each has a sentence to be listed with, and a `main` that takes arguments and has a default for them."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree)
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
+    assert [argument.arg for argument in function.args.args] == ["argv"]
+    assert len(function.args.defaults) == 1
+    assert "parse_args(argv)" in ast.unparse(function)
 
 
 def test_bench_suggests_a_name(checkout: Path, capsys: Capture) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import is_missing_tool
-from tools import require_module, require_tool
+from tools import is_missing_tool, require_module, require_tool
 
 HERE = Path(__file__).parent
 SUITE = """

@@ -29,3 +29,8 @@ def require_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError:
         pytest.skip(f"{MISSING} Python module {name}", allow_module_level=True)
+
+
+def is_missing_tool(reason: str) -> bool:
+    """Whether a test was skipped for want of a tool."""
+    return reason.startswith((MISSING, "could not import"))  # the latter is what pytest.importorskip says

@@ -8,7 +8,7 @@ import pytest
 
 from lutetia.attention import Machine, choose_shard, explain_choice
 from lutetia.attention import choose as module
-from lutetia.attention.choose import choose_programs, choose_splits, exchanges, piece_costs
+from lutetia.attention.choose import choose_splits, exchanges
 from lutetia.errors import ArgumentError
 
 SIZES: dict[str, Any] = {"n_q_heads": 4, "n_kv_heads": 2, "head_dim": 8}
@@ -112,11 +112,10 @@ def test_bad_arguments() -> None:
         choose_shard([3, -1], cores=2, **SIZES)
 
 
-def test_pieces_on_a_gpu() -> None:
-    assert choose_programs(8 * 131072, 132) == 132
-    assert choose_programs(100, 132) == 2
-    assert choose_programs(0, 132) == 1
+def test_splits_on_a_gpu() -> None:
+    """One wave of programs where that fills a device of 132 multiprocessors, more where one would leave many idle."""
+    assert [choose_splits(owners, 131072, 132) for owners in (8, 64, 132, 512)] == [16, 2, 1, 1]
+    assert choose_splits(100, 131072, 132) == 5
     assert choose_splits(1, 100, 132) == 1
-    assert choose_splits(8, 131072, 132) == 66
-    assert piece_costs(512) == (410, 27, 137)
-    assert min(piece_costs(1 << 20)) == 1
+    assert choose_splits(1, 512, 132) == 4
+    assert choose_splits(0, 0, 132) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ import lutetia
 from lutetia.errors import ArgumentError
 from lutetia.training import Config, checkpoint, train
 from lutetia.training.distributed import World, choose_device, mean_of_sparse
+from ports import free_port
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available() or not distributed.is_gloo_available(), reason="torch was built without gloo"
@@ -58,12 +58,6 @@ def sparse_tensor(shape: tuple[int, ...], count: int, seed: int) -> torch.Tensor
     draw = torch.Generator().manual_seed(seed)
     indices = torch.randint(shape[0], (1, count), generator=draw)
     return torch.sparse_coo_tensor(indices, torch.randn(count, *shape[1:], generator=draw), shape, check_invariants=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_two_processes_learn_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +22,7 @@ from lutetia.models import LUTTransformer
 from lutetia.nn import LUT, LUTAttention, LUTProjection2d, ProjectedLUT, cell_total_variation, clamp_after_step
 from lutetia.training import shard_detectors
 from lutetia.training.resharding import full_state_dict, load_full_state_dict, spread_parameters, spreads_of
+from ports import free_port
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available() or not distributed.is_gloo_available(), reason="torch was built without gloo"
@@ -369,12 +369,6 @@ def work(rank: int, port: int) -> None:
     check_two_dimensions(both)
     distributed.barrier()
     distributed.destroy_process_group()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_ranks_with_some_detectors_each_are_one_with_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import distributed, multiprocessing
 import lutetia
 from lutetia.errors import ArgumentError
 from lutetia.training import Config, checkpoint, train
+from ports import free_port
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available() or not distributed.is_gloo_available(), reason="torch was built without gloo"
@@ -48,12 +48,6 @@ def parallel(config: Config, detectors: int) -> Config:
     tables = config.to_dict()
     tables["parallel"] = {"detectors": detectors}
     return lutetia.training.make_config(tables)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])
 
 
 def cut_short(source: str, target: str) -> None:

@@ -243,27 +243,19 @@ def explain_choice(choice: Choice | None = None) -> str:
     return text
 
 
-# ---- pieces on a GPU -------------------------------------------------------------------------------------------------
-# The lengths are on the device, and so the kernel itself decides how large pieces are; here is what it weighs. Measured on an
-# H200, of which each multiprocessor reads 35 KB in a microsecond.
+# ---- splits on a GPU -------------------------------------------------------------------------------------------------
 
-BYTES_PER_MICROSECOND = 35_000
-SPLIT, PIECE, START = 6.0, 0.4, 2.0  # microseconds: to add up pieces at all, for each of a row, and between two of a program
-
-
-@lru_cache
-def piece_costs(key_bytes: int) -> tuple[int, int, int]:
-    """SPLIT, PIECE and START in keys that a multiprocessor reads meanwhile: key_bytes is what a key and its value take."""
-    keys = [max(1, round(microseconds * BYTES_PER_MICROSECOND / key_bytes)) for microseconds in (SPLIT, PIECE, START)]
-    return keys[0], keys[1], keys[2]
-
-
-def choose_programs(keys: int, at_once: int, least: int = 64) -> int:
-    """How many programs share all keys, those of every owner counted: as many as run at once, each with some keys at least."""
-    return max(1, min(at_once, cdiv(keys, least)))
+LEAST_KEYS = 128  # of a split: fewer are not worth adding up
+LATER_WAVE = 0.05  # what each wave of programs after the first costs, of all time: on an H200 splits that need none are ahead
 
 
 @lru_cache(maxsize=4096)
-def choose_splits(owners: int, keys: int, multiprocessors: int, waves: int = 4) -> int:
-    """Into how many splits the keys of each owner go, when each is cut by itself: a few programs for each multiprocessor."""
-    return max(1, min(cdiv(waves * multiprocessors, owners), keys // 128))
+def choose_splits(owners: int, keys: int, at_once: int) -> int:
+    """Into how many splits each owner's keys go, when a device runs `at_once` programs: all busy, in few waves."""
+
+    def cost(splits: int) -> float:
+        waves = cdiv(owners * splits, at_once)
+        return waves / splits * (1 + LATER_WAVE * (waves - 1))
+
+    most = max(1, min(keys // LEAST_KEYS, 2 * at_once // max(owners, 1) + 8))
+    return min(range(1, most + 1), key=cost)  # the least of equals

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lutetia.attention.arguments import Call
-from lutetia.attention.choose import cdiv, choose_programs, choose_splits, piece_costs
+from lutetia.attention.choose import LEAST_KEYS, cdiv, choose_splits
 from lutetia.errors import require
 
 triton = require("triton", "the triton backend of lutetia.attention")
@@ -20,9 +20,7 @@ from lutetia.attention import triton_kernels as source  # noqa: E402  (needs tri
 
 INVARIANT_KEYS = 512  # keys of a split when its size must not depend on the batch
 COMBINED_AT_ONCE = 8192  # numbers of partial results that one program holds in registers
-LEAST_KEYS = 128  # of a piece: fewer are not worth adding up
 MOST_ROWS = 512  # of a batch whose lengths every program looks through for itself
-PIECES_PER_PROGRAM = 8  # at most, unless there are more owners
 COUNTERS = 1 << 20
 
 
@@ -32,10 +30,10 @@ class Config(NamedTuple):
     block_n: int  # keys of a tile
     warps: int
     stages: int  # tiles in flight, and one more
-    keys: int  # fewest of a piece; exactly so many when `cut` is "fixed"
-    programs: int = 0  # that share the pieces when `cut` is "balanced"
-    splits: int = 1  # of each owner otherwise
-    cut: str = "balanced"  # or "splits", or "fixed"
+    keys: int  # fewest of a split; exactly so many when `fixed`
+    splits: int  # of each owner
+    uneven_splits: int = 0  # when rows differ much in length, if more
+    fixed: bool = False
 
 
 def decode(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
@@ -50,22 +48,21 @@ def configure(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: 
     multiprocessors = _multiprocessors(call.q.device)
     keys = call.capacity if call.window is None else min(call.capacity, call.window + call.s_active - 1)
     if batch_invariant:
-        return Config(*_tile(call, rows, 2), INVARIANT_KEYS, splits=cdiv(max(keys, 1), INVARIANT_KEYS), cut="fixed")
-    if cores > 1:  # what a core owns, a piece is: all of a row, or its part of the keys
-        return Config(*_tile(call, rows, 2), 1, splits=1 if shard == "batch" else cores, cut="splits")
-    if call.batch > MOST_ROWS:
-        return Config(*_tile(call, rows, 2), LEAST_KEYS, splits=choose_splits(owners, keys, multiprocessors), cut="splits")
-    # Few owners: one program a multiprocessor, with much under way and few pieces to add up. Many: two, to fill gaps.
-    resident = 1 if owners <= multiprocessors else 2
-    return Config(*_tile(call, rows, resident), LEAST_KEYS, programs=choose_programs(owners * keys, multiprocessors * resident))
+        return Config(*_tile(call, rows, 2), INVARIANT_KEYS, splits=cdiv(max(keys, 1), INVARIANT_KEYS), fixed=True)
+    if cores > 1:  # what a core owns, a split is: all of a row, or its part of the keys
+        return Config(*_tile(call, rows, 2), 1, splits=1 if shard == "batch" else cores)
+    # As swept on an H200: large tiles, one program a multiprocessor; but where two fill it in one wave, two.
+    resident = 2 if multiprocessors < owners <= 2 * multiprocessors else 1
+    splits = choose_splits(owners, keys, multiprocessors * resident)
+    uneven = min(2 * resident * splits, max(keys // LEAST_KEYS, 1)) if 1 < call.batch <= MOST_ROWS else 0
+    return Config(*_tile(call, rows, resident), LEAST_KEYS, splits, uneven)
 
 
 def _tile(call: Call, rows: int, resident: int) -> tuple[int, int, int]:
     """block_n, warps, stages: as measured on an H200 for a key and value of 512 bytes, other sizes in proportion."""
     large = rows > 32 or (call.q.dtype == torch.float32 and call.head_dim > 128)  # more registers than four warps have
-    warps = 8 if large or (rows >= 16 and resident == 1) else 4  # 16 rows of many pieces are added up faster by eight
     block_n = 65536 // (2 * next_power_of_2(call.head_dim) * call.k_cache.element_size()) // resident
-    return max(16, min(block_n, 128 // resident)), warps, 2 if large else 3
+    return max(16, min(block_n, 128 // resident)), 8 if large else 4, 2 if large else 3
 
 
 def launch(call: Call, config: Config) -> tuple[Tensor, Tensor]:
@@ -80,24 +77,15 @@ def launch(call: Call, config: Config) -> tuple[Tensor, Tensor]:
     m_blocks, block_d = cdiv(rows, block_m), max(16, next_power_of_2(call.head_dim))
     combine_rows = min(next_power_of_2(rows), block_m)
     owners = call.batch * call.n_kv_heads * m_blocks
-    balanced = config.cut == "balanced"
-    most_pieces = max(owners, PIECES_PER_PROGRAM * config.programs)
-    partials = most_pieces if balanced else owners * config.splits
+    partials = owners * max(config.splits, config.uneven_splits)
     partial_acc, partial_ml = lse.new_empty(partials * block_m * call.head_dim), lse.new_empty(partials * block_m * 2)
     k_new, v_new = (k, v) if call.k_new is None or call.v_new is None else (call.k_new, call.v_new)
-    kernel = source.decode_balanced_kernel if balanced else source.decode_kernel
-    sizes: tuple[int, ...] = (config.splits, config.keys)
-    cut: dict[str, Any] = {"FIXED": config.cut == "fixed"}
-    if balanced:
-        costs = piece_costs(2 * call.head_dim * k.element_size())
-        sizes = (call.batch, config.keys, most_pieces, min(config.programs, _multiprocessors(q.device)), *costs)
-        block_b = max(16, next_power_of_2(call.batch))
-        cut = {"BLOCK_B": block_b, "CANDIDATES": max(16, min(128, 8192 // block_b))}
-    kernel[(config.programs if balanced else owners * config.splits,)](
+    source.decode_kernel[(partials,)](
         q, k, v, call.seq_lens, _or(call.page_table, call.seq_lens), k_new, v_new,
         _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
         out, lse, partial_acc, partial_ml, counters(owners, q.device),
-        call.scale, call.window or 0, call.capacity, call.n_kv_heads, *sizes,
+        call.scale, call.window or 0, call.capacity, call.n_kv_heads,
+        call.batch, config.splits, config.uneven_splits, config.keys,
         *q.stride(), *_strides(k, call), *_strides(v, call), *k_new.stride(), *v_new.stride(),
         0 if call.page_table is None else call.page_table.stride(0),
         D=call.head_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
@@ -107,7 +95,8 @@ def launch(call: Call, config: Config) -> tuple[Tensor, Tensor]:
         HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
         HAS_K_SCALE=call.k_scale is not None, HAS_V_SCALE=call.v_scale is not None,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q),
-        num_warps=config.warps, num_stages=config.stages, **cut,
+        FIXED=config.fixed, BLOCK_B=min(max(16, next_power_of_2(call.batch)), MOST_ROWS),
+        num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return out, lse
 

@@ -1,12 +1,8 @@
 """Decode attention in Triton: the live keys are cut into pieces, and the last program to finish one of an owner adds them up.
 
 An owner is one row of the batch, one key head and one block of query rows: all query heads of the key head, times the new tokens,
-are the rows of one tile, so every key is read once. There are two ways to cut:
-
-    decode_kernel            every owner's keys in the same number of splits, or in splits of a fixed size
-    decode_balanced_kernel   every owner's keys in pieces of about the same size, which the lengths decide: short rows take less
-
-Lengths are read on the device, so a captured graph stays right as they grow. Scores are kept in base 2.
+are the rows of one tile, so every key is read once. Lengths are read on the device, so a captured graph stays right as they grow,
+and rows of very different lengths are cut finer than equal ones. Scores are kept in base 2.
 """
 
 # ruff: noqa: E741  (l, the sum of weights, is the design's name)
@@ -19,24 +15,37 @@ import triton.language as tl
 
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2_E = tl.constexpr(1.4426950408889634)
+EVEN = tl.constexpr(0.95)  # rows whose mean length is this much of the longest are as good as equal
+WEIGHED = tl.constexpr(32)  # pieces whose weights are worked out at once
 
 
-@triton.jit(do_not_specialize=["scale", "window", "n_splits", "split_keys", "capacity", "n_kv_heads", "table_b"])
+@triton.jit(do_not_specialize=["scale", "window", "batch", "n_splits", "uneven_splits", "split_keys", "capacity", "n_kv_heads",
+                               "table_b"])  # fmt: skip
 def decode_kernel(
     q, k_cache, v_cache, seq_lens, page_table, k_new, v_new, sink, k_scale, v_scale,
     out, lse, partial_acc, partial_ml, arrived,
-    scale, window, capacity, n_kv_heads, n_splits, split_keys,
+    scale, window, capacity, n_kv_heads, batch, n_splits, uneven_splits, split_keys,
     q_b, q_h, q_a, q_d, k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
     D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, M_BLOCKS: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr, COMBINE_ROWS: tl.constexpr,
     PAGE_LEN: tl.constexpr, RING: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SINK: tl.constexpr, HAS_NEW: tl.constexpr,
     HAS_K_SCALE: tl.constexpr, HAS_V_SCALE: tl.constexpr, PRECISION: tl.constexpr, PRODUCTS: tl.constexpr,
-    FIXED: tl.constexpr,
+    FIXED: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
-    """Grid: split × owner, flattened, splits first. Splits have split_keys keys when FIXED, otherwise at least so many."""
+    """Grid: owner × split, flattened, for the larger of n_splits and uneven_splits; splits have split_keys keys when FIXED,
+    otherwise at least so many. Of equal rows each is cut into n_splits; the programs too many come last, and end at once."""
+    owners_of_row = n_kv_heads * M_BLOCKS
+    if uneven_splits > n_splits:
+        rows = tl.arange(0, BLOCK_B)
+        lengths = tl.load(seq_lens + rows, mask=rows < batch, other=0)
+        _, lows, highs = keys_of(lengths, window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
+        counts = tl.where(rows < batch, highs - lows, 0).to(tl.float32)
+        if tl.sum(counts, 0) < tl.max(counts, 0) * batch * EVEN:
+            n_splits = uneven_splits
     split = tl.program_id(0) % n_splits
     owner = tl.program_id(0) // n_splits
-    owners_of_row = n_kv_heads * M_BLOCKS
+    if owner >= batch * owners_of_row:
+        return
     b = (owner // owners_of_row).to(tl.int64)
     length, low, high = keys_of(tl.load(seq_lens + b), window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
     share = split_keys
@@ -56,77 +65,6 @@ def decode_kernel(
         D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, CHUNK, COMBINE_ROWS,
         PAGE_LEN, RING, HAS_WINDOW, HAS_SINK, HAS_NEW, HAS_K_SCALE, HAS_V_SCALE, PRECISION, PRODUCTS,
     )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["scale", "window", "capacity", "n_kv_heads", "batch", "most_pieces", "units", "split_cost",
-                               "piece_cost", "start_cost", "least_keys", "table_b"])  # fmt: skip
-def decode_balanced_kernel(
-    q, k_cache, v_cache, seq_lens, page_table, k_new, v_new, sink, k_scale, v_scale,
-    out, lse, partial_acc, partial_ml, arrived,
-    scale, window, capacity, n_kv_heads, batch, least_keys, most_pieces, units, split_cost, piece_cost, start_cost,
-    q_b, q_h, q_a, q_d, k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
-    D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, M_BLOCKS: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr, COMBINE_ROWS: tl.constexpr,
-    PAGE_LEN: tl.constexpr, RING: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SINK: tl.constexpr, HAS_NEW: tl.constexpr,
-    HAS_K_SCALE: tl.constexpr, HAS_V_SCALE: tl.constexpr, PRECISION: tl.constexpr, PRODUCTS: tl.constexpr,
-    BLOCK_B: tl.constexpr, CANDIDATES: tl.constexpr,
-):  # fmt: skip
-    """Grid: as many programs as the device holds at once. Each takes every so-manieth piece; long rows have more pieces."""
-    owners_of_row = n_kv_heads * M_BLOCKS
-    rows = tl.arange(0, BLOCK_B)
-    lengths = tl.load(seq_lens + rows, mask=rows < batch, other=0)
-    _, lows, highs = keys_of(lengths, window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
-    counts = tl.where(
-        rows < batch, tl.maximum(highs - lows, 1), 0
-    )  # a row without keys is a piece too: somebody writes its zeros
-    share = keys_of_piece(
-        counts, owners_of_row, least_keys, most_pieces, units, split_cost, piece_cost, start_cost, CANDIDATES
-    )  # fmt: skip
-    pieces = tl.cdiv(counts, share)
-    ends = tl.cumsum(pieces, 0) * owners_of_row
-    total = tl.sum(pieces, 0) * owners_of_row
-    for which in range(tl.program_id(0), total, tl.num_programs(0)):
-        b = tl.sum(((ends <= which) & (rows < batch)).to(tl.int64), 0)  # rows that are over
-        row_begin = tl.sum(tl.where(rows < b, pieces, 0), 0) * owners_of_row
-        length, low, high = keys_of(tl.load(seq_lens + b), window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
-        n_pieces = tl.cdiv(tl.maximum(high - low, 1), share)
-        owner_of_row = (which - row_begin) // n_pieces
-        piece = (which - row_begin) % n_pieces
-        each = tl.cdiv(high - low, n_pieces)
-        begin = low + piece * each
-        do_piece(
-            q, k_cache, v_cache, seq_lens, page_table, k_new, v_new, sink, k_scale, v_scale,
-            out, lse, partial_acc, partial_ml, arrived,
-            scale, window, capacity, n_kv_heads,
-            q_b, q_h, q_a, q_d, k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
-            b, owner_of_row, length, begin, tl.minimum(begin + each, high),
-            piece, n_pieces, (which - piece).to(tl.int64), b * owners_of_row + owner_of_row,
-            D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, CHUNK, COMBINE_ROWS,
-            PAGE_LEN, RING, HAS_WINDOW, HAS_SINK, HAS_NEW, HAS_K_SCALE, HAS_V_SCALE, PRECISION, PRODUCTS,
-        )  # fmt: skip
-
-
-@triton.jit
-def keys_of_piece(
-    counts, owners_of_row, least_keys, most_pieces, units, split_cost, piece_cost, start_cost, CANDIDATES: tl.constexpr
-):
-    """How many keys a piece has at most, counts [B] being those of the rows; costs are in keys that could be read instead.
-
-    The longest row in 1, 1.5, 2, 2.5 .. pieces, and the others in as large ones. Equal pieces take turns: so many turns, so many
-    keys each. Unequal ones share the device evenly but for the last of them: about a third of a piece (0.35 fits a model of it).
-    """
-    longest = tl.max(counts, 0)
-    halves = tl.arange(0, CANDIDATES) + 2
-    keys = tl.maximum(tl.cdiv(2 * longest, halves), least_keys)
-    pieces = tl.sum(tl.cdiv(counts[None, :], keys[:, None]), 1) * owners_of_row
-    turns = tl.cdiv(pieces, units)
-    read = tl.sum(counts.to(tl.int64), 0) * owners_of_row // units
-    busy = tl.minimum(turns.to(tl.int64) * keys, read + keys * 35 // 100)
-    most = tl.cdiv(longest, keys)
-    cost = busy + turns * start_cost + most * piece_cost + tl.where(most > 1, split_cost, 0)
-    cost = tl.where((pieces <= most_pieces) | (halves == 2), cost, 1 << 40)
-    best = tl.min(cost * CANDIDATES + halves - 2, 0) % CANDIDATES  # of equals the largest
-    return tl.maximum(tl.cdiv(2 * longest, best.to(tl.int32) + 2), least_keys)
 
 
 @triton.jit
@@ -283,35 +221,38 @@ def combine(
 ):  # fmt: skip
     """The pieces of one owner, in their order, whoever came first; CHUNK of them are fetched at once.
 
-    Everything is elementwise over [rows · D]: with a reduction over pieces, four new tokens took 2.4 times as long as one.
+    First what they weigh, over [pieces, rows], which is little; then their sums, each exponential worked out once. Nothing in the
+    second loop waits for the round before.
     """
-    e = tl.arange(0, COMBINE_ROWS * BLOCK_D)
-    row, d = e // BLOCK_D, e % BLOCK_D
+    row, d = tl.arange(0, COMBINE_ROWS), tl.arange(0, BLOCK_D)
     r = block * BLOCK_M + row
-    inside = (r < ROWS) & (d < D)
-    m = tl.full([COMBINE_ROWS * BLOCK_D], float("-inf"), tl.float32)
-    l = tl.zeros([COMBINE_ROWS * BLOCK_D], tl.float32)
-    acc = tl.zeros([COMBINE_ROWS * BLOCK_D], tl.float32)
+    in_d = d < D
+    m = tl.full([COMBINE_ROWS], float("-inf"), tl.float32)
+    l = tl.zeros([COMBINE_ROWS], tl.float32)
+    # .cg: written by other multiprocessors, whose stores this one's first-level cache has not seen.
+    for start in range(0, n_pieces, WEIGHED):
+        i = start + tl.arange(0, WEIGHED)
+        there = (i < n_pieces)[:, None] & (r < ROWS)[None, :]
+        ml = partial_ml + (first_partial + i)[:, None] * 2 * BLOCK_M + row[None, :]
+        m_i = tl.load(ml, mask=there, other=float("-inf"), cache_modifier=".cg")
+        l_i = tl.load(ml + BLOCK_M, mask=there, other=0.0, cache_modifier=".cg")
+        m_new = tl.maximum(m, tl.max(m_i, 0))
+        safe = tl.where(m_new == float("-inf"), 0.0, m_new)
+        l = l * tl.exp2(m - safe) + tl.sum(tl.exp2(m_i - safe[None, :]) * l_i, 0)
+        m = m_new
+    safe = tl.where(m == float("-inf"), 0.0, m)
+    inside = (r < ROWS)[:, None] & in_d[None, :]
+    acc = tl.zeros([COMBINE_ROWS, BLOCK_D], tl.float32)
     for start in range(0, n_pieces, CHUNK):
         for j in tl.static_range(CHUNK):
-            i = start + j
-            there = inside & (i < n_pieces)
-            which = first_partial + i
-            # .cg: written by other multiprocessors, whose stores this one's first-level cache has not seen.
-            ml = partial_ml + which * 2 * BLOCK_M + row
+            there = inside & (start + j < n_pieces)
+            which = first_partial + start + j
+            ml = partial_ml + which * 2 * BLOCK_M + row[:, None] + 0 * d[None, :]
             m_i = tl.load(ml, mask=there, other=float("-inf"), cache_modifier=".cg")
-            l_i = tl.load(ml + BLOCK_M, mask=there, other=0.0, cache_modifier=".cg")
-            part = tl.load(partial_acc + (which * BLOCK_M + row) * D + d, mask=there, other=0.0, cache_modifier=".cg")
-            m_new = tl.maximum(m, m_i)
-            safe = tl.where(m_new == float("-inf"), 0.0, m_new)
-            weight, alpha = tl.exp2(m_i - safe), tl.exp2(m - safe)
-            l = l * alpha + weight * l_i
-            acc = acc * alpha + weight * part
-            m = m_new
-    result, total = with_sink(m, l, acc, h * (ROWS // S_ACTIVE) + r // S_ACTIVE, r < ROWS, sink, HAS_SINK)
-    place = b * n_kv_heads * ROWS + h * ROWS + r
-    tl.store(lse + place, total, mask=inside & (d == 0))
-    tl.store(out + place * D + d, result.to(out.dtype.element_ty), mask=inside)
+            place = (which * BLOCK_M + row)[:, None] * D + d[None, :]
+            part = tl.load(partial_acc + place, mask=there, other=0.0, cache_modifier=".cg")
+            acc += tl.exp2(m_i - safe[:, None]) * part
+    finish(m, l, acc, r, d, in_d, b, h, sink, out, lse, n_kv_heads, D, S_ACTIVE, ROWS, HAS_SINK)
 
 
 @triton.jit

@@ -47,7 +47,7 @@ class Digits:
 def tell(context: Context) -> Told:
     folder = context.out / "digits"
     config = training.make_config(CONFIG, "the demo's digits")
-    summary = training.train(config, fresh(folder))
+    summary = trained(config, folder)
     model: Any = models.load(folder)
     unseen: Any = training.open_data(config.data, Path()).splits["test"]
     images, labels = torch.as_tensor(unseen.x), torch.as_tensor(unseen.y)
@@ -65,8 +65,8 @@ def tell(context: Context) -> Told:
     context.figures["digits read right"] = f"{accuracy:.1%}"
     context.flows.append(_one_step(model, images[:64], labels[:64]))
     return Told(
-        f"{model.layers[0].n_detectors} tables learned to read digits in {summary['seconds']:.0f} s, {accuracy:.1%} of {len(labels)} "
-        "unseen ones right; the network only compares, looks up and adds",
+        f"{model.layers[0].n_detectors} tables learned to read digits in {summary['seconds']:.0f} s, "
+        f"{accuracy:.1%} of {len(labels)} unseen ones right; the network only compares, looks up and adds",
         (folder / "loss.png",),
     )
 
@@ -82,13 +82,12 @@ def _one_step(model: LUTClassifier, images: Tensor, labels: Tensor) -> PartFlow:
     return PartFlow("One training step of the digits", recorded, "Every kernel that ran, and the tensors between them.")
 
 
-def fresh(folder: Path) -> Path:
-    """The folder of a run, without what an earlier demo left in it."""
-    import shutil
-
-    if folder.exists():
-        shutil.rmtree(folder)
-    return folder
+def trained(config: training.Config, folder: Path) -> dict[str, Any]:
+    """The summary of a run that came to its end: after Ctrl-C the story is not told on."""
+    summary = training.train(config, folder)
+    if summary["stopped"] == "interrupted":
+        raise KeyboardInterrupt
+    return summary
 
 
 def curves(folder: Path) -> list[Curve]:

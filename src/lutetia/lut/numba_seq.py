@@ -241,7 +241,7 @@ def propagate_seq(
     keys, signs, n_anchors, positional_dim = seq
     near, slope, flip, pe_near, pe_slope, pe_flip = margins
     n_batch, length, n_outputs, bad = max(keys.shape[1], 1), U(keys.shape[2]), U(grad.shape[1]), False
-    flat, packed = grad.reshape(-1), np.empty(0, grad.dtype)
+    flat, packed, later = grad.reshape(-1), np.empty(0, grad.dtype), np.empty(length, np.uint64)
     for t in range(begin // n_batch, (end + n_batch - 1) // n_batch):
         b, b_end = max(begin - t * n_batch, 0), min(end - t * n_batch, n_batch)
         c, first = width[t], U(b) * length
@@ -258,7 +258,9 @@ def propagate_seq(
             one = (near[t, row], slope[t, row], flip[t, row], sums[0][t, row])
             its = (pe[0], pe[1], pe[2], sums[1][t, row])
             g_at, k = at + place * stride, keys[t, row]
-            bad |= propagate_pairs(g, g_at, weight, start[t], c, row_start, targets, k, signs[t], n_anchors, j, one, its, scale)
+            bad |= propagate_pairs(
+                g, g_at, weight, start[t], c, row_start, targets, k, signs[t], n_anchors, j, one, its, later, scale
+            )
     return bad
 
 
@@ -277,13 +279,14 @@ def propagate_pairs(
     j: Any,
     one: Any,
     pe: Any,
+    later: Any,
     scale: Any,
 ) -> Any:
-    """All pairs of one place j and one table; its gradient begins at grad[at]."""
+    """All pairs of one place j and one table; its gradient begins at grad[at]. `later` [S] is scratch."""
     near, slope, flip, slopes = one
     pe_near, pe_slope, pe_flip, pe_slopes = pe
     bad, first, sign_at = False, keys[j] << n_anchors, U(keys.size) - U(1) - j
-    near_j, flip_j = near[j], U(flip[j]) << U(n_anchors)
+    near_j, flip_j, n_later = near[j], U(flip[j]) << U(n_anchors), U(0)
     for i in range(j):
         m = sign_at + i
         row, near_i, flip_i = pair_row(first, keys, i, signs, m), near[i], U(flip[i])
@@ -291,10 +294,13 @@ def propagate_pairs(
         where, flipped = (j if at_query else i), (flip_j if at_query else flip_i)  # no branch: half would be guessed wrong
         gain, overflow = gain_of(grad, at, weight, table, width, row_start, targets, row, row ^ flipped, scale)
         bad |= overflow | add_one(slopes, where, slope[where] * gain, scale)
-        if pe_near[m] < (near_j if at_query else near_i):
-            flipped = U(pe_flip[m])
-            gain, overflow = gain_of(grad, at, weight, table, width, row_start, targets, row, row ^ flipped, scale)
-            bad |= overflow | add_one(pe_slopes, m, pe_slope[m] * gain, scale)
+        later[n_later] = i  # a branch here would be guessed wrong, and what was fetched ahead of it thrown away
+        n_later += U(pe_near[m] < (near_j if at_query else near_i))
+    for i in later[:n_later]:
+        m = sign_at + i
+        row = pair_row(first, keys, i, signs, m)
+        gain, overflow = gain_of(grad, at, weight, table, width, row_start, targets, row, row ^ U(pe_flip[m]), scale)
+        bad |= overflow | add_one(pe_slopes, m, pe_slope[m] * gain, scale)
     return bad
 
 

@@ -1,6 +1,0 @@
-"""Helpers beside the tests are imported by name."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
