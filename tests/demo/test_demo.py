@@ -50,6 +50,7 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert len(page) < 3_000_000
 
     # Once more into the same folder: what was there is replaced.
+    assert {each.name for each in (tmp_path / "a" / "[red]b").iterdir()} == telling.MADE
     assert main(["demo", "--out", str(tmp_path / "a" / "[red]b"), "--json"]) == 0
 
 

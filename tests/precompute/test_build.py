@@ -133,5 +133,5 @@ def test_what_cannot_be_built(checkpoint: Path, tmp_path: Path, capsys: pytest.C
     model = LUTTransformer(vocab=16, context=8, width=8, n_layers=1, n_heads=2)
     save(model, tmp_path / "language")
     assert main(["build", str(tmp_path / "language"), "--out", str(tmp_path / "built"), "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "argument"
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "data"
     assert not (tmp_path / "built").exists()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from dataclasses import fields, replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,42 @@ def test_numbers_that_do_not_belong_together_are_refused(story: report.Story, me
     with pytest.raises(ArgumentError, match=message):
         report.write(tmp_path / "report.html", story)
     assert os.listdir(tmp_path) == []
+
+
+class Elements(HTMLParser):
+    """The tags of a page, the names of their attributes, and its words outside of scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: set[str] = set()
+        self.words = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem is None:
+            self.words += data
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<script>alert(1)</script>",
+        "</script><b onclick='x'>",
+        "\"'><img src=x onerror=alert(1)>",
+        "--></style><!-- &lt;",
+        "$data ${title}",
+    ],
+)
+def test_texts_of_others_add_no_markup(text: str) -> None:
+    plain, hostile = (Elements(report.html(stories.hostile(each))) for each in ("plain", text))
+    assert hostile.tags == plain.tags
+    assert hostile.attributes == plain.attributes
+    assert hostile.words.count(text) > 50  # shown as it is; drawings cut a few of their labels
 
 
 def test_what_is_no_story_is_refused() -> None:

@@ -28,7 +28,8 @@ from lutetia.cli.build_page import page
 from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
 from lutetia.errors import ArgumentError, MissingFeatureError
-from lutetia.models import load
+from lutetia.files import check_writable
+from lutetia.models import LUTClassifier, load
 from lutetia.precompute import lut_network
 from lutetia.precompute.graph import Graph
 from lutetia.precompute.hardware import MANIFEST, Hardware, write_folder
@@ -103,10 +104,11 @@ def _check(request: Request) -> None:
     out = request.out
     if out.exists() and not (out.is_dir() and (not any(out.iterdir()) or (out / MANIFEST).is_file())):
         raise ArgumentError(f"{out} is there and was not built here: choose another --out, or remove it")
+    check_writable(out.parent)
 
 
 def _built(request: Request, steps: Steps) -> tuple[dict[str, Any], dict[str, str | bytes]]:
-    model: torch.nn.Module = load(request.checkpoint)
+    model = load(request.checkpoint, expected=LUTClassifier)
     network = steps.run("tables", lambda: lut_network(model, bits=request.input_bits, weight_bits=request.weight_bits))
     assert network is not None
     graph = network.graph

@@ -58,7 +58,10 @@ def demo(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """See what Lutetia does today, in a minute on a CPU."""
+    """See what Lutetia does, in minutes on a CPU: train, generate, explain, build.
+
+    For example: lutetia demo --out out/demo
+    """
     from lutetia import demo as story
 
     result = story.run(out, console(), as_json)
@@ -79,7 +82,10 @@ def train(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Train a model."""
+    """Train a model.
+
+    For example: lutetia train examples/stdlib.toml --out runs/stdlib --set train.steps=100
+    """
     from lutetia.cli.train import run_training, show_summary
 
     summary = run_training(config, out, resume, device, data, settings or [])
@@ -100,7 +106,10 @@ def generate(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Let a language model write."""
+    """Let a language model write.
+
+    For example: lutetia generate runs/stdlib --prompt "def " --max-new 200 --seed 0
+    """
     from lutetia.cli.generate import Request, write
 
     request = Request(prompt, max_new, temperature, top_k, top_p, stop, seed)
@@ -147,7 +156,10 @@ def build(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Turn a network of lookup tables into hardware."""
+    """Turn a network of lookup tables into hardware.
+
+    For example: lutetia build runs/digits --out out/build --input-bits 4
+    """
     from lutetia.cli.build import Request, run_build, show_report
 
     report = run_build(Request(checkpoint, out, input_bits, weight_bits, target, prove), show=not as_json)
@@ -163,7 +175,10 @@ def bench(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List the benchmarks of the checkout, or run one."""
+    """List the benchmarks of the checkout, or run one.
+
+    For example: lutetia bench NAME -- --help
+    """
     folder = benchmarks_folder()
     found = find_benchmarks(folder)
     if name is None:
@@ -216,7 +231,10 @@ def flow(
 
 @app.command()
 def doctor(as_json: Json = False, debug: Debug = False) -> None:
-    """Show what is installed, what it enables and how to get what is missing."""
+    """Show what is installed, what it enables and how to get what is missing.
+
+    For example: lutetia doctor --json
+    """
     from lutetia import doctor as examination
 
     examined = examination.examine()

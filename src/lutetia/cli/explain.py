@@ -14,7 +14,7 @@ from lutetia.cli.inputs import read_sample, read_tokens
 from lutetia.cli.pictures import bars, heat_map, token_strip
 from lutetia.cli.show import console
 from lutetia.errors import DataError, require
-from lutetia.files import write_atomically
+from lutetia.files import check_writable, write_atomically
 from lutetia.models import LUTClassifier, LUTTransformer, load
 from lutetia.report.attribution import RULES, attribute_class, attribute_token, lead
 from lutetia.report.reasons import as_floats, token_names
@@ -53,6 +53,7 @@ def check_output(option: str, path: Path | None) -> None:
         raise DataError(f"{option} is {path}, a folder, expected a name for a file")
     if not path.parent.is_dir():
         raise DataError(f"{option} is {path}, and there is no folder {path.parent}")
+    check_writable(path.parent)
 
 
 # ---- classifiers -----------------------------------------------------------------------------------------------------

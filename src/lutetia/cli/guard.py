@@ -6,10 +6,14 @@ Exit codes: 0 done · 1 the job failed · 2 the command was misused · 130 inter
 from __future__ import annotations
 
 import difflib
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import typer
@@ -82,7 +86,7 @@ class Group(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt as error:
+        except KeyboardInterrupt as error:  # here, for typer's own way is to leave without a word
             raise InterruptedByUser("interrupted") from error
 
 
@@ -102,25 +106,59 @@ def place_common_options(arguments: list[str]) -> tuple[list[str], Common]:
 def guarded(job: Callable[[], Any], common: Common) -> int:
     """Run a job and return its exit code; what went wrong leaves as a sentence, never as an exception."""
     forgive_encoding()
+    code = 0
     try:
         code = attempt(job, common)
         sys.stdout.flush()
     except BrokenPipeError:  # a reader such as `head` has left; nobody is there to be told
         sys.stdout = None  # else the interpreter flushes it, and complains, on its way out
         return 1
+    except OSError as error:  # the output goes to a file, and its disk is full
+        sys.stdout = None
+        if not code:  # else an error has been told
+            print_error(f"the output cannot be written: {error.strerror or error}")
+        return code or 1
     return code
 
 
 def attempt(job: Callable[[], Any], common: Common) -> int:
     try:
-        result = job()
+        with ctrl_c_is_the_reason():
+            result = job()
     except SystemExit as left:  # shell completion, or typer and rich when a reader has left
         return left.code if isinstance(left.code, int) else int(left.code is not None)
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:
         return report(error, common)
+    if result == EXIT_CODES["interrupted"]:  # outside of `invoke`, typer has left without a word
+        return report(InterruptedByUser("interrupted"), common)
     return result if isinstance(result, int) else 0
+
+
+@contextmanager
+def ctrl_c_is_the_reason() -> Iterator[None]:
+    """Take what fails after Ctrl-C for interrupted: packages swallow Ctrl-C while they are imported, and fail oddly later."""
+    came = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        signal.default_int_handler(number, frame)
+
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:  # else someone else looks after it, or it is ignored, as behind nohup
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    except InterruptedByUser:
+        raise
+    except Exception as error:
+        if came:
+            raise InterruptedByUser("interrupted") from error
+        raise
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def report(error: BaseException, common: Common) -> int:
@@ -143,8 +181,8 @@ def explain(error: BaseException) -> tuple[str, str]:
         return "interrupted", "interrupted"
     if isinstance(error, ClickException):
         return "usage", usage_sentence(error)
-    if isinstance(error, OSError) and error.filename is not None:
-        return "file", one_line(f"{error.filename}: {error.strerror}")
+    if isinstance(error, OSError) and error.strerror is not None:
+        return "file", one_line(f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror)
     return "internal", one_line(f"unexpected {type(error).__name__}: {error} (run again with --debug to see where)")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lutetia import report
-from lutetia.demo.telling import Context, Told
+from lutetia.demo.telling import PAGE, Context, Told
 
 SAID = (
     "A network without multiplications learned, wrote text, showed its reasons, and became a circuit. This page is what it did."
@@ -11,7 +11,7 @@ SAID = (
 
 
 def tell(context: Context) -> Told:
-    page = context.out / "report.html"
+    page = context.out / PAGE
     story = report.Story(
         "What a network of lookup tables did",
         SAID,

@@ -13,11 +13,16 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColum
 from rich.text import Text
 
 from lutetia.errors import ArgumentError
+from lutetia.files import filling
 
 if TYPE_CHECKING:
     from lutetia.demo.learn import Digits
     from lutetia.models import LUTTransformer
     from lutetia.report import Circuit, Decisions, PartFlow, Strip, Table, Training, Writing
+
+
+PAGE = "report.html"
+MADE = {"digits", "text", "softmax", "reasons.png", "circuit", PAGE}  # all that a demo leaves in its folder
 
 
 @dataclass
@@ -72,19 +77,28 @@ def chapters() -> tuple[Chapter, ...]:
 
 def run(out: Path, console: Console, json: bool) -> dict[str, Any]:
     """Tell every chapter, writing into the folder `out`; return it all as plain values. With `json` the console stays silent."""
-    if out.exists() and not out.is_dir():
-        raise ArgumentError(f"--out is {str(out)!r}, which is a file, expected a folder or a name for a new one")
-    out.mkdir(parents=True, exist_ok=True)
+    check_folder(out)
     if json:
         console = Console(quiet=True)
     begun = time.perf_counter()
     story = chapters()
-    told = tell_all(Context(out), story, console)
+    with filling(out):
+        told = tell_all(Context(out), story, console)
     listed = [
         {"name": chapter.name, "title": chapter.title, "said": each.said, "files": list(map(str, each.files)), "text": each.text}
         for chapter, each in zip(story, told, strict=True)
     ]
     return {"out": str(out), "seconds": time.perf_counter() - begun, "chapters": listed}
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder that holds anything but an earlier demo, which is replaced."""
+    if out.exists() and not out.is_dir():
+        raise ArgumentError(f"--out is {str(out)!r}, which is a file, expected a folder or a name for a new one")
+    names = {each.name for each in out.iterdir()} if out.exists() else set()
+    if names and (PAGE not in names or names - MADE):
+        other = min(names - MADE or names)
+        raise ArgumentError(f"--out is {str(out)!r}, which holds {other} and is no demo's: choose another folder, or empty it")
 
 
 def tell_all(context: Context, story: tuple[Chapter, ...], console: Console) -> list[Told]:

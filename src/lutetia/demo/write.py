@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from lutetia import models, training
-from lutetia.demo.learn import curves, fresh
+from lutetia.demo.learn import curves, trained
 from lutetia.demo.telling import Context, Told
 from lutetia.models import LUTTransformer
 from lutetia.models.softmax_attention import SoftmaxAttention
@@ -81,7 +81,7 @@ def tell_softmax(context: Context) -> Told:
 def _trained(context: Context, name: str, title: str, config: dict[str, Any]) -> tuple[LUTTransformer, dict[str, Any]]:
     folder = context.out / name
     context.say("reading the standard library")
-    summary = training.train(training.make_config(config, "the demo's text"), fresh(folder))
+    summary = trained(training.make_config(config, "the demo's text"), folder)
     model: Any = models.load(folder)
     weights = sum(parameter.numel() for parameter in model.parameters())
     facts = {"weights": f"{weights:,}", "steps": f"{summary['step']:,}", "training took": f"{summary['seconds']:.0f} s"}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lutetia._version import __version__
 from lutetia.errors import ArgumentError, DataError, LutetiaError
+from lutetia.files import check_writable, make_folder, remove_empty
 from lutetia.precompute.stream import Edge
 
 if TYPE_CHECKING:
@@ -135,8 +136,10 @@ def write_folder(folder: Path, files: dict[str, str | bytes] | dict[str, str]) -
     if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or (folder / MANIFEST).is_file())):
         raise ArgumentError(f"{folder} is there and is not a folder that was written here: choose another, or remove it")
     part = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.part"
+    check_writable(folder.parent)
+    made = make_folder(folder.parent)
     try:
-        part.mkdir(parents=True)
+        part.mkdir()
         for name, content in files.items():
             target = part / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -146,6 +149,7 @@ def write_folder(folder: Path, files: dict[str, str | bytes] | dict[str, str]) -
         raise DataError(f"{folder} cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+        remove_empty(made)  # which holds the folder, if all went well
 
 
 def _swap(part: Path, folder: Path) -> None:
@@ -154,10 +158,11 @@ def _swap(part: Path, folder: Path) -> None:
         os.replace(part, folder)
         return
     old = part.with_suffix(".old")
-    os.replace(folder, old)
     try:
+        os.replace(folder, old)
         os.replace(part, folder)
-    except OSError:
-        os.replace(old, folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+    finally:
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.replace(old, folder)

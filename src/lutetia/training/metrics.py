@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lutetia.errors import MissingFeatureError, require
+from lutetia.errors import DataError, MissingFeatureError, require
 from lutetia.files import write_atomically
 
 FILE = "metrics.jsonl"
@@ -28,14 +29,18 @@ class Metrics:
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """One line: `kind` is "train", "valid" or "test"."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be written: {error.strerror or error}") from error
         if self._board is not None:
             for name, value in values.items():
                 self._board.add_scalar(f"{name}/{kind}", value, step)
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # of a line that could not be written, which has been told
+            self._file.close()
         if self._board is not None:
             self._board.close()
 

@@ -57,8 +57,10 @@ def train(
         folder = RunFolder(Path(out))
         try:
             summary = _train(Trainer(settings, opened, model, world, folder, show), resume or world.restarts > 0, caught)
-        finally:
-            folder.close()
+        except BaseException:
+            folder.abandon()
+            raise
+        folder.close()
         distributed.finish(world)  # not after an error: the others may be gone, and to part from them would wait for ever
         return summary
 
