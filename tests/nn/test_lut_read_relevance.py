@@ -40,7 +40,7 @@ def coefficients(made: LUT, u: list[float]) -> tuple[float, float]:
     return s * (1 - v), s * v
 
 
-def by_loops(made: LUT, weight: Tensor, x: Tensor, R: Tensor) -> Tensor:
+def by_loops(made: LUT, weight: Tensor, x: Tensor, R: Tensor, computed: bool = False) -> Tensor:
     found = torch.zeros_like(x)
     for n in range(x.shape[0]):
         read = []
@@ -50,14 +50,17 @@ def by_loops(made: LUT, weight: Tensor, x: Tensor, R: Tensor) -> Tensor:
             sizes = [abs(v) for v in u]
             read.append((t, index, index ^ (1 << sizes.index(min(sizes))), *coefficients(made, u)))
         y = sum(a * weight[t, i] + b * weight[t, j] for t, i, j, a, b in read)
-        c = R[n] / (y + torch.where(y < 0, -EPS, EPS))
+        c = R[n] / (y + torch.where(y < 0, -1.0, 1.0).double() * EPS)  # -EPS itself would be rounded to float32
         for t, i, j, a, b in read:
             worth = float(c @ (a * weight[t, i] + b * weight[t, j]))
             flips = [1 << r for r in range(made.n_anchors)]
-            decided = [abs(worth - float(c @ (a * weight[t, i ^ f] + b * weight[t, j ^ f]))) for f in flips]
-            for (p, q), part in zip(made.anchors[t].tolist(), decided, strict=True):
-                found[n, p] += worth * part / sum(decided) / 2
-                found[n, q] += worth * part / sum(decided) / 2
+            decided = [worth - float(c @ (a * weight[t, i ^ f] + b * weight[t, j ^ f])) for f in flips]
+            rest = worth - sum(decided) / len(flips)
+            for (p, q), d in zip(made.anchors[t].tolist(), decided, strict=True):
+                part = d / len(flips) + rest * abs(d) / sum(map(abs, decided))
+                share = float(x[n, p].abs() / (x[n, p].abs() + x[n, q].abs())) if computed else 0.5
+                found[n, p] += part * share
+                found[n, q] += part * (1 - share)
     return found
 
 
@@ -78,6 +81,15 @@ def test_reads(read: str, gradient: str, wiring: str) -> None:
     assert torch.equal(made.weight, before)
 
 
+@pytest.mark.parametrize("read", ["blend", "confidence", "confidence2"])
+def test_computed_numbers_share_by_their_size(read: str) -> None:
+    made = layer(7, 4, 5, 3, read=read)
+    x, R = torch.randn(6, 7, dtype=torch.float64, requires_grad=True), torch.randn(6, 4, dtype=torch.float64)
+    hidden = x + torch.randn(6, 7, dtype=torch.float64, requires_grad=True)
+    r = relevance.explain(made(hidden), R, wrt=[hidden], rules=RULES)
+    torch.testing.assert_close(r[hidden], by_loops(made, made.weight.detach(), hidden.detach(), R, computed=True))
+
+
 def shared_synapses() -> Any:
     """The rows of a detector reach the same outputs."""
     made = growth.from_edges(
@@ -96,12 +108,14 @@ def test_the_blend_by_hand() -> None:
     x = torch.tensor([[3.0, 1.0, 0.0, 1.0]], dtype=torch.float64)
     r = relevance.attribute(made, x, target=0, rules=relevance.presets.epsilon(0.0))
     assert float(r.seed) == 5.0
-    # Flip bit 0: 3/4 · 2 + 1/4 · 6 = 3, so it decides 2. Flip bit 1: 3/4 · 8 + 1/4 · 4 = 7, so it decides 2 as well.
-    torch.testing.assert_close(r[x], torch.full((1, 4), 5 / 4, dtype=torch.float64))
+    # Flip bit 0: 3/4 · 2 + 1/4 · 6 = 3, so it decides 2. Flip bit 1: 3/4 · 8 + 1/4 · 4 = 7, so it decides -2. Each gets half of
+    # that, 1 and -1, and half of the 5 that are left.
+    torch.testing.assert_close(r[x], torch.tensor([[3.5, 3.5, 1.5, 1.5]], dtype=torch.float64) / 2)
     with torch.no_grad():
         made.weight[0, 2, 0] = 10.0  # flip bit 0: 3/4 · 2 + 1/4 · 10 = 4, so it decides 1
     r = relevance.attribute(made, x, target=0, rules=relevance.presets.epsilon(0.0))
-    torch.testing.assert_close(r[x], torch.tensor([[5 / 6, 5 / 6, 10 / 6, 10 / 6]], dtype=torch.float64))
+    # 1/2 and -1; of the 5.5 that are left a third and two thirds.
+    torch.testing.assert_close(r[x], torch.tensor([[7 / 3, 7 / 3, 8 / 3, 8 / 3]], dtype=torch.float64) / 2)
 
 
 def test_frozen_tables_and_tables_that_are_asked_for() -> None:

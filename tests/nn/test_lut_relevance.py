@@ -18,27 +18,34 @@ RULES = relevance.presets.epsilon(EPS)
 
 
 def factors(R: Tensor, y: Tensor) -> Tensor:
-    return R / (y + torch.where(y < 0, -EPS, EPS).to(y.dtype))
+    return R / (y + torch.where(y < 0, -1.0, 1.0).to(y.dtype) * EPS)  # -EPS itself would be rounded to float32
 
 
-def shares(row: Tensor, others: list[Tensor], c: Tensor) -> list[float]:
-    decided = [abs(float(c @ (row - other))) for other in others]
-    total = sum(decided)
-    return [part / total for part in decided] if total else [1 / len(decided)] * len(decided)
+def parts_of(row: Tensor, others: list[Tensor], c: Tensor) -> list[float]:
+    """What each bit gets of a row's relevance; others: the rows with one bit flipped."""
+    n = len(others)
+    decided = [float(c @ (row - other)) for other in others]
+    rest, total = float(c @ row) - sum(decided) / n, sum(map(abs, decided))
+    return [d / n + rest * (abs(d) / total if total else 1 / n) for d in decided]
 
 
-def lut_by_loops(x: Tensor, weight: Tensor, anchors: Tensor, R: Tensor) -> Tensor:
+def of_pair(x: Tensor, pair: list[int], computed: bool) -> list[float]:
+    """What each of two inputs gets of a pair's part: x [I]."""
+    a, b = (abs(float(x[at])) for at in pair)
+    return [a / (a + b), b / (a + b)] if computed else [0.5, 0.5]
+
+
+def lut_by_loops(x: Tensor, weight: Tensor, anchors: Tensor, R: Tensor, computed: bool = False) -> Tensor:
     found = torch.zeros_like(x)
     for b in range(x.shape[0]):
         index = [sum(int(x[b, p] > x[b, q]) << r for r, (p, q) in enumerate(pairs.tolist())) for pairs in anchors]
         y = sum(weight[t, i] for t, i in enumerate(index))
         c = factors(R[b], y)
         for t, i in enumerate(index):
-            worth = float(c @ weight[t, i])
-            parts = shares(weight[t, i], [weight[t, i ^ (1 << r)] for r in range(anchors.shape[1])], c)
-            for (p, q), part in zip(anchors[t].tolist(), parts, strict=True):
-                found[b, p] += worth * part / 2
-                found[b, q] += worth * part / 2
+            parts = parts_of(weight[t, i], [weight[t, i ^ (1 << r)] for r in range(anchors.shape[1])], c)
+            for pair, part in zip(anchors[t].tolist(), parts, strict=True):
+                for at, share in zip(pair, of_pair(x[b], pair, computed), strict=True):
+                    found[b, at] += part * share
     return found
 
 
@@ -84,7 +91,7 @@ def test_tables_get_relevance_when_asked() -> None:
     torch.testing.assert_close(r[x].sum(1), target.sum(1))
 
 
-def attention_by_loops(made: LUTAttention, x: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
+def attention_by_loops(made: LUTAttention, x: Tensor, R: Tensor, computed: bool = False) -> tuple[Tensor, Tensor]:
     weight, anchors, positions = made.weight.detach(), made.anchors, made.positions.detach()
     n_anchors, n_pe = anchors.shape[1], positions.shape[2]
     found, at_positions = torch.zeros_like(x), torch.zeros_like(positions)
@@ -99,15 +106,15 @@ def attention_by_loops(made: LUTAttention, x: Tensor, R: Tensor) -> tuple[Tensor
             y = sum((weight[t, cell] for _, t, cell in fired), torch.zeros(weight.shape[2], dtype=weight.dtype))
             c = factors(R[b, j], y)
             for i, t, cell in fired:
-                worth = float(c @ weight[t, cell])
-                parts = shares(weight[t, cell], [weight[t, cell ^ (1 << r)] for r in range(2 * n_anchors + n_pe)], c)
+                parts = parts_of(weight[t, cell], [weight[t, cell ^ (1 << r)] for r in range(2 * n_anchors + n_pe)], c)
                 for r, part in enumerate(parts):
                     if r < n_pe:
-                        at_positions[j - i - 1, t if positions.shape[1] > 1 else 0, r] += worth * part
+                        at_positions[j - i - 1, t if positions.shape[1] > 1 else 0, r] += part
                     else:
                         place = i if r < n_pe + n_anchors else j
-                        for anchor in anchors[t, (r - n_pe) % n_anchors].tolist():
-                            found[b, place, anchor] += worth * part / 2
+                        pair = anchors[t, (r - n_pe) % n_anchors].tolist()
+                        for at, share in zip(pair, of_pair(x[b, place], pair, computed), strict=True):
+                            found[b, place, at] += part * share
     return found, at_positions
 
 
@@ -142,6 +149,39 @@ def test_attention_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.parametrize("gradient", ["dense", "sparse", "in_place"])
+def test_computed_numbers_share_by_their_size(gradient: str) -> None:
+    """Autograd keeps neither the sum nor the layer's inputs: a promise brings them."""
+    x = torch.randn(2, 5, 7, dtype=torch.float64, requires_grad=True)
+    hidden = x + torch.randn(2, 5, 7, dtype=torch.float64, requires_grad=True)
+    R = torch.randn(2, 5, 4, dtype=torch.float64)
+    R[:, 0] = 0
+    lut = layer(LUT, 7, 4, 5, 3, gradient=gradient)
+    attention = layer(LUTAttention, 7, 4, 5, 2, 2, 6, gradient=gradient)
+    lut.external_lr = attention.external_lr = 0.1 if gradient == "in_place" else None
+    r = relevance.explain(lut(hidden), R, wrt=[hidden], rules=RULES)
+    found = lut_by_loops(hidden.detach().flatten(0, 1), lut.weight.detach(), lut.anchors, R.flatten(0, 1), computed=True)
+    torch.testing.assert_close(r[hidden].flatten(0, 1), found)
+    r = relevance.explain(attention(hidden), R, wrt=[hidden], rules=RULES)
+    torch.testing.assert_close(r[hidden], attention_by_loops(attention, hidden.detach(), R, computed=True)[0])
+
+
+def test_inputs_share_in_halves_whatever_view_is_taken_of_them() -> None:
+    lut = layer(LUT, 6, 4, 5, 3)
+    x, R = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True), torch.randn(3, 4, dtype=torch.float64)
+    found = lut_by_loops(x.detach().flatten(1), lut.weight.detach(), lut.anchors, R)
+    for seen in (x.flatten(1), x.clone().view(3, 6), x.tanh().transpose(0, 1).transpose(0, 1).flatten(1)):
+        torch.testing.assert_close(relevance.explain(lut(seen), R, rules=RULES)[x].flatten(1), found)
+
+
+def test_a_plan_brings_the_computed_numbers_too() -> None:
+    model = nn.Sequential(layer(LUT, 6, 5, 8, 3), layer(LUT, 5, 4, 8, 3))
+    first, second = torch.randn(2, 3, 6, dtype=torch.float64)
+    plan = relevance.compile(model, first, rules=RULES)
+    torch.testing.assert_close(plan(second)[second], relevance.attribute(model, second, rules=RULES)[second])
+    assert plan.replayed == 1
+
+
 def test_a_model_of_both_conserves() -> None:
     """A residual net of LUT layers: promises find the outputs of the tables."""
 
@@ -160,4 +200,4 @@ def test_a_model_of_both_conserves() -> None:
     for row in r.report:
         assert row.relevance_out == pytest.approx(row.relevance_in + row.absorbed)
     assert float(r[x].sum() + r[model.attention.positions].sum()) == pytest.approx(float(r.seed.sum()), rel=1e-6)
-    assert r.report.promises["promise"] == 2
+    assert r.report.promises["promise"] == 3  # of the two sums, and of the feed-forward, whose input is one

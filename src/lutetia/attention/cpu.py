@@ -40,8 +40,8 @@ def decode(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: boo
     name = COMPILED[call.k_cache.dtype]
     run(getattr(kernels, f"body_{name}"), getattr(kernels, f"work_{name}"), work.plan, min(threads, len(items)))
     if n_partial:
-        kernels.combine(work.plan, items, work.partial)
-    return torch.from_numpy(work.out).to(call.q.dtype), torch.from_numpy(work.lse)
+        kernels.combine(work.plan, items, work.partial.numpy())
+    return work.out.to(call.q.dtype), work.lse
 
 
 def compiles(call: Call) -> bool:
@@ -61,17 +61,18 @@ class Work:
 
     def __init__(self, call: Call, lengths: np.ndarray, items: np.ndarray, n_partial: int) -> None:
         rows = call.group * call.s_active
-        self.out = np.empty(call.q.shape, np.float32)
-        self.lse = np.empty(call.q.shape[:-1], np.float32)
-        self.partial = np.empty((n_partial, rows * (call.head_dim + 2)), np.float32)
-        self.lengths, self.items, self.next = lengths, items, np.zeros(1, np.int64)
+        self.out = torch.empty(call.q.shape, dtype=torch.float32)
+        self.lse = torch.empty(call.q.shape[:-1], dtype=torch.float32)
+        self.partial = torch.empty(n_partial, rows * (call.head_dim + 2), dtype=torch.float32)
+        self.lengths, self.items, self.next = lengths, items, torch.zeros(1, dtype=torch.int64)
         self.factors = torch.ones(2, call.n_kv_heads)
         for row, factor in enumerate((call.k_scale, call.v_scale)):
             if factor is not None:
                 self.factors[row] = factor
         # [B, H_q, s_active, d] is [B, H_kv, rows, d]; the scale, and the base of the exponential, go into the queries.
         q = call.q.float().reshape(call.batch, call.n_kv_heads, rows, call.head_dim)
-        self.q = (q * (self.factors[0] * (call.scale * LOG2_E))[:, None, None]).contiguous()
+        scale = call.scale * LOG2_E
+        self.q = (q * scale if call.k_scale is None else q * (self.factors[0] * scale)[:, None, None]).contiguous()
         self.sink = None if call.sink is None else call.sink.float().contiguous()
         self.table = None if call.page_table is None else call.page_table.contiguous()
         self.plan = self._plan(call, rows)
@@ -86,16 +87,18 @@ class Work:
             0 if self.table is None else self.table.shape[1],
         )  # fmt: skip
         strides = [cache.stride(dim) for cache in (k, v) for dim in order]
-        tensors: list[Tensor | np.ndarray | None] = [self.q, k, v, self.lengths, self.table, self.factors, self.sink]
-        arrays = [self.out, self.lse, self.items, self.partial, self.next]
-        return np.array([*sizes, *strides, *map(address, [*tensors, *arrays])], np.int64)
+        arrays = (
+            self.q, k, v, self.lengths, self.table, self.factors, self.sink,
+            self.out, self.lse, self.items, self.partial, self.next,
+        )  # fmt: skip
+        return np.array([*sizes, *strides, *map(address, arrays)], np.int64)
 
 
 def address(array: Tensor | np.ndarray | None) -> int:
     """Where an array begins; 0 for none."""
     if array is None:
         return 0
-    return array.data_ptr() if isinstance(array, Tensor) else array.ctypes.data
+    return array.data_ptr() if isinstance(array, Tensor) else int(array.__array_interface__["data"][0])
 
 
 @cache

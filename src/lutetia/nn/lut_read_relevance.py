@@ -1,10 +1,10 @@
 """Relevance through the reads of `LUT` that are not plain: rows that are added with coefficients, y = Σ_t a W[index] + b W[alt].
 
 Such a layer is two autograd nodes. At the tables, detector t gets R_t = Σ_o c_o (a W[t, index, o] + b W[t, alt, o]), in two
-parts: the relevance of a and that of b. Where x becomes a and b, R_t goes to the anchor pairs in proportion to what each
-comparison decides: how much R_t would change if its bit were the other one in both rows, the coefficients staying as they are.
-With a = 1 and b = 0 that is the rule of the hard read. Only the tables can tell what a bit decides, so the first node leaves a
-note for the second.
+parts: the relevance of a and that of b. Where x becomes a and b, R_t goes to the anchor pairs by what each comparison decides:
+D_r is how much R_t would change if its bit were the other one in both rows, the coefficients staying as they are. With a = 1 and
+b = 0 that is the rule of the hard read. Only the tables can tell what a bit decides, so the first node leaves a note for the
+second.
 
 B batch · I inputs · O outputs · N_t detectors · N_c anchor pairs · R rows.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lutetia.lut.reference import rows_of
 from lutetia.lut.sums import sum_dtype
-from lutetia.nn.lut_relevance import Tables, dot, in_pieces, output_dtype, shares, to_anchors
+from lutetia.nn.lut_relevance import Tables, dot, in_pieces, output_dtype, sizes_of, to_anchors, to_bits
 from lutetia.relevance.graph import Node, Relevance
 from lutetia.relevance.registry import Args, Given, Op, divide, register
 
@@ -124,13 +124,13 @@ def _coefficients(rows: Rows, args: Args) -> tuple[Tensor, Tensor | None]:
 
 
 def _decided(at: slice, c: Tensor, weight: Tensor, rows: Rows, a: Tensor, b: Tensor | None) -> Tensor:
-    """How much each bit decides, for a piece of the batch: [B, N_t, N_c]."""
+    """What each bit decides, for a piece of the batch: [B, N_t, N_c]."""
     n_anchors = weight.shape[1].bit_length() - 1
     masks = [0, *(1 << r for r in range(n_anchors))]
     worth = [a[at] * dot(c[at], weight, rows.indices[at] ^ mask) for mask in masks]
     if b is not None and rows.alternatives is not None:
         worth = [w + b[at] * dot(c[at], weight, rows.alternatives[at] ^ mask) for w, mask in zip(worth, masks, strict=True)]
-    return torch.stack([(worth[0] - other).abs() for other in worth[1:]], -1)
+    return torch.stack([worth[0] - other for other in worth[1:]], -1)
 
 
 class ReadOp(Op):
@@ -159,7 +159,7 @@ class ReadOp(Op):
         given: list[Tensor | None] = [None] * len(node.edges)
         if 0 in node.walked:
             found = torch.zeros_like(x, dtype=decided.dtype)
-            to_anchors(found, anchors.long(), sum(parts)[..., None] * shares(decided))
+            to_anchors(found, anchors.long(), to_bits(sum(parts), decided), sizes_of(node, args))
             given[0] = found.to(x.dtype)
         return given
 

@@ -1,9 +1,11 @@
 """Relevance through lookup tables: the rules of `LUT` and `LUTAttention` for `lutetia.relevance`.
 
-y_o = Σ_t W[t, index_t, o]: detector t gets R_t = Σ_o W[t, index_t, o] · c_o, with c_o = R_o / (y_o + ε·sgn y_o). It hands R_t to
-its anchor pairs in proportion to what each comparison decides, |Σ_o c_o (W[t, index, o] - W[t, index ^ (1 << r), o])|, equally if
-none decides anything, and half of a pair's part to each of its two inputs. In LUT attention the same holds for every pair of
-positions and detector: the bits are those found at j, those found at i, and those of their distance.
+y_o = Σ_t W[t, index_t, o]: detector t gets R_t = Σ_o W[t, index_t, o] · c_o, with c_o = R_o / (y_o + ε·sgn y_o). Comparison r
+decides D_r = Σ_o c_o (W[t, index, o] - W[t, index ^ (1 << r), o]): for R_t, or against it. Of n comparisons each gets D_r / n,
+and what is left of R_t they share in proportion to |D_r|, equally if none decides anything. Of a pair's part each input gets half
+where x is an input of the model. Where x was computed they share it in proportion to |x|: the rules below divide by x, so half
+of a part at a number near zero would come out of them huge. In LUT attention the same holds for every pair of positions and
+detector: the bits are those found at j, those found at i, and those of their distance.
 
 B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c anchor pairs · N_pe positional bits · R rows.
 The relevance part asks for this module when it meets a node of theirs.
@@ -79,6 +81,9 @@ class Tables(Op):
     def reads_data(self, node: Node) -> bool:
         return True  # indices, if nothing else
 
+    def needs(self, node: Node) -> list[int]:
+        return [0] if is_computed(node) else []
+
     def weight(self, node: Node, weight: Tensor | None, synapses: tuple[Any, ...]) -> Tensor:
         """The tables [N_t, R, O], of a weight that was kept or is an input of the node."""
         if weight is None:
@@ -111,7 +116,8 @@ class LutOp(Tables):
         c = divide(R, node.output(), node.choice.eps).to(sum_dtype(weight))  # type: ignore[arg-type]
         given: list[Tensor | None] = [None] * len(node.edges)
         if 0 in node.walked:
-            x = in_pieces(saved.indices, weight, lambda at: self._to_inputs(node, saved, weight, c[at], saved.indices[at]))
+            sizes = sizes_of(node, args)
+            x = in_pieces(saved.indices, weight, lambda at: self._to_inputs(node, saved, weight, c[at], at, sizes))
             given[0] = x.to(node.fn.x_dtype)
         if 1 in node.walked:
             counted = torch.zeros_like(weight, dtype=c.dtype)
@@ -120,14 +126,14 @@ class LutOp(Tables):
             given[1] = self.like_weight(node, 1, saved.synapses, counted * weight)
         return given
 
-    def _to_inputs(self, node: Node, saved: Saved, weight: Tensor, c: Tensor, indices: Tensor) -> Tensor:
-        """c [B, O], indices [B, N_t] -> relevance [B, I]."""
+    def _to_inputs(self, node: Node, saved: Saved, weight: Tensor, c: Tensor, at: slice, sizes: Tensor | None) -> Tensor:
+        """A piece of the batch: c [B, O] -> relevance [B, I]."""
         assert saved.anchors is not None
-        anchors = saved.anchors.long()
+        anchors, indices = saved.anchors.long(), saved.indices[at]
         worth = dot(c, weight, indices)
-        decided = torch.stack([(worth - dot(c, weight, indices ^ (1 << r))).abs() for r in range(anchors.shape[1])], -1)
+        decided = torch.stack([worth - dot(c, weight, indices ^ (1 << r)) for r in range(anchors.shape[1])], -1)
         x = c.new_zeros(c.shape[0], node.fn.n_inputs)
-        to_anchors(x, anchors, worth[..., None] * shares(decided))
+        to_anchors(x, anchors, to_bits(worth, decided), None if sizes is None else sizes[at])
         return x
 
 
@@ -149,19 +155,18 @@ class AttentionOp(Tables):
         assert saved.pe_indices is not None
         n_anchors, n_pe = fn.n_anchors, fn.positional_dim
         c = divide(R, node.output(), node.choice.eps).to(sum_dtype(weight))  # type: ignore[arg-type]
-        worths = _dots(c, weight)
+        worths, sizes = _dots(c, weight), sizes_of(node, args)
         x = c.new_zeros(*c.shape[:2], fn.n_inputs)
         positions = c.new_zeros(*saved.pe_indices.shape, n_pe)
         counted = torch.zeros_like(weight, dtype=c.dtype) if 1 in node.walked else None
         for d, cells in pairs_of(saved.indices, saved.pe_indices, n_pe, n_anchors):
             worth = worths(d, cells)  # [B, S - d, N_t]
-            decided = torch.stack([(worth - worths(d, cells ^ (1 << r))).abs() for r in range(2 * n_anchors + n_pe)], -1)
-            parts = worth[..., None] * shares(decided)
-            pe, k, q = parts.split([n_pe, n_anchors, n_anchors], -1)  # from the lowest bits up
+            decided = torch.stack([worth - worths(d, cells ^ (1 << r)) for r in range(2 * n_anchors + n_pe)], -1)
+            pe, k, q = to_bits(worth, decided).split([n_pe, n_anchors, n_anchors], -1)  # from the lowest bits up
             positions[d - 1] += pe.sum((0, 1))
             if saved.anchors is not None:
-                to_anchors(x[:, d:], saved.anchors.long(), q)
-                to_anchors(x[:, :-d], saved.anchors.long(), k)
+                to_anchors(x[:, d:], saved.anchors.long(), q, None if sizes is None else sizes[:, d:])
+                to_anchors(x[:, :-d], saved.anchors.long(), k, None if sizes is None else sizes[:, :-d])
             if counted is not None:
                 detectors = torch.arange(weight.shape[0], device=weight.device).expand_as(cells)
                 counted.index_put_((detectors, cells), c[:, d:, None].expand(*cells.shape, -1), accumulate=True)
@@ -194,6 +199,9 @@ class _Either(Op):
     def reads_data(self, node: Node) -> bool:
         return True
 
+    def needs(self, node: Node) -> list[int]:
+        return self._of(node).needs(node)
+
     def result(self, node: Node) -> Relevance | None:
         return self._of(node).result(node)
 
@@ -201,18 +209,42 @@ class _Either(Op):
         return self._of(node).relevance(node, R, args)
 
 
-def shares(decided: Tensor) -> Tensor:
-    """What each bit decides, as shares that add up to 1: decided [..., n] -> [..., n]; equal ones where none decides anything."""
-    total = decided.sum(-1, keepdim=True)
-    return torch.where(total > 0, decided / total.where(total > 0, torch.ones_like(total)), 1 / decided.shape[-1])
+def is_computed(node: Node) -> bool:
+    """Whether x, the first input, is more than an input of the model seen through views and activations."""
+    if 0 not in node.walked:
+        return False
+    edge = node.edges[0]
+    while edge is not None and edge.child.op.conserves and len(edge.child.edges) == 1:
+        edge = edge.child.edges[0]
+    return edge is not None and bool(edge.child.edges)
 
 
-def to_anchors(x: Tensor, anchors: Tensor, parts: Tensor) -> None:
-    """Add half of each pair's part to its two inputs, in place: x [..., I], anchors [N_t, N_c, 2], parts [..., N_t, N_c]."""
-    flat = anchors.reshape(-1, 2)
-    halves = parts.flatten(-2) * 0.5
+def sizes_of(node: Node, args: Args) -> Tensor | None:
+    """|x|, by which the two inputs of a pair share; None where they share equally."""
+    return args[0].abs() if is_computed(node) else None
+
+
+def to_bits(worth: Tensor, decided: Tensor) -> Tensor:
+    """What each bit gets of a detector's relevance: worth [...], what a bit decides, decided [..., n] -> [..., n]."""
+    own = decided / decided.shape[-1]
+    return own + (worth - own.sum(-1))[..., None] * shares(decided.abs())
+
+
+def shares(sizes: Tensor) -> Tensor:
+    """Shares that add up to 1, in proportion to sizes [..., n] -> [..., n]; equal ones where all are 0."""
+    total = sizes.sum(-1, keepdim=True)
+    return torch.where(total > 0, sizes / total.where(total > 0, torch.ones_like(total)), 1 / sizes.shape[-1])
+
+
+def to_anchors(x: Tensor, anchors: Tensor, parts: Tensor, sizes: Tensor | None) -> None:
+    """Add each pair's part to its two inputs, in place and in proportion to their sizes (None: in halves).
+
+    x [..., I], anchors [N_t, N_c, 2], parts [..., N_t, N_c], sizes [..., I].
+    """
+    flat, parts = anchors.reshape(-1, 2), parts.flatten(-2)
+    of_pair = parts.new_full((2,), 0.5) if sizes is None else shares(sizes[..., flat].to(parts.dtype))
     for side in (0, 1):
-        x.index_add_(-1, flat[:, side], halves)
+        x.index_add_(-1, flat[:, side], parts * of_pair[..., side])
 
 
 def dot(c: Tensor, weight: Tensor, indices: Tensor) -> Tensor:
