@@ -1,0 +1,238 @@
+"""torchlogix on MNIST beside our `Votes`: the accuracy of its gates, and the LUT6 that yosys makes of its own Verilog.
+
+    python benchmarks/mnist_torchlogix.py --data FOLDER [--minutes 20] [--epochs 0] [--json]
+
+FOLDER holds the four files of MNIST as they are published (.gz). What is the same as in `examples/mnist_gates.py`: the images,
+their bits (a pixel is above 127 or not), shifts of up to one pixel in training, and yosys's commands. The network is that of
+torchlogix's quick start, made narrower until its circuit is of the size of ours: one convolution of gates, an OR over 2 x 2, two
+layers of gates, a count for each class. Its Verilog ends with the counts; a module of ours around it compares the pixels and
+finds the largest count, as our circuit does, and both are counted. It has no registers, ours has.
+
+torchlogix 0.2.2 needs Python 3.12; `pip install --no-deps torchlogix==0.2.2` leaves torch alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lutetia.errors import DataError, MissingFeatureError
+from lutetia.precompute.synthesize import _read_cells, _recipe
+from lutetia.precompute.tools import require_program, run, run_yosys
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+from mnist_gates import split
+
+THRESHOLD = 127  # that of `Votes`: the comparison is the highest bit of the pixel, and costs nothing
+BATCH = 128
+RATE = 0.02  # of its example of MNIST, as is the batch
+CLASSES = 10
+PIXELS = 28 * 28
+
+
+def network(kernels: int, width: int) -> nn.Sequential:
+    """The network of its quick start, bits [batch, 1, 28, 28] -> counts [batch, 10], of fewer kernels and gates."""
+    try:
+        from torchlogix.layers import GroupSum, LogicConv2d, LogicDense, OrPooling2d
+    except SyntaxError as error:
+        raise MissingFeatureError(f"torchlogix needs Python 3.12 or later, this is {platform.python_version()}") from error
+    except ImportError as error:
+        raise MissingFeatureError(f"this needs torchlogix (pip install --no-deps torchlogix==0.2.2): {error}") from error
+    return nn.Sequential(
+        LogicConv2d(in_dim=28, channels=1, num_kernels=kernels, tree_depth=2, receptive_field_size=3),
+        OrPooling2d(kernel_size=2, stride=2, padding=0),
+        nn.Flatten(),
+        LogicDense(kernels * 13 * 13, width),
+        LogicDense(width, width),
+        GroupSum(k=CLASSES, tau=8),
+    )
+
+
+def bits(images: Tensor) -> Tensor:
+    """Images [n, 28, 28] -> their bits [n, 1, 28, 28]."""
+    return (images > THRESHOLD).float()[:, None]
+
+
+def train(model: nn.Sequential, images: Tensor, labels: Tensor, minutes: float, epochs: int) -> dict[str, float]:
+    """Cross-entropy and Adam, the rate falling as a cosine, until the minutes or the epochs (0: any number) are over."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    per_epoch = len(images) // BATCH
+    began, used, step = time.perf_counter(), time.process_time(), 0
+    model.train()
+    while True:
+        done = (time.perf_counter() - began) / (60 * minutes)
+        if epochs:
+            done = max(done, step / (epochs * per_epoch))
+        if done >= 1:
+            break
+        if step % per_epoch == 0:
+            order = torch.randperm(len(images))
+        optimizer.param_groups[0]["lr"] = RATE * (0.5 * (1 + math.cos(math.pi * done)) + 0.005)
+        own = order[step % per_epoch * BATCH :][:BATCH]
+        shift = torch.randint(-1, 2, (2,)).tolist()
+        loss = F.cross_entropy(model(torch.roll(images[own], shift, (2, 3))), labels[own])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        if step % 500 == 0:
+            print(f"step {step}, {done:.0%} of training, loss {loss.item():.4f}", file=sys.stderr, flush=True)
+    return {
+        "epochs": step / per_epoch,
+        "minutes": (time.perf_counter() - began) / 60,
+        "cpu_minutes": (time.process_time() - used) / 60,
+    }
+
+
+@torch.no_grad()
+def answers(model: nn.Sequential, images: Tensor) -> Tensor:
+    """The class of each image, by the relaxed network in training mode and by its gates in evaluation mode."""
+    return torch.cat([model(part).argmax(1) for part in images.split(1000)])
+
+
+def around(score_bits: int) -> str:
+    """What our circuit has and the exported one has not: pixels of 8 bits compared, and the first class of the largest count."""
+    return f"""module top (input wire [{PIXELS * 8 - 1}:0] pixels, output reg [3:0] answer);
+    wire [{PIXELS - 1}:0] bits;
+    wire [{CLASSES * score_bits - 1}:0] scores;
+    genvar at;
+    generate for (at = 0; at < {PIXELS}; at = at + 1) assign bits[at] = pixels[8 * at +: 8] > {THRESHOLD}; endgenerate
+    circuit gates (.inp(bits), .scores_flat(scores));
+    reg [{score_bits - 1}:0] best;
+    integer class;
+    always @(*) begin
+        answer = 0;
+        best = scores[0 +: {score_bits}];
+        for (class = 1; class < {CLASSES}; class = class + 1)
+            if (scores[class * {score_bits} +: {score_bits}] > best) begin
+                answer = class;
+                best = scores[class * {score_bits} +: {score_bits}];
+            end
+    end
+endmodule
+"""
+
+
+def simulated(sources: dict[str, str], images: Tensor) -> Tensor:
+    """What Icarus answers to images [n, 28, 28]."""
+    bench = f"""module bench;
+    reg [{PIXELS * 8 - 1}:0] images [0:{len(images) - 1}];
+    reg [{PIXELS * 8 - 1}:0] pixels;
+    wire [3:0] answer;
+    integer at;
+    top dut (.pixels(pixels), .answer(answer));
+    initial begin
+        $readmemh("images.hex", images);
+        for (at = 0; at < {len(images)}; at = at + 1) begin
+            pixels = images[at];
+            #1 $display("%0d", answer);
+        end
+    end
+endmodule
+"""
+    with tempfile.TemporaryDirectory() as where:
+        folder = Path(where)
+        for name, text in {**sources, "bench.v": bench}.items():
+            (folder / name).write_text(text)
+        rows = images.flatten(1).flip(1).numpy()  # pixel 0 is the lowest byte
+        (folder / "images.hex").write_text("".join(f"{row.tobytes().hex()}\n" for row in rows))
+        compiler = require_program("iverilog", "simulation")
+        run([*compiler, "-g2012", "-o", "bench.vvp", "-s", "bench", *sources, "bench.v"], folder)
+        said = run(["vvp", "-n", "bench.vvp"], folder).stdout
+    return torch.tensor([int(line) for line in said.split()])
+
+
+def count_luts(sources: dict[str, str], top: str) -> int:
+    """LUT6 of a module, by the commands of `Hardware.synthesize("lut6")`."""
+    with tempfile.TemporaryDirectory() as where:
+        folder = Path(where)
+        for name, text in sources.items():
+            (folder / name).write_text(text)
+        script = ["read_verilog -DSYNTHESIS " + " ".join(sources), *_recipe("lut6", top), "tee -q -o stat.json stat -json"]
+        run_yosys(script, folder, "counting LUTs")
+        cells = _read_cells(folder / "stat.json")
+    if set(cells) != {"$lut"}:
+        raise DataError(f"yosys left the cells {sorted(cells)}, expected $lut alone")
+    return cells["$lut"]
+
+
+def circuit(model: nn.Sequential) -> dict[str, str]:
+    """The Verilog of the gates, by torchlogix, and our module around it."""
+    from torchlogix import Circuit
+
+    model[-1].tau = 1.0  # the counts themselves: it leaves the largest where it is
+    made = Circuit.from_model(model, input_shape=(1, 28, 28))
+    made.simplify()
+    text = made.get_verilog_code()
+    score_bits = 8 if max(len(each.input_ids) for each in made.sum_nodes) <= 255 else 16
+    return {"circuit.v": text, "top.v": around(score_bits)}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Train, discretise, export, simulate, count."""
+    torch.manual_seed(options.seed)
+    model = network(options.kernels, options.width)
+    found: dict[str, Any] = {
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
+        "torchlogix": version("torchlogix"),
+        "kernels": options.kernels,
+        "width": options.width,
+    }
+    images, labels = split(options.data, "train")
+    found |= train(model, bits(images), labels, options.minutes, options.epochs)
+    test, wanted = split(options.data, "t10k")
+    found["test_images"] = len(test)
+    found["relaxed_accuracy"] = (answers(model, bits(test)) == wanted).double().mean().item()
+    said = answers(model.eval(), bits(test))
+    found["gates_accuracy"] = (said == wanted).double().mean().item()
+    print(json.dumps(found), file=sys.stderr, flush=True)
+    sources = circuit(model)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        torch.save(model.state_dict(), options.out / "weights.pt")
+        for name, text in sources.items():
+            (options.out / name).write_text(text)
+    found["simulated_equal"] = int((simulated(sources, test[: options.simulate]) == said[: options.simulate]).sum())
+    found["lut6_exported"] = count_luts({"circuit.v": sources["circuit.v"]}, "circuit")
+    found["lut6_with_comparisons_and_argmax"] = count_luts(sources, "top")
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of MNIST's four files")
+    parser.add_argument("--minutes", type=float, default=20, help="of training (default 20, as ours takes)")
+    parser.add_argument("--epochs", type=int, default=0, help="end after so many, if not before (default: no end)")
+    parser.add_argument("--kernels", type=int, default=8)
+    parser.add_argument("--width", type=int, default=2000, help="gates in each of the two layers")
+    parser.add_argument("--simulate", type=int, default=1000, help="test images that go through the simulator")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="a folder for the weights and the Verilog")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args(argv)
+    found = measure(options)
+    if options.json:
+        print(json.dumps(found, indent=1))
+    else:
+        for name, value in found.items():
+            print(f"{name:36} {f'{value:.4f}' if isinstance(value, float) else value}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
