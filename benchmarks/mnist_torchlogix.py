@@ -28,6 +28,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lutetia.errors import DataError, MissingFeatureError
@@ -113,14 +114,14 @@ def around(score_bits: int) -> str:
     generate for (at = 0; at < {PIXELS}; at = at + 1) assign bits[at] = pixels[8 * at +: 8] > {THRESHOLD}; endgenerate
     circuit gates (.inp(bits), .scores_flat(scores));
     reg [{score_bits - 1}:0] best;
-    integer class;
+    integer each;
     always @(*) begin
         answer = 0;
         best = scores[0 +: {score_bits}];
-        for (class = 1; class < {CLASSES}; class = class + 1)
-            if (scores[class * {score_bits} +: {score_bits}] > best) begin
-                answer = class;
-                best = scores[class * {score_bits} +: {score_bits}];
+        for (each = 1; each < {CLASSES}; each = each + 1)
+            if (scores[each * {score_bits} +: {score_bits}] > best) begin
+                answer = each;
+                best = scores[each * {score_bits} +: {score_bits}];
             end
     end
 endmodule
@@ -200,10 +201,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     said = answers(model.eval(), bits(test))
     found["gates_accuracy"] = (said == wanted).double().mean().item()
     print(json.dumps(found), file=sys.stderr, flush=True)
-    sources = circuit(model)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-        torch.save(model.state_dict(), options.out / "weights.pt")
+        save_file(model.state_dict(), options.out / "weights.safetensors")
+    sources = circuit(model)
+    if options.out is not None:
         for name, text in sources.items():
             (options.out / name).write_text(text)
     found["simulated_equal"] = int((simulated(sources, test[: options.simulate]) == said[: options.simulate]).sum())
@@ -220,7 +222,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=0, help="end after so many, if not before (default: no end)")
     parser.add_argument("--kernels", type=int, default=8)
     parser.add_argument("--width", type=int, default=2000, help="gates in each of the two layers")
-    parser.add_argument("--simulate", type=int, default=1000, help="test images that go through the simulator")
+    parser.add_argument("--simulate", type=int, default=30, help="test images that go through the simulator, one a second")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="a folder for the weights and the Verilog")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

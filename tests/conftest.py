@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tools import is_missing_tool
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # tests start processes that share the cores
 
 
 @pytest.hookimpl(tryfirst=True)

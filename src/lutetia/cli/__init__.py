@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from lutetia.errors import MissingFeatureError, require
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (those of the process by default) and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # Before torch is loaded: threads that wait by spinning make a run ten times slower where another process has one of its cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         for package in ("typer", "rich"):
             require(package, "the lutetia command")

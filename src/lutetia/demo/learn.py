@@ -22,7 +22,7 @@ CONFIG: dict[str, Any] = {
         "input_shape": [8, 8],
         "n_classes": 10,
         "readout": "none",
-        "layers": [{"kind": "lut", "n_outputs": 10, "n_detectors": 64, "n_anchors": 4, "table_dropout": 0.1}],
+        "layers": [{"kind": "lut", "n_outputs": 10, "n_detectors": 64, "n_anchors": 4, "table_dropout": 0.2}],
         "seed": 0,
     },
     "data": {"kind": "digits", "shuffle": True, "valid": 0.1, "test": 0.2},

@@ -13,19 +13,19 @@ from lutetia.models import LUTTransformer
 from lutetia.models.softmax_attention import SoftmaxAttention
 from lutetia.report import PartFlow, Table, Training, Writing
 
-MINUTES = 0.6  # of training for each model: enough for words and indentation, not for sense
+MINUTES = 0.8  # of training for each model: enough for words and indentation, not for sense
 PLAIN = 8  # bytes that are written without the cache too, for comparison
 PROMPT = "    def __init__(self"
 CONFIG: dict[str, Any] = {
     "model": {
-        "kind": "transformer", "context": 128, "width": 64, "n_layers": 2, "seed": 0,
+        "kind": "transformer", "context": 96, "width": 64, "n_layers": 1, "seed": 0,
         "attention": "lut", "n_heads": 4, "n_detectors": 4, "n_anchors": 3, "positional_dim": 3,
         "feed_forward": "lut", "ff_detectors": 64, "ff_anchors": 6, "read": "confidence2",
     },
     "data": {"kind": "stdlib", "valid": 40_000},
-    "optimizer": {"tables": {"kind": "adamw", "lr": 3e-3}, "rest": {"kind": "adamw", "lr": 3e-3, "weight_decay": 0.01}},
+    "optimizer": {"tables": {"kind": "adamw", "lr": 3e-3}, "rest": {"kind": "adamw", "lr": 1e-2, "weight_decay": 0.01}},
     "schedule": {"kind": "cosine", "warmup": 0.05, "floor": 0.1},
-    "train": {"batch_size": 16, "minutes": MINUTES, "clip": 1.0, "eval_every": 200, "eval_batches": 20, "log_every": 10},
+    "train": {"batch_size": 12, "minutes": MINUTES, "clip": 1.0, "eval_every": 200, "eval_batches": 20, "log_every": 10},
     "checkpoint": {"every": 5000, "keep": 1},
 }  # fmt: skip
 
