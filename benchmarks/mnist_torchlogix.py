@@ -3,7 +3,7 @@
     python benchmarks/mnist_torchlogix.py --data FOLDER [--minutes 20] [--epochs 0] [--json]
 
 FOLDER holds the four files of MNIST as they are published (.gz). What is the same as in `examples/mnist_gates.py`: the images,
-their bits (a pixel is above 127 or not), shifts of up to one pixel in training, and yosys's commands. The network is that of
+their bits (a pixel is above 127 or not) and yosys's commands. The network is that of
 torchlogix's quick start, made narrower until its circuit is of the size of ours: one convolution of gates, an OR over 2 x 2, two
 layers of gates, a count for each class. Its Verilog ends with the counts; a module of ours around it compares the pixels and
 finds the largest count, as our circuit does, and both are counted. It has no registers, ours has.
@@ -68,23 +68,23 @@ def bits(images: Tensor) -> Tensor:
     return (images > THRESHOLD).float()[:, None]
 
 
-def train(model: nn.Sequential, images: Tensor, labels: Tensor, minutes: float, epochs: int) -> dict[str, float]:
+def train(model: nn.Sequential, images: Tensor, labels: Tensor, options: argparse.Namespace) -> dict[str, float]:
     """Cross-entropy and Adam, the rate falling as a cosine, until the minutes or the epochs (0: any number) are over."""
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     per_epoch = len(images) // BATCH
     began, used, step = time.perf_counter(), time.process_time(), 0
     model.train()
     while True:
-        done = (time.perf_counter() - began) / (60 * minutes)
-        if epochs:
-            done = max(done, step / (epochs * per_epoch))
+        done = (time.perf_counter() - began) / (60 * options.minutes)
+        if options.epochs:
+            done = max(done, step / (options.epochs * per_epoch))
         if done >= 1:
             break
         if step % per_epoch == 0:
             order = torch.randperm(len(images))
         optimizer.param_groups[0]["lr"] = RATE * (0.5 * (1 + math.cos(math.pi * done)) + 0.005)
         own = order[step % per_epoch * BATCH :][:BATCH]
-        shift = torch.randint(-1, 2, (2,)).tolist()
+        shift = torch.randint(-options.shift, options.shift + 1, (2,)).tolist()
         loss = F.cross_entropy(model(torch.roll(images[own], shift, (2, 3))), labels[own])
         optimizer.zero_grad()
         loss.backward()
@@ -192,9 +192,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "torchlogix": version("torchlogix"),
         "kernels": options.kernels,
         "width": options.width,
+        "shift": options.shift,
     }
     images, labels = split(options.data, "train")
-    found |= train(model, bits(images), labels, options.minutes, options.epochs)
+    found |= train(model, bits(images), labels, options)
     test, wanted = split(options.data, "t10k")
     found["test_images"] = len(test)
     found["relaxed_accuracy"] = (answers(model, bits(test)) == wanted).double().mean().item()
@@ -203,7 +204,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     print(json.dumps(found), file=sys.stderr, flush=True)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-        save_file(model.state_dict(), options.out / "weights.safetensors")
+        save_file({name: value.contiguous() for name, value in model.state_dict().items()}, options.out / "weights.safetensors")
     sources = circuit(model)
     if options.out is not None:
         for name, text in sources.items():
@@ -222,6 +223,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=0, help="end after so many, if not before (default: no end)")
     parser.add_argument("--kernels", type=int, default=8)
     parser.add_argument("--width", type=int, default=2000, help="gates in each of the two layers")
+    parser.add_argument("--shift", type=int, default=0, help="pixels by which images are shifted in training (ours: 1)")
     parser.add_argument("--simulate", type=int, default=30, help="test images that go through the simulator, one a second")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="a folder for the weights and the Verilog")

@@ -57,11 +57,11 @@ MODEL: dict[str, Any] = {
     "seed": 0,
 }
 PLAIN_RATES = (0.1, 0.3, 1.0)
-BATCH = 64  # ours, in the end
-RATE, REST = 0.6, 0.01  # ours: of the tables, per sample, and of the rest
+BATCH = 80  # ours, in the end
+RATE, REST = 0.35, 0.03  # ours: of the tables, per sample, and of the rest
 VALID = 512  # samples of the validation text
 FIRST, RISE = 4, 64  # batches grow with what was seen: the first have 4 samples, those after n samples n / 64
-FALL = 0.4  # ours: the part of the run in which its rates fall to zero
+FALL = 0.8  # ours: the part of the run in which its rates fall to zero
 WARM = 3  # full batches that are not timed
 Texts = tuple[np.ndarray, np.ndarray]  # to train on, to validate with
 
@@ -187,10 +187,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--speed-only", action="store_true", help="leave out the plain runs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(argv)
-    if options.samples < 2 * RISE * options.batch:
-        parser.error(
-            f"--samples is {options.samples}, expected at least {2 * RISE * options.batch} for full batches in half of the run"
-        )
+    least = 3 * RISE * options.batch // 2
+    if options.samples < least:
+        parser.error(f"--samples is {options.samples}, expected at least {least} for full batches in a third of the run")
     texts = texts_of(options.data)
     high = len(texts[0]) - MODEL["context"] - 1
     starts = torch.randint(high, (options.samples,), generator=torch.Generator().manual_seed(0))

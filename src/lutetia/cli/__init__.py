@@ -14,7 +14,7 @@ from lutetia.errors import MissingFeatureError, require
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (those of the process by default) and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # Before torch is loaded: threads that wait by spinning make a run ten times slower where another process has one of its cores.
+    # Before torch is loaded: threads that wait by spinning made runs ten times slower where another process had one of the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         for package in ("typer", "rich"):
