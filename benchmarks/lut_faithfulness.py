@@ -178,15 +178,15 @@ def most_first(relevance: Tensor, ties: Tensor) -> Tensor:
 # ---- other ways to share a table's relevance out ---------------------------------------------------------------------
 
 
-def equally(worth: Tensor, decided: Tensor) -> Tensor:
+def equally(node: Any, worth: Tensor, decided: Tensor) -> Tensor:
     return (worth[..., None] / decided.shape[-1]).expand_as(decided)
 
 
-def by_what_is_decided(worth: Tensor, decided: Tensor) -> Tensor:
+def by_what_is_decided(node: Any, worth: Tensor, decided: Tensor) -> Tensor:
     return worth[..., None] * lut_relevance.shares(decided.abs())
 
 
-def only_what_weighs_most(worth: Tensor, decided: Tensor) -> Tensor:
+def only_what_weighs_most(node: Any, worth: Tensor, decided: Tensor) -> Tensor:
     return torch.zeros_like(decided).scatter(-1, decided.abs().argmax(-1, keepdim=True), worth[..., None])
 
 
@@ -218,7 +218,7 @@ def sharing(to_bits: Callable[..., Any], sizes_of: Callable[..., Any]) -> Iterat
 def with_shares(to_bits: Callable[..., Any], sizes_of: Callable[..., Any]) -> Callable[[Any, Tensor], Tensor]:
     def rule(model: Any, x: Tensor) -> Tensor:
         with sharing(to_bits, sizes_of):
-            return relevances(model, x, "epsilon")
+            return relevances(model, x, "decisive")
 
     return rule
 
@@ -273,7 +273,7 @@ def main(argv: list[str] | None = None) -> int:
         told[kind] = {rule: {"probability": float(a.probability.mean()), "error": error(a.probability),
                              "same": float(a.same.mean()), "z": z_of(areas["gradient"].probability, a.probability)}
                       for rule, a in areas.items()}  # fmt: skip
-        failed |= told[kind].get("epsilon", {"z": 4.0})["z"] < 3
+        failed |= min(told[kind].get(name, {"z": 4.0})["z"] for name in ("epsilon", "decisive")) < 3
         if not options.json:
             show(kind, told[kind])
     if options.json:

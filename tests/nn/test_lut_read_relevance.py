@@ -14,7 +14,8 @@ from lutetia.models import LUTClassifier, LUTTransformer
 from lutetia.nn import LUT, LUTAttention, ProjectedLUT
 
 EPS = 1e-3
-RULES = relevance.presets.epsilon(EPS)
+RULES = relevance.presets.decisive(EPS)
+PRESETS = {False: relevance.presets.epsilon(EPS), True: RULES}  # whether the finer sharing is chosen
 
 
 def layer(*sizes: int, **options: Any) -> LUT:
@@ -40,7 +41,7 @@ def coefficients(made: LUT, u: list[float]) -> tuple[float, float]:
     return s * (1 - v), s * v
 
 
-def by_loops(made: LUT, weight: Tensor, x: Tensor, R: Tensor, computed: bool = False) -> Tensor:
+def by_loops(made: LUT, weight: Tensor, x: Tensor, R: Tensor, computed: bool = False, decisive: bool = True) -> Tensor:
     found = torch.zeros_like(x)
     for n in range(x.shape[0]):
         read = []
@@ -55,9 +56,10 @@ def by_loops(made: LUT, weight: Tensor, x: Tensor, R: Tensor, computed: bool = F
             worth = float(c @ (a * weight[t, i] + b * weight[t, j]))
             flips = [1 << r for r in range(made.n_anchors)]
             decided = [worth - float(c @ (a * weight[t, i ^ f] + b * weight[t, j ^ f])) for f in flips]
-            rest = worth - sum(decided) / len(flips)
+            own = 1 / len(flips) if decisive else 0.0
+            rest = worth - own * sum(decided)
             for (p, q), d in zip(made.anchors[t].tolist(), decided, strict=True):
-                part = d / len(flips) + rest * abs(d) / sum(map(abs, decided))
+                part = own * d + rest * abs(d) / sum(map(abs, decided))
                 share = float(x[n, p].abs() / (x[n, p].abs() + x[n, q].abs())) if computed else 0.5
                 found[n, p] += part * share
                 found[n, q] += part * (1 - share)
@@ -67,7 +69,8 @@ def by_loops(made: LUT, weight: Tensor, x: Tensor, R: Tensor, computed: bool = F
 @pytest.mark.parametrize("read", ["blend", "confidence", "confidence2"])
 @pytest.mark.parametrize("gradient", ["dense", "sparse", "in_place"])
 @pytest.mark.parametrize("wiring", ["full", "general", "shared"])
-def test_reads(read: str, gradient: str, wiring: str) -> None:
+@pytest.mark.parametrize("decisive", [False, True])
+def test_reads(read: str, gradient: str, wiring: str, decisive: bool) -> None:
     synapses = None
     if wiring != "full":
         synapses = growth.random(5, 3, 4, 0.6, seed=1) if wiring == "general" else shared_synapses()
@@ -75,9 +78,9 @@ def test_reads(read: str, gradient: str, wiring: str) -> None:
     x = torch.randn(6, 7, dtype=torch.float64, requires_grad=True)
     R = torch.randn(6, 4, dtype=torch.float64)
     before = made.weight.detach().clone()
-    r = relevance.explain(made(x), R, wrt=[x], rules=RULES)
+    r = relevance.explain(made(x), R, wrt=[x], rules=PRESETS[decisive])
     weight = before if synapses is None else synapses.expand(before)
-    torch.testing.assert_close(r[x], by_loops(made, weight, x.detach(), R))
+    torch.testing.assert_close(r[x], by_loops(made, weight, x.detach(), R, decisive=decisive))
     assert torch.equal(made.weight, before)
 
 
@@ -108,12 +111,16 @@ def test_the_blend_by_hand() -> None:
     x = torch.tensor([[3.0, 1.0, 0.0, 1.0]], dtype=torch.float64)
     r = relevance.attribute(made, x, target=0, rules=relevance.presets.epsilon(0.0))
     assert float(r.seed) == 5.0
-    # Flip bit 0: 3/4 · 2 + 1/4 · 6 = 3, so it decides 2. Flip bit 1: 3/4 · 8 + 1/4 · 4 = 7, so it decides -2. Each gets half of
-    # that, 1 and -1, and half of the 5 that are left.
+    # Flip bit 0: 3/4 · 2 + 1/4 · 6 = 3, so it decides 2. Flip bit 1: 3/4 · 8 + 1/4 · 4 = 7, so it decides -2.
+    torch.testing.assert_close(r[x], torch.full((1, 4), 5 / 4, dtype=torch.float64))
+    # The finer way each gets half of that first, 1 and -1, and then half of the 5 that are left.
+    r = relevance.attribute(made, x, target=0, rules=relevance.presets.decisive(0.0))
     torch.testing.assert_close(r[x], torch.tensor([[3.5, 3.5, 1.5, 1.5]], dtype=torch.float64) / 2)
     with torch.no_grad():
         made.weight[0, 2, 0] = 10.0  # flip bit 0: 3/4 · 2 + 1/4 · 10 = 4, so it decides 1
     r = relevance.attribute(made, x, target=0, rules=relevance.presets.epsilon(0.0))
+    torch.testing.assert_close(r[x], torch.tensor([[5 / 6, 5 / 6, 10 / 6, 10 / 6]], dtype=torch.float64))
+    r = relevance.attribute(made, x, target=0, rules=relevance.presets.decisive(0.0))
     # 1/2 and -1; of the 5.5 that are left a third and two thirds.
     torch.testing.assert_close(r[x], torch.tensor([[7 / 3, 7 / 3, 8 / 3, 8 / 3]], dtype=torch.float64) / 2)
 

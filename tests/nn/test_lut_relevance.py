@@ -14,19 +14,21 @@ from lutetia.lut import growth
 from lutetia.nn import LUT, LUTAttention
 
 EPS = 1e-3
-RULES = relevance.presets.epsilon(EPS)
+RULES = relevance.presets.decisive(EPS)
+PRESETS = {False: relevance.presets.epsilon(EPS), True: RULES}  # whether the finer sharing is chosen
 
 
 def factors(R: Tensor, y: Tensor) -> Tensor:
     return R / (y + torch.where(y < 0, -1.0, 1.0).to(y.dtype) * EPS)  # -EPS itself would be rounded to float32
 
 
-def parts_of(row: Tensor, others: list[Tensor], c: Tensor) -> list[float]:
+def parts_of(row: Tensor, others: list[Tensor], c: Tensor, decisive: bool) -> list[float]:
     """What each bit gets of a row's relevance; others: the rows with one bit flipped."""
     n = len(others)
     decided = [float(c @ (row - other)) for other in others]
-    rest, total = float(c @ row) - sum(decided) / n, sum(map(abs, decided))
-    return [d / n + rest * (abs(d) / total if total else 1 / n) for d in decided]
+    own = [d / n if decisive else 0.0 for d in decided]
+    rest, total = float(c @ row) - sum(own), sum(map(abs, decided))
+    return [mine + rest * (abs(d) / total if total else 1 / n) for mine, d in zip(own, decided, strict=True)]
 
 
 def of_pair(x: Tensor, pair: list[int], computed: bool) -> list[float]:
@@ -35,14 +37,14 @@ def of_pair(x: Tensor, pair: list[int], computed: bool) -> list[float]:
     return [a / (a + b), b / (a + b)] if computed else [0.5, 0.5]
 
 
-def lut_by_loops(x: Tensor, weight: Tensor, anchors: Tensor, R: Tensor, computed: bool = False) -> Tensor:
+def lut_by_loops(x: Tensor, weight: Tensor, anchors: Tensor, R: Tensor, computed: bool = False, decisive: bool = True) -> Tensor:
     found = torch.zeros_like(x)
     for b in range(x.shape[0]):
         index = [sum(int(x[b, p] > x[b, q]) << r for r, (p, q) in enumerate(pairs.tolist())) for pairs in anchors]
         y = sum(weight[t, i] for t, i in enumerate(index))
         c = factors(R[b], y)
         for t, i in enumerate(index):
-            parts = parts_of(weight[t, i], [weight[t, i ^ (1 << r)] for r in range(anchors.shape[1])], c)
+            parts = parts_of(weight[t, i], [weight[t, i ^ (1 << r)] for r in range(anchors.shape[1])], c, decisive)
             for pair, part in zip(anchors[t].tolist(), parts, strict=True):
                 for at, share in zip(pair, of_pair(x[b], pair, computed), strict=True):
                     found[b, at] += part * share
@@ -58,7 +60,8 @@ def layer(kind: type[nn.Module], *sizes: int, **options: Any) -> Any:
 
 @pytest.mark.parametrize("gradient", ["dense", "sparse", "in_place"])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_lut(gradient: str, sparse: bool) -> None:
+@pytest.mark.parametrize("decisive", [False, True])
+def test_lut(gradient: str, sparse: bool, decisive: bool) -> None:
     synapses = growth.random(5, 3, 4, 0.6, seed=1) if sparse else None
     made = layer(LUT, 7, 4, 5, 3, gradient=gradient, synapses=synapses)
     if gradient == "in_place":
@@ -66,9 +69,9 @@ def test_lut(gradient: str, sparse: bool) -> None:
     x = torch.randn(6, 7, dtype=torch.float64, requires_grad=True)
     R = torch.randn(6, 4, dtype=torch.float64)
     before = made.weight.detach().clone()
-    r = relevance.explain(made(x), R, wrt=[x], rules=RULES)
+    r = relevance.explain(made(x), R, wrt=[x], rules=PRESETS[decisive])
     weight = synapses.expand(before) if synapses is not None else before
-    torch.testing.assert_close(r[x], lut_by_loops(x.detach(), weight, made.anchors, R))
+    torch.testing.assert_close(r[x], lut_by_loops(x.detach(), weight, made.anchors, R, decisive=decisive))
     assert torch.equal(made.weight, before)  # a step in place is for backward
 
 
@@ -91,7 +94,9 @@ def test_tables_get_relevance_when_asked() -> None:
     torch.testing.assert_close(r[x].sum(1), target.sum(1))
 
 
-def attention_by_loops(made: LUTAttention, x: Tensor, R: Tensor, computed: bool = False) -> tuple[Tensor, Tensor]:
+def attention_by_loops(
+    made: LUTAttention, x: Tensor, R: Tensor, computed: bool = False, decisive: bool = True
+) -> tuple[Tensor, Tensor]:
     weight, anchors, positions = made.weight.detach(), made.anchors, made.positions.detach()
     n_anchors, n_pe = anchors.shape[1], positions.shape[2]
     found, at_positions = torch.zeros_like(x), torch.zeros_like(positions)
@@ -106,7 +111,7 @@ def attention_by_loops(made: LUTAttention, x: Tensor, R: Tensor, computed: bool 
             y = sum((weight[t, cell] for _, t, cell in fired), torch.zeros(weight.shape[2], dtype=weight.dtype))
             c = factors(R[b, j], y)
             for i, t, cell in fired:
-                parts = parts_of(weight[t, cell], [weight[t, cell ^ (1 << r)] for r in range(2 * n_anchors + n_pe)], c)
+                parts = parts_of(weight[t, cell], [weight[t, cell ^ (1 << r)] for r in range(2 * n_anchors + n_pe)], c, decisive)
                 for r, part in enumerate(parts):
                     if r < n_pe:
                         at_positions[j - i - 1, t if positions.shape[1] > 1 else 0, r] += part
@@ -120,15 +125,16 @@ def attention_by_loops(made: LUTAttention, x: Tensor, R: Tensor, computed: bool 
 
 @pytest.mark.parametrize("gradient", ["dense", "sparse", "in_place"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_attention(gradient: str, shared: bool) -> None:
+@pytest.mark.parametrize("decisive", [False, True])
+def test_attention(gradient: str, shared: bool, decisive: bool) -> None:
     made = layer(LUTAttention, 5, 3, 4, 2, 2, 6, gradient=gradient, shared_positions=shared)
     if gradient == "in_place":
         made.external_lr = 0.1
     x = torch.randn(2, 5, 5, dtype=torch.float64, requires_grad=True)
     R = torch.randn(2, 5, 3, dtype=torch.float64)
     R[:, 0] = 0  # y[0] is 0, whatever comes in
-    r = relevance.explain(made(x), R, wrt=[x, made.positions], rules=RULES)
-    found, at_positions = attention_by_loops(made, x.detach(), R)
+    r = relevance.explain(made(x), R, wrt=[x, made.positions], rules=PRESETS[decisive])
+    found, at_positions = attention_by_loops(made, x.detach(), R, decisive=decisive)
     torch.testing.assert_close(r[x], found)
     torch.testing.assert_close(r[made.positions], at_positions)
 
@@ -200,4 +206,4 @@ def test_a_model_of_both_conserves() -> None:
     for row in r.report:
         assert row.relevance_out == pytest.approx(row.relevance_in + row.absorbed)
     assert float(r[x].sum() + r[model.attention.positions].sum()) == pytest.approx(float(r.seed.sum()), rel=1e-6)
-    assert r.report.promises["promise"] == 3  # of the two sums, and of the feed-forward, whose input is one
+    assert r.report.promises["promise"] == 2

@@ -122,7 +122,7 @@ def check_faithful(areas: dict[str, Any], margins: dict[str, float]) -> None:
     errors, and by a margin in the area itself."""
     for other, margin in margins.items():
         for measure in ("probability", "same"):
-            worse, better = getattr(areas[other], measure), getattr(areas["epsilon"], measure)
+            worse, better = getattr(areas[other], measure), getattr(areas["decisive"], measure)
             assert faithful.z_of(worse, better) > 3, (other, measure)
             assert float((worse - better).mean()) > margin, (other, measure)
 
@@ -137,14 +137,14 @@ def rules(*names: str) -> dict[str, Any]:
 # The means of the pixels are what they are replaced with; neither a rule nor gradient × input knows them.
 @pytest.mark.parametrize("kind", ["one-hard", *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)])
 def test_pixels_that_are_relevant_decide(kind: str) -> None:
-    areas = faithful.measure(kind, 120, [0, 1], rules("gradient", "epsilon"))
+    areas = faithful.measure(kind, 120, [0, 1], rules("gradient", "decisive"))
     check_faithful(areas, {"random order": 0.2, "gradient": 0.2})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text-lut", "text-softmax"])
 def test_bytes_that_are_relevant_decide(kind: str) -> None:
-    areas = faithful.measure(kind, 100, [0], rules("gradient", "epsilon"))
+    areas = faithful.measure(kind, 100, [0], rules("gradient", "decisive"))
     check_faithful(areas, {"random order": 0.05, "gradient": 0.05})
 
 
@@ -154,6 +154,6 @@ def test_numbers_near_zero_do_not_carry_half_a_pair() -> None:
     random order."""
     model, data = faithful.trained("stack-hard", 0)
     x, means = faithful.digits_of(data, 120)
-    ways = {"epsilon": "D/n and the rest by |D|, by |x|", "halves": "D/n and the rest by |D|, halves"}
+    ways = {"decisive": "D/n and the rest by |D|, by |x|", "halves": "D/n and the rest by |D|, halves"}
     areas = faithful.compare(model, x, means, {name: faithful.with_shares(*faithful.SHARES[way]) for name, way in ways.items()})
     check_faithful(areas, {"halves": 0.1})

@@ -27,11 +27,10 @@ def slow_lut_relevance(model: LUTClassifier, x: Tensor, target: int) -> Tensor:
         def worth(row: int, t: int = t) -> float:
             return sum(c[o] * layer.weight[t, row, o].item() for o in range(n_classes))
 
-        decided = [worth(index) - worth(index ^ (1 << r)) for r in range(len(pairs))]
-        rest = worth(index) - sum(decided) / len(pairs)
-        for (a, b), d in zip(pairs, decided, strict=True):
+        decided = [abs(worth(index) - worth(index ^ (1 << r))) for r in range(len(pairs))]
+        for (a, b), part in zip(pairs, decided, strict=True):
             for end in (a, b):
-                found[end] += 0.5 * (d / len(pairs) + rest * abs(d) / sum(map(abs, decided)))
+                found[end] += 0.5 * worth(index) * part / sum(decided)
     return torch.tensor(found, dtype=torch.float64)
 
 

@@ -159,7 +159,7 @@ class ReadOp(Op):
         given: list[Tensor | None] = [None] * len(node.edges)
         if 0 in node.walked:
             found = torch.zeros_like(x, dtype=decided.dtype)
-            to_anchors(found, anchors.long(), to_bits(sum(parts), decided), sizes_of(node, args))
+            to_anchors(found, anchors.long(), to_bits(node, sum(parts), decided), sizes_of(node, args))
             given[0] = found.to(x.dtype)
         return given
 

@@ -1,11 +1,13 @@
 """Relevance through lookup tables: the rules of `LUT` and `LUTAttention` for `lutetia.relevance`.
 
 y_o = Σ_t W[t, index_t, o]: detector t gets R_t = Σ_o W[t, index_t, o] · c_o, with c_o = R_o / (y_o + ε·sgn y_o). Comparison r
-decides D_r = Σ_o c_o (W[t, index, o] - W[t, index ^ (1 << r), o]): for R_t, or against it. Of n comparisons each gets D_r / n,
-and what is left of R_t they share in proportion to |D_r|, equally if none decides anything. Of a pair's part each input gets half
-where x is an input of the model. Where x was computed they share it in proportion to |x|: the rules below divide by x, so half
-of a part at a number near zero would come out of them huge. In LUT attention the same holds for every pair of positions and
-detector: the bits are those found at j, those found at i, and those of their distance.
+decides D_r = Σ_o c_o (W[t, index, o] - W[t, index ^ (1 << r), o]): for R_t, or against it. R_t goes to the anchor pairs in
+proportion to |D_r|, equally if none decides anything, and half of a pair's part to each of its two inputs. In LUT attention the
+same holds for every pair of positions and detector: the bits are those found at j, at i, and those of their distance.
+
+With `relevance.Decisive` each of n comparisons gets D_r / n first, and they share what is left of R_t so. And where x was
+computed, the two inputs of a pair share in proportion to |x|: the rules below divide by x, so half of a part at a number near
+zero would come out of them huge.
 
 B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c anchor pairs · N_pe positional bits · R rows.
 The relevance part asks for this module when it meets a node of theirs.
@@ -26,6 +28,7 @@ from lutetia.lut.reference_seq import pairs_of
 from lutetia.lut.sums import sum_dtype
 from lutetia.relevance.graph import Node, Relevance, unknown
 from lutetia.relevance.registry import Args, Given, Op, divide, register
+from lutetia.relevance.rules.choices import Decisive
 
 MOST_NUMBERS = 1 << 24  # in one scratch tensor; larger batches are done in pieces
 
@@ -82,7 +85,7 @@ class Tables(Op):
         return True  # indices, if nothing else
 
     def needs(self, node: Node) -> list[int]:
-        return [0] if is_computed(node) else []
+        return [0] if is_decisive(node) and is_computed(node) else []
 
     def weight(self, node: Node, weight: Tensor | None, synapses: tuple[Any, ...]) -> Tensor:
         """The tables [N_t, R, O], of a weight that was kept or is an input of the node."""
@@ -133,7 +136,7 @@ class LutOp(Tables):
         worth = dot(c, weight, indices)
         decided = torch.stack([worth - dot(c, weight, indices ^ (1 << r)) for r in range(anchors.shape[1])], -1)
         x = c.new_zeros(c.shape[0], node.fn.n_inputs)
-        to_anchors(x, anchors, to_bits(worth, decided), None if sizes is None else sizes[at])
+        to_anchors(x, anchors, to_bits(node, worth, decided), None if sizes is None else sizes[at])
         return x
 
 
@@ -162,7 +165,7 @@ class AttentionOp(Tables):
         for d, cells in pairs_of(saved.indices, saved.pe_indices, n_pe, n_anchors):
             worth = worths(d, cells)  # [B, S - d, N_t]
             decided = torch.stack([worth - worths(d, cells ^ (1 << r)) for r in range(2 * n_anchors + n_pe)], -1)
-            pe, k, q = to_bits(worth, decided).split([n_pe, n_anchors, n_anchors], -1)  # from the lowest bits up
+            pe, k, q = to_bits(node, worth, decided).split([n_pe, n_anchors, n_anchors], -1)  # from the lowest bits up
             positions[d - 1] += pe.sum((0, 1))
             if saved.anchors is not None:
                 to_anchors(x[:, d:], saved.anchors.long(), q, None if sizes is None else sizes[:, d:])
@@ -209,6 +212,11 @@ class _Either(Op):
         return self._of(node).relevance(node, R, args)
 
 
+def is_decisive(node: Node) -> bool:
+    """Whether the finer sharing was chosen."""
+    return isinstance(node.rules.sum, Decisive)
+
+
 def is_computed(node: Node) -> bool:
     """Whether x, the first input, is more than an input of the model seen through views and activations."""
     if 0 not in node.walked:
@@ -221,11 +229,13 @@ def is_computed(node: Node) -> bool:
 
 def sizes_of(node: Node, args: Args) -> Tensor | None:
     """|x|, by which the two inputs of a pair share; None where they share equally."""
-    return args[0].abs() if is_computed(node) else None
+    return args[0].abs() if is_decisive(node) and is_computed(node) else None
 
 
-def to_bits(worth: Tensor, decided: Tensor) -> Tensor:
+def to_bits(node: Node, worth: Tensor, decided: Tensor) -> Tensor:
     """What each bit gets of a detector's relevance: worth [...], what a bit decides, decided [..., n] -> [..., n]."""
+    if not is_decisive(node):
+        return worth[..., None] * shares(decided.abs())
     own = decided / decided.shape[-1]
     return own + (worth - own.sum(-1))[..., None] * shares(decided.abs())
 

@@ -18,6 +18,7 @@ from lutetia.models import LUTClassifier, LUTTransformer
 
 PRESETS: dict[str, Callable[[], relevance.Rules]] = {
     "epsilon": relevance.presets.epsilon,
+    "decisive": relevance.presets.decisive,
     "gamma": relevance.presets.gamma,
     "zplus": relevance.presets.zplus,
     "alphabeta": relevance.presets.alphabeta,
@@ -26,6 +27,7 @@ PRESETS: dict[str, Callable[[], relevance.Rules]] = {
 }
 RULES: dict[str, str] = {
     "epsilon": "Relevance: the lead shared out over the inputs in proportion to what they contributed.",
+    "decisive": "Relevance, where in tables a comparison that spoke against the rest of its row counts against.",
     "gamma": "Relevance, where contributions of the sign of a sum count more.",
     "zplus": "Relevance, of positive contributions of linear layers alone.",
     "alphabeta": "Relevance, where positive contributions count twice and negative ones once, against.",

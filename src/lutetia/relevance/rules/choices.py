@@ -63,6 +63,14 @@ class Epsilon(Choice):
         return [None if part is None else s * part for part in parts]
 
 
+@dataclass(frozen=True)
+class Decisive(Epsilon):
+    """Epsilon; and within lookup tables a comparison that decides for a detector's relevance, or against it, gets that sign.
+
+    Chosen by measuring which pixels and bytes change a decision; see `lutetia.nn.lut_relevance` for the formula.
+    """
+
+
 def Zero() -> Epsilon:
     """LRP-0: Epsilon without the ε. On a bias-free piecewise linear net it equals gradient × input."""
     return Epsilon(0.0)

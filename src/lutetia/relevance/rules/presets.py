@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lutetia.relevance.rules.choices import (
     EPS,
     Absolute,
     AlphaBeta,
     Centred,
     Choice,
+    Decisive,
     Epsilon,
     Gamma,
     Identity,
@@ -20,6 +23,11 @@ from lutetia.relevance.rules.choices import (
 def epsilon(eps: float = EPS, *, bias: str = "absorb") -> Rules:
     """Epsilon everywhere, statistics of normalisations as constants: the default."""
     return _rules(Epsilon(eps), eps, bias)
+
+
+def decisive(eps: float = EPS, *, bias: str = "absorb") -> Rules:
+    """Epsilon, and the finer sharing inside lookup tables."""
+    return replace(epsilon(eps, bias=bias), sum=Decisive(eps))
 
 
 def attnlrp(eps: float = EPS, gamma: float | None = None, *, bias: str = "absorb") -> Rules:
