@@ -171,7 +171,7 @@ def test_the_reference_in_float64() -> None:
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["plain", "three new keys", "everything"])
+@pytest.mark.parametrize("name", ["plain", "three new keys", "d 80", "everything"])
 def test_halves(executor: str, dtype: torch.dtype, name: str) -> None:
     """No further from float64 than twice torch's own attention, on the same numbers."""
     case = make(**CASES[name], dtype=dtype)

@@ -23,6 +23,7 @@ extending = require("numba.extending", "the cpu backend of lutetia.attention")
 ir = require("llvmlite.ir", "the cpu backend of lutetia.attention", "numba")
 
 BLOCK = 256  # keys whose scores are held at once: memory is fastest at long runs of keys, then of values
+BLOCK_D, LANES = 64, 16  # numbers of a head whose sums are held at once, and of a vector
 LOG2_E = np.float32(1.4426950408889634)
 LN2 = np.float32(0.6931471805599453)
 MINUS_INF = np.float32(-np.inf)
@@ -103,6 +104,13 @@ def load(typing: Any, kind: Any, address: Any, index: Any) -> Any:
 
 
 @extending.intrinsic
+def size_of(typing: Any, kind: Any) -> Any:
+    """The bytes of an element of a cache."""
+    size = 2 if kind == numba.types.uint16 else 4
+    return numba.types.int64(kind), lambda context, builder, signature, args: ir.IntType(64)(size)
+
+
+@extending.intrinsic
 def peek(typing: Any, address: Any, index: Any) -> Any:
     """The float32 at an address of this thread's own."""
 
@@ -151,6 +159,77 @@ def take_next(typing: Any, address: Any) -> Any:
         return builder.atomic_rmw("add", pointer, ir.IntType(64)(1), "monotonic")
 
     return numba.types.int64(numba.types.int64), generate
+
+
+VECTOR = ir.VectorType(ir.FloatType(), LANES)
+
+
+def _load_vector(builder: Any, half: bool, address: Any, index: Any) -> Any:
+    """LANES numbers from address[index] on, as float32; `half`: they are bfloat16."""
+    pointer = _pointer(builder, ir.IntType(16) if half else ir.FloatType(), address, index)[0]
+    if not half:
+        return builder.load(builder.bitcast(pointer, VECTOR.as_pointer()), align=4)
+    wide = ir.VectorType(ir.IntType(32), LANES)
+    bits = builder.load(builder.bitcast(pointer, ir.VectorType(ir.IntType(16), LANES).as_pointer()), align=2)
+    return builder.bitcast(builder.shl(builder.zext(bits, wide), wide([ir.IntType(32)(16)] * LANES)), VECTOR)
+
+
+# Loops over keys and values, in vectors and by hand: what they add to stays in registers, so that keys and values are read one
+# after the other, as memory likes it.
+
+
+@extending.intrinsic
+def add_block(typing: Any, kind: Any, weights: Any, values: Any, n: Any, v: Any, acc: Any) -> Any:
+    """acc[:BLOCK_D] += Σ_j weights[j] · value j: addresses of float32 [n], int64 offsets [n], the cache, and the sums."""
+    half = kind == numba.types.uint16
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, weights, values, n, v, acc = args
+        lanes = range(0, BLOCK_D, LANES)
+        sums = [
+            numba.core.cgutils.alloca_once_value(builder, _load_vector(builder, False, acc, ir.IntType(64)(c))) for c in lanes
+        ]
+        undefined, first = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
+        with numba.core.cgutils.for_range(builder, n) as loop:
+            weight = builder.load(_pointer(builder, ir.FloatType(), weights, loop.index)[0])
+            weight = builder.shuffle_vector(builder.insert_element(undefined, weight, ir.IntType(32)(0)), undefined, first)
+            offset = builder.load(_pointer(builder, ir.IntType(64), values, loop.index)[0])
+            for c, total in zip(lanes, sums, strict=True):
+                value = _load_vector(builder, half, v, builder.add(offset, ir.IntType(64)(c)))
+                product = builder.fmul(weight, value, flags=("contract",))
+                builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
+        for c, total in zip(lanes, sums, strict=True):
+            place = builder.bitcast(_pointer(builder, ir.FloatType(), acc, ir.IntType(64)(c))[0], VECTOR.as_pointer())
+            builder.store(builder.load(total), place, align=4)
+        return context.get_dummy_value()
+
+    int64 = numba.types.int64
+    return numba.types.void(kind, int64, int64, int64, int64, int64), generate
+
+
+@extending.intrinsic
+def dot_block(typing: Any, kind: Any, q: Any, keys: Any, n: Any, k: Any, scores: Any) -> Any:
+    """scores[j] += q[:BLOCK_D] · key j: addresses of the query, int64 offsets [n], the cache, and float32 [n]."""
+    half = kind == numba.types.uint16
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, q, keys, n, k, scores = args
+        query = [_load_vector(builder, False, q, ir.IntType(64)(c)) for c in range(0, BLOCK_D, LANES)]
+        reduce_type = ir.FunctionType(ir.FloatType(), [ir.FloatType(), VECTOR])
+        add_up = numba.core.cgutils.get_or_insert_function(builder.module, reduce_type, f"llvm.vector.reduce.fadd.v{LANES}f32")
+        with numba.core.cgutils.for_range(builder, n) as loop:
+            offset = builder.load(_pointer(builder, ir.IntType(64), keys, loop.index)[0])
+            total = None
+            for i, part in enumerate(query):
+                key = _load_vector(builder, half, k, builder.add(offset, ir.IntType(64)(i * LANES)))
+                product = builder.fmul(part, key, flags=("contract",))
+                total = product if total is None else builder.fadd(total, product, flags=("contract",))
+            place = _pointer(builder, ir.FloatType(), scores, loop.index)[0]
+            builder.store(builder.call(add_up, [builder.load(place), total], fastmath=("reassoc",)), place)
+        return context.get_dummy_value()
+
+    int64 = numba.types.int64
+    return numba.types.void(kind, int64, int64, int64, int64, int64), generate
 
 
 @extending.intrinsic
@@ -222,47 +301,32 @@ def scores_of(kind: Any, q: Any, keys: Any, rows: Any, d: Any, n: Any, k: Any, s
                 a2 += read(q, (r + 2) * d + c) * x
                 a3 += read(q, (r + 3) * d + c) * x
             scores[r, j], scores[r + 1, j], scores[r + 2, j], scores[r + 3, j] = a0, a1, a2, a3
-    four = n - n % 4
+    blocks = d - d % BLOCK_D
     for r in range(whole, rows):
-        for j in range(0, four, 4):  # and here four keys
-            k0, k1, k2, k3 = keys[j], keys[j + 1], keys[j + 2], keys[j + 3]
-            a0, a1, a2, a3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-            for c in range(d):
-                x = read(q, r * d + c)
-                a0 += x * load(kind, k, k0 + c)
-                a1 += x * load(kind, k, k1 + c)
-                a2 += x * load(kind, k, k2 + c)
-                a3 += x * load(kind, k, k3 + c)
-            scores[r, j], scores[r, j + 1], scores[r, j + 2], scores[r, j + 3] = a0, a1, a2, a3
-        for j in range(four, n):
+        for j in range(n):
+            scores[r, j] = np.float32(0)
+        own = address_of(scores) + 4 * r * BLOCK
+        for begin in range(0, blocks, BLOCK_D):
+            dot_block(kind, q + 4 * (r * d + begin), address_of(keys), n, k + size_of(kind) * begin, own)
+        for j in range(n if blocks < d else 0):
             k0, a0 = keys[j], np.float32(0)
-            for c in range(d):
+            for c in range(blocks, d):
                 a0 += read(q, r * d + c) * load(kind, k, k0 + c)
-            scores[r, j] = a0
+            scores[r, j] += a0
 
 
 @jit_inline
 def add_values(kind: Any, weights: Any, values: Any, r: Any, d: Any, n: Any, v: Any, acc: Any) -> None:
-    """acc[r] += Σ_j weights[r, j] · value j, eight values at a time: the sum is read and written once for them."""
-    whole = n - n % 8
+    """acc[r] += Σ_j weights[r, j] · value j."""
     row = acc + 4 * r * d
-    for j in range(0, whole, 8):
-        v0, v1, v2, v3 = values[j], values[j + 1], values[j + 2], values[j + 3]
-        v4, v5, v6, v7 = values[j + 4], values[j + 5], values[j + 6], values[j + 7]
-        p0, p1, p2, p3 = weights[r, j], weights[r, j + 1], weights[r, j + 2], weights[r, j + 3]
-        p4, p5, p6, p7 = weights[r, j + 4], weights[r, j + 5], weights[r, j + 6], weights[r, j + 7]
-        for c in range(d):
-            some = (
-                p0 * load(kind, v, v0 + c) + p1 * load(kind, v, v1 + c) + p2 * load(kind, v, v2 + c) + p3 * load(kind, v, v3 + c)
-            )
-            rest = (
-                p4 * load(kind, v, v4 + c) + p5 * load(kind, v, v5 + c) + p6 * load(kind, v, v6 + c) + p7 * load(kind, v, v7 + c)
-            )
-            write(row, c, peek(row, c) + (some + rest))
-    for j in range(whole, n):
-        p0, v0 = weights[r, j], values[j]
-        for c in range(d):
-            write(row, c, peek(row, c) + p0 * load(kind, v, v0 + c))
+    whole = d - d % BLOCK_D
+    own = address_of(weights) + 4 * r * BLOCK
+    for begin in range(0, whole, BLOCK_D):
+        add_block(kind, own, address_of(values), n, v + size_of(kind) * begin, row + 4 * begin)
+    for j in range(n if whole < d else 0):
+        p, at = weights[r, j], values[j]
+        for c in range(whole, d):
+            write(row, c, peek(row, c) + p * load(kind, v, at + c))
 
 
 @jit_inline
@@ -281,10 +345,16 @@ def hide(plan: Any, scores: Any, first: Any, start: Any, n: Any) -> None:
 @jit_inline
 def weigh(scores: Any, r: Any, n: Any, m: Any, l: Any) -> Any:
     """scores[r] into weights against the running maximum; returns what the sums so far are multiplied with."""
-    best = m[r]
-    for j in range(n):
-        if scores[r, j] > best:
-            best = scores[r, j]
+    best, b1, b2, b3 = m[r], m[r], m[r], m[r]
+    four = n - n % 4
+    for j in range(0, four, 4):  # four at a time: each comparison waits for the one before it
+        s0, s1, s2, s3 = scores[r, j], scores[r, j + 1], scores[r, j + 2], scores[r, j + 3]
+        best, b1 = (s0 if s0 > best else best), (s1 if s1 > b1 else b1)
+        b2, b3 = (s2 if s2 > b2 else b2), (s3 if s3 > b3 else b3)
+    for j in range(four, n):
+        best = scores[r, j] if scores[r, j] > best else best
+    best, b2 = max(best, b1), max(b2, b3)
+    best = max(best, b2)
     safe = np.float32(0) if best == MINUS_INF else best  # -inf - -inf would be NaN
     total = np.float32(0)
     for j in range(n):
