@@ -13,7 +13,7 @@ from lutetia.models import LUTTransformer
 from lutetia.models.softmax_attention import SoftmaxAttention
 from lutetia.report import PartFlow, Table, Training, Writing
 
-MINUTES = 0.8  # of training for each model: enough for words and indentation, not for sense
+MINUTES = 0.5  # of training for each model: enough for words and indentation, not for sense
 PLAIN = 8  # bytes that are written without the cache too, for comparison
 PROMPT = "    def __init__(self"
 CONFIG: dict[str, Any] = {
