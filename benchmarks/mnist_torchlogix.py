@@ -32,7 +32,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lutetia.errors import DataError, MissingFeatureError
-from lutetia.precompute.synthesize import _read_cells, _recipe
+from lutetia.precompute.synthesize import read_cells, recipe
 from lutetia.precompute.tools import require_program, run, run_yosys
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
@@ -163,9 +163,9 @@ def count_luts(sources: dict[str, str], top: str) -> int:
         folder = Path(where)
         for name, text in sources.items():
             (folder / name).write_text(text)
-        script = ["read_verilog -DSYNTHESIS " + " ".join(sources), *_recipe("lut6", top), "tee -q -o stat.json stat -json"]
+        script = ["read_verilog -DSYNTHESIS " + " ".join(sources), *recipe("lut6", top), "tee -q -o stat.json stat -json"]
         run_yosys(script, folder, "counting LUTs")
-        cells = _read_cells(folder / "stat.json")
+        cells = read_cells(folder / "stat.json")
     if set(cells) != {"$lut"}:
         raise DataError(f"yosys left the cells {sorted(cells)}, expected $lut alone")
     return cells["$lut"]

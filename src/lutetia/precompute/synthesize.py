@@ -90,12 +90,12 @@ def _cells(hardware: Hardware, target: str, folder: Path) -> dict[str, int]:
     if _primitives(hardware, target):  # LUTs that the target has stay as they are: a synthesiser would undo the tree
         sources.remove(f"{top}_lut.v")
         script.append(f"read_verilog -lib {top}_lut.v")
-    script += ["read_verilog -DSYNTHESIS " + " ".join(sources), *_recipe(target, top)]
+    script += ["read_verilog -DSYNTHESIS " + " ".join(sources), *recipe(target, top)]
     run_yosys([*script, "tee -q -o stat.json stat -json"], folder, f"synthesize({target!r})")
-    return _read_cells(folder / "stat.json")
+    return read_cells(folder / "stat.json")
 
 
-def _recipe(target: str, top: str) -> list[str]:
+def recipe(target: str, top: str) -> list[str]:
     """The commands of a target."""
     if target in ("ice40", "ecp5"):
         return [f"synth_{target} -top {top}"]
@@ -111,7 +111,8 @@ def _primitives(hardware: Hardware, target: str) -> bool:
     return target in ("lut4", "lut6") and bool(sizes) and max(sizes) <= int(target[-1])
 
 
-def _read_cells(path: Path) -> dict[str, int]:
+def read_cells(path: Path) -> dict[str, int]:
+    """How many cells of each kind there are, by the statistics that yosys wrote."""
     try:
         text = path.read_text()
         found = json.loads(text[text.index("{") :])
