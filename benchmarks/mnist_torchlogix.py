@@ -1,6 +1,8 @@
 """torchlogix on MNIST beside our `Votes`: the accuracy of its gates, and the LUT6 that yosys makes of its own Verilog.
 
-    python benchmarks/mnist_torchlogix.py --data FOLDER [--minutes 20] [--epochs 0] [--json]
+    python benchmarks/mnist_torchlogix.py --data FOLDER [--minutes 20] [--epochs 0] [--device cuda] [--json]
+    python benchmarks/mnist_torchlogix.py --data FOLDER --held-out 10000 --out NETWORK ...      one of several, to choose from
+    python benchmarks/mnist_torchlogix.py --data FOLDER --weights NETWORK/weights.safetensors ...   what has been trained
 
 FOLDER holds the four files of MNIST as they are published (.gz). What is the same as in `examples/mnist_gates.py`: the images,
 their bits (a pixel is above 127 or not) and yosys's commands. The network is that of
@@ -28,7 +30,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from lutetia.errors import DataError, MissingFeatureError
@@ -42,11 +44,17 @@ THRESHOLD = 127  # that of `Votes`: the comparison is the highest bit of the pix
 BATCH = 128
 RATE = 0.02  # of its example of MNIST, as is the batch
 CLASSES = 10
+CHOICES = ("kernels", "width", "field", "tau", "rate", "parametrization", "candidates", "shift", "held_out")
 PIXELS = 28 * 28
 
 
-def network(kernels: int, width: int) -> nn.Sequential:
+def network(options: argparse.Namespace) -> nn.Sequential:
     """The network of its quick start, bits [batch, 1, 28, 28] -> counts [batch, 10], of fewer kernels and gates."""
+    kernels, width = options.kernels, options.width
+    made = {"device": options.device, "parametrization": options.parametrization}
+    dense: dict[str, Any] = {**made, "connections_kwargs": {"init_method": "random-unique"}}
+    if options.candidates:  # those of a convolution are fixed
+        dense |= {"connections": "learnable", "connections_kwargs": {"num_candidates": options.candidates}}
     try:
         from torchlogix.layers import GroupSum, LogicConv2d, LogicDense, OrPooling2d
     except SyntaxError as error:
@@ -54,12 +62,12 @@ def network(kernels: int, width: int) -> nn.Sequential:
     except ImportError as error:
         raise MissingFeatureError(f"this needs torchlogix (pip install --no-deps torchlogix==0.2.2): {error}") from error
     return nn.Sequential(
-        LogicConv2d(in_dim=28, channels=1, num_kernels=kernels, tree_depth=2, receptive_field_size=3),
+        LogicConv2d(in_dim=28, channels=1, num_kernels=kernels, tree_depth=2, receptive_field_size=options.field, **made),
         OrPooling2d(kernel_size=2, stride=2, padding=0),
         nn.Flatten(),
-        LogicDense(kernels * 13 * 13, width),
-        LogicDense(width, width),
-        GroupSum(k=CLASSES, tau=8),
+        LogicDense(kernels * ((29 - options.field) // 2) ** 2, width, **dense),
+        LogicDense(width, width, **dense),
+        GroupSum(k=CLASSES, tau=options.tau),
     )
 
 
@@ -70,7 +78,7 @@ def bits(images: Tensor) -> Tensor:
 
 def train(model: nn.Sequential, images: Tensor, labels: Tensor, options: argparse.Namespace) -> dict[str, float]:
     """Cross-entropy and Adam, the rate falling as a cosine, until the minutes or the epochs (0: any number) are over."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.rate)
     per_epoch = len(images) // BATCH
     began, used, step = time.perf_counter(), time.process_time(), 0
     model.train()
@@ -81,8 +89,8 @@ def train(model: nn.Sequential, images: Tensor, labels: Tensor, options: argpars
         if done >= 1:
             break
         if step % per_epoch == 0:
-            order = torch.randperm(len(images))
-        optimizer.param_groups[0]["lr"] = RATE * (0.5 * (1 + math.cos(math.pi * done)) + 0.005)
+            order = torch.randperm(len(images)).to(images.device)
+        optimizer.param_groups[0]["lr"] = options.rate * (0.5 * (1 + math.cos(math.pi * done)) + 0.005)
         own = order[step % per_epoch * BATCH :][:BATCH]
         shift = torch.randint(-options.shift, options.shift + 1, (2,)).tolist()
         loss = F.cross_entropy(model(torch.roll(images[own], shift, (2, 3))), labels[own])
@@ -186,27 +194,35 @@ def circuit(model: nn.Sequential) -> dict[str, str]:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Train, discretise, export, simulate, count."""
     torch.manual_seed(options.seed)
-    model = network(options.kernels, options.width)
+    model = network(options).to(options.device)
     found: dict[str, Any] = {
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
         "torchlogix": version("torchlogix"),
-        "kernels": options.kernels,
-        "width": options.width,
-        "shift": options.shift,
+        **{name: getattr(options, name) for name in CHOICES},
     }
     images, labels = split(options.data, "train")
-    found |= train(model, bits(images), labels, options)
+    used = len(images) - options.held_out
+    if options.weights is None:
+        found |= train(model, bits(images[:used]).to(options.device), labels[:used].to(options.device), options)
+        if options.out is not None:
+            options.out.mkdir(parents=True, exist_ok=True)
+            state = {name: value.contiguous() for name, value in model.state_dict().items()}
+            save_file(state, options.out / "weights.safetensors")
+    else:
+        model.load_state_dict(load_file(options.weights))
+    model = model.to("cpu")
+    if options.held_out:
+        said = answers(model.eval(), bits(images[used:]))
+        return found | {"held_out_accuracy": (said == labels[used:]).double().mean().item()}
     test, wanted = split(options.data, "t10k")
     found["test_images"] = len(test)
-    found["relaxed_accuracy"] = (answers(model, bits(test)) == wanted).double().mean().item()
+    found["relaxed_accuracy"] = (answers(model.train(), bits(test)) == wanted).double().mean().item()
     said = answers(model.eval(), bits(test))
     found["gates_accuracy"] = (said == wanted).double().mean().item()
     print(json.dumps(found), file=sys.stderr, flush=True)
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        save_file({name: value.contiguous() for name, value in model.state_dict().items()}, options.out / "weights.safetensors")
     sources = circuit(model)
     if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
         for name, text in sources.items():
             (options.out / name).write_text(text)
     found["simulated_equal"] = int((simulated(sources, test[: options.simulate]) == said[: options.simulate]).sum())
@@ -223,6 +239,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=0, help="end after so many, if not before (default: no end)")
     parser.add_argument("--kernels", type=int, default=8)
     parser.add_argument("--width", type=int, default=2000, help="gates in each of the two layers")
+    parser.add_argument("--field", type=int, choices=(3, 5), default=3, help="side of what a kernel sees")
+    parser.add_argument("--tau", type=float, default=8, help="what the counts are divided by in training")
+    parser.add_argument("--rate", type=float, default=RATE, help="of learning, at the beginning")
+    parser.add_argument("--parametrization", choices=("raw", "warp", "light"), default="raw")
+    parser.add_argument("--candidates", type=int, default=0, help="of each input of a dense gate, to learn from (default: drawn)")
+    parser.add_argument("--device", default="cpu", help="where it trains")
+    parser.add_argument("--held-out", type=int, default=0, help="training images kept for choosing; the accuracy on them is all")
+    parser.add_argument("--weights", type=Path, help="trained before, with the same choices")
     parser.add_argument("--shift", type=int, default=0, help="pixels by which images are shifted in training (ours: 1)")
     parser.add_argument("--simulate", type=int, default=30, help="test images that go through the simulator, one a second")
     parser.add_argument("--seed", type=int, default=0)

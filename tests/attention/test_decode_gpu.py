@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from lutetia.attention import KVCache, PagedKVCache, decode_attention, reference
+from lutetia.attention import KVCache, PagedKVCache, decode_attention, processes, reference
 from lutetia.attention.arguments import check_call
+from lutetia.attention.messages import Core
+from lutetia.attention.scratch import ScratchManager
+from ports import free_port
 
 pytestmark = pytest.mark.gpu
 
@@ -197,3 +200,23 @@ def test_compiled() -> None:
         lambda *tensors: decode_attention(*tensors, seq_lens=lengths)[0] + 1, fullgraph=True, backend="aot_eager"
     )
     assert torch.equal(call(q, k, v), decode_attention(q, k, v, seq_lens=lengths)[0] + 1)
+
+
+def test_over_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank, for there is one GPU: what is sent must be where NCCL can read it, and come back as it was."""
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", 0))
+    try:
+        core = Core(0, 1, ScratchManager(device="cuda"))
+        sent = random(3, 5, dtype=torch.float32)
+        (received,) = processes.all_gather(core, sent, [(3, 5)], "sums", None, 60.0)
+        assert torch.equal(received, sent)
+        q, k, v = random(3, 8, 1, 64), random(3, 2, 300, 64), random(3, 2, 300, 64)
+        lengths = lengths_of(300, 7, 0)
+        expected = decode_attention(q, k, v, seq_lens=lengths)
+        for shard, sync in [("sequence", "lse"), ("sequence", "deferred"), ("sequence", "lockstep"), ("batch", "lse")]:
+            found = processes.decode_attention(q, k, v, seq_lens=lengths, shard=shard, sync=sync)
+            torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+    finally:
+        torch.distributed.destroy_process_group()

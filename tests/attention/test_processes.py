@@ -13,7 +13,7 @@ import torch
 from torch import distributed
 
 import lutetia
-from lutetia.attention import processes
+from lutetia.attention import decode_attention, processes
 from lutetia.errors import ArgumentError
 
 WORKER = str(Path(__file__).with_name("processes_worker.py"))
@@ -77,3 +77,20 @@ def test_without_a_group() -> None:
     zeros = torch.zeros(1, 1, 1, 4)
     with pytest.raises(ArgumentError, match="no process group, expected init_process_group first"):
         processes.decode_attention(zeros, zeros, zeros, seq_lens=torch.tensor([1]))
+
+
+@needs_gloo
+@pytest.mark.parametrize("sync", ["lse", "deferred", "lockstep"])
+def test_everything_is_made_where_the_queries_are(sync: str) -> None:
+    """On a GPU, say. Here whatever does not say where it is made has no memory at all, and fails."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 4, 1, 8), torch.randn(3, 2, 20, 8), torch.randn(3, 2, 20, 8)
+    lengths = torch.tensor([20, 0, 7])
+    expected = decode_attention(q, k, v, seq_lens=lengths, backend="cores")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with torch.device("meta"):
+            found = processes.decode_attention(q, k, v, seq_lens=lengths, sync=sync, tile=8)
+    finally:
+        distributed.destroy_process_group()
+    torch.testing.assert_close(found, expected)

@@ -159,7 +159,8 @@ def _prepare(given: dict[str, Any]) -> tuple[Call, TileParams, Core, Plan]:
         fail("out_in_sb", given["out_in_sb"], "True or False")
     if not (distributed.is_available() and distributed.is_initialized()):
         raise ArgumentError("torch.distributed has no process group, expected init_process_group first, as under torchrun")
-    core = Core(distributed.get_rank(group), distributed.get_world_size(group), ScratchManager())
+    scratch = ScratchManager(device=getattr(given["q"], "device", None))
+    core = Core(distributed.get_rank(group), distributed.get_world_size(group), scratch)
     names = ("k_new", "v_new", "scale", "window", "sink", "page_table", "k_scale", "v_scale")
     q, k, v, seq_lens = (given[name] for name in ("q", "local_k", "local_v", "seq_lens"))
     rest = {name: given[name] for name in names}
