@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lutetia.errors import ArgumentError, OverflowInSumError
-from lutetia.lut import cpu_seq, growth, reference, reference_seq, threads
+from lutetia.lut import cpu_seq, growth, numba_seq, reference, reference_seq, threads
 from lutetia.lut.anchors import random_anchors
 from lutetia.lut.synapses import SynapseMeta, Synapses
 
@@ -188,6 +188,26 @@ def test_half_precision_weights() -> None:
     expected = reference_seq.fill_outputs_seq_fc(weight, *case.forward[1:])
     assert_near(cpu_seq.fill_outputs_seq_fc(weight, *case.forward[1:]), expected)
     assert_near(cpu_seq.fill_outputs_cells_fc(weight, *case.forward[1:]), expected)
+
+
+@pytest.mark.parametrize("n_outputs", [31, 32, 33, 64, 71])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_rows_in_blocks_and_what_is_left(n_outputs: int, dtype: torch.dtype) -> None:
+    """Blocks of 32 are taken in vectors, from weights of every type."""
+    case = make((2, 9, 5, n_outputs, 2, 2, 2), torch.float64 if dtype == torch.float64 else torch.float32)
+    case = case._replace(weight=case.weight.to(dtype))
+    expected = reference_seq.propagate_through_detectors_seq_fc(*case.backward)
+    for found, wanted in zip(cpu_seq.propagate_through_detectors_seq_fc(*case.backward), expected, strict=True):
+        assert_near(found, wanted)
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("length", [2, 7, 70])
+def test_tables_larger_than_a_cache(length: int) -> None:
+    """What such a table needs next is fetched ahead, and more than 64 pairs of a place are not."""
+    case = make((2, length, 14, 5, 2, 6, 4))
+    assert case.weight[0].numel() > int(numba_seq.FAR)
+    compare(run(cpu_seq, case), run(reference_seq, case))
 
 
 @pytest.mark.parametrize("sums", ["float", "fixed"])

@@ -18,7 +18,7 @@ numba = require("numba", "the cpu backend of lutetia.lut")
 extending = require("numba.extending", "the cpu backend of lutetia.lut")
 ir = require("llvmlite.ir", "the cpu backend of lutetia.lut", "numba")
 
-U = np.uint64
+U, INT = np.uint64, ir.IntType(64)
 
 
 def _can_keep() -> bool:
@@ -122,6 +122,59 @@ def prefetch(typing: Any, array: Any, at: Any) -> Any:
         return context.get_dummy_value()
 
     return numba.types.void(array, numba.types.uint64), generate
+
+
+# ---- vectors ---------------------------------------------------------------------------------------------------------
+
+BLOCK = 32  # numbers that `dot_blocks` takes at once
+
+
+@extending.intrinsic
+def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: Any, third: Any, n: Any) -> Any:
+    """Σ grad[at:] · (weight[row:] - weight[other:]), and the same with `third`, over n blocks; in any order, in vectors by hand.
+
+    A loop that the compiler makes vectors of by itself begins with tests that take as long as 32 numbers.
+    """
+    kind = ir.FloatType() if grad.dtype == numba.types.float32 else ir.DoubleType()
+    flags, pair = ("contract", "reassoc", "nsz"), numba.types.UniTuple(grad.dtype, 2)
+    lanes = 64 // (grad.dtype.bitwidth // 8)
+    vector, of_weight = ir.VectorType(kind, lanes), weight.dtype
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        g, at, w, row, other, third, n = args
+        arrays = [context.make_array(signature.args[k])(context, builder, array).data for k, array in ((0, g), (2, w))]
+        sums = [numba.core.cgutils.alloca_once_value(builder, vector([kind(0.0)] * lanes)) for _ in range(2)]
+        with numba.core.cgutils.for_range(builder, n) as loop:
+            for lane in range(0, BLOCK, lanes):
+                offset = builder.add(builder.mul(loop.index, INT(BLOCK)), INT(lane))
+                g_part = _vector(builder, arrays[0], builder.add(at, offset), grad.dtype, kind, lanes)
+                main, *flipped = (
+                    _vector(builder, arrays[1], builder.add(begin, offset), of_weight, kind, lanes)
+                    for begin in (row, other, third)
+                )
+                for total, part in zip(sums, flipped, strict=True):
+                    product = builder.fmul(g_part, builder.fsub(main, part, flags=flags), flags=flags)
+                    builder.store(builder.fadd(builder.load(total), product, flags=flags), total)
+        name = f"llvm.vector.reduce.fadd.v{lanes}f{grad.dtype.bitwidth}"
+        reduce = numba.core.cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, vector]), name)
+        found = [builder.call(reduce, [kind(0.0), builder.load(total)], fastmath=flags) for total in sums]
+        return context.make_tuple(builder, pair, found)
+
+    place = numba.types.uint64
+    return pair(grad, place, weight, place, place, place, place), generate
+
+
+def _vector(builder: Any, data: Any, index: Any, stored: Any, kind: Any, lanes: int) -> Any:
+    """Numbers from data[index] on, as floats of a kind; halves are stored as `load` says."""
+    own = {numba.types.uint16: ir.IntType(16), numba.types.int16: ir.HalfType()}.get(stored, kind)
+    pointer = builder.bitcast(builder.gep(data, [index]), ir.VectorType(own, lanes).as_pointer())
+    value = builder.load(pointer, align=stored.bitwidth // 8)
+    if stored == numba.types.uint16:
+        wide = ir.VectorType(ir.IntType(32), lanes)
+        return builder.bitcast(
+            builder.shl(builder.zext(value, wide), wide([ir.IntType(32)(16)] * lanes)), ir.VectorType(kind, lanes)
+        )
+    return builder.fpext(value, ir.VectorType(kind, lanes)) if stored == numba.types.int16 else value
 
 
 # ---- sums ------------------------------------------------------------------------------------------------------------
@@ -233,7 +286,7 @@ def write_sums(total: Any, scale: Any, out: Any) -> Any:
 # makes a C function of it that OpenMP runs on each of its threads: take the next part of the range, do it, until none is left.
 # The launch is compiled with it: it takes microseconds and needs no GIL.
 
-INT, UNSIGNED, POINTER = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
+UNSIGNED, POINTER = ir.IntType(32), ir.IntType(8).as_pointer()
 BODY = ir.FunctionType(ir.VoidType(), [POINTER])
 GOMP_PARALLEL = ir.FunctionType(ir.VoidType(), [BODY.as_pointer(), POINTER, UNSIGNED, UNSIGNED])
 LENGTH, N_PARTS, NEXT, FLAGS, ARGUMENTS = range(5)  # what the threads share

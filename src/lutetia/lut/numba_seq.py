@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.lut.numba_basics import jit_inline
+from lutetia.lut.numba_basics import BLOCK, dot_blocks, jit_any_order, jit_inline, prefetch
 from lutetia.lut.numba_general import row_gain, row_gain_fixed
 from lutetia.lut.numba_kernels import (
     U,
@@ -37,6 +37,10 @@ from lutetia.lut.numba_kernels import (
     sums_in,
     write_sums,
 )
+
+FAR = U(1 << 18)  # weights of a table that a core's own cache does not hold: what is needed next is fetched ahead
+AHEAD = 64  # pairs of the next place that are fetched while one is worked on
+LINE = U(16)  # weights of a cache line
 
 # Short loops of their own: numba takes half a second for the general form of each, and again for every kernel.
 
@@ -100,6 +104,23 @@ def pair_row(first: Any, keys: Any, i_at: Any, signs: Any, sign_at: Any) -> Any:
     return U(first | load(keys, i_at) | load(signs, sign_at))
 
 
+@jit_inline
+def fetch_row(weight: Any, row: Any) -> None:
+    """Begin to fetch a row of weights, or where it is longer than two lines its beginning: the processor fetches on by itself."""
+    prefetch(weight, row)
+    prefetch(weight, row + LINE)
+
+
+@jit_inline
+def fetch_pairs(weight: Any, table: Any, width: Any, pairs: Any) -> None:
+    """Begin to fetch the rows of the pairs of one place."""
+    keys, signs, n_anchors, place, length = pairs
+    j = place % length
+    i_at, sign_at, first = place - j, length - U(1) - j, keys[place] << n_anchors
+    for i in range(min(j, U(AHEAD))):
+        fetch_row(weight, table + width * pair_row(first, keys, i_at + i, signs, sign_at + i))
+
+
 # ---- forward ---------------------------------------------------------------------------------------------------------
 
 
@@ -116,16 +137,21 @@ def fill_seq(weight: Any, tables: Any, row_start: Any, seq: Any, y: Any, scale: 
     for t in range(keys.shape[0]):
         table_keys = keys[t].reshape(-1)
         _, order = by_query(take(table_keys, places), n_anchors, positional_dim)
-        for k in order:
+        far = row_start is None and start[t + 1] - start[t] > FAR
+        for n in range(order.size):
+            k = order[n]
             pairs = (table_keys, signs[t], n_anchors, places[k], U(keys.shape[2]))
+            if far and n + 1 < order.size:
+                following = (table_keys, signs[t], n_anchors, places[order[n + 1]], U(keys.shape[2]))
+                fetch_pairs(weight, start[t], width[t], following)
             if column[t] >= 0:
                 at = k * n_outputs + U(column[t])
                 bad |= add_pairs(total, at, weight, start[t], width[t], row_start, targets, pairs, scale)
                 continue
             clear(packed)
             bad |= add_pairs(packed, U(0), weight, start[t], width[t], row_start, targets, pairs, scale)
-            for n in range(width[t]):
-                total[k * n_outputs + U(targets[list_at[t] + n])] += packed[n]
+            for m in range(width[t]):
+                total[k * n_outputs + U(targets[list_at[t] + m])] += packed[m]
     bad |= write_sums(total, scale, sums)
     for k in range(U(places.size)):
         for n in range(n_outputs):
@@ -253,6 +279,12 @@ def propagate_seq(
             g, at, stride = packed, U(0), c
         pe = (pe_near[t], pe_slope[t], pe_flip[t])
         _, order = by_query(keys[t, b:b_end].reshape(-1), n_anchors, positional_dim)
+        if row_start is None and scale is None:
+            found = (keys[t].reshape(-1), near[t].reshape(-1), slope[t].reshape(-1), flip[t].reshape(-1))
+            slopes = (sums[0][t].reshape(-1), sums[1][t].reshape(-1))
+            table = (weight, start[t], c, start[t + 1] - start[t] > FAR)
+            propagate_table(g, at, stride, table, order, U(b), length, U(n_anchors), found, (signs[t], *pe), slopes)
+            continue
         for place in order:
             row, j = U(b) + place // length, place % length
             one = (near[t, row], slope[t, row], flip[t, row], sums[0][t, row])
@@ -262,6 +294,79 @@ def propagate_seq(
                 g, g_at, weight, start[t], c, row_start, targets, k, signs[t], n_anchors, j, one, its, later, scale
             )
     return bad
+
+
+@jit
+def propagate_table(
+    grad: Any,
+    at: Any,
+    stride: Any,
+    table: Any,
+    order: Any,
+    b: Any,
+    length: Any,
+    n_anchors: Any,
+    found: Any,
+    pe: Any,
+    sums: Any,
+) -> None:
+    """All pairs of one table in float sums: places in this order, counted from batch row b; their gradients begin at
+    at + place · stride. What was found and the sums are flat, [B · S] and [B · (S-1)].
+
+    While the pairs of one place are worked on, the rows of the next are fetched: each pair reads its row, that with the bit of
+    the closer position flipped, and where its distance is closer still, that with a bit of the distance flipped.
+    """
+    weight, first_row, width, far = table
+    (keys, near, slope, flip), (signs, pe_near, pe_slope, pe_flip), (slopes, pe_slopes) = found, pe, sums
+    rows, others, thirds = np.empty(2 * length, np.uint64), np.empty(2 * length, np.uint64), np.empty(2 * length, np.uint64)
+    none = grad.dtype.type(0)
+    for n in range(U(order.size + 1)):
+        if n < U(order.size):
+            run, j, to = (b + order[n] // length) * length, order[n] % length, (n & U(1)) * length
+            first, near_j, flip_j = U(load(keys, run + j)) << n_anchors, load(near, run + j), U(load(flip, run + j)) << n_anchors
+            at_pe = length - U(1) - j
+            for i in range(j):  # a function of its own for this loop, though inlined, made everything a tenth slower
+                cell = first | U(load(keys, run + i)) | U(load(signs, at_pe + i))
+                near_i, flip_i = load(near, run + i), U(load(flip, run + i))
+                near_pe, flip_pe = load(pe_near, at_pe + i), U(load(pe_flip, at_pe + i))
+                flipped, nearest = (flip_j if near_j < near_i else flip_i), (near_j if near_j < near_i else near_i)
+                rows[to + i] = first_row + cell * width
+                others[to + i] = first_row + (cell ^ flipped) * width
+                thirds[to + i] = first_row + (cell ^ (flip_pe if near_pe < nearest else U(0))) * width
+            if far:
+                for i in range(to, to + min(j, U(AHEAD))):
+                    fetch_row(weight, rows[i])
+                    fetch_row(weight, others[i])
+                    fetch_row(weight, thirds[i])
+        if n > U(0):
+            place, at_row = order[n - U(1)], ((n - U(1)) & U(1)) * length
+            row_b, j, g_at = b + place // length, place % length, at + place * stride
+            run, at_pe = row_b * length, length - U(1) - j
+            near_j, slope_j, total, run_pe = load(near, run + j), load(slope, run + j), none, row_b * (length - U(1)) + at_pe
+            for i in range(j):
+                row, other, third = rows[at_row + i], others[at_row + i], thirds[at_row + i]
+                gain, pe_gain = two_gains(grad, g_at, weight, row, other, third, width)
+                # Everything is worked out and then chosen from: a branch would be guessed wrong half of the time.
+                to_j, to_i, to_pe = slope_j * gain, load(slope, run + i) * gain, load(pe_slope, at_pe + i) * pe_gain
+                at_query = near_j < load(near, run + i)
+                total += to_j if at_query else none
+                accumulate(slopes, run + i, none if at_query else to_i)
+                accumulate(pe_slopes, run_pe + i, to_pe if third != row else none)
+            accumulate(slopes, run + j, total)
+
+
+@jit_any_order
+def two_gains(grad: Any, at: Any, weight: Any, row: Any, other: Any, third: Any, width: Any) -> Any:
+    """g·W[row] - g·W[other], and g·W[row] - g·W[third]."""
+    if width == U(BLOCK):  # then the compiler knows how many there are, and leaves out the loop
+        return dot_blocks(grad, at, weight, row, other, third, U(1))
+    whole = width & ~U(BLOCK - 1)
+    gain, pe_gain = dot_blocks(grad, at, weight, row, other, third, whole // U(BLOCK))
+    for k in range(whole, width):
+        g, w = load(grad, at + k), load(weight, row + k)
+        gain += g * (w - load(weight, other + k))
+        pe_gain += g * (w - load(weight, third + k))
+    return gain, pe_gain
 
 
 @jit
@@ -383,14 +488,18 @@ def gather_table(
 
     Places of one Q together: what they write to is a small part of the table, and the integers of fixed sums are few.
     """
-    keys, signs, _, length = pairs
+    keys, signs, n_anchors, length = pairs
+    far = scale is None and U(part.size) > FAR
     size, bad = U(part.size // (starts.size - 1)), False
     for q in range(starts.size - 1):
         if starts[q] == starts[q + 1]:
             continue
         rows = part[U(q) * size : U(q + 1) * size]
         total = sums_in(rows, scale)
-        for place in order[starts[q] : starts[q + 1]]:
+        for n in range(starts[q], starts[q + 1]):
+            place = order[n]
+            if far and n + 1 < order.size:
+                fetch_pairs(part, U(0), width, (keys, signs, n_anchors, order[n + 1], length))
             j = place % length
             i_at, sign_at, source = place - j, length - U(1) - j, at + place * stride
             for i in range(j):
