@@ -30,17 +30,17 @@ def decode(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: boo
         return reference.decode(call)
     reference.write_new(call)
     lengths = call.seq_lens.contiguous().numpy()
-    numbers = 2 * int(lengths.sum()) * call.n_kv_heads * call.head_dim
-    threads = 1 if numbers < SMALLEST_WORK else torch.get_num_threads()
+    keys = int(lengths.sum()) * call.n_kv_heads
+    threads = 1 if 2 * keys * call.head_dim < SMALLEST_WORK else torch.get_num_threads()
     cut = 0 if cores == 1 or batch_invariant else 1 if shard == "batch" else cores
-    share = INVARIANT_KEYS if batch_invariant else keys_of_item(int(lengths.sum()) * call.n_kv_heads, threads)
+    share = INVARIANT_KEYS if batch_invariant else keys_of_item(keys, threads)
     kernels = compiled()
     items, n_partial = kernels.make_items(lengths, call.s_active, call.window or 0, call.n_kv_heads, share, cut)
     work = Work(call, lengths, items, n_partial)
     name = COMPILED[call.k_cache.dtype]
     run(getattr(kernels, f"body_{name}"), getattr(kernels, f"work_{name}"), work.plan, min(threads, len(items)))
-    if n_partial:
-        kernels.combine(work.plan, items, work.partial.numpy())
+    if work.partial is not None:
+        kernels.combine(work.plan, items, work.partial)
     return work.out.to(call.q.dtype), work.lse
 
 
@@ -63,16 +63,13 @@ class Work:
         rows = call.group * call.s_active
         self.out = torch.empty(call.q.shape, dtype=torch.float32)
         self.lse = torch.empty(call.q.shape[:-1], dtype=torch.float32)
-        self.partial = torch.empty(n_partial, rows * (call.head_dim + 2), dtype=torch.float32)
-        self.lengths, self.items, self.next = lengths, items, torch.zeros(1, dtype=torch.int64)
-        self.factors = torch.ones(2, call.n_kv_heads)
-        for row, factor in enumerate((call.k_scale, call.v_scale)):
-            if factor is not None:
-                self.factors[row] = factor
+        self.partial = np.empty((n_partial, rows * (call.head_dim + 2)), np.float32) if n_partial else None
+        self.lengths, self.items = lengths, items
+        self.v_factor = None if call.v_scale is None else call.v_scale.contiguous()
         # [B, H_q, s_active, d] is [B, H_kv, rows, d]; the scale, and the base of the exponential, go into the queries.
         q = call.q.float().reshape(call.batch, call.n_kv_heads, rows, call.head_dim)
         scale = call.scale * LOG2_E
-        self.q = (q * scale if call.k_scale is None else q * (self.factors[0] * scale)[:, None, None]).contiguous()
+        self.q = (q * scale if call.k_scale is None else q * (call.k_scale * scale)[:, None, None]).contiguous()
         self.sink = None if call.sink is None else call.sink.float().contiguous()
         self.table = None if call.page_table is None else call.page_table.contiguous()
         self.plan = self._plan(call, rows)
@@ -88,10 +85,9 @@ class Work:
         )  # fmt: skip
         strides = [cache.stride(dim) for cache in (k, v) for dim in order]
         arrays = (
-            self.q, k, v, self.lengths, self.table, self.factors, self.sink,
-            self.out, self.lse, self.items, self.partial, self.next,
+            self.q, k, v, self.lengths, self.table, self.v_factor, self.sink, self.out, self.lse, self.items, self.partial,
         )  # fmt: skip
-        return np.array([*sizes, *strides, *map(address, arrays)], np.int64)
+        return np.array([*sizes, *strides, *map(address, arrays), 0], np.int64)
 
 
 def address(array: Tensor | np.ndarray | None) -> int:

@@ -29,18 +29,18 @@ LN2 = np.float32(0.6931471805599453)
 MINUS_INF = np.float32(-np.inf)
 
 
-# What stands where in a plan: numbers, strides in elements, then addresses.
-# PAGE_LEN: slots of a page, or of a row that is a ring; 0 where a position is its slot. WINDOW, TABLE, SINK: 0 for none.
-# FACTORS: float32 [2, H_kv], what scores and outputs are multiplied with. ROWS: query heads of a key head × s_active.
+# What stands where in a plan: numbers, strides in elements, then addresses, and the next item that nobody has taken.
+# PAGE_LEN: slots of a page, or of a row that is a ring; 0 where a position is its slot. WINDOW, TABLE, SINK, V_FACTOR:
+# 0 for none. V_FACTOR: float32 [H_kv], what outputs are multiplied with. ROWS: query heads of a key head × s_active.
 NAMES = (
     "N_ITEMS", "ROWS", "S_ACTIVE", "D", "N_KV_HEADS", "PAGE_LEN", "WINDOW", "TABLE_B",
     "K_OUTER", "K_HEAD", "K_SLOT", "V_OUTER", "V_HEAD", "V_SLOT",
-    "Q", "K", "V", "LENGTHS", "TABLE", "FACTORS", "SINK", "OUT", "LSE", "ITEMS", "PARTIAL", "NEXT",
+    "Q", "K", "V", "LENGTHS", "TABLE", "V_FACTOR", "SINK", "OUT", "LSE", "ITEMS", "PARTIAL", "NEXT",
 )  # fmt: skip
 SIZE = len(NAMES)
 (
     N_ITEMS, ROWS, S_ACTIVE, D, N_KV_HEADS, PAGE_LEN, WINDOW, TABLE_B, K_OUTER, K_HEAD, K_SLOT, V_OUTER, V_HEAD, V_SLOT,
-    Q, K, V, LENGTHS, TABLE, FACTORS, SINK, OUT, LSE, ITEMS, PARTIAL, NEXT,
+    Q, K, V, LENGTHS, TABLE, V_FACTOR, SINK, OUT, LSE, ITEMS, PARTIAL, NEXT,
 ) = range(SIZE)  # fmt: skip
 
 
@@ -161,7 +161,7 @@ def take_next(typing: Any, address: Any) -> Any:
     return numba.types.int64(numba.types.int64), generate
 
 
-VECTOR = ir.VectorType(ir.FloatType(), LANES)
+VECTOR, INT = ir.VectorType(ir.FloatType(), LANES), ir.IntType(64)
 
 
 def _load_vector(builder: Any, half: bool, address: Any, index: Any) -> Any:
@@ -175,61 +175,106 @@ def _load_vector(builder: Any, half: bool, address: Any, index: Any) -> Any:
 
 
 # Loops over keys and values, in vectors and by hand: what they add to stays in registers, so that keys and values are read one
-# after the other, as memory likes it.
+# after the other, as memory likes it, and once for all rows of queries.
 
 
-@extending.intrinsic
-def add_block(typing: Any, kind: Any, weights: Any, values: Any, n: Any, v: Any, acc: Any) -> Any:
-    """acc[:BLOCK_D] += Σ_j weights[j] · value j: addresses of float32 [n], int64 offsets [n], the cache, and the sums."""
-    half = kind == numba.types.uint16
+def _add_block(rows: int) -> Any:
+    @extending.intrinsic
+    def add_block(typing: Any, kind: Any, weights: Any, values: Any, n: Any, v: Any, acc: Any, d: Any) -> Any:
+        """acc[r, :BLOCK_D] += Σ_j weights[r, j] · value j for `rows` rows: addresses of float32 [rows, BLOCK], int64 offsets [n],
+        the cache, and the sums, d numbers from row to row."""
+        half = kind == numba.types.uint16
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, weights, values, n, v, acc = args
-        lanes = range(0, BLOCK_D, LANES)
-        sums = [
-            numba.core.cgutils.alloca_once_value(builder, _load_vector(builder, False, acc, ir.IntType(64)(c))) for c in lanes
-        ]
-        undefined, first = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
-        with numba.core.cgutils.for_range(builder, n) as loop:
-            weight = builder.load(_pointer(builder, ir.FloatType(), weights, loop.index)[0])
-            weight = builder.shuffle_vector(builder.insert_element(undefined, weight, ir.IntType(32)(0)), undefined, first)
-            offset = builder.load(_pointer(builder, ir.IntType(64), values, loop.index)[0])
-            for c, total in zip(lanes, sums, strict=True):
-                value = _load_vector(builder, half, v, builder.add(offset, ir.IntType(64)(c)))
-                product = builder.fmul(weight, value, flags=("contract",))
-                builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
-        for c, total in zip(lanes, sums, strict=True):
-            place = builder.bitcast(_pointer(builder, ir.FloatType(), acc, ir.IntType(64)(c))[0], VECTOR.as_pointer())
-            builder.store(builder.load(total), place, align=4)
-        return context.get_dummy_value()
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _, weights, values, n, v, acc, d = args
+            lanes = range(0, BLOCK_D, LANES)
+            places = [[builder.add(builder.mul(d, INT(r)), INT(c)) for c in lanes] for r in range(rows)]
+            sums = [
+                [numba.core.cgutils.alloca_once_value(builder, _load_vector(builder, False, acc, place)) for place in row]
+                for row in places
+            ]
+            with numba.core.cgutils.for_range(builder, n) as loop:
+                offset = builder.load(_pointer(builder, INT, values, loop.index)[0])
+                parts = [_load_vector(builder, half, v, builder.add(offset, INT(c))) for c in lanes]
+                for r in range(rows):
+                    at = builder.add(loop.index, INT(r * BLOCK))
+                    weight = _spread(builder, builder.load(_pointer(builder, ir.FloatType(), weights, at)[0]))
+                    for total, part in zip(sums[r], parts, strict=True):
+                        product = builder.fmul(weight, part, flags=("contract",))
+                        builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
+            for row, totals in zip(places, sums, strict=True):
+                for place, total in zip(row, totals, strict=True):
+                    pointer = builder.bitcast(_pointer(builder, ir.FloatType(), acc, place)[0], VECTOR.as_pointer())
+                    builder.store(builder.load(total), pointer, align=4)
+            return context.get_dummy_value()
 
-    int64 = numba.types.int64
-    return numba.types.void(kind, int64, int64, int64, int64, int64), generate
+        int64 = numba.types.int64
+        return numba.types.void(kind, int64, int64, int64, int64, int64, int64), generate
+
+    return add_block
 
 
-@extending.intrinsic
-def dot_block(typing: Any, kind: Any, q: Any, keys: Any, n: Any, k: Any, scores: Any) -> Any:
-    """scores[j] += q[:BLOCK_D] · key j: addresses of the query, int64 offsets [n], the cache, and float32 [n]."""
-    half = kind == numba.types.uint16
+def _dot_block(rows: int) -> Any:
+    @extending.intrinsic
+    def dot_block(typing: Any, kind: Any, q: Any, d: Any, keys: Any, n: Any, k: Any, scores: Any) -> Any:
+        """scores[r, j] += q[r, :BLOCK_D] · key j for `rows` rows: addresses of the queries, d numbers from row to row, int64
+        offsets [n], the cache, and float32 [rows, BLOCK]."""
+        half = kind == numba.types.uint16
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, q, keys, n, k, scores = args
-        query = [_load_vector(builder, False, q, ir.IntType(64)(c)) for c in range(0, BLOCK_D, LANES)]
-        reduce_type = ir.FunctionType(ir.FloatType(), [ir.FloatType(), VECTOR])
-        add_up = numba.core.cgutils.get_or_insert_function(builder.module, reduce_type, f"llvm.vector.reduce.fadd.v{LANES}f32")
-        with numba.core.cgutils.for_range(builder, n) as loop:
-            offset = builder.load(_pointer(builder, ir.IntType(64), keys, loop.index)[0])
-            total = None
-            for i, part in enumerate(query):
-                key = _load_vector(builder, half, k, builder.add(offset, ir.IntType(64)(i * LANES)))
-                product = builder.fmul(part, key, flags=("contract",))
-                total = product if total is None else builder.fadd(total, product, flags=("contract",))
-            place = _pointer(builder, ir.FloatType(), scores, loop.index)[0]
-            builder.store(builder.call(add_up, [builder.load(place), total], fastmath=("reassoc",)), place)
-        return context.get_dummy_value()
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _, q, d, keys, n, k, scores = args
+            lanes = range(0, BLOCK_D, LANES)
+            queries = [
+                [_load_vector(builder, False, q, builder.add(builder.mul(d, INT(r)), INT(c))) for c in lanes] for r in range(rows)
+            ]
+            with numba.core.cgutils.for_range(builder, n) as loop:
+                offset = builder.load(_pointer(builder, INT, keys, loop.index)[0])
+                totals: list[Any] = [None] * rows
+                for i, c in enumerate(lanes):
+                    key = _load_vector(builder, half, k, builder.add(offset, INT(c)))
+                    for r in range(rows):
+                        product = builder.fmul(queries[r][i], key, flags=("contract",))
+                        totals[r] = product if i == 0 else builder.fadd(totals[r], product, flags=("contract",))
+                for r, total in enumerate(_add_up(builder, totals)):
+                    place = _pointer(builder, ir.FloatType(), scores, builder.add(loop.index, INT(r * BLOCK)))[0]
+                    builder.store(builder.fadd(builder.load(place), total), place)
+            return context.get_dummy_value()
 
-    int64 = numba.types.int64
-    return numba.types.void(kind, int64, int64, int64, int64, int64), generate
+        int64 = numba.types.int64
+        return numba.types.void(kind, int64, int64, int64, int64, int64, int64), generate
+
+    return dot_block
+
+
+def _spread(builder: Any, number: Any) -> Any:
+    """A vector that has one number everywhere."""
+    undefined, first = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
+    return builder.shuffle_vector(builder.insert_element(undefined, number, ir.IntType(32)(0)), undefined, first)
+
+
+def _add_up(builder: Any, vectors: list[Any]) -> list[Any]:
+    """The sum over each of 1, 2 or 4 vectors: while there are several, the halves of two are added as one."""
+
+    def picked(a: Any, b: Any, lanes: list[int]) -> Any:
+        return builder.shuffle_vector(a, b, ir.VectorType(ir.IntType(32), LANES)([ir.IntType(32)(lane) for lane in lanes]))
+
+    count, width = len(vectors), LANES  # width: lanes that belong to one sum
+    while len(vectors) > 1:
+        lower = [lane for lane in range(2 * LANES) if lane % width < width // 2]
+        upper = [lane + width // 2 for lane in lower]
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        vectors = [builder.fadd(picked(a, b, lower), picked(a, b, upper)) for a, b in pairs]
+        width //= 2
+    (total,) = vectors
+    step = width
+    while step > 1:
+        step //= 2
+        total = builder.fadd(total, picked(total, total, [lane ^ step for lane in range(LANES)]))
+    return [builder.extract_element(total, ir.IntType(32)(r * width)) for r in range(count)]
+
+
+add_block, add_block_of_4 = _add_block(1), _add_block(4)
+dot_block, dot_block_of_4 = _dot_block(1), _dot_block(4)
 
 
 @extending.intrinsic
@@ -288,27 +333,33 @@ def locate(plan: Any, b: Any, position: Any) -> Any:
 
 @jit_inline
 def scores_of(kind: Any, q: Any, keys: Any, rows: Any, d: Any, n: Any, k: Any, scores: Any) -> None:
-    """scores[r, j] = q[r] · key j, four rows at a time so that a key is converted once: keys [n] are offsets from address k."""
-    whole = rows - rows % 4
+    """scores[r, j] = q[r] · key j, four rows at a time: keys [n] are offsets from address k."""
+    whole, blocks = rows - rows % 4, d - d % BLOCK_D
+    for r in range(rows):
+        for j in range(n):
+            scores[r, j] = np.float32(0)
+    for begin in range(0, blocks, BLOCK_D):
+        at = k + size_of(kind) * begin
+        for r in range(0, whole, 4):
+            dot_block_of_4(kind, q + 4 * (r * d + begin), d, address_of(keys), n, at, address_of(scores) + 4 * r * BLOCK)
+        for r in range(whole, rows):
+            dot_block(kind, q + 4 * (r * d + begin), d, address_of(keys), n, at, address_of(scores) + 4 * r * BLOCK)
+    if blocks == d:
+        return
     for r in range(0, whole, 4):
         for j in range(n):
             at = keys[j]
             a0, a1, a2, a3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-            for c in range(d):
+            for c in range(blocks, d):
                 x = load(kind, k, at + c)
                 a0 += read(q, r * d + c) * x
                 a1 += read(q, (r + 1) * d + c) * x
                 a2 += read(q, (r + 2) * d + c) * x
                 a3 += read(q, (r + 3) * d + c) * x
-            scores[r, j], scores[r + 1, j], scores[r + 2, j], scores[r + 3, j] = a0, a1, a2, a3
-    blocks = d - d % BLOCK_D
+            scores[r, j], scores[r + 1, j] = scores[r, j] + a0, scores[r + 1, j] + a1
+            scores[r + 2, j], scores[r + 3, j] = scores[r + 2, j] + a2, scores[r + 3, j] + a3
     for r in range(whole, rows):
         for j in range(n):
-            scores[r, j] = np.float32(0)
-        own = address_of(scores) + 4 * r * BLOCK
-        for begin in range(0, blocks, BLOCK_D):
-            dot_block(kind, q + 4 * (r * d + begin), address_of(keys), n, k + size_of(kind) * begin, own)
-        for j in range(n if blocks < d else 0):
             k0, a0 = keys[j], np.float32(0)
             for c in range(blocks, d):
                 a0 += read(q, r * d + c) * load(kind, k, k0 + c)
@@ -316,17 +367,22 @@ def scores_of(kind: Any, q: Any, keys: Any, rows: Any, d: Any, n: Any, k: Any, s
 
 
 @jit_inline
-def add_values(kind: Any, weights: Any, values: Any, r: Any, d: Any, n: Any, v: Any, acc: Any) -> None:
-    """acc[r] += Σ_j weights[r, j] · value j."""
-    row = acc + 4 * r * d
-    whole = d - d % BLOCK_D
-    own = address_of(weights) + 4 * r * BLOCK
-    for begin in range(0, whole, BLOCK_D):
-        add_block(kind, own, address_of(values), n, v + size_of(kind) * begin, row + 4 * begin)
-    for j in range(n if whole < d else 0):
-        p, at = weights[r, j], values[j]
-        for c in range(whole, d):
-            write(row, c, peek(row, c) + p * load(kind, v, at + c))
+def add_values(kind: Any, weights: Any, values: Any, rows: Any, d: Any, n: Any, v: Any, acc: Any) -> None:
+    """acc[r] += Σ_j weights[r, j] · value j, four rows at a time."""
+    whole, blocks = rows - rows % 4, d - d % BLOCK_D
+    for begin in range(0, blocks, BLOCK_D):
+        at = v + size_of(kind) * begin
+        for r in range(0, whole, 4):
+            own = address_of(weights) + 4 * r * BLOCK
+            add_block_of_4(kind, own, address_of(values), n, at, acc + 4 * (r * d + begin), d)
+        for r in range(whole, rows):
+            own = address_of(weights) + 4 * r * BLOCK
+            add_block(kind, own, address_of(values), n, at, acc + 4 * (r * d + begin), d)
+    for r in range(rows if blocks < d else 0):
+        for j in range(n):
+            p, at = weights[r, j], values[j]
+            for c in range(blocks, d):
+                write(acc, r * d + c, peek(acc, r * d + c) + p * load(kind, v, at + c))
 
 
 @jit_inline
@@ -392,7 +448,7 @@ def attend(kind: Any, plan: Any, item: Any, scores: Any, keys: Any, values: Any,
             if alpha != np.float32(1):
                 for c in range(r * d, (r + 1) * d):
                     write(acc, c, peek(acc, c) * alpha)
-            add_values(kind, scores, values, r, d, n, plan[V], acc)
+        add_values(kind, scores, values, rows, d, n, plan[V], acc)
 
 
 @jit_inline
@@ -400,7 +456,7 @@ def finish(plan: Any, b: Any, h: Any, m: Any, l: Any, acc: Any) -> None:
     """The sink joins, once; out = acc / l and lse [B, H_q, s_active, ..]; nothing seen gives 0 and -inf."""
     rows, d = plan[ROWS], plan[D]
     base = (b * plan[N_KV_HEADS] + h) * rows
-    v_factor = read(plan[FACTORS], plan[N_KV_HEADS] + h)
+    v_factor = read(plan[V_FACTOR], h) if plan[V_FACTOR] else np.float32(1)
     for r in range(rows):
         top, total, alpha = m[r], l[r], np.float32(1)
         if plan[SINK]:
@@ -424,7 +480,7 @@ def work(kind: Any, plan: Any) -> None:
     keys, values = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     m, l = np.empty(rows, np.float32), np.empty(rows, np.float32)
     while True:
-        item = take_next(plan[NEXT])
+        item = take_next(address_of(plan) + 8 * NEXT)
         if item >= plan[N_ITEMS]:
             return
         attend(kind, plan, item, scores, keys, values, m, l, address_of(acc))
