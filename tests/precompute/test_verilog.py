@@ -68,6 +68,19 @@ def test_the_folder_has_a_manifest_and_a_test_bench(tmp_path: Path) -> None:
     assert not [each for each in tmp_path.iterdir() if each.name != "made"]
 
 
+def test_a_folder_that_somebody_stands_in_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware = trace(small(), input=Stream(3, Binary())).precompute().emit("verilog")
+    monkeypatch.chdir(tmp_path)
+    before = tmp_path.stat().st_ino
+    hardware.save(".")
+    (tmp_path / "net_testbench.v").write_text("old")
+    hardware.save(".")
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    assert {each.name for each in tmp_path.iterdir()} == {MANIFEST, *manifest["files"], *hardware.testbench()}
+    assert (tmp_path / "net_testbench.v").read_text() != "old"
+    assert tmp_path.stat().st_ino == before
+
+
 def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
     hardware = trace(small(), input=Stream(3, Binary())).precompute().emit("verilog")
     (tmp_path / "mine").mkdir()

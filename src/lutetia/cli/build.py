@@ -104,7 +104,7 @@ def _check(request: Request) -> None:
     out = request.out
     if out.exists() and not (out.is_dir() and (not any(out.iterdir()) or (out / MANIFEST).is_file())):
         raise ArgumentError(f"{out} is there and was not built here: choose another --out, or remove it")
-    check_writable(out.parent)
+    check_writable(out if out.exists() else out.parent)
 
 
 def _built(request: Request, steps: Steps) -> tuple[dict[str, Any], dict[str, str | bytes]]:

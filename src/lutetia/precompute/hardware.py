@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lutetia._version import __version__
 from lutetia.errors import ArgumentError, DataError, LutetiaError
-from lutetia.files import check_writable, make_folder, remove_empty
+from lutetia.files import check_writable, filling, make_folder, remove_empty
 from lutetia.precompute.stream import Edge
 
 if TYPE_CHECKING:
@@ -135,18 +135,37 @@ def write_folder(folder: Path, files: dict[str, str | bytes] | dict[str, str]) -
     """Write files to a new folder, or in place of one that holds nothing but an earlier such folder."""
     if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or (folder / MANIFEST).is_file())):
         raise ArgumentError(f"{folder} is there and is not a folder that was written here: choose another, or remove it")
+    folder = folder.resolve()
+    try:
+        if folder.exists() and _stays(folder):
+            with filling(folder):
+                _write(folder, files)
+        else:
+            _write_and_swap(folder, files)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be written: {error.strerror or error}") from error
+
+
+def _stays(folder: Path) -> bool:
+    """Whether a folder cannot be moved aside, or must not be: somebody stands in it, it is a disk, or its parent is read-only."""
+    return Path.cwd().is_relative_to(folder) or os.path.ismount(folder) or not os.access(folder.parent, os.W_OK)
+
+
+def _write(folder: Path, files: dict[str, str | bytes] | dict[str, str]) -> None:
+    for name, content in files.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def _write_and_swap(folder: Path, files: dict[str, str | bytes] | dict[str, str]) -> None:
     part = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.part"
     check_writable(folder.parent)
     made = make_folder(folder.parent)
     try:
         part.mkdir()
-        for name, content in files.items():
-            target = part / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content.encode() if isinstance(content, str) else content)
+        _write(part, files)
         _swap(part, folder)
-    except OSError as error:
-        raise DataError(f"{folder} cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
         remove_empty(made)  # which holds the folder, if all went well
