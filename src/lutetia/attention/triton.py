@@ -53,15 +53,16 @@ def configure(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: 
         return Config(*_tile(call, rows), INVARIANT_KEYS, splits=cdiv(max(keys, 1), INVARIANT_KEYS), fixed=True)
     if cores > 1:  # what a core owns, a split is: all of a row, or its part of the keys
         return Config(*_tile(call, rows), 1, splits=1 if shard == "batch" else cores)
-    # As swept on an H200. Two programs a multiprocessor where there are so many owners, else one; the last is for one row.
-    many = owners > multiprocessors
-    splits = choose_splits(owners, keys, multiprocessors * (2 if many else 1))
-    if not 1 < call.batch <= MOST_ROWS:
-        return Config(*_tile(call, rows, *((64, 3) if many else (64, 4))), LEAST_KEYS, splits)
+    # As swept on an H200: small tiles where two programs share a multiprocessor, large ones or more stages where one has it.
+    many, may_differ = owners > multiprocessors, 1 < call.batch <= MOST_ROWS
+    keys_of_tile, stages = (64, 3) if many else (128, 3) if may_differ else (64, 4)
+    tile, splits = _tile(call, rows, keys_of_tile, stages), choose_splits(owners, keys, multiprocessors * (2 if many else 1))
+    if not may_differ:
+        return Config(*tile, LEAST_KEYS, splits)
     uneven = min((4 if many else 2) * splits, max(keys // LEAST_KEYS, 1))
-    # While the device starts few programs anyway, one for each piece; else as few as there may be, and a queue.
+    # A program for each piece while they are few: the device shares them out better than a queue.
     programs = owners * uneven if owners * uneven <= 2 * multiprocessors else 0
-    return Config(*_tile(call, rows, *((64, 3) if many else (128, 3))), LEAST_KEYS, splits, uneven, programs)
+    return Config(*tile, LEAST_KEYS, splits, uneven, programs)
 
 
 def _tile(call: Call, rows: int, keys: int = 64, stages: int = 3) -> tuple[int, int, int]:
