@@ -1,7 +1,8 @@
 """Decode attention on the CPU is not slower than scaled_dot_product_attention on dense batches, and faster on ragged ones.
 
 Ratios of medians taken in one run, the contestants taking turns. A ragged batch has lengths evenly spaced over 10..100% of S;
-torch is given a mask. Of two ways to give torch grouped heads (as heads, as queries of one head) the faster one counts.
+torch is given a mask. Of two ways to give torch grouped heads (as heads, as queries of one head) the faster one counts. All in
+inference mode, as tokens are generated.
 
     python benchmarks/decode_attention_cpu.py [--repeats N] [--only WORD] [--json]
 """
@@ -68,6 +69,7 @@ def contestants(kind: str, sizes: tuple[int, ...], dtype: torch.dtype) -> dict[s
     }
 
 
+@torch.inference_mode()
 def measure(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Medians, the contestants taking turns."""
     taken: dict[str, list[float]] = {name: [] for name in calls}

@@ -29,13 +29,13 @@ def decode(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: boo
     if not compiles(call):
         return reference.decode(call)
     reference.write_new(call)
-    lengths = call.seq_lens.contiguous().numpy()
-    keys = int(lengths.sum()) * call.n_kv_heads
+    lengths, n_kv_heads = call.seq_lens.contiguous().numpy(), call.n_kv_heads
+    keys = sum(lengths.tolist()) * n_kv_heads
     threads = 1 if 2 * keys * call.head_dim < SMALLEST_WORK else torch.get_num_threads()
     cut = 0 if cores == 1 or batch_invariant else 1 if shard == "batch" else cores
     share = INVARIANT_KEYS if batch_invariant else keys_of_item(keys, threads)
     kernels = compiled()
-    items, n_partial = kernels.make_items(lengths, call.s_active, call.window or 0, call.n_kv_heads, share, cut)
+    items, n_partial = kernels.make_items(lengths, call.s_active, call.window or 0, n_kv_heads, share, cut)
     work = Work(call, lengths, items, n_partial)
     name = COMPILED[call.k_cache.dtype]
     run(getattr(kernels, f"body_{name}"), getattr(kernels, f"work_{name}"), work.plan, min(threads, len(items)))
@@ -57,37 +57,34 @@ def keys_of_item(keys: int, threads: int) -> int:
 
 
 class Work:
-    """The arrays of one call, and the plan that holds their addresses."""
+    """The arrays of one call, and the plan that holds their addresses: int64 [SIZE], in the order of `numba_kernels.NAMES`."""
 
     def __init__(self, call: Call, lengths: np.ndarray, items: np.ndarray, n_partial: int) -> None:
-        rows = call.group * call.s_active
-        self.out = torch.empty(call.q.shape, dtype=torch.float32)
-        self.lse = torch.empty(call.q.shape[:-1], dtype=torch.float32)
-        self.partial = np.empty((n_partial, rows * (call.head_dim + 2)), np.float32) if n_partial else None
-        self.lengths, self.items = lengths, items
-        self.v_factor = None if call.v_scale is None else call.v_scale.contiguous()
-        # [B, H_q, s_active, d] is [B, H_kv, rows, d]; the scale, and the base of the exponential, go into the queries.
-        q = call.q.float().reshape(call.batch, call.n_kv_heads, rows, call.head_dim)
+        k, v, table = call.k_cache, call.v_cache, call.page_table
+        (_, n_q_heads, s_active, d), n_kv_heads = call.q.shape, call.n_kv_heads
+        rows = n_q_heads // n_kv_heads * s_active
+        self.q = call.q.float().contiguous()  # [B, H_q, s_active, d] is [B, H_kv, rows, d]
+        self.out = torch.empty(self.q.shape, dtype=torch.float32)
+        self.lse = torch.empty(self.q.shape[:-1], dtype=torch.float32)
+        self.partial = np.empty((n_partial, rows * (d + 2)), np.float32) if n_partial else None
+        # The scale, and the base of the exponential, go into the queries.
         scale = call.scale * LOG2_E
-        self.q = (q * scale if call.k_scale is None else q * (call.k_scale * scale)[:, None, None]).contiguous()
+        self.q_factor = np.full(n_kv_heads, scale, np.float32) if call.k_scale is None else (call.k_scale * scale).numpy()
+        self.v_factor = None if call.v_scale is None else call.v_scale.contiguous()
         self.sink = None if call.sink is None else call.sink.float().contiguous()
-        self.table = None if call.page_table is None else call.page_table.contiguous()
-        self.plan = self._plan(call, rows)
-
-    def _plan(self, call: Call, rows: int) -> np.ndarray:
-        """int64 [SIZE], in the order of `numba_kernels.NAMES`."""
-        k, v = call.k_cache, call.v_cache
-        order = (0, 1, 2) if self.table is None else (0, 2, 1)  # row or page, head, slot
+        self.table = None if table is None else table.contiguous()
+        self.held = (lengths, items)
+        (k_outer, k_1, k_2, _), (v_outer, v_1, v_2, _) = k.stride(), v.stride()
+        if table is not None:  # [pages, slots, heads, d]
+            k_1, k_2, v_1, v_2 = k_2, k_1, v_2, v_1
         sizes = (
-            len(self.items), rows, call.s_active, call.head_dim, call.n_kv_heads,
-            call.page_len if self.table is not None or call.ring else 0, call.window or 0,
-            0 if self.table is None else self.table.shape[1],
+            len(items), rows, s_active, d, n_kv_heads, call.page_len if table is not None or call.ring else 0, call.window or 0,
+            0 if table is None else table.shape[1], k_outer, k_1, k_2, v_outer, v_1, v_2,
         )  # fmt: skip
-        strides = [cache.stride(dim) for cache in (k, v) for dim in order]
         arrays = (
-            self.q, k, v, self.lengths, self.table, self.v_factor, self.sink, self.out, self.lse, self.items, self.partial,
+            self.q, k, v, lengths, self.table, self.q_factor, self.v_factor, self.sink, self.out, self.lse, items, self.partial,
         )  # fmt: skip
-        return np.array([*sizes, *strides, *map(address, arrays), 0], np.int64)
+        self.plan = np.array([*sizes, *map(address, arrays), 0], np.int64)
 
 
 def address(array: Tensor | np.ndarray | None) -> int:

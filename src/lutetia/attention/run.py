@@ -18,8 +18,15 @@ from lutetia.attention.choose import choose_for
 from lutetia.errors import ArgumentError, MissingFeatureError, fail, require
 
 
-@torch.no_grad()
-def run(
+def run(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """`decode_attention`, without a gradient; `arguments` are those of `_run`."""
+    if not torch.is_grad_enabled():  # as in a loop that writes: to say so again takes as long as the checks
+        return _run(*arguments)
+    with torch.no_grad():
+        return _run(*arguments)
+
+
+def _run(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
@@ -39,7 +46,7 @@ def run(
     batch_invariant: bool,
     policy: str,
 ) -> tuple[Tensor, Tensor]:
-    """`decode_attention`, whose arguments these are; shapes as there."""
+    """The arguments of `decode_attention`, with its shapes."""
     check_how(cores, shard, sync, backend, policy)
     if not isinstance(batch_invariant, bool):
         fail("batch_invariant", batch_invariant, "True or False")
