@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -367,6 +367,30 @@ def test_ctrl_c_that_a_package_swallows(monkeypatch: pytest.MonkeyPatch, capsys:
     assert main(["doctor"]) == 130
     assert capsys.readouterr().err == "error: interrupted\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_that_a_package_swallows_for_good(given: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """As a compiler does, or what is called when an object is cleared away: the next byte is not written."""
+    from lutetia.models import LUTTransformer
+
+    class Cleared:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def generate(*_: object, **__: object) -> Iterator[bytes]:
+        yield b"a"
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        Cleared()
+        while True:
+            yield b"b"
+
+    monkeypatch.setattr(LUTTransformer, "generate", generate)
+    hook = sys.unraisablehook
+    assert main(["generate", str(given / "language"), "--prompt", ">"]) == 130
+    said = capsys.readouterr()
+    assert (said.out.strip(), said.err) == (">a", "error: interrupted\n")
+    assert sys.unraisablehook is hook
 
 
 def test_ctrl_c_before_the_work(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

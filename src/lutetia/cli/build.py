@@ -25,7 +25,7 @@ from safetensors.torch import save as to_safetensors
 from lutetia import flow
 from lutetia._version import __version__
 from lutetia.cli.build_page import page
-from lutetia.cli.guard import UsageError
+from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import console
 from lutetia.errors import ArgumentError, MissingFeatureError
 from lutetia.files import check_writable
@@ -63,6 +63,7 @@ class Steps:
 
     def run(self, name: str, job: Callable[[], T]) -> T | None:
         """Do one step; None where a tool is missing, which is told and not fatal."""
+        stop_if_interrupted()
         began = time.perf_counter()
         screen = console(stderr=True)
         missing = ""

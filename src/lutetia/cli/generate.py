@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lutetia.cli.guard import stop_if_interrupted
+
 
 class Request(NamedTuple):
     """What was asked for: the options of the command."""
@@ -42,6 +44,7 @@ def write(checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
     screen.add(prompt)
     try:
         for piece in pieces:
+            stop_if_interrupted()
             written += piece
             screen.add(piece)
     finally:

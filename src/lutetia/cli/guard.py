@@ -136,18 +136,28 @@ def attempt(job: Callable[[], Any], common: Common) -> int:
     return result if isinstance(result, int) else 0
 
 
+_came: list[int] = []  # each Ctrl-C of the command that runs
+
+
 @contextmanager
 def ctrl_c_is_the_reason() -> Iterator[None]:
-    """Take what fails after Ctrl-C for interrupted: packages swallow Ctrl-C while they are imported, and fail oddly later."""
-    came = []
+    """Take what fails after Ctrl-C for interrupted: packages swallow Ctrl-C while they are imported or compile, and fail oddly
+    later, or not at all; for that there is `stop_if_interrupted`."""
+    came, hook = _came, sys.unraisablehook
+    came.clear()
 
     def note(number: int, frame: FrameType | None) -> None:
         came.append(number)
         signal.default_int_handler(number, frame)
 
+    def unraisable(told: sys.UnraisableHookArgs) -> None:
+        if not issubclass(told.exc_type, KeyboardInterrupt):  # else it came while an object was cleared away
+            hook(told)
+
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:  # else someone else looks after it, or it is ignored, as behind nohup
         signal.signal(signal.SIGINT, note)
+        sys.unraisablehook = unraisable
     try:
         yield
     except InterruptedByUser:
@@ -159,6 +169,13 @@ def ctrl_c_is_the_reason() -> Iterator[None]:
     finally:
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.unraisablehook = hook
+
+
+def stop_if_interrupted() -> None:
+    """For loops that are long: raise what Ctrl-C should have raised, if somebody swallowed it."""
+    if _came:
+        raise KeyboardInterrupt
 
 
 def report(error: BaseException, common: Common) -> int:
