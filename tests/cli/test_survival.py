@@ -382,8 +382,7 @@ def test_ctrl_c_that_a_package_swallows_for_good(given: Path, monkeypatch: pytes
         with suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         Cleared()
-        while True:
-            yield b"b"
+        yield from [b"b"] * 100
 
     monkeypatch.setattr(LUTTransformer, "generate", generate)
     hook = sys.unraisablehook
