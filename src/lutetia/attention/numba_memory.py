@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lutetia._compiling import can_keep
 from lutetia.errors import require
 
 numba = require("numba", "the cpu backend of lutetia.attention")
@@ -17,16 +18,7 @@ BLOCK = 256  # keys whose scores are held at once: memory is fastest at long run
 BLOCK_D, LANES = 64, 16  # numbers of a head whose sums are held at once, and of a vector
 
 
-def _can_keep() -> bool:
-    """Whether numba finds a folder it may write to; without one it would refuse to compile at all."""
-    try:
-        numba.njit(cache=True)(_can_keep)
-    except RuntimeError:
-        return False
-    return True
-
-
-OPTIONS = {"nogil": True, "cache": _can_keep(), "error_model": "numpy"}
+OPTIONS = {"nogil": True, "cache": can_keep(), "error_model": "numpy"}
 # Sums may be added in any order; NaN and infinities keep their meaning.
 jit = numba.njit(**OPTIONS, fastmath={"reassoc", "contract", "nsz"})
 jit_inline = numba.njit(**OPTIONS, fastmath={"reassoc", "contract", "nsz"}, forceinline=True)
@@ -43,17 +35,22 @@ def _pointer(builder: Any, bits: Any, address: Any, index: Any) -> tuple[Any, An
     return pointer, scope
 
 
-@extending.intrinsic
-def read(typing: Any, address: Any, index: Any) -> Any:
-    """The float32 at an address that nobody writes to now."""
+def _float(promise: str) -> Any:
+    @extending.intrinsic
+    def read_float(typing: Any, address: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer, scope = _pointer(builder, ir.FloatType(), *args)
+            value = builder.load(pointer)
+            value.set_metadata(promise, scope)
+            return value
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, scope = _pointer(builder, ir.FloatType(), *args)
-        value = builder.load(pointer)
-        value.set_metadata("alias.scope", scope)
-        return value
+        return numba.types.float32(numba.types.int64, numba.types.int64), generate
 
-    return numba.types.float32(numba.types.int64, numba.types.int64), generate
+    return read_float
+
+
+read = _float("alias.scope")  # the float32 at an address that nobody writes to now
+peek = _float("noalias")  # the float32 at an address of this thread's own
 
 
 @extending.intrinsic
@@ -78,19 +75,6 @@ def size_of(typing: Any, kind: Any) -> Any:
     """The bytes of an element of a cache."""
     size = 2 if kind == numba.types.uint16 else 4
     return numba.types.int64(kind), lambda context, builder, signature, args: ir.IntType(64)(size)
-
-
-@extending.intrinsic
-def peek(typing: Any, address: Any, index: Any) -> Any:
-    """The float32 at an address of this thread's own."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, scope = _pointer(builder, ir.FloatType(), *args)
-        value = builder.load(pointer)
-        value.set_metadata("noalias", scope)
-        return value
-
-    return numba.types.float32(numba.types.int64, numba.types.int64), generate
 
 
 @extending.intrinsic

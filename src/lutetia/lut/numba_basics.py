@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lutetia._compiling import can_keep
 from lutetia.errors import require
 from lutetia.lut.sums import FIXED_MAX
 from lutetia.lut.threads import OUT_OF_MEMORY, OVERFLOW
@@ -21,16 +22,7 @@ ir = require("llvmlite.ir", "the cpu backend of lutetia.lut", "numba")
 U, INT = np.uint64, ir.IntType(64)
 
 
-def _can_keep() -> bool:
-    """Whether numba finds a folder it may write to; without one it would refuse to compile at all, rather than compile anew."""
-    try:
-        numba.njit(cache=True)(_can_keep)
-    except RuntimeError:
-        return False
-    return True
-
-
-OPTIONS = {"nogil": True, "cache": _can_keep(), "error_model": "numpy"}
+OPTIONS = {"nogil": True, "cache": can_keep(), "error_model": "numpy"}
 jit = numba.njit(**OPTIONS)
 # For what runs once per row of weights: a call costs as much as adding 32 of them.
 jit_inline = numba.njit(**OPTIONS, forceinline=True)

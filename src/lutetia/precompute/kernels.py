@@ -7,17 +7,9 @@ from typing import Any
 import numba
 import numpy as np
 
+from lutetia._compiling import can_keep
 
-def _can_keep() -> bool:
-    """Whether numba finds a folder to keep compiled code in; without one it refuses to compile with a cache."""
-    try:
-        numba.njit(cache=True)(_can_keep)
-    except RuntimeError:
-        return False
-    return True
-
-
-jit: Any = numba.njit(cache=_can_keep(), nogil=True)
+jit: Any = numba.njit(cache=can_keep(), nogil=True)
 
 
 @jit
