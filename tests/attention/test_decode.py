@@ -105,6 +105,15 @@ def test_against_float64(name: str, executor: str) -> None:
     agree(decode(case, executor), wanted, spread=CASES[name].get("spread", 1.0))
 
 
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 8])
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+@pytest.mark.parametrize("cache_dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_of_queries_and_blocks_of_a_head_on_a_cpu(rows: int, head_dim: int, cache_dtype: torch.dtype) -> None:
+    """Four rows at a time and what is left, blocks of 64 numbers and what is left, more keys than are scored at once."""
+    case = make(n_q_heads=rows, n_kv_heads=1, head_dim=head_dim, cache_dtype=cache_dtype, capacity=300, lengths=(300, 37))
+    agree(decode(case, "cpu"), expected(case))
+
+
 @pytest.mark.parametrize("executor", ["cpu", "triton"])
 @pytest.mark.parametrize(
     "name", ["plain", "an empty row", "three new keys", "a window that wraps", "pages of a prime", "everything"]
