@@ -125,9 +125,9 @@ def test_however_it_is_split(name: str, executor: str, options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("lengths", [(150, 7, 0, 71, 40), (150, 150, 149, 150, 148)], ids=["uneven", "even"])
-@pytest.mark.parametrize("splits", [(1, 0), (1, 4), (2, 5), (3, 3)], ids=str)
-def test_splits_follow_the_lengths(splits: tuple[int, int], lengths: tuple[int, ...]) -> None:
-    """However many there are of equal rows, and of unequal ones; the kernel finds out which these are."""
+@pytest.mark.parametrize("splits", [(1, 0), (1, 4), (2, 5), (3, 3), (1, 4, 40), (2, 5, 1000)], ids=str)
+def test_splits_follow_the_lengths(splits: tuple[int, ...], lengths: tuple[int, ...]) -> None:
+    """However many there are of equal rows, of unequal ones, which the kernel finds out, and of programs to do them."""
     from lutetia.attention import triton
 
     case = make(batch=5, lengths=lengths, capacity=150, s_active=2, new=True, sink=1.0, head_dim=16)
@@ -157,6 +157,28 @@ def test_uneven_rows_are_cut_finer(monkeypatch: pytest.MonkeyPatch) -> None:
         ml = partials[-1].cpu().view(2 * 4, 2, 16)[:, 0, :2]
         written.append(int((~ml.isnan()).all(-1).sum()))
     assert written == [2 + 2, 4 + 3]  # of 80 keys in fours, multiples of 16: 32, 32, 16
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "expected"),
+    [  # as swept: keys of a tile, warps, stages, fewest keys, splits; splits of uneven rows and programs for them, 0 for a queue
+        (1, 8192, (64, 4, 4, 128, 16, 0, 0)),
+        (1, 131072, (64, 4, 4, 128, 16, 0, 0)),
+        (8, 8192, (128, 4, 3, 128, 2, 4, 256)),
+        (32, 4096, (64, 4, 3, 128, 1, 4, 0)),
+        (64, 8192, (64, 4, 3, 128, 1, 4, 0)),
+    ],
+)
+def test_how_the_keys_are_cut_on_132_multiprocessors(
+    batch: int, length: int, expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lutetia.attention import triton
+
+    monkeypatch.setattr(triton, "_multiprocessors", lambda device: 132)
+    q, cache = (torch.zeros(1, dtype=torch.bfloat16).expand(batch, *shape, 128) for shape in ((32, 1), (8, length)))
+    call = check_call(q, cache, cache, torch.full((batch,), length))
+    assert triton.configure(call) == triton.Config(*expected)
+    assert triton.configure(call, batch_invariant=True)[:5] == (64, 4, 3, triton.INVARIANT_KEYS, length // triton.INVARIANT_KEYS)
 
 
 def test_more_splits_than_keys() -> None:

@@ -17,12 +17,12 @@ POINTERS = {
     **dict.fromkeys(("seq_lens", "page_table", "arrived"), "*i32"),
     "scale": "fp32",
 }
-SIZES = {"D": 128, "S_ACTIVE": 1, "ROWS": 4, "M_BLOCKS": 1, "BLOCK_D": 128, "BLOCK_M": 16, "BLOCK_N": 64, "CHUNK": 8}
+SIZES = {"D": 128, "S_ACTIVE": 1, "ROWS": 4, "M_BLOCKS": 1, "BLOCK_D": 128, "BLOCK_M": 16, "BLOCK_N": 64, "COMBINED": 16}
 FLAGS = dict.fromkeys(("RING", "HAS_WINDOW", "HAS_SINK", "HAS_NEW", "HAS_K_SCALE", "HAS_V_SCALE", "FIXED"), False)
 PLAIN = {**SIZES, **FLAGS, "COMBINE_ROWS": 4, "PAGE_LEN": 0, "PRECISION": "tf32", "BLOCK_B": 16}
 CASES = {
     "plain": {},
-    "four new tokens": {"S_ACTIVE": 4, "ROWS": 16, "COMBINE_ROWS": 16, "CHUNK": 4, "HAS_NEW": True},
+    "four new tokens": {"S_ACTIVE": 4, "ROWS": 16, "HAS_NEW": True},
     "a window, sinks, pages": {"HAS_WINDOW": True, "HAS_SINK": True, "PAGE_LEN": 16, "FIXED": True},
 }
 COMPILE = """

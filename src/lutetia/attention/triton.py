@@ -19,7 +19,8 @@ triton = require("triton", "the triton backend of lutetia.attention")
 from lutetia.attention import triton_kernels as source  # noqa: E402  (needs triton)
 
 INVARIANT_KEYS = 512  # keys of a split when its size must not depend on the batch
-COMBINED_AT_ONCE = 8192  # numbers of partial results that one program holds in registers
+COMBINED = 16  # partial results that are fetched at once
+COMBINED_AT_ONCE = 8192  # of their numbers: what one program holds in registers
 MOST_ROWS = 512  # of a batch whose lengths every program looks through for itself
 COUNTERS = 1 << 20
 
@@ -33,6 +34,7 @@ class Config(NamedTuple):
     keys: int  # fewest of a split; exactly so many when `fixed`
     splits: int  # of each owner
     uneven_splits: int = 0  # when rows differ much in length, if more
+    programs: int = 0  # that are launched, if more than one for each of `splits`
     fixed: bool = False
 
 
@@ -48,21 +50,26 @@ def configure(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: 
     multiprocessors = _multiprocessors(call.q.device)
     keys = call.capacity if call.window is None else min(call.capacity, call.window + call.s_active - 1)
     if batch_invariant:
-        return Config(*_tile(call, rows, 2), INVARIANT_KEYS, splits=cdiv(max(keys, 1), INVARIANT_KEYS), fixed=True)
+        return Config(*_tile(call, rows), INVARIANT_KEYS, splits=cdiv(max(keys, 1), INVARIANT_KEYS), fixed=True)
     if cores > 1:  # what a core owns, a split is: all of a row, or its part of the keys
-        return Config(*_tile(call, rows, 2), 1, splits=1 if shard == "batch" else cores)
-    # As swept on an H200: large tiles, one program a multiprocessor; but where two fill it in one wave, two.
-    resident = 2 if multiprocessors < owners <= 2 * multiprocessors else 1
-    splits = choose_splits(owners, keys, multiprocessors * resident)
-    uneven = min(2 * resident * splits, max(keys // LEAST_KEYS, 1)) if 1 < call.batch <= MOST_ROWS else 0
-    return Config(*_tile(call, rows, resident), LEAST_KEYS, splits, uneven)
+        return Config(*_tile(call, rows), 1, splits=1 if shard == "batch" else cores)
+    # As swept on an H200: small tiles where two programs share a multiprocessor, large ones or more stages where one has it.
+    many, may_differ = owners > multiprocessors, 1 < call.batch <= MOST_ROWS
+    keys_of_tile, stages = (64, 3) if many else (128, 3) if may_differ else (64, 4)
+    tile, splits = _tile(call, rows, keys_of_tile, stages), choose_splits(owners, keys, multiprocessors * (2 if many else 1))
+    if not may_differ:
+        return Config(*tile, LEAST_KEYS, splits)
+    uneven = min((4 if many else 2) * splits, max(keys // LEAST_KEYS, 1))
+    # A program for each piece while they are few: the device shares them out better than a queue.
+    programs = owners * uneven if owners * uneven <= 2 * multiprocessors else 0
+    return Config(*tile, LEAST_KEYS, splits, uneven, programs)
 
 
-def _tile(call: Call, rows: int, resident: int) -> tuple[int, int, int]:
+def _tile(call: Call, rows: int, keys: int = 64, stages: int = 3) -> tuple[int, int, int]:
     """block_n, warps, stages: as measured on an H200 for a key and value of 512 bytes, other sizes in proportion."""
     large = rows > 32 or (call.q.dtype == torch.float32 and call.head_dim > 128)  # more registers than four warps have
-    block_n = 65536 // (2 * next_power_of_2(call.head_dim) * call.k_cache.element_size()) // resident
-    return max(16, min(block_n, 128 // resident)), 8 if large else 4, 2 if large else 3
+    block_n = keys * 512 // (2 * next_power_of_2(call.head_dim) * call.k_cache.element_size())
+    return max(16, min(block_n, keys)), 8 if large else 4, 2 if large else stages
 
 
 def launch(call: Call, config: Config) -> tuple[Tensor, Tensor]:
@@ -75,22 +82,22 @@ def launch(call: Call, config: Config) -> tuple[Tensor, Tensor]:
     rows = call.group * call.s_active
     block_m = max(16, min(next_power_of_2(rows), _most_rows(call.head_dim)))
     m_blocks, block_d = cdiv(rows, block_m), max(16, next_power_of_2(call.head_dim))
-    combine_rows = min(next_power_of_2(rows), block_m)
+    combine_rows = max(1, min(next_power_of_2(rows), block_m, COMBINED_AT_ONCE // (COMBINED * block_d)))
     owners = call.batch * call.n_kv_heads * m_blocks
     partials = owners * max(config.splits, config.uneven_splits)
     partial_acc, partial_ml = lse.new_empty(partials * block_m * call.head_dim), lse.new_empty(partials * block_m * 2)
     k_new, v_new = (k, v) if call.k_new is None or call.v_new is None else (call.k_new, call.v_new)
-    source.decode_kernel[(partials,)](
+    source.decode_kernel[(max(owners * config.splits, config.programs),)](
         q, k, v, call.seq_lens, _or(call.page_table, call.seq_lens), k_new, v_new,
         _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
-        out, lse, partial_acc, partial_ml, counters(owners, q.device),
+        out, lse, partial_acc, partial_ml, counters(owners + 1, q.device),
         call.scale, call.window or 0, call.capacity, call.n_kv_heads,
         call.batch, config.splits, config.uneven_splits, config.keys,
         *q.stride(), *_strides(k, call), *_strides(v, call), *k_new.stride(), *v_new.stride(),
         0 if call.page_table is None else call.page_table.stride(0),
         D=call.head_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
         BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINE_ROWS=combine_rows,
-        CHUNK=max(1, min(8, COMBINED_AT_ONCE // (combine_rows * block_d))),
+        COMBINED=COMBINED,
         PAGE_LEN=0 if call.page_table is None else call.page_len, RING=call.ring, HAS_WINDOW=call.window is not None,
         HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
         HAS_K_SCALE=call.k_scale is not None, HAS_V_SCALE=call.v_scale is not None,
@@ -124,8 +131,8 @@ def _most_rows(head_dim: int) -> int:
 
 
 # ---- counters --------------------------------------------------------------------------------------------------------
-# A launch needs a zero per owner and leaves zeros behind, so nothing has to be cleared. Launches of one stream follow each other
-# and share theirs. A captured graph may run beside anything: each launch in it has its own.
+# A launch needs a zero per owner and one for the queue, and leaves zeros behind, so nothing has to be cleared. Launches of one
+# stream follow each other and share theirs. A captured graph may run beside anything: each launch in it has its own.
 
 
 class _Arena:

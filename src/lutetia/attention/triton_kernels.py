@@ -2,7 +2,8 @@
 
 An owner is one row of the batch, one key head and one block of query rows: all query heads of the key head, times the new tokens,
 are the rows of one tile, so every key is read once. Lengths are read on the device, so a captured graph stays right as they grow,
-and rows of very different lengths are cut finer than equal ones. Scores are kept in base 2.
+and rows of very different lengths are cut finer than equal ones; what is too many for the programs of the grid waits in a queue.
+Scores are kept in base 2.
 """
 
 # ruff: noqa: E741  (l, the sum of weights, is the design's name)
@@ -16,7 +17,6 @@ import triton.language as tl
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2_E = tl.constexpr(1.4426950408889634)
 EVEN = tl.constexpr(0.95)  # rows whose mean length is this much of the longest are as good as equal
-WEIGHED = tl.constexpr(32)  # pieces whose weights are worked out at once
 
 
 @triton.jit(do_not_specialize=["scale", "window", "batch", "n_splits", "uneven_splits", "split_keys", "capacity", "n_kv_heads",
@@ -27,13 +27,15 @@ def decode_kernel(
     scale, window, capacity, n_kv_heads, batch, n_splits, uneven_splits, split_keys,
     q_b, q_h, q_a, q_d, k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
     D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, M_BLOCKS: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr, COMBINE_ROWS: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMBINED: tl.constexpr, COMBINE_ROWS: tl.constexpr,
     PAGE_LEN: tl.constexpr, RING: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SINK: tl.constexpr, HAS_NEW: tl.constexpr,
     HAS_K_SCALE: tl.constexpr, HAS_V_SCALE: tl.constexpr, PRECISION: tl.constexpr, PRODUCTS: tl.constexpr,
     FIXED: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
-    """Grid: owner × split, flattened, for the larger of n_splits and uneven_splits; splits have split_keys keys when FIXED,
-    otherwise at least so many. Of equal rows each is cut into n_splits; the programs too many come last, and end at once."""
+    """Every owner's keys in n_splits pieces, or in uneven_splits, if that is more and the rows are not equal; owner × split,
+    flattened. Pieces have split_keys keys when FIXED, otherwise at least so many. Program p begins with piece p; whoever is done
+    takes the first that no program begins with and nobody has taken. The grid has a program for each of n_splits, at least, so
+    equal rows need no queue."""
     owners_of_row = n_kv_heads * M_BLOCKS
     if uneven_splits > n_splits:
         rows = tl.arange(0, BLOCK_B)
@@ -42,29 +44,33 @@ def decode_kernel(
         counts = tl.where(rows < batch, highs - lows, 0).to(tl.float32)
         if tl.sum(counts, 0) < tl.max(counts, 0) * batch * EVEN:
             n_splits = uneven_splits
-    split = tl.program_id(0) % n_splits
-    owner = tl.program_id(0) // n_splits
-    if owner >= batch * owners_of_row:
-        return
-    b = (owner // owners_of_row).to(tl.int64)
-    length, low, high = keys_of(tl.load(seq_lens + b), window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
-    share = split_keys
-    if not FIXED:
-        share = tl.maximum((tl.cdiv(high - low, n_splits) + 15) // 16 * 16, split_keys)
-    n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_splits)
-    if split >= n_pieces:
-        return
-    begin = low + split * share
-    do_piece(
-        q, k_cache, v_cache, seq_lens, page_table, k_new, v_new, sink, k_scale, v_scale,
-        out, lse, partial_acc, partial_ml, arrived,
-        scale, window, capacity, n_kv_heads,
-        q_b, q_h, q_a, q_d, k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
-        b, owner % owners_of_row, length, begin, tl.minimum(begin + share, high),
-        split, n_pieces, owner.to(tl.int64) * n_splits, owner,
-        D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, CHUNK, COMBINE_ROWS,
-        PAGE_LEN, RING, HAS_WINDOW, HAS_SINK, HAS_NEW, HAS_K_SCALE, HAS_V_SCALE, PRECISION, PRODUCTS,
-    )  # fmt: skip
+    n_owners = batch * owners_of_row
+    total = n_owners * n_splits
+    which = tl.program_id(0)
+    if total <= tl.num_programs(0):
+        if which < total:
+            do_piece(
+                q, k_cache, v_cache, seq_lens, page_table, k_new, v_new, sink, k_scale, v_scale,
+                out, lse, partial_acc, partial_ml, arrived, scale, window, capacity, n_kv_heads, split_keys,
+                q_b, q_h, q_a, q_d, k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d,
+                table_b, which // n_splits, which % n_splits, n_splits,
+                D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, COMBINED, COMBINE_ROWS, PAGE_LEN, RING,
+                HAS_WINDOW, HAS_SINK, HAS_NEW, HAS_K_SCALE, HAS_V_SCALE, PRECISION, PRODUCTS, FIXED,
+            )  # fmt: skip
+    else:
+        while which < total:
+            do_piece(
+                q, k_cache, v_cache, seq_lens, page_table, k_new, v_new, sink, k_scale, v_scale,
+                out, lse, partial_acc, partial_ml, arrived, scale, window, capacity, n_kv_heads, split_keys,
+                q_b, q_h, q_a, q_d, k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d,
+                table_b, which // n_splits, which % n_splits, n_splits,
+                D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, COMBINED, COMBINE_ROWS, PAGE_LEN, RING,
+                HAS_WINDOW, HAS_SINK, HAS_NEW, HAS_K_SCALE, HAS_V_SCALE, PRECISION, PRODUCTS, FIXED,
+            )  # fmt: skip
+            taken = tl.atomic_add(arrived + n_owners, 1, sem="relaxed")
+            if taken == total - 1:  # each piece is followed by one question, and this was the last
+                tl.store(arrived + n_owners, 0)
+            which = tl.num_programs(0) + taken
 
 
 @triton.jit
@@ -86,93 +92,102 @@ def keys_of(
 @triton.jit
 def do_piece(
     q, k_cache, v_cache, seq_lens, page_table, k_new, v_new, sink, k_scale, v_scale,
-    out, lse, partial_acc, partial_ml, arrived,
-    scale, window, capacity, n_kv_heads,
+    out, lse, partial_acc, partial_ml, arrived, scale, window, capacity, n_kv_heads, split_keys,
     q_b, q_h, q_a, q_d, k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
-    b, owner_of_row, length, begin, end, piece, n_pieces, first_partial, owner,
-    D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, M_BLOCKS: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr, COMBINE_ROWS: tl.constexpr,
+    owner, piece, n_splits,
+    D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, M_BLOCKS: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMBINED: tl.constexpr, COMBINE_ROWS: tl.constexpr,
     PAGE_LEN: tl.constexpr, RING: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SINK: tl.constexpr, HAS_NEW: tl.constexpr,
-    HAS_K_SCALE: tl.constexpr, HAS_V_SCALE: tl.constexpr, PRECISION: tl.constexpr, PRODUCTS: tl.constexpr,
+    HAS_K_SCALE: tl.constexpr, HAS_V_SCALE: tl.constexpr, PRECISION: tl.constexpr, PRODUCTS: tl.constexpr, FIXED: tl.constexpr,
 ):  # fmt: skip
-    """The keys [begin, end) of one owner; piece `piece` of n_pieces.
+    """Piece `piece` of the n_splits of an owner, if its row has so many; the last to come adds them up.
 
-    Strides: of q and the new keys (batch, head, token, d); of the caches (row or page, head, slot, d). Partial results of the
-    owner begin at first_partial.
+    Strides: of q and the new keys (batch, head, token, d); of the caches (row or page, head, slot, d).
     """
-    block = owner_of_row % M_BLOCKS
-    h = (owner_of_row // M_BLOCKS).to(tl.int64)
-    first = length - S_ACTIVE  # the position of query 0
-    # Row r of the tile is query head r // S_ACTIVE of this key head, new token r % S_ACTIVE.
-    r = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    d = tl.arange(0, BLOCK_D)
-    in_d = d < D
-    head = h * (ROWS // S_ACTIVE) + r // S_ACTIVE
-    queries = q + b * q_b + head * q_h + r % S_ACTIVE * q_a
-    q_tile = tl.load(queries[:, None] + d[None, :] * q_d, mask=(r < ROWS)[:, None] & in_d[None, :], other=0.0)
-    at = first + r % S_ACTIVE  # the position of each query
-    factor = scale * LOG2_E
-    if HAS_K_SCALE:
-        factor *= tl.load(k_scale + h)
+    owners_of_row = n_kv_heads * M_BLOCKS
+    b, owner_of_row = (owner // owners_of_row).to(tl.int64), owner % owners_of_row
+    length, low, high = keys_of(tl.load(seq_lens + b), window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
+    share = split_keys
+    if not FIXED:
+        share = tl.maximum((tl.cdiv(high - low, n_splits) + 15) // 16 * 16, split_keys)
+    n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_splits)
+    if piece < n_pieces:
+        begin = low + piece * share
+        end = tl.minimum(begin + share, high)
+        first_partial = owner.to(tl.int64) * n_splits
+        block = owner_of_row % M_BLOCKS
+        h = (owner_of_row // M_BLOCKS).to(tl.int64)
+        first = length - S_ACTIVE  # the position of query 0
+        # Row r of the tile is query head r // S_ACTIVE of this key head, new token r % S_ACTIVE.
+        r = block * BLOCK_M + tl.arange(0, BLOCK_M)
+        d = tl.arange(0, BLOCK_D)
+        in_d = d < D
+        head = h * (ROWS // S_ACTIVE) + r // S_ACTIVE
+        queries = q + b * q_b + head * q_h + r % S_ACTIVE * q_a
+        q_tile = tl.load(queries[:, None] + d[None, :] * q_d, mask=(r < ROWS)[:, None] & in_d[None, :], other=0.0)
+        at = first + r % S_ACTIVE  # the position of each query
+        factor = scale * LOG2_E
+        if HAS_K_SCALE:
+            factor *= tl.load(k_scale + h)
 
-    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    l = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    keys, values = k_cache + h * k_h, v_cache + h * v_h
-    for start in range(begin, end, BLOCK_N):
-        position = start + tl.arange(0, BLOCK_N)
-        live = position < end
-        where, slot = locate(position, live, b, page_table + b * table_b, capacity, PAGE_LEN, RING)
-        k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
-        inside = live[:, None] & in_d[None, :]
-        # What is beyond the end is never read: a NaN there would survive a weight of zero.
-        k_tile = tl.load(keys + k_row[:, None] + d[None, :] * k_d, mask=inside, other=0.0)
-        v_tile = tl.load(values + v_row[:, None] + d[None, :] * v_d, mask=inside, other=0.0)
-        seen = live[None, :] & (position[None, :] <= at[:, None])
-        if HAS_WINDOW:
-            seen = seen & (position[None, :] > at[:, None] - window)
-        m, l, acc = attend(q_tile, k_tile, v_tile, seen, factor, m, l, acc, PRECISION, PRODUCTS)
-
-    if HAS_NEW:
-        if piece == n_pieces - 1:
-            a = tl.arange(0, 16)
-            position = first + a
-            live = (a < S_ACTIVE) & (position >= 0)
-            inside = live[:, None] & in_d[None, :]
-            k_tile = tl.load(k_new + b * kn_b + h * kn_h + a[:, None] * kn_a + d[None, :] * kn_d, mask=inside, other=0.0)
-            v_tile = tl.load(v_new + b * vn_b + h * vn_h + a[:, None] * vn_a + d[None, :] * vn_d, mask=inside, other=0.0)
-            k_tile = as_stored(k_tile, k_scale + h, HAS_K_SCALE, k_cache.dtype.element_ty)
-            v_tile = as_stored(v_tile, v_scale + h, HAS_V_SCALE, v_cache.dtype.element_ty)
+        m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        l = tl.zeros([BLOCK_M], tl.float32)
+        acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        keys, values = k_cache + h * k_h, v_cache + h * v_h
+        for start in range(begin, end, BLOCK_N):
+            position = start + tl.arange(0, BLOCK_N)
+            live = position < end
             where, slot = locate(position, live, b, page_table + b * table_b, capacity, PAGE_LEN, RING)
             k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
-            if block == 0:
-                tl.store(keys + k_row[:, None] + d[None, :] * k_d, k_tile, mask=inside)
-                tl.store(values + v_row[:, None] + d[None, :] * v_d, v_tile, mask=inside)
+            inside = live[:, None] & in_d[None, :]
+            # What is beyond the end is never read: a NaN there would survive a weight of zero.
+            k_tile = tl.load(keys + k_row[:, None] + d[None, :] * k_d, mask=inside, other=0.0)
+            v_tile = tl.load(values + v_row[:, None] + d[None, :] * v_d, mask=inside, other=0.0)
             seen = live[None, :] & (position[None, :] <= at[:, None])
             if HAS_WINDOW:
                 seen = seen & (position[None, :] > at[:, None] - window)
             m, l, acc = attend(q_tile, k_tile, v_tile, seen, factor, m, l, acc, PRECISION, PRODUCTS)
 
-    if HAS_V_SCALE:
-        acc *= tl.load(v_scale + h)
+        if HAS_NEW:
+            if piece == n_pieces - 1:
+                a = tl.arange(0, 16)
+                position = first + a
+                live = (a < S_ACTIVE) & (position >= 0)
+                inside = live[:, None] & in_d[None, :]
+                k_tile = tl.load(k_new + b * kn_b + h * kn_h + a[:, None] * kn_a + d[None, :] * kn_d, mask=inside, other=0.0)
+                v_tile = tl.load(v_new + b * vn_b + h * vn_h + a[:, None] * vn_a + d[None, :] * vn_d, mask=inside, other=0.0)
+                k_tile = as_stored(k_tile, k_scale + h, HAS_K_SCALE, k_cache.dtype.element_ty)
+                v_tile = as_stored(v_tile, v_scale + h, HAS_V_SCALE, v_cache.dtype.element_ty)
+                where, slot = locate(position, live, b, page_table + b * table_b, capacity, PAGE_LEN, RING)
+                k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
+                if block == 0:
+                    tl.store(keys + k_row[:, None] + d[None, :] * k_d, k_tile, mask=inside)
+                    tl.store(values + v_row[:, None] + d[None, :] * v_d, v_tile, mask=inside)
+                seen = live[None, :] & (position[None, :] <= at[:, None])
+                if HAS_WINDOW:
+                    seen = seen & (position[None, :] > at[:, None] - window)
+                m, l, acc = attend(q_tile, k_tile, v_tile, seen, factor, m, l, acc, PRECISION, PRODUCTS)
 
-    if n_pieces == 1:
-        finish(m, l, acc, r, d, in_d, b, h, sink, out, lse, n_kv_heads, D, S_ACTIVE, ROWS, HAS_SINK)
-    else:
-        # Partial results: acc [rows of the block, D]; m and l [2, rows of the block].
-        row = tl.arange(0, BLOCK_M)
-        mine = first_partial + piece
-        tl.store(partial_ml + (mine * 2) * BLOCK_M + row, m)
-        tl.store(partial_ml + (mine * 2 + 1) * BLOCK_M + row, l)
-        place = (mine * BLOCK_M + row[:, None]) * D + d[None, :]
-        tl.store(partial_acc + place, acc, mask=(r < ROWS)[:, None] & in_d[None, :])
-        tl.debug_barrier()  # every thread has stored before one of them says so
-        if tl.atomic_add(arrived + owner, 1, sem="acq_rel", scope="gpu") == n_pieces - 1:
-            combine(
-                partial_acc, partial_ml, first_partial, n_pieces, block, b, h, sink, out, lse,
-                n_kv_heads, D, S_ACTIVE, ROWS, HAS_SINK, BLOCK_M, BLOCK_D, CHUNK, COMBINE_ROWS,
-            )  # fmt: skip
-            tl.store(arrived + owner, 0)  # as it was, for the next launch
+        if HAS_V_SCALE:
+            acc *= tl.load(v_scale + h)
+
+        if n_pieces == 1:
+            finish(m, l, acc, r, d, in_d, b, h, sink, out, lse, n_kv_heads, D, S_ACTIVE, ROWS, HAS_SINK)
+        else:
+            # Partial results: acc [rows of the block, D]; m and l [2, rows of the block].
+            row = tl.arange(0, BLOCK_M)
+            mine = first_partial + piece
+            tl.store(partial_ml + (mine * 2) * BLOCK_M + row, m)
+            tl.store(partial_ml + (mine * 2 + 1) * BLOCK_M + row, l)
+            place = (mine * BLOCK_M + row[:, None]) * D + d[None, :]
+            tl.store(partial_acc + place, acc, mask=(r < ROWS)[:, None] & in_d[None, :])
+            tl.debug_barrier()  # every thread has stored before one of them says so
+            if tl.atomic_add(arrived + owner, 1, sem="acq_rel", scope="gpu") == n_pieces - 1:
+                combine(
+                    partial_acc, partial_ml, first_partial, n_pieces, block, b, h, sink, out, lse,
+                    n_kv_heads, D, S_ACTIVE, ROWS, HAS_SINK, BLOCK_M, BLOCK_D, COMBINED, COMBINE_ROWS,
+                )  # fmt: skip
+                tl.store(arrived + owner, 0)  # as it was, for the next launch
 
 
 @triton.jit
@@ -217,42 +232,33 @@ def as_stored(tile, scale, HAS_SCALE: tl.constexpr, DTYPE: tl.constexpr):
 def combine(
     partial_acc, partial_ml, first_partial, n_pieces, block, b, h, sink, out, lse, n_kv_heads,
     D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, HAS_SINK: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_D: tl.constexpr, CHUNK: tl.constexpr, COMBINE_ROWS: tl.constexpr,
+    BLOCK_D: tl.constexpr, COMBINED: tl.constexpr, COMBINE_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The pieces of one owner, in their order, whoever came first; CHUNK of them are fetched at once.
-
-    First what they weigh, over [pieces, rows], which is little; then their sums, each exponential worked out once. Nothing in the
-    second loop waits for the round before.
-    """
-    row, d = tl.arange(0, COMBINE_ROWS), tl.arange(0, BLOCK_D)
-    r = block * BLOCK_M + row
+    """The pieces of one owner, in their order, whoever came first: COMBINED of them at once, of COMBINE_ROWS rows."""
+    d = tl.arange(0, BLOCK_D)
     in_d = d < D
-    m = tl.full([COMBINE_ROWS], float("-inf"), tl.float32)
-    l = tl.zeros([COMBINE_ROWS], tl.float32)
-    # .cg: written by other multiprocessors, whose stores this one's first-level cache has not seen.
-    for start in range(0, n_pieces, WEIGHED):
-        i = start + tl.arange(0, WEIGHED)
-        there = (i < n_pieces)[:, None] & (r < ROWS)[None, :]
-        ml = partial_ml + (first_partial + i)[:, None] * 2 * BLOCK_M + row[None, :]
-        m_i = tl.load(ml, mask=there, other=float("-inf"), cache_modifier=".cg")
-        l_i = tl.load(ml + BLOCK_M, mask=there, other=0.0, cache_modifier=".cg")
-        m_new = tl.maximum(m, tl.max(m_i, 0))
-        safe = tl.where(m_new == float("-inf"), 0.0, m_new)
-        l = l * tl.exp2(m - safe) + tl.sum(tl.exp2(m_i - safe[None, :]) * l_i, 0)
-        m = m_new
-    safe = tl.where(m == float("-inf"), 0.0, m)
-    inside = (r < ROWS)[:, None] & in_d[None, :]
-    acc = tl.zeros([COMBINE_ROWS, BLOCK_D], tl.float32)
-    for start in range(0, n_pieces, CHUNK):
-        for j in tl.static_range(CHUNK):
-            there = inside & (start + j < n_pieces)
-            which = first_partial + start + j
-            ml = partial_ml + which * 2 * BLOCK_M + row[:, None] + 0 * d[None, :]
+    for first_row in range(0, tl.minimum(BLOCK_M, ROWS - block * BLOCK_M), COMBINE_ROWS):
+        row = first_row + tl.arange(0, COMBINE_ROWS)
+        r = block * BLOCK_M + row
+        m = tl.full([COMBINE_ROWS], float("-inf"), tl.float32)
+        l = tl.zeros([COMBINE_ROWS], tl.float32)
+        acc = tl.zeros([COMBINE_ROWS, BLOCK_D], tl.float32)
+        for start in range(0, n_pieces, COMBINED):
+            i = start + tl.arange(0, COMBINED)
+            there = (i < n_pieces)[:, None] & (r < ROWS)[None, :]
+            # .cg: written by other multiprocessors, whose stores this one's first-level cache has not seen.
+            place = ((first_partial + i)[:, None] * BLOCK_M + row[None, :])[:, :, None] * D + d[None, None, :]
+            part = tl.load(partial_acc + place, mask=there[:, :, None] & in_d[None, None, :], other=0.0, cache_modifier=".cg")
+            ml = partial_ml + (first_partial + i)[:, None] * 2 * BLOCK_M + row[None, :]
             m_i = tl.load(ml, mask=there, other=float("-inf"), cache_modifier=".cg")
-            place = (which * BLOCK_M + row)[:, None] * D + d[None, :]
-            part = tl.load(partial_acc + place, mask=there, other=0.0, cache_modifier=".cg")
-            acc += tl.exp2(m_i - safe[:, None]) * part
-    finish(m, l, acc, r, d, in_d, b, h, sink, out, lse, n_kv_heads, D, S_ACTIVE, ROWS, HAS_SINK)
+            l_i = tl.load(ml + BLOCK_M, mask=there, other=0.0, cache_modifier=".cg")
+            m_new = tl.maximum(m, tl.max(m_i, 0))
+            safe = tl.where(m_new == float("-inf"), 0.0, m_new)
+            weight, alpha = tl.exp2(m_i - safe[None, :]), tl.exp2(m - safe)
+            l = l * alpha + tl.sum(weight * l_i, 0)
+            acc = acc * alpha[:, None] + tl.sum(weight[:, :, None] * part, 0)
+            m = m_new
+        finish(m, l, acc, r, d, in_d, b, h, sink, out, lse, n_kv_heads, D, S_ACTIVE, ROWS, HAS_SINK)
 
 
 @triton.jit
