@@ -5,6 +5,7 @@ Triton runs on a GPU where there is one, under its interpreter otherwise.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -125,19 +126,19 @@ def test_however_it_is_split(name: str, executor: str, options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("lengths", [(150, 7, 0, 71, 40), (150, 150, 149, 150, 148)], ids=["uneven", "even"])
-@pytest.mark.parametrize("splits", [(1, 0), (1, 4), (2, 5), (3, 3), (1, 4, 40), (2, 5, 1000)], ids=str)
-def test_splits_follow_the_lengths(splits: tuple[int, ...], lengths: tuple[int, ...]) -> None:
-    """However many there are of equal rows, of unequal ones, which the kernel finds out, and of programs to do them."""
+@pytest.mark.parametrize("pieces", [(1, 0), (1, 10), (1, 17), (2, 25), (3, 40), (2, 1000)], ids=str)
+def test_pieces_follow_the_lengths(pieces: tuple[int, int], lengths: tuple[int, ...]) -> None:
+    """However many there are of each of equal rows, and of all of unequal ones, which the kernel finds out. Owners: ten."""
     from lutetia.attention import triton
 
     case = make(batch=5, lengths=lengths, capacity=150, s_active=2, new=True, sink=1.0, head_dim=16)
     there = case.to(device_of("triton"))
-    out, lse = triton.launch(check_call(there.q, there.k, there.v, **there.arguments), triton.Config(16, 4, 2, 16, *splits))
+    out, lse = triton.launch(check_call(there.q, there.k, there.v, **there.arguments), triton.Config(16, 4, 2, 16, *pieces))
     agree((out.cpu(), lse.cpu()), expected(case))
 
 
-def test_uneven_rows_are_cut_finer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen in the partial results: nobody writes those of splits that equal rows do not have."""
+def test_uneven_rows_are_cut_into_equal_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen in the partial results: nobody writes those of pieces that there are not."""
     from lutetia.attention import triton
 
     partials: list[torch.Tensor] = []
@@ -151,22 +152,24 @@ def test_uneven_rows_are_cut_finer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.Tensor, "new_empty", kept)
     written = []
-    for lengths in ((150, 150), (150, 80)):
+    for lengths in ((150, 150), (150, 80), (20, 150)):
         case = make(batch=2, lengths=lengths, capacity=150, head_dim=16, n_q_heads=2, n_kv_heads=1).to(device_of("triton"))
-        triton.launch(check_call(case.q, case.k, case.v, **case.arguments), triton.Config(16, 4, 2, 16, 2, 4))
-        ml = partials[-1].cpu().view(2 * 4, 2, 16)[:, 0, :2]
-        written.append(int((~ml.isnan()).all(-1).sum()))
-    assert written == [2 + 2, 4 + 3]  # of 80 keys in fours, multiples of 16: 32, 32, 16
+        triton.launch(check_call(case.q, case.k, case.v, **case.arguments), triton.Config(16, 4, 2, 16, 2, 7))
+        ml = partials[-1].cpu().view(7, 2, 16)[:, 0, :2]
+        written.append((~ml.isnan()).all(-1).tolist())
+    assert written[0] == [True] * 4 + [False] * 3  # two and two
+    assert written[1] == [True] * 6 + [False]  # 80 of 230 keys: four pieces to two
+    assert written[2] == [False] + [True] * 5 + [False]  # a short row is one piece, no partial result; 150 is five of 32
 
 
 @pytest.mark.parametrize(
     ("batch", "length", "expected"),
-    [  # as swept: keys of a tile, warps, stages, fewest keys, splits; splits of uneven rows and programs for them, 0 for a queue
-        (1, 8192, (64, 4, 4, 128, 16, 0, 0)),
-        (1, 131072, (64, 4, 4, 128, 16, 0, 0)),
-        (8, 8192, (128, 4, 3, 128, 2, 4, 256)),
-        (32, 4096, (64, 4, 3, 128, 1, 4, 0)),
-        (64, 8192, (64, 4, 3, 128, 1, 4, 0)),
+    [  # as swept: keys of a tile, warps, stages, fewest keys, splits; pieces of all owners together, where rows differ
+        (1, 8192, (64, 4, 4, 128, 16, 0)),
+        (1, 131072, (64, 4, 4, 128, 16, 0)),
+        (8, 8192, (64, 4, 4, 128, 2, 128)),
+        (32, 4096, (64, 4, 3, 128, 1, 512)),
+        (64, 8192, (128, 4, 3, 128, 1, 768)),
     ],
 )
 def test_how_the_keys_are_cut_on_132_multiprocessors(
@@ -179,6 +182,28 @@ def test_how_the_keys_are_cut_on_132_multiprocessors(
     call = check_call(q, cache, cache, torch.full((batch,), length))
     assert triton.configure(call) == triton.Config(*expected)
     assert triton.configure(call, batch_invariant=True)[:5] == (64, 4, 3, triton.INVARIANT_KEYS, length // triton.INVARIANT_KEYS)
+
+
+@pytest.mark.parametrize("name", ["plain", "three new keys", "everything"])
+def test_places_in_64_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the slots of a cache are too far apart for less; the results are the same numbers."""
+    from lutetia.attention import triton
+
+    case, wanted = solved(name)
+    near = decode(case, "triton")
+    monkeypatch.setattr(triton, "_plain", lambda call, block_n: False)
+    agree(decode(case, "triton"), wanted)
+    assert all(torch.equal(one, other) for one, other in zip(decode(case, "triton"), near, strict=True))
+
+
+@pytest.mark.parametrize(("slot", "plain"), [(64, True), (2**24 - 64, True), (2**24, False), (2**40, False)])
+def test_which_places_need_64_bits(slot: int, plain: bool) -> None:
+    from lutetia.attention import triton
+
+    cache = torch.empty_strided((1, 1, 8, 16), (1, 1, slot, 1), dtype=torch.bfloat16, device="meta")
+    case = make()
+    call = replace(check_call(case.q, case.k, case.v, **case.arguments), k_cache=cache, v_cache=cache)
+    assert triton._plain(call, 128) is plain
 
 
 def test_more_splits_than_keys() -> None:

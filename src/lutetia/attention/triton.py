@@ -19,8 +19,8 @@ triton = require("triton", "the triton backend of lutetia.attention")
 from lutetia.attention import triton_kernels as source  # noqa: E402  (needs triton)
 
 INVARIANT_KEYS = 512  # keys of a split when its size must not depend on the batch
-COMBINED = 16  # partial results that are fetched at once
-COMBINED_AT_ONCE = 8192  # of their numbers: what one program holds in registers
+COMBINED = 16  # partial results that are fetched at once, at most
+COMBINED_AT_ONCE = 128  # of their numbers in a thread: what it has registers for
 MOST_ROWS = 512  # of a batch whose lengths every program looks through for itself
 COUNTERS = 1 << 20
 
@@ -33,8 +33,7 @@ class Config(NamedTuple):
     stages: int  # tiles in flight, and one more
     keys: int  # fewest of a split; exactly so many when `fixed`
     splits: int  # of each owner
-    uneven_splits: int = 0  # when rows differ much in length, if more
-    programs: int = 0  # that are launched, if more than one for each of `splits`
+    uneven_pieces: int = 0  # of all owners together, at most, when rows differ in length; 0 for `splits` all the same
     fixed: bool = False
 
 
@@ -53,16 +52,14 @@ def configure(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: 
         return Config(*_tile(call, rows), INVARIANT_KEYS, splits=cdiv(max(keys, 1), INVARIANT_KEYS), fixed=True)
     if cores > 1:  # what a core owns, a split is: all of a row, or its part of the keys
         return Config(*_tile(call, rows), 1, splits=1 if shard == "batch" else cores)
-    # As swept on an H200: small tiles where two programs share a multiprocessor, large ones or more stages where one has it.
-    many, may_differ = owners > multiprocessors, 1 < call.batch <= MOST_ROWS
-    keys_of_tile, stages = (64, 3) if many else (128, 3) if may_differ else (64, 4)
-    tile, splits = _tile(call, rows, keys_of_tile, stages), choose_splits(owners, keys, multiprocessors * (2 if many else 1))
-    if not may_differ:
+    # As swept on an H200. There a multiprocessor runs one program with much in flight, or two with less, where that is one wave.
+    several, two = owners > 2 * multiprocessors, multiprocessors < owners <= 2 * multiprocessors
+    tile = _tile(call, rows, *((128, 3) if several else (64, 3) if two else (64, 4)))
+    splits = choose_splits(owners, keys, multiprocessors * (2 if two else 1))
+    if not 1 < call.batch <= MOST_ROWS:
         return Config(*tile, LEAST_KEYS, splits)
-    uneven = min((4 if many else 2) * splits, max(keys // LEAST_KEYS, 1))
-    # A program for each piece while they are few: the device shares them out better than a queue.
-    programs = owners * uneven if owners * uneven <= 2 * multiprocessors else 0
-    return Config(*tile, LEAST_KEYS, splits, uneven, programs)
+    finer = 1.5 if several else 2 if two else 1  # of uneven rows, so that programs with short pieces do several
+    return Config(*tile, LEAST_KEYS, splits, int(owners * splits * finer))
 
 
 def _tile(call: Call, rows: int, keys: int = 64, stages: int = 3) -> tuple[int, int, int]:
@@ -82,27 +79,28 @@ def launch(call: Call, config: Config) -> tuple[Tensor, Tensor]:
     rows = call.group * call.s_active
     block_m = max(16, min(next_power_of_2(rows), _most_rows(call.head_dim)))
     m_blocks, block_d = cdiv(rows, block_m), max(16, next_power_of_2(call.head_dim))
-    combine_rows = max(1, min(next_power_of_2(rows), block_m, COMBINED_AT_ONCE // (COMBINED * block_d)))
+    combined = max(2, min(next_power_of_2(config.splits), COMBINED))
+    combine_rows = max(1, min(next_power_of_2(rows), block_m, COMBINED_AT_ONCE * 32 * config.warps // (combined * block_d)))
     owners = call.batch * call.n_kv_heads * m_blocks
-    partials = owners * max(config.splits, config.uneven_splits)
+    programs = owners * config.splits
+    partials = max(programs, config.uneven_pieces)
     partial_acc, partial_ml = lse.new_empty(partials * block_m * call.head_dim), lse.new_empty(partials * block_m * 2)
     k_new, v_new = (k, v) if call.k_new is None or call.v_new is None else (call.k_new, call.v_new)
-    source.decode_kernel[(max(owners * config.splits, config.programs),)](
+    source.decode_kernel[(programs,)](
         q, k, v, call.seq_lens, _or(call.page_table, call.seq_lens), k_new, v_new,
         _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
-        out, lse, partial_acc, partial_ml, counters(owners + 1, q.device),
+        out, lse, partial_acc, partial_ml, counters(owners, q.device),
         call.scale, call.window or 0, call.capacity, call.n_kv_heads,
-        call.batch, config.splits, config.uneven_splits, config.keys,
+        call.batch, config.splits, config.uneven_pieces, config.keys,
         *q.stride(), *_strides(k, call), *_strides(v, call), *k_new.stride(), *v_new.stride(),
         0 if call.page_table is None else call.page_table.stride(0),
         D=call.head_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
-        BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINE_ROWS=combine_rows,
-        COMBINED=COMBINED,
-        PAGE_LEN=0 if call.page_table is None else call.page_len, RING=call.ring, HAS_WINDOW=call.window is not None,
-        HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
+        BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINED=combined, COMBINE_ROWS=combine_rows,
+        PLAIN=_plain(call, config.block_n), PAGE_LEN=0 if call.page_table is None else call.page_len, RING=call.ring,
+        HAS_WINDOW=call.window is not None, HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
         HAS_K_SCALE=call.k_scale is not None, HAS_V_SCALE=call.v_scale is not None,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q),
-        FIXED=config.fixed, BLOCK_B=min(max(16, next_power_of_2(call.batch)), MOST_ROWS),
+        FIXED=config.fixed, BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     return out, lse
@@ -125,14 +123,20 @@ def _strides(cache: Tensor, call: Call) -> tuple[int, int, int, int]:
     return (one, two, three, four) if call.page_table is None else (one, three, two, four)
 
 
+def _plain(call: Call, block_n: int) -> bool:
+    """Whether position p is slot p, and places within a tile need no 64 bits."""
+    far = max(block_n * cache.stride(2) + call.head_dim * cache.stride(3) for cache in (call.k_cache, call.v_cache))
+    return call.page_table is None and not call.ring and far < 2**31
+
+
 def _most_rows(head_dim: int) -> int:
     """Query rows of one tile; more are shared out over several programs, which then read the same keys."""
     return 64 if head_dim <= 128 else 32
 
 
 # ---- counters --------------------------------------------------------------------------------------------------------
-# A launch needs a zero per owner and one for the queue, and leaves zeros behind, so nothing has to be cleared. Launches of one
-# stream follow each other and share theirs. A captured graph may run beside anything: each launch in it has its own.
+# A launch needs a zero per owner and leaves zeros behind, so nothing has to be cleared. Launches of one stream follow each other
+# and share theirs. A captured graph may run beside anything: each launch in it has its own.
 
 
 class _Arena:

@@ -1,9 +1,9 @@
 """Decode attention in Triton: the live keys are cut into pieces, and the last program to finish one of an owner adds them up.
 
 An owner is one row of the batch, one key head and one block of query rows: all query heads of the key head, times the new tokens,
-are the rows of one tile, so every key is read once. Lengths are read on the device, so a captured graph stays right as they grow,
-and rows of very different lengths are cut finer than equal ones; what is too many for the programs of the grid waits in a queue.
-Scores are kept in base 2.
+are the rows of one tile, so every key is read once. Lengths are read on the device, so a captured graph stays right as they grow.
+Rows of one length are cut as the host says, a program for each piece. Where rows differ, every program works out for itself the
+same cut of them all into nearly equal pieces. Scores are kept in base 2.
 """
 
 # ruff: noqa: E741  (l, the sum of weights, is the design's name)
@@ -19,58 +19,114 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 EVEN = tl.constexpr(0.95)  # rows whose mean length is this much of the longest are as good as equal
 
 
-@triton.jit(do_not_specialize=["scale", "window", "batch", "n_splits", "uneven_splits", "split_keys", "capacity", "n_kv_heads",
-                               "table_b"])  # fmt: skip
+@triton.jit(do_not_specialize=["scale", "window", "batch", "n_splits", "uneven_pieces", "split_keys",
+                               "capacity", "n_kv_heads", "table_b"])  # fmt: skip
 def decode_kernel(
     q, k_cache, v_cache, seq_lens, page_table, k_new, v_new, sink, k_scale, v_scale,
     out, lse, partial_acc, partial_ml, arrived,
-    scale, window, capacity, n_kv_heads, batch, n_splits, uneven_splits, split_keys,
+    scale, window, capacity, n_kv_heads, batch, n_splits, uneven_pieces, split_keys,
     q_b, q_h, q_a, q_d, k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
     D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, M_BLOCKS: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMBINED: tl.constexpr, COMBINE_ROWS: tl.constexpr,
-    PAGE_LEN: tl.constexpr, RING: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SINK: tl.constexpr, HAS_NEW: tl.constexpr,
+    PLAIN: tl.constexpr, PAGE_LEN: tl.constexpr, RING: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SINK: tl.constexpr, HAS_NEW: tl.constexpr,
     HAS_K_SCALE: tl.constexpr, HAS_V_SCALE: tl.constexpr, PRECISION: tl.constexpr, PRODUCTS: tl.constexpr,
     FIXED: tl.constexpr, BLOCK_B: tl.constexpr,
 ):  # fmt: skip
-    """Every owner's keys in n_splits pieces, or in uneven_splits, if that is more and the rows are not equal; owner × split,
-    flattened. Pieces have split_keys keys when FIXED, otherwise at least so many. Program p begins with piece p; whoever is done
-    takes the first that no program begins with and nobody has taken. The grid has a program for each of n_splits, at least, so
-    equal rows need no queue."""
-    owners_of_row = n_kv_heads * M_BLOCKS
-    if uneven_splits > n_splits:
+    """Every owner's keys in n_splits pieces, a program for each: of split_keys keys when FIXED, otherwise of so many at least. If
+    rows differ, and BLOCK_B is not 0, at most uneven_pieces nearly equal ones of all owners: program p of n does p, p + n, .."""
+    program, owners_of_row = tl.program_id(0), n_kv_heads * M_BLOCKS
+    owner, piece, n_pieces = program // n_splits, program % n_splits, n_splits
+    # Everything is asked for before any answer is looked at: the first keys wait for one trip to memory, not for three.
+    if BLOCK_B > 0:
         rows = tl.arange(0, BLOCK_B)
         lengths = tl.load(seq_lens + rows, mask=rows < batch, other=0)
+    length, q_tile = read_owner(owner, q, seq_lens, n_kv_heads, q_b, q_h, q_a, q_d,
+                                D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M)  # fmt: skip
+    even = True
+    if BLOCK_B > 0:
         _, lows, highs = keys_of(lengths, window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
-        counts = tl.where(rows < batch, highs - lows, 0).to(tl.float32)
-        if tl.sum(counts, 0) < tl.max(counts, 0) * batch * EVEN:
-            n_splits = uneven_splits
-    n_owners = batch * owners_of_row
-    total = n_owners * n_splits
-    which = tl.program_id(0)
-    if total <= tl.num_programs(0):
-        if which < total:
+        counts = tl.where(rows < batch, highs - lows, 0)
+        _, low, high = keys_of(length, window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
+        longest = tl.maximum(tl.max(counts, 0), high - low)  # one of these is the other; but so it is asked for now, not later
+        even = tl.sum(counts.to(tl.float32), 0) >= longest.to(tl.float32) * batch * EVEN
+    if even:
+        do_piece(
+            length, q_tile, k_cache, v_cache, page_table, k_new, v_new, sink, k_scale, v_scale,
+            out, lse, partial_acc, partial_ml, arrived, scale, window, capacity, n_kv_heads,
+            k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
+            owner, program - piece, piece, n_pieces, split_keys,
+            D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, COMBINED, COMBINE_ROWS, PLAIN, PAGE_LEN, RING,
+            HAS_WINDOW, HAS_SINK, HAS_NEW, HAS_K_SCALE, HAS_V_SCALE, PRECISION, PRODUCTS, FIXED,
+        )  # fmt: skip
+    elif BLOCK_B > 0:
+        pieces = pieces_of(counts, rows < batch, share_of(counts, rows < batch, uneven_pieces // owners_of_row, split_keys))
+        total = tl.sum(pieces, 0) * owners_of_row
+        for which in range(program, total, tl.num_programs(0)):
+            # Always so. But of what comes out of a sum the compiler knows nothing, not even that it knows nothing, and would not
+            # fetch keys ahead; of what may come from elsewhere too it does.
+            if which < total:
+                owner, piece, n_pieces = find(which, pieces, owners_of_row, rows)
+                length, q_tile = read_owner(owner, q, seq_lens, n_kv_heads, q_b, q_h, q_a, q_d,
+                                            D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M)  # fmt: skip
             do_piece(
-                q, k_cache, v_cache, seq_lens, page_table, k_new, v_new, sink, k_scale, v_scale,
-                out, lse, partial_acc, partial_ml, arrived, scale, window, capacity, n_kv_heads, split_keys,
-                q_b, q_h, q_a, q_d, k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d,
-                table_b, which // n_splits, which % n_splits, n_splits,
-                D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, COMBINED, COMBINE_ROWS, PAGE_LEN, RING,
+                length, q_tile, k_cache, v_cache, page_table, k_new, v_new, sink, k_scale, v_scale,
+                out, lse, partial_acc, partial_ml, arrived, scale, window, capacity, n_kv_heads,
+                k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
+                owner, which - piece, piece, n_pieces, split_keys,
+                D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, COMBINED, COMBINE_ROWS, PLAIN, PAGE_LEN, RING,
                 HAS_WINDOW, HAS_SINK, HAS_NEW, HAS_K_SCALE, HAS_V_SCALE, PRECISION, PRODUCTS, FIXED,
             )  # fmt: skip
-    else:
-        while which < total:
-            do_piece(
-                q, k_cache, v_cache, seq_lens, page_table, k_new, v_new, sink, k_scale, v_scale,
-                out, lse, partial_acc, partial_ml, arrived, scale, window, capacity, n_kv_heads, split_keys,
-                q_b, q_h, q_a, q_d, k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d,
-                table_b, which // n_splits, which % n_splits, n_splits,
-                D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, COMBINED, COMBINE_ROWS, PAGE_LEN, RING,
-                HAS_WINDOW, HAS_SINK, HAS_NEW, HAS_K_SCALE, HAS_V_SCALE, PRECISION, PRODUCTS, FIXED,
-            )  # fmt: skip
-            taken = tl.atomic_add(arrived + n_owners, 1, sem="relaxed")
-            if taken == total - 1:  # each piece is followed by one question, and this was the last
-                tl.store(arrived + n_owners, 0)
-            which = tl.num_programs(0) + taken
+
+
+@triton.jit
+def find(which, pieces, owners_of_row, rows):
+    """Piece `which` of all, row × owner × piece: its owner, its number and of how many; an owner of each row has pieces [n]."""
+    ends = tl.cumsum(pieces, 0) * owners_of_row
+    b = tl.sum((ends <= which).to(tl.int32), 0)
+    n_pieces = tl.maximum(tl.sum(tl.where(rows == b, pieces, 0), 0), 1)
+    left = tl.sum(tl.where(rows == b, ends, 0), 0) - which  # of this row's, this one among them
+    done = n_pieces * owners_of_row - left
+    return b * owners_of_row + done // n_pieces, done % n_pieces, n_pieces
+
+
+@triton.jit
+def pieces_of(counts, there, share):
+    """How many pieces of at most `share` keys each row [n] makes; one if it has no keys, for something must write its result."""
+    return tl.where(there, tl.maximum(tl.cdiv(counts, share), 1), 0)
+
+
+@triton.jit
+def share_of(counts, there, most_pieces, least):
+    """The smallest share, nearly, that cuts rows of these counts [n] into at most so many pieces; `least` at least."""
+    low = tl.maximum(tl.cdiv(tl.sum(counts, 0), most_pieces), least)
+    high = tl.maximum(tl.max(counts, 0), low)
+    close = high // 16
+    while high - low > close:
+        middle = (low + high) // 2
+        fits = tl.sum(pieces_of(counts, there, middle), 0) <= most_pieces
+        low, high = tl.where(fits, low, middle), tl.where(fits, middle, high)
+    return high
+
+
+@triton.jit
+def read_owner(
+    owner, q, seq_lens, n_kv_heads, q_b, q_h, q_a, q_d, D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr,
+    M_BLOCKS: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """The length of an owner's row, and its queries [BLOCK_M, BLOCK_D]."""
+    b, h, block = place_of(owner, n_kv_heads, M_BLOCKS)
+    length = tl.load(seq_lens + b)
+    r, d = block * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    queries = q + b * q_b + (h * (ROWS // S_ACTIVE) + r // S_ACTIVE) * q_h + r % S_ACTIVE * q_a
+    return length, tl.load(queries[:, None] + d[None, :] * q_d, mask=(r < ROWS)[:, None] & (d < D)[None, :], other=0.0)
+
+
+@triton.jit
+def place_of(owner, n_kv_heads, M_BLOCKS: tl.constexpr):
+    """The row of the batch, the key head and the block of query rows of an owner; the first two for offsets, in 64 bits."""
+    owner_of_row = owner % (n_kv_heads * M_BLOCKS)
+    return (owner // (n_kv_heads * M_BLOCKS)).to(tl.int64), (owner_of_row // M_BLOCKS).to(tl.int64), owner_of_row % M_BLOCKS
 
 
 @triton.jit
@@ -91,40 +147,34 @@ def keys_of(
 
 @triton.jit
 def do_piece(
-    q, k_cache, v_cache, seq_lens, page_table, k_new, v_new, sink, k_scale, v_scale,
-    out, lse, partial_acc, partial_ml, arrived, scale, window, capacity, n_kv_heads, split_keys,
-    q_b, q_h, q_a, q_d, k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
-    owner, piece, n_splits,
+    length, q_tile, k_cache, v_cache, page_table, k_new, v_new, sink, k_scale, v_scale,
+    out, lse, partial_acc, partial_ml, arrived, scale, window, capacity, n_kv_heads,
+    k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
+    owner, first_partial, piece, n_pieces, split_keys,
     D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, M_BLOCKS: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMBINED: tl.constexpr, COMBINE_ROWS: tl.constexpr,
-    PAGE_LEN: tl.constexpr, RING: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SINK: tl.constexpr, HAS_NEW: tl.constexpr,
+    PLAIN: tl.constexpr, PAGE_LEN: tl.constexpr, RING: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SINK: tl.constexpr, HAS_NEW: tl.constexpr,
     HAS_K_SCALE: tl.constexpr, HAS_V_SCALE: tl.constexpr, PRECISION: tl.constexpr, PRODUCTS: tl.constexpr, FIXED: tl.constexpr,
 ):  # fmt: skip
-    """Piece `piece` of the n_splits of an owner, if its row has so many; the last to come adds them up.
+    """Piece `piece` of the n_pieces of an owner, if its keys are enough for so many; the last to come adds them up.
 
-    Strides: of q and the new keys (batch, head, token, d); of the caches (row or page, head, slot, d).
+    Strides: of the new keys (batch, head, token, d); of the caches (row or page, head, slot, d).
     """
-    owners_of_row = n_kv_heads * M_BLOCKS
-    b, owner_of_row = (owner // owners_of_row).to(tl.int64), owner % owners_of_row
-    length, low, high = keys_of(tl.load(seq_lens + b), window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
+    b, h, block = place_of(owner, n_kv_heads, M_BLOCKS)
+    length, low, high = keys_of(length, window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
     share = split_keys
     if not FIXED:
-        share = tl.maximum((tl.cdiv(high - low, n_splits) + 15) // 16 * 16, split_keys)
-    n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_splits)
-    if piece < n_pieces:
+        share = tl.maximum((tl.cdiv(high - low, n_pieces) + BLOCK_N - 1) // BLOCK_N * BLOCK_N, split_keys)
+    if piece == 0 or piece * share < high - low:
+        n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_pieces)
         begin = low + piece * share
         end = tl.minimum(begin + share, high)
-        first_partial = owner.to(tl.int64) * n_splits
-        block = owner_of_row % M_BLOCKS
-        h = (owner_of_row // M_BLOCKS).to(tl.int64)
         first = length - S_ACTIVE  # the position of query 0
         # Row r of the tile is query head r // S_ACTIVE of this key head, new token r % S_ACTIVE.
         r = block * BLOCK_M + tl.arange(0, BLOCK_M)
         d = tl.arange(0, BLOCK_D)
         in_d = d < D
-        head = h * (ROWS // S_ACTIVE) + r // S_ACTIVE
-        queries = q + b * q_b + head * q_h + r % S_ACTIVE * q_a
-        q_tile = tl.load(queries[:, None] + d[None, :] * q_d, mask=(r < ROWS)[:, None] & in_d[None, :], other=0.0)
         at = first + r % S_ACTIVE  # the position of each query
         factor = scale * LOG2_E
         if HAS_K_SCALE:
@@ -134,16 +184,28 @@ def do_piece(
         l = tl.zeros([BLOCK_M], tl.float32)
         acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
         keys, values = k_cache + h * k_h, v_cache + h * v_h
+        n = tl.arange(0, BLOCK_N)
+        if PLAIN:  # one place moves on, and the others are always as far from it
+            k_first, v_first = keys + (b * k_o + begin.to(tl.int64) * k_s), values + (b * v_o + begin.to(tl.int64) * v_s)
+            k_places, v_places = n[:, None] * k_s + d[None, :] * k_d, n[:, None] * v_s + d[None, :] * v_d
         for start in range(begin, end, BLOCK_N):
-            position = start + tl.arange(0, BLOCK_N)
+            position = start + n
             live = position < end
-            where, slot = locate(position, live, b, page_table + b * table_b, capacity, PAGE_LEN, RING)
-            k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
             inside = live[:, None] & in_d[None, :]
             # What is beyond the end is never read: a NaN there would survive a weight of zero.
-            k_tile = tl.load(keys + k_row[:, None] + d[None, :] * k_d, mask=inside, other=0.0)
-            v_tile = tl.load(values + v_row[:, None] + d[None, :] * v_d, mask=inside, other=0.0)
-            seen = live[None, :] & (position[None, :] <= at[:, None])
+            if PLAIN:
+                k_tile = tl.load(k_first + k_places, mask=inside, other=0.0)
+                v_tile = tl.load(v_first + v_places, mask=inside, other=0.0)
+                k_first += BLOCK_N * k_s
+                v_first += BLOCK_N * v_s
+            else:
+                where, slot = locate(position, live, b, page_table + b * table_b, capacity, PAGE_LEN, RING)
+                k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
+                k_tile = tl.load(keys + k_row[:, None] + d[None, :] * k_d, mask=inside, other=0.0)
+                v_tile = tl.load(values + v_row[:, None] + d[None, :] * v_d, mask=inside, other=0.0)
+            seen = live[None, :]
+            if S_ACTIVE > 1:
+                seen = seen & (position[None, :] <= at[:, None])
             if HAS_WINDOW:
                 seen = seen & (position[None, :] > at[:, None] - window)
             m, l, acc = attend(q_tile, k_tile, v_tile, seen, factor, m, l, acc, PRECISION, PRODUCTS)
@@ -172,12 +234,12 @@ def do_piece(
             acc *= tl.load(v_scale + h)
 
         if n_pieces == 1:
-            finish(m, l, acc, r, d, in_d, b, h, sink, out, lse, n_kv_heads, D, S_ACTIVE, ROWS, HAS_SINK)
+            finish(m, l, acc, r, d, b, h, sink, out, lse, n_kv_heads, D, S_ACTIVE, ROWS, HAS_SINK)
         else:
-            # Partial results: acc [rows of the block, D]; m and l [2, rows of the block].
+            # Partial results: m and l [2, rows of the block], for their sum would lose digits of large scores; acc [rows, D].
             row = tl.arange(0, BLOCK_M)
-            mine = first_partial + piece
-            tl.store(partial_ml + (mine * 2) * BLOCK_M + row, m)
+            mine = (first_partial + piece).to(tl.int64)
+            tl.store(partial_ml + mine * 2 * BLOCK_M + row, m)
             tl.store(partial_ml + (mine * 2 + 1) * BLOCK_M + row, l)
             place = (mine * BLOCK_M + row[:, None]) * D + d[None, :]
             tl.store(partial_acc + place, acc, mask=(r < ROWS)[:, None] & in_d[None, :])
@@ -235,57 +297,51 @@ def combine(
     BLOCK_D: tl.constexpr, COMBINED: tl.constexpr, COMBINE_ROWS: tl.constexpr,
 ):  # fmt: skip
     """The pieces of one owner, in their order, whoever came first: COMBINED of them at once, of COMBINE_ROWS rows."""
-    d = tl.arange(0, BLOCK_D)
-    in_d = d < D
+    i, row, d = tl.arange(0, COMBINED), tl.arange(0, COMBINE_ROWS), tl.arange(0, BLOCK_D)
+    # Within a chunk of pieces every place is as far from the first as in any other: these are worked out once.
+    ml_places = i[:, None] * 2 * BLOCK_M + row[None, :]
+    acc_places = (i[:, None] * BLOCK_M + row[None, :])[:, :, None] * D + d[None, None, :]
     for first_row in range(0, tl.minimum(BLOCK_M, ROWS - block * BLOCK_M), COMBINE_ROWS):
-        row = first_row + tl.arange(0, COMBINE_ROWS)
-        r = block * BLOCK_M + row
+        r = block * BLOCK_M + first_row + row
         m = tl.full([COMBINE_ROWS], float("-inf"), tl.float32)
         l = tl.zeros([COMBINE_ROWS], tl.float32)
         acc = tl.zeros([COMBINE_ROWS, BLOCK_D], tl.float32)
         for start in range(0, n_pieces, COMBINED):
-            i = start + tl.arange(0, COMBINED)
-            there = (i < n_pieces)[:, None] & (r < ROWS)[None, :]
+            there = (i < n_pieces - start)[:, None] & (r < ROWS)[None, :]
+            first = (first_partial + start).to(tl.int64) * BLOCK_M
             # .cg: written by other multiprocessors, whose stores this one's first-level cache has not seen.
-            place = ((first_partial + i)[:, None] * BLOCK_M + row[None, :])[:, :, None] * D + d[None, None, :]
-            part = tl.load(partial_acc + place, mask=there[:, :, None] & in_d[None, None, :], other=0.0, cache_modifier=".cg")
-            ml = partial_ml + (first_partial + i)[:, None] * 2 * BLOCK_M + row[None, :]
-            m_i = tl.load(ml, mask=there, other=float("-inf"), cache_modifier=".cg")
-            l_i = tl.load(ml + BLOCK_M, mask=there, other=0.0, cache_modifier=".cg")
+            m_i = tl.load(partial_ml + (first * 2 + first_row) + ml_places, mask=there, other=float("-inf"), cache_modifier=".cg")
+            l_i = tl.load(partial_ml + (first * 2 + first_row + BLOCK_M) + ml_places, mask=there, other=0.0, cache_modifier=".cg")
+            part = tl.load(partial_acc + (first + first_row) * D + acc_places, mask=there[:, :, None] & (d < D)[None, None, :],
+                           other=0.0, cache_modifier=".cg")  # fmt: skip
             m_new = tl.maximum(m, tl.max(m_i, 0))
             safe = tl.where(m_new == float("-inf"), 0.0, m_new)
             weight, alpha = tl.exp2(m_i - safe[None, :]), tl.exp2(m - safe)
             l = l * alpha + tl.sum(weight * l_i, 0)
             acc = acc * alpha[:, None] + tl.sum(weight[:, :, None] * part, 0)
             m = m_new
-        finish(m, l, acc, r, d, in_d, b, h, sink, out, lse, n_kv_heads, D, S_ACTIVE, ROWS, HAS_SINK)
+        finish(m, l, acc, r, d, b, h, sink, out, lse, n_kv_heads, D, S_ACTIVE, ROWS, HAS_SINK)
 
 
 @triton.jit
-def with_sink(m, l, acc, head, inside, sink, HAS_SINK: tl.constexpr):
-    """The sink joins, once: acc / l, and lse; all of one shape. Nothing seen gives 0 and -inf."""
+def finish(
+    m, l, acc, r, d, b, h, sink, out, lse, n_kv_heads,
+    D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, HAS_SINK: tl.constexpr,
+):  # fmt: skip
+    """out and lse, both contiguous [B, H_q, S_ACTIVE, ..], from m, l [M] and acc [M, D]; the sink joins, once.
+    Nothing seen gives 0 and -inf."""
+    inside, alpha = r < ROWS, tl.full(m.shape, 1.0, tl.float32)
     if HAS_SINK:
+        head = h * (ROWS // S_ACTIVE) + r // S_ACTIVE
         logit = tl.load(sink + head, mask=inside, other=0.0).to(tl.float32) * LOG2_E
         m_new = tl.maximum(m, logit)
         safe = tl.where(m_new == float("-inf"), 0.0, m_new)
         alpha = tl.exp2(m - safe)
         l = l * alpha + tl.exp2(logit - safe)
-        acc = acc * alpha
         m = m_new
     some = l != 0.0  # a NaN among the live keys must show
     one = tl.where(some, l, 1.0)
-    return tl.where(some, acc / one, 0.0), tl.where(some, (m + tl.log2(one)) * LN2, float("-inf"))
-
-
-@triton.jit
-def finish(
-    m, l, acc, r, d, in_d, b, h, sink, out, lse, n_kv_heads,
-    D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, HAS_SINK: tl.constexpr,
-):  # fmt: skip
-    """An owner in one piece: out and lse, both contiguous [B, H_q, S_ACTIVE, ..], from m, l [M] and acc [M, D]."""
-    head = h * (ROWS // S_ACTIVE) + r // S_ACTIVE
-    weight, total = with_sink(m, l, tl.full(m.shape, 1.0, tl.float32), head, r < ROWS, sink, HAS_SINK)  # 1 / l
     place = b * n_kv_heads * ROWS + h * ROWS + r
-    tl.store(lse + place, total, mask=r < ROWS)
-    result = (acc * weight[:, None]).to(out.dtype.element_ty)
-    tl.store(out + place[:, None] * D + d[None, :], result, mask=(r < ROWS)[:, None] & in_d[None, :])
+    tl.store(lse + place, tl.where(some, (m + tl.log2(one)) * LN2, float("-inf")), mask=inside)
+    result = (acc * tl.where(some, alpha / one, 0.0)[:, None]).to(out.dtype.element_ty)
+    tl.store(out + place[:, None] * D + d[None, :], result, mask=inside[:, None] & (d < D)[None, :])
