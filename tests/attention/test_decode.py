@@ -5,7 +5,6 @@ Triton runs on a GPU where there is one, under its interpreter otherwise.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -202,7 +201,7 @@ def test_which_places_need_64_bits(slot: int, plain: bool) -> None:
 
     cache = torch.empty_strided((1, 1, 8, 16), (1, 1, slot, 1), dtype=torch.bfloat16, device="meta")
     case = make()
-    call = replace(check_call(case.q, case.k, case.v, **case.arguments), k_cache=cache, v_cache=cache)
+    call = check_call(case.q, case.k, case.v, **case.arguments)._replace(k_cache=cache, v_cache=cache)
     assert triton._plain(call, 128) is plain
 
 

@@ -6,8 +6,7 @@ B batch · H_q query heads · H_kv key heads · G = H_q / H_kv · s_active new t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,8 +26,7 @@ CACHES = (*QUERIES, FP8)
 INTEGERS = (torch.int32, torch.int64)
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """The tensors of one call, known to fit each other."""
 
     q: Tensor  # [B, H_q, s_active, d]
@@ -165,9 +163,9 @@ def check_values(call: Call) -> None:
     """The checks that read tensors: always on the CPU, on a device only when `lutetia.debug` is on, since they wait for it."""
     if call.seq_lens.is_cuda and (not lutetia.debug or torch.cuda.is_current_stream_capturing()):
         return
-    lengths = call.seq_lens.tolist()
+    lengths, most = call.seq_lens.tolist(), math.inf if call.ring else call.capacity
     for row, length in enumerate(lengths):
-        if length < 0 or (length > call.capacity and not call.ring):
+        if not 0 <= length <= most:
             ring = "" if call.window is None else " (a window of up to capacity - s_active + 1 may run over: see ring caches)"
             raise ArgumentError(f"seq_lens has {length} in row {row}, expected 0 to {call.capacity}{ring}")
     if call.page_table is not None:

@@ -12,7 +12,7 @@ messages and bytes with, and to plan scratch memory with. It is not a fast one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -193,8 +193,7 @@ def take_rows(call: Call, rows: slice) -> Call:
         return None if tensor is None else tensor[rows]
 
     paged = call.page_table is not None
-    return replace(
-        call,
+    return call._replace(
         q=call.q[rows],
         k_cache=call.k_cache if paged else call.k_cache[rows],
         v_cache=call.v_cache if paged else call.v_cache[rows],

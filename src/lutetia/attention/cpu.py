@@ -5,7 +5,7 @@ float32 and bfloat16 caches run in `numba_kernels`, compiled on first use and ke
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from types import ModuleType
 
 import numpy as np
@@ -29,19 +29,19 @@ def decode(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: boo
     if not compiles(call):
         return reference.decode(call)
     reference.write_new(call)
-    lengths, n_kv_heads = call.seq_lens.contiguous().numpy(), call.n_kv_heads
-    keys = sum(lengths.tolist()) * n_kv_heads
+    seq_lens, n_kv_heads = call.seq_lens.contiguous(), call.n_kv_heads
+    keys = sum(seq_lens.tolist()) * n_kv_heads
     threads = 1 if 2 * keys * call.head_dim < SMALLEST_WORK else torch.get_num_threads()
     cut = 0 if cores == 1 or batch_invariant else 1 if shard == "batch" else cores
     share = INVARIANT_KEYS if batch_invariant else keys_of_item(keys, threads)
     kernels = compiled()
-    items, n_partial = kernels.make_items(lengths, call.s_active, call.window or 0, n_kv_heads, share, cut)
-    work = Work(call, lengths, items, n_partial)
+    items, items_at, n_partial = kernels.make_items(seq_lens.numpy(), call.s_active, call.window or 0, n_kv_heads, share, cut)
+    work = Work(call, seq_lens, len(items), items_at, n_partial)
     name = COMPILED[call.k_cache.dtype]
     run(getattr(kernels, f"body_{name}"), getattr(kernels, f"work_{name}"), work.plan, min(threads, len(items)))
     if work.partial is not None:
         kernels.combine(work.plan, items, work.partial)
-    return work.out.to(call.q.dtype), work.lse
+    return work.out if work.out.dtype == call.q.dtype else work.out.to(call.q.dtype), work.lse
 
 
 def compiles(call: Call) -> bool:
@@ -59,32 +59,34 @@ def keys_of_item(keys: int, threads: int) -> int:
 class Work:
     """The arrays of one call, and the plan that holds their addresses: int64 [SIZE], in the order of `numba_kernels.NAMES`."""
 
-    def __init__(self, call: Call, lengths: np.ndarray, items: np.ndarray, n_partial: int) -> None:
+    def __init__(self, call: Call, seq_lens: Tensor, n_items: int, items: int, n_partial: int) -> None:
         k, v, table = call.k_cache, call.v_cache, call.page_table
-        (_, n_q_heads, s_active, d), n_kv_heads = call.q.shape, call.n_kv_heads
+        (batch, n_q_heads, s_active, d), n_kv_heads = call.q.shape, call.n_kv_heads
         rows = n_q_heads // n_kv_heads * s_active
         self.q = call.q.float().contiguous()  # [B, H_q, s_active, d] is [B, H_kv, rows, d]
-        self.out = torch.empty(self.q.shape, dtype=torch.float32)
-        self.lse = torch.empty(self.q.shape[:-1], dtype=torch.float32)
+        self.out, self.lse = torch.empty_like(self.q), self.q.new_empty(batch, n_q_heads, s_active)
         self.partial = np.empty((n_partial, rows * (d + 2)), np.float32) if n_partial else None
         # The scale, and the base of the exponential, go into the queries.
         scale = call.scale * LOG2_E
-        self.q_factor = np.full(n_kv_heads, scale, np.float32) if call.k_scale is None else (call.k_scale * scale).numpy()
+        self.q_factor = equal_factors(n_kv_heads, scale) if call.k_scale is None else call.k_scale * scale
         self.v_factor = None if call.v_scale is None else call.v_scale.contiguous()
         self.sink = None if call.sink is None else call.sink.float().contiguous()
         self.table = None if table is None else table.contiguous()
-        self.held = (lengths, items)
         (k_outer, k_1, k_2, _), (v_outer, v_1, v_2, _) = k.stride(), v.stride()
         if table is not None:  # [pages, slots, heads, d]
             k_1, k_2, v_1, v_2 = k_2, k_1, v_2, v_1
         sizes = (
-            len(items), rows, s_active, d, n_kv_heads, call.page_len if table is not None or call.ring else 0, call.window or 0,
+            n_items, rows, s_active, d, n_kv_heads, call.page_len if table is not None or call.ring else 0, call.window or 0,
             0 if table is None else table.shape[1], k_outer, k_1, k_2, v_outer, v_1, v_2,
         )  # fmt: skip
-        arrays = (
-            self.q, k, v, lengths, self.table, self.q_factor, self.v_factor, self.sink, self.out, self.lse, items, self.partial,
-        )  # fmt: skip
-        self.plan = np.array([*sizes, *map(address, arrays), 0], np.int64)
+        arrays = (self.q, k, v, seq_lens, self.table, self.q_factor, self.v_factor, self.sink, self.out, self.lse)
+        self.plan = np.array([*sizes, *map(address, arrays), items, address(self.partial), 0], np.int64)
+
+
+@lru_cache(maxsize=64)
+def equal_factors(n: int, factor: float) -> Tensor:
+    """The same number n times, as of most calls."""
+    return torch.full((n,), factor, dtype=torch.float32, device="cpu")
 
 
 def address(array: Tensor | np.ndarray | None) -> int:

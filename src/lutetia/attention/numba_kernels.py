@@ -302,7 +302,7 @@ def body_bfloat16() -> Any:
 
 @jit
 def make_items(lengths: Any, s_active: Any, window: Any, n_kv_heads: Any, share: Any, cores: Any) -> Any:
-    """The live keys of each row [B] shared out: items int64 [n, 5] (b, h, begin, end, partial), and how many are partial.
+    """The live keys of each row [B] shared out: items int64 [n, 5] (b, h, begin, end, partial), where, and how many are partial.
 
     `share` keys an item, or with `cores` > 0 each row in so many parts. An item that has its row for itself is not partial (-1).
     """
@@ -321,7 +321,7 @@ def make_items(lengths: Any, s_active: Any, window: Any, n_kv_heads: Any, share:
                     items[n, 4] = n_partial
                     n_partial += 1
                 n += 1
-    return items, n_partial
+    return items, address_of(items), n_partial
 
 
 @jit_inline

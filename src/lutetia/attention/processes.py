@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -120,7 +119,7 @@ def decode_and_combine(core: Core, call: Call, params: TileParams, out: Tensor, 
     with core.step("decode_attention", {"q": call.q}) as step:
         # The new tokens stand beside the heads: each of them is a query that sees everything.
         q = call.q.to(call.statistics_dtype).reshape(call.batch, -1, 1, call.head_dim)
-        seen = replace(call, k_new=None, v_new=None, sink=None, window=None)
+        seen = call._replace(k_new=None, v_new=None, sink=None, window=None)
         part, part_lse = _decode(seen, q, held)
         fa.running_output.copy_(part.reshape(fa.running_output.shape))
         fa.running_max.copy_(part_lse.reshape(fa.running_max.shape))
