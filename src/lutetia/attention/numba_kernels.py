@@ -82,14 +82,25 @@ def exp2(x: Any) -> Any:
 
 
 @jit_inline
-def locate(plan: Any, b: Any, position: Any) -> Any:
-    """Where a position lives: row or page, and slot."""
-    if plan[PAGE_LEN] == 0:
-        return b, position
-    if plan[TABLE] == 0:  # a ring
-        return b, position % plan[PAGE_LEN]
-    page = read_int32(plan[TABLE], b * plan[TABLE_B] + position // plan[PAGE_LEN])
-    return page, position % plan[PAGE_LEN]
+def find(plan: Any, b: Any, h: Any, start: Any, n: Any, keys: Any, values: Any) -> None:
+    """The offsets of the keys and values [n] of positions start, start + 1, .. in the caches."""
+    k_slot, v_slot = plan[K_SLOT], plan[V_SLOT]
+    k_first, v_first = h * plan[K_HEAD] + b * plan[K_OUTER], h * plan[V_HEAD] + b * plan[V_OUTER]
+    if plan[PAGE_LEN] == 0:  # a position is its slot
+        for j in range(n):
+            keys[j] = k_first + (start + j) * k_slot
+            values[j] = v_first + (start + j) * v_slot
+    elif plan[TABLE] == 0:  # a ring
+        for j in range(n):
+            slot = (start + j) % plan[PAGE_LEN]
+            keys[j] = k_first + slot * k_slot
+            values[j] = v_first + slot * v_slot
+    else:
+        for j in range(n):
+            page, slot = divmod(start + j, plan[PAGE_LEN])
+            page = read_int32(plan[TABLE], b * plan[TABLE_B] + page) - b
+            keys[j] = k_first + page * plan[K_OUTER] + slot * k_slot
+            values[j] = v_first + page * plan[V_OUTER] + slot * v_slot
 
 
 @jit_inline
@@ -200,10 +211,7 @@ def attend(kind: Any, plan: Any, item: Any, queries: Any, scores: Any, keys: Any
         write(acc, c, np.float32(0))
     for start in range(begin, end, BLOCK):
         n = min(BLOCK, end - start)
-        for j in range(n):
-            outer, slot = locate(plan, b, start + j)
-            keys[j] = outer * plan[K_OUTER] + h * plan[K_HEAD] + slot * plan[K_SLOT]
-            values[j] = outer * plan[V_OUTER] + h * plan[V_HEAD] + slot * plan[V_SLOT]
+        find(plan, b, h, start, n, keys, values)
         scores_of(kind, q, keys, rows, d, n, plan[K], scores)
         hide(plan, scores, first, start, n)
         for r in range(rows):
