@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lutetia.errors import ArgumentError, OverflowInSumError
-from lutetia.lut import cpu_seq, growth, numba_seq, reference, reference_seq, threads
+from lutetia.lut import cpu_seq, growth, numba_seq, reference, reference_seq
 from lutetia.lut.anchors import random_anchors
 from lutetia.lut.synapses import SynapseMeta, Synapses
 
@@ -113,16 +112,6 @@ def run_sparse(module: Any, case: Case, synapses: Synapses, weight: Tensor, **op
 def compare(actual: list[Tensor], expected: list[Tensor], sums: str = "float") -> None:
     for a, e in zip(actual, expected, strict=True):
         assert_near(a, e, sums)
-
-
-@pytest.fixture
-def in_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Share out even the smallest work over three threads."""
-    monkeypatch.setattr(threads, "SMALLEST_SHARE", 1)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
 
 
 # ---- against the reference -------------------------------------------------------------------------------------------
