@@ -72,7 +72,7 @@ def sparse(case: Case, layout: str, seed: int = 5) -> tuple[Synapses, Tensor]:
 
 def assert_near(actual: Tensor, expected: Tensor, sums: str = "float") -> None:
     """Equal in fixed sums; in float sums to rounding, relative to the largest value."""
-    assert actual.dtype == expected.dtype
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
     if sums == "fixed" or not expected.is_floating_point():
         assert torch.equal(actual, expected)
     else:

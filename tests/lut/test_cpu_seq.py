@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from lut.cpu_cases import assert_near
 from lutetia.errors import ArgumentError, OverflowInSumError
 from lutetia.lut import cpu_seq, growth, numba_seq, reference, reference_seq
 from lutetia.lut.anchors import random_anchors
@@ -81,17 +82,6 @@ def sparse(case: Case, layout: str) -> tuple[Synapses, Tensor]:
     else:
         synapses = growth.random(n_detectors, bits, n_outputs, 0.4, shared=layout == "shared", metas=METAS, seed=5)
     return synapses, torch.randn(synapses.n_weights, generator=torch.Generator().manual_seed(5))
-
-
-def assert_near(actual: Tensor, expected: Tensor, sums: str = "float") -> None:
-    """Equal in fixed sums; in float sums to rounding, relative to the largest value."""
-    assert actual.dtype == expected.dtype
-    assert actual.shape == expected.shape
-    if sums == "fixed" or not expected.is_floating_point():
-        assert torch.equal(actual, expected)
-    else:
-        rtol = 1e-10 if expected.dtype == torch.float64 else 1e-5
-        assert_close(actual, expected, rtol=rtol, atol=rtol * float(expected.abs().max() if expected.numel() else 0))
 
 
 def run(module: Any, case: Case, algorithm: str = "pairs", **options: Any) -> list[Tensor]:
