@@ -136,6 +136,18 @@ def test_pieces_follow_the_lengths(pieces: tuple[int, int], lengths: tuple[int, 
     agree((out.cpu(), lse.cpu()), expected(case))
 
 
+@pytest.mark.parametrize("pieces", [37, 60, 200])
+def test_many_uneven_rows(pieces: int) -> None:
+    """More than sixteen, the longest first, last and in between; as many pieces as rows, more, and more than keys allow."""
+    from lutetia.attention import triton
+
+    lengths = (150, *range(90, 0, -5), 0, 150, *range(5, 80, 5), 150)
+    case = make(batch=37, lengths=lengths, capacity=150, head_dim=16, n_q_heads=2, n_kv_heads=1)
+    there = case.to(device_of("triton"))
+    out, lse = triton.launch(check_call(there.q, there.k, there.v, **there.arguments), triton.Config(16, 4, 2, 16, 1, pieces))
+    agree((out.cpu(), lse.cpu()), expected(case))
+
+
 def test_uneven_rows_are_cut_into_equal_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen in the partial results: nobody writes those of pieces that there are not."""
     from lutetia.attention import triton
