@@ -41,7 +41,6 @@ BACKENDS = {
 }
 ROTATED = 400e6  # bytes of caches that a graph walks through: eight times the second-level cache
 LARGE = 250e6
-Caches = list[tuple[Tensor, Tensor]]
 Replay = tuple[torch.cuda.CUDAGraph, int]
 
 
@@ -147,8 +146,8 @@ def in_turns(graphs: dict[str, list[Replay]], turns: int = 9) -> dict[str, float
         for name, ways in graphs.items():
             for way, (graph, calls) in enumerate(ways):
                 times.setdefault((name, way), []).append(1e3 * timed(graph.replay) / calls)
-    return {name: min((statistics.median(times[name, way]) for way in range(len(ways))), default=None)
-            for name, ways in graphs.items()}  # fmt: skip
+    medians = {name: [statistics.median(times[name, way]) for way in range(len(ways))] for name, ways in graphs.items()}
+    return {name: min(found, default=None) for name, found in medians.items()}
 
 
 def read_rate() -> float:

@@ -85,7 +85,9 @@ def exp2(x: Any) -> Any:
 def find(plan: Any, b: Any, h: Any, start: Any, n: Any, keys: Any, values: Any) -> None:
     """The offsets of the keys and values [n] of positions start, start + 1, .. in the caches."""
     k_slot, v_slot = plan[K_SLOT], plan[V_SLOT]
-    k_first, v_first = h * plan[K_HEAD] + b * plan[K_OUTER], h * plan[V_HEAD] + b * plan[V_OUTER]
+    k_first, v_first = h * plan[K_HEAD], h * plan[V_HEAD]
+    if plan[TABLE] == 0:
+        k_first, v_first = k_first + b * plan[K_OUTER], v_first + b * plan[V_OUTER]
     if plan[PAGE_LEN] == 0:  # a position is its slot
         for j in range(n):
             keys[j] = k_first + (start + j) * k_slot
@@ -98,7 +100,7 @@ def find(plan: Any, b: Any, h: Any, start: Any, n: Any, keys: Any, values: Any) 
     else:
         for j in range(n):
             page, slot = divmod(start + j, plan[PAGE_LEN])
-            page = read_int32(plan[TABLE], b * plan[TABLE_B] + page) - b
+            page = read_int32(plan[TABLE], b * plan[TABLE_B] + page)
             keys[j] = k_first + page * plan[K_OUTER] + slot * k_slot
             values[j] = v_first + page * plan[V_OUTER] + slot * v_slot
 
