@@ -109,7 +109,7 @@ def show(results: list[Result]) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the shapes, print ratios; 1 when one misses its claim."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=21, help="calls per contestant (default 21)")
+    parser.add_argument("--repeats", type=int, default=101, help="calls per contestant (default 101)")
     parser.add_argument("--only", default="", help="run the shapes whose name contains this")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(argv)
