@@ -180,7 +180,8 @@ def test_uneven_rows_are_cut_into_equal_pieces(monkeypatch: pytest.MonkeyPatch) 
         (1, 131072, (64, 4, 4, 128, 16, 0)),
         (8, 8192, (64, 4, 4, 128, 2, 128)),
         (32, 4096, (64, 4, 3, 128, 1, 512)),
-        (64, 8192, (128, 4, 3, 128, 1, 768)),
+        (64, 8192, (64, 4, 3, 128, 1, 768)),
+        (48, 8192, (64, 4, 3, 128, 2, 1152)),
     ],
 )
 def test_how_the_keys_are_cut_on_132_multiprocessors(
@@ -188,11 +189,21 @@ def test_how_the_keys_are_cut_on_132_multiprocessors(
 ) -> None:
     from lutetia.attention import triton
 
-    monkeypatch.setattr(triton, "_multiprocessors", lambda device: 132)
+    monkeypatch.setattr(triton, "device_of", lambda tensor: triton.Device(132, 227 << 10, True))
     q, cache = (torch.zeros(1, dtype=torch.bfloat16).expand(batch, *shape, 128) for shape in ((32, 1), (8, length)))
     call = check_call(q, cache, cache, torch.full((batch,), length))
     assert triton.configure(call) == triton.Config(*expected)
     assert triton.configure(call, batch_invariant=True)[:5] == (64, 4, 3, triton.INVARIANT_KEYS, length // triton.INVARIANT_KEYS)
+
+
+@pytest.mark.parametrize(("kilobytes", "stages"), [(227, 4), (163, 4), (99, 3), (64, 2)])
+def test_tiles_fit_into_shared_memory(kilobytes: int, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What programs of compute capability 9.0, 8.0, 8.9 and 7.5 can have; 8 KB for other things."""
+    from lutetia.attention import triton
+
+    monkeypatch.setattr(triton, "device_of", lambda tensor: triton.Device(132, kilobytes << 10, False))
+    q, cache = (torch.zeros(1, dtype=torch.bfloat16).expand(1, *shape, 128) for shape in ((32, 1), (8, 8192)))
+    assert triton.configure(check_call(q, cache, cache, torch.full((1,), 8192))).stages == stages
 
 
 @pytest.mark.parametrize("name", ["plain", "three new keys", "everything"])

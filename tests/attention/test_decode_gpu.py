@@ -32,7 +32,7 @@ def plain(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> tuple[Tensor, Te
     return reference.decode(check_call(q.double(), k.double(), v.double(), **arguments))
 
 
-def captured(call: Any) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor]]:
+def captured(call: Any) -> tuple[torch.cuda.CUDAGraph, Any]:
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -76,6 +76,30 @@ def test_a_captured_graph_follows_the_lengths(paged: bool) -> None:
         wanted = reference.decode(call)
         torch.testing.assert_close((out, lse), wanted, rtol=2e-2, atol=2e-2)
         assert torch.equal(k.nan_to_num(), twin_k.nan_to_num())
+
+
+def test_what_the_kernel_before_writes_is_waited_for() -> None:
+    """The kernel is launched before that one has ended: a slow copy of the keys, or this kernel itself, for its queries."""
+    q, lengths = random(1, 32, 1, 128), lengths_of(32768)
+    caches = [random(1, 8, 32768, 128) for _ in range(4)]
+    k = torch.empty_like(caches[0])
+
+    def walk(pause: Any = lambda: None) -> tuple[Tensor, ...]:
+        found = []
+        for cache in caches:
+            k.copy_(cache)
+            pause()
+            found.append(decode_attention(q, k, k, seq_lens=lengths)[0])
+            pause()
+            found.append(decode_attention(found[-1], k, k, seq_lens=lengths)[0])
+            pause()
+        return tuple(found)
+
+    wanted, at_once = walk(torch.cuda.synchronize), walk()
+    graph, replayed = captured(walk)
+    graph.replay()
+    assert all(torch.equal(one, other) for one, other in zip(wanted, at_once, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(wanted, replayed, strict=True))
 
 
 def test_graphs_beside_each_other_do_not_share_counters() -> None:

@@ -19,8 +19,10 @@ triton = require("triton", "the triton backend of lutetia.attention")
 from lutetia.attention import triton_kernels as source  # noqa: E402  (needs triton)
 
 INVARIANT_KEYS = 512  # keys of a split when its size must not depend on the batch
-COMBINED = 16  # partial results that are fetched at once, at most
-COMBINED_AT_ONCE = 128  # of their numbers in a thread: what it has registers for
+COMBINE_STAGES = 8  # partial results in flight, and one more, at most
+COMBINE_BYTES = 1 << 15  # of those in flight
+REGISTERS = 255  # of a thread, at most: by itself the compiler keeps to 128, and fetches wait for each other's address registers
+OTHER_BYTES = 8 << 10  # of shared memory, besides tiles of keys and values
 MOST_ROWS = 512  # of a batch whose lengths every program looks through for itself
 COUNTERS = 1 << 20
 
@@ -46,27 +48,30 @@ def configure(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: 
     """The configuration of a call; with `batch_invariant` it does not depend on B, S_max or the device."""
     rows = min(call.group * call.s_active, _most_rows(call.head_dim))
     owners = call.batch * call.n_kv_heads * cdiv(call.group * call.s_active, rows)
-    multiprocessors = _multiprocessors(call.q.device)
+    multiprocessors = device_of(call.q).multiprocessors
     keys = call.capacity if call.window is None else min(call.capacity, call.window + call.s_active - 1)
     if batch_invariant:
         return Config(*_tile(call, rows), INVARIANT_KEYS, splits=cdiv(max(keys, 1), INVARIANT_KEYS), fixed=True)
     if cores > 1:  # what a core owns, a split is: all of a row, or its part of the keys
         return Config(*_tile(call, rows), 1, splits=1 if shard == "batch" else cores)
-    # As swept on an H200. There a multiprocessor runs one program with much in flight, or two with less, where that is one wave.
-    several, two = owners > 2 * multiprocessors, multiprocessors < owners <= 2 * multiprocessors
-    tile = _tile(call, rows, *((128, 3) if several else (64, 3) if two else (64, 4)))
-    splits = choose_splits(owners, keys, multiprocessors * (2 if two else 1))
+    # As swept on an H200. There a multiprocessor runs one program with more in flight, or two with less.
+    together = 2 if owners > multiprocessors else 1
+    tile = _tile(call, rows, stages=3 if together == 2 else 4)
+    splits = choose_splits(owners, keys, together * multiprocessors)
     if not 1 < call.batch <= MOST_ROWS:
         return Config(*tile, LEAST_KEYS, splits)
-    finer = 1.5 if several else 2 if two else 1  # of uneven rows, so that programs with short pieces do several
+    # Uneven rows are cut finer, so that programs with short pieces do several.
+    finer = 1 if together == 1 else 2 if owners <= 2 * multiprocessors else 1.5
     return Config(*tile, LEAST_KEYS, splits, int(owners * splits * finer))
 
 
-def _tile(call: Call, rows: int, keys: int = 64, stages: int = 3) -> tuple[int, int, int]:
+def _tile(call: Call, rows: int, stages: int = 3) -> tuple[int, int, int]:
     """block_n, warps, stages: as measured on an H200 for a key and value of 512 bytes, other sizes in proportion."""
     large = rows > 32 or (call.q.dtype == torch.float32 and call.head_dim > 128)  # more registers than four warps have
-    block_n = keys * 512 // (2 * next_power_of_2(call.head_dim) * call.k_cache.element_size())
-    return max(16, min(block_n, keys)), 8 if large else 4, 2 if large else stages
+    one = 2 * max(16, next_power_of_2(call.head_dim)) * call.k_cache.element_size()
+    block_n = max(16, min(64 * 512 // one, 64))
+    fitting = 1 + (device_of(call.q).shared_bytes - OTHER_BYTES) // (block_n * one)
+    return block_n, 8 if large else 4, 2 if large else max(2, min(stages, fitting))
 
 
 def launch(call: Call, config: Config) -> tuple[Tensor, Tensor]:
@@ -79,29 +84,30 @@ def launch(call: Call, config: Config) -> tuple[Tensor, Tensor]:
     rows = call.group * call.s_active
     block_m = max(16, min(next_power_of_2(rows), _most_rows(call.head_dim)))
     m_blocks, block_d = cdiv(rows, block_m), max(16, next_power_of_2(call.head_dim))
-    combined = max(2, min(next_power_of_2(config.splits), COMBINED))
-    combine_rows = max(1, min(next_power_of_2(rows), block_m, COMBINED_AT_ONCE * 32 * config.warps // (combined * block_d)))
+    combine_rows = min(next_power_of_2(rows), block_m)
+    combine_stages = max(2, min(COMBINE_STAGES, 1 + COMBINE_BYTES // (4 * combine_rows * block_d)))
     owners = call.batch * call.n_kv_heads * m_blocks
     programs = owners * config.splits
     partials = max(programs, config.uneven_pieces)
     partial_acc, partial_ml = lse.new_empty(partials * block_m * call.head_dim), lse.new_empty(partials * block_m * 2)
+    early = {"EARLY": True, "launch_pdl": True} if device_of(q).launches_early else {"EARLY": False}
     k_new, v_new = (k, v) if call.k_new is None or call.v_new is None else (call.k_new, call.v_new)
-    source.decode_kernel[(programs,)](
+    source.decode_kernel[(owners, config.splits)](
         q, k, v, call.seq_lens, _or(call.page_table, call.seq_lens), k_new, v_new,
         _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
         out, lse, partial_acc, partial_ml, counters(owners, q.device),
-        call.scale, call.window or 0, call.capacity, call.n_kv_heads,
-        call.batch, config.splits, config.uneven_pieces, config.keys,
+        call.scale, call.window or 0, call.capacity, call.batch, config.splits, config.uneven_pieces, config.keys,
         *q.stride(), *_strides(k, call), *_strides(v, call), *k_new.stride(), *v_new.stride(),
         0 if call.page_table is None else call.page_table.stride(0),
-        D=call.head_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
-        BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINED=combined, COMBINE_ROWS=combine_rows,
+        H_KV=call.n_kv_heads, D=call.head_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
+        BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n,
+        COMBINE_ROWS=combine_rows, COMBINE_STAGES=combine_stages,
         PLAIN=_plain(call, config.block_n), PAGE_LEN=0 if call.page_table is None else call.page_len, RING=call.ring,
         HAS_WINDOW=call.window is not None, HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
         HAS_K_SCALE=call.k_scale is not None, HAS_V_SCALE=call.v_scale is not None,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q),
         FIXED=config.fixed, BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
-        num_warps=config.warps, num_stages=config.stages,
+        num_warps=config.warps, num_stages=config.stages, maxnreg=REGISTERS, **early,
     )  # fmt: skip
     return out, lse
 
@@ -179,9 +185,24 @@ def counters(n: int, device: torch.device) -> Tensor:
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
+class Device(NamedTuple):
+    """What decides how the kernel is launched."""
+
+    multiprocessors: int
+    shared_bytes: int  # of shared memory that a program can have
+    launches_early: bool  # a kernel may be launched before the one ahead of it has ended, and wait for it on the device
+
+
+def device_of(tensor: Tensor) -> Device:
+    """The device of a tensor; under the interpreter, a small one."""
+    return _device(tensor.device) if tensor.is_cuda else Device(multiprocessors=4, shared_bytes=100 << 10, launches_early=False)
+
+
 @cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+def _device(device: torch.device) -> Device:
+    found = triton.runtime.driver.active.utils.get_device_properties(device.index)
+    capability = torch.cuda.get_device_capability(device)
+    return Device(found["multiprocessor_count"], found["max_shared_mem"], launches_early=capability >= (9, 0))
 
 
 def next_power_of_2(n: int) -> int:

@@ -13,68 +13,66 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2_E = tl.constexpr(1.4426950408889634)
 EVEN = tl.constexpr(0.95)  # rows whose mean length is this much of the longest are as good as equal
 
 
-@triton.jit(do_not_specialize=["scale", "window", "batch", "n_splits", "uneven_pieces", "split_keys",
-                               "capacity", "n_kv_heads", "table_b"])  # fmt: skip
+@triton.jit(do_not_specialize=["scale", "window", "capacity", "batch", "n_splits", "uneven_pieces", "split_keys", "table_b"])
 def decode_kernel(
     q, k_cache, v_cache, seq_lens, page_table, k_new, v_new, sink, k_scale, v_scale,
     out, lse, partial_acc, partial_ml, arrived,
-    scale, window, capacity, n_kv_heads, batch, n_splits, uneven_pieces, split_keys,
+    scale, window, capacity, batch, n_splits, uneven_pieces, split_keys,
     q_b, q_h, q_a, q_d, k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
-    D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, M_BLOCKS: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMBINED: tl.constexpr, COMBINE_ROWS: tl.constexpr,
+    H_KV: tl.constexpr, D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, M_BLOCKS: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMBINE_ROWS: tl.constexpr, COMBINE_STAGES: tl.constexpr,
     PLAIN: tl.constexpr, PAGE_LEN: tl.constexpr, RING: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SINK: tl.constexpr, HAS_NEW: tl.constexpr,
     HAS_K_SCALE: tl.constexpr, HAS_V_SCALE: tl.constexpr, PRECISION: tl.constexpr, PRODUCTS: tl.constexpr,
-    FIXED: tl.constexpr, BLOCK_B: tl.constexpr,
+    FIXED: tl.constexpr, BLOCK_B: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Every owner's keys in n_splits pieces, a program for each: of split_keys keys when FIXED, otherwise of so many at least. If
     rows differ, and BLOCK_B is not 0, at most uneven_pieces nearly equal ones of all owners: program p of n does p, p + n, .."""
-    program, owners_of_row = tl.program_id(0), n_kv_heads * M_BLOCKS
-    owner, piece, n_pieces = program // n_splits, program % n_splits, n_splits
+    memory = (k_cache, v_cache, page_table, k_new, v_new, sink, k_scale, v_scale, out, lse, partial_acc, partial_ml, arrived)
+    strides = (k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b)
+    if EARLY:  # launched while the kernel before may still be at work: what it writes is there from here on
+        gdc_wait()
+    owner, piece, n_pieces = tl.program_id(0), tl.program_id(1), n_splits
+    owners_of_row = H_KV * M_BLOCKS
     # Everything is asked for before any answer is looked at: the first keys wait for one trip to memory, not for three.
     if BLOCK_B > 0:
         rows = tl.arange(0, BLOCK_B)
-        lengths = tl.load(seq_lens + rows, mask=rows < batch, other=0)
-    length, q_tile = read_owner(owner, q, seq_lens, n_kv_heads, q_b, q_h, q_a, q_d,
-                                D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M)  # fmt: skip
+        lengths = tl.load(seq_lens + rows, mask=rows < batch, other=0, eviction_policy="evict_last")
+    length, q_tile = read_owner(owner, q, seq_lens, q_b, q_h, q_a, q_d,
+                                H_KV, D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M)  # fmt: skip
     even = True
     if BLOCK_B > 0:
         _, lows, highs = keys_of(lengths, window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
         counts = tl.where(rows < batch, highs - lows, 0)
         _, low, high = keys_of(length, window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
         longest = tl.maximum(tl.max(counts, 0), high - low)  # one of these is the other; but so it is asked for now, not later
-        even = tl.sum(counts.to(tl.float32), 0) >= longest.to(tl.float32) * batch * EVEN
+        even = tl.sum(counts, 0).to(tl.float32) >= longest.to(tl.float32) * batch * EVEN
     if even:
         do_piece(
-            length, q_tile, k_cache, v_cache, page_table, k_new, v_new, sink, k_scale, v_scale,
-            out, lse, partial_acc, partial_ml, arrived, scale, window, capacity, n_kv_heads,
-            k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
-            owner, program - piece, piece, n_pieces, split_keys,
-            D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, COMBINED, COMBINE_ROWS, PLAIN, PAGE_LEN, RING,
+            length, q_tile, owner, owner * n_splits, piece, n_pieces, memory, strides, scale, window, capacity, split_keys,
+            H_KV, D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, COMBINE_ROWS, COMBINE_STAGES, PLAIN, PAGE_LEN, RING,
             HAS_WINDOW, HAS_SINK, HAS_NEW, HAS_K_SCALE, HAS_V_SCALE, PRECISION, PRODUCTS, FIXED,
         )  # fmt: skip
     elif BLOCK_B > 0:
         pieces = pieces_of(counts, rows < batch, share_of(counts, rows < batch, uneven_pieces // owners_of_row, split_keys))
         total = tl.sum(pieces, 0) * owners_of_row
-        for which in range(program, total, tl.num_programs(0)):
+        for which in range(piece * tl.num_programs(0) + owner, total, tl.num_programs(0) * n_splits):
             # Always so. But of what comes out of a sum the compiler knows nothing, not even that it knows nothing, and would not
             # fetch keys ahead; of what may come from elsewhere too it does.
             if which < total:
                 owner, piece, n_pieces = find(which, pieces, owners_of_row, rows)
-                length, q_tile = read_owner(owner, q, seq_lens, n_kv_heads, q_b, q_h, q_a, q_d,
-                                            D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M)  # fmt: skip
+                length, q_tile = read_owner(owner, q, seq_lens, q_b, q_h, q_a, q_d,
+                                            H_KV, D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M)  # fmt: skip
             do_piece(
-                length, q_tile, k_cache, v_cache, page_table, k_new, v_new, sink, k_scale, v_scale,
-                out, lse, partial_acc, partial_ml, arrived, scale, window, capacity, n_kv_heads,
-                k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
-                owner, which - piece, piece, n_pieces, split_keys,
-                D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, COMBINED, COMBINE_ROWS, PLAIN, PAGE_LEN, RING,
+                length, q_tile, owner, which - piece, piece, n_pieces, memory, strides, scale, window, capacity, split_keys,
+                H_KV, D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, COMBINE_ROWS, COMBINE_STAGES, PLAIN, PAGE_LEN, RING,
                 HAS_WINDOW, HAS_SINK, HAS_NEW, HAS_K_SCALE, HAS_V_SCALE, PRECISION, PRODUCTS, FIXED,
             )  # fmt: skip
 
@@ -111,22 +109,22 @@ def share_of(counts, there, most_pieces, least):
 
 @triton.jit
 def read_owner(
-    owner, q, seq_lens, n_kv_heads, q_b, q_h, q_a, q_d, D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr,
+    owner, q, seq_lens, q_b, q_h, q_a, q_d, H_KV: tl.constexpr, D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr,
     M_BLOCKS: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """The length of an owner's row, and its queries [BLOCK_M, BLOCK_D]."""
-    b, h, block = place_of(owner, n_kv_heads, M_BLOCKS)
-    length = tl.load(seq_lens + b)
+    b, h, block = place_of(owner, H_KV, M_BLOCKS)
+    length = tl.load(seq_lens + b, eviction_policy="evict_last")  # keys that pass through the cache would push it out
     r, d = block * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     queries = q + b * q_b + (h * (ROWS // S_ACTIVE) + r // S_ACTIVE) * q_h + r % S_ACTIVE * q_a
     return length, tl.load(queries[:, None] + d[None, :] * q_d, mask=(r < ROWS)[:, None] & (d < D)[None, :], other=0.0)
 
 
 @triton.jit
-def place_of(owner, n_kv_heads, M_BLOCKS: tl.constexpr):
+def place_of(owner, H_KV: tl.constexpr, M_BLOCKS: tl.constexpr):
     """The row of the batch, the key head and the block of query rows of an owner; the first two for offsets, in 64 bits."""
-    owner_of_row = owner % (n_kv_heads * M_BLOCKS)
-    return (owner // (n_kv_heads * M_BLOCKS)).to(tl.int64), (owner_of_row // M_BLOCKS).to(tl.int64), owner_of_row % M_BLOCKS
+    owner_of_row = owner % (H_KV * M_BLOCKS)
+    return (owner // (H_KV * M_BLOCKS)).to(tl.int64), (owner_of_row // M_BLOCKS).to(tl.int64), owner_of_row % M_BLOCKS
 
 
 @triton.jit
@@ -147,27 +145,25 @@ def keys_of(
 
 @triton.jit
 def do_piece(
-    length, q_tile, k_cache, v_cache, page_table, k_new, v_new, sink, k_scale, v_scale,
-    out, lse, partial_acc, partial_ml, arrived, scale, window, capacity, n_kv_heads,
-    k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
-    owner, first_partial, piece, n_pieces, split_keys,
-    D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, M_BLOCKS: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMBINED: tl.constexpr, COMBINE_ROWS: tl.constexpr,
+    length, q_tile, owner, first_partial, piece, n_pieces, memory, strides, scale, window, capacity, split_keys,
+    H_KV: tl.constexpr, D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, M_BLOCKS: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMBINE_ROWS: tl.constexpr, COMBINE_STAGES: tl.constexpr,
     PLAIN: tl.constexpr, PAGE_LEN: tl.constexpr, RING: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SINK: tl.constexpr, HAS_NEW: tl.constexpr,
     HAS_K_SCALE: tl.constexpr, HAS_V_SCALE: tl.constexpr, PRECISION: tl.constexpr, PRODUCTS: tl.constexpr, FIXED: tl.constexpr,
 ):  # fmt: skip
     """Piece `piece` of the n_pieces of an owner, if its keys are enough for so many; the last to come adds them up.
 
-    Strides: of the new keys (batch, head, token, d); of the caches (row or page, head, slot, d).
+    Strides: of the caches (row or page, head, slot, d); of the new keys and values (batch, head, token, d).
     """
-    b, h, block = place_of(owner, n_kv_heads, M_BLOCKS)
+    k_cache, v_cache, page_table, k_new, v_new, sink, k_scale, v_scale, out, lse, partial_acc, partial_ml, arrived = memory
+    k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b = strides
+    b, h, block = place_of(owner, H_KV, M_BLOCKS)
     length, low, high = keys_of(length, window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
     share = split_keys
     if not FIXED:
         share = tl.maximum((tl.cdiv(high - low, n_pieces) + BLOCK_N - 1) // BLOCK_N * BLOCK_N, split_keys)
     if piece == 0 or piece * share < high - low:
-        n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_pieces)
         begin = low + piece * share
         end = tl.minimum(begin + share, high)
         first = length - S_ACTIVE  # the position of query 0
@@ -210,6 +206,7 @@ def do_piece(
                 seen = seen & (position[None, :] > at[:, None] - window)
             m, l, acc = attend(q_tile, k_tile, v_tile, seen, factor, m, l, acc, PRECISION, PRODUCTS)
 
+        n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_pieces)  # a division, after the keys are asked for
         if HAS_NEW:
             if piece == n_pieces - 1:
                 a = tl.arange(0, 16)
@@ -234,7 +231,7 @@ def do_piece(
             acc *= tl.load(v_scale + h)
 
         if n_pieces == 1:
-            finish(m, l, acc, r, d, b, h, sink, out, lse, n_kv_heads, D, S_ACTIVE, ROWS, HAS_SINK)
+            finish(m, l, acc, r, d, b, h, sink, out, lse, H_KV, D, S_ACTIVE, ROWS, HAS_SINK)
         else:
             # Partial results: m and l [2, rows of the block], for their sum would lose digits of large scores; acc [rows, D].
             row = tl.arange(0, BLOCK_M)
@@ -247,7 +244,7 @@ def do_piece(
             if tl.atomic_add(arrived + owner, 1, sem="acq_rel", scope="gpu") == n_pieces - 1:
                 combine(
                     partial_acc, partial_ml, first_partial, n_pieces, block, b, h, sink, out, lse,
-                    n_kv_heads, D, S_ACTIVE, ROWS, HAS_SINK, BLOCK_M, BLOCK_D, COMBINED, COMBINE_ROWS,
+                    H_KV, D, S_ACTIVE, ROWS, HAS_SINK, BLOCK_M, BLOCK_D, COMBINE_ROWS, COMBINE_STAGES,
                 )  # fmt: skip
                 tl.store(arrived + owner, 0)  # as it was, for the next launch
 
@@ -292,41 +289,39 @@ def as_stored(tile, scale, HAS_SCALE: tl.constexpr, DTYPE: tl.constexpr):
 
 @triton.jit
 def combine(
-    partial_acc, partial_ml, first_partial, n_pieces, block, b, h, sink, out, lse, n_kv_heads,
-    D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, HAS_SINK: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_D: tl.constexpr, COMBINED: tl.constexpr, COMBINE_ROWS: tl.constexpr,
+    partial_acc, partial_ml, first_partial, n_pieces, block, b, h, sink, out, lse,
+    H_KV: tl.constexpr, D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, HAS_SINK: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, COMBINE_ROWS: tl.constexpr, COMBINE_STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The pieces of one owner, in their order, whoever came first: COMBINED of them at once, of COMBINE_ROWS rows."""
-    i, row, d = tl.arange(0, COMBINED), tl.arange(0, COMBINE_ROWS), tl.arange(0, BLOCK_D)
-    # Within a chunk of pieces every place is as far from the first as in any other: these are worked out once.
-    ml_places = i[:, None] * 2 * BLOCK_M + row[None, :]
-    acc_places = (i[:, None] * BLOCK_M + row[None, :])[:, :, None] * D + d[None, None, :]
-    for first_row in range(0, tl.minimum(BLOCK_M, ROWS - block * BLOCK_M), COMBINE_ROWS):
-        r = block * BLOCK_M + first_row + row
-        m = tl.full([COMBINE_ROWS], float("-inf"), tl.float32)
-        l = tl.zeros([COMBINE_ROWS], tl.float32)
-        acc = tl.zeros([COMBINE_ROWS, BLOCK_D], tl.float32)
-        for start in range(0, n_pieces, COMBINED):
-            there = (i < n_pieces - start)[:, None] & (r < ROWS)[None, :]
-            first = (first_partial + start).to(tl.int64) * BLOCK_M
-            # .cg: written by other multiprocessors, whose stores this one's first-level cache has not seen.
-            m_i = tl.load(partial_ml + (first * 2 + first_row) + ml_places, mask=there, other=float("-inf"), cache_modifier=".cg")
-            l_i = tl.load(partial_ml + (first * 2 + first_row + BLOCK_M) + ml_places, mask=there, other=0.0, cache_modifier=".cg")
-            part = tl.load(partial_acc + (first + first_row) * D + acc_places, mask=there[:, :, None] & (d < D)[None, None, :],
-                           other=0.0, cache_modifier=".cg")  # fmt: skip
-            m_new = tl.maximum(m, tl.max(m_i, 0))
-            safe = tl.where(m_new == float("-inf"), 0.0, m_new)
-            weight, alpha = tl.exp2(m_i - safe[None, :]), tl.exp2(m - safe)
-            l = l * alpha + tl.sum(weight * l_i, 0)
-            acc = acc * alpha[:, None] + tl.sum(weight[:, :, None] * part, 0)
-            m = m_new
-        finish(m, l, acc, r, d, b, h, sink, out, lse, n_kv_heads, D, S_ACTIVE, ROWS, HAS_SINK)
+    """The pieces of one owner are added up in their order, whoever came first."""
+    row, d = tl.arange(0, COMBINE_ROWS), tl.arange(0, BLOCK_D)
+    r = block * BLOCK_M + row
+    inside = (r < ROWS)[:, None] & (d < D)[None, :]
+    m = tl.full([COMBINE_ROWS], float("-inf"), tl.float32)
+    l = tl.zeros([COMBINE_ROWS], tl.float32)
+    acc = tl.zeros([COMBINE_ROWS, BLOCK_D], tl.float32)
+    first = first_partial.to(tl.int64) * BLOCK_M
+    ml, parts = partial_ml + first * 2, partial_acc + first * D
+    # One at a time, the next ones on their way: all at once would be fewer steps, but many more instructions, and those come from
+    # memory too when a program runs them only once.
+    for _ in tl.range(0, n_pieces, num_stages=COMBINE_STAGES):
+        m_i, l_i = tl.load(ml + row), tl.load(ml + BLOCK_M + row)
+        part = tl.load(parts + row[:, None] * D + d[None, :], mask=inside, other=0.0)
+        m_new = tl.maximum(m, m_i)
+        safe = tl.where(m_new == float("-inf"), 0.0, m_new)
+        weight, alpha = tl.exp2(m_i - safe), tl.exp2(m - safe)
+        l = l * alpha + weight * l_i
+        acc = acc * alpha[:, None] + weight[:, None] * part
+        m = m_new
+        ml += 2 * BLOCK_M
+        parts += BLOCK_M * D
+    finish(m, l, acc, r, d, b, h, sink, out, lse, H_KV, D, S_ACTIVE, ROWS, HAS_SINK)
 
 
 @triton.jit
 def finish(
-    m, l, acc, r, d, b, h, sink, out, lse, n_kv_heads,
-    D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, HAS_SINK: tl.constexpr,
+    m, l, acc, r, d, b, h, sink, out, lse,
+    H_KV: tl.constexpr, D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, HAS_SINK: tl.constexpr,
 ):  # fmt: skip
     """out and lse, both contiguous [B, H_q, S_ACTIVE, ..], from m, l [M] and acc [M, D]; the sink joins, once.
     Nothing seen gives 0 and -inf."""
@@ -341,7 +336,7 @@ def finish(
         m = m_new
     some = l != 0.0  # a NaN among the live keys must show
     one = tl.where(some, l, 1.0)
-    place = b * n_kv_heads * ROWS + h * ROWS + r
+    place = b * H_KV * ROWS + h * ROWS + r
     tl.store(lse + place, tl.where(some, (m + tl.log2(one)) * LN2, float("-inf")), mask=inside)
     result = (acc * tl.where(some, alpha / one, 0.0)[:, None]).to(out.dtype.element_ty)
     tl.store(out + place[:, None] * D + d[None, :], result, mask=inside[:, None] & (d < D)[None, :])
