@@ -23,6 +23,7 @@ FLAGS = dict.fromkeys(("RING", "HAS_WINDOW", "HAS_SINK", "HAS_NEW", "HAS_K_SCALE
 PLAIN = {**SIZES, **BLOCKS, **FLAGS, "PLAIN": True, "EARLY": True, "PRECISION": "tf32"}
 CASES = {
     "plain": {},
+    "a piece for each row": {"n_splits": 1},
     "four new tokens": {"S_ACTIVE": 4, "ROWS": 16, "HAS_NEW": True},
     "a window, sinks, pages": {"HAS_WINDOW": True, "HAS_SINK": True, "PLAIN": False, "PAGE_LEN": 16, "FIXED": True},
 }
