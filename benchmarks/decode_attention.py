@@ -168,7 +168,7 @@ def claims(rows: list[Row], rate: float) -> list[str]:
         if row.kind == "dense":
             peer, limit = row.microseconds.get("SDPA cuDNN"), 1.0 if row.cache_bytes >= LARGE else 1.15
             if peer is not None and ours > limit * peer:
-                missed.append(f"{name}: {ours / peer:.3f} times cuDNN's time, at most {limit} claimed")
+                missed.append(f"{name}: {ours / peer:.4f} times cuDNN's time, at most {limit} claimed")
             share = row.live_bytes / (1e-6 * ours) / rate
             if row.cache_bytes >= LARGE and share < 0.9:
                 missed.append(f"{name}: {share:.0%} of the read rate, 90% claimed")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -43,42 +44,53 @@ strides = [name for name in names if name[:2] in ("q_", "k_", "v_", "kn", "vn") 
 aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in (*pointers, *strides) if name != "scale"}
 source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
 made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4, "num_stages": 3, "maxnreg": 255})
-print(made.metadata.shared, made.asm["ptx"].count("cp.async.cg"))
+ptx = made.asm["ptx"]
+print(made.metadata.shared, ptx.count("cp.async.cg"), "griddepcontrol.wait" in ptx.partition(" ld.global")[0])
 """
 
 
-def compiled(capability: int = 90, **constants: object) -> tuple[int, int]:
-    """For a compute capability, times ten: the bytes of shared memory it needs, and how many instructions fetch ahead."""
+class Compiled(NamedTuple):
+    """What became of the kernel."""
+
+    shared: int  # bytes of shared memory
+    ahead: int  # instructions that fetch ahead
+    waits: bool  # for the kernel before it, and reads nothing earlier
+
+
+def compiled(capability: int = 90, **constants: object) -> Compiled:
+    """For a compute capability, times ten."""
     environment = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent)}
     environment.pop("TRITON_INTERPRET", None)
     command = [sys.executable, "-c", COMPILE, repr(POINTERS), repr({**PLAIN, **constants}), str(capability)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    shared, ahead = map(int, done.stdout.split())
-    return shared, ahead
+    shared, ahead, waits = done.stdout.split()
+    return Compiled(int(shared), int(ahead), waits == "True")
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_for_compute_capability_9(name: str) -> None:
-    shared, ahead = compiled(**CASES[name])
-    assert shared < 227 << 10
-    assert ahead > 0
+    made = compiled(**CASES[name])
+    assert made.shared < 227 << 10
+    assert made.ahead > 0
+    assert made.waits
 
 
 def test_for_compute_capability_8_9() -> None:
     """Which cannot launch early, and has less shared memory: two tiles of 32 KB, and what else there is."""
     from lutetia.attention.triton import OTHER_BYTES
 
-    assert 64 << 10 < compiled(89, EARLY=False)[0] < (64 << 10) + OTHER_BYTES
+    made = compiled(89, EARLY=False)
+    assert 64 << 10 < made.shared < (64 << 10) + OTHER_BYTES
+    assert not made.waits
 
 
 def test_keys_of_uneven_rows_are_fetched_ahead_too() -> None:
     """The compiler does so only where it can tell how addresses are aligned, and says nothing when it does not."""
-    for_one_row, for_several = compiled(BLOCK_B=0)[1], compiled(BLOCK_B=16)[1]
-    assert for_several == 2 * for_one_row > 0
+    assert compiled(BLOCK_B=16).ahead == 2 * compiled(BLOCK_B=0).ahead > 0
 
 
 def test_partial_results_are_fetched_ahead() -> None:
-    """Each stage more is one fetch more: a row of four is one instruction."""
-    few, many = (compiled(BLOCK_B=0, COMBINE_STAGES=stages)[1] for stages in (3, 8))
+    """Each stage more is one fetch more: four rows are one instruction."""
+    few, many = (compiled(BLOCK_B=0, COMBINE_STAGES=stages).ahead for stages in (3, 8))
     assert many == few + 5
