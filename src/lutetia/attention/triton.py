@@ -45,7 +45,7 @@ def decode(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: boo
 
 
 def configure(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> Config:
-    """The configuration of a call; with `batch_invariant` it does not depend on B, S_max or the device."""
+    """The configuration of a call; with `batch_invariant` how keys are cut does not depend on B, S_max or the device."""
     rows = min(call.group * call.s_active, _most_rows(call.head_dim))
     owners = call.batch * call.n_kv_heads * cdiv(call.group * call.s_active, rows)
     multiprocessors = device_of(call.q).multiprocessors
