@@ -1,0 +1,119 @@
+"""How the Triton kernel is launched: into which pieces it cuts the keys, and that results do not depend on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from attention.decode_cases import agree, decode, device_of, solved
+from attention.decode_oracle import expected, make
+from lutetia.attention.arguments import check_call
+from tools import require_module
+
+require_module("triton")
+
+
+@pytest.mark.parametrize("lengths", [(150, 7, 0, 71, 40), (150, 150, 149, 150, 148)], ids=["uneven", "even"])
+@pytest.mark.parametrize("pieces", [(1, 0), (1, 10), (1, 17), (2, 25), (3, 40), (2, 1000)], ids=str)
+def test_pieces_follow_the_lengths(pieces: tuple[int, int], lengths: tuple[int, ...]) -> None:
+    """However many there are of each of equal rows, and of all of unequal ones, which the kernel finds out. Owners: ten."""
+    from lutetia.attention import triton
+
+    case = make(batch=5, lengths=lengths, capacity=150, s_active=2, new=True, sink=1.0, head_dim=16)
+    there = case.to(device_of("triton"))
+    out, lse = triton.launch(check_call(there.q, there.k, there.v, **there.arguments), triton.Config(16, 4, 2, 16, *pieces))
+    agree((out.cpu(), lse.cpu()), expected(case))
+
+
+@pytest.mark.parametrize("pieces", [37, 60, 200])
+def test_many_uneven_rows(pieces: int) -> None:
+    """More than sixteen, the longest first, last and in between; as many pieces as rows, more, and more than keys allow."""
+    from lutetia.attention import triton
+
+    lengths = (150, *range(90, 0, -5), 0, 150, *range(5, 80, 5), 150)
+    case = make(batch=37, lengths=lengths, capacity=150, head_dim=16, n_q_heads=2, n_kv_heads=1)
+    there = case.to(device_of("triton"))
+    out, lse = triton.launch(check_call(there.q, there.k, there.v, **there.arguments), triton.Config(16, 4, 2, 16, 1, pieces))
+    agree((out.cpu(), lse.cpu()), expected(case))
+
+
+def test_uneven_rows_are_cut_into_equal_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen in the partial results: nobody writes those of pieces that there are not."""
+    from lutetia.attention import triton
+
+    partials: list[torch.Tensor] = []
+    new_empty = torch.Tensor.new_empty
+
+    def kept(tensor: torch.Tensor, size: int, **options: Any) -> torch.Tensor:
+        made = new_empty(tensor, size, **options)
+        if size:
+            partials.append(made.fill_(float("nan")))
+        return made
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", kept)
+    written = []
+    for lengths in ((150, 150), (150, 80), (20, 150)):
+        case = make(batch=2, lengths=lengths, capacity=150, head_dim=16, n_q_heads=2, n_kv_heads=1).to(device_of("triton"))
+        triton.launch(check_call(case.q, case.k, case.v, **case.arguments), triton.Config(16, 4, 2, 16, 2, 7))
+        ml = partials[-1].cpu().view(7, 2, 16)[:, 0, :2]
+        written.append((~ml.isnan()).all(-1).tolist())
+    assert written[0] == [True] * 4 + [False] * 3  # two and two
+    assert written[1] == [True] * 6 + [False]  # 80 of 230 keys: four pieces to two
+    assert written[2] == [False] + [True] * 5 + [False]  # a short row is one piece, no partial result; 150 is five of 32
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "expected"),
+    [  # as swept: keys of a tile, warps, stages, fewest keys, splits; pieces of all owners together, where rows differ
+        (1, 8192, (64, 4, 4, 128, 16, 0)),
+        (1, 131072, (64, 4, 4, 128, 16, 0)),
+        (8, 8192, (64, 4, 4, 128, 2, 128)),
+        (32, 4096, (64, 4, 3, 128, 1, 512)),
+        (64, 8192, (64, 4, 3, 128, 1, 768)),
+        (48, 8192, (64, 4, 3, 128, 2, 1152)),
+    ],
+)
+def test_how_the_keys_are_cut_on_132_multiprocessors(
+    batch: int, length: int, expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lutetia.attention import triton
+
+    monkeypatch.setattr(triton, "device_of", lambda tensor: triton.Device(132, 227 << 10, True))
+    q, cache = (torch.zeros(1, dtype=torch.bfloat16).expand(batch, *shape, 128) for shape in ((32, 1), (8, length)))
+    call = check_call(q, cache, cache, torch.full((batch,), length))
+    assert triton.configure(call) == triton.Config(*expected)
+    assert triton.configure(call, batch_invariant=True)[:5] == (64, 4, 3, triton.INVARIANT_KEYS, length // triton.INVARIANT_KEYS)
+
+
+@pytest.mark.parametrize(("kilobytes", "stages"), [(227, 4), (163, 4), (99, 3), (64, 2)])
+def test_tiles_fit_into_shared_memory(kilobytes: int, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What programs of compute capability 9.0, 8.0, 8.9 and 7.5 can have; 8 KB for other things."""
+    from lutetia.attention import triton
+
+    monkeypatch.setattr(triton, "device_of", lambda tensor: triton.Device(132, kilobytes << 10, False))
+    q, cache = (torch.zeros(1, dtype=torch.bfloat16).expand(1, *shape, 128) for shape in ((32, 1), (8, 8192)))
+    assert triton.configure(check_call(q, cache, cache, torch.full((1,), 8192))).stages == stages
+
+
+@pytest.mark.parametrize("name", ["plain", "three new keys", "everything"])
+def test_places_in_64_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the slots of a cache are too far apart for less; the results are the same numbers."""
+    from lutetia.attention import triton
+
+    case, wanted = solved(name)
+    near = decode(case, "triton")
+    monkeypatch.setattr(triton, "_plain", lambda call, block_n: False)
+    agree(decode(case, "triton"), wanted)
+    assert all(torch.equal(one, other) for one, other in zip(decode(case, "triton"), near, strict=True))
+
+
+@pytest.mark.parametrize(("slot", "plain"), [(64, True), (2**24 - 64, True), (2**24, False), (2**40, False)])
+def test_which_places_need_64_bits(slot: int, plain: bool) -> None:
+    from lutetia.attention import triton
+
+    cache = torch.empty_strided((1, 1, 8, 16), (1, 1, slot, 1), dtype=torch.bfloat16, device="meta")
+    case = make()
+    call = check_call(case.q, case.k, case.v, **case.arguments)._replace(k_cache=cache, v_cache=cache)
+    assert triton._plain(call, 128) is plain
