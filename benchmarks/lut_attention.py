@@ -22,7 +22,7 @@ from torch import Tensor
 from gpu_timing import machine, replayed
 from lutetia.lut import lut_attention
 from lutetia.lut.algorithm import choose
-from lutetia.lut.anchors import random_anchors
+from lutetia.lut.connectivity.anchors import random_anchors
 
 # batch, length, inputs = outputs, detectors, anchor pairs, positional bits: the original's eval and training step in ms
 ORIGINAL = {

@@ -27,15 +27,15 @@ import numba
 import numpy as np
 import torch
 import torch.nn.functional as F
+from lutetia.lut.numba_basics import jit, run_in_parts
+from lutetia.lut.threads import over
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from lutetia.lut import cpu, random_anchors, reference
-from lutetia.lut.growth import from_edges
-from lutetia.lut.numba_basics import jit, run_in_parts
-from lutetia.lut.synapses import Synapses
-from lutetia.lut.threads import over
+from lutetia.lut.connectivity.growth import from_edges
+from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.nn import LUT
 
 Calls = dict[str, Callable[[int], Any]]  # what each contestant does with batch k

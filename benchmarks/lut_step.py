@@ -28,8 +28,8 @@ from torch import Tensor
 
 from gpu_timing import eager, machine, replayed
 from lutetia.lut import growth, kernels, lut
-from lutetia.lut.anchors import random_anchors
-from lutetia.lut.synapses import Synapses
+from lutetia.lut.connectivity.anchors import random_anchors
+from lutetia.lut.connectivity.synapses import Synapses
 
 # batch, inputs, outputs, detectors, anchor pairs: the original's eval and training step in ms
 ORIGINAL = {
