@@ -20,7 +20,7 @@ from rich.table import Table
 from torch import Tensor
 
 from gpu_timing import machine, replayed
-from lutetia.lut import lut_attention
+from lutetia.lut import Sums, lut_attention
 from lutetia.lut.algorithm import choose
 from lutetia.lut.connectivity.anchors import random_anchors
 
@@ -89,7 +89,7 @@ class Layer:
         self.positions = (2 * torch.rand(length - 1, n_detectors, positional_dim, device="cuda") - 1).requires_grad_()
         self.grad = torch.randn(batch, length, width, device="cuda")
         sizes = (batch, length, width, n_detectors, n_anchors, positional_dim)
-        self.algorithm = choose("auto", *sizes, sparse=False, dtype=torch.float32, sums="float", device="cuda")
+        self.algorithm = choose("auto", sizes, sparse=False, dtype=torch.float32, sums=Sums(), device="cuda")
 
     def __call__(self) -> Tensor:
         return lut_attention(self.x, self.weight, self.anchors, self.positions)
