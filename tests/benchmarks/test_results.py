@@ -208,7 +208,7 @@ def test_what_stands_in_two_files_is_the_same(results: ModuleType) -> None:
 
 def test_every_block_has_one_place(make_results: ModuleType) -> None:
     page = "above\n<!-- results:begin -->\nold\n<!-- results:end -->\nbelow\n"
-    assert make_results.put(page, {"": "new"}, "p") == page.replace("old", "new")
+    assert make_results.put(page, {"": "new"}, "p") == page.replace("old", "\nnew\n")
     for blocks in ({}, {"": "x", "more": "y"}):
         with pytest.raises(ValueError, match="p has places for"):
             make_results.put(page, blocks, "p")
