@@ -11,10 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from lutetia.errors import ArgumentError, DataError, JobError
+from lutetia.models.building import Model
+from lutetia.models.metadata import METADATA, check_metadata, dump_metadata
 from lutetia.nn import LUT, cell_total_variation
 from lutetia.training import checkpoint, distributed
 from lutetia.training.batches import Batches, derive, in_order
@@ -70,9 +72,10 @@ def make_position(state: dict[str, Any]) -> Position:
 class Trainer:
     """One run of one config on one process; `run` trains from where it stands to an end, and says which."""
 
-    def __init__(self, config: Config, data: Data, model: nn.Module, world: World, folder: RunFolder, show: Display) -> None:
+    def __init__(self, config: Config, data: Data, model: Model[Any], world: World, folder: RunFolder, show: Display) -> None:
         self.config, self.data, self.world, self.folder, self.show = config, data, world, folder, show
         train = config.train
+        self.metadata = check_metadata(model.metadata, model.config)  # now, and not when the first checkpoint is due
         self.model = model.to(world.device)
         self.n_weights = sum(parameter.numel() for parameter in model.parameters())
         if world.mesh is not None:
@@ -349,7 +352,11 @@ class Trainer:
             weights = full_state_dict(self.model)
         return checkpoint.Content(
             {"model.safetensors": weights, "optimizer.safetensors": tensors, "rng.safetensors": rng},
-            {"config.toml": self.config.to_toml(), "state.json": json.dumps(state, indent=2) + "\n"},
+            {
+                "config.toml": self.config.to_toml(),
+                METADATA: dump_metadata(self.metadata),
+                "state.json": json.dumps(state, indent=2) + "\n",
+            },
         )
 
     def restore(self, content: checkpoint.Content, name: str) -> None:
