@@ -9,7 +9,7 @@ JOBS   ?= auto
 TOOLS  ?= any
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gpu lint format docs bench clean
+.PHONY: help demo test test-slow test-gpu lint format docs bench results clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ docs: $(DEV)   ## the documentation, strictly, into site/
 
 bench: $(READY)  ## list the benchmarks; make bench NAME=lut_step runs one
 	$(RUN) lutetia bench $(NAME)
+
+results: $(READY)  ## write the results pages and README's table from benchmarks/results
+	$(VENV)/bin/python tools/make_results.py
 
 clean:           ## remove the environment and everything built
 	rm -rf $(VENV) site out runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
