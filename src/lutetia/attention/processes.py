@@ -29,8 +29,9 @@ from lutetia.attention.cores import Plan, attention_tkg, rows_of
 from lutetia.attention.decode import decode_attention as decode_alone
 from lutetia.attention.finalize import fa_finalize_and_store
 from lutetia.attention.messages import Core, MessageError, Program, nbytes
+from lutetia.attention.reference import seen_range
 from lutetia.attention.scratch import ScratchManager
-from lutetia.attention.steps import TileParams, allocate_fa_buffers, count_tiles, seen_range, store_new_keys
+from lutetia.attention.steps import TileParams, allocate_fa_buffers, count_tiles, store_new_keys
 from lutetia.errors import ArgumentError, LutetiaError, check_choice, check_range, check_tensor, fail
 
 Result = TypeVar("Result")
