@@ -61,11 +61,14 @@ class Model(nn.Module, Generic[C]):
         """How many numbers are learned."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a folder: `config.toml`, `model.safetensors`, and `manifest.json` with their checksums."""
+    def save_pretrained(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the model to a folder: `config.toml`, `model.safetensors`, and `manifest.json` with their checksums.
+
+        An earlier model there is replaced. A file of one of these names that no model wrote is refused, unless `overwrite`.
+        """
         from lutetia.models.saving import save
 
-        save(self, path)
+        save(self, path, overwrite=overwrite)
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str], *, device: torch.device | str | None = None) -> Self:
