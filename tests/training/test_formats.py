@@ -117,18 +117,20 @@ def test_npz_refuses_pickles(tmp_path: Path) -> None:
 def test_csv_with_names_and_words(tmp_path: Path) -> None:
     path = tmp_path / "iris.csv"
     path.write_text('kind,long,"wide, or so"\nrose,1,2.5\n\ntulip,-3e1,4\nrose,5,6\n')
-    features, classes, names = read_csv(path, "kind")
+    features, classes, names, columns = read_csv(path, "kind")
     assert features.tolist() == [[1, 2.5], [-30, 4], [5, 6]]
     assert features.dtype == np.float32
     assert (classes.tolist(), names) == ([0, 1, 0], ["rose", "tulip"])
+    assert columns == ["long", "wide, or so"]
 
 
 def test_csv_without_names_sorts_numbers_as_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(b"1,2,10\n3,4,9\n5,6,10\n"))
-    features, classes, names = read_csv(path)
+    features, classes, names, columns = read_csv(path)
     assert features.shape == (3, 2)
     assert (classes.tolist(), names) == ([1, 0, 1], ["9", "10"])
+    assert columns == []
 
 
 @pytest.mark.parametrize(

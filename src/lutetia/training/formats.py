@@ -15,7 +15,7 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -81,8 +81,17 @@ def read_npz(path: Path) -> dict[str, Array]:
         raise DataError(f"{path} is not an npz file of plain arrays, or is damaged: {error}") from error
 
 
-def read_csv(path: Path, label: str | None = None) -> tuple[Array, Array, list[str]]:
-    """Features [n, columns] as float32, classes [n] as integers, and the names of the classes in their order.
+class LabelledRows(NamedTuple):
+    """Rows of numbers, each with a class, and the names of both."""
+
+    x: Array  # float32 [n, columns]
+    y: Array  # int64 [n]: numbers of classes
+    classes: list[str]
+    features: list[str]  # of the columns of x; empty where the file does not name them
+
+
+def read_csv(path: Path, label: str | None = None) -> LabelledRows:
+    """The rows of a CSV file, with classes numbered in the order of their names.
 
     `label` is the name of the column of classes, which needs a first row of names; without it the last column holds them.
     """
@@ -98,7 +107,8 @@ def read_csv(path: Path, label: str | None = None) -> tuple[Array, Array, list[s
     features, classes = _csv_values(path, rows, column, 2 if header else 1)
     names = sorted(set(classes), key=lambda name: (not _is_number(name), float(name) if _is_number(name) else 0, name))
     order = {name: number for number, name in enumerate(names)}
-    return features, np.array([order[name] for name in classes], np.int64), names
+    columns = [] if header is None else header[:column] + header[column + 1 :]
+    return LabelledRows(features, np.array([order[name] for name in classes], np.int64), names, columns)
 
 
 def _label_column(path: Path, header: list[str] | None, label: str | None, width: int) -> int:

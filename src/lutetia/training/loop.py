@@ -11,9 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from lutetia.errors import ArgumentError, DataError, JobError
+from lutetia.models.building import Model
+from lutetia.models.metadata import METADATA, check_metadata, dump_metadata
 from lutetia.nn import LUT, cell_total_variation
 from lutetia.training import checkpoint, distributed
 from lutetia.training.batches import Batches, derive, in_order
@@ -47,12 +50,32 @@ class Position:
     loss_count: int = 0
 
 
+def make_position(state: dict[str, Any]) -> Position:
+    """The position that state.json tells, whose values are plain numbers that are not negative."""
+    position = Position(**{key: state[key] for key in Position.__dataclass_fields__})
+    for name, kind in (
+        ("step", int),
+        ("elapsed", (int, float)),
+        ("waited", int),
+        ("loss_sum", (int, float)),
+        ("loss_count", int),
+    ):
+        value = getattr(position, name)
+        if isinstance(value, bool) or not isinstance(value, kind) or not 0 <= value < math.inf:
+            raise ValueError(f"{name} in state.json is {value!r}, expected a number of at least 0")
+    best = position.best
+    if best is not None and not (isinstance(best["step"], int) and isinstance(best["loss"], float)):
+        raise ValueError(f"best in state.json is {best!r}, expected a step and a loss")
+    return position
+
+
 class Trainer:
     """One run of one config on one process; `run` trains from where it stands to an end, and says which."""
 
-    def __init__(self, config: Config, data: Data, model: nn.Module, world: World, folder: RunFolder, show: Display) -> None:
+    def __init__(self, config: Config, data: Data, model: Model[Any], world: World, folder: RunFolder, show: Display) -> None:
         self.config, self.data, self.world, self.folder, self.show = config, data, world, folder, show
         train = config.train
+        self.metadata = check_metadata(model.metadata, model.config)  # now, and not when the first checkpoint is due
         self.model = model.to(world.device)
         self.n_weights = sum(parameter.numel() for parameter in model.parameters())
         if world.mesh is not None:
@@ -217,11 +240,27 @@ class Trainer:
         at = self.position
         mean = (at.loss_sum + float(distributed.total(self._loss, self.world)) / self.world.data_size) / at.loss_count
         if not math.isfinite(mean):
-            raise JobError(
-                f"the loss is {mean} at step {at.step}: a lower rate (optimizer.tables.lr, optimizer.rest.lr), a longer "
-                "schedule.warmup or train.clip may help; the last checkpoint is from before"
-            )
+            raise self._diverged(f"the loss is {mean}")
         return mean
+
+    def _diverged(self, what: str) -> JobError:
+        kept = checkpoint.steps_in(self.folder.checkpoints)
+        before = (
+            f"step {kept[-1]}, the last checkpoint, is from before: go on from it with --resume" if kept else "no step was saved"
+        )
+        return JobError(
+            f"{what} at step {self.position.step}: a lower rate (optimizer.tables.lr, optimizer.rest.lr), a longer "
+            f"schedule.warmup or train.clip may help; {before}"
+        )
+
+    def _check_weights(self) -> None:
+        """Refuse to save weights that are no numbers, on all ranks alike."""
+        bad = torch.zeros((), dtype=torch.bool, device=self.world.device)
+        for parameter in self.model.parameters():
+            own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            bad |= ~torch.isfinite(own.detach()).all()
+        if distributed.largest([float(bad)], self.world)[0]:
+            raise self._diverged("the weights are not finite")
 
     def _log(self, steps_per_second: float) -> None:
         at, train = self.position, self.config.train
@@ -289,6 +328,7 @@ class Trainer:
     def collect(self) -> checkpoint.Content:
         """All that a checkpoint holds; every rank must ask."""
         at = self.position
+        self._check_weights()
         if at.loss_count:
             at.loss_sum = self._mean_loss() * at.loss_count
             self._loss.zero_()
@@ -312,7 +352,11 @@ class Trainer:
             weights = full_state_dict(self.model)
         return checkpoint.Content(
             {"model.safetensors": weights, "optimizer.safetensors": tensors, "rng.safetensors": rng},
-            {"config.toml": self.config.to_toml(), "state.json": json.dumps(state, indent=2) + "\n"},
+            {
+                "config.toml": self.config.to_toml(),
+                METADATA: dump_metadata(self.metadata),
+                "state.json": json.dumps(state, indent=2) + "\n",
+            },
         )
 
     def restore(self, content: checkpoint.Content, name: str) -> None:
@@ -320,25 +364,33 @@ class Trainer:
         state = content.state
         if state.get("format") != FORMAT:
             raise DataError(f"{name} has the format {state.get('format')!r}, expected {FORMAT}: another version has written it")
-        if state["fingerprint"] != self.data.fingerprint:
-            raise DataError(f"{name} was trained on other data: its fingerprint is {state['fingerprint']}, "
+        if state.get("fingerprint") != self.data.fingerprint:
+            raise DataError(f"{name} was trained on other data: its fingerprint is {state.get('fingerprint')}, "
                             f"that of [data] is {self.data.fingerprint}")  # fmt: skip
-        self._changed(state, name)
-        self.restore_weights(content)
+        try:
+            position = make_position(state)
+            self._changed(state, name)
+            self.restore_weights(content)
+            self._restore_optimizers(content.tensors["optimizer.safetensors"], state["optimizer"])
+            if state["scaler"]:
+                self.scaler.load_state_dict(state["scaler"])
+            self._restore_rng(content.tensors["rng.safetensors"], state)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise DataError(f"{name} cannot be used: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        self.position = position
+
+    def _restore_optimizers(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         for kind, optimizer in self.optimizers.by_name.items():
             prefix = f"{kind}/"
-            tensors = content.tensors["optimizer.safetensors"]
             own = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-            unpack_optimizer(self.model, optimizer, own, state["optimizer"].get(kind, {}))
-        if state["scaler"]:
-            self.scaler.load_state_dict(state["scaler"])
+            unpack_optimizer(self.model, optimizer, own, values.get(kind, {}))
+
+    def _restore_rng(self, rng: dict[str, Tensor], state: dict[str, Any]) -> None:
         prefix = f"{self.world.rank}/"
         if (state["world"], state.get("detectors", 1)) == (self.world.size, self.world.detectors):
-            rng = content.tensors["rng.safetensors"]
             unpack_rng({key.removeprefix(prefix): each for key, each in rng.items() if key.startswith(prefix)}, self.world.device)
         else:  # nobody has been this rank
             seed_all(derive(self.config.train.seed, "rank", self.world.data_rank, state["step"]))
-        self.position = Position(**{key: state[key] for key in Position.__dataclass_fields__})
 
     def restore_weights(self, content: checkpoint.Content) -> None:
         """Load the weights of a checkpoint."""

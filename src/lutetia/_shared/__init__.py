@@ -1,0 +1,1 @@
+"""What several parts need and no user calls: whole folders, compiled loops."""
