@@ -5,6 +5,8 @@ VENV   ?= .venv
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.ready-dev
 RUN    := $(VENV)/bin/python -m
+JOBS   ?= auto
+TOOLS  ?= any
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-gpu lint format docs bench results clean
@@ -15,8 +17,8 @@ help:            ## this list
 demo: $(READY)   ## the main job: see what Lutetia does, in minutes
 	$(RUN) lutetia demo
 
-test: $(DEV)   ## the tests this machine's tools allow, then a list of what was skipped and why
-	$(RUN) pytest
+test: $(DEV)   ## the tests this machine's tools allow, on all cores, then a list of what was skipped and why
+	$(RUN) pytest -n $(JOBS) --tools $(TOOLS)
 
 test-slow: $(DEV)  ## the long tests
 	$(RUN) pytest -m slow
