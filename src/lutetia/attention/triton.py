@@ -90,24 +90,28 @@ def launch(call: Call, config: Config) -> tuple[Tensor, Tensor]:
     programs = owners * config.splits
     partials = max(programs, config.uneven_pieces)
     partial_acc, partial_ml = lse.new_empty(partials * block_m * call.head_dim), lse.new_empty(partials * block_m * 2)
-    early = {"EARLY": True, "launch_pdl": True} if device_of(q).launches_early else {"EARLY": False}
+    early = device_of(q).launches_early
     k_new, v_new = (k, v) if call.k_new is None or call.v_new is None else (call.k_new, call.v_new)
-    source.decode_kernel[(owners, config.splits)](
+    memory = source.Memory(
         q, k, v, call.seq_lens, _or(call.page_table, call.seq_lens), k_new, v_new,
         _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
         out, lse, partial_acc, partial_ml, counters(owners, q.device),
-        call.scale, call.window or 0, call.capacity, call.batch, config.splits, config.uneven_pieces, config.keys,
-        *q.stride(), *_strides(k, call), *_strides(v, call), *k_new.stride(), *v_new.stride(),
-        0 if call.page_table is None else call.page_table.stride(0),
+    )  # fmt: skip
+    strides = source.Strides(q.stride(), _strides(k, call), _strides(v, call), k_new.stride(), v_new.stride())
+    case = source.Case(
         H_KV=call.n_kv_heads, D=call.head_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
-        BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n,
-        COMBINE_ROWS=combine_rows, COMBINE_STAGES=combine_stages,
+        BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
+        BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINE_ROWS=combine_rows, COMBINE_STAGES=combine_stages,
         PLAIN=_plain(call, config.block_n), PAGE_LEN=0 if call.page_table is None else call.page_len, RING=call.ring,
         HAS_WINDOW=call.window is not None, HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
         HAS_K_SCALE=call.k_scale is not None, HAS_V_SCALE=call.v_scale is not None,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q),
-        FIXED=config.fixed, BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
-        num_warps=config.warps, num_stages=config.stages, maxnreg=REGISTERS, **early,
+        FIXED=config.fixed, EARLY=early,
+    )  # fmt: skip
+    source.decode_kernel[(owners, config.splits)](
+        memory, strides, call.scale, call.window or 0, call.capacity, call.batch,
+        config.splits, config.uneven_pieces, config.keys, 0 if call.page_table is None else call.page_table.stride(0), case,
+        num_warps=config.warps, num_stages=config.stages, maxnreg=REGISTERS, **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
     return out, lse
 
