@@ -32,11 +32,11 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from lutetia.attention.triton_kernels import Case, Memory, Strides, decode_kernel as kernel
+from lutetia.attention.triton_kernels import Case, KernelTensors, Strides, decode_kernel as kernel
 
 pointers, constants, capability = map(eval, sys.argv[1:])
 names, aligned = kernel.arg_names, [["tt.divisibility", 16]]
-signature = {"memory": Memory(**pointers), "strides": Strides(*[("i32", "i32", "i32", "constexpr")] * 5), "scale": "fp32"}
+signature = {"memory": KernelTensors(**pointers), "strides": Strides(*[("i32", "i32", "i32", "constexpr")] * 5), "scale": "fp32"}
 known = {(1, tensor, 3): 1 for tensor in range(5)}
 if "n_splits" in constants:
     known[(names.index("n_splits"),)] = constants.pop("n_splits")

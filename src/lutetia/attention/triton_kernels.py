@@ -22,7 +22,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 EVEN = tl.constexpr(0.95)  # rows whose mean length is this much of the longest are as good as equal
 
 
-class Memory(NamedTuple):
+class KernelTensors(NamedTuple):
     """Every tensor of a launch; those that a call does not have may be anything, and are not touched."""
 
     q: Any
