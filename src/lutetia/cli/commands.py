@@ -124,8 +124,8 @@ def explain(
     given: Annotated[str, typer.Argument(metavar="INPUT", help="An image, a .npy or .csv file, numbers with commas, or text.")],
     rule: Annotated[
         str,
-        typer.Option("--rule", help="epsilon, gamma, zplus, alphabeta, attnlrp, dynamic, gradient or occlusion."),
-    ] = "epsilon",
+        typer.Option("--rule", help="decisive, epsilon, gamma, zplus, alphabeta, attnlrp, dynamic, gradient or occlusion."),
+    ] = "decisive",
     target: Annotated[str | None, typer.Option("--target", help="The class, or byte, to explain; the best by default.")] = None,
     row: Annotated[int | None, typer.Option("--row", help="The row of a .csv file, from 0.")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page that shows it.")] = None,

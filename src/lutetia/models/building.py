@@ -25,6 +25,7 @@ class Model(nn.Module, Generic[C]):
     kind: ClassVar[str]
     config_class: ClassVar[type[Any]]
     config: C
+    metadata: dict[str, Any]  # what is known of the data it was trained on: see lutetia.models.metadata
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -40,6 +41,7 @@ class Model(nn.Module, Generic[C]):
         **fields: Any,
     ) -> None:
         super().__init__()
+        self.metadata = {}
         self.config = _config(self.config_class, config, fields)
         with _drawn_from(self.config.seed):  # type: ignore[attr-defined]
             self._build(self.config)
@@ -70,7 +72,7 @@ class Model(nn.Module, Generic[C]):
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str], *, device: torch.device | str | None = None) -> Self:
-        """The model that such a folder holds, with the very numbers that were saved."""
+        """The model that such a folder holds, with the very numbers that were saved, in eval mode."""
         from lutetia.models.saving import load
 
         return load(path, device=device, expected=cls)

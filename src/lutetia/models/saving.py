@@ -1,4 +1,5 @@
-"""A model as a folder: `config.toml` (what it is), `model.safetensors` (its numbers), `manifest.json` (checksums of all files).
+"""A model as a folder: `config.toml` (what it is), `model.safetensors` (its numbers), `manifest.json` (checksums of all files),
+and where something is known of its data `metadata.json` (names of classes and features, ranges of the inputs).
 
 A new folder appears whole or not at all. In a folder that exists, only files of an earlier model are replaced, the manifest
 last: should that be cut short, the checksums tell, and the folder is refused. Nothing is ever unpickled.
@@ -23,6 +24,7 @@ from lutetia._shared.folders import MANIFEST
 from lutetia._version import __version__
 from lutetia.errors import ArgumentError, DataError, fail
 from lutetia.models.building import KINDS, Model
+from lutetia.models.metadata import METADATA, check_metadata, dump_metadata, read_metadata
 
 FORMAT, MANIFEST_FORMAT = "lutetia.model/1", "lutetia.manifest/1"
 CONFIG, TENSORS = "config.toml", "model.safetensors"
@@ -52,9 +54,12 @@ def save(
         fail("model", model, "a model of lutetia.models")
     tables = {"format": FORMAT, "lutetia": __version__, "kind": model.kind, **_more(config), "model": model.config.to_dict()}
     content: dict[str, Content] = {CONFIG: toml.dumps(tables).encode(), TENSORS: state_of(model)}
+    metadata = check_metadata(model.metadata, model.config)
+    if metadata or (Path(path) / METADATA).exists():  # not to leave that of another model in its place
+        content[METADATA] = dump_metadata(metadata).encode()
     for name, extra in (files or {}).items():
-        if name in (*content, MANIFEST) or not _is_plain(name):
-            fail("files", name, f"plain names of files other than {CONFIG}, {TENSORS} and {MANIFEST}")
+        if name in (CONFIG, TENSORS, METADATA, MANIFEST) or not _is_plain(name):
+            fail("files", name, f"plain names of files other than {CONFIG}, {TENSORS}, {METADATA} and {MANIFEST}")
         content[name] = extra
     written = {name: value if isinstance(value, bytes) else _writer(value) for name, value in content.items()}
     try:
@@ -96,13 +101,13 @@ def _is_plain(name: Any) -> bool:
 
 
 def load(path: str | os.PathLike[str], *, device: torch.device | str | None = None, expected: type[M] = Model) -> M:  # type: ignore[assignment]
-    """The model that a folder holds, of whichever kind it is, once all its files agree with their checksums.
+    """The model that a folder holds, of whichever kind it is, in eval mode, once all its files agree with their checksums.
 
     The folder of a training run stands for its best checkpoint, or where it has none for its last. `expected` is the class that
     the model has to be.
     """
     folder = _in_run(Path(path))
-    verify(folder)
+    listed = verify(folder)
     tables = read_config(folder)
     kind = KINDS[tables["kind"]]
     if not issubclass(kind, expected):
@@ -115,7 +120,9 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
     _check_state(folder, model.state_dict(), state)
     # Cloned: what safetensors gives is mapped from the file, which may go away. Assigned: numbers keep the type they had.
     model.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
-    return model.to(device)
+    if METADATA in listed:
+        model.metadata = read_metadata(folder / METADATA, model.config)
+    return model.to(device).eval()
 
 
 def _in_run(folder: Path) -> Path:

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from lutetia.report.markup import Html, number, tag
+from lutetia._shared.markup import Html, number, tag
 from lutetia.report.story import Curve, Part, Signal, Waveform
 
 # ---- curves ----------------------------------------------------------------------------------------------------------

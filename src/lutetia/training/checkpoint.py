@@ -3,6 +3,7 @@
 checkpoints/step-000120/
     config.toml             the config of the run; lutetia.models.load reads its [model]
     model.safetensors       the weights
+    metadata.json           names of classes and features, and the range of the inputs
     optimizer.safetensors   what the optimisers remember, by the names of the parameters
     rng.safetensors         the states of the random generators
     state.json              the step, the place in the data, the best evaluation, and other plain values

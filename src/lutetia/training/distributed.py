@@ -110,8 +110,12 @@ def choose_device(name: str | None, local_rank: int | None = None) -> torch.devi
         return device
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     number = device.index if device.index is not None else (local_rank or 0)
+    if not count:
+        why = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no GPU"
+        raise ArgumentError(f"the device is {name or 'cuda'}, but {why}: expected cpu (lutetia doctor shows what is here)")
     if number >= count:
-        raise ArgumentError(f"the device is cuda:{number}, expected one of the {count} that torch finds here")
+        last = f" to cuda:{count - 1}" if count > 1 else ", the only GPU here"
+        raise ArgumentError(f"the device is cuda:{number}, expected cuda:0{last}")
     return torch.device("cuda", number)
 
 

@@ -22,7 +22,7 @@ from lutetia.training.metrics import FILE, draw
 from lutetia.training.progress import Display, Silent
 from lutetia.training.signals import Caught, catch_signals
 from lutetia.training.state import seed_all
-from lutetia.training.task import build_model, check_fit, table_of
+from lutetia.training.task import build_model, check_fit, metadata_of, table_of
 from lutetia.training.watch import is_lost
 
 RESTART_PATIENCE = 60.0  # seconds that a restarted run waits for the one before it to be gone
@@ -53,6 +53,7 @@ def train(
     model = build_model(settings.model, name)
     settings = dataclasses.replace(settings, model=table_of(model))
     check_fit(model, opened)
+    model.metadata = metadata_of(model, opened)
     with catch_signals() as caught:
         world = distributed.start(device, settings.parallel.detectors, settings.parallel.timeout)
         if world.watch is not None and world.is_first:
