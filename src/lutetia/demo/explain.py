@@ -44,7 +44,7 @@ def _drawn(decided: report.Decisions) -> bytes:
     rule = next(iter(decided.items[0].heat))
     for column, item in zip(figure.subplots(2, len(decided.items)).T, decided.items, strict=True):
         image, heat = (torch.tensor(values).view(decided.shape) for values in (item.values, item.heat[rule]))
-        column[0].imshow(image, cmap="Greys")
+        column[0].imshow(image.numpy(), cmap="Greys")
         column[0].set_title(f"read as {item.prediction}", fontsize=9)
         pictures.draw_heat(column[1], heat, image)
         for axes in column:
