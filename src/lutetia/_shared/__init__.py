@@ -1,1 +1,1 @@
-"""What several parts of the library use and none of them owns: pages, folders, compiled loops."""
+"""What several parts share: whole folders, self-contained pages, compiled loops. Not part of the public interface."""

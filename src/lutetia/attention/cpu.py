@@ -14,7 +14,6 @@ from torch import Tensor
 
 from lutetia.attention import reference
 from lutetia.attention.arguments import Call
-from lutetia.attention.threads import run
 
 COMPILED = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 LOG2_E = 1.4426950408889634
@@ -37,11 +36,25 @@ def decode(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: boo
     kernels = compiled()
     items, items_at, n_partial = kernels.make_items(seq_lens.numpy(), call.s_active, call.window or 0, n_kv_heads, share, cut)
     work = Work(call, seq_lens, len(items), items_at, n_partial)
-    name = COMPILED[call.k_cache.dtype]
-    run(getattr(kernels, f"body_{name}"), getattr(kernels, f"work_{name}"), work.plan, min(threads, len(items)))
+    run(COMPILED[call.k_cache.dtype], work.plan, min(threads, len(items)))
     if work.partial is not None:
         kernels.combine(work.plan, items, work.partial)
     return work.out if work.out.dtype == call.q.dtype else work.out.to(call.q.dtype), work.lse
+
+
+def run(dtype: str, plan: np.ndarray, threads: int) -> None:
+    """The loop for caches of this dtype, on each of so many threads at once: plan is int64 [SIZE]."""
+    from lutetia._shared.compiled import launch, openmp, pool
+
+    work = getattr(compiled(), f"work_{dtype}")
+    if threads <= 1:
+        work(plan)
+    elif openmp():
+        launch(getattr(compiled(), f"body_{dtype}")().address, plan.ctypes.data, threads)
+    else:
+        work(np.where(np.arange(len(plan)) == 0, 0, plan))  # no items: should it need compiling, then here
+        for future in [pool().submit(work, plan) for _ in range(threads)]:
+            future.result()
 
 
 def compiles(call: Call) -> bool:

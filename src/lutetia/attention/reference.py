@@ -60,31 +60,40 @@ def slots(call: Call, row: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
     return call.page_table[row, position // call.page_len].long(), position % call.page_len
 
 
+def seen_range(call: Call) -> tuple[Tensor, Tensor]:
+    """The positions of each row that any of its queries sees, [first, stop): int64 [B] each."""
+    stop = call.seq_lens.long()
+    first = torch.zeros_like(stop) if call.window is None else (stop - call.s_active - call.window + 1).clamp(min=0)
+    return first, stop
+
+
 def live_keys(call: Call) -> tuple[Tensor, Tensor]:
-    """Keys and values by position, [B, H_kv, S, d] in the statistics' dtype, S the longest row; zero where nobody may look."""
-    longest = max(call.seq_lens.tolist(), default=0)
-    position = torch.arange(longest, device=call.q.device).expand(call.batch, longest)
-    first = torch.zeros_like(call.seq_lens) if call.window is None else call.seq_lens - call.s_active - call.window + 1
-    live = (position >= first[:, None]) & (position < call.seq_lens[:, None])
-    row, at = torch.nonzero(live, as_tuple=True)
-    where, slot = slots(call, row, at)
-    found = []
+    """Keys and values from the first position of each row that is seen, [B, H_kv, S, d] in the statistics' dtype.
+
+    S is the most that any row sees: a ring has as many as its window, however far the positions have come. Zero past the last.
+    """
+    first, stop = seen_range(call)
+    count = stop - first
+    most = max(count.tolist(), default=0)
+    row, at = torch.nonzero(torch.arange(most, device=call.q.device) < count[:, None], as_tuple=True)
+    where, slot = slots(call, row, first[row] + at)
+    caches = []
     for cache, factor in ((call.k_cache, call.k_scale), (call.v_cache, call.v_scale)):
         stored = as_bytes(cache)
         taken = stored[where, :, slot] if call.page_table is None else stored[where, slot]  # [n, H_kv, d]
         taken = taken.view(cache.dtype).to(call.statistics_dtype)
         if factor is not None:
             taken = taken * factor[:, None]
-        dense = taken.new_zeros(call.batch, longest, call.n_kv_heads, call.head_dim)
+        dense = taken.new_zeros(call.batch, most, call.n_kv_heads, call.head_dim)
         dense[row, at] = taken
-        found.append(dense.transpose(1, 2))
-    return found[0], found[1]
+        caches.append(dense.transpose(1, 2))
+    return caches[0], caches[1]
 
 
 def visible(call: Call, n_keys: int) -> Tensor:
-    """Which of the positions 0 .. n_keys - 1 each query sees: bool [B, s_active, n_keys]."""
-    key = torch.arange(n_keys, device=call.q.device)
-    query = call.seq_lens[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)
+    """Which of the n_keys positions from the first seen on each query sees: bool [B, s_active, n_keys]."""
+    key = (seen_range(call)[0][:, None] + torch.arange(n_keys, device=call.q.device))[:, None]
+    query = call.seq_lens.long()[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)
     seen = key <= query[..., None]
     if call.window is not None:
         seen &= key > query[..., None] - call.window

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lutetia.attention.arguments import Call
 from lutetia.attention.messages import Core, Exchange, Program
-from lutetia.attention.reference import as_bytes, slots, to_cache
+from lutetia.attention.reference import as_bytes, seen_range, slots, to_cache
 
 INFINITY = float("inf")
 
@@ -70,13 +70,6 @@ class QKBuffers(NamedTuple):
 
 
 # ---- before the loop -------------------------------------------------------------------------------------------------
-
-
-def seen_range(call: Call) -> tuple[Tensor, Tensor]:
-    """The positions of each row that any of its queries sees, [first, stop): int64 [B] each."""
-    stop = call.seq_lens.long()
-    first = torch.zeros_like(stop) if call.window is None else (stop - call.s_active - call.window + 1).clamp(min=0)
-    return first, stop
 
 
 def compute_tile_params(call: Call, core: Core, shard: str, sync: str, tile: int) -> TileParams:
