@@ -150,3 +150,15 @@ def test_a_stack_may_be_given_as_plain_values() -> None:
     assert hash(plain) == hash(config)
     x = torch.randn(2, 7, 6)
     assert torch.equal(LUTClassifier(plain)(x), LUTClassifier(config)(x))
+
+
+def test_no_layers_at_all_must_be_said() -> None:
+    """Without tables a classifier is a linear model: nobody should get that by leaving something out."""
+    for kind in (LUTClassifier, DenseClassifier):
+        with pytest.raises(
+            ArgumentError, match=rf"a {kind.__name__} was given no layers, expected some, such as layers=\[LUTLayer"
+        ):
+            kind(n_classes=3)
+    assert LUTClassifier(input_shape=(4,), n_classes=3, layers=[]).n_parameters == 15
+    assert LUTClassifier(ClassifierConfig(input_shape=(4,), n_classes=3)).n_parameters == 15  # as older files hold it
+    assert LUTClassifier(input_shape=(4,), n_classes=3, readout="lut").config.layers == ()

@@ -44,6 +44,11 @@ class Step:
     attributes: dict[str, Attribute] = field(default_factory=dict)
 
     @property
+    def bytes(self) -> int:
+        """The sizes of all inputs and outputs."""
+        return sum(tensor.bytes for tensor in (*self.inputs, *self.outputs))
+
+    @property
     def lane(self) -> str | None:
         """Which of several coroutines on one thread ran it, such as "core 0"; kept among the attributes."""
         lane = self.attributes.get("lane")
@@ -91,6 +96,16 @@ class Flow:
     def part(self, name: str) -> list[Step]:
         """The steps of one part, such as "lut"."""
         return [step for step in self.steps if step.part == name]
+
+    def leaves(self) -> list[Step]:
+        """The steps that hold no others: those that did the work."""
+        parents = {step.parent for step in self.steps}
+        return [step for step in self.steps if step.id not in parents]
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that were moved: the sizes of all inputs and outputs of the leaves."""
+        return sum(step.bytes for step in self.leaves())
 
     def __len__(self) -> int:
         return len(self._steps)

@@ -144,8 +144,7 @@ def _flows(flows: Sequence[PartFlow]) -> Html:
                 tabindex=0 if first else -1,
             )
         )
-        moved = sum(tensor.bytes for step in each.flow.steps for tensor in (*step.inputs, *step.outputs))
-        counts = {"steps": f"{len(each.flow.steps):,}", "bytes moved": _bytes(moved)}
+        counts = {"steps": f"{len(each.flow.steps):,}", "bytes moved": _bytes(each.flow.bytes)}
         frame = tag("div", class_="frame", data_flow=at)
         panels.append(
             tag(
