@@ -24,7 +24,7 @@ STACKS: dict[str, dict[str, Any]] = {
     "all tables": {"input_shape": (7, 6), "layers": (WINDOWS, FLAT), "readout": "lut", "readout_detectors": 5},
     "features": {"input_shape": (11,), "layers": (FLAT, PROJECTED), "norm": "layer"},
     "colours": {"input_shape": (3, 7, 6), "layers": (WINDOWS, PROJECTED), "norm": "rms", "readout": "lut"},
-    "read-out only": {"input_shape": (3, 4)},
+    "read-out only": {"layers": (), "input_shape": (3, 4)},
     "no read-out": {"input_shape": (7, 6), "layers": (WINDOWS, LUTLayer(4, 6, 3)), "readout": "none"},
     "tables only": {"input_shape": (5,), "readout": "lut", "readout_read": "confidence"},
 }

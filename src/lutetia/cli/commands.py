@@ -166,7 +166,11 @@ def build(
     from lutetia.cli.build import Request, run_build, show_report
 
     report = run_build(Request(checkpoint, out, input_bits, weight_bits, target, prove), show=not as_json)
-    print_json(report) if as_json else show_report(report, out)
+    if as_json:
+        print_json(report)
+    else:
+        show_report(report, out)
+        name_next("lutetia", "evaluate", checkpoint)
 
 
 @app.command()
@@ -203,6 +207,8 @@ def bench(
         raise JobError(f"the benchmark {name} failed with exit code {code}")
     if as_json:
         print_json({"benchmark": name, "exit_code": code, "output": output})
+    else:
+        name_next("lutetia", "bench")
 
 
 def list_benchmarks(found: list[Benchmark], folder: Path, as_json: bool) -> None:
@@ -213,6 +219,8 @@ def list_benchmarks(found: list[Benchmark], folder: Path, as_json: bool) -> None
         console().print(f"{folder} holds no benchmarks yet", soft_wrap=True)
     for each in found:
         console().print(f"{each.name:<24} {each.about}", soft_wrap=True)
+    if found:
+        name_next("lutetia", "bench", found[0].name)
 
 
 @app.command()
@@ -241,6 +249,7 @@ def flow(
         print(recorded.to_json())
     elif drawn is not None:
         show_flow(recorded, drawn)
+        name_next("lutetia", "explain", checkpoint, given)
 
 
 @app.command()
@@ -267,3 +276,4 @@ def doctor(
     console().print(examination.as_table(examined))
     if missing:
         raise JobError(f"Lutetia cannot work without {', '.join(missing)}: the last column says how to get it")
+    name_next("lutetia", "demo")

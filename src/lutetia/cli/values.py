@@ -34,7 +34,9 @@ def complete_split(incomplete: str) -> list[str]:
 
 def complete_class(ctx: Any, incomplete: str) -> list[str]:
     """Names of the classes of the checkpoint that was typed before."""
-    return starting_with(incomplete, classes_of(ctx.params.get("checkpoint")))
+    # A line that ends in an option without its value leaves the arguments unparsed.
+    checkpoint = ctx.params.get("checkpoint") or next(iter(ctx.args), None)
+    return starting_with(incomplete, classes_of(checkpoint)) if checkpoint else []
 
 
 def complete_benchmark(incomplete: str) -> list[str]:
