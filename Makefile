@@ -5,9 +5,11 @@ VENV   ?= .venv
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.ready-dev
 RUN    := $(VENV)/bin/python -m
+JOBS   ?= auto
+TOOLS  ?= any
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gpu lint format docs bench clean
+.PHONY: help demo test test-slow test-gpu lint format docs bench results clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,8 +17,8 @@ help:            ## this list
 demo: $(READY)   ## the main job: see what Lutetia does, in minutes
 	$(RUN) lutetia demo
 
-test: $(DEV)   ## the tests this machine's tools allow, then a list of what was skipped and why
-	$(RUN) pytest
+test: $(DEV)   ## the tests this machine's tools allow, on all cores, then a list of what was skipped and why
+	$(RUN) pytest -n $(JOBS) --tools $(TOOLS)
 
 test-slow: $(DEV)  ## the long tests
 	$(RUN) pytest -m slow
@@ -38,6 +40,9 @@ docs: $(DEV)   ## the documentation, strictly, into site/
 
 bench: $(READY)  ## list the benchmarks; make bench NAME=lut_step runs one
 	$(RUN) lutetia bench $(NAME)
+
+results: $(READY)  ## write the results pages and README's table from benchmarks/results
+	$(VENV)/bin/python tools/make_results.py
 
 clean:           ## remove the environment and everything built
 	rm -rf $(VENV) site out runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

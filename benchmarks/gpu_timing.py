@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import triton
+from torch import Tensor
 
 
 def replayed(call: Callable[[], Any], calls: int = 20, repeats: int = 11) -> float:
@@ -47,10 +47,21 @@ def timed(call: Callable[[], Any]) -> float:
     return start.elapsed_time(end)
 
 
-def machine() -> dict[str, str]:
-    return {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "cuda": str(torch.version.cuda),
-    }
+def step_times(forward: Callable[[], Tensor], learned: Sequence[Tensor], grad: Tensor, calls: int = 20) -> dict[str, float]:
+    """Median ms by "step, mode" of an eval and of a training step, which ends with the gradients of `learned`.
+
+    The modes: *eager*, called from Python; *compiled*, the same with `torch.compile` around the forward pass; *graph*, replayed
+    from a CUDA graph.
+    """
+    torch.compiler.reset()  # else the shapes of one benchmark share one limit of compilations, and the last ones run eagerly
+    times = {}
+    for mode, call in (("eager", forward), ("compiled", torch.compile(forward)), ("graph", forward)):
+        time = replayed if mode == "graph" else eager
+        times[f"eval, {mode}"] = time(lambda call=call: without_gradient(call), calls)
+        times[f"train, {mode}"] = time(lambda call=call: torch.autograd.grad(call(), learned, grad), calls)
+    return times
+
+
+@torch.no_grad()
+def without_gradient(call: Callable[[], Tensor]) -> Tensor:
+    return call()

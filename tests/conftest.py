@@ -1,4 +1,4 @@
-"""What all tests share: seeds, Triton's interpreter where there is no GPU, and a last word on what was skipped."""
+"""What all tests share: seeds, threads, Triton's interpreter where there is no GPU, hidden tools, and a list of skips."""
 
 from __future__ import annotations
 
@@ -13,10 +13,40 @@ import pytest
 
 # The helpers beside this file (tools.py, ports.py, browser.py) are imported by name, from sub-folders too.
 sys.path.insert(0, str(Path(__file__).parent))
-from tools import is_missing_tool
+from tools import is_missing_program, is_missing_tool, path_without_tools
+
+NEEDS_TOOLS = "lutetia/needs_tools"  # in pytest's cache: the tests that the last run with hidden tools skipped
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # tests start processes that share the cores
+if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+    # Before torch is loaded: workers that each run a thread per core would fight for the cores.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--tools",
+        choices=("any", "hidden", "only"),
+        default="any",
+        help="any: use the programs that are installed; hidden: as on a bare machine, no simulator, browser or compiler; "
+        "only: run just the tests that the last `hidden` run skipped, and those marked `tools`",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--tools") == "hidden" and not hasattr(config, "workerinput"):  # workers inherit the path
+        os.environ["PATH"] = path_without_tools()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under `--tools only`, keep the tests that behave differently where the tools are there."""
+    if config.getoption("--tools") != "only":
+        return
+    skipped = set(config.cache.get(NEEDS_TOOLS, [])) if config.cache else set()
+    keep = [each for each in items if {each.nodeid, each.nodeid.split("::")[0]} & skipped or each.get_closest_marker("tools")]
+    config.hook.pytest_deselected(items=[each for each in items if each not in keep])
+    items[:] = keep
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -58,14 +88,28 @@ def on_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
-def missing_tools(config: pytest.Config) -> list[str]:
-    """The skips that CI does not forgive."""
+def skipped_reports(config: pytest.Config) -> list[pytest.TestReport | pytest.CollectReport]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    skipped = reporter.stats.get("skipped", []) if reporter else []
-    return sorted(filter(is_missing_tool, skip_reasons(skipped)))
+    return reporter.stats.get("skipped", []) if reporter else []
+
+
+def missing_tools(config: pytest.Config) -> list[str]:
+    """The skips that CI does not forgive: a tool that is missing without being hidden."""
+    hidden = config.getoption("--tools") == "hidden"
+    reasons = skip_reasons(skipped_reports(config))
+    return sorted(each for each in reasons if is_missing_tool(each) and not (hidden and is_missing_program(each)))
+
+
+def remember_what_needs_tools(config: pytest.Config) -> None:
+    """Note in pytest's cache which tests, or whole modules, were skipped for want of a program."""
+    if config.getoption("--tools") != "hidden" or hasattr(config, "workerinput") or config.cache is None:
+        return
+    skipped = {each.nodeid for each in skipped_reports(config) if any(map(is_missing_program, skip_reasons([each])))}
+    config.cache.set(NEEDS_TOOLS, sorted(skipped))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    remember_what_needs_tools(session.config)
     if (
         on_ci()
         and missing_tools(session.config)

@@ -42,8 +42,8 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(suite: Path, ci: str) -> tuple[int, list[str]]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(suite), str(suite)]
+def run(suite: Path, ci: str, *options: str) -> tuple[int, list[str]]:
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(suite), str(suite), *options]
     done = subprocess.run(command, cwd=suite, env={**os.environ, "CI": ci}, capture_output=True, text=True, timeout=120)
     return done.returncode, done.stdout.splitlines()
 
@@ -57,6 +57,53 @@ def test_the_run_ends_with_what_was_skipped(suite: Path) -> None:
 
 def test_ci_fails_when_a_tool_is_missing(suite: Path) -> None:
     code, lines = run(suite, ci="true")
+    assert code == 1
+    assert "CI allows no missing tool: the run fails" in lines
+
+
+TOOL_SUITE = """
+import shutil
+import pytest
+from tools import require_module, require_tool
+
+def test_plain():
+    pass
+
+def test_needs_a_program():
+    require_tool("ghdl-of-this-test")
+
+@pytest.mark.tools
+def test_looks_for_a_program():
+    print("seen:", shutil.which("ghdl-of-this-test"), shutil.which("sh") is not None)
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+def test_hidden_tools_and_then_only_what_needs_them(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
+) -> None:
+    if workers:
+        require_module("xdist")
+    (suite / "test_suite.py").write_text(TOOL_SUITE)
+    (suite / "pytest.ini").write_text("[pytest]\nmarkers = tools: x\n")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "ghdl-of-this-test").write_text("#!/bin/sh\n")
+    (programs / "ghdl-of-this-test").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    code, lines = run(suite, "true", "--tools", "hidden", "-rP", *workers)
+    assert code == 0  # hidden on purpose, so CI does not mind
+    assert "seen: None True" in lines
+    assert lines[-1].startswith("2 passed, 1 skipped")
+    code, lines = run(suite, "true", "--tools", "only", "-rP", *workers)
+    assert code == 0
+    assert f"seen: {programs / 'ghdl-of-this-test'} True" in lines
+    assert lines[-1].startswith("2 passed")
+
+
+def test_hiding_programs_does_not_excuse_a_missing_module(suite: Path) -> None:
+    (suite / "test_suite.py").write_text("from tools import require_module\nrequire_module('no_such_module')\n")
+    code, lines = run(suite, "true", "--tools", "hidden")
     assert code == 1
     assert "CI allows no missing tool: the run fails" in lines
 

@@ -6,12 +6,22 @@ The reasons start with "missing tool:", which makes a run under CI fail: there, 
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
+import tempfile
+from fnmatch import fnmatch
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 MISSING = "missing tool:"
+MODULE = "Python module"
+# What a bare machine lacks: all that Lutetia or its tests may call and that does not come from PyPI.
+TOOLS = (
+    *("iverilog", "vvp", "verilator*", "ghdl*", "nextpnr-*", "icepack", "yosys*", "chromium*", "google-chrome*"),
+    *("cc", "c++", "gcc*", "g++*", "c89*", "c99*", "clang*", "cpp*", "ld", "ld.*", "*-linux-gnu-*"),
+)
 
 
 def require_tool(name: str, *others: str) -> str:
@@ -28,9 +38,27 @@ def require_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError:
-        pytest.skip(f"{MISSING} Python module {name}", allow_module_level=True)
+        pytest.skip(f"{MISSING} {MODULE} {name}", allow_module_level=True)
 
 
 def is_missing_tool(reason: str) -> bool:
     """Whether a test was skipped for want of a tool."""
     return reason.startswith((MISSING, "could not import"))  # the latter is what pytest.importorskip says
+
+
+def is_missing_program(reason: str) -> bool:
+    """Whether that tool is a program, which `path_without_tools` may have hidden."""
+    return reason.startswith(MISSING) and not reason.startswith(f"{MISSING} {MODULE}")
+
+
+def path_without_tools() -> str:
+    """A PATH of one new folder that links to every program of the present PATH except the `TOOLS`."""
+    folder = Path(tempfile.mkdtemp(prefix="lutetia-bare-"))
+    for place in os.environ["PATH"].split(os.pathsep):
+        if not os.path.isdir(place):
+            continue
+        for program in os.scandir(place):
+            link = folder / program.name
+            if not any(fnmatch(program.name, tool) for tool in TOOLS) and not link.is_symlink():
+                link.symlink_to(program.path)
+    return str(folder)

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lutetia import models
+from lutetia._shared import folders
 from lutetia.errors import ArgumentError, DataError
 from lutetia.models import LUTClassifier, LUTLayer, LUTTransformer, saving
 
@@ -139,22 +140,50 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: py
     assert models.load(tmp_path / "m").config == model.config
 
 
-def test_a_save_that_is_cut_short_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    transformer(seed=1).save_pretrained(tmp_path / "m")
-    replace, done = os.replace, []
+@pytest.mark.parametrize("moves", range(6))
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_save_that_is_cut_short_leaves_the_old_model_or_is_found(
+    killed: bool, moves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = transformer(seed=1)
+    old.save_pretrained(tmp_path / "m")
+    rename, done = os.rename, 0
 
-    def once(source: Any, target: Any) -> None:
-        if done:
+    def stop(source: Any, target: Any) -> None:
+        nonlocal done
+        done += 1
+        if done == moves + 1 or (killed and done > moves):  # of a process that is killed nothing moves anything back
             raise KeyboardInterrupt
-        done.append(target)
-        replace(source, target)
+        rename(source, target)
 
-    monkeypatch.setattr(os, "replace", once)
+    monkeypatch.setattr(os, "rename", stop)
     with pytest.raises(KeyboardInterrupt):
         transformer(seed=22).save_pretrained(tmp_path / "m")
-    with pytest.raises(DataError, match=r"config.toml has \d+ bytes, expected \d+: it is damaged"):
-        models.load(tmp_path / "m")
+    if killed and moves:
+        with pytest.raises(DataError, match=r"it holds no config.toml|manifest.json, which holds the checksums, is missing"):
+            models.load(tmp_path / "m")
+    else:
+        assert models.load(tmp_path / "m").config == old.config
+        assert len(os.listdir(tmp_path / "m")) == 3
     assert os.listdir(tmp_path) == ["m"]
+
+
+@pytest.mark.parametrize("name", ["config.toml", "model.safetensors", "manifest.json"])
+def test_files_of_others_are_not_overwritten_unasked(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / name).write_text('{"name": "web app"}')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError, match=rf"{name} is not one of ours to replace: .* overwrite=True"):
+        transformer(seed=1).save_pretrained(".")
+    assert os.listdir(tmp_path) == [name]
+    assert (tmp_path / name).read_text() == '{"name": "web app"}'
+    transformer(seed=1).save_pretrained(".", overwrite=True)
+    assert models.load(".").config == transformer(seed=1).config
+
+
+def test_files_that_the_model_no_longer_has_are_gone(tmp_path: Path) -> None:
+    models.save(transformer(seed=1), tmp_path / "m", files={"more.bin": b"abc"})
+    transformer(seed=1).save_pretrained(tmp_path / "m")
+    assert sorted(os.listdir(tmp_path / "m")) == ["config.toml", "manifest.json", "model.safetensors"]
 
 
 # ---- damaged and foreign ---------------------------------------------------------------------------------------------
@@ -169,7 +198,7 @@ def flip(path: Path) -> None:
 def seal(folder: Path) -> None:
     """Write the manifest anew, as one who knows how."""
     files = [name for name in os.listdir(folder) if name != "manifest.json"]
-    listed = {name: {"bytes": (folder / name).stat().st_size, "sha256": saving._sha256(folder / name)} for name in files}
+    listed = {name: {"bytes": (folder / name).stat().st_size, "sha256": folders.sha256(folder / name)} for name in files}
     (folder / "manifest.json").write_text(json.dumps({"format": "lutetia.manifest/1", "files": listed}))
 
 

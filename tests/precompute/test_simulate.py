@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -130,11 +131,22 @@ def test_a_simulation_is_a_step_of_the_flow() -> None:
 def test_a_missing_simulator_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = hardware_case(2)
     monkeypatch.setattr(tools.shutil, "which", lambda name: None)
-    for tool, package in ((None, "iverilog"), ("verilator", "verilator"), ("cocotb", "iverilog")):
+    for tool, package in (("icarus", "iverilog"), ("verilator", "verilator"), ("cocotb", "iverilog")):
         with pytest.raises(MissingFeatureError, match=f"apt install {package}"):
             net.emit("verilog").simulate(x, tool=tool)
     with pytest.raises(MissingFeatureError, match="apt install ghdl"):
         net.emit("vhdl").simulate(x)
+
+
+def test_a_folder_for_temporary_files_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_tool("iverilog")
+    odd = tmp_path / "a b;$(false) 'c"
+    odd.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(odd))
+    monkeypatch.setenv("TMPDIR", str(odd))
+    net, x = hardware_case(2)
+    assert torch.equal(net.emit("verilog").simulate(x, tool="icarus"), net(x))
+    assert not list(odd.iterdir())
 
 
 def test_what_is_refused() -> None:

@@ -65,7 +65,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_used(damage: str, tmp_p
     assert (found[0], found[1].state) == (good, {"step": 5})
     assert len(said) == 1
     assert str(bad) in said[0]
-    assert "going back to the checkpoint before it" in said[0]
+    assert "set aside as damaged-step-000010, going back to the checkpoint before it" in said[0]
     checkpoint.write(tmp_path, 10, content(10.0))  # the run comes by again, and mends it
     assert checkpoint.newest(tmp_path, said.append)[1].state == {"step": 10}
     assert len(said) == 1
@@ -97,3 +97,45 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="step-000001 cannot be written"):
         checkpoint.write(tmp_path / "file", 1, content())
+
+
+def test_good_checkpoints_outlive_damaged_ones(tmp_path: Path) -> None:
+    for step in (5, 10, 15):
+        checkpoint.write(tmp_path, step, content(step))
+    for step in (10, 15):
+        flip(tmp_path / checkpoint.name_of(step) / "model.safetensors")
+    said: list[str] = []
+    assert checkpoint.newest(tmp_path, said.append) is not None
+    for step in (6, 7):  # the run goes on from step 5
+        checkpoint.write(tmp_path, step, content(step))
+        checkpoint.prune(tmp_path, 1, best=None)
+        assert checkpoint.steps_in(tmp_path) == [step]
+        assert checkpoint.read(tmp_path / "last").state == {"step": step}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "step-000007",
+        "last",
+        "damaged-step-000010",
+        "damaged-step-000015",
+    }
+    checkpoint.write(tmp_path, 10, content(10))
+    flip(tmp_path / checkpoint.name_of(10) / "model.safetensors")
+    assert checkpoint.newest(tmp_path, said.append)[1].state == {"step": 7}
+    assert (tmp_path / "damaged-step-000010-2").is_dir()
+
+
+def test_files_that_others_put_into_a_checkpoint_are_kept(tmp_path: Path) -> None:
+    for step in (1, 2):
+        (checkpoint.write(tmp_path, step, content(step)) / "notes.txt").write_text("mine")
+    checkpoint.write(tmp_path, 2, content(2.0))
+    checkpoint.write(tmp_path, 3, content(3.0))
+    checkpoint.prune(tmp_path, 1, best=None)
+    assert checkpoint.steps_in(tmp_path) == [3]
+    assert len(list(tmp_path.glob("damaged-*/notes.txt"))) == 2
+
+
+def test_damage_that_the_checksums_vouch_for(tmp_path: Path) -> None:
+    broken = content()
+    for text in ("[" * 100_000, "[1]", "no"):
+        broken.texts["state.json"] = text
+        with pytest.raises(DataError, match=r"state\.json of the checkpoint"):
+            checkpoint.read(checkpoint.write(tmp_path, 1, broken)).state  # noqa: B018

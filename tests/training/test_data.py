@@ -96,12 +96,45 @@ def test_arrays_that_are_no_samples_are_refused(tmp_path: Path, arrays: dict[str
         open_data(Settings("npz", path="a.npz"), tmp_path)
 
 
+@pytest.mark.parametrize("keys", [("x", "y"), ("X", "y"), ("X_train", "y_train")])
+def test_npz_in_the_spelling_of_scikit_learn(keys: tuple[str, str], tmp_path: Path) -> None:
+    x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0])
+    np.savez(tmp_path / "a.npz", **dict(zip(keys, (x, y), strict=True)), target_names=["no", "yes"], feature_names=["a", "b"])
+    data = open_data(Settings("npz", path="a.npz"), tmp_path)
+    train = data.splits["train"]
+    assert isinstance(train, Samples)
+    assert train.x.tolist() == x.tolist()
+    assert (data.names.classes, data.names.features) == (["no", "yes"], ["a", "b"])
+    assert data.n_classes == 2
+
+
+def test_npz_with_words_for_classes(tmp_path: Path) -> None:
+    x = np.zeros((4, 2))
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=["b", "c", "a", "b"], x_test=x, y_test=["c", "c", "a", "a"])
+    data = open_data(Settings("npz", path="a.npz"), tmp_path)
+    assert data.names.classes == ["a", "b", "c"]
+    assert [part.y.tolist() for part in data.splits.values()] == [[1, 2, 0, 1], [2, 2, 0, 0]]
+    np.savez(tmp_path / "b.npz", x=x, y=["b", "c", "a", "b"], classes=["c", "b"])
+    with pytest.raises(DataError, match="y has the class 'a', expected one of c, b"):
+        open_data(Settings("npz", path="b.npz"), tmp_path)
+    np.savez(tmp_path / "c.npz", x=x, y=[0, 1, 2, 0], classes=["c", "b"])
+    with pytest.raises(DataError, match="the train data has the class 2, expected names for it: there are 2"):
+        open_data(Settings("npz", path="c.npz"), tmp_path)
+    np.savez(tmp_path / "d.npz", x=x, y=[0, 1, 0, 0], features=["c", "b", "a"])
+    with pytest.raises(DataError, match="the train data has 2 columns and 3 names of features"):
+        open_data(Settings("npz", path="d.npz"), tmp_path)
+    np.savez(tmp_path / "e.npz", x=x, y=[0, 1, 0, 0], features=[1, 2])
+    with pytest.raises(DataError, match=r"features is int64 \[2\], expected a list of strings"):
+        open_data(Settings("npz", path="e.npz"), tmp_path)
+
+
 def test_csv(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b,kind\n1,2,x\n3,4,y\n5,6,x\n7,8,y\n")
     data = open_data(Settings("csv", path="a.csv", test=1), tmp_path)
     train = data.splits["train"]
     assert isinstance(train, Samples)
     assert (train.x.tolist(), train.y.tolist()) == ([[1, 2], [3, 4], [5, 6]], [0, 1, 0])
+    assert (data.names.classes, data.names.features) == (["x", "y"], ["a", "b"])
     with pytest.raises(ArgumentError, match=r"data\.shift is 1, expected 0 for samples of shape \[2\]: no images"):
         open_data(Settings("csv", path="a.csv", shift=1), tmp_path)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from lutetia import models
 from lutetia.errors import ArgumentError, DataError, JobError
 from lutetia.nn import LUT, cell_total_variation
 from lutetia.training import Config, checkpoint, loop, make_config, read_config, run, train
+from lutetia.training import folder as folder_module
+from lutetia.training.folder import RunFolder
 from lutetia.training.metrics import draw, read_metrics
 from lutetia.training.progress import Silent
 from tools import require_module
@@ -236,28 +240,151 @@ def test_a_loss_that_is_no_number_ends_the_run() -> None:
         assert state_of("out", step)["loss_sum"] < float("inf")
 
 
-def test_a_signal_saves_and_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-    import signal
+def test_weights_that_are_no_numbers_are_never_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = loop.Trainer.step
 
+    def spoil(self: loop.Trainer) -> None:
+        step(self)
+        if self.position.step == 10:  # the losses so far are finite
+            next(self.model.parameters()).data.flatten()[3] = float("nan")
+
+    monkeypatch.setattr(loop.Trainer, "step", spoil)
+    with pytest.raises(JobError, match=r"the weights are not finite at step 10: a lower rate .* step 8, .* go on .* --resume"):
+        train(classifier_config(train={"log_every": 100}), "out")
+    assert checkpoint.steps_in(Path("out/checkpoints"))[-1] < 10
+    monkeypatch.setattr(loop.Trainer, "step", step)
+    loud = Loud()
+    lower = classifier_config(
+        optimizer={"tables": {"lr": 0.01}, "rest": {"lr": 0.002}}, train={"clip": 1.0, "log_every": 100}, schedule={"warmup": 0.5}
+    )
+    assert train(lower, "out", resume=True, show=loud)["step"] == 12
+    assert loud.said[0].startswith("out goes on with another config: ")
+    for change in (
+        "optimizer.tables.lr was 0.05 and is 0.01 now",
+        "optimizer.rest.lr was 0.02 and is 0.002 now",
+        "train.clip was None and is 1.0 now",
+        "schedule.warmup was 0.2 and is 0.5 now",
+    ):
+        assert change in loud.said[0]
+    assert read_config("out/config.toml").optimizer.tables.lr == 0.01
+    rates = [line["lr_tables"] for line in read_metrics(Path("out/metrics.jsonl")) if line["kind"] == "train"]
+    assert 0 < rates[-1] <= 0.01
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_saves_and_resumes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = getattr(signal, name)
     train(RUNS["adamw"], "whole")
     step = loop.Trainer.step
 
     def interrupted(self: loop.Trainer) -> None:
         step(self)
         if self.position.step == 3:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
+            if name == "SIGHUP":  # a terminal may send it twice
+                os.kill(os.getpid(), number)
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(number)
     monkeypatch.setattr(loop.Trainer, "step", interrupted)
     summary = train(RUNS["adamw"], "out")
     assert (summary["stopped"], summary["step"]) == ("interrupted", 3)
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
     assert checkpoint.steps_in(Path("out/checkpoints")) == [3]
     assert [line["step"] for line in read_metrics(Path("out/metrics.jsonl"))] == [3]
     monkeypatch.setattr(loop.Trainer, "step", step)
     train(RUNS["adamw"], "out", resume=True)
     assert_same(tensors_of("out", 12), tensors_of("whole", 12))
+
+
+def test_a_run_under_nohup_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    step = loop.Trainer.step
+
+    def hung_up(self: loop.Trainer) -> None:
+        step(self)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    monkeypatch.setattr(loop.Trainer, "step", hung_up)
+    try:
+        assert train(RUNS["adamw"], "out")["stopped"] == "steps"
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_good_checkpoints_outlive_a_damaged_one() -> None:
+    """The damaged one has the highest number until the run has come as far again."""
+    config = classifier_config(checkpoint={"keep": 1, "every": 2}, train={"eval_every": 0})
+    train(config, "out")
+    shutil.copytree("out/checkpoints/step-000012", "out/checkpoints/step-000999")
+    (Path("out/checkpoints/step-000999/model.safetensors")).write_bytes(b"no")
+    loud = Loud()
+    summary = train(
+        classifier_config(checkpoint={"keep": 1}, train={"eval_every": 0, "steps": 15}), "out", resume=True, show=loud
+    )
+    assert "set aside as damaged-step-000999" in loud.said[1]
+    assert summary["step"] == 15
+    assert checkpoint.steps_in(Path("out/checkpoints")) == [15]
+    assert models.load("out").config == models.load("out/checkpoints/last").config
+    assert Path("out/checkpoints/last").readlink() == Path("step-000015")
+    assert Path("out/checkpoints/damaged-step-000999").is_dir()
+
+
+def test_a_damaged_best_checkpoint_is_told_and_the_last_one_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter([1.0, 2.0, 3.0])
+    evaluate, step = loop.Trainer.evaluate, loop.Trainer.step
+
+    def scripted(self: loop.Trainer, split: str, limit: int | None = None) -> dict[str, float]:
+        return {"loss": next(losses)} if limit else evaluate(self, split, limit)
+
+    def damage(self: loop.Trainer) -> None:
+        step(self)
+        if self.position.step == 12:
+            (Path("out/checkpoints") / checkpoint.name_of(4) / "model.safetensors").write_bytes(b"no")
+
+    monkeypatch.setattr(loop.Trainer, "evaluate", scripted)
+    monkeypatch.setattr(loop.Trainer, "step", damage)
+    loud = Loud()
+    summary = train(classifier_config(train={"eval_batches": 1}), "out", show=loud)
+    assert (summary["evaluated_step"], summary["checkpoint"]) == (12, "out/checkpoints/step-000012")
+    assert len(loud.said) == 1
+    assert "model.safetensors has 2 bytes" in loud.said[0]
+    assert "(damaged-step-000004), so the last one is evaluated" in loud.said[0]
+
+
+TAMPERED: dict[str, tuple[dict[str, Any], str]] = {
+    "no step": ({"step": None}, "step in state.json is None"),
+    "a step in words": ({"step": "seven"}, "step in state.json is 'seven'"),
+    "a negative step": ({"step": -3}, "step in state.json is -3"),
+    "time without end": ({"elapsed": float("inf")}, "elapsed in state.json is inf"),
+    "a best of nothing": ({"best": {}}, "step-000012 cannot be used: KeyError: 'step'"),
+    "no optimiser": ({"optimizer": 3}, "step-000012 cannot be used: AttributeError"),
+}
+
+
+@pytest.mark.parametrize("change", TAMPERED)
+def test_a_state_that_was_tampered_with_is_refused(change: str) -> None:
+    values, said = TAMPERED[change]
+    config = classifier_config()
+    train(config, "out")
+    path = Path("out/checkpoints/step-000012")
+    content = checkpoint.read(path)
+    content.texts["state.json"] = json.dumps(content.state | values)
+    checkpoint.write(path.parent, 12, content)
+    with pytest.raises(DataError, match=said):
+        train(config, "out", resume=True)
+
+
+def test_weights_of_another_shape_are_refused() -> None:
+    config = classifier_config()
+    train(config, "out")
+    path = Path("out/checkpoints/step-000012")
+    content = checkpoint.read(path)
+    name = next(iter(content.tensors["model.safetensors"]))
+    content.tensors["model.safetensors"][name] = torch.zeros(1)
+    checkpoint.write(path.parent, 12, content)
+    with pytest.raises(DataError, match=rf"step-000012 cannot be used: .*{name}"):
+        train(config, "out", resume=True)
 
 
 def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used() -> None:
@@ -287,12 +414,10 @@ def test_a_folder_that_is_taken_is_refused(tmp_path: Path) -> None:
     before = sorted((path, path.stat().st_mtime_ns) for path in Path("out").rglob("*") if path.name != ".lock")
     with pytest.raises(DataError, match="out holds a run already: go on with it by --resume"):
         train(config, "out")
-    with pytest.raises(DataError, match=r"out holds a run of another config: optimizer\.tables\.lr was 0\.05 and is 0\.06 now"):
-        train(classifier_config(optimizer={"tables": {"lr": 0.06}}), "out", resume=True)
+    with pytest.raises(DataError, match=r"another config: optimizer\.rest\.weight_decay was 0\.01 and is 0\.02 now"):
+        train(classifier_config(optimizer={"rest": {"weight_decay": 0.02}}), "out", resume=True)
     with pytest.raises(DataError, match=r"another config: model\.initial_noise was 0\.1 and is 0\.2 now"):
         train(classifier_config(model={"initial_noise": 0.2}), "out", resume=True)
-    from lutetia.training.folder import RunFolder
-
     folder = RunFolder(Path("out"))
     folder._take(0.0)
     with pytest.raises(DataError, match="out is in use by another run"):
@@ -305,6 +430,40 @@ def test_a_folder_that_is_taken_is_refused(tmp_path: Path) -> None:
         train(config, "other")
     with pytest.raises(DataError, match="is a file, or lies in one"):
         train(config, "other/mine.txt")
+
+
+def test_a_lock_that_another_run_just_took_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run takes the folder while another has looked for the lock and not opened it yet."""
+    first, second, third = (RunFolder(Path("out")) for _ in range(3))
+    opened = os.open
+
+    def slow(*arguments: Any) -> int:
+        monkeypatch.setattr(os, "open", opened)
+        first._take(0.0)
+        return opened(*arguments)
+
+    monkeypatch.setattr(os, "open", slow)
+    with pytest.raises(DataError, match="out is in use by another run"):
+        second.open(classifier_config(), resume=False)
+    second.abandon()
+    with pytest.raises(DataError, match="out is in use by another run"):
+        third.open(classifier_config(), resume=False)
+    third.abandon()
+    assert os.listdir("out") == [".lock"]
+    first.abandon()
+    assert os.listdir("out") == []
+
+
+def test_who_waits_for_a_folder_gets_it_though_the_last_user_removes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = RunFolder(Path("out")), RunFolder(Path("out"))
+    assert first.open(classifier_config(), resume=False) == []
+    monkeypatch.setattr(folder_module.time, "sleep", lambda _: first.abandon())
+    assert second.open(classifier_config(), resume=False, patience=60.0) == []
+    third = RunFolder(Path("out"))
+    with pytest.raises(DataError, match="out is in use by another run"):
+        third._take(0.0)
+    second.abandon()
+    assert not Path("out").exists()
 
 
 def test_a_longer_run_may_go_on() -> None:

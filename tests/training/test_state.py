@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from lutetia.errors import DataError
 from lutetia.nn import LUT
 from lutetia.training.config import Optimizer
 from lutetia.training.optimizers import make_optimizer
@@ -70,6 +71,75 @@ def test_an_optimiser_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
     step(forgetful, without, 9)
     step(model, optimizer, 9)
     assert not torch.equal(forgetful[0].weight, model[0].weight), "the state must matter, or this test shows nothing"
+
+
+TAMPERED: dict[str, tuple[str, str, Any, str]] = {  # of which optimiser, which value, with what, what is said
+    "an index beyond the table": ("sgd on sparse gradients", "0.weight/momentum_buffer/indices", 10**6, "found index 1000000"),
+    "a negative index": ("sgd on sparse gradients", "0.weight/momentum_buffer/indices", -1, "negative index -1"),
+    "indices of another type": ("sgd on sparse gradients", "0.weight/momentum_buffer/indices", torch.int32, "expected int64"),
+    "indices of no shape": ("sgd on sparse gradients", "0.weight/momentum_buffer/indices", "flat", "expected int64"),
+    "values of another shape": (
+        "sgd on sparse gradients",
+        "0.weight/momentum_buffer/values",
+        "shorter",
+        "values has incorrect size",
+    ),
+    "no values": ("sgd on sparse gradients", "0.weight/momentum_buffer/values", None, "momentum_buffer/values"),
+    "a dense state of another shape": ("adamw", "1.weight/exp_avg", "shorter", "exp_avg is float32 .*, expected floats of shape"),
+    "a dense state of integers": ("adamw", "1.weight/exp_avg_sq", torch.int32, "exp_avg_sq is int32"),
+    "a state that is missing": ("adamw", "1.weight/exp_avg_sq", None, r"holds \['exp_avg', 'step'\] for 1.weight, expected"),
+    "a state too many": ("lion", "1.weight/more", torch.ones(()), "expected .'exp_avg'"),
+}
+
+
+@pytest.mark.parametrize("damage", TAMPERED)
+def test_a_state_that_does_not_fit_its_parameter_is_refused(damage: str) -> None:
+    """Optimisers trust their state: a sparse one with an index beyond the table would write outside of its memory."""
+    kind, name, change, said = TAMPERED[damage]
+    model = model_of("sparse" in kind)
+    optimizer = make_optimizer([{"params": list(model.parameters())}], KINDS[kind])
+    step(model, optimizer, 0)
+    tensors, values = pack_optimizer(model, optimizer)
+    old = tensors.get(name, torch.empty(0))
+    new = {"flat": old.flatten(), "shorter": old[..., :-1]}[change] if isinstance(change, str) else change
+    if isinstance(change, int):
+        new = old.clone()
+        new[0, -1] = change
+    elif isinstance(change, torch.dtype):
+        new = old.to(change)
+    changed = {key: tensor for key, tensor in tensors.items() if key != name} | ({} if new is None else {name: new})
+    with pytest.raises(DataError, match=said):
+        unpack_optimizer(model, optimizer, changed, values)
+    unpack_optimizer(model, optimizer, tensors, values)
+
+
+def test_sparse_indices_out_of_order_are_not_taken_as_coalesced() -> None:
+    model = model_of(True)
+    optimizer = make_optimizer([{"params": list(model.parameters())}], KINDS["sgd on sparse gradients"])
+    step(model, optimizer, 0)
+    tensors, values = pack_optimizer(model, optimizer)
+    tensors["0.weight/momentum_buffer/indices"] = tensors["0.weight/momentum_buffer/indices"].flip(1)
+    values["0.weight"]["momentum_buffer/coalesced"] = True
+    with pytest.raises(DataError, match="is_coalesced"):
+        unpack_optimizer(model, optimizer, tensors, values)
+
+
+@pytest.mark.parametrize("value", ["3", None, True, [1]])
+def test_plain_values_of_an_optimiser_are_numbers(value: Any) -> None:
+    model = model_of(True)
+    optimizer = make_optimizer([{"params": list(model.parameters())}], KINDS["sparse_adam"])
+    step(model, optimizer, 0)
+    tensors, values = pack_optimizer(model, optimizer)
+    values["0.weight"]["step"] = value
+    with pytest.raises(DataError, match=r"0\.weight cannot be used: step is .*, expected a number"):
+        unpack_optimizer(model, optimizer, tensors, values)
+
+
+def test_a_position_beyond_numpys_generator_is_refused() -> None:
+    packed = pack_rng(torch.device("cpu"))
+    packed["numpy_rest"][0] = 10**9  # numpy would read there
+    with pytest.raises(DataError, match="numpy's generator is 1000000000"):
+        unpack_rng(packed, torch.device("cpu"))
 
 
 def draws() -> list[Any]:

@@ -44,15 +44,18 @@ def tell(context: Context) -> Told:
 
 
 def _simulated(context: Context, hardware: Hardware, network: LUTNetwork, inputs: Tensor) -> Check:
+    from lutetia.precompute import SIMULATORS
+
     context.say("simulating")
     name = "simulation against the integer model"
     try:
-        same = torch.equal(hardware.simulate(inputs), network.graph(inputs))
+        tool = hardware.simulator()
+        same = torch.equal(hardware.simulate(inputs, tool=tool), network.graph(inputs))
     except MissingFeatureError as error:
         return Check(name, None, f"not simulated, the integer interpreter alone ran ({error})")
     if not same:
         raise JobError("the simulated circuit does not give what the integer model gives")
-    return Check(name, True, f"{len(inputs)} digits were simulated with stalls, all equal to the integer model")
+    return Check(name, True, f"{len(inputs)} digits simulated with stalls in {SIMULATORS[tool]}, all equal to the integer model")
 
 
 def _proved(context: Context, hardware: Hardware) -> Check:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.api import Options, Tables, check_attention, check_lengths
 from lutetia.lut.autograd.how import How
@@ -100,7 +101,7 @@ class IndexCache:
         return f"IndexCache(lengths={self.lengths.tolist()}, max_length={self.max_length})"
 
 
-@torch.compiler.disable(reason="decoding with an index cache depends on how full the cache is")
+@uncompiled("decoding with an index cache depends on how full the cache is")
 @torch.no_grad()
 def decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None, options: Options) -> Tensor:
     """y of new positions, whose indices join the cache: x [B, s, I] -> y [B, s, O], without gradients.

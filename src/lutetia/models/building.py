@@ -25,6 +25,7 @@ class Model(nn.Module, Generic[C]):
     kind: ClassVar[str]
     config_class: ClassVar[type[Any]]
     config: C
+    metadata: dict[str, Any]  # what is known of the data it was trained on: see lutetia.models.metadata
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -40,6 +41,7 @@ class Model(nn.Module, Generic[C]):
         **fields: Any,
     ) -> None:
         super().__init__()
+        self.metadata = {}
         self.config = _config(self.config_class, config, fields)
         with _drawn_from(self.config.seed):  # type: ignore[attr-defined]
             self._build(self.config)
@@ -59,15 +61,18 @@ class Model(nn.Module, Generic[C]):
         """How many numbers are learned."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def save_pretrained(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a folder: `config.toml`, `model.safetensors`, and `manifest.json` with their checksums."""
+    def save_pretrained(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the model to a folder: `config.toml`, `model.safetensors`, and `manifest.json` with their checksums.
+
+        An earlier model there is replaced. A file of one of these names that no model wrote is refused, unless `overwrite`.
+        """
         from lutetia.models.saving import save
 
-        save(self, path)
+        save(self, path, overwrite=overwrite)
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str], *, device: torch.device | str | None = None) -> Self:
-        """The model that such a folder holds, with the very numbers that were saved."""
+        """The model that such a folder holds, with the very numbers that were saved, in eval mode."""
         from lutetia.models.saving import load
 
         return load(path, device=device, expected=cls)

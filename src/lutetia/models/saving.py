@@ -1,19 +1,15 @@
-"""A model as a folder: `config.toml` (what it is), `model.safetensors` (its numbers), `manifest.json` (checksums of all files).
+"""A model as a folder: `config.toml` (what it is), `model.safetensors` (its numbers), `manifest.json` (checksums of all files),
+and where something is known of its data `metadata.json` (names of classes and features, ranges of the inputs).
 
-A new folder appears whole or not at all. In a folder that exists, files are written beside the old ones and then take their
-places one by one, the manifest last: should that be cut short, the checksums tell, and the folder is refused.
-Nothing is ever unpickled.
+A new folder appears whole or not at all. In a folder that exists, only files of an earlier model are replaced, the manifest
+last: should that be cut short, the checksums tell, and the folder is refused. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import secrets
-import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -23,12 +19,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lutetia import toml
+from lutetia._shared import folders
+from lutetia._shared.folders import MANIFEST
 from lutetia._version import __version__
 from lutetia.errors import ArgumentError, DataError, fail
 from lutetia.models.building import KINDS, Model
+from lutetia.models.metadata import METADATA, check_metadata, dump_metadata, read_metadata
 
 FORMAT, MANIFEST_FORMAT = "lutetia.model/1", "lutetia.manifest/1"
-CONFIG, TENSORS, MANIFEST = "config.toml", "model.safetensors", "manifest.json"
+CONFIG, TENSORS = "config.toml", "model.safetensors"
 
 Content: TypeAlias = bytes | Mapping[str, Tensor]
 M = TypeVar("M", bound=Model[Any])
@@ -43,22 +42,28 @@ def save(
     *,
     config: Mapping[str, Any] | None = None,
     files: Mapping[str, Content] | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Write a model to a folder that `load` reads.
 
     `config` holds more tables for `config.toml`, beside those of the model, and `files` more files by name, as bytes or as
-    tensors by name, which are written as safetensors: the manifest vouches for them too.
+    tensors by name, which are written as safetensors: the manifest lists them too. A file of the same name that no earlier save
+    wrote is refused, unless `overwrite` allows it; all other files in the folder stay.
     """
     if not isinstance(model, Model):
         fail("model", model, "a model of lutetia.models")
     tables = {"format": FORMAT, "lutetia": __version__, "kind": model.kind, **_more(config), "model": model.config.to_dict()}
     content: dict[str, Content] = {CONFIG: toml.dumps(tables).encode(), TENSORS: state_of(model)}
+    metadata = check_metadata(model.metadata, model.config)
+    if metadata or (Path(path) / METADATA).exists():  # not to leave that of another model in its place
+        content[METADATA] = dump_metadata(metadata).encode()
     for name, extra in (files or {}).items():
-        if name in (*content, MANIFEST) or not _is_plain(name):
-            fail("files", name, f"plain names of files other than {CONFIG}, {TENSORS} and {MANIFEST}")
+        if name in (CONFIG, TENSORS, METADATA, MANIFEST) or not _is_plain(name):
+            fail("files", name, f"plain names of files other than {CONFIG}, {TENSORS}, {METADATA} and {MANIFEST}")
         content[name] = extra
+    written = {name: value if isinstance(value, bytes) else _writer(value) for name, value in content.items()}
     try:
-        _write(Path(path), content)
+        folders.write_into(path, written, {"format": MANIFEST_FORMAT}, sizes=True, overwrite=overwrite)
     except (OSError, SafetensorError) as error:
         raise DataError(
             f"the model cannot be written to {os.fspath(path)}: {getattr(error, 'strerror', None) or error}"
@@ -84,47 +89,8 @@ def state_of(model: Model[Any]) -> dict[str, Tensor]:
     return state
 
 
-def _write(folder: Path, content: Mapping[str, Content]) -> None:
-    """Write the files, and the manifest of all of them."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    part = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.part"
-    part.mkdir()
-    try:
-        for name, value in content.items():
-            if isinstance(value, bytes):
-                (part / name).write_bytes(value)
-            else:
-                save_file(dict(value), part / name, metadata={"format": "pt"})
-        listed = {name: {"bytes": (part / name).stat().st_size, "sha256": _sha256(part / name)} for name in content}
-        (part / MANIFEST).write_text(json.dumps({"format": MANIFEST_FORMAT, "files": listed}, indent=2) + "\n")
-        for file in part.iterdir():
-            _sync(file)
-        if not folder.exists():
-            os.rename(part, folder)
-        else:
-            for name in (*content, MANIFEST):
-                os.replace(part / name, folder / name)
-        _sync(folder)
-        _sync(folder.parent)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    """Have the disk hold what was written."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError:
-        if path.is_file():  # not every system syncs folders
-            raise
-    finally:
-        os.close(handle)
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _writer(tensors: Mapping[str, Tensor]) -> Callable[[Path], None]:
+    return lambda path: save_file(dict(tensors), path, metadata={"format": "pt"})
 
 
 def _is_plain(name: Any) -> bool:
@@ -135,13 +101,13 @@ def _is_plain(name: Any) -> bool:
 
 
 def load(path: str | os.PathLike[str], *, device: torch.device | str | None = None, expected: type[M] = Model) -> M:  # type: ignore[assignment]
-    """The model that a folder holds, of whichever kind it is, once all its files agree with their checksums.
+    """The model that a folder holds, of whichever kind it is, in eval mode, once all its files agree with their checksums.
 
     The folder of a training run stands for its best checkpoint, or where it has none for its last. `expected` is the class that
     the model has to be.
     """
-    folder = _in_run(Path(path))
-    verify(folder)
+    folder = in_run(path)
+    listed = verify(folder)
     tables = read_config(folder)
     kind = KINDS[tables["kind"]]
     if not issubclass(kind, expected):
@@ -154,11 +120,14 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
     _check_state(folder, model.state_dict(), state)
     # Cloned: what safetensors gives is mapped from the file, which may go away. Assigned: numbers keep the type they had.
     model.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
-    return model.to(device)
+    if METADATA in listed:
+        model.metadata = read_metadata(folder / METADATA, model.config)
+    return model.to(device).eval()
 
 
-def _in_run(folder: Path) -> Path:
+def in_run(path: str | os.PathLike[str]) -> Path:
     """The checkpoint that the folder of a run stands for; another folder as it is."""
+    folder = Path(path)
     if (folder / MANIFEST).exists():
         return folder
     return next((each for name in ("best", "last") if (each := folder / "checkpoints" / name).is_dir()), folder)
@@ -171,31 +140,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
         raise DataError(f"{folder} is {'a file' if folder.exists() else 'not there'}, expected the folder of a saved model")
     if not (folder / CONFIG).is_file():
         raise DataError(f"{folder} is not the folder of a saved model: it holds no {CONFIG}")
-    listed = _manifest(folder)
-    for name, facts in listed.items():
-        file = folder / name
-        if not file.is_file():
-            raise DataError(f"{file} is missing: the model is not complete")
-        if file.stat().st_size != facts["bytes"]:
-            raise DataError(f"{file} has {file.stat().st_size} bytes, expected {facts['bytes']}: it is damaged")
-        if _sha256(file) != facts["sha256"]:
-            raise DataError(f"{file} does not have the checksum in {MANIFEST}: it is damaged, or was changed by hand")
-    return list(listed)
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    """The files of a folder with their sizes and checksums."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        listed: dict[str, Any] = manifest["files"] if manifest["format"] == MANIFEST_FORMAT else {}
-        fits = all(_is_plain(name) and {"bytes", "sha256"} <= set(facts) for name, facts in listed.items())
-    except FileNotFoundError:
-        raise DataError(f"{folder} is not complete: {MANIFEST}, which holds the checksums, is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{folder / MANIFEST} cannot be read: it is damaged, or not of Lutetia") from error
-    if not fits or not {CONFIG, TENSORS} <= set(listed):
-        raise DataError(f"{folder / MANIFEST} does not list {CONFIG} and {TENSORS}: it is damaged, or not of Lutetia")
-    return listed
+    return folders.verify(folder, MANIFEST_FORMAT, needed=(CONFIG, TENSORS), what="model")
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:

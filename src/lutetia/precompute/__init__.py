@@ -7,12 +7,15 @@ from lutetia.precompute.graph import Graph
 from lutetia.precompute.hardware import EquivalenceError, Hardware
 from lutetia.precompute.lutnet import LUTNetwork, lut_network
 from lutetia.precompute.quantise import Quantise, SparseLinear, quantise, quantise_weights
+from lutetia.precompute.simulate import TITLES as SIMULATORS
 from lutetia.precompute.stream import Stream
 from lutetia.precompute.table import IOTable, MissingRowError
+from lutetia.precompute.tools import TimeLimitError
 from lutetia.precompute.trace import trace
 from lutetia.precompute.votes import Votes
 
 __all__ = [
+    "SIMULATORS",
     "Binary",
     "Domain",
     "EquivalenceError",
@@ -27,6 +30,7 @@ __all__ = [
     "SparseLinear",
     "Stream",
     "Ternary",
+    "TimeLimitError",
     "UInt",
     "Unit",
     "Units",

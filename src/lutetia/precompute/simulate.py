@@ -1,9 +1,14 @@
-"""`simulate`: samples through Icarus, Verilator, cocotb or GHDL, and every answer beside that of the interpreter."""
+"""`simulate`: samples through a simulator, and every answer beside that of the interpreter.
+
+The built-in simulator needs nothing but yosys from PyPI. Icarus, where it is installed, is the default: it is independent of
+yosys and follows undefined values. Verilator, cocotb and GHDL run when they are asked for.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,94 +16,116 @@ import numpy as np
 from torch import Tensor
 
 from lutetia import flow
-from lutetia.errors import check_choice
+from lutetia.errors import MissingFeatureError, check_choice
+from lutetia.precompute.builtin_simulator import simulate_builtin
 from lutetia.precompute.hardware import EquivalenceError
-from lutetia.precompute.samples import from_binary, from_hex, values_of
+from lutetia.precompute.samples import from_binary, from_hex, to_hex, values_of
 from lutetia.precompute.testbench import Bench, bench, files
-from lutetia.precompute.tools import find, missing, require_program, run
+from lutetia.precompute.tools import HOW, find, missing, require_program, run, time_limit
 
 if TYPE_CHECKING:
     from lutetia.precompute.hardware import Hardware
 
-PROGRAMS = {"icarus": "iverilog", "verilator": "verilator", "cocotb": "cocotb", "ghdl": "ghdl"}
-TOOLS = {"verilog": ("icarus", "verilator", "cocotb"), "vhdl": ("ghdl",)}
+# The program behind each simulator, and what to call it in a report.
+PROGRAMS = {"icarus": "iverilog", "builtin": "yosys", "verilator": "verilator", "cocotb": "cocotb", "ghdl": "ghdl"}
+TITLES = {
+    "icarus": "Icarus Verilog",
+    "builtin": "the built-in simulator (yosys reads the Verilog)",
+    "verilator": "Verilator",
+    "cocotb": "cocotb with Icarus Verilog",
+    "ghdl": "GHDL",
+}
+TOOLS = {"verilog": ("icarus", "builtin", "verilator", "cocotb"), "vhdl": ("ghdl",)}
 
 
-def simulate(hardware: Hardware, x: Tensor, *, tool: str | None, stalls: bool, seed: int) -> Tensor:
-    """Run samples through a simulator: x [batch, channels, *shape] -> int64, what came out."""
+@dataclass(frozen=True)
+class Job:
+    """One simulation: what runs, on which samples, in which folder."""
+
+    hardware: Hardware
+    bench: Bench
+    folder: Path
+    seed: int
+    stalls: bool
+
+    @property
+    def top(self) -> str:
+        """The test bench."""
+        return f"{self.hardware.name}_testbench"
+
+
+def simulator(hardware: Hardware, tool: str | None = None) -> str:
+    """The simulator that `simulate` takes; MissingFeatureError, saying how to get it, where it is not installed."""
     allowed = TOOLS[hardware.language]
     if tool is None:
-        tool = next((each for each in allowed if find(PROGRAMS[each])), allowed[0])
+        tool = next((each for each in allowed if find(PROGRAMS[each])), None)
+        if tool is None:
+            ways = " or ".join(HOW[PROGRAMS[each]] for each in allowed[:2])
+            raise MissingFeatureError(f"simulate needs {ways}")
     check_choice("tool", tool, allowed)
     if find(PROGRAMS[tool]) is None:
         needed = "iverilog" if tool == "cocotb" and find("iverilog") is None else PROGRAMS[tool]
         raise missing(needed, f"simulate(tool={tool!r})")
-    with flow.step("simulate", part="precompute", inputs={"x": x}, tool=tool) as step, tempfile.TemporaryDirectory() as place:
-        made = bench(hardware, x)
-        folder = Path(place)
-        for name, text in (hardware.files | files(hardware, made, seed=seed, stalls=stalls)).items():
-            (folder / name).write_text(text)
-        RUN[tool](hardware, folder)
-        y = _answers(hardware, made, folder)
+    return tool
+
+
+def simulate(hardware: Hardware, x: Tensor, *, tool: str | None, stalls: bool, seed: int, limit: float | None = None) -> Tensor:
+    """Run samples through a simulator: x [batch, channels, *shape] -> int64, what came out."""
+    tool = simulator(hardware, tool)
+    with (
+        flow.step("simulate", part="precompute", inputs={"x": x}, tool=tool) as step,
+        tempfile.TemporaryDirectory() as place,
+        time_limit(limit),
+    ):
+        job = Job(hardware, bench(hardware, x), Path(place), seed, stalls)
+        for name, text in (hardware.files | files(hardware, job.bench, seed=seed, stalls=stalls)).items():
+            (job.folder / name).write_text(text)
+        RUN[tool](job)
+        y = _answers(hardware, job.bench, job.folder)
         step.outputs(y=y)
     return y
 
 
-def _icarus(hardware: Hardware, folder: Path) -> None:
-    sources = [*hardware.sources, f"{hardware.name}_testbench.v"]
-    (folder / "sources.txt").write_text("\n".join(sources) + "\n")
+def _builtin(job: Job) -> None:
+    answers, right = simulate_builtin(job.hardware, job.bench, job.folder, seed=job.seed, stalls=job.stalls)
+    (job.folder / "outputs.mem").write_text("".join(f"{line}\n" for line in to_hex(answers)))
+    same = right and np.array_equal(answers, job.bench.expected)
+    (job.folder / "result.txt").write_text("PASS" if same else "FAIL")
+
+
+def _icarus(job: Job) -> None:
+    sources = [*job.hardware.sources, f"{job.top}.v"]
+    (job.folder / "sources.txt").write_text("\n".join(sources) + "\n")
     command = require_program("iverilog", "simulate")
-    run([*command, "-g2005-sv", "-s", f"{hardware.name}_testbench", "-o", "simulation.vvp", "-c", "sources.txt"], folder)
-    run(["vvp", "-n", "simulation.vvp"], folder, check=False)
+    run([*command, "-g2005-sv", "-s", job.top, "-o", "simulation.vvp", "-c", "sources.txt"], job.folder)
+    run(["vvp", "-n", "simulation.vvp"], job.folder, check=False)
 
 
-def _verilator(hardware: Hardware, folder: Path) -> None:
-    sources = [*hardware.sources, f"{hardware.name}_testbench.v"]
-    command = require_program("verilator", "simulate")
-    top = f"{hardware.name}_testbench"
-    quick = [
-        "-MAKEFLAGS",
-        "OPT_FAST=-O0",
-        "-MAKEFLAGS",
-        "OPT_SLOW=-O0",
-        "-MAKEFLAGS",
-        "OPT_GLOBAL=-O0",
-    ]
-    options = [
-        "--binary",
-        "-Wno-fatal",
-        "-Wno-lint",
-        "-Wno-style",
-        *quick,
-        "--top-module",
-        top,
-        "--Mdir",
-        "build",
-        "-o",
-        "simulation",
-    ]
-    run([*command, *options, *sources], folder)
-    run([str(folder / "build" / "simulation")], folder, check=False)
+def _verilator(job: Job) -> None:
+    quick = [each for name in ("FAST", "SLOW", "GLOBAL") for each in ("-MAKEFLAGS", f"OPT_{name}=-O0")]
+    quiet = ["-Wno-fatal", "-Wno-lint", "-Wno-style"]
+    options = ["--binary", *quiet, *quick, "--top-module", job.top, "--Mdir", "build", "-o", "simulation"]
+    run([*require_program("verilator", "simulate"), *options, *job.hardware.sources, f"{job.top}.v"], job.folder)
+    run([str(job.folder / "build" / "simulation")], job.folder, check=False)
 
 
-def _cocotb(hardware: Hardware, folder: Path) -> None:
+def _cocotb(job: Job) -> None:
     from lutetia.precompute.cocotb_bench import write
 
     command = require_program("cocotb", "simulate")
-    write(hardware, folder)
-    run([*command, "run.py"], folder)
+    write(job.hardware, job.folder)
+    run([*command, "run.py"], job.folder)
 
 
-def _ghdl(hardware: Hardware, folder: Path) -> None:
+def _ghdl(job: Job) -> None:
     command = require_program("ghdl", "simulate")
-    top = f"{hardware.name}_testbench"
-    run([*command, "-a", "--std=08", *hardware.sources, f"{top}.vhd"], folder)
-    run([*command, "-e", "--std=08", top], folder)
-    run([*command, "-r", "--std=08", top, "--ieee-asserts=disable"], folder, check=False)
+    run([*command, "-a", "--std=08", *job.hardware.sources, f"{job.top}.vhd"], job.folder)
+    run([*command, "-e", "--std=08", job.top], job.folder)
+    run([*command, "-r", "--std=08", job.top, "--ieee-asserts=disable"], job.folder, check=False)
 
 
-RUN: dict[str, Callable[[Hardware, Path], None]] = {
-    "icarus": _icarus, "verilator": _verilator, "cocotb": _cocotb, "ghdl": _ghdl,
+RUN: dict[str, Callable[[Job], None]] = {
+    "icarus": _icarus, "builtin": _builtin, "verilator": _verilator, "cocotb": _cocotb, "ghdl": _ghdl,
 }  # fmt: skip
 
 

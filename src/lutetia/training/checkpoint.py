@@ -3,21 +3,21 @@
 checkpoints/step-000120/
     config.toml             the config of the run; lutetia.models.load reads its [model]
     model.safetensors       the weights
+    metadata.json           names of classes and features, and the range of the inputs
     optimizer.safetensors   what the optimisers remember, by the names of the parameters
     rng.safetensors         the states of the random generators
     state.json              the step, the place in the data, the best evaluation, and other plain values
     manifest.json           size and SHA-256 of each of the above
 checkpoints/best, last      links to two of them
+checkpoints/damaged-..      checkpoints that could not be read, set aside: nothing here deletes them
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,11 +28,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from lutetia._shared import folders
 from lutetia.errors import DataError
+from lutetia.files import remove
 from lutetia.models import verify
-from lutetia.models.saving import MANIFEST, MANIFEST_FORMAT
+from lutetia.models.saving import MANIFEST_FORMAT
 
 NAME = re.compile(r"step-(\d{6,})")
+LEFT_OVER = re.compile(r"\.(step-\d{6,}|best|last)\.[0-9a-f]+\.(part|old)")  # by a process that was killed
 
 
 @dataclass
@@ -45,11 +48,22 @@ class Content:
     @property
     def state(self) -> dict[str, Any]:
         """state.json."""
-        return json.loads(self.texts["state.json"])
+        try:
+            state = json.loads(self.texts["state.json"])
+        except (KeyError, ValueError, RecursionError) as error:
+            raise DataError(f"state.json of the checkpoint cannot be read: {error or type(error).__name__}") from error
+        if not isinstance(state, dict):
+            raise DataError(f"state.json of the checkpoint holds a {type(state).__name__}, expected an object")
+        return state
 
 
 def name_of(step: int) -> str:
     return f"step-{step:06d}"
+
+
+def step_of(path: Path) -> int:
+    """The step of a checkpoint, from its name."""
+    return int(path.name.removeprefix("step-"))
 
 
 def steps_in(folder: Path) -> list[int]:
@@ -63,31 +77,18 @@ def steps_in(folder: Path) -> list[int]:
 def write(folder: Path, step: int, content: Content) -> Path:
     """Write a checkpoint into `folder`; one of the same step is replaced. A process that is killed leaves none, or all of it."""
     target = folder / name_of(step)
-    part = folder / f".{target.name}.{secrets.token_hex(4)}.part"
+    files: dict[str, folders.Content] = {name: _writer(tensors) for name, tensors in content.tensors.items()}
+    if target.exists() and not folders.is_ours(target, MANIFEST_FORMAT):
+        set_aside(target)
     try:
-        part.mkdir(parents=True)
-        for name, tensors in content.tensors.items():
-            save_file(_separate(tensors), part / name)
-        for name, text in content.texts.items():
-            (part / name).write_text(text, encoding="utf-8")
-        names = sorted([*content.tensors, *content.texts])
-        manifest = {"format": MANIFEST_FORMAT, "files": {name: _facts(part / name) for name in names}}
-        (part / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        for name in [*names, MANIFEST]:
-            _sync(part / name)
-        _sync(part)
-        _put(part, target)
-        _sync(folder)
+        folders.write(target, files | content.texts, {"format": MANIFEST_FORMAT}, sizes=True)
     except (OSError, SafetensorError) as error:
         raise DataError(f"{target} cannot be written: {getattr(error, 'strerror', None) or error}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return target
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+def _writer(tensors: Mapping[str, Tensor]) -> Callable[[Path], None]:
+    return lambda path: save_file(_separate(tensors), path)
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -102,27 +103,18 @@ def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return apart
 
 
-def _put(part: Path, target: Path) -> None:
-    """Move a finished folder into its place."""
-    if target.exists():  # damaged, or written before by a run that went on from further back
-        old = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-        os.rename(target, old)
-        os.rename(part, target)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.rename(part, target)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file or a folder is on the disk."""
+def set_aside(path: Path) -> Path:
+    """Rename a checkpoint that cannot be used, so that nothing takes it for a good one and nothing deletes it."""
+    aside = path.with_name(f"damaged-{path.name}")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"damaged-{path.name}-{number}")
     try:
-        handle = os.open(path, os.O_RDONLY)
-    except PermissionError:  # Windows opens no folders
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        os.rename(path, aside)
+    except OSError as error:
+        raise DataError(f"{path} is damaged and cannot be set aside as {aside.name}: {error.strerror or error}") from error
+    return aside
 
 
 def read(path: Path) -> Content:
@@ -135,18 +127,32 @@ def read(path: Path) -> Content:
             except SafetensorError as error:
                 raise DataError(f"{path / name} is not a safetensors file: {error}") from error
         else:
-            content.texts[name] = (path / name).read_text(encoding="utf-8")
+            try:
+                content.texts[name] = (path / name).read_text(encoding="utf-8")
+            except ValueError as error:
+                raise DataError(f"{path / name} is not UTF-8: {error}") from error
     return content
 
 
+def read_state(path: Path) -> dict[str, Any]:
+    """state.json of a checkpoint; empty for a model that no run has written."""
+    try:
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path / 'state.json'} cannot be read: {error}") from error
+    return state if isinstance(state, dict) else {}
+
+
 def newest(folder: Path, say: Callable[[str], None]) -> tuple[Path, Content] | None:
-    """The newest checkpoint that is whole; what is said of damaged ones goes to `say`."""
+    """The newest checkpoint that is whole. Damaged ones are set aside, and `say` is told of each."""
     for step in reversed(steps_in(folder)):
         path = folder / name_of(step)
         try:
             return path, read(path)
         except DataError as error:
-            say(f"{error}; going back to the checkpoint before it")
+            say(f"{error}; set aside as {set_aside(path).name}, going back to the checkpoint before it")
     return None
 
 
@@ -154,10 +160,16 @@ def prune(folder: Path, keep: int, best: int | None) -> None:
     """Keep the last few checkpoints and the best one, and link to them; drop the rest, and what killed processes left."""
     steps = steps_in(folder)
     for step in steps[:-keep]:
-        if step != best:
-            shutil.rmtree(folder / name_of(step), ignore_errors=True)
-    for path in folder.glob(".*.part"):
-        path.unlink() if path.is_symlink() else shutil.rmtree(path, ignore_errors=True)
+        path = folder / name_of(step)
+        if step == best:
+            continue
+        if folders.is_ours(path, MANIFEST_FORMAT):
+            folders.discard(path, MANIFEST_FORMAT)
+        else:  # somebody put files there
+            set_aside(path)
+    for path in folder.iterdir():
+        if LEFT_OVER.fullmatch(path.name):
+            remove(path)
     if steps:
         _link(folder / "last", name_of(steps[-1]))
     if best is not None and (folder / name_of(best)).is_dir():

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from lutetia.errors import ArgumentError, DataError, require
 from lutetia.training import config as settings
-from lutetia.training.formats import Array, map_bytes, read_csv, read_idx, read_npz
+from lutetia.training.formats import Array, map_bytes, read_idx, read_npz
+from lutetia.training.tables import read_csv
 
+CLASS_NAMES = ("classes", "class_names", "target_names")  # keys of an npz file, as the next line
+FEATURE_NAMES = ("features", "feature_names")
 SPLITS = ("train", "valid", "test")
 SHUFFLE_SEED = 0  # of data.shuffle: which samples are held out must not depend on the seed of the run
 NOT_LIBRARY = ("site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test")
@@ -28,6 +32,16 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.y)
+
+
+class Names(NamedTuple):
+    """What the data calls its classes and its columns; empty where it does not name them."""
+
+    classes: Sequence[str] = ()
+    features: Sequence[str] = ()
+
+
+UNNAMED = Names()
 
 
 @dataclass(frozen=True)
@@ -46,6 +60,8 @@ class Data:
 
     splits: Mapping[str, Samples] | Mapping[str, Text]
     fingerprint: str  # "sha256:..."
+    names: Names = UNNAMED
+    folder: Path = Path()  # that its paths are relative to
 
     @property
     def is_text(self) -> bool:
@@ -53,8 +69,9 @@ class Data:
 
     @property
     def n_classes(self) -> int:
-        """One more than the largest class; 0 for text."""
-        return max((int(each.y.max()) + 1 for each in self.splits.values() if isinstance(each, Samples)), default=0)
+        """One more than the largest class, or as many as have names; 0 for text."""
+        largest = max((int(each.y.max()) + 1 for each in self.splits.values() if isinstance(each, Samples)), default=0)
+        return max(largest, len(self.names.classes))
 
 
 def open_data(wanted: settings.Data, folder: str | Path) -> Data:
@@ -63,11 +80,11 @@ def open_data(wanted: settings.Data, folder: str | Path) -> Data:
     if wanted.kind in ("bytes", "stdlib"):
         text = map_bytes(folder / str(wanted.path)) if wanted.kind == "bytes" else standard_library()
         texts = {name: Text(text[a:b]) for name, (a, b) in _cuts(len(text), wanted).items()}
-        return Data(texts, fingerprint([text]))
-    parts = _samples(wanted, folder)
+        return Data(texts, fingerprint([text]), folder=folder)
+    parts, names = _samples(wanted, folder)
     for name, part in parts.items():
-        _check_samples(name, part, wanted)
-    return Data(parts, fingerprint([array for part in parts.values() for array in (part.x, part.y)]))
+        _check_samples(name, part, wanted, names)
+    return Data(parts, fingerprint([array for part in parts.values() for array in (part.x, part.y)]), names, folder)
 
 
 def fingerprint(arrays: list[Array]) -> str:
@@ -94,17 +111,18 @@ def standard_library() -> Array:
 # ---- samples ---------------------------------------------------------------------------------------------------------
 
 
-def _samples(wanted: settings.Data, folder: Path) -> dict[str, Samples]:
+def _samples(wanted: settings.Data, folder: Path) -> tuple[dict[str, Samples], Names]:
     if wanted.kind == "digits":
-        return _split(_digits(), wanted)
+        return _split(_digits(), wanted), Names([str(digit) for digit in range(10)])
     if wanted.kind == "csv":
-        return _split(Samples(*read_csv(folder / str(wanted.path), wanted.label)[:2]), wanted)
+        rows = read_csv(folder / str(wanted.path), wanted.label)
+        return _split(Samples(rows.x, rows.y), wanted), Names(rows.classes, rows.features)
     if wanted.kind == "npz":
         return _named_arrays(folder / str(wanted.path), wanted)
     parts = _split(_images(folder, str(wanted.images), str(wanted.labels)), wanted)
     if wanted.test_images is not None:
         parts["test"] = _images(folder, wanted.test_images, str(wanted.test_labels))
-    return parts
+    return parts, UNNAMED
 
 
 def _digits() -> Samples:
@@ -120,20 +138,54 @@ def _images(folder: Path, images: str, labels: str) -> Samples:
     return _as_samples(x, y, str(folder / images))
 
 
-def _named_arrays(path: Path, wanted: settings.Data) -> dict[str, Samples]:
-    """x and y, to be split; or x_train and y_train, with x_valid, x_test and their y where they are given."""
+def _named_arrays(path: Path, wanted: settings.Data) -> tuple[dict[str, Samples], Names]:
+    """x and y, to be split; or x_train and y_train, with x_valid, x_test and their y where they are given.
+
+    X may stand for x. Names of classes and columns come from arrays of strings: classes and features, or as scikit-learn calls
+    them target_names and feature_names. Classes may be strings themselves.
+    """
     arrays = read_npz(path)
+    arrays |= {key.replace("X", "x", 1): arrays[key] for key in list(arrays) if key == "X" or key.startswith("X_")}
+    names = Names(_strings(arrays, CLASS_NAMES, path), _strings(arrays, FEATURE_NAMES, path))
+    arrays, names = _numbered(arrays, names, path)
     if "x" in arrays and "y" in arrays:
-        return _split(_pair(arrays, "", path), wanted)
+        return _split(_pair(arrays, "", path), wanted), names
     if "x_train" not in arrays or "y_train" not in arrays:
-        raise DataError(f"{path} holds {', '.join(arrays) or 'nothing'}, expected x and y, or x_train, y_train, x_test, y_test")
+        content = ", ".join(arrays) or "nothing"
+        raise DataError(f"{path} holds {content}, expected x and y, or x_train, y_train, x_test, y_test; X may stand for x")
     parts = _split(_pair(arrays, "_train", path), wanted)
     for name in ("valid", "test"):
         if f"x_{name}" in arrays:
             if name in parts:
                 raise ArgumentError(f"data.{name} is {getattr(wanted, name)}, expected none: {path} holds x_{name}")
             parts[name] = _pair(arrays, f"_{name}", path)
-    return parts
+    return parts, names
+
+
+def _strings(arrays: Mapping[str, Array], keys: Sequence[str], path: Path) -> list[str]:
+    """The array of strings under the first of these keys; none where there is no such key."""
+    key = next((key for key in keys if key in arrays), None)
+    if key is None:
+        return []
+    if arrays[key].ndim != 1 or arrays[key].dtype.kind not in "US":
+        raise DataError(f"{path}: {key} is {arrays[key].dtype} {list(arrays[key].shape)}, expected a list of strings")
+    return [name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in arrays[key].tolist()]
+
+
+def _numbered(arrays: dict[str, Array], names: Names, path: Path) -> tuple[dict[str, Array], Names]:
+    """The arrays with classes as numbers, where they are strings, and the names those numbers stand for."""
+    keys = [key for key in ("y", "y_train", "y_valid", "y_test") if key in arrays and arrays[key].dtype.kind in "US"]
+    if not keys:
+        return arrays, names
+    words = {key: _strings(arrays, [key], path) for key in keys}
+    classes = list(names.classes) or sorted(set().union(*words.values()))
+    order = {name: number for number, name in enumerate(classes)}
+    for key, each in words.items():
+        unknown = next((name for name in each if name not in order), None)
+        if unknown is not None:
+            raise DataError(f"{path}: {key} has the class {unknown!r}, expected one of {', '.join(classes)}")
+    numbers: dict[str, Array] = {key: np.array([order[name] for name in each], np.int64) for key, each in words.items()}
+    return {**arrays, **numbers}, Names(classes, names.features)
 
 
 def _pair(arrays: Mapping[str, Array], suffix: str, path: Path) -> Samples:
@@ -161,9 +213,13 @@ def _split(samples: Samples, wanted: settings.Data) -> dict[str, Samples]:
     return {name: Samples(x[a:b], y[a:b]) for name, (a, b) in _cuts(len(y), wanted).items()}
 
 
-def _check_samples(name: str, part: Samples, wanted: settings.Data) -> None:
+def _check_samples(name: str, part: Samples, wanted: settings.Data, names: Names) -> None:
     if len(part.y) and part.y.min() < 0:
         raise DataError(f"the {name} data has the class {part.y.min()}, expected 0 or more")
+    if names.classes and len(part.y) and part.y.max() >= len(names.classes):
+        raise DataError(f"the {name} data has the class {part.y.max()}, expected names for it: there are {len(names.classes)}")
+    if names.features and part.x.ndim == 2 and part.x.shape[1] != len(names.features):
+        raise DataError(f"the {name} data has {part.x.shape[1]} columns and {len(names.features)} names of features")
     if wanted.shift and part.x.ndim not in (3, 4):
         raise ArgumentError(f"data.shift is {wanted.shift}, expected 0 for samples of shape {list(part.x.shape[1:])}: no images")
 

@@ -26,12 +26,17 @@ except ImportError:  # Windows has no such locks: there, nobody is kept out
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
-CONTENT = ("config.toml", "metrics.jsonl", "checkpoints", "tensorboard", "loss.png", "summary.json", LOCK)
-# What may differ when a run goes on: how long it lasts, what it tells and keeps, and how many share the work.
+CONTENT = ("config.toml", "metrics.jsonl", "checkpoints", "tensorboard", "loss.png", "summary.json", LOCK)  # the lock last
+# What may differ when a run goes on: how long it lasts, what it tells and keeps, how many share the work, and what helps a run
+# that diverged.
 MAY_CHANGE = {
-    *(f"train.{key}" for key in ("steps", "epochs", "minutes", "patience", "log_every", "tensorboard")),
+    *(f"train.{key}" for key in ("steps", "epochs", "minutes", "patience", "log_every", "tensorboard", "clip")),
     *(f"checkpoint.{key}" for key in ("every", "keep")),
+    "optimizer.tables.lr",
+    "optimizer.rest.lr",
+    "schedule.warmup",
     "parallel.detectors",
+    "parallel.timeout",
 }
 
 
@@ -48,65 +53,103 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def open(self, config: Config, resume: bool, patience: float = 0.0) -> None:
-        """Take the folder for a run of this config, or say why not; `patience` is how many seconds to wait for its last user."""
+    def open(self, config: Config, resume: bool, patience: float = 0.0) -> list[str]:
+        """Take the folder for a run of this config, or say why not; what differs from the config that the run had before.
+
+        `patience` is how many seconds to wait for the folder's last user.
+        """
         try:
-            self._made = make_folder(self.path)
+            self._take(patience)
         except DataError as error:
             if isinstance(error.__cause__, FileExistsError | NotADirectoryError):
                 raise DataError(f"{self.path} is a file, or lies in one, expected a folder for the run") from error
             raise
-        self._take(patience)
-        self._check(config, resume)
+        changes = self._check(config, resume)
         with write_atomically(self.path / "config.toml") as file:
             file.write(config.to_toml().encode())
+        return changes
 
     def _take(self, patience: float) -> None:
-        if fcntl is None:
-            return
+        """Make the folder and lock it. Only who holds the lock may remove its file, so one that was waited for may be gone."""
         until = time.monotonic() + patience
-        file = self.path / LOCK
-        self._own = [] if file.exists() else [LOCK]
-        try:
-            self._lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise DataError(f"{self.path} cannot be written: {error.strerror}") from error
-        while True:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while self._lock is None:
+            self._made = [*make_folder(self.path), *self._made]
+            if fcntl is None:
                 return
+            opened = _open_lock(self.path / LOCK)
+            if opened is None:
+                continue
+            handle, created = opened
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                os.close(handle)
                 if time.monotonic() >= until:
-                    self.close()
                     raise DataError(f"{self.path} is in use by another run, expected a folder of its own (--out)") from None
-            time.sleep(0.1)
+                time.sleep(0.1)
+                continue
+            if _is_open_as(handle, self.path / LOCK):
+                self._lock, self._own = handle, [LOCK] if created else []
+            else:
+                os.close(handle)
 
-    def _check(self, config: Config, resume: bool) -> None:
+    def _check(self, config: Config, resume: bool) -> list[str]:
         file = self.path / "config.toml"
         if not file.exists():
             others = [path.name for path in self.path.iterdir() if path.name != LOCK]
             if others:
                 raise DataError(f"{self.path} holds {others[0]} and no run, expected an empty folder or that of a run")
             self._own = list(CONTENT)
-            return
+            return []
         if not resume:
             raise DataError(f"{self.path} holds a run already: go on with it by --resume, or choose another folder with --out")
+        changes = []
         for key, was, now in differences(make_config(read_toml(file), str(file)).to_dict(), config.to_dict()):
             if key not in MAY_CHANGE:
                 raise DataError(f"{self.path} holds a run of another config: {key} was {was!r} and is {now!r} now")
+            changes.append(f"{key} was {was!r} and is {now!r} now")
+        return changes
 
     def abandon(self) -> None:
         """After a failure: leave the folder as it was found, unless there is a checkpoint to go on from."""
-        self.close()
-        if not steps_in(self.checkpoints):
-            for name in self._own:
-                remove(self.path / name)
-            remove_empty(self._made)
+        if self._lock is not None or fcntl is None:
+            if not steps_in(self.checkpoints):
+                for name in self._own:  # the lock last, and while it is held
+                    remove(self.path / name)
+            self.close()
+        remove_empty(self._made)
 
     def close(self) -> None:
+        """Let the folder go."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _open_lock(file: Path) -> tuple[int, bool] | None:
+    """The open lock file, and whether it was not there before; None where another run has just removed it or its folder."""
+    try:
+        return os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), True
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError(f"{file.parent} cannot be written: {error.strerror}") from error
+    try:
+        return os.open(file, os.O_RDWR), False
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError(f"{file} cannot be opened: {error.strerror}") from error
+
+
+def _is_open_as(handle: int, file: Path) -> bool:
+    """Whether the open file is the one that has this name now."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(file))
+    except FileNotFoundError:
+        return False
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from lutetia.errors import ArgumentError, DataError, JobError
+from lutetia.models.building import Model
+from lutetia.models.metadata import METADATA, check_metadata, dump_metadata
 from lutetia.nn import LUT, cell_total_variation
 from lutetia.training import checkpoint, distributed
 from lutetia.training.batches import Batches, derive, in_order
 from lutetia.training.config import Config
 from lutetia.training.data import Data
 from lutetia.training.distributed import World
+from lutetia.training.evaluate import autocast, evaluation_sums
 from lutetia.training.folder import RunFolder
 from lutetia.training.metrics import Metrics
 from lutetia.training.optimizers import clip_gradients, make_optimizers
@@ -29,10 +33,9 @@ from lutetia.training.schedule import factor
 from lutetia.training.sharding import ShardedLUT, shard_detectors
 from lutetia.training.signals import Caught
 from lutetia.training.state import pack_optimizer, pack_rng, seed_all, unpack_optimizer, unpack_rng
-from lutetia.training.task import context_of, is_better, loss_of, metrics_of, sums_of
+from lutetia.training.task import context_of, is_better, loss_of, metrics_of
 
 FORMAT = 1  # of state.json
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
@@ -47,12 +50,32 @@ class Position:
     loss_count: int = 0
 
 
+def make_position(state: dict[str, Any]) -> Position:
+    """The position that state.json tells, whose values are plain numbers that are not negative."""
+    position = Position(**{key: state[key] for key in Position.__dataclass_fields__})
+    for name, kind in (
+        ("step", int),
+        ("elapsed", (int, float)),
+        ("waited", int),
+        ("loss_sum", (int, float)),
+        ("loss_count", int),
+    ):
+        value = getattr(position, name)
+        if isinstance(value, bool) or not isinstance(value, kind) or not 0 <= value < math.inf:
+            raise ValueError(f"{name} in state.json is {value!r}, expected a number of at least 0")
+    best = position.best
+    if best is not None and not (isinstance(best["step"], int) and isinstance(best["loss"], float)):
+        raise ValueError(f"best in state.json is {best!r}, expected a step and a loss")
+    return position
+
+
 class Trainer:
     """One run of one config on one process; `run` trains from where it stands to an end, and says which."""
 
-    def __init__(self, config: Config, data: Data, model: nn.Module, world: World, folder: RunFolder, show: Display) -> None:
+    def __init__(self, config: Config, data: Data, model: Model[Any], world: World, folder: RunFolder, show: Display) -> None:
         self.config, self.data, self.world, self.folder, self.show = config, data, world, folder, show
         train = config.train
+        self.metadata = check_metadata(model.metadata, model.config)  # now, and not when the first checkpoint is due
         self.model = model.to(world.device)
         self.n_weights = sum(parameter.numel() for parameter in model.parameters())
         if world.mesh is not None:
@@ -172,7 +195,7 @@ class Trainer:
         for number, (x, target) in enumerate(self.batches.take(*self.batches.at(at.step))):
             last = number == train.accumulate - 1
             with distributed.without_sync(self.wrapped, last):
-                with self._autocast():
+                with autocast(self.world.device.type, train.precision):
                     scores = self.fast(x)
                 loss = loss_of(scores, target) / train.accumulate
                 self._loss += loss.detach()
@@ -182,6 +205,8 @@ class Trainer:
         self._apply()
         at.step += 1
         at.loss_count += 1
+        if self.world.watch is not None:
+            self.world.watch.moved(at.step)
 
     def _apply(self) -> None:
         parameters = self.optimizers.parameters()
@@ -202,10 +227,6 @@ class Trainer:
         found = [_variation_of(module) for module in self.model.modules() if isinstance(module, LUT)]
         return torch.stack(found).mean() if found else torch.zeros((), device=self.world.device)
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        dtype = DTYPES.get(self.config.train.precision)
-        return nullcontext() if dtype is None else torch.autocast(self.world.device.type, dtype)
-
     def _synchronize(self) -> None:
         if self.world.device.type == "cuda":
             torch.cuda.synchronize(self.world.device)
@@ -217,11 +238,27 @@ class Trainer:
         at = self.position
         mean = (at.loss_sum + float(distributed.total(self._loss, self.world)) / self.world.data_size) / at.loss_count
         if not math.isfinite(mean):
-            raise JobError(
-                f"the loss is {mean} at step {at.step}: a lower rate (optimizer.tables.lr, optimizer.rest.lr), a longer "
-                "schedule.warmup or train.clip may help; the last checkpoint is from before"
-            )
+            raise self._diverged(f"the loss is {mean}")
         return mean
+
+    def _diverged(self, what: str) -> JobError:
+        kept = checkpoint.steps_in(self.folder.checkpoints)
+        before = (
+            f"step {kept[-1]}, the last checkpoint, is from before: go on from it with --resume" if kept else "no step was saved"
+        )
+        return JobError(
+            f"{what} at step {self.position.step}: a lower rate (optimizer.tables.lr, optimizer.rest.lr), a longer "
+            f"schedule.warmup or train.clip may help; {before}"
+        )
+
+    def _check_weights(self) -> None:
+        """Refuse to save weights that are no numbers, on all ranks alike."""
+        bad = torch.zeros((), dtype=torch.bool, device=self.world.device)
+        for parameter in self.model.parameters():
+            own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            bad |= ~torch.isfinite(own.detach()).all()
+        if distributed.largest([float(bad)], self.world)[0]:
+            raise self._diverged("the weights are not finite")
 
     def _log(self, steps_per_second: float) -> None:
         at, train = self.position, self.config.train
@@ -262,17 +299,12 @@ class Trainer:
         self.show.update(self.done(), at.step, found)
         return improved
 
-    @torch.no_grad()
     def evaluate(self, split: str, limit: int | None = None) -> dict[str, float]:
         """The metrics of a split; `limit` counts batches."""
-        self.model.eval()
-        world, size = self.world, self.config.train.batch_size
+        world, train = self.world, self.config.train
         shares: dict[str, Any] = {"device": world.device, "rank": world.data_rank, "world": world.data_size}
-        sums = torch.zeros(3, dtype=torch.float64, device=world.device)
-        for x, target in in_order(self.data.splits[split], size, context=self.context, limit=limit, **shares):
-            with self._autocast():
-                scores = self.model(x)
-            sums += sums_of(scores, target)
+        batches = in_order(self.data.splits[split], train.batch_size, context=self.context, limit=limit, **shares)
+        sums = evaluation_sums(self.model, batches, world.device, train.precision)
         return metrics_of(distributed.total(sums, world), self.context is not None)
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
@@ -289,13 +321,16 @@ class Trainer:
     def collect(self) -> checkpoint.Content:
         """All that a checkpoint holds; every rank must ask."""
         at = self.position
+        self._check_weights()
         if at.loss_count:
             at.loss_sum = self._mean_loss() * at.loss_count
             self._loss.zero_()
         epoch, index = self.batches.at(at.step)
         state: dict[str, Any] = {"format": FORMAT, **asdict(at), "epoch": epoch, "index": index}
-        state |= {"fingerprint": self.data.fingerprint, "world": self.world.size, "threads": torch.get_num_threads()}
+        state |= {"data_folder": os.path.abspath(self.data.folder), "fingerprint": self.data.fingerprint}
         state |= {
+            "world": self.world.size,
+            "threads": torch.get_num_threads(),
             "detectors": self.world.detectors,
             "device": self.world.device.type,
             "torch": torch.__version__,
@@ -312,7 +347,11 @@ class Trainer:
             weights = full_state_dict(self.model)
         return checkpoint.Content(
             {"model.safetensors": weights, "optimizer.safetensors": tensors, "rng.safetensors": rng},
-            {"config.toml": self.config.to_toml(), "state.json": json.dumps(state, indent=2) + "\n"},
+            {
+                "config.toml": self.config.to_toml(),
+                METADATA: dump_metadata(self.metadata),
+                "state.json": json.dumps(state, indent=2) + "\n",
+            },
         )
 
     def restore(self, content: checkpoint.Content, name: str) -> None:
@@ -320,25 +359,33 @@ class Trainer:
         state = content.state
         if state.get("format") != FORMAT:
             raise DataError(f"{name} has the format {state.get('format')!r}, expected {FORMAT}: another version has written it")
-        if state["fingerprint"] != self.data.fingerprint:
-            raise DataError(f"{name} was trained on other data: its fingerprint is {state['fingerprint']}, "
+        if state.get("fingerprint") != self.data.fingerprint:
+            raise DataError(f"{name} was trained on other data: its fingerprint is {state.get('fingerprint')}, "
                             f"that of [data] is {self.data.fingerprint}")  # fmt: skip
-        self._changed(state, name)
-        self.restore_weights(content)
+        try:
+            position = make_position(state)
+            self._changed(state, name)
+            self.restore_weights(content)
+            self._restore_optimizers(content.tensors["optimizer.safetensors"], state["optimizer"])
+            if state["scaler"]:
+                self.scaler.load_state_dict(state["scaler"])
+            self._restore_rng(content.tensors["rng.safetensors"], state)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise DataError(f"{name} cannot be used: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        self.position = position
+
+    def _restore_optimizers(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         for kind, optimizer in self.optimizers.by_name.items():
             prefix = f"{kind}/"
-            tensors = content.tensors["optimizer.safetensors"]
             own = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-            unpack_optimizer(self.model, optimizer, own, state["optimizer"].get(kind, {}))
-        if state["scaler"]:
-            self.scaler.load_state_dict(state["scaler"])
+            unpack_optimizer(self.model, optimizer, own, values.get(kind, {}))
+
+    def _restore_rng(self, rng: dict[str, Tensor], state: dict[str, Any]) -> None:
         prefix = f"{self.world.rank}/"
         if (state["world"], state.get("detectors", 1)) == (self.world.size, self.world.detectors):
-            rng = content.tensors["rng.safetensors"]
             unpack_rng({key.removeprefix(prefix): each for key, each in rng.items() if key.startswith(prefix)}, self.world.device)
         else:  # nobody has been this rank
             seed_all(derive(self.config.train.seed, "rank", self.world.data_rank, state["step"]))
-        self.position = Position(**{key: state[key] for key in Position.__dataclass_fields__})
 
     def restore_weights(self, content: checkpoint.Content) -> None:
         """Load the weights of a checkpoint."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from lutetia.errors import MissingFeatureError
+from lutetia.errors import DataError, MissingFeatureError
 from lutetia.files import write_atomically
 from lutetia.training import checkpoint, distributed
 from lutetia.training.config import Config, read_config
@@ -22,7 +22,8 @@ from lutetia.training.metrics import FILE, draw
 from lutetia.training.progress import Display, Silent
 from lutetia.training.signals import Caught, catch_signals
 from lutetia.training.state import seed_all
-from lutetia.training.task import build_model, check_fit, table_of
+from lutetia.training.task import build_model, check_fit, metadata_of, table_of
+from lutetia.training.watch import is_lost
 
 RESTART_PATIENCE = 60.0  # seconds that a restarted run waits for the one before it to be gone
 
@@ -41,7 +42,7 @@ def train(
 
     `resume` goes on from the newest whole checkpoint in `out`, or starts where there is none. `data` is the folder that paths of
     data are relative to: that of the config file by default. Under torchrun every process calls this alike, and a restart
-    resumes by itself. The summary's `stopped` is "steps", "minutes", "patience", or "interrupted" by Ctrl-C or SIGTERM.
+    resumes by itself. The summary's `stopped` is "steps", "minutes", "patience", or "interrupted" by Ctrl-C, SIGTERM or SIGHUP.
     """
     show = show or Silent()
     name = "config" if isinstance(config, Config) else str(config)
@@ -52,13 +53,18 @@ def train(
     model = build_model(settings.model, name)
     settings = dataclasses.replace(settings, model=table_of(model))
     check_fit(model, opened)
+    model.metadata = metadata_of(model, opened)
     with catch_signals() as caught:
-        world = distributed.start(device, settings.parallel.detectors)
+        world = distributed.start(device, settings.parallel.detectors, settings.parallel.timeout)
+        if world.watch is not None and world.is_first:
+            world.watch.say = show.say
         folder = RunFolder(Path(out))
         try:
             summary = _train(Trainer(settings, opened, model, world, folder, show), resume or world.restarts > 0, caught)
-        except BaseException:
+        except BaseException as error:
             folder.abandon()
+            if world.watch is not None and isinstance(error, RuntimeError) and is_lost(error):
+                raise world.watch.lost(error) from error
             raise
         folder.close()
         distributed.finish(world)  # not after an error: the others may be gone, and to part from them would wait for ever
@@ -69,7 +75,9 @@ def _train(trainer: Trainer, again: bool, caught: Caught) -> dict[str, Any]:
     """Take the folder, now that everything fits, and train to an end."""
     world = trainer.world
     if world.is_first:
-        trainer.folder.open(trainer.config, again, RESTART_PATIENCE if world.restarts else 0.0)
+        changes = trainer.folder.open(trainer.config, again, RESTART_PATIENCE if world.restarts else 0.0)
+        if changes:
+            trainer.show.say(f"{trainer.folder.path} goes on with another config: {', '.join(changes)}")
     distributed.wait_for_all(world)
     if again:
         _go_on(trainer)
@@ -77,14 +85,16 @@ def _train(trainer: Trainer, again: bool, caught: Caught) -> dict[str, Any]:
 
 
 def _go_on(trainer: Trainer) -> None:
-    """Restore the newest whole checkpoint, the same on all ranks."""
-    say = trainer.show.say if trainer.world.is_first else lambda text: None
-    found = checkpoint.newest(trainer.folder.checkpoints, say)
-    if found is None:
+    """Restore the newest whole checkpoint, the same on all ranks: the first finds it, and sets damaged ones aside."""
+    world, folder = trainer.world, trainer.folder.checkpoints
+    say = trainer.show.say if world.is_first else lambda text: None
+    newest = checkpoint.newest(folder, say) if world.is_first else None
+    (step,) = distributed.largest([-1.0 if newest is None else float(checkpoint.step_of(newest[0]))], world)
+    if step < 0:
         say(f"{trainer.folder.path} holds no checkpoint to go on from: starting at step 0")
         return
-    path, content = found
-    trainer.restore(content, str(path))
+    path = folder / checkpoint.name_of(int(step))
+    trainer.restore(checkpoint.read(path) if newest is None else newest[1], str(path))
     say(f"going on from {path}")
 
 
@@ -93,6 +103,7 @@ def _finish(trainer: Trainer, stopped: str) -> dict[str, Any]:
     at, folder, world = trainer.position, trainer.folder, trainer.world
     summary: dict[str, Any] = {
         "out": str(folder.path),
+        "task": trainer.metadata["task"],
         "stopped": stopped,
         "step": at.step,
         "epoch": at.step / trainer.batches.per_epoch,
@@ -105,14 +116,32 @@ def _finish(trainer: Trainer, stopped: str) -> dict[str, Any]:
     }
     if stopped == "interrupted":
         return summary
-    if at.best is not None and at.best["step"] != at.step:
-        summary["checkpoint"] = str(folder.checkpoints / checkpoint.name_of(at.best["step"]))
-        trainer.restore_weights(checkpoint.read(Path(summary["checkpoint"])))
-    evaluated = {split: trainer.evaluate(split) for split in ("valid", "test") if split in trainer.data.splits}
-    summary |= {"evaluated_step": at.best["step"] if at.best else at.step, **evaluated}
+    step = _restore_best(trainer)
+    summary |= {"checkpoint": str(folder.checkpoints / checkpoint.name_of(step)), "evaluated_step": step}
+    summary |= {split: trainer.evaluate(split) for split in ("valid", "test") if split in trainer.data.splits}
     if world.is_first:
         _leave(trainer, summary)
     return summary
+
+
+def _restore_best(trainer: Trainer) -> int:
+    """Restore the weights of the best evaluation; the step they are of, which is the last where that checkpoint is damaged."""
+    at, world = trainer.position, trainer.world
+    if at.best is None or at.best["step"] == at.step:
+        return at.step
+    path = trainer.folder.checkpoints / checkpoint.name_of(at.best["step"])
+    try:
+        best, why = checkpoint.read(path), ""
+    except DataError as error:
+        best, why = None, str(error)
+    (damaged,) = distributed.largest([float(best is None)], world)
+    if best is None or damaged:
+        if world.is_first:
+            aside = checkpoint.set_aside(path).name if path.exists() else "missing"
+            trainer.show.say(f"{why or path}: the best checkpoint cannot be read ({aside}), so the last one is evaluated")
+        return at.step
+    trainer.restore_weights(best)
+    return int(at.best["step"])
 
 
 def _leave(trainer: Trainer, summary: dict[str, Any]) -> None:

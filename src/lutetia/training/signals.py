@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM: the first one asks the loop to end after its step, the second one ends it at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first one asks the loop to end after its step, a second Ctrl-C or SIGTERM ends it at once.
+
+A terminal that is closed sends SIGHUP, often more than once, so a second one changes nothing. Under `nohup` it stays ignored.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none
 
 
 @dataclass
@@ -21,18 +24,21 @@ class Caught:
 
 @contextmanager
 def catch_signals() -> Iterator[Caught]:
-    """Catch both signals in the block; outside of the main thread, where Python allows no handlers, none is caught."""
+    """Catch the signals in the block; outside of the main thread, where Python allows no handlers, none is caught."""
     caught = Caught()
     if threading.current_thread() is not threading.main_thread():
         yield caught
         return
 
     def note(number: int, _: FrameType | None) -> None:
-        if caught.signal is not None:
+        if caught.signal is not None and number != HANG_UP:
             raise KeyboardInterrupt
         caught.signal = number
 
-    before = {number: signal.signal(number, note) for number in SIGNALS}
+    numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
+    if HANG_UP is not None and signal.getsignal(HANG_UP) is not signal.SIG_IGN:
+        numbers.append(HANG_UP)
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield caught
     finally:

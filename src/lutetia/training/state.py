@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lutetia.errors import DataError
+from lutetia.errors import DataError, describe
 from lutetia.training.resharding import Spread, spread_parameters
 
 PARTS = ("indices", "values")  # of a sparse tensor
+ADAM = {"step", "exp_avg", "exp_avg_sq"}
+REMEMBERED = {"AdamW": ADAM, "SparseAdam": ADAM, "SGD": {"momentum_buffer"}, "Lion": {"exp_avg"}}  # of a parameter, after a step
 
 
 # ---- optimisers ------------------------------------------------------------------------------------------------------
@@ -53,32 +55,59 @@ def pack_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[
 def unpack_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], values: dict[str, dict[str, Any]]
 ) -> None:
-    """Give an optimiser back what `pack_optimizer` took from it; its rates and other options stay those it was made with."""
+    """Give an optimiser back what `pack_optimizer` took from it; its rates and other options stay those it was made with.
+
+    What does not fit the parameters is refused with a DataError: optimisers trust their state, and would write outside of it.
+    """
     state: dict[int, dict[str, Any]] = {}
     spreads = spread_parameters(model)
     for number, (name, parameter) in enumerate(_named(model, optimizer)):
         own = {key.removeprefix(f"{name}/"): tensor for key, tensor in tensors.items() if key.startswith(f"{name}/")}
-        entry: dict[str, Any] = {}
-        spread = spreads.get(id(parameter))
-        for key, value in values.get(name, {}).items():
-            if key.endswith("/coalesced"):
-                key = key.removesuffix("/coalesced")
-                indices, numbers = (own.pop(f"{key}/{part}") for part in PARTS)
-                if spread is not None:
-                    indices, numbers = spread.cut_sparse(indices, numbers)
-                shape = parameter.shape
-                entry[key] = torch.sparse_coo_tensor(indices, numbers, shape, is_coalesced=value, check_invariants=False)
-            else:
-                entry[key] = value
-        entry |= {key: _placed(tensor, parameter, spread) for key, tensor in own.items()}
+        plain = values.get(name, {})
+        try:
+            entry = _entry(own, plain, parameter, spreads.get(id(parameter)))
+        except (DataError, RuntimeError, KeyError, AttributeError, TypeError) as error:
+            raise DataError(f"the state of the optimiser for {name} cannot be used: {error}") from error
+        wanted = REMEMBERED.get(type(optimizer).__name__, entry.keys())
+        if entry.keys() - wanted or (entry and wanted - entry.keys()):
+            raise DataError(f"the optimiser holds {sorted(entry)} for {name}, expected {sorted(wanted)}")
         if entry:
             state[number] = entry
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def _placed(tensor: Tensor, parameter: nn.Parameter, spread: Spread | None) -> Tensor:
+def _entry(own: dict[str, Tensor], plain: dict[str, Any], parameter: nn.Parameter, spread: Spread | None) -> dict[str, Any]:
+    """What is remembered of one parameter, this rank's part of it, checked."""
+    entry: dict[str, Any] = {}
+    for key, value in plain.items():
+        if key.endswith("/coalesced"):
+            key = key.removesuffix("/coalesced")
+            indices, numbers = (own.pop(f"{key}/{part}") for part in PARTS)
+            entry[key] = _sparse(indices, numbers, bool(value), parameter, spread)
+        elif isinstance(value, bool) or not isinstance(value, int | float):
+            raise DataError(f"{key} is {value!r}, expected a number")
+        else:
+            entry[key] = value
+    return entry | {key: _placed(key, tensor, parameter, spread) for key, tensor in own.items()}
+
+
+def _sparse(indices: Tensor, numbers: Tensor, coalesced: bool, parameter: nn.Parameter, spread: Spread | None) -> Tensor:
+    """A sparse tensor of the shape of a parameter; torch checks every index, once, here."""
+    if indices.dtype != torch.int64 or indices.dim() != 2:
+        raise DataError(f"the indices are {describe(indices)}, expected int64 [dimensions, n]")
+    if spread is not None:
+        indices, numbers = spread.cut_sparse(indices, numbers)
+    return torch.sparse_coo_tensor(indices, numbers, parameter.shape, is_coalesced=coalesced, check_invariants=True)
+
+
+def _placed(key: str, tensor: Tensor, parameter: nn.Parameter, spread: Spread | None) -> Tensor:
     """What is remembered of a parameter, this rank's part of it: a number, such as that of the steps, is the same everywhere."""
-    return tensor if spread is None or not tensor.dim() else spread.place(tensor, parameter)
+    if not tensor.dim():
+        return tensor
+    placed = tensor if spread is None else spread.place(tensor, parameter)
+    if placed.shape != parameter.shape or not placed.is_floating_point():
+        raise DataError(f"{key} is {describe(tensor)}, expected floats of shape {list(parameter.shape)}")
+    return placed
 
 
 # ---- random generators -----------------------------------------------------------------------------------------------
@@ -115,6 +144,8 @@ def unpack_rng(packed: dict[str, Tensor], device: torch.device) -> None:
         gauss = packed["python_gauss"].tolist()
         random.setstate((version, tuple(numbers), gauss[1] if gauss[0] else None))
         position, has_gauss = packed["numpy_rest"].tolist()
+        if not 0 <= position <= packed["numpy"].numel():  # numpy does not look
+            raise ValueError(f"the position of numpy's generator is {position}")
         key = {"key": packed["numpy"].numpy().astype(np.uint32), "pos": position}
         legacy = {"bit_generator": "MT19937", "state": key, "has_gauss": has_gauss, "gauss": packed["numpy_gauss"].item()}
         np.random.set_state(legacy)

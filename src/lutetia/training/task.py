@@ -6,40 +6,42 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError, LutetiaError
+from lutetia.models import Model
+from lutetia.models.building import KINDS
+from lutetia.models.classifier_config import LAYERS
 from lutetia.training.data import Data, Samples
 
 # ---- models ----------------------------------------------------------------------------------------------------------
 
 
-def build_model(table: Mapping[str, Any], name: str = "config") -> nn.Module:
+def build_model(table: Mapping[str, Any], name: str = "config") -> Model[Any]:
     """The model that [model] describes; with `dense = true` its twin of ordinary layers."""
-    from lutetia import models
-
     fields = dict(table)
     kind, dense = fields.pop("kind", None), fields.pop("dense", False)
-    kinds = {each.kind: each for each in (getattr(models, name) for name in models.__all__) if hasattr(each, "kind")}
     if not isinstance(dense, bool):
         raise ArgumentError(f"{name}: model.dense is {dense!r}, expected true or false")
-    if dense and f"dense_{kind}" in kinds:
+    if dense and f"dense_{kind}" in KINDS:
         kind = f"dense_{kind}"
-    if kind not in kinds:
-        raise ArgumentError(f"{name}: model.kind is {kind!r}, expected one of {', '.join(map(repr, kinds))}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        layer = ": this is a kind of layer, for [[model.layers]]" if isinstance(kind, str) and kind in LAYERS else ""
+        raise ArgumentError(f"{name}: model.kind is {kind!r}, expected one of {', '.join(map(repr, KINDS))}{layer}")
     try:
-        return kinds[kind](**fields)
+        return KINDS[kind](**fields)
     except LutetiaError as error:
         raise type(error)(f"{name}: [model]: {error}") from error
     except TypeError as error:
         raise ArgumentError(f"{name}: [model]: {error}") from error
 
 
-def table_of(model: nn.Module) -> dict[str, Any]:
+def table_of(model: Model[Any]) -> dict[str, Any]:
     """The [model] that a model was made from, with every default written out: what the checkpoints of a run say."""
-    return {"kind": model.kind, **model.config.to_dict()}  # type: ignore[operator, union-attr]
+    return {"kind": model.kind, **model.config.to_dict()}
 
 
 def check_fit(model: nn.Module, data: Data) -> None:
@@ -63,6 +65,25 @@ def check_fit(model: nn.Module, data: Data) -> None:
         raise ArgumentError(f"[model] does not take samples of shape {list(x.shape[1:])}, as [data] has: {error}") from error
     if scores.shape[-1] < data.n_classes:
         raise ArgumentError(f"[model] scores {scores.shape[-1]} classes, expected the {data.n_classes} that [data] has")
+
+
+def metadata_of(model: Model[Any], data: Data) -> dict[str, Any]:
+    """What a checkpoint says of the data: the task, names of classes and features, and the range of the training inputs."""
+    samples = data.splits["train"]
+    if not isinstance(samples, Samples):
+        return {"task": "language"}
+    metadata: dict[str, Any] = {"task": "classification"}
+    if data.names.classes:
+        unused = range(len(data.names.classes), model.config.n_classes)
+        metadata["classes"] = [*data.names.classes, *(f"unused class {number}" for number in unused)]
+    if data.names.features and samples.x.ndim == 2:
+        metadata["features"] = list(data.names.features)
+    ends = samples.x.min(0), samples.x.max(0)
+    if samples.x.ndim > 2:  # of an image all pixels have one range
+        ends = ends[0].min(), ends[1].max()
+    scale = 255 if samples.x.dtype == np.uint8 else 1  # as the model sees bytes
+    metadata["input_low"], metadata["input_high"] = ((end.astype(np.float64) / scale).tolist() for end in ends)
+    return metadata
 
 
 def context_of(model: nn.Module) -> int | None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_scalar
 
+from lutetia._uncompiled import constant_result
 from lutetia.lut.connectivity.full import Connectivity, full
 from lutetia.lut.connectivity.synapses import TENSOR_NAMES, SynapseMeta, Synapses
 from lutetia.lut.kernels import backend_for
@@ -58,7 +59,7 @@ def text_of(how: How) -> str:
     return _text_of(how)
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def _text_of_parts(*parts: Any) -> str:
     """The same; the compiler calls this once, and knows no named tuples as constants."""
     kind, rescaler, budget, meta, backend, header, read, algorithm, precision = parts
@@ -88,7 +89,7 @@ class Sizes(NamedTuple):
     rows_listed: int  # how many weights stand for one synapse that is listed: R where all rows of a detector share it, else 1
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def sizes_of(header: str) -> Sizes:
     """The sizes in a header."""
     return _sizes_of(header)
@@ -101,7 +102,7 @@ def _sizes_of(header: str) -> Sizes:
     return Sizes(facts["n_detectors"], facts["n_rows"], facts["n_outputs"], listed)
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def header_of(synapses: Synapses) -> str:
     """All of the synapses but the tensors, as text."""
     return json.dumps(synapses.header())

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
 from lutetia.lut.autograd.ops import gather_sequence
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula, Record, record_of
@@ -114,7 +115,7 @@ def _joined(uses: list[Use]) -> Use | None:
 # ---- sparse ----------------------------------------------------------------------------------------------------------
 
 
-@torch.compiler.disable(reason=UNCOMPILED.format("sparse"))
+@uncompiled(UNCOMPILED.format("sparse"))
 def with_sparse_gradient(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...]) -> Tensor:
     """y; weight.grad will be a coalesced COO tensor of the rows that were read."""
     return SPARSE[formula.op].apply(*tensors, Call(formula, rest))
@@ -158,7 +159,7 @@ class SparseAttention(_Sparse):
 # ---- in place --------------------------------------------------------------------------------------------------------
 
 
-@torch.compiler.disable(reason=UNCOMPILED.format("in_place"))
+@uncompiled(UNCOMPILED.format("in_place"))
 def with_step_in_place(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...], external_lr: Rate | None) -> Tensor:
     """y; the backward pass ends with weight -= external_lr · lr_scale · gradient, and keeps no gradient.
 

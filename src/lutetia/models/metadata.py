@@ -1,0 +1,103 @@
+"""What a checkpoint says of its data: `model.metadata`, plain values that `metadata.json` holds.
+
+task         "classification" or "language"
+classes      the names of the classes, one for each output
+features     the names of the inputs, one for each number
+input_low    the smallest value of each input in the training data, or one number for all of them
+input_high   the largest
+
+Every key is optional. A file is checked before it is believed: its types, and its lengths against the config of the model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lutetia.errors import ArgumentError, DataError, describe, fail
+
+METADATA = "metadata.json"
+TASKS = ("classification", "language")
+MOST_BYTES = 1 << 26  # of the file: names and ranges of a few hundred thousand inputs
+LONGEST_NAME = 1000
+
+
+def check_metadata(metadata: Any, config: Any) -> dict[str, Any]:
+    """The metadata of a model of that config, or an error that names the key."""
+    if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
+        fail("metadata", metadata, "a dict with strings as keys")
+    task = metadata.get("task")
+    if task is not None and task not in TASKS:
+        fail("metadata.task", task, "one of " + ", ".join(map(repr, TASKS)))
+    n_classes, shape = getattr(config, "n_classes", None), getattr(config, "input_shape", None)
+    n_inputs = None if shape is None else math.prod(shape)
+    _check_names(metadata, "classes", n_classes)
+    _check_names(metadata, "features", n_inputs)
+    classes = metadata.get("classes", ())
+    if len(set(classes)) < len(classes):
+        twice = next(name for at, name in enumerate(classes) if name in classes[:at])
+        fail("metadata.classes", twice, "a name for one class only")
+    _check_range(metadata, n_inputs)
+    try:
+        return json.loads(json.dumps(dict(metadata), allow_nan=False))  # a copy of plain values, as the file will hold them
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"metadata holds a value that JSON cannot: {error}") from error
+
+
+def _check_names(metadata: Mapping[str, Any], key: str, count: int | None) -> None:
+    names = metadata.get(key)
+    if names is None:
+        return
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        fail(f"metadata.{key}", names, "a list of strings")
+    if len(names) != count:
+        by = "none, as the model has no such names" if count is None else f"{count}, by the config of the model"
+        raise ArgumentError(f"metadata.{key} holds {len(names)} names, expected {by}")
+    bad = next((name for name in names if not name.strip() or len(name) > LONGEST_NAME), None)
+    if bad is not None:
+        fail(f"metadata.{key}", bad, f"names of 1 to {LONGEST_NAME} characters")
+
+
+def _check_range(metadata: Mapping[str, Any], n_inputs: int | None) -> None:
+    """Check input_low and input_high: both or neither, one number or one per input, low at most high."""
+    ends = [metadata.get(key) for key in ("input_low", "input_high")]
+    if ends == [None, None]:
+        return
+    for key, end in zip(("input_low", "input_high"), ends, strict=True):
+        values = end if isinstance(end, list | tuple) else [end]
+        if not all(_is_finite(value) for value in values):
+            fail(f"metadata.{key}", end, "a finite number, or a list of them")
+        if isinstance(end, list | tuple) and len(end) != n_inputs:
+            wanted = f"{n_inputs or 'none'}, by the config of the model"
+            raise ArgumentError(f"metadata.{key} holds {len(end)} numbers, expected {wanted}")
+    lows, highs = ([end] * (n_inputs or 1) if not isinstance(end, list | tuple) else end for end in ends)
+    for at, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        if low > high:
+            raise ArgumentError(f"metadata.input_low is {low} for input {at}, expected at most input_high, {high}")
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+
+
+def dump_metadata(metadata: Mapping[str, Any]) -> str:
+    """The content of `metadata.json`."""
+    return json.dumps(metadata, indent=1, allow_nan=False) + "\n"
+
+
+def read_metadata(file: Path, config: Any) -> dict[str, Any]:
+    """The metadata that a file holds, checked against the config of its model."""
+    try:
+        size = file.stat().st_size
+        if size > MOST_BYTES:
+            raise DataError(f"{file} has {size:,} bytes, expected {MOST_BYTES:,} at most")
+        return check_metadata(json.loads(file.read_text(encoding="utf-8")), config)
+    except ArgumentError as error:
+        raise DataError(f"{file}: {error}") from error
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file} is not JSON: {describe(str(error))}") from error

@@ -1,0 +1,93 @@
+"""Write docs/results.md, and the tables of README.md and docs/comparison.md, from the JSON files in benchmarks/results.
+
+Usage: python tools/make_results.py [--check]
+
+A table in a page stands between `<!-- results:begin NAME -->` and `<!-- results:end -->`; all else on the page is left as it is.
+README's has no name. With --check nothing is written, and the exit code is 1 when a page is not what the files say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from textwrap import fill
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools")]
+
+from results import FOLDER, Result, load  # noqa: E402
+from results_blocks import BLOCKS  # noqa: E402
+from results_pages import INTRODUCTION, SECTIONS, Section  # noqa: E402
+from results_tables import markdown, measured  # noqa: E402
+
+WIDTH = 130  # columns of a line of text
+PAGE = ROOT / "docs" / "results.md"
+MARKED = re.compile(r"(<!-- results:begin(?: (?P<name>[\w-]+))? -->\n).*?(<!-- results:end -->)", re.DOTALL)
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        raise SystemExit(__doc__)
+    pages = make(read(FOLDER))
+    stale = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        print(f"{path.relative_to(ROOT)} {'is not what the results say: run make results' if arguments else 'is new'}")
+        if not arguments:
+            write(path, pages[path])
+    return int(bool(stale and arguments))
+
+
+def read(folder: Path) -> dict[str, Result]:
+    """Every saved result by name; those of a quick run are refused."""
+    found = {path.stem: load(path) for path in sorted(folder.glob("*.json"))}
+    for name, result in found.items():
+        if result["settings"].get("quick"):
+            raise ValueError(f"{folder / name}.json is of a quick run, which measures nothing: run it without --quick")
+    return found
+
+
+def make(results: dict[str, Result]) -> dict[Path, str]:
+    """The text of every page that shows results."""
+    pages = {PAGE: "\n".join([INTRODUCTION, *(section_text(section, results) for section in SECTIONS)])}
+    for path, blocks in BLOCKS.items():
+        text = (ROOT / path).read_text(encoding="utf-8")
+        pages[ROOT / path] = put(text, {name: block(results) for name, block in blocks.items()}, path)
+    return pages
+
+
+def put(page: str, blocks: dict[str, str], where: str) -> str:
+    """The page with every block in its place; each must have exactly one."""
+    places = [match["name"] or "" for match in MARKED.finditer(page)]
+    if sorted(places) != sorted(blocks):
+        raise ValueError(f"{where} has places for {sorted(places)}, expected one for each of {sorted(blocks)}")
+    return MARKED.sub(lambda match: f"{match[1]}\n{blocks[match['name'] or '']}\n\n{match[3]}", page)
+
+
+def section_text(section: Section, results: dict[str, Result]) -> str:
+    """One claim: the command, what was measured where, the tables, one sentence."""
+    result = results[section.result]
+    lines = [f"## {section.heading}", ""]
+    if result["command"] is not None:
+        lines += [f"<!-- not run: {section.why_not_run} -->", "```bash", result["command"], "```", ""]
+    setting = f"{measured(result, [table.name for table in section.tables])} {section.setting}".strip()
+    lines += [fill(setting, WIDTH), ""] if setting else []
+    for table in section.tables:
+        lines += [markdown(result, table), ""]
+    sentence = section.sentence if isinstance(section.sentence, str) else section.sentence(result)
+    return "\n".join([*lines, fill(sentence, WIDTH), ""])
+
+
+def write(path: Path, text: str) -> None:
+    """A reader sees the old page or the new one."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""The generated tables of README.md and docs/comparison.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from results import Result, Row, rows_of, text_of
+from results_pages import CIRCUITS
+from results_tables import markdown, range_of, value
+
+Results = dict[str, Result]
+
+
+def speed(results: Results) -> str:
+    """How fast, mode for mode, against whom; then what was learned."""
+    layers, attention = (rows_of(results[name], "layers") for name in ("lut_step", "lut_attention"))
+    original = "Spiky, the original CUDA library"
+    lines = [
+        "| on one H200, how many times as fast | as | eager | in a CUDA graph |",
+        "|---|---|---|---|",
+        *(
+            steps(f"{what}, {kind}", original, row, step)
+            for what, row in (("smallest LUT layer", layers[0]), ("largest LUT layer", compared(layers)[-1]))
+            for kind, step in (("eval", "eval"), ("training step", "train"))
+        ),
+        *(
+            steps(f"LUT attention over {length} positions, training step", original, row, "train")
+            for length, row in ((32, attention[0]), (512, attention[-1]))
+        ),
+        *decode_rows(results["decode_attention"]),
+    ]
+    return "\n".join([*lines, "", *reach(results)])
+
+
+def steps(what: str, peer: str, row: Row, step: str) -> str:
+    modes = [text_of(row[f"{step}, {mode}/{mode}"], "x", 2) for mode in ("eager", "graph")]
+    return f"| {what} | {peer} | {modes[0]} | {modes[1]} |"
+
+
+def compared(rows: list[Row]) -> list[Row]:
+    """The rows that have a peer."""
+    return [row for row in rows if row.get("train, graph/graph") is not None]
+
+
+def decode_rows(result: Result) -> list[str]:
+    dense = range_of(rows_of(result, "dense"), "cuDNN / Lutetia", "x", 3)
+    masked = range_of(rows_of(result, "ragged"), "masked / Lutetia", "x", 3)
+    lengths = value(result, "ragged", "true lengths / Lutetia", "x", shape="B64 8k")
+    return [
+        f"| decode attention, dense batches | SDPA, cuDNN backend | not measured | {dense} |",
+        f"| decode attention, ragged batches | SDPA with a mask | not measured | {masked} |",
+        f"| the same, batch 64, up to 8,192 keys | cuDNN with true lengths | not measured | at most {lengths} |",
+    ]
+
+
+def reach(results: Results) -> list[str]:
+    """What tables learn, and what they cost as a circuit."""
+    mnist, enwik8, shakespeare = (results[f"train_{name}"] for name in ("mnist", "enwik8", "shakespeare"))
+    ours, theirs = (
+        [row for row in rows_of(mnist, "accuracy") if (row["source"] == "report") is reported] for reported in (False, True)
+    )
+    dense, tables = (value(enwik8, "bits", "test", digits=4, **{"feed-forward": kind}) for kind in ("dense twin", "confidence2"))
+    twin, lut = (
+        value(shakespeare, "loss", "seed 0", digits=4, **{"feed-forward": kind}) for kind in ("dense twin", "confidence2")
+    )
+    rows = rows_of(results["mnist_circuits"], "circuits")
+    circuit = [sized(row) for row in rows if row["network"].startswith("Lutetia")]
+    peers = [sized(row) for row in rows if row["network"] == "DWN" and row.get("encoder")]
+    cpu = range_of(rows_of(results["train_cpu"], "runs"), "over the C program", "x")
+    decode = {
+        kind: range_of(
+            [row for row in rows_of(results["decode_attention_cpu"], "decode") if row["kind"] == kind], "SDPA / Lutetia", "x"
+        )
+        for kind in ("dense", "ragged")
+    }
+    return [
+        "| task | Lutetia | for comparison |",
+        "|---|---|---|",
+        f"| MNIST, one layer of tables, two minutes on a CPU core | {range_of(ours, 'test accuracy', '%', 4)} | "
+        f"{range_of(theirs, 'test accuracy', '%', 4)} reported by the tables' authors, with fewer weights |",
+        f"| MNIST as a circuit, pixels to class | {circuit[0]} (yosys) | DWN, placed and routed: {', '.join(peers)} |",
+        f"| enwik8, the same 8 minutes of one GPU | {tables} bits per byte | dense twin: {dense}, **better** |",
+        f"| tiny Shakespeare, the same bytes | {lut} nats per byte | dense twin without dropout: {twin} |",
+        f"| training a 3.2 GB language model on two CPU cores | {cpu} the samples per second | a reference C program |",
+        f"| decode attention on two CPU cores | {decode['dense']} dense, {decode['ragged']} ragged | SDPA, masked where ragged |",
+    ]
+
+
+def sized(row: Row) -> str:
+    return f"{text_of(row['accuracy'], '%', 4)} with {text_of(row['LUTs'])} LUTs"
+
+
+def circuits(results: Results) -> str:
+    return markdown(results["mnist_circuits"], CIRCUITS)
+
+
+BLOCKS: dict[str, dict[str, Callable[[Results], str]]] = {
+    "README.md": {"": speed},
+    "docs/comparison.md": {"circuits": circuits},
+}

@@ -1,0 +1,123 @@
+"""Tables in Markdown from the rows of a result, and the ranges of their numbers for a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from results import Result, Row, rows_of, text_of
+
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading and the columns of the result below it; several of them stand in one cell, with a slash between."""
+
+    heading: str
+    keys: Sequence[str]
+    digits: int = 3
+    scale: float = 1.0  # weights are counted in millions
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a page shows of one table of a result."""
+
+    name: str
+    columns: Sequence[Column]
+    where: Callable[[Row], bool]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A table with a row for each value of `by`, a column for each value of `over`, and `key` in the cells."""
+
+    name: str
+    key: str
+    by: str
+    over: Sequence[str]
+
+
+def column(heading: str, *keys: str, digits: int = 3, scale: float = 1.0) -> Column:
+    """A column; its key is its heading unless others are given."""
+    return Column(heading, keys or (heading,), digits, scale)
+
+
+def table(name: str, *columns: Column | str, where: Callable[[Row], bool] = lambda row: True) -> Table:
+    """A table with these columns; a text is a column of that name."""
+    return Table(name, [column(each) if isinstance(each, str) else each for each in columns], where)
+
+
+def markdown(result: Result, shown: Table | Spread) -> str:
+    """The table in Markdown; a value that was not measured is a dash, and a column without any value is left out."""
+    units = next(each["columns"] for each in result["tables"] if each["name"] == shown.name)
+    rows = rows_of(result, shown.name)
+    if isinstance(shown, Spread):
+        return _spread(rows, shown, units[shown.key])
+    rows = [row for row in rows if shown.where(row)]
+    columns = [[each.heading, "---", *(_cell(row, each, units) for row in rows)] for each in shown.columns]
+    return "\n".join(map(_line, zip(*(each for each in columns if set(each[2:]) - {MISSING}), strict=True)))
+
+
+def _cell(row: Row, column: Column, units: dict[str, str | None]) -> str:
+    texts = [text_of(_scaled(row.get(key), column.scale), units.get(key), column.digits) for key in column.keys]
+    return " / ".join(each or MISSING for each in texts) if any(texts) else MISSING
+
+
+def _scaled(value: Any, scale: float) -> Any:
+    return value / scale if scale != 1.0 and value is not None else value
+
+
+def _line(cells: Any) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _spread(rows: Sequence[Row], shown: Spread, unit: str | None) -> str:
+    def kind(row: Row) -> str:
+        return ", ".join(str(row[each]) for each in shown.over)
+
+    kinds, names = list(dict.fromkeys(map(kind, rows))), list(dict.fromkeys(row[shown.by] for row in rows))
+    cells = {(row[shown.by], kind(row)): text_of(row.get(shown.key), unit) for row in rows}
+    lines = [_line([shown.by, *kinds]), "|" + "---|" * (len(kinds) + 1)]
+    lines += [_line([name, *(cells.get((name, each)) or MISSING for each in kinds)]) for name in names]
+    return "\n".join(lines)
+
+
+def range_of(rows: Sequence[Row], key: str, unit: str | None = None, digits: int = 2) -> str:
+    """From the least to the largest of a column, in words: "2.7x to 3.9x"."""
+    values = [each for row in rows if row.get(key) is not None for each in _values(row[key])]
+    low, high = (text_of(each, unit, digits) for each in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def value(result: Result, table: str, key: str, unit: str | None = None, digits: int = 3, **where: Any) -> str:
+    """The one value of a column in the row where other columns have these values."""
+    (row,) = (row for row in rows_of(result, table) if all(row.get(name) == each for name, each in where.items()))
+    return text_of(row[key], unit, digits)
+
+
+def _values(cell: Any) -> list[float]:
+    return cell if isinstance(cell, list) else [cell]
+
+
+def measured(result: Result, tables: Sequence[str]) -> str:
+    """Where the rows of some tables come from: machine, versions, commit, date, as far as they are known."""
+    names = dict.fromkeys(row["source"] for table in tables for row in rows_of(result, table))
+    return " ".join(filter(None, (_source(result["sources"][name]) for name in names)))
+
+
+def _source(source: dict[str, Any]) -> str:
+    """One sentence; nothing where the machine is not known."""
+    machine, versions = source["machine"] or {}, source["versions"] or {}
+    place = machine.get("gpu") or machine.get("cpu")
+    if not place:
+        return ""
+    facts = [place]
+    if not machine.get("gpu") and machine.get("threads"):
+        facts.append(f"{machine['threads']} thread{'s' if machine['threads'] > 1 else ''}")
+    facts += [f"{name} {version}" for name, version in versions.items() if version and name != "numpy"]
+    facts += [f"commit {source['commit']}"] if source["commit"] else []
+    facts += [source["date"]] if source["date"] else []
+    return ", ".join(facts) + "."
