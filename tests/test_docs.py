@@ -96,7 +96,9 @@ def broken_links(page: Path) -> list[str]:
 def anchors(page: Path) -> set[str]:
     """What links may name of a page: its headings, as mkdocs turns them into ids, and the names that an API page describes."""
     text = FENCED.sub("", page.read_text(encoding="utf-8"))
-    plain = [unicodedata.normalize("NFKD", each).encode("ascii", "ignore").decode() for each in re.findall(r"^#+ (.+)$", text, re.M)]
+    plain = [
+        unicodedata.normalize("NFKD", each).encode("ascii", "ignore").decode() for each in re.findall(r"^#+ (.+)$", text, re.M)
+    ]
     headings = {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in plain}
     described = set()
     for name, options in re.findall(r"^::: (\S+)\n((?: .*\n)*)", text + "\n", re.M):
