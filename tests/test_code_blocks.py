@@ -153,7 +153,10 @@ def run_in_shell(block: Block, name: str) -> None:
     for program, call in (("python", ""), ("lutetia", "-m lutetia ")):
         (programs / program).write_text(f'#!/bin/sh\nexec "{sys.executable}" {call}"$@"\n')
         (programs / program).chmod(0o755)
-    environment = os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(Path(lutetia.__file__).parents[1])}
+    environment = os.environ | {
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(lutetia.__file__).parents[1]),
+    }
     result = subprocess.run(["sh", "-e"], input=block.code, env=environment, capture_output=True, text=True, check=False)
     print(result.stdout)
     place = f"{name}, block at line {block.line}"
