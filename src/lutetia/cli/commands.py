@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from lutetia.cli import answers, values
-from lutetia.cli.app import Checkpoint, Debug, Json, Row, app
 from lutetia.cli.bench import Benchmark, benchmarks_folder, find_benchmarks, run_benchmark
 from lutetia.cli.guard import UsageError, did_you_mean
+from lutetia.cli.root import Checkpoint, Debug, Json, Row, app
 from lutetia.cli.show import console, name_next, print_json
 from lutetia.errors import JobError
 
