@@ -150,3 +150,26 @@ def test_a_tournament_finds_the_first_of_the_greatest(count: int) -> None:
             one, other = winners[first], winners[second]
             winners.append(other if values[other] > values[one] else one)
         assert winners[-1] == values.index(max(values))
+
+
+def test_a_stage_is_one_process() -> None:
+    """An `assign` for each bit of a wide bus made a simulator copy the bus for each: hours for the digits' network."""
+    layer = LUT(9, 3, 12, 4, seed=0)
+    nn.init.normal_(layer.weight)
+    files = lut_network(layer, bits=3, weight_bits=4).graph.emit("verilog").files
+    for kind in ("compare", "table", "sum"):
+        (text,) = (text for name, text in files.items() if name.endswith(f"_{kind}.v"))
+        node = text[: text.index("endmodule")]
+        assert node.count("always @*") == 1, kind
+        assert node.count("assign out_data") == 1, kind
+
+
+def test_a_stage_of_constants_has_its_value_from_the_start() -> None:
+    require_tool("iverilog")
+    model = nn.Sequential(nn.Linear(2, 2), Quantise(UInt(2)))
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[0].bias.copy_(torch.tensor([1.0, 2.0]))
+    net = trace(model, input=Stream(2, Binary())).precompute()
+    x = torch.zeros(3, 2, dtype=torch.int64)
+    assert torch.equal(net.emit("verilog").simulate(x, tool="icarus"), torch.tensor([[1, 2]] * 3))

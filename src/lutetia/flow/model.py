@@ -98,13 +98,13 @@ class Flow:
         return [step for step in self.steps if step.part == name]
 
     def leaves(self) -> list[Step]:
-        """The steps that hold no others: those that did the work."""
-        parents = {step.parent for step in self.steps}
-        return [step for step in self.steps if step.id not in parents]
+        """The innermost steps, those that did the work; a step with steps inside is not one of them."""
+        outer = {step.parent for step in self.steps}
+        return [step for step in self.steps if step.id not in outer]
 
     @property
-    def bytes(self) -> int:
-        """The bytes that were moved: the sizes of all inputs and outputs of the leaves."""
+    def bytes_moved(self) -> int:
+        """The bytes of all tensors that the innermost steps read or wrote; a step with steps inside adds nothing of its own."""
         return sum(step.bytes for step in self.leaves())
 
     def __len__(self) -> int:
@@ -127,8 +127,9 @@ class Flow:
     ) -> str:
         """The flow as a Mermaid flowchart.
 
-        `parts` keeps only the steps of those parts. `symbols`, such as `{"B": 64}`, shows sizes by name; where
-        two names have the same size the first one wins. Beyond `limit` steps, steps alike are drawn as one, with a count.
+        `parts` keeps only the steps of those parts. `symbols`, such as `{"B": 64}`, shows sizes by name where a name is certain:
+        a size that two names share stays a number, unless the layout of the tensor is known. Beyond `limit` steps, steps alike
+        are drawn as one, with a count.
         """
         from lutetia.flow.mermaid import mermaid
 

@@ -136,7 +136,7 @@ module {name}_testbench;
     reg [{out_width}-1:0] expected [0:{n_out}-1];
     reg clk = 1'b0;
     reg rst = 1'b1;
-    reg [{width}-1:0] in_data = {width}'d0;
+    reg [{width}-1:0] in_data = {width}'dx;  // so that the first sample is a change, whatever it is
     reg in_valid = 1'b0;
     reg out_ready = 1'b0;
     wire [{out_width}-1:0] out_data;

@@ -93,6 +93,8 @@ def run(command: Sequence[str], folder: Path, *, check: bool = True) -> subproce
         )
     except subprocess.TimeoutExpired as error:
         raise out_of_time(program) from error
+    if done.returncode < 0:
+        raise JobError(f"{program} was stopped by signal {-done.returncode}")
     if check and done.returncode:
         said = (done.stdout + done.stderr).strip()[-800:]
         raise JobError(f"{program} failed with exit code {done.returncode}: {said}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from lutetia.precompute.hdl import (
     tournament,
     walk,
 )
-from lutetia.precompute.stream import Argmax, Compare, Edge, Lookup, Node, Pool, Register, Sum, Table, Window, Wire
+from lutetia.precompute.stream import Argmax, Compare, Edge, Lookup, Node, Pool, Register, Sum, Table, TableData, Window, Wire
 
 PASS = ["assign out_valid = in_valid;", "assign in_ready = out_ready;"]
 
@@ -65,6 +66,18 @@ def _used(edge: Edge, channels: set[int]) -> np.ndarray:
     return used
 
 
+def process(width: int, lines: list[str], constant: bool = False) -> list[str]:
+    """Lines that set `result`, of so many bits, as one process.
+
+    A simulator copies a wide bus for each `assign` to a part of it: 256 tables with 64 outputs took minutes, and take seconds.
+    Where nothing is read a process would never start, so constants are assigned.
+    """
+    if constant:
+        return [f"wire {span(width)} result;", "assign out_data = result;", *(f"assign {line}" for line in lines)]
+    listed = [f"    {line}" for line in lines]
+    return [f"reg {span(width)} result;", "assign out_data = result;", "always @* begin", *listed, "end"]
+
+
 def body(design: Design, number: int) -> list[str]:
     """The lines of one node."""
     return RULES[type(design.graph.nodes[number])](design, design.graph.nodes[number])
@@ -75,11 +88,11 @@ def _wire(design: Design, node: Wire) -> list[str]:
     owner = [(source, channel) for source, edge in enumerate(edges) for channel in range(edge.channels)]
     parts = [slices(edge) for edge in edges]
     names = ["in_data"] if len(edges) == 1 else [f"in{source}_data" for source in range(len(edges))]
-    lines = []
-    for target, place in zip(slices(node.edge), node.index.tolist(), strict=True):
-        source, channel = owner[place]
-        text = part(names[source], parts[source][channel], edges[source].width)
-        lines.append(f"assign {part('out_data', target, node.edge.width)} = {text};")
+    texts = [
+        part(names[source], parts[source][channel], edges[source].width)
+        for source, channel in (owner[place] for place in node.index.tolist())
+    ]
+    lines = process(node.edge.width, [f"result = {_joined(texts[::-1])};"])
     read = [{owner[place][1] for place in node.index.tolist() if owner[place][0] == source} for source in range(len(edges))]
     idle = [name for name, edge, own in zip(names, edges, read, strict=True) if len(own) < edge.channels]
     if idle:
@@ -96,24 +109,40 @@ def _table(design: Design, node: Table) -> list[str]:
     targets = slices(node.edge)
     lines = list(PASS)
     used = np.zeros(edge.width, dtype=bool)
+    pieces: list[tuple[int, str]] = []  # the lowest bit of each on the bus
     for number, lookup in enumerate(node.lookups):
-        lines += _lookup(design, node, number, lookup, edge.width, targets)
+        lines += _lookup(design, node, number, lookup, edge.width)
+        pieces += _pieces(node.tables[lookup.table], number, [targets[output] for output in lookup.outputs])
         used[list(lookup.inputs)] = True
-    return [*lines, *unused("in_data", used)]
+    joined = _joined([text for _, text in sorted(pieces, reverse=True)])
+    return [*lines, *process(node.edge.width, [f"result = {joined};"], not used.any()), *unused("in_data", used)]
 
 
-def _lookup(design: Design, node: Table, number: int, lookup: Lookup, width: int, targets: list[Slice]) -> list[str]:
+def _lookup(design: Design, node: Table, number: int, lookup: Lookup, width: int) -> list[str]:
     table, k = node.tables[lookup.table], len(lookup.inputs)
-    parts = [part("out_data", targets[output], node.edge.width) for output in reversed(lookup.outputs)]
     if not k:
-        codes = reversed(list(zip(table.contents[0].tolist(), table.bits, strict=True)))
-        return [f"assign {text} = {bits}'d{value};" for text, (value, bits) in zip(parts, codes, strict=True)]
+        return []
     address = [
         ("~" if lookup.flip >> (k - 1 - place) & 1 else "") + bit("in_data", source, width)
         for place, source in enumerate(lookup.inputs)
     ]
     return [
-        f"{design.table(design.table_number(table))} u{number} (.a({_joined(address)}), .y({_joined(parts)}));",
+        f"wire {span(table.out_bits)} y{number};",
+        f"{design.table(design.table_number(table))} u{number} (.a({_joined(address)}), .y(y{number}));",
+    ]
+
+
+def _pieces(table: TableData, number: int, targets: list[Slice]) -> list[tuple[int, str]]:
+    """What a lookup gives to the bus: its whole output where that lies together there, else channel by channel."""
+    if not table.k:
+        codes = zip(targets, table.contents[0].tolist(), strict=True)
+        return [(target.low, f"{target.bits}'d{value}") for target, value in codes]
+    if all(one.high + 1 == other.low for one, other in pairwise(targets)):
+        return [(targets[0].low, f"y{number}")]
+    lows = np.cumsum([0, *table.bits]).tolist()
+    return [
+        (target.low, part(f"y{number}", Slice(low, target.bits, False), table.out_bits))
+        for target, low in zip(targets, lows, strict=False)
     ]
 
 
@@ -123,15 +152,16 @@ def _joined(parts: list[str]) -> str:
 
 def _compare(design: Design, node: Compare) -> list[str]:
     (edge,) = design.edges(node)
-    lines = list(PASS)
+    lines = []
     for number, lane in enumerate(lanes(node, edge)):
         left = _signed("in_data", lane.left, edge.width, lane.bits)
         if isinstance(lane.right, Slice):
             right = _signed("in_data", lane.right, edge.width, lane.bits)
         else:
             right = f"$signed({lane.bits}'d{lane.right % 2**lane.bits})"
-        lines.append(f"assign {bit('out_data', number, node.edge.width)} = {left} > {right};")
-    return [*lines, *unused("in_data", _used(edge, {*node.left.tolist(), *node.right[node.right >= 0].tolist()}))]
+        lines.append(f"{bit('result', number, node.edge.width)} = {left} > {right};")
+    used = _used(edge, {*node.left.tolist(), *node.right[node.right >= 0].tolist()})
+    return [*PASS, *process(node.edge.width, lines), *unused("in_data", used)]
 
 
 def _signed(bus: str, channel: Slice, width: int, bits: int) -> str:
@@ -140,20 +170,27 @@ def _signed(bus: str, channel: Slice, width: int, bits: int) -> str:
 
 def _sum(design: Design, node: Sum) -> list[str]:
     (edge,) = design.edges(node)
-    lines = list(PASS)
+    lines, sums = list(PASS), []
     for number, total in enumerate(totals(node, edge)):
-        lines += _total(total, number, edge.width, node.edge.width)
-    return [*lines, *unused("in_data", _used(edge, set(node.index[node.coefficient != 0].tolist())))]
+        counts, text = _total(total, number, edge.width)
+        lines += counts
+        sums.append(f"{part('result', total.target, node.edge.width)} = {text};")
+    return [
+        *lines,
+        *process(node.edge.width, sums),
+        *unused("in_data", _used(edge, set(node.index[node.coefficient != 0].tolist()))),
+    ]
 
 
-def _total(total: Total, number: int, width: int, out_width: int) -> list[str]:
+def _total(total: Total, number: int, width: int) -> tuple[list[str], str]:
+    """The compressors of a sum, and the sum as an expression."""
     bits = total.target.bits
     lines, text = _count(total, number, width) if total.bits else ([], "")
     for term in total.terms:
         text += _term(term, width, bits, first=not text)
     if total.bias or not text:
         text += f"{' + ' if text else ''}{bits}'d{total.bias % 2**bits}"
-    return [*lines, f"assign {part('out_data', total.target, out_width)} = {text};"]
+    return lines, text
 
 
 def _term(term: Term, width: int, bits: int, first: bool) -> str:

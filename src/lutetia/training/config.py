@@ -112,6 +112,7 @@ class Parallel:
     """[parallel]. Of all processes, so many share the detectors of every layer; each such set has its own share of the data."""
 
     detectors: int = option(1, low=1)
+    timeout: float = option(600.0, low=1)  # seconds that a process waits for the others in one exchange
 
 
 @dataclass(frozen=True)

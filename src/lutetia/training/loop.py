@@ -205,6 +205,8 @@ class Trainer:
         self._apply()
         at.step += 1
         at.loss_count += 1
+        if self.world.watch is not None:
+            self.world.watch.moved(at.step)
 
     def _apply(self) -> None:
         parameters = self.optimizers.parameters()
