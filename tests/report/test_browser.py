@@ -68,7 +68,7 @@ def test_pick_an_input_and_see_why(open_page: OpenPage, text: str, story: report
         page.locator(".picker input").nth(at).check()
         said = page.locator(".verdict").inner_text()
         assert said.splitlines()[0] == f"Read as {item.prediction}"
-        assert said.splitlines()[1] == (f"but it is {item.label}" if at == 3 else "which is right")
+        assert said.splitlines()[1] == (f"but it is {item.label}" if at == 3 else "which is correct")
         numbers = page.locator(".detectors button").evaluate_all("l => l.map(e => e.firstChild.textContent)")
         assert numbers == [f"#{each.number}" for each in item.detectors]
     assert page.locator(".picker .wrong").count() == 1

@@ -1,4 +1,4 @@
-"""Why: the relevance of the pixels for ten digits, and of the earlier bytes for each byte of a generated line."""
+"""Why: the relevance of the pixels for ten digits, and of the earlier bytes for each byte of a few lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from lutetia.files import write_atomically
 from lutetia.relevance import pictures
 
 DIGITS = "One unseen digit of each kind. Pick a digit, then what to show; click a table to see which pixels it compared."
-TEXT = "Part of a line that the language model wrote."
+TEXT = "A few lines of Python, read by the language model byte by byte."
+LINES = "    def close(self):\n        if self.closed:\n            return self.closed\n        self.close"
 
 
 def tell(context: Context) -> Told:
@@ -20,14 +21,14 @@ def tell(context: Context) -> Told:
         raise JobError("there is nothing to explain: no model was trained before this chapter")
     ten = [int((digits.labels == digit).nonzero()[0]) for digit in range(10)]
     context.decided = report.decisions(digits.model, digits.images[ten], digits.labels[ten], said=DIGITS)
-    context.say("a line of text")
-    line = context.line.encode()[:96]
-    context.strips.append(report.strip(context.writer, line, begin=24, said=TEXT))
+    context.say("a few lines of text")
+    lines = LINES.encode()[: context.writer.config.context]
+    context.strips.append(report.strip(context.writer, lines, begin=len(lines) // 4, said=TEXT))
     picture = context.out / "reasons.png"
     with write_atomically(picture) as file:
         file.write(_drawn(context.decided))
     first = context.decided.items[0]
-    said = "ten digits and a line of text, each with the pixels or bytes that spoke for the outcome and those that spoke against"
+    said = "ten digits and a few lines of text, with the pixels or bytes that spoke for each outcome and against it"
     if first.detectors:
         best = first.detectors[0]
         said += f"; for the first digit, row {best.row} of table {best.number} counted most"
@@ -44,7 +45,7 @@ def _drawn(decided: report.Decisions) -> bytes:
     rule = next(iter(decided.items[0].heat))
     for column, item in zip(figure.subplots(2, len(decided.items)).T, decided.items, strict=True):
         image, heat = (torch.tensor(values).view(decided.shape) for values in (item.values, item.heat[rule]))
-        column[0].imshow(image, cmap="Greys")
+        column[0].imshow(image.numpy(), cmap="Greys")
         column[0].set_title(f"read as {item.prediction}", fontsize=9)
         pictures.draw_heat(column[1], heat, image)
         for axes in column:

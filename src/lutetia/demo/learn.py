@@ -81,16 +81,21 @@ def tell(context: Context) -> Told:
 
 def _one_step(model: LUTClassifier, images: Tensor, labels: Tensor) -> PartFlow:
     """One training step without the dropout of tables, recorded; images [B, 8, 8], labels [B]."""
-    from lutetia.flow import record
+    from lutetia import flow
 
     pixels = images.clone().requires_grad_()
 
-    def step() -> None:
-        torch.nn.functional.cross_entropy(model(pixels), labels).backward()
+    def train_once() -> None:
+        scores = model(pixels)
+        with flow.step("cross_entropy", inputs={"output": scores, "labels": labels}) as step:
+            given = scores.detach().requires_grad_()
+            torch.nn.functional.cross_entropy(given, labels).backward()
+            step.outputs(output_gradients=given.grad)
+        scores.backward(given.grad)
 
-    step()  # the first call compiles kernels, which is no part of a step
-    with record() as recorded:
-        step()
+    train_once()  # the first call compiles kernels, which is no part of a step
+    with flow.record() as recorded:
+        train_once()
     model.zero_grad()
     return PartFlow("A training step of the digits", recorded, "Every kernel that ran, and the tensors between them.")
 

@@ -16,7 +16,7 @@ def tell(context: Context) -> Told:
     story = report.Story(
         "Networks made of lookup tables",
         SAID,
-        context.figures,
+        _figures(context),
         context.trained,
         context.wrote,
         context.decided,
@@ -29,3 +29,10 @@ def tell(context: Context) -> Told:
     )
     report.write(page, story)
     return Told(f"open it in a browser; it works offline ({page.stat().st_size / 1e6:.1f} MB)", (page,))
+
+
+def _figures(context: Context) -> dict[str, str]:
+    """The few numbers to begin with, in words that need no explanation."""
+    figures = {name: value for name, value in context.figures.items() if name != "the circuit"}
+    cells = context.circuit.facts.get("LUT6") if context.circuit else None
+    return figures | ({"logic cells on an FPGA for the digit reader": cells} if cells else {})

@@ -33,7 +33,6 @@ class Context:
     say: Callable[[str], None] = lambda text: None  # shows what is being done
     digits: Digits | None = None
     writer: LUTTransformer | None = None  # the language model with LUT attention
-    line: str = ""  # the prompt, and what it wrote after it
 
     reading: Reading | None = None
     trained: list[Training] = field(default_factory=list)

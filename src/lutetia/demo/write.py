@@ -34,7 +34,7 @@ def tell(context: Context) -> Told:
     """Tables everywhere: LUT attention and LUT feed-forward."""
     model, summary = _trained(context, "text", "A language model made of tables", CONFIG)
     text, cached, plain = _write(model)
-    context.writer, context.line = model, PROMPT + text
+    context.writer = model
     pace = {"bytes per second": f"{1 / cached:.0f}"}
     context.wrote.append(Writing("LUT attention, with its index cache", PROMPT, text, pace))
     rows = [("with the index cache", f"{cached * 1e3:.2f}", "1.0x"),

@@ -20,7 +20,7 @@ def picture(reading: Reading) -> Html:
     learned = f"The table has {rows} rows, learned in training. Orange speaks for a class, blue against it."
     steps = [
         ("Compare pixels", _image(reading), compared),
-        ("Write the answers as bits", _answers(reading), _sum_of_bits(reading)),
+        ("Write down the bits", _answers(reading), _sum_of_bits(reading)),
         ("Look up that row", _table(reading), learned),
         ("Add up all the tables", _totals(reading), _verdict(reading)),
     ]

@@ -203,14 +203,15 @@ def _before(model: LUTTransformer, tokens: Tensor, place: int, rule: str) -> lis
 
 @torch.no_grad()
 def _most_telling(model: LUTTransformer, tokens: Tensor, found: Mapping[int, list[float]]) -> int:
-    """The place of the byte to show first: one that the model expected, and from further back than the bytes just before it."""
+    """The place of the byte to show first: a visible one that the model expected, and not only from the bytes just before it."""
     chances = model(tokens[None])[0].double().softmax(-1)
 
     def interest(place: int) -> float:
         sizes = [abs(value) for value in found[place]]
         return float(chances[place - 1, tokens[place]]) * sum(sizes[:-NEAR]) / (sum(sizes) or 1.0)
 
-    return max(found, key=interest)
+    visible = [place for place in found if chr(int(tokens[place])).isprintable() and not chr(int(tokens[place])).isspace()]
+    return max(visible or found, key=interest)
 
 
 def token_names(data: bytes) -> list[str]:

@@ -21,7 +21,8 @@ function buildStrip(place, { tokens, relevance, opened }) {
     const most = largest(row);
     elements.forEach((element, i) => {
       const value = i < at ? row[i] : 0;
-      const strength = Math.round((55 * abs(value)) / most);
+      // One byte often outweighs all others: the root lets these be seen too.
+      const strength = Math.round(55 * (abs(value) / most) ** 0.6);
       element.style.background = strength && i !== at ? `color-mix(in srgb, var(${value < 0 ? "--cold" : "--warm"}) ${strength}%, transparent)` : "";
       element.classList.toggle("later", i > at);
       if (relevance[i]) element.setAttribute("aria-pressed", i === at);

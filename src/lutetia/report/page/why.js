@@ -30,10 +30,10 @@ function buildWhy(place) {
   }, "segments");
   const scale = html("p", { className: "scale" }, "against", html("i"), "for");
   const picture = why.flat ? why.features : html("div", { className: "picture" }, why.canvas, why.overlay);
-  const scores = [html("h3", { className: "sub" }, "Score of each class, compared with their mean"), why.scores];
-  const look = html("div", {}, segments, picture, scale, why.about, ...scores);
+  const scores = [html("h3", { className: "sub" }, "All tables together: scores, compared with their mean"), why.scores];
+  const look = html("div", {}, segments, picture, scale, why.about);
   if (items.length > 1) place.append(radios("item", "Input", choices, 0, pickItem, "picker"));
-  place.append(html("div", { className: "looking" }, look, why.side, why.detail));
+  place.append(html("div", { className: "looking" }, look, why.side, html("div", {}, why.detail, ...scores)));
   const all = () => {
     for (const { item, canvas } of thumbs) if (!why.flat) paint(canvas, shape, item.values);
     drawWhy();
@@ -47,7 +47,7 @@ function drawWhy() {
   const item = items[why.item];
   const [name, title, about] = why.modes[why.rule];
   const heat = name in item.heat ? item.heat[name] : undefined;
-  why.about.replaceChildren(about, heat && title !== name ? html("span", { className: "technical" }, ` rule “${name}”`) : "");
+  why.about.replaceChildren(about, heat && title !== name ? html("span", { className: "technical" }, `rule “${name}”`) : "");
   if (!why.flat) {
     paint(why.canvas, shape, item.values, heat);
     why.canvas.setAttribute("aria-label", `input ${why.item + 1}, ${title}${heat ? `: heat map for ${labels[item.target]}` : ""}`);
@@ -58,7 +58,7 @@ function drawWhy() {
 
 function drawSide(item) {
   const { labels } = story.why;
-  const known = item.label === null ? "" : item.label === item.prediction ? "which is right" : `but it is ${labels[item.label]}`;
+  const known = item.label === null ? "" : item.label === item.prediction ? "which is correct" : `but it is ${labels[item.label]}`;
   const other = item.target === item.prediction ? "" : `explained: ${labels[item.target]}`;
   const verdict = html("h3", { className: "verdict" }, `Read as ${labels[item.prediction]}`);
   const note = [known, other].filter(Boolean).join("; ");
