@@ -17,7 +17,7 @@ from lutetia.cli import main
 from tools import require_module
 
 require_module("typer")
-COMMANDS = ["demo", "train", "generate", "explain", "build", "bench", "flow", "doctor"]
+COMMANDS = ["demo", "train", "predict", "evaluate", "explain", "generate", "info", "build", "flow", "bench", "doctor"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent)}
 
 Capture = pytest.CaptureFixture[str]
@@ -40,7 +40,7 @@ def error(capsys: Capture) -> dict[str, str]:
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:
-    def examine() -> Any:
+    def examine(attempt: bool) -> Any:
         raise problem
 
     monkeypatch.setattr(doctor, "examine", examine)

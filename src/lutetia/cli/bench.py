@@ -111,7 +111,7 @@ def missing(needs: Sequence[str]) -> list[str]:
 
 
 def missing_one(need: str) -> str:
-    from lutetia.doctor import can_import, find_program, look_for_cuda, version_of
+    from lutetia.doctor import can_import, look_for_cuda, version_of
 
     if need == "cuda":
         # torch takes seconds to load, and its CPU build says in its version what it is
@@ -119,7 +119,7 @@ def missing_one(need: str) -> str:
         return "" if there else "a CUDA device"
     if need.startswith("program:"):
         name = need.removeprefix("program:")
-        return "" if find_program(name) or shutil.which(name) else f"the program {name}"
+        return "" if shutil.which(name) else f"the program {name}"
     return "" if can_import(need) else f"the package {need}"
 
 
