@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lutetia.cli import answers, values
-from lutetia.cli.app import Checkpoint, Debug, Json, Row, app
+from lutetia.cli.root import Checkpoint, Debug, Json, Row, app
 from lutetia.cli.show import console, name_next, print_json
 from lutetia.errors import JobError
 
@@ -203,6 +203,8 @@ def bench(
     from lutetia.cli.bench import bench as run_bench
 
     code = run_bench(name, Request(arguments or [], quick, save, out), checkout, as_json)
+    if not code and not as_json:
+        name_next("lutetia", "bench", *(["lut_cpu", "--quick"] if name is None else []))
     raise typer.Exit(code)
 
 
