@@ -152,6 +152,17 @@ def test_a_tournament_finds_the_first_of_the_greatest(count: int) -> None:
         assert winners[-1] == values.index(max(values))
 
 
+@pytest.mark.parametrize("word", ["always", "logic", "process", "inout", "library", "begin"])
+@pytest.mark.parametrize("language", ["verilog", "vhdl"])
+def test_words_of_the_languages_are_no_names(word: str, language: str) -> None:
+    """In both languages: the same network may be emitted in the other one."""
+    net = trace(small(), input=Stream(3, Binary())).precompute()
+    with pytest.raises(
+        ArgumentError, match=f"name is '{word}', expected another one: it is a word of (Verilog|SystemVerilog|VHDL)"
+    ):
+        net.emit(language, name=word)
+
+
 def test_a_stage_is_one_process() -> None:
     """An `assign` for each bit of a wide bus made a simulator copy the bus for each: hours for the digits' network."""
     layer = LUT(9, 3, 12, 4, seed=0)

@@ -78,7 +78,12 @@ TAMPERED: dict[str, tuple[str, str, Any, str]] = {  # of which optimiser, which 
     "a negative index": ("sgd on sparse gradients", "0.weight/momentum_buffer/indices", -1, "negative index -1"),
     "indices of another type": ("sgd on sparse gradients", "0.weight/momentum_buffer/indices", torch.int32, "expected int64"),
     "indices of no shape": ("sgd on sparse gradients", "0.weight/momentum_buffer/indices", "flat", "expected int64"),
-    "values of another shape": ("sgd on sparse gradients", "0.weight/momentum_buffer/values", "shorter", "values has incorrect size"),
+    "values of another shape": (
+        "sgd on sparse gradients",
+        "0.weight/momentum_buffer/values",
+        "shorter",
+        "values has incorrect size",
+    ),
     "no values": ("sgd on sparse gradients", "0.weight/momentum_buffer/values", None, "momentum_buffer/values"),
     "a dense state of another shape": ("adamw", "1.weight/exp_avg", "shorter", "exp_avg is float32 .*, expected floats of shape"),
     "a dense state of integers": ("adamw", "1.weight/exp_avg_sq", torch.int32, "exp_avg_sq is int32"),

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import secrets
-import shutil
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from lutetia._shared import folders
+from lutetia._shared.folders import MANIFEST as MANIFEST
 from lutetia._version import __version__
-from lutetia.errors import ArgumentError, DataError, LutetiaError
-from lutetia.files import check_writable, filling, make_folder, remove_empty
+from lutetia.errors import DataError, LutetiaError
 from lutetia.precompute.stream import Edge
 
 if TYPE_CHECKING:
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
     from lutetia.precompute.synthesize import Synthesis
 
 FORMAT = "lutetia.hardware/1"
-MANIFEST = "manifest.json"
 
 
 class EquivalenceError(LutetiaError):
@@ -92,8 +88,11 @@ class Hardware:
         files = dict(self.files)
         if testbench:
             files |= self.testbench()
-        files[MANIFEST] = json.dumps(self.manifest, indent=2) + "\n"
-        write_folder(Path(folder), files)
+        facts = {key: value for key, value in self.manifest.items() if key != "files"}
+        try:
+            folders.write(folder, files, facts)
+        except OSError as error:
+            raise DataError(f"{os.fspath(folder)} cannot be written: {error.strerror or error}") from error
 
     def simulator(self, tool: str | None = None) -> str:
         """The simulator that `simulate` takes on this machine: "icarus" where it is installed, else the built-in one."""
@@ -142,59 +141,3 @@ def _port(edge: Edge) -> dict[str, Any]:
             for low, domain, scale in zip(edge.offsets[:-1], edge.domains, edge.scale, strict=True)
         ],
     }
-
-
-def write_folder(folder: Path, files: dict[str, str | bytes] | dict[str, str]) -> None:
-    """Write files to a new folder, or in place of one that holds nothing but an earlier such folder."""
-    if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or (folder / MANIFEST).is_file())):
-        raise ArgumentError(f"{folder} is there and is not a folder that was written here: choose another, or remove it")
-    folder = folder.resolve()
-    try:
-        if folder.exists() and _stays(folder):
-            with filling(folder):
-                _write(folder, files)
-        else:
-            _write_and_swap(folder, files)
-    except OSError as error:
-        raise DataError(f"{folder} cannot be written: {error.strerror or error}") from error
-
-
-def _stays(folder: Path) -> bool:
-    """Whether a folder cannot be moved aside, or must not be: somebody stands in it, it is a disk, or its parent is read-only."""
-    return Path.cwd().is_relative_to(folder) or os.path.ismount(folder) or not os.access(folder.parent, os.W_OK)
-
-
-def _write(folder: Path, files: dict[str, str | bytes] | dict[str, str]) -> None:
-    for name, content in files.items():
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-def _write_and_swap(folder: Path, files: dict[str, str | bytes] | dict[str, str]) -> None:
-    part = folder.parent / f".{folder.name}.{secrets.token_hex(4)}.part"
-    check_writable(folder.parent)
-    made = make_folder(folder.parent)
-    try:
-        part.mkdir()
-        _write(part, files)
-        _swap(part, folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-        remove_empty(made)  # which holds the folder, if all went well
-
-
-def _swap(part: Path, folder: Path) -> None:
-    """Put a finished folder in the place of an old one."""
-    if not folder.exists():
-        os.replace(part, folder)
-        return
-    old = part.with_suffix(".old")
-    try:
-        os.replace(folder, old)
-        os.replace(part, folder)
-    finally:
-        if folder.exists():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.replace(old, folder)

@@ -16,10 +16,8 @@ from lutetia.errors import ArgumentError, fail
 from lutetia.precompute.domains import Domain
 from lutetia.precompute.graph import Graph, without_dead_nodes
 from lutetia.precompute.netlist import columns
+from lutetia.precompute.reserved import RESERVED
 from lutetia.precompute.stream import Argmax, Compare, Edge, Node, Register, Sum, Table, TableData, Window
-
-RESERVED = {"module", "wire", "reg", "input", "output", "assign", "begin", "end", "entity", "signal", "in", "out", "is", "of",
-            "work", "ieee", "case", "if", "for", "table", "register", "and", "or", "not", "xor", "use"}  # fmt: skip
 
 
 class Slice(NamedTuple):
@@ -86,8 +84,10 @@ class Design:
 
 def design(graph: Graph, name: str) -> Design:
     """Name everything."""
-    if not isinstance(name, str) or not re.fullmatch(r"[a-z](_?[a-z0-9])*", name) or name in RESERVED:
-        fail("name", name, "a small letter, then small letters and digits with single _ in between; not a word of the languages")
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z](_?[a-z0-9])*", name):
+        fail("name", name, "a small letter, then small letters and digits with single _ in between")
+    if name in RESERVED:
+        fail("name", name, f"another one: it is a word of {RESERVED[name]}")
     graph = without_dead_nodes(graph)
     for node in graph.nodes:
         if isinstance(node, Window) and any(node.padding) and None in graph.nodes[node.source].edge.shape:
