@@ -68,7 +68,7 @@ def test_an_image_of_any_kind_is_the_same_image(name: str, folder: Path, capsys:
     scores = model(x[None])[0].detach()
     assert found["scores"] == pytest.approx(scores.tolist())
     assert found["prediction"] == found["target"] == int(scores.argmax())
-    wanted = attribute_class(model, x, found["target"], "epsilon").relevance
+    wanted = attribute_class(model, x, found["target"], "decisive").relevance
     assert torch.allclose(torch.tensor(found["relevance"]), wanted, atol=1e-5)
     assert found["explained"] == pytest.approx(float(scores.max() - scores.mean()), abs=1e-5)
 
@@ -111,7 +111,7 @@ def test_text_or_a_file_of_it(given: str, folder: Path, capsys: Capture) -> None
     assert found["tokens"] == tokens.tolist()
     assert found["target"] == ord("(")
     assert found["prediction"] == int(model(tokens[None])[0, -1].argmax())
-    wanted = attribute_token(model, tokens, ord("("), "epsilon").relevance
+    wanted = attribute_token(model, tokens, ord("("), "decisive").relevance
     assert found["relevance"] == pytest.approx(wanted.tolist(), abs=1e-6)
 
 
@@ -127,15 +127,22 @@ def test_rules_and_targets(folder: Path, capsys: Capture) -> None:
 def test_the_terminal_shows_a_heat_map(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     assert main(["explain", str(folder / "images"), str(folder / "image.png")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [len(line) for line in lines[:4]] == [12] * 4
-    assert "##" in "".join(lines[:4]) or "==" in "".join(lines[:4])
+    # Without colours the image stands beside its heat map: of this one what is brighter than its corners.
+    assert [line[:12] for line in lines[:4]] == [" ." * 6, " ." * 6, " ." + "##" * 5, "##" * 6]
+    heat = "".join(line[15:] for line in lines[:4])
+    assert [len(line) for line in lines[:4]] == [27] * 4
+    assert "##" in heat or "==" in heat
     assert lines[4].startswith("read as class ")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert main(["explain", str(folder / "images"), str(folder / "image.png")]) == 0
-    assert capsys.readouterr().out.count("\x1b[48;2;") == 24
+    shown = capsys.readouterr().out
+    assert shown.count("48;2;") == 24
+    # The outline: an edge to the right of the first pixel of the third line, and a line below the ones above the others.
+    assert shown.count("▕") == 1 + 2
+    assert shown.count("\x1b[4;") == 5 + 1 + 6
     assert main(["explain", str(folder / "text"), "a\x1b[31mb"]) == 0
     shown = capsys.readouterr().out
     assert "\x1b[31m" not in shown  # the text steers no terminal

@@ -54,6 +54,12 @@ class JobError(LutetiaError):
     kind = "job"
 
 
+class RankError(LutetiaError, RuntimeError):
+    """Another process did not come to an exchange: it ended, failed, or took longer than the time-out."""
+
+    kind = "rank"
+
+
 def describe(value: Any) -> str:
     """A tensor as `float32 [2, 3] on cpu`, anything else as its repr, cut when it is long."""
     import torch

@@ -124,11 +124,34 @@ def check_errors(rank: int) -> None:
     ):
         with pytest.raises(ArgumentError, match=message):
             processes.decode_attention(case.q, **{**part, **change})
-    lutetia.debug = True
-    batch = 3 if rank == 0 else 2
-    mine = (case.q[:batch], case.k[:batch], case.v[:batch])
-    with pytest.raises(MessageError, match=rf"rank {rank} sends 'partial .*, but rank \d sends 'partial"):
-        processes.decode_attention(*mine, seq_lens=case.arguments["seq_lens"][:batch], timeout=30.0)
+    disagree(rank, case)
+
+
+def disagree(rank: int, case: Case) -> None:
+    """Ranks that mean different calls hear of it, all of them, and can go on after that."""
+    lengths = case.arguments["seq_lens"]
+    plain: dict[str, Any] = {"q": case.q, "local_k": case.k, "local_v": case.v, "seq_lens": lengths, "timeout": 30.0}
+    two = {"q": case.q[:2], "local_k": case.k[:2], "local_v": case.v[:2], "seq_lens": lengths[:2]}
+    others: list[dict[str, Any]] = [
+        two,
+        {"q": case.q.bfloat16()},  # messages of one size, which mean something else
+        {"q": case.q.double(), "local_k": case.k.double(), "local_v": case.v.double()},
+        {"q": case.q[:, :2]},
+        {"q": case.q.repeat(1, 1, 2, 1)},
+        {"seq_lens": torch.tensor([28, 7, 0])},
+        {"window": 3},
+        {"scale": 2.0},
+        {"sync": "deferred"},
+        {"sink": torch.zeros(case.q.shape[1])},
+    ]
+    for debug, change in [(False, change) for change in others] + [(True, two)]:
+        lutetia.debug = debug
+        mine = plain if rank == 0 else plain | change
+        with pytest.raises(MessageError, match=rf"rank {rank} sends '.*, but rank \d sends '"):
+            processes.decode_attention(**mine)
+    lutetia.debug = False
+    with pytest.raises(MessageError, match=rf"rank {rank} sends '.*, but rank \d sends '"):
+        processes.decode_attention(**plain, sync="lockstep" if rank == 0 else "lse")
 
 
 def lose(rank: int, how: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attention.decode_cases import CASES, EXECUTORS, agree, decode, device_of, solved
 from attention.decode_oracle import Case, expected, make
@@ -61,6 +62,58 @@ def test_the_reference_in_float64() -> None:
     torch.testing.assert_close((out, lse), wanted, rtol=1e-12, atol=1e-12)
     through_the_call = decode_attention(case.q.double(), double.k, double.v, **case.arguments)
     torch.testing.assert_close(through_the_call, wanted, rtol=1e-12, atol=1e-12)
+
+
+class Largest(TorchDispatchMode):
+    """The most elements of any tensor that was made in the block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for each in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(each, Tensor):
+                self.elements = max(self.elements, each.numel())
+        return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.float8_e4m3fn, torch.float32], ids=str)
+def test_a_ring_takes_what_its_window_takes_wherever_it_stands(dtype: torch.dtype) -> None:
+    """The same ring at position 37 and two billion later gives the same, from tensors of the same size."""
+    queries = torch.float32 if dtype == torch.float8_e4m3fn else dtype
+    case = make(window=20, capacity=24, lengths=(37, 31), new=True, s_active=3, dtype=queries, cache_dtype=dtype)
+    wanted = expected(case)
+    later = 24 * ((2**31 - 1) // 24 - 2)
+    for shift in (0, later):
+        fresh = case.to("cpu")
+        fresh.arguments["seq_lens"] = fresh.arguments["seq_lens"].long() + shift
+        with Largest() as made:
+            out, lse = decode_attention(fresh.q, fresh.k, fresh.v, **fresh.arguments, backend="cpu")
+        assert made.elements <= case.k.numel()
+        tolerance = 1e-2 if dtype in (torch.float16, torch.float8_e4m3fn) else 1e-5
+        torch.testing.assert_close(out.double(), wanted[0], rtol=0, atol=tolerance)
+        torch.testing.assert_close(lse.double(), wanted[1], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("backend", ["auto", "cores", "triton"])
+@pytest.mark.parametrize("length", [2**32 + 5, 2**31, -(2**32) + 5])
+@pytest.mark.parametrize("options", [{}, {"window": 4}], ids=["cache", "ring"])
+def test_lengths_beyond_int32_are_refused_and_not_wrapped(backend: str, length: int, options: dict[str, Any]) -> None:
+    """As int32 the first and the last would be 5."""
+    case = make(lengths=(5, 3), capacity=8)
+    lengths = torch.tensor([3, length])
+    with pytest.raises(ArgumentError, match=rf"seq_lens has {length} in row 1, expected 0 to 2147483647"):
+        decode_attention(case.q, case.k, case.v, seq_lens=lengths, backend=backend, **options)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_window_larger_than_any_position_is_none(executor: str) -> None:
+    case, wanted = solved("three new tokens")
+    case = case.to("cpu")
+    case.arguments["window"] = 2**70
+    agree(decode(case, executor), wanted)
 
 
 # ---- number types ----------------------------------------------------------------------------------------------------

@@ -116,3 +116,11 @@ def test_in_inference_mode() -> None:
         cache.append(*new(cache, 1))
     assert cache.lengths.tolist() == [2]
     assert "lengths=[2]" in repr(cache)
+
+
+def test_lengths_that_were_made_negative_are_refused() -> None:
+    cache = KVCache(2, 1, 4, 8)
+    cache.lengths[1] = -1
+    with pytest.raises(ArgumentError, match="lengths of the cache has -1 in row 1, expected 0 to 4"):
+        cache.append(torch.ones(2, 1, 1, 8), torch.ones(2, 1, 1, 8))
+    assert not cache.k.any()

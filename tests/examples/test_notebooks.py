@@ -1,10 +1,10 @@
-"""The notebooks of examples/ are tidy, run from their first cell to their last, and keep what they promise at the end."""
+"""The notebooks of examples/ are tidy, run from first cell to last, show what is stored in them, and keep their promises."""
 
 from __future__ import annotations
 
 import base64
+import importlib.util
 import io
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -20,32 +20,21 @@ nbclient = require_module("nbclient")
 for needed in ("ipykernel", "matplotlib", "numba", "sklearn"):
     require_module(needed)
 
-from jupyter_client.kernelspec import KernelSpec  # noqa: E402
-from jupyter_client.manager import AsyncKernelManager  # noqa: E402
-
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
-LONGEST = 600  # seconds of a cell before it counts as hung; the first use of yosys compiles it for minutes
 
 Texts = dict[str, str]  # what each code cell printed and showed as text, by the id of the cell
 
 
-class ThisPython(AsyncKernelManager):
-    """Starts the interpreter that runs the tests, whatever kernels are installed."""
-
-    @property
-    def kernel_spec(self) -> KernelSpec:
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=40"]
-        return KernelSpec(argv=argv, display_name="this Python", language="python")
-
-
-def execute(notebook: nbformat.NotebookNode, folder: Path) -> None:
-    """Run all cells in a folder, in a process with no settings of its user; the first error comes out."""
-    environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}  # so that figures are shown
-    environment |= {"PYTHONPATH": str(ROOT / "src"), "IPYTHONDIR": str(folder / "ipython"), "OMP_NUM_THREADS": "1"}
-    resources = {"metadata": {"path": str(folder)}}
-    client = nbclient.NotebookClient(notebook, timeout=LONGEST, resources=resources, kernel_manager_class=ThisPython)
-    client.execute(env=environment)
+@pytest.fixture(scope="module")
+def execute() -> Callable[[nbformat.NotebookNode, Path], None]:
+    """That of tools/run_notebooks.py, by its path: the name `tools` is taken by the helpers of the tests."""
+    spec = importlib.util.spec_from_file_location("run_notebooks", ROOT / "tools" / "run_notebooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.execute
 
 
 def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
@@ -55,6 +44,16 @@ def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
 def text_of(cell: nbformat.NotebookNode) -> str:
     shown = [output.get("text") or output.get("data", {}) for output in cell.outputs]
     return "".join(each if isinstance(each, str) else each.get("text/markdown") or each.get("text/html", "") for each in shown)
+
+
+def kinds_of(cell: nbformat.NotebookNode) -> list[tuple[str, ...]]:
+    """What a cell shows besides plain text."""
+    return [tuple(sorted(output.data)) for output in cell.outputs if "data" in output]
+
+
+def without_numbers(text: str) -> list[str]:
+    """The lines of a text with numbers and the space around them left out: those of a run depend on the machine."""
+    return [re.sub(r"\s*-?\d[\d.,]*(e-?\d+)?\s*", "#", line) for line in text.splitlines()]
 
 
 # ---- tidy ------------------------------------------------------------------------------------------------------------
@@ -76,8 +75,9 @@ def test_a_notebook_is_tidy(path: Path) -> None:
     for cell in notebook.cells:
         assert re.fullmatch(rf"{path.stem.split('_')[0]}(-[a-z]+)+", cell.id), "ids are given by hand, so that they stay"
         assert cell.metadata == {}
-    for cell in code_cells(notebook):
-        assert (cell.outputs, cell.execution_count) == ([], None)
+    cells = code_cells(notebook)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run tools/run_notebooks.py"
+    assert str(ROOT) not in text
 
 
 def test_the_page_names_every_example() -> None:
@@ -90,7 +90,7 @@ def test_the_page_names_every_example() -> None:
 
 
 def lut(texts: Texts) -> None:
-    read = re.match(r"([\d.]+)% of 360 unseen digits read right\n", texts["lut-picture"])
+    read = re.match(r"([\d.]+)% accuracy on 360 test digits\n", texts["lut-picture"])
     assert read is not None
     assert float(read[1]) > 95
     assert "960 comparisons, 1920 additions and no multiplication" in texts["lut-picture"]  # 192 tables, 5 pairs, 10 classes
@@ -102,8 +102,8 @@ def lut(texts: Texts) -> None:
 def decode_attention(texts: Texts) -> None:
     # Two tiles of ten keys for each of three cores: 2 · 2 + 1 exchanges, in each of which every core sends twice.
     assert f"{(2 * 2 + 1) * 3 * 2} messages in lockstep" in texts["decode-picture"]
-    # A core reads a key in 10.24 ns. Eight take an eighth of that and 4.5 µs to talk: less from 502 keys on, so 512 is the first.
-    assert "start to talk at 512 tokens" in texts["decode-picture"]
+    # A core reads a key in 10.24 ns. Eight take an eighth of that and 4.5 µs to communicate: less from 502 keys on, so 512 is the first.
+    assert "should communicate from 512 tokens on" in texts["decode-picture"]
     assert texts["decode-draw"].count("->>") == 3 * 2  # one exchange of three cores
     assert "a message was dropped or doubled" in texts["decode-errors"]
 
@@ -122,9 +122,9 @@ def relevance(texts: Texts) -> None:
 
 
 def precompute(texts: Texts) -> None:
-    simulated = "512 votes, equal: True" if find("iverilog") or find("verilator") else "left out:"
+    simulated = "512 inputs, equal: True" if find("iverilog") or find("verilator") else "left out:"
     assert f"simulated: {simulated}" in texts["precompute-verilog"]
-    simulated = simulated.replace("512 votes", "20 digits")
+    simulated = simulated.replace("512 inputs", "20 digits")
     assert f"simulated: {simulated}" in texts["precompute-picture"]
     proved, refuted = ("48 proved by SAT", "is not what the graph says") if find("yosys") else ("left out:", "left out:")
     assert f"proved:    {proved}" in texts["precompute-picture"]
@@ -140,10 +140,19 @@ PROMISES: dict[str, Callable[[Texts], None]] = {
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_and_keeps_its_promise(path: Path, tmp_path: Path) -> None:
+def test_a_notebook_runs_shows_what_is_stored_and_keeps_its_promise(
+    path: Path, execute: Callable[[nbformat.NotebookNode, Path], None], tmp_path: Path
+) -> None:
     notebook = nbformat.read(path, as_version=nbformat.NO_CONVERT)
+    stored = {cell.id: (kinds_of(cell), without_numbers(text_of(cell))) for cell in code_cells(notebook)}
     execute(notebook, tmp_path)
     cells = code_cells(notebook)
+    for cell in cells:
+        kinds, lines = stored[cell.id]
+        now = without_numbers(text_of(cell))
+        assert kinds_of(cell) == kinds, f"{cell.id}: run tools/run_notebooks.py"
+        differ = [(before, after) for before, after in zip(lines, now, strict=True) if before != after]
+        assert all("left out:" in after for _, after in differ), f"{cell.id}: run tools/run_notebooks.py"  # a tool is missing
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     for cell in cells:
         assert [output for output in cell.outputs if output.output_type == "error" or output.get("name") == "stderr"] == []
@@ -161,7 +170,9 @@ def colours_of(png: bytes) -> int:
         return len(picture.convert("RGB").getcolors(maxcolors=1 << 24))
 
 
-def test_the_kernel_is_this_python_and_an_error_comes_out(tmp_path: Path) -> None:
+def test_the_kernel_is_this_python_and_an_error_comes_out(
+    execute: Callable[[nbformat.NotebookNode, Path], None], tmp_path: Path
+) -> None:
     cells = ["import lutetia, sys; print(sys.executable, lutetia.__file__)", "1 / 0", "print('not reached')"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     with pytest.raises(nbclient.exceptions.CellExecutionError, match="ZeroDivisionError"):

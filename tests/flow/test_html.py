@@ -104,7 +104,7 @@ def test_page_opens_from_disk_asks_for_nothing_and_shows_totals(open_page: OpenP
     assert page.locator(BOXES).count() == len(flow.steps) == 6
     assert total(page, "Steps") == "6"
     moved = sum(tensor.bytes for step in flow.steps for tensor in step.inputs + step.outputs)
-    assert total(page, "Bytes moved") == f"{moved / 1024:.2f} KiB"
+    assert total(page, "Bytes read and written") == f"{moved / 1024:.2f} KiB"
     assert total(page, "Total time") == f"{sum(step.duration or 0 for step in flow.steps) * 1000:.0f} ms"
     assert total(page, "Device") == "cpu"
     assert requests == [page.url]
@@ -312,7 +312,7 @@ def test_inner_steps_stand_in_their_parent(open_page: OpenPage) -> None:
         (x,) = sketch.step("outer", [hidden], ("y", 2), parent=parent)
     page = open_page(html(sketch.flow()), 1280, 1400).page
     assert total(page, "Total time") == "1.5 s"  # what runs inside is not counted twice
-    assert total(page, "Bytes moved") == "96 B"
+    assert total(page, "Bytes read and written") == "96 B"
     assert page.locator(f"{BOXES}[aria-expanded='true']").count() == 3
     box(page, "inner").click()
     panel = page.locator("#panel")

@@ -126,10 +126,27 @@ def test_the_diagram_of_two_kernels() -> None:
         "    classDef tensor fill:#ffffff,stroke:#757575,color:#000000\n"
         "    classDef step fill:#81c784,stroke:#519657,color:#000000\n"
     )
-    diagram = read(run.mermaid(direction="LR", symbols={"B": 64, "A": 64, "N": 16}))
+    diagram = read(run.mermaid(direction="LR", symbols={"B": 64, "N": 16}))
     assert diagram.direction == "LR"
-    assert diagram.labels["t0"] == ["X", "[B × 256]"]  # the first name of a size wins
+    assert diagram.labels["t0"] == ["X", "[B × 256]"]
     assert diagram.labels["t1"] == ["Lookup Indices", "[B × N]"]
+
+
+def test_a_size_gets_a_name_only_where_it_is_certain() -> None:
+    x = TensorInfo("x", (64, 3), "float32", 768, "cpu", 0, None)
+    other = Flow([Step(0, "look", "user", (x,))])
+    assert read(other.mermaid(symbols={"B": 64, "C": 3})).labels["t0"] == ["X", "[B × C]"]
+    assert read(other.mermaid(symbols={"B": 64, "A": 64, "C": 3})).labels["t0"] == ["X", "[64 × C]"]  # B or A: nothing tells
+
+    # A table of 64 rows behind 64 inputs: of a lookup layer's tensors the axes are known by their names.
+    shapes = {"input": (512, 64), "weights": (128, 64, 10), "anchors": (128, 6, 2), "lookup_indices": (512, 128)}
+    tensors = [TensorInfo(name, shape, "float32", 4, "cpu", at, None) for at, (name, shape) in enumerate(shapes.items())]
+    layer = Flow([Step(0, "fill_outputs", "lut", tuple(tensors))])
+    drawn = read(layer.mermaid(symbols={"B": 512, "I": 64, "O": 10, "Nₜ": 128})).labels
+    assert [drawn[f"t{at}"][1] for at in range(4)] == ["[B × I]", "[Nₜ × 64 × O]", "[Nₜ × 6 × 2]", "[B × Nₜ]"]
+    drawn = read(layer.mermaid(symbols={"B": 512, "I": 64, "R": 64, "O": 10})).labels
+    assert [drawn[f"t{at}"][1] for at in range(2)] == ["[B × I]", "[128 × R × O]"]
+    assert read(layer.mermaid(symbols={"rows": 64})).labels["t1"] == ["Weights", "[128 × rows × 10]"]
 
 
 def test_an_empty_flow() -> None:

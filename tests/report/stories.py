@@ -57,6 +57,7 @@ def real() -> report.Story:
         [report.PartFlow("one input", forward, "Forward."), report.PartFlow("three bytes", writing)],
         [report.Table(("what", "ratio"), [("forward", 5.25), ("backward", 3.0)], "In one run.", "Ratios")],
         report.machine(),
+        report.reading(model, x[0], said="One table, one input."),
     )
 
 
@@ -79,10 +80,11 @@ def hostile(text: str) -> report.Story:
             )
         ],
         [report.Writing(text, text, text, {text: text})],
-        report.Decisions((2,), [decision, decision], [text, text], text, {text: text}),
+        report.Decisions((2,), [decision, decision], [text, text], text, {text: text}, {text: text}, [text, text]),
         [report.Strip(text, [text, text], {1: [0.5]}, text)],
         report.Circuit(parts, text, {text: text}, table, [report.Check(text, True, text)], wave),
         [report.PartFlow(text, flow, text)],
         [table],
         {text: text},
+        report.Reading((1, 2), [0.0, 1.0], detector, [[1.0, -1.0]] * 2, [1.0, 0.5], 3, [text, text], text),
     )

@@ -68,7 +68,7 @@ def test_pick_an_input_and_see_why(open_page: OpenPage, text: str, story: report
         page.locator(".picker input").nth(at).check()
         said = page.locator(".verdict").inner_text()
         assert said.splitlines()[0] == f"Read as {item.prediction}"
-        assert said.splitlines()[1] == (f"but it is {item.label}" if at == 3 else "which is right")
+        assert said.splitlines()[1] == (f"but it is {item.label}" if at == 3 else "which is correct")
         numbers = page.locator(".detectors button").evaluate_all("l => l.map(e => e.firstChild.textContent)")
         assert numbers == [f"#{each.number}" for each in item.detectors]
     assert page.locator(".picker .wrong").count() == 1
@@ -80,15 +80,17 @@ def test_each_rule_paints_its_own_heat(open_page: OpenPage, text: str, story: re
     assert story.decided is not None
     heat = story.decided.items[0].heat
     seen = []
-    for name in ("input", "epsilon", "gradient", "occlusion"):
-        page.locator(".segments").get_by_label(name, exact=True).check()
+    titles = {"input": "The input alone", **story.decided.titles}
+    for name in ("input", "decisive", "epsilon", "gradient", "occlusion"):
+        page.locator(".segments").get_by_label(f"{titles[name]} ({name})", exact=True).check()
+        assert ("rule “" in page.locator(".looking .small").first.inner_text()) == (name != "input")
         seen.append(pixels(page, ".picture canvas"))
         if name != "input":  # what speaks most for is the warmest pixel, most against the coldest
             warmth = [seen[-1][4 * at] - seen[-1][4 * at + 2] for at in range(35)]
             values = heat[name]
             assert warmth.index(max(warmth)) == values.index(max(values))
             assert warmth.index(min(warmth)) == values.index(min(values))
-    assert len({tuple(each) for each in seen}) == 4
+    assert len({tuple(each) for each in seen}) == 5
 
 
 def test_pointing_at_a_detector_shows_its_anchors_and_row(open_page: OpenPage, text: str, story: report.Story) -> None:
@@ -98,9 +100,15 @@ def test_pointing_at_a_detector_shows_its_anchors_and_row(open_page: OpenPage, t
     page.locator(".detectors button").nth(2).hover()
     detector = item.detectors[2]
     detail = page.locator(".looking > div").nth(2)
-    assert f"What detector #{detector.number} compared" in detail.inner_text()
-    assert f"Row {detector.row} of its table, by class" in detail.inner_text()
-    assert detail.locator(".pairs code").all_inner_texts() == [str(int(bit)) for bit in detector.bits]
+    assert f"What table #{detector.number} compared" in detail.inner_text()
+    # The highest bit first, here and in the button, so that they read as the row's number.
+    bits = f"{detector.row:0{len(detector.bits)}b}"
+    assert f"Bits {bits} are row {detector.row}: what it adds, by class" in detail.inner_text()
+    assert page.locator(".detectors button code").nth(2).inner_text() == bits
+    weights = [1 << r for r in reversed(range(len(bits)))]
+    assert detail.locator(".pairs code").all_inner_texts() == [
+        f"{bit} × {weight}" for bit, weight in zip(bits, weights, strict=True)
+    ]
     dots = page.locator(".picture circle").evaluate_all("l => l.map(e => [+e.getAttribute('cx'), +e.getAttribute('cy')])")
     assert dots == [[at % 7 + 0.5, at // 7 + 0.5] for pair in detector.anchors for at in pair]
     more = page.locator(".picture circle").evaluate_all("l => l.map(e => e.classList.contains('more'))")
@@ -123,7 +131,7 @@ def test_a_token_shows_what_made_it(open_page: OpenPage, text: str, story: repor
     at = 4 + 2
     row = strip.relevance[at]
     best = max(range(at), key=lambda i: abs(row[i]))
-    assert page.locator(".strip [role=status]").inner_text().startswith(f'"{strip.tokens[at]}" was made most of all by')
+    assert page.locator(".strip [role=status]").inner_text().startswith(f'"{strip.tokens[at]}" was predicted mostly from')
     grounds = page.locator(".tokens > span, .tokens > button").evaluate_all("l => l.map(e => e.style.background)")
     assert [bool(ground) for ground in grounds[at:]] == [False] * (len(strip.tokens) - at)
     assert ("--cold" if row[best] < 0 else "--warm") in grounds[best]
@@ -140,11 +148,11 @@ def test_keyboard_alone(open_page: OpenPage, text: str) -> None:
     assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("input 2, ")
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
-    assert page.locator(".segments input:checked").get_attribute("aria-label") == "gradient"
+    assert page.locator(".segments input:checked").get_attribute("aria-label") == "What took part (epsilon)"
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     name = page.evaluate("document.activeElement.getAttribute('aria-label')")
-    assert name.startswith("detector ")
+    assert name.startswith("table ")
     assert f"#{name.split(',')[0].split()[1]} " in page.locator(".looking > div").nth(2).inner_text()
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
@@ -246,7 +254,7 @@ def test_texts_are_only_ever_text(open_page: OpenPage, hostile: str) -> None:
     assert page.evaluate("window.hacked") is None
     assert page.evaluate("document.querySelector('iframe').contentWindow.hacked") is None
     assert page.locator("img, main script, header script").count() == 0
-    for selector in ("h1", "pre b", ".segments label:nth-child(2)", ".tokens span", ".bars.same span"):
+    for selector in ("h1", "pre b", ".segments label:nth-child(1)", ".tokens span", ".bars.same span"):
         assert plain(page.locator(selector).first.evaluate("e => e.textContent")) == plain(hostile), selector
     assert [each for each in requests if not each.startswith("about:")] == [page.url]
     assert problems == []

@@ -57,9 +57,11 @@ def test_of_a_linear_model_they_all_say_the_same(rule: str) -> None:
 
 def test_every_rule_has_a_sentence_and_runs() -> None:
     model, x = stories.classifier(layers=({"kind": "lut", "n_outputs": 9, "n_detectors": 6, "n_anchors": 3},)), torch.rand(5, 7)
-    for rule, sentence in RULES.items():
-        assert attribute_class(model, x, 0, rule).relevance.shape == (5, 7)
-        assert sentence.endswith(".")
+    assert len({rule.title for rule in RULES.values()}) == len(RULES)
+    for name, rule in RULES.items():
+        assert attribute_class(model, x, 0, name).relevance.shape == (5, 7)
+        assert rule.about.endswith(".")
+        assert name not in rule.title.lower() or name == "attnlrp"  # what it shows, not what it is called
 
 
 def test_detectors_say_what_they_looked_up() -> None:
@@ -165,7 +167,7 @@ def test_a_strip_looks_at_the_end_of_a_long_text() -> None:
     assert "".join(strip.tokens) == text[-24:]
     assert sorted(strip.relevance) == [22, 23]
     assert [len(strip.relevance[at]) for at in (22, 23)] == [22, 23]
-    alone = attribute_token(model, torch.tensor(list(text[-24:-1].encode())), ord("y"), "epsilon")
+    alone = attribute_token(model, torch.tensor(list(text[-24:-1].encode())), ord("y"), "decisive")
     assert strip.relevance[23] == pytest.approx(alone.relevance.tolist())
 
 

@@ -195,3 +195,23 @@ def test_a_terminal_sees_the_run_go_by(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = screen.file.getvalue()
     assert "step 12" in shown
     assert "a [red]word" in shown
+
+
+def test_a_pipe_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from lutetia.training import progress, train
+
+    def lines(pause: float, out: str) -> list[str]:
+        monkeypatch.setattr(progress, "PAUSE", pause)
+        screen = Console(file=StringIO(), width=200)
+        with progress.Live(screen, "samples") as live:
+            train("short.toml", out, show=live, overrides=["train.log_every=1"])
+        return screen.file.getvalue().splitlines()
+
+    told = lines(0.0, "out")
+    assert re.fullmatch(r"100% step 12, loss [\d.]+, .*samples/s, 0:0\d left", told[-1])
+    assert len(told) >= 12
+    assert lines(1e9, "other") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ def test_overrides_are_toml_or_words() -> None:
         "optimizer.tables.betas=[0, 0.5]",
     ]
     config = make_config(classifier_tables(), "a.toml", overrides)
-    assert (config.train.steps, config.schedule.kind, config.data.path, config.model["seed"]) == (100, "linear", "b.npz", 3)
+    assert (config.train.steps, config.schedule.kind, config.model["seed"]) == (100, "linear", 3)
+    assert config.data.path == os.path.abspath("b.npz")  # of the current folder, and not of that of the config
     assert config.optimizer.tables.betas == (0.0, 0.5)
 
 
@@ -165,6 +167,12 @@ def test_the_five_examples_are_there() -> None:
         ),
         ({"kind": "transformer", "context": 0}, "a.toml: [model]: context is 0"),
         ({}, "a.toml: model.kind is None"),
+        ({"kind": ["classifier"]}, "a.toml: model.kind is ['classifier']"),
+        (
+            {"kind": "lut"},
+            "a.toml: model.kind is 'lut', expected one of 'classifier', 'dense_classifier', 'transformer', 'dense_transformer': "
+            "this is a kind of layer, for [[model.layers]]",
+        ),
     ],
 )
 def test_mistakes_in_the_model_are_named(model: dict[str, Any], message: str) -> None:

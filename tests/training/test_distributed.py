@@ -121,6 +121,56 @@ def test_a_killed_rank_comes_back_from_the_last_checkpoint(tmp_path: Path, monke
         torch.testing.assert_close(two[key], one[key], rtol=1e-4, atol=1e-4, msg=key)
 
 
+LOSE = """
+import os, signal, sys
+from lutetia.cli import main
+from lutetia.training import loop, watch
+watch.WARN = 1.0
+step = loop.Trainer.step
+def lost(self):
+    step(self)
+    if self.position.step == 3 and self.world.rank == {rank}:
+        print("gone", flush=True)
+        os.kill(os.getpid(), signal.{name})
+loop.Trainer.step = lost
+sys.exit(main(["train", "config.toml", "--out", "out", "--set", "parallel.timeout={timeout}"]))
+"""
+
+
+@pytest.mark.parametrize(("name", "timeout"), [("SIGKILL", 300), ("SIGSTOP", 8)])
+def test_a_lost_rank_is_named_in_time(name: str, timeout: int, tmp_path: Path) -> None:
+    """One that is killed at once, long before the time limit; one that is stopped is told of, and then waited for no longer."""
+    write_samples(tmp_path)
+    (tmp_path / "config.toml").write_text(classifier_config(train={"steps": 9}, checkpoint={"every": 2}).to_toml())
+    (tmp_path / "job.py").write_text(LOSE.format(rank=1, name=name, timeout=timeout))
+    where = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "job.py"],
+            cwd=tmp_path,
+            env={**ENVIRONMENT, **where, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        _, said = ranks[0].communicate(timeout=200)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert ranks[0].returncode == 1, said
+    lines = [line for line in said.splitlines() if "rank" in line]
+    assert len(lines) > 1 or name == "SIGKILL", said
+    assert all(line.startswith("step 4 waits for the other ranks: rank 1 gives no sign of life") for line in lines[:-1])
+    assert lines[-1].startswith("error: rank 0 of 2 did not hear from every other rank after step 3")
+    assert "rank 1 gives no sign of life, and was stopped, killed or cut off" in lines[-1]
+    assert f"within {timeout} s (parallel.timeout)" in lines[-1]
+    assert checkpoint.steps_in(tmp_path / "out" / "checkpoints") == [2]
+
+
 @pytest.mark.parametrize("name", ["gpu", "cuda:99", "meta"])
 def test_devices_that_are_not_there_are_refused(name: str) -> None:
     with pytest.raises(ArgumentError, match="the device is"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lutetia.errors import DataError
-from lutetia.training.formats import map_bytes, read_csv, read_idx, read_npz
+from lutetia.training.formats import map_bytes, read_idx, read_npz
 
 
 @pytest.fixture(autouse=True)
@@ -112,43 +112,3 @@ def test_npz_refuses_pickles(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
         with pytest.raises(DataError, match=rf"{name} is not an npz file"):
             read_npz(tmp_path / name)
-
-
-def test_csv_with_names_and_words(tmp_path: Path) -> None:
-    path = tmp_path / "iris.csv"
-    path.write_text('kind,long,"wide, or so"\nrose,1,2.5\n\ntulip,-3e1,4\nrose,5,6\n')
-    features, classes, names, columns = read_csv(path, "kind")
-    assert features.tolist() == [[1, 2.5], [-30, 4], [5, 6]]
-    assert features.dtype == np.float32
-    assert (classes.tolist(), names) == ([0, 1, 0], ["rose", "tulip"])
-    assert columns == ["long", "wide, or so"]
-
-
-def test_csv_without_names_sorts_numbers_as_numbers(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv.gz"
-    path.write_bytes(gzip.compress(b"1,2,10\n3,4,9\n5,6,10\n"))
-    features, classes, names, columns = read_csv(path)
-    assert features.shape == (3, 2)
-    assert (classes.tolist(), names) == ([1, 0, 1], ["9", "10"])
-    assert columns == []
-
-
-@pytest.mark.parametrize(
-    ("text", "label", "message"),
-    [
-        ("", None, "is empty"),
-        ("a,b\n", None, "has 0 columns of values"),
-        ("1\n2\n", None, "has 1 columns of values, expected at least one feature and a class"),
-        ("a,b\n1,2\n3\n", None, ", row 3: 1 columns, expected 2"),
-        ("1,2\nx,2\n", None, ", row 2: 'x' is not a number"),
-        ("1,2\nnan,2\n", None, ", row 2: 'nan' is not a number"),
-        ("a,b\n1,2\n", "c", "has no column 'c', expected one of a, b"),
-    ],
-)
-def test_a_bad_csv_is_named(tmp_path: Path, text: str, label: str | None, message: str) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text(text)
-    with pytest.raises(DataError) as caught:
-        read_csv(path, label)
-    assert f"{path}" in str(caught.value)
-    assert message in str(caught.value)

@@ -24,9 +24,10 @@ QUERIES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 FP8 = torch.float8_e4m3fn
 CACHES = (*QUERIES, FP8)
 INTEGERS = (torch.int32, torch.int64)
+LARGEST = 2**31 - 1  # position: the executors count in int32
 
 
-class Call(NamedTuple):
+class DecodeCall(NamedTuple):
     """The tensors of one call, known to fit each other."""
 
     q: Tensor  # [B, H_q, s_active, d]
@@ -106,8 +107,8 @@ def check_call(
     page_table: Any = None,
     k_scale: Any = None,
     v_scale: Any = None,
-) -> Call:
-    """The arguments of `decode_attention` as a Call; shapes as there. Nothing is changed."""
+) -> DecodeCall:
+    """The arguments of `decode_attention` as a DecodeCall; shapes as there. Nothing is changed."""
     check_tensor("q", q, ["B", "H_q", "s_active", "d"], QUERIES)
     batch, n_q_heads, s_active, head_dim = q.shape
     if not 1 <= s_active <= MAX_ACTIVE:
@@ -125,13 +126,14 @@ def check_call(
             check_tensor(name, new, [batch, n_kv_heads, s_active, head_dim], QUERIES, q.device)
     if window is not None:
         check_int("window", window, 1)
+        window = min(window, LARGEST)
     if sink is not None:
         check_tensor("sink", sink, [n_q_heads], QUERIES, q.device)
-    return Call(
+    return DecodeCall(
         q,
         k_cache,
         v_cache,
-        seq_lens if seq_lens.dtype == torch.int32 else seq_lens.to(torch.int32),
+        seq_lens if seq_lens.dtype == torch.int32 else _narrowed(seq_lens),
         k_new,
         v_new,
         _scale(scale, head_dim),
@@ -159,9 +161,23 @@ def check_how(cores: Any, shard: Any, sync: Any, backend: Any, policy: Any) -> N
     check_choice("policy", policy, POLICIES)
 
 
-def check_values(call: Call) -> None:
-    """The checks that read tensors: always on the CPU, on a device only when `lutetia.debug` is on, since they wait for it."""
-    if call.seq_lens.is_cuda and (not lutetia.debug or torch.cuda.is_current_stream_capturing()):
+def _may_read(tensor: Tensor) -> bool:
+    """Whether the numbers of a tensor may be checked: on a device only when `lutetia.debug` is on, since that waits for it."""
+    return not tensor.is_cuda or (lutetia.debug and not torch.cuda.is_current_stream_capturing())
+
+
+def _narrowed(seq_lens: Tensor) -> Tensor:
+    """Lengths as int32 [B]; one that does not fit would come out as another length."""
+    if _may_read(seq_lens):
+        for row, length in enumerate(seq_lens.tolist()):
+            if not -LARGEST <= length <= LARGEST:
+                raise ArgumentError(f"seq_lens has {length} in row {row}, expected 0 to {LARGEST}")
+    return seq_lens.to(torch.int32)
+
+
+def check_values(call: DecodeCall) -> None:
+    """The checks that read tensors, where they may be read."""
+    if not _may_read(call.seq_lens):
         return
     lengths, most = call.seq_lens.tolist(), math.inf if call.ring else call.capacity
     for row, length in enumerate(lengths):
@@ -172,12 +188,12 @@ def check_values(call: Call) -> None:
         _check_pages(call, call.page_table, lengths)
 
 
-def first_seen(call: Call, length: int) -> int:
+def first_seen(call: DecodeCall, length: int) -> int:
     """The first position that any query of a row of this length sees."""
     return 0 if call.window is None else max(0, length - call.s_active - call.window + 1)
 
 
-def _check_pages(call: Call, page_table: Tensor, lengths: list[int]) -> None:
+def _check_pages(call: DecodeCall, page_table: Tensor, lengths: list[int]) -> None:
     n_pages = call.k_cache.shape[0]
     for row, length in enumerate(lengths):
         first = first_seen(call, length) // call.page_len

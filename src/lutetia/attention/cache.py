@@ -63,6 +63,8 @@ class KVCache:
         new = self._check(k_new, v_new, lengths)
         before = self._host_lengths()
         for row, (old, more) in enumerate(zip(before, new, strict=True)):
+            if old < 0:
+                raise ArgumentError(f"lengths of the cache has {old} in row {row}, expected 0 to {self.max_length}")
             if old + more > self.max_length:
                 raise ArgumentError(
                     f"the cache is full: row {row} holds {old} tokens and {more} more would come, "

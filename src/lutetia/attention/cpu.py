@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from lutetia.attention import reference
-from lutetia.attention.arguments import Call
-from lutetia.attention.threads import run
+from lutetia.attention.arguments import DecodeCall
 
 COMPILED = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 LOG2_E = 1.4426950408889634
@@ -24,7 +23,7 @@ ITEMS_PER_THREAD = 4  # so that one that is late leaves little to wait for
 SMALLEST_WORK = 1 << 16  # numbers of the cache: fewer are read before a second thread has woken up
 
 
-def decode(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
+def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
     """out [B, H_q, s_active, d] in the dtype of q, and lse [B, H_q, s_active]."""
     if not compiles(call):
         return reference.decode(call)
@@ -37,14 +36,28 @@ def decode(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: boo
     kernels = compiled()
     items, items_at, n_partial = kernels.make_items(seq_lens.numpy(), call.s_active, call.window or 0, n_kv_heads, share, cut)
     work = Work(call, seq_lens, len(items), items_at, n_partial)
-    name = COMPILED[call.k_cache.dtype]
-    run(getattr(kernels, f"body_{name}"), getattr(kernels, f"work_{name}"), work.plan, min(threads, len(items)))
+    run(COMPILED[call.k_cache.dtype], work.plan, min(threads, len(items)))
     if work.partial is not None:
         kernels.combine(work.plan, items, work.partial)
     return work.out if work.out.dtype == call.q.dtype else work.out.to(call.q.dtype), work.lse
 
 
-def compiles(call: Call) -> bool:
+def run(dtype: str, plan: np.ndarray, threads: int) -> None:
+    """The loop for caches of this dtype, on each of so many threads at once: plan is int64 [SIZE]."""
+    from lutetia._shared.compiled import launch, openmp, pool
+
+    work = getattr(compiled(), f"work_{dtype}")
+    if threads <= 1:
+        work(plan)
+    elif openmp():
+        launch(getattr(compiled(), f"body_{dtype}")().address, plan.ctypes.data, threads)
+    else:
+        work(np.where(np.arange(len(plan)) == 0, 0, plan))  # no items: should it need compiling, then here
+        for future in [pool().submit(work, plan) for _ in range(threads)]:
+            future.result()
+
+
+def compiles(call: DecodeCall) -> bool:
     """Whether the compiled loops take this call: caches of their types whose heads lie in one piece."""
     if call.q.dtype == torch.float64 or call.k_cache.dtype not in COMPILED:
         return False
@@ -59,7 +72,7 @@ def keys_of_item(keys: int, threads: int) -> int:
 class Work:
     """The arrays of one call, and the plan that holds their addresses: int64 [SIZE], in the order of `numba_kernels.NAMES`."""
 
-    def __init__(self, call: Call, seq_lens: Tensor, n_items: int, items: int, n_partial: int) -> None:
+    def __init__(self, call: DecodeCall, seq_lens: Tensor, n_items: int, items: int, n_partial: int) -> None:
         k, v, table = call.k_cache, call.v_cache, call.page_table
         (batch, n_q_heads, s_active, d), n_kv_heads = call.q.shape, call.n_kv_heads
         rows = n_q_heads // n_kv_heads * s_active

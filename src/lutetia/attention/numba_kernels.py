@@ -3,8 +3,6 @@
 A `plan` is one int64 array with every size and address that the threads share: what OpenMP runs takes one pointer.
 Each thread takes the next item (row, key head, split of its keys) until none is left, and reads each live key and value once.
 Scores are kept in base 2, statistics and sums in float32.
-
-numba keeps what it compiled on disk and watches only this file: touch it after a change to `numba_memory.py`.
 """
 
 # ruff: noqa: E741  (l, the sum of weights, is the design's name)
@@ -16,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from lutetia._shared.compiled import cfunc, numba
 from lutetia.attention.numba_memory import (
     BLOCK,
     BLOCK_D,
-    OPTIONS,
     add_block,
     add_block_of_4,
     address_of,
@@ -28,7 +26,6 @@ from lutetia.attention.numba_memory import (
     jit,
     jit_inline,
     load,
-    numba,
     peek,
     power_of_2,
     read,
@@ -289,7 +286,7 @@ def work_bfloat16(plan: Any) -> None:
 def body_float32() -> Any:
     """`work_float32` as a C function for the threads of OpenMP."""
 
-    @numba.cfunc(BODY, cache=OPTIONS["cache"])
+    @cfunc(BODY)
     def body(plan: Any) -> None:
         work_float32(numba.carray(plan, SIZE, np.int64))
 
@@ -300,7 +297,7 @@ def body_float32() -> Any:
 def body_bfloat16() -> Any:
     """`work_bfloat16` as a C function for the threads of OpenMP."""
 
-    @numba.cfunc(BODY, cache=OPTIONS["cache"])
+    @cfunc(BODY)
     def body(plan: Any) -> None:
         work_bfloat16(numba.carray(plan, SIZE, np.int64))
 

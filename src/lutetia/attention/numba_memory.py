@@ -1,27 +1,23 @@
-"""What the compiled loops of the `cpu` backend are made with: how they are compiled, reach memory, and add up in vectors.
-
-numba keeps what it compiled on disk and watches only the file a function is in: after a change here, touch `numba_kernels.py`.
-"""
+"""What the compiled loops of the `cpu` backend are made with: how they are compiled, reach memory, and add up in vectors."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from lutetia._compiling import can_keep
+from lutetia._shared import compiled
+from lutetia._shared.compiled import ir, load_floats, numba, read_scope
 from lutetia.errors import require
 
-numba = require("numba", "the cpu backend of lutetia.attention")
 extending = require("numba.extending", "the cpu backend of lutetia.attention")
-ir = require("llvmlite.ir", "the cpu backend of lutetia.attention", "numba")
 
 BLOCK = 256  # keys whose scores are held at once: memory is fastest at long runs of keys, then of values
 BLOCK_D, LANES = 64, 16  # numbers of a head whose sums are held at once, and of a vector
 
 
-OPTIONS = {"nogil": True, "cache": can_keep(), "error_model": "numpy"}
 # Sums may be added in any order; NaN and infinities keep their meaning.
-jit = numba.njit(**OPTIONS, fastmath={"reassoc", "contract", "nsz"})
-jit_inline = numba.njit(**OPTIONS, fastmath={"reassoc", "contract", "nsz"}, forceinline=True)
+OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
+jit = compiled.jit(**OPTIONS)
+jit_inline = compiled.jit(**OPTIONS, forceinline=True)
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -29,10 +25,7 @@ jit_inline = numba.njit(**OPTIONS, fastmath={"reassoc", "contract", "nsz"}, forc
 
 
 def _pointer(builder: Any, bits: Any, address: Any, index: Any) -> tuple[Any, Any]:
-    pointer = builder.gep(builder.inttoptr(address, bits.as_pointer()), [index])
-    domain = builder.module.add_metadata(["lutetia.attention"])
-    scope = builder.module.add_metadata([builder.module.add_metadata(["read", domain])])
-    return pointer, scope
+    return builder.gep(builder.inttoptr(address, bits.as_pointer()), [index]), read_scope(builder)
 
 
 def _float(promise: str) -> Any:
@@ -60,12 +53,7 @@ def load(typing: Any, kind: Any, address: Any, index: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer, scope = _pointer(builder, ir.IntType(16) if half else ir.FloatType(), *args[1:])
-        value = builder.load(pointer)
-        value.set_metadata("alias.scope", scope)
-        if not half:
-            return value
-        bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
-        return builder.bitcast(bits, ir.FloatType())
+        return load_floats(builder, pointer, kind, scope=scope)
 
     return numba.types.float32(kind, numba.types.int64, numba.types.int64), generate
 
@@ -120,14 +108,10 @@ def take_next(typing: Any, address: Any) -> Any:
 VECTOR, INT = ir.VectorType(ir.FloatType(), LANES), ir.IntType(64)
 
 
-def _load_vector(builder: Any, half: bool, address: Any, index: Any) -> Any:
-    """LANES numbers from address[index] on, as float32; `half`: they are bfloat16."""
-    pointer = _pointer(builder, ir.IntType(16) if half else ir.FloatType(), address, index)[0]
-    if not half:
-        return builder.load(builder.bitcast(pointer, VECTOR.as_pointer()), align=4)
-    wide = ir.VectorType(ir.IntType(32), LANES)
-    bits = builder.load(builder.bitcast(pointer, ir.VectorType(ir.IntType(16), LANES).as_pointer()), align=2)
-    return builder.bitcast(builder.shl(builder.zext(bits, wide), wide([ir.IntType(32)(16)] * LANES)), VECTOR)
+def _load_vector(builder: Any, kind: Any, address: Any, index: Any) -> Any:
+    """LANES numbers from address[index] on, as float32, of memory of this kind."""
+    pointer = _pointer(builder, ir.IntType(16) if kind == numba.types.uint16 else ir.FloatType(), address, index)[0]
+    return load_floats(builder, pointer, kind, LANES)
 
 
 # Loops over keys and values, in vectors and by hand: what they add to stays in registers, so that keys and values are read one
@@ -139,19 +123,21 @@ def _add_block(rows: int) -> Any:
     def add_block(typing: Any, kind: Any, weights: Any, values: Any, n: Any, v: Any, acc: Any, d: Any) -> Any:
         """acc[r, :BLOCK_D] += Σ_j weights[r, j] · value j for `rows` rows: addresses of float32 [rows, BLOCK], int64 offsets [n],
         the cache, and the sums, d numbers from row to row."""
-        half = kind == numba.types.uint16
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             _, weights, values, n, v, acc, d = args
             lanes = range(0, BLOCK_D, LANES)
             places = [[builder.add(builder.mul(d, INT(r)), INT(c)) for c in lanes] for r in range(rows)]
             sums = [
-                [numba.core.cgutils.alloca_once_value(builder, _load_vector(builder, False, acc, place)) for place in row]
+                [
+                    numba.core.cgutils.alloca_once_value(builder, _load_vector(builder, numba.types.float32, acc, place))
+                    for place in row
+                ]
                 for row in places
             ]
             with numba.core.cgutils.for_range(builder, n) as loop:
                 offset = builder.load(_pointer(builder, INT, values, loop.index)[0])
-                parts = [_load_vector(builder, half, v, builder.add(offset, INT(c))) for c in lanes]
+                parts = [_load_vector(builder, kind, v, builder.add(offset, INT(c))) for c in lanes]
                 for r in range(rows):
                     at = builder.add(loop.index, INT(r * BLOCK))
                     weight = _spread(builder, builder.load(_pointer(builder, ir.FloatType(), weights, at)[0]))
@@ -175,19 +161,19 @@ def _dot_block(rows: int) -> Any:
     def dot_block(typing: Any, kind: Any, q: Any, d: Any, keys: Any, n: Any, k: Any, scores: Any) -> Any:
         """scores[r, j] += q[r, :BLOCK_D] · key j for `rows` rows: addresses of the queries, d numbers from row to row, int64
         offsets [n], the cache, and float32 [rows, BLOCK]."""
-        half = kind == numba.types.uint16
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             _, q, d, keys, n, k, scores = args
             lanes = range(0, BLOCK_D, LANES)
             queries = [
-                [_load_vector(builder, False, q, builder.add(builder.mul(d, INT(r)), INT(c))) for c in lanes] for r in range(rows)
+                [_load_vector(builder, numba.types.float32, q, builder.add(builder.mul(d, INT(r)), INT(c))) for c in lanes]
+                for r in range(rows)
             ]
             with numba.core.cgutils.for_range(builder, n) as loop:
                 offset = builder.load(_pointer(builder, INT, keys, loop.index)[0])
                 totals: list[Any] = [None] * rows
                 for i, c in enumerate(lanes):
-                    key = _load_vector(builder, half, k, builder.add(offset, INT(c)))
+                    key = _load_vector(builder, kind, k, builder.add(offset, INT(c)))
                     for r in range(rows):
                         product = builder.fmul(queries[r][i], key, flags=("contract",))
                         totals[r] = product if i == 0 else builder.fadd(totals[r], product, flags=("contract",))

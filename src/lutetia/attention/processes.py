@@ -12,9 +12,11 @@ Which part a rank holds:
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -23,24 +25,20 @@ from torch import Tensor, distributed
 
 import lutetia
 from lutetia import flow
-from lutetia.attention.arguments import INTEGERS, SYNCS, Call, check_call, check_int, check_values
+from lutetia.attention.arguments import INTEGERS, SYNCS, DecodeCall, check_call, check_int, check_values
 from lutetia.attention.choose import tile_of
-from lutetia.attention.cores import Plan, attention_tkg, rows_of
+from lutetia.attention.cores import CoresPlan, attention_tkg, rows_of
 from lutetia.attention.decode import decode_attention as decode_alone
 from lutetia.attention.finalize import fa_finalize_and_store
 from lutetia.attention.messages import Core, MessageError, Program, nbytes
+from lutetia.attention.reference import seen_range
 from lutetia.attention.scratch import ScratchManager
-from lutetia.attention.steps import TileParams, allocate_fa_buffers, count_tiles, seen_range, store_new_keys
-from lutetia.errors import ArgumentError, LutetiaError, check_choice, check_range, check_tensor, fail
+from lutetia.attention.steps import TileParams, allocate_fa_buffers, count_tiles, store_new_keys
+from lutetia.errors import ArgumentError, RankError, check_choice, check_range, check_tensor, describe, fail
 
 Result = TypeVar("Result")
 TIMEOUT = 60.0  # seconds that a rank waits for the others in one exchange
-
-
-class RankError(LutetiaError, RuntimeError):
-    """Another rank did not come to an exchange: it ended, failed, or took longer than the time-out."""
-
-    kind = "rank"
+TERMS = 480  # bytes of text that ranks compare, beside a checksum of all of it
 
 
 @torch.no_grad()
@@ -81,29 +79,32 @@ def decode_attention(
     [r·B/N, (r+1)·B/N). Every rank gets out and lse of its own rows without a message, or with `out_in_sb` of all rows with one.
 
     `sync` is when the ranks talk: "lse" once, "deferred" three times, "lockstep" twice for each tile, once at the end, and once
-    before to agree on the number of tiles. A rank that waits longer than `timeout` seconds for the others, or loses one of them,
+    before to agree on the number of tiles. Before the first message of a call the ranks compare shapes and options: where they
+    differ, every rank raises MessageError. A rank that waits longer than `timeout` seconds for the others, or loses one of them,
     raises RankError; the group is then of no more use.
 
     `tile` asks for the steps of the core model in tiles of so many keys. By default they are taken where they are needed: in
     "deferred" and "lockstep", and where the queries of a row see different keys of this rank. Elsewhere Triton or compiled code
     runs.
     """
-    call, params, core, plan = _prepare(locals())
+    given = dict(locals())
+    call, params, core, plan = _prepare(given)
+    meeting = Meeting(group, timeout, _terms(given))
     inputs = {"q": q, "local_k": local_k, "local_v": local_v, "seq_lens": seq_lens}
     notes = {"backend": "processes", "rank": core.index, "cores": core.cores, "shard": shard, "sync": sync}
     with flow.step("decode_attention", part="attention", inputs=inputs, **notes) as step:
         out = torch.empty_like(call.q, memory_format=torch.contiguous_format)
         lse = call.q.new_empty(call.q.shape[:-1], dtype=call.statistics_dtype)
         if plan.sync == "lockstep" and shard == "sequence" and core.cores > 1:
-            params = params._replace(num_fa_tiles=_most(core, params.num_fa_tiles, call.q.device, group, timeout))
+            params = params._replace(num_fa_tiles=_most(core, params.num_fa_tiles, call.q.device, meeting))
         if tile is None and shard == "batch":
             out, lse = _decode(call, call.q, call.seq_lens)
         elif tile is None and sync == "lse" and _all_see_all(call, params):
-            drive(decode_and_combine(core, call, params, out, lse), core, group, timeout)
+            drive(decode_and_combine(core, call, params, out, lse), core, meeting)
         else:
-            drive(attention_tkg(core, call, params, plan, None, out, lse), core, group, timeout)
+            drive(attention_tkg(core, call, params, plan, None, out, lse), core, meeting)
         if shard == "batch" and out_in_sb and core.cores > 1:
-            out, lse = _all_rows(core, q, out, lse, group, timeout)
+            out, lse = _all_rows(core, q, out, lse, meeting)
         step.outputs(out=out, lse=lse)
     return out, lse
 
@@ -111,7 +112,7 @@ def decode_attention(
 # ---- the fast way ----------------------------------------------------------------------------------------------------
 
 
-def decode_and_combine(core: Core, call: Call, params: TileParams, out: Tensor, lse: Tensor) -> Program[Tensor | None]:
+def decode_and_combine(core: Core, call: DecodeCall, params: TileParams, out: Tensor, lse: Tensor) -> Program[Tensor | None]:
     """`attention_tkg` with sync "lse" where every query sees all keys of this rank, which one call then reads: no tiles."""
     store_new_keys(core, call, params)
     fa = allocate_fa_buffers(core, call)
@@ -128,7 +129,7 @@ def decode_and_combine(core: Core, call: Call, params: TileParams, out: Tensor, 
     return (yield from fa_finalize_and_store(core, call, fa, "lse" if core.cores > 1 else None, None, out, lse))
 
 
-def _decode(call: Call, q: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor]:
+def _decode(call: DecodeCall, q: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor]:
     """The call with these queries and lengths, on this rank alone."""
     rest = {
         name: getattr(call, name) for name in ("k_new", "v_new", "scale", "window", "sink", "page_table", "k_scale", "v_scale")
@@ -136,7 +137,7 @@ def _decode(call: Call, q: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor]:
     return decode_alone(q, call.k_cache, call.v_cache, seq_lens=seq_lens, **rest)
 
 
-def _all_see_all(call: Call, params: TileParams) -> bool:
+def _all_see_all(call: DecodeCall, params: TileParams) -> bool:
     """Whether every query of a row sees every key of this rank, from slot 0 on."""
     last = call.seq_lens.long() - call.s_active  # the position of the first query, which sees no further
     fits = (params.stop <= last + 1) & (params.first == params.base)
@@ -148,7 +149,7 @@ def _all_see_all(call: Call, params: TileParams) -> bool:
 # ---- what a rank holds -----------------------------------------------------------------------------------------------
 
 
-def _prepare(given: dict[str, Any]) -> tuple[Call, TileParams, Core, Plan]:
+def _prepare(given: dict[str, Any]) -> tuple[DecodeCall, TileParams, Core, CoresPlan]:
     """The arguments of `decode_attention`, checked: this rank's call and its part."""
     shard, sync, tile, group = (given[name] for name in ("shard", "sync", "tile", "group"))
     check_choice("shard", shard, ("batch", "sequence"))
@@ -168,10 +169,10 @@ def _prepare(given: dict[str, Any]) -> tuple[Call, TileParams, Core, Plan]:
         tile = tile_of(call.capacity)
     check_int("tile", tile, 1)
     params = _part(call, core, shard, tile, given["local_first"], given["local_held"])
-    return call, params, core, Plan(shard, sync, tile)
+    return call, params, core, CoresPlan(shard, sync, tile)
 
 
-def _own_rows(core: Core, q: Any, k: Any, v: Any, seq_lens: Any, rest: dict[str, Any]) -> Call:
+def _own_rows(core: Core, q: Any, k: Any, v: Any, seq_lens: Any, rest: dict[str, Any]) -> DecodeCall:
     """The call of the rows of this rank; the caches and the page table are of these rows already."""
     check_tensor("q", q, ["B", "H_q", "s_active", "d"])
     batch = q.shape[0]
@@ -185,7 +186,7 @@ def _own_rows(core: Core, q: Any, k: Any, v: Any, seq_lens: Any, rest: dict[str,
     return check_call(q[rows], k, v, seq_lens[rows], **{**rest, **new})
 
 
-def _part(call: Call, core: Core, shard: str, tile: int, local_first: Any, local_held: Any) -> TileParams:
+def _part(call: DecodeCall, core: Core, shard: str, tile: int, local_first: Any, local_held: Any) -> TileParams:
     """The positions of this rank, checked against its cache."""
     low, high = seen_range(call)
     if shard == "batch":
@@ -204,7 +205,7 @@ def _part(call: Call, core: Core, shard: str, tile: int, local_first: Any, local
     return TileParams(first, stop, base, tile, count_tiles(stop - first, tile))
 
 
-def _check_part(call: Call, base: Tensor, held: Tensor, room: int | None) -> None:
+def _check_part(call: DecodeCall, base: Tensor, held: Tensor, room: int | None) -> None:
     lengths = call.seq_lens.tolist()
     for row, (length, at, count) in enumerate(zip(lengths, base.tolist(), held.tolist(), strict=True)):
         if length < 0 or (room is not None and length > room):
@@ -220,7 +221,7 @@ def _check_part(call: Call, base: Tensor, held: Tensor, room: int | None) -> Non
         _check_pages(call, call.page_table, base, held)
 
 
-def _check_pages(call: Call, page_table: Tensor, base: Tensor, held: Tensor) -> None:
+def _check_pages(call: DecodeCall, page_table: Tensor, base: Tensor, held: Tensor) -> None:
     """Every page with a position that a query sees must exist."""
     low = (seen_range(call)[0] - base).clamp(min=0)
     for row, (start, count) in enumerate(zip(low.tolist(), held.tolist(), strict=True)):
@@ -232,84 +233,103 @@ def _check_pages(call: Call, page_table: Tensor, base: Tensor, held: Tensor) -> 
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
-def drive(program: Program[Result], core: Core, group: distributed.ProcessGroup | None, timeout: float) -> Result:
+@dataclass
+class Meeting:
+    """The ranks that talk in one call, and whether they have found that they mean the same one."""
+
+    group: distributed.ProcessGroup | None
+    timeout: float
+    terms: str = ""  # what must be the same on every rank
+    agreed: bool = False
+
+
+def _terms(given: dict[str, Any]) -> str:
+    """What every rank must call with alike, as text; the values of the lengths as a checksum."""
+    lengths = given["seq_lens"].tolist()
+    known = {
+        "q": describe(given["q"]).rpartition(" on ")[0],
+        "H_kv": given["local_k"].shape[1 if given["page_table"] is None else 2],
+        **{name: given[name] for name in ("shard", "sync", "out_in_sb", "window", "scale")},
+        **{name: given[name] is not None for name in ("k_new", "sink")},
+        "seq_lens": lengths if len(lengths) <= 8 else hashlib.sha256(str(lengths).encode()).hexdigest()[:16],
+    }
+    return ", ".join(f"{name} {value}" for name, value in known.items())
+
+
+def drive(program: Program[Result], core: Core, meeting: Meeting) -> Result:
     """Run the program of a core to its end in this process; every exchange is a message to the other ranks."""
     try:
         exchange = next(program)
         while True:
-            exchange = program.send(all_gather(core, exchange.payload, exchange.shapes, exchange.tag, group, timeout))
+            exchange = program.send(all_gather(core, exchange.payload, exchange.shapes, exchange.tag, meeting))
     except StopIteration as done:
         return done.value
     finally:
         program.close()
 
 
-def all_gather(
-    core: Core,
-    payload: Tensor,
-    shapes: Sequence[tuple[int, ...]],
-    tag: str,
-    group: distributed.ProcessGroup | None,
-    timeout: float,
-) -> list[Tensor]:
-    """The payloads of all ranks, in rank order; shapes are those of each. One collective call, of the size of the largest."""
-    if lutetia.debug and tag != "debug":
-        _check_same(core, shapes, tag, payload.device, group, timeout)
+def all_gather(core: Core, payload: Tensor, shapes: Sequence[tuple[int, ...]], tag: str, meeting: Meeting) -> list[Tensor]:
+    """The payloads of all ranks, in rank order; shapes are those of each. One collective call, of the size of the largest.
+
+    Before the first of a call the ranks compare what they mean, in a message that always has the same size: tensors of other
+    sizes would abort a rank, or give it a wrong result. With `lutetia.debug` they do so before every one.
+    """
     with core.step("all_gather", {"sent": payload}, tag=tag, bytes=nbytes(payload)) as step:
         most = max(map(math.prod, shapes))
         sent = payload.new_zeros(most)
         sent[: payload.numel()] = payload.reshape(-1)
-        received = [torch.empty_like(sent) for _ in range(core.cores)]
         try:
-            _gather(received, sent, group, timeout)
+            if not meeting.agreed or lutetia.debug:
+                _agree(core, f"{tag} {[list(shape) for shape in shapes]}, {meeting.terms}", payload.device, meeting)
+                meeting.agreed = True
+            received = _gather(sent, core.cores, meeting)
         except RuntimeError as error:
             reason = re.sub(r"^\[\S*\] ", "", str(error).strip()).split(". ")[0]
             raise RankError(
                 f"rank {core.index} of {core.cores} (at {core.position}) did not get {tag!r} from every other rank, "
-                f"expected them within {timeout:g} s: {reason}"
+                f"expected them within {meeting.timeout:g} s: {reason}"
             ) from error
         parts = [flat[: math.prod(shape)].reshape(shape) for flat, shape in zip(received, shapes, strict=True)]
         step.outputs(received=parts)
     return parts
 
 
-def _gather(received: list[Tensor], sent: Tensor, group: distributed.ProcessGroup | None, timeout: float) -> None:
+def _gather(sent: Tensor, ranks: int, meeting: Meeting) -> list[Tensor]:
+    """sent [n], of the same n on every rank -> those of all ranks."""
     from torch.distributed.distributed_c10d import AllgatherOptions  # type: ignore[attr-defined]
 
     # The time-out is the operation's own: one that the wait alone has leaves gloo's thread behind, and the process cannot end.
     options = AllgatherOptions()
-    options.timeout = timedelta(seconds=timeout)
-    everyone = distributed.group.WORLD if group is None else group
+    options.timeout = timedelta(seconds=meeting.timeout)
+    everyone = distributed.group.WORLD if meeting.group is None else meeting.group
     assert everyone is not None
+    received = [torch.empty_like(sent) for _ in range(ranks)]
     everyone.allgather([received], [sent], options).wait(options.timeout)
+    return received
 
 
-def _most(core: Core, tiles: int, device: torch.device, group: distributed.ProcessGroup | None, timeout: float) -> int:
+def _agree(core: Core, said: str, device: torch.device, meeting: Meeting) -> None:
+    """Compare a text with those of the other ranks; MessageError, on every rank, where one differs."""
+    text = said.encode()
+    message = (hashlib.sha256(text).digest() + text[:TERMS].ljust(TERMS, b"\0"))[: 32 + TERMS]
+    mine = torch.frombuffer(bytearray(message), dtype=torch.uint8).to(device)
+    heard = [bytes(part.tolist()) for part in _gather(mine, core.cores, meeting)]
+    for rank, theirs in enumerate(heard):
+        if theirs != message:
+            texts = [each[32:].rstrip(b"\0").decode(errors="replace") for each in (message, theirs)]
+            raise MessageError(f"rank {core.index} sends {texts[0]!r}, but rank {rank} sends {texts[1]!r}")
+
+
+def _most(core: Core, tiles: int, device: torch.device, meeting: Meeting) -> int:
     """The most tiles of any rank."""
     mine = torch.tensor([tiles], device=device)
-    return max(int(part) for part in all_gather(core, mine, [(1,)] * core.cores, "num_fa_tiles", group, timeout))
+    return max(int(part) for part in all_gather(core, mine, [(1,)] * core.cores, "num_fa_tiles", meeting))
 
 
-def _all_rows(
-    core: Core, q: Tensor, out: Tensor, lse: Tensor, group: distributed.ProcessGroup | None, timeout: float
-) -> tuple[Tensor, Tensor]:
+def _all_rows(core: Core, q: Tensor, out: Tensor, lse: Tensor, meeting: Meeting) -> tuple[Tensor, Tensor]:
     """out and lse of all rows from those of each rank: one message that holds both."""
     rows = [rows_of(rank, core.cores, q.shape[0]) for rank in range(core.cores)]
     shapes = [(each.stop - each.start, *q.shape[1:3], q.shape[3] + 1) for each in rows]
     packed = torch.cat([out.to(lse.dtype), lse[..., None]], -1)
-    whole = torch.cat(all_gather(core, packed, shapes, "out", group, timeout))
+    whole = torch.cat(all_gather(core, packed, shapes, "out", meeting))
     return whole[..., :-1].to(q.dtype), whole[..., -1].contiguous()
-
-
-def _check_same(
-    core: Core, shapes: Sequence[tuple[int, ...]], tag: str, device: torch.device, group: Any, timeout: float
-) -> None:
-    """When `lutetia.debug` is on: do all ranks mean the same exchange?"""
-    said = f"{tag} {[list(shape) for shape in shapes]}".encode()[:256]
-    mine = torch.zeros(256, dtype=torch.uint8, device=device)
-    mine[: len(said)] = torch.tensor(list(said), dtype=torch.uint8, device=device)
-    heard = [bytes(part.tolist()) for part in all_gather(core, mine, [(256,)] * core.cores, "debug", group, timeout)]
-    for rank, theirs in enumerate(heard):
-        if theirs != heard[core.index]:
-            texts = [text.rstrip(b"\0").decode(errors="replace") for text in (heard[core.index], theirs)]
-            raise MessageError(f"rank {core.index} sends {texts[0]!r}, but rank {rank} sends {texts[1]!r}")

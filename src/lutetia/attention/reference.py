@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lutetia.attention.arguments import FP8, Call
+from lutetia.attention.arguments import FP8, DecodeCall
 
 FP8_MAX = 448.0  # the largest float8_e4m3fn
 
 
-def decode(call: Call) -> tuple[Tensor, Tensor]:
+def decode(call: DecodeCall) -> tuple[Tensor, Tensor]:
     """out [B, H_q, s_active, d] in the dtype of q, and lse [B, H_q, s_active]."""
     write_new(call)
     k, v = live_keys(call)
@@ -25,7 +25,7 @@ def decode(call: Call) -> tuple[Tensor, Tensor]:
 # ---- the cache -------------------------------------------------------------------------------------------------------
 
 
-def write_new(call: Call) -> None:
+def write_new(call: DecodeCall) -> None:
     """k_new and v_new into the last s_active live slots of each row; what would lie before position 0 is left out."""
     if call.k_new is None or call.v_new is None:
         return
@@ -52,7 +52,7 @@ def as_bytes(tensor: Tensor) -> Tensor:
     return tensor.view(torch.uint8) if tensor.dtype == FP8 else tensor
 
 
-def slots(call: Call, row: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+def slots(call: DecodeCall, row: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
     """Where positions of rows live, both of one shape: (row, slot) in a cache [B, H_kv, S_max, d], or (page, slot) in pages."""
     position = position.long()
     if call.page_table is None:
@@ -60,31 +60,40 @@ def slots(call: Call, row: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
     return call.page_table[row, position // call.page_len].long(), position % call.page_len
 
 
-def live_keys(call: Call) -> tuple[Tensor, Tensor]:
-    """Keys and values by position, [B, H_kv, S, d] in the statistics' dtype, S the longest row; zero where nobody may look."""
-    longest = max(call.seq_lens.tolist(), default=0)
-    position = torch.arange(longest, device=call.q.device).expand(call.batch, longest)
-    first = torch.zeros_like(call.seq_lens) if call.window is None else call.seq_lens - call.s_active - call.window + 1
-    live = (position >= first[:, None]) & (position < call.seq_lens[:, None])
-    row, at = torch.nonzero(live, as_tuple=True)
-    where, slot = slots(call, row, at)
-    found = []
+def seen_range(call: DecodeCall) -> tuple[Tensor, Tensor]:
+    """The positions of each row that any of its queries sees, [first, stop): int64 [B] each."""
+    stop = call.seq_lens.long()
+    first = torch.zeros_like(stop) if call.window is None else (stop - call.s_active - call.window + 1).clamp(min=0)
+    return first, stop
+
+
+def live_keys(call: DecodeCall) -> tuple[Tensor, Tensor]:
+    """Keys and values from the first position of each row that is seen, [B, H_kv, S, d] in the statistics' dtype.
+
+    S is the most that any row sees: a ring has as many as its window, however far the positions have come. Zero past the last.
+    """
+    first, stop = seen_range(call)
+    count = stop - first
+    most = max(count.tolist(), default=0)
+    row, at = torch.nonzero(torch.arange(most, device=call.q.device) < count[:, None], as_tuple=True)
+    where, slot = slots(call, row, first[row] + at)
+    caches = []
     for cache, factor in ((call.k_cache, call.k_scale), (call.v_cache, call.v_scale)):
         stored = as_bytes(cache)
         taken = stored[where, :, slot] if call.page_table is None else stored[where, slot]  # [n, H_kv, d]
         taken = taken.view(cache.dtype).to(call.statistics_dtype)
         if factor is not None:
             taken = taken * factor[:, None]
-        dense = taken.new_zeros(call.batch, longest, call.n_kv_heads, call.head_dim)
+        dense = taken.new_zeros(call.batch, most, call.n_kv_heads, call.head_dim)
         dense[row, at] = taken
-        found.append(dense.transpose(1, 2))
-    return found[0], found[1]
+        caches.append(dense.transpose(1, 2))
+    return caches[0], caches[1]
 
 
-def visible(call: Call, n_keys: int) -> Tensor:
-    """Which of the positions 0 .. n_keys - 1 each query sees: bool [B, s_active, n_keys]."""
-    key = torch.arange(n_keys, device=call.q.device)
-    query = call.seq_lens[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)
+def visible(call: DecodeCall, n_keys: int) -> Tensor:
+    """Which of the n_keys positions from the first seen on each query sees: bool [B, s_active, n_keys]."""
+    key = (seen_range(call)[0][:, None] + torch.arange(n_keys, device=call.q.device))[:, None]
+    query = call.seq_lens.long()[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)
     seen = key <= query[..., None]
     if call.window is not None:
         seen &= key > query[..., None] - call.window
@@ -94,7 +103,7 @@ def visible(call: Call, n_keys: int) -> Tensor:
 # ---- the sum ---------------------------------------------------------------------------------------------------------
 
 
-def attend(call: Call, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+def attend(call: DecodeCall, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
     """Softmax attention: k, v [B, H_kv, S, d], seen [B, s_active, S] -> out [B, H_q, s_active, d], lse [B, H_q, s_active]."""
     shape = (call.batch, call.n_kv_heads, call.group, call.s_active, call.head_dim)
     q = call.q.to(k.dtype).reshape(shape)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lutetia import flow
 from lutetia.attention import reference
-from lutetia.attention.arguments import Call, check_call, check_how, check_values
+from lutetia.attention.arguments import DecodeCall, check_call, check_how, check_values
 from lutetia.attention.choose import choose_for
 from lutetia.errors import ArgumentError, MissingFeatureError, fail, require
 
@@ -66,7 +66,7 @@ def _run(
     return out, lse
 
 
-def executor_of(call: Call, cores: int, backend: str) -> str:
+def executor_of(call: DecodeCall, cores: int, backend: str) -> str:
     """ "cores", "cpu", "triton" or "reference": the one that was asked for, or the fastest one for the device."""
     device = call.q.device
     if backend == "auto":
@@ -101,7 +101,7 @@ def _cpu_executor() -> str:
     return "cpu"
 
 
-def _execute(executor: str, call: Call, cores: int, shard: str, batch_invariant: bool) -> tuple[Tensor, Tensor]:
+def _execute(executor: str, call: DecodeCall, cores: int, shard: str, batch_invariant: bool) -> tuple[Tensor, Tensor]:
     if executor == "triton":
         from lutetia.attention import triton
 
@@ -113,7 +113,7 @@ def _execute(executor: str, call: Call, cores: int, shard: str, batch_invariant:
     return reference.decode(call)
 
 
-def _on_cores(call: Call, cores: int, shard: str, sync: str, policy: str) -> tuple[Tensor, Tensor]:
+def _on_cores(call: DecodeCall, cores: int, shard: str, sync: str, policy: str) -> tuple[Tensor, Tensor]:
     """On the core model, sharded as `choose_shard` says."""
     choice = choose_for(call, cores, shard, sync, policy)
     owner = "batch" if choice.shard == "none" else choice.shard
@@ -121,7 +121,7 @@ def _on_cores(call: Call, cores: int, shard: str, sync: str, policy: str) -> tup
     return cores_module.decode_on_cores(call, cores=choice.cores, shard=owner, sync=sync, tile=choice.tile)
 
 
-def _notes(executor: str, call: Call, cores: int, shard: str, batch_invariant: bool) -> dict[str, Any]:
+def _notes(executor: str, call: DecodeCall, cores: int, shard: str, batch_invariant: bool) -> dict[str, Any]:
     """What a recording says of a launch."""
     read = 2 * call.n_kv_heads * call.head_dim * call.k_cache.element_size()
     notes: dict[str, Any] = {"bytes_per_key": read, "batch_invariant": batch_invariant}

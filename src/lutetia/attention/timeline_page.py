@@ -1,18 +1,13 @@
-"""The timeline as a page: pictures in SVG and a table of messages, in HTML that runs no script and loads nothing.
-
-All names are escaped, and the page's Content-Security-Policy allows its own style and nothing else.
-"""
+"""The timeline as a page: pictures in SVG and a table of messages, in HTML that runs no script and loads nothing."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterator, Sequence
 from html import escape
-from importlib.resources import files
-from string import Template
 from typing import NamedTuple
 
+from lutetia._shared.markup import Html
+from lutetia._shared.pages import Page, asset, document
 from lutetia.attention.timeline import MOST_ROWS, Arrow, Cell, Row, Run, Segment, briefly, fold, segments, title
 
 GUTTER = 44  # where the ticks are
@@ -23,6 +18,8 @@ ARROW = 26  # height of the line of a message
 HEAD = 20  # of a frame
 LOOP = 30  # of a loop, for its name
 MOST_MESSAGES = 2000  # drawn as arrows, and listed
+TITLE = "Timeline of the cores"
+ABOUT = "Time runs downwards, one line per step. An arrow is a message; a dotted line is a core that waits."
 
 
 class Place(NamedTuple):
@@ -45,15 +42,9 @@ class Block(NamedTuple):
 
 def page(runs: Sequence[Run]) -> str:
     """The whole page."""
-    style = _file("timeline.css")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    # One pass over the template: what is put in is never searched again.
-    return Template(_file("timeline.html")).substitute(policy=policy, style=style, runs="".join(map(_section, runs)))
-
-
-def _file(name: str) -> str:
-    return files("lutetia.attention").joinpath("page", name).read_text(encoding="utf-8")
+    head = f"<header><h1>{TITLE}</h1><p>{ABOUT}</p></header>"
+    body = Html(f"{head}\n<main>{''.join(map(_section, runs))}</main>")
+    return document(Page(TITLE, body, [asset("tokens.css"), asset("timeline.css", "lutetia.attention")]))
 
 
 def _section(run: Run) -> str:

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lutetia._version import __version__
-from lutetia.cli.bench import Benchmark, benchmarks_folder, find_benchmarks, run_benchmark
-from lutetia.cli.guard import Group, UsageError, did_you_mean
+from lutetia.cli.guard import Group
 from lutetia.cli.show import console, print_json
 from lutetia.errors import JobError
 
@@ -124,8 +123,8 @@ def explain(
     given: Annotated[str, typer.Argument(metavar="INPUT", help="An image, a .npy or .csv file, numbers with commas, or text.")],
     rule: Annotated[
         str,
-        typer.Option("--rule", help="epsilon, gamma, zplus, alphabeta, attnlrp, dynamic, gradient or occlusion."),
-    ] = "epsilon",
+        typer.Option("--rule", help="decisive, epsilon, gamma, zplus, alphabeta, attnlrp, dynamic, gradient or occlusion."),
+    ] = "decisive",
     target: Annotated[str | None, typer.Option("--target", help="The class, or byte, to explain; the best by default.")] = None,
     row: Annotated[int | None, typer.Option("--row", help="The row of a .csv file, from 0.")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page that shows it.")] = None,
@@ -184,35 +183,24 @@ def bench(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="What the benchmark itself is given.")
     ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes, in seconds: shows that it runs.")] = False,
+    save: Annotated[bool, typer.Option("--save", help="Keep the result in benchmarks/results of the checkout.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the result as JSON into FILE.")] = None,
+    checkout: Annotated[
+        Path | None, typer.Option("--checkout", metavar="FOLDER", help="Run the benchmarks of this checkout.")
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List the benchmarks of the checkout, or run one.
+    """List the benchmarks of the checkout, what each claims and whether it can run here; or run one.
 
-    For example: lutetia bench NAME -- --help
+    For example: lutetia bench lut_cpu --quick
     """
-    folder = benchmarks_folder()
-    found = find_benchmarks(folder)
-    if name is None:
-        return list_benchmarks(list(found.values()), folder, as_json)
-    if name not in found:
-        hint = did_you_mean(name, found) if found else f"{folder} holds none"
-        raise UsageError(f"there is no benchmark {name!r}: {hint}")
-    code, output = run_benchmark(found[name], arguments or [], capture=as_json)
-    if code:
-        raise JobError(f"the benchmark {name} failed with exit code {code}")
-    if as_json:
-        print_json({"benchmark": name, "exit_code": code, "output": output})
+    from lutetia.cli.bench import Request
+    from lutetia.cli.bench import bench as run_bench
 
-
-def list_benchmarks(found: list[Benchmark], folder: Path, as_json: bool) -> None:
-    if as_json:
-        print_json({"benchmarks": [{"name": each.name, "about": each.about} for each in found]})
-        return
-    if not found:
-        console().print(f"{folder} holds no benchmarks yet", soft_wrap=True)
-    for each in found:
-        console().print(f"{each.name:<24} {each.about}", soft_wrap=True)
+    code = run_bench(name, Request(arguments or [], quick, save, out), checkout, as_json)
+    raise typer.Exit(code)
 
 
 @app.command()

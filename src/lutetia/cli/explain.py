@@ -16,8 +16,9 @@ from lutetia.cli.show import console
 from lutetia.errors import DataError, require
 from lutetia.files import check_writable, write_atomically
 from lutetia.models import LUTClassifier, LUTTransformer, load
+from lutetia.relevance import pictures
 from lutetia.report.attribution import RULES, attribute_class, attribute_token, lead
-from lutetia.report.reasons import as_floats, token_names
+from lutetia.report.reasons import as_floats, class_names, feature_names, token_names
 
 WIDEST = 60  # pixels across that a terminal shows; larger images are averaged
 
@@ -80,15 +81,23 @@ def _classifier(model: LUTClassifier, given: str, request: Request, show: bool) 
     }
     if request.html is not None:
         rules = list(dict.fromkeys([request.rule, *report.reasons.DEFAULT_RULES]))
-        decision = report.decide(model, x, rules=rules, target=target)
-        decided = report.Decisions(tuple(model.config.input_shape), [decision], rules={rule: RULES[rule] for rule in rules})
-        said = f"What in {Path(given).name if Path(given).is_file() else 'the input'} spoke for class {target}, and what against."
-        report.write(request.html, report.Story(f"Read as class {prediction}", said, decided=decided))
+        decided = report.decisions(model, x[None], rules=rules, target=target)
+        file = Path(given).name if Path(given).is_file() else "the input"
+        said = f"What in {file} spoke for {_class_name(model, target)}, and what against."
+        shown = report.reading(model, x)
+        story = report.Story(f"Read as {_class_name(model, prediction)}", said, decided=decided, reading=shown)
+        report.write(request.html, story)
     if request.png is not None:
-        _png(request.png, x, found.relevance, f"class {target}, {request.rule}")
+        _png(request.png, model, x, found.relevance, f"{_class_name(model, target)}, {RULES[request.rule].title}")
     if show:
-        _show_classifier(told, x.shape, found.relevance)
+        _show_classifier(told, model, x, found.relevance)
     return told
+
+
+def _class_name(model: LUTClassifier, number: int) -> str:
+    """The name that the checkpoint knows, or the number."""
+    names = class_names(model)
+    return names[number] if names else f"class {number}"
 
 
 def _class(text: str, n_classes: int) -> int:
@@ -97,16 +106,27 @@ def _class(text: str, n_classes: int) -> int:
     return int(text)
 
 
-def _show_classifier(told: dict[str, Any], shape: torch.Size, relevance: torch.Tensor) -> None:
+def _show_classifier(told: dict[str, Any], model: LUTClassifier, x: torch.Tensor, relevance: torch.Tensor) -> None:
     screen = console()
-    if len(shape) == 1:
+    if x.dim() == 1:
         values = relevance.tolist()
-        screen.print(bars(screen, [f"x{at}" for at in range(len(values))], values), end="")
+        names = feature_names(model) or [f"x{number}" for number in range(len(values))]
+        screen.print(bars(screen, names, values), end="", soft_wrap=True)
     else:
-        pixels = relevance.reshape(-1, *shape[-2:]).sum(0)
-        pixels = _shrunk(pixels, min(WIDEST, screen.width // 2))
-        screen.print(heat_map(screen, pixels.flatten().tolist(), *pixels.shape), end="", soft_wrap=True)
-    _show_end(f"read as class {told['prediction']}", f"class {told['target']}", told)
+        widest = min(WIDEST, screen.width // 2)
+        pixels, image = (_shrunk(each.reshape(-1, *x.shape[-2:]).sum(0), widest) for each in (relevance, x))
+        height, width = pixels.shape
+        screen.print(heat_map(screen, pixels.flatten().tolist(), height, width, _ink(image)), end="", soft_wrap=True)
+    _show_end(f"read as {_class_name(model, told['prediction'])}", _class_name(model, told["target"]), told)
+
+
+def _ink(image: torch.Tensor) -> list[bool] | None:
+    """Which pixels of an image [H, W] belong to what it shows, row by row; None for an image of one shade."""
+    edge = pictures.edge_of(image.double().cpu().numpy())
+    if edge is None:
+        return None
+    ground, level = edge
+    return [(value > level) == (level > ground) for value in image.flatten().tolist()]
 
 
 def _shrunk(pixels: torch.Tensor, widest: int) -> torch.Tensor:
@@ -125,27 +145,21 @@ def _show_end(read: str, target: str, told: dict[str, Any]) -> None:
     console().print(Text(line), soft_wrap=True)
 
 
-def _png(path: Path, x: torch.Tensor, relevance: torch.Tensor, title: str) -> None:
+def _png(path: Path, model: LUTClassifier, x: torch.Tensor, relevance: torch.Tensor, title: str) -> None:
     """The input and its heat map side by side; features as bars."""
-    figures = require("matplotlib.figure", "--png", "matplotlib")
-    figure = figures.Figure(figsize=(8, 4), layout="constrained")
-    most = float(relevance.abs().max()) or 1.0
-    if x.dim() == 1:
-        axes = figure.subplots()
-        colours = ["#d1530c" if value >= 0 else "#2563c9" for value in relevance.tolist()]
-        axes.bar(range(len(x)), relevance.tolist(), color=colours)
-        axes.set(xlabel="feature", ylabel="relevance", title=title)
-    else:
-        left, right = figure.subplots(1, 2)
-        left.imshow(x.reshape(-1, *x.shape[-2:]).mean(0).cpu().numpy(), cmap="Greys")
-        heat = relevance.reshape(-1, *x.shape[-2:]).sum(0).cpu().numpy()
-        most = float(abs(heat).max()) or 1.0
-        shown = right.imshow(heat, cmap="RdBu_r", vmin=-most, vmax=most)
-        figure.colorbar(shown, ax=right, shrink=0.8)
-        left.set_title("input")
-        right.set_title(title)
-        for each in (left, right):
-            each.set_axis_off()
+    if x.dim() > 1:
+        heat, image = (each.reshape(-1, *x.shape[-2:]) for each in (relevance, x))
+        pictures.heat_map(heat, image if len(image) in (1, 3) else image.mean(0), path=path, title=title)
+        return
+    figure = require("matplotlib.figure", "--png", "matplotlib").Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    colours = ["#d1530c" if value >= 0 else "#2563c9" for value in relevance.tolist()]
+    axes.bar(range(len(x)), relevance.tolist(), color=colours)
+    axes.set(xlabel="feature", ylabel="relevance")
+    names = feature_names(model)
+    if names:
+        axes.set_xticks(range(len(x)), names, rotation=60, ha="right", fontsize=8, parse_math=False)
+    axes.set_title(title, parse_math=False)
     _save(figure, path)
 
 
@@ -188,7 +202,7 @@ def _transformer(model: LUTTransformer, given: str, request: Request, show: bool
     if request.html is not None:
         next_name = _byte_name(target)
         row = {len(names): found.relevance.tolist()}
-        strip = report.Strip(f"What spoke for {next_name}", [*names, *token_names_of(target)], row, RULES[request.rule])
+        strip = report.Strip(f"What spoke for {next_name}", [*names, *token_names_of(target)], row, RULES[request.rule].about)
         report.write(
             request.html,
             report.Story(
@@ -196,7 +210,7 @@ def _transformer(model: LUTTransformer, given: str, request: Request, show: bool
             ),
         )
     if request.png is not None:
-        _token_png(request.png, names, found.relevance.tolist(), f"{_byte_name(target)}, {request.rule}")
+        _token_png(request.png, names, found.relevance.tolist(), f"{_byte_name(target)}, {RULES[request.rule].title}")
     if show:
         screen = console()
         screen.print(token_strip(screen, names, found.relevance.tolist()), end="", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Relevance in a terminal: a heat map, bars, or a strip of tokens; in colour where there is some, else in signs."""
+"""Relevance in a terminal: a heat map, bars, or a strip of tokens; in colour where the terminal has it, else in signs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,30 @@ SIGNS = " .:+#"  # from nothing to most; against is marked by another sign
 BAR = 24
 
 
-def heat_map(console: Console, values: Sequence[float], height: int, width: int) -> Text:
-    """Two characters for each pixel, so that it is square: values [height · width], row by row."""
+def heat_map(console: Console, values: Sequence[float], height: int, width: int, ink: Sequence[bool] | None = None) -> Text:
+    """Two characters for each pixel, so that it is square: values [height · width], row by row.
+
+    `ink` [height · width] says which pixels belong to what the image shows: its outline is drawn over the colours, and where
+    there are none the image itself stands beside the heat map.
+    """
     most = max(map(abs, values), default=0.0) or 1.0
     picture = Text()
+    if not _has_colour(console):
+        for y in range(height):
+            row = slice(y * width, (y + 1) * width)
+            shown = "" if ink is None else "".join("##" if each else " ." for each in ink[row]) + "   "
+            picture.append(shown + "".join(sign(value / most) * 2 for value in values[row]) + "\n")
+        return picture
+    inside = (lambda x, y: False) if ink is None else lambda x, y: 0 <= x < width and 0 <= y < height and ink[y * width + x]
+    if any(inside(x, 0) for x in range(width)):
+        picture.append("".join("▁▁" if inside(x, 0) else "  " for x in range(width)) + "\n")
     for y in range(height):
-        for value in values[y * width : (y + 1) * width]:
-            if _has_colour(console):
-                picture.append("  ", style=f"on rgb({','.join(map(str, tint(value / most)))})")
-            else:
-                picture.append(sign(value / most) * 2)
+        for x in range(width):
+            own = inside(x, y)
+            cell = ("▏" if own and not x else " ") + ("▕" if own != inside(x + 1, y) else " ")
+            edge = "underline " if own != inside(x, y + 1) else ""
+            ground = ",".join(map(str, tint(values[y * width + x] / most)))
+            picture.append(cell, style=f"{edge}rgb(20,24,18) on rgb({ground})")
         picture.append("\n")
     return picture
 

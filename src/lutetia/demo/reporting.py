@@ -1,4 +1,4 @@
-"""The last chapter: everything the others found, on one page."""
+"""The last chapter: the results of all the others, on one page."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from lutetia import report
 from lutetia.demo.telling import PAGE, Context, Told
 
 SAID = (
-    "A network without multiplications learned, wrote text, showed its reasons, and became a circuit. This page is what it did."
+    "Networks of lookup tables learned to read digits and to write Python, gave the reasons for their decisions, and one became "
+    "a circuit. Every number and picture on this page comes from that run."
 )
 
 
 def tell(context: Context) -> Told:
     page = context.out / PAGE
     story = report.Story(
-        "What a network of lookup tables did",
+        "Networks made of lookup tables",
         SAID,
-        context.figures,
+        _figures(context),
         context.trained,
         context.wrote,
         context.decided,
@@ -24,6 +25,14 @@ def tell(context: Context) -> Told:
         context.flows,
         context.speed,
         report.machine(),
+        context.reading,
     )
     report.write(page, story)
-    return Told(f"open it in a browser: it needs no network ({page.stat().st_size / 1e6:.1f} MB)", (page,))
+    return Told(f"open it in a browser; it works offline ({page.stat().st_size / 1e6:.1f} MB)", (page,))
+
+
+def _figures(context: Context) -> dict[str, str]:
+    """The few numbers to begin with, in words that need no explanation."""
+    figures = {name: value for name, value in context.figures.items() if name != "the circuit"}
+    cells = context.circuit.facts.get("LUT6") if context.circuit else None
+    return figures | ({"logic cells on an FPGA for the digit reader": cells} if cells else {})

@@ -1,4 +1,4 @@
-"""How the demo is told: chapter by chapter, each of them real work in a folder and a sentence on what came of it."""
+"""How the demo is told: chapter by chapter, each of them real work in a folder and a sentence on its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lutetia.files import filling
 if TYPE_CHECKING:
     from lutetia.demo.learn import Digits
     from lutetia.models import LUTTransformer
-    from lutetia.report import Circuit, Decisions, PartFlow, Strip, Table, Training, Writing
+    from lutetia.report import Circuit, Decisions, PartFlow, Reading, Strip, Table, Training, Writing
 
 
 PAGE = "report.html"
@@ -30,11 +30,11 @@ class Context:
     """What a chapter is given, and what earlier ones left for it and for the report."""
 
     out: Path  # an existing folder
-    say: Callable[[str], None] = lambda text: None  # what is being done, while it is
+    say: Callable[[str], None] = lambda text: None  # shows what is being done
     digits: Digits | None = None
     writer: LUTTransformer | None = None  # the language model with LUT attention
-    line: str = ""  # what it wrote, with the prompt before it
 
+    reading: Reading | None = None
     trained: list[Training] = field(default_factory=list)
     wrote: list[Writing] = field(default_factory=list)
     decided: Decisions | None = None
@@ -47,7 +47,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Told:
-    """What came of a chapter."""
+    """The result of a chapter."""
 
     said: str  # one sentence
     files: tuple[Path, ...] = ()
@@ -67,11 +67,11 @@ def chapters() -> tuple[Chapter, ...]:
 
     return (
         Chapter("learn", "train a network without multiplications", learn.tell),
-        Chapter("write", "write text, from an index cache", write.tell),
-        Chapter("attend", "write through decode attention over two cores", write.tell_softmax),
-        Chapter("explain", "say which inputs decided", explain.tell),
+        Chapter("write", "generate text from an index cache", write.tell),
+        Chapter("attend", "generate text with attention split over two cores", write.tell_softmax),
+        Chapter("explain", "explain decisions", explain.tell),
         Chapter("build", "turn the network into a circuit", build.tell),
-        Chapter("report", "put it all on one page", reporting.tell),
+        Chapter("report", "write the report", reporting.tell),
     )
 
 

@@ -15,6 +15,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from lutetia.errors import check_choice, check_range, fail
+from lutetia.flow.axes import axis_names, size_name
 from lutetia.flow.model import Flow, Step, TensorInfo
 
 DIRECTIONS = ("TD", "TB", "BT", "LR", "RL")
@@ -40,14 +41,14 @@ def mermaid(
     """The flow as the text of a Mermaid flowchart; see `Flow.mermaid`."""
     check_choice("direction", direction, DIRECTIONS)
     check_range("limit", limit, low=1)
-    sizes = _sizes(symbols)
+    names = _checked(symbols)
     wanted = None if parts is None else {parts} if isinstance(parts, str) else set(parts)
     steps = [step for step in flow.steps if wanted is None or step.part in wanted]
     for alike, most in _plans(min(int(limit), len(steps))):
         drawing = _Drawing(flow, steps, alike, most)
         if drawing.left_out and alike is not _same_name:
             continue
-        text = "".join((f"flowchart {direction}\n", *drawing.lines(sizes)))
+        text = "".join((f"flowchart {direction}\n", *drawing.lines(names)))
         if len(drawing.arrows) <= MOST_ARROWS and len(text) <= MOST_CHARACTERS:
             break
     return text
@@ -88,6 +89,7 @@ class _StepBox:
 class _TensorBox:
     id: str
     names: list[str]
+    part: str  # of the step where it was first seen
     shapes: dict[tuple[int, ...], None] = field(default_factory=dict)
     path: list[str] | None = None  # the frames that all the steps it touches are in
 
@@ -166,13 +168,13 @@ class _Drawing:
         first = self._box_of.get(origin.step.id)
         group = first.id if first else self._alike(origin.step)
         key = value if self._alike is _itself else (origin.made, group, *names)
-        tensor = self._tensors.setdefault(key, _TensorBox(f"t{value}", names))
+        tensor = self._tensors.setdefault(key, _TensorBox(f"t{value}", names, origin.step.part))
         tensor.shapes.update(dict.fromkeys(tensor.shape for tensor in origin.tensors[:1]))
         tensor.path = box.path if tensor.path is None else _common(tensor.path, box.path)
         self._order.setdefault(tensor.id, tensor)
         return tensor
 
-    def lines(self, sizes: Mapping[int, str]) -> Iterator[str]:
+    def lines(self, symbols: Mapping[str, int]) -> Iterator[str]:
         """Boxes, each within its frame, then arrows: an arrow inside a frame would pull its ends in."""
         contents: dict[str, list[_StepBox | _TensorBox]] = defaultdict(list)
         for box in self._order.values():
@@ -186,7 +188,7 @@ class _Drawing:
                 if inside:
                     yield f"{indent[4:]}end\n"
             elif isinstance(item, _TensorBox):
-                yield f'{indent}{item.id}["{_title(item.names)}<br/>{_shape(list(item.shapes), sizes)}"]:::tensor\n'
+                yield f'{indent}{item.id}["{_title(item.names)}<br/>{_shape(item, symbols)}"]:::tensor\n'
             elif item.frame:
                 yield f'{indent}subgraph {item.id}["{_step_label(item)}"]\n'
                 inside.append(iter(contents[item.id]))
@@ -222,16 +224,14 @@ def _origins(flow: Flow) -> dict[int, _Origin]:
     return origins
 
 
-def _sizes(symbols: Mapping[str, int] | None) -> dict[int, str]:
-    """The name of each size that has one."""
+def _checked(symbols: Mapping[str, int] | None) -> Mapping[str, int]:
+    """The names of sizes that were given, or an error that says what is wrong with them."""
     if not isinstance(symbols, Mapping | None):
         fail("symbols", symbols, 'a mapping of names to sizes, such as {"B": 64}')
-    sizes: dict[int, str] = {}
     for name, size in (symbols or {}).items():
         if not isinstance(name, str) or type(size) is not int:
             fail("symbols", {name: size}, 'names with whole numbers, such as {"B": 64}')
-        sizes.setdefault(size, escape(name))
-    return sizes
+    return symbols or {}
 
 
 def _step_label(box: _StepBox) -> str:
@@ -254,16 +254,19 @@ def _words(name: str) -> str:
     return " ".join(word[:1].upper() + word[1:] for word in name.split("_") if word) or name
 
 
-def _shape(shapes: Sequence[tuple[int, ...]], sizes: Mapping[int, str]) -> str:
+def _shape(box: _TensorBox, symbols: Mapping[str, int]) -> str:
     """[64 × 16], with names for known sizes and … where tensors drawn as one differ."""
+    shapes = list(box.shapes)
     if len({len(shape) for shape in shapes}) != 1:
         return "[…]"
     if not shapes[0]:
         return "scalar"
+    axes = axis_names(box.part, box.names, len(shapes[0])) or (None,) * len(shapes[0])
     shown = []
-    for column in zip(*shapes, strict=True):
-        size = column[0]
-        shown.append("…" if len(set(column)) > 1 else sizes.get(size, "?" if size < 0 else str(size)))
+    for column, axis in zip(zip(*shapes, strict=True), axes, strict=True):
+        name = size_name(column[0], symbols, axis)
+        own = "?" if column[0] < 0 else str(column[0])
+        shown.append("…" if len(set(column)) > 1 else own if name is None else escape(name))
     return f"[{' × '.join(shown)}]"
 
 

@@ -92,6 +92,13 @@ class Flow:
         """The steps of one part, such as "lut"."""
         return [step for step in self.steps if step.part == name]
 
+    @property
+    def bytes_moved(self) -> int:
+        """The bytes of all tensors that the innermost steps read or wrote; a step with steps inside adds nothing of its own."""
+        steps = self.steps
+        outer = {step.parent for step in steps}
+        return sum(tensor.bytes for step in steps if step.id not in outer for tensor in (*step.inputs, *step.outputs))
+
     def __len__(self) -> int:
         return len(self._steps)
 
@@ -112,8 +119,9 @@ class Flow:
     ) -> str:
         """The flow as a Mermaid flowchart.
 
-        `parts` keeps only the steps of those parts. `symbols`, such as `{"B": 64}`, shows sizes by name; where
-        two names have the same size the first one wins. Beyond `limit` steps, steps alike are drawn as one, with a count.
+        `parts` keeps only the steps of those parts. `symbols`, such as `{"B": 64}`, shows sizes by name where a name is certain:
+        a size that two names share stays a number, unless the layout of the tensor is known. Beyond `limit` steps, steps alike
+        are drawn as one, with a count.
         """
         from lutetia.flow.mermaid import mermaid
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
 from lutetia.lut.attention_ops import NO_SYNAPSES, Call, indices_of, input_gradients, remember, sizes_of
 from lutetia.lut.ops import synapses_of
@@ -71,7 +72,7 @@ def _use(ctx: Any, grad: Tensor) -> Use:
 # ---- sparse ----------------------------------------------------------------------------------------------------------
 
 
-@torch.compiler.disable(reason=UNCOMPILED.format("sparse"))
+@uncompiled(UNCOMPILED.format("sparse"))
 def attention_with_sparse_gradient(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, setup: Setup) -> Tensor:
     """x [B, S, I] -> y [B, S, O]; weight.grad will be a coalesced COO tensor of the rows that were read.
 
@@ -111,7 +112,7 @@ def _sparse_gradient(setup: Setup, use: Use, ctx: Any) -> Tensor:
 # ---- in place --------------------------------------------------------------------------------------------------------
 
 
-@torch.compiler.disable(reason=UNCOMPILED.format("in_place"))
+@uncompiled(UNCOMPILED.format("in_place"))
 def attention_with_step_in_place(
     x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, setup: Setup, external_lr: Rate | None
 ) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lutetia._uncompiled import constant_result
 from lutetia.errors import check_choice, check_tensor, fail
 from lutetia.lut import backend, policies, reads
 from lutetia.lut.anchors import MAX_ANCHORS
@@ -86,7 +87,7 @@ class Wiring(NamedTuple):
         return Wiring(tensors, header_of(synapses), synapses.n_detectors, synapses.n_rows, synapses.n_weights)
 
 
-@torch.compiler.assume_constant_result
+@constant_result
 def header_of(synapses: Synapses) -> str:
     """All of the synapses but the tensors, as text."""
     return json.dumps(synapses.header())

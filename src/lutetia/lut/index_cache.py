@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut import backend
 from lutetia.lut.anchors import INTEGER_DTYPES, check_int
@@ -86,7 +87,7 @@ class IndexCache:
         return f"IndexCache(lengths={self.lengths.tolist()}, max_length={self.max_length})"
 
 
-@torch.compiler.disable(reason="decoding with an index cache depends on how full the cache is")
+@uncompiled("decoding with an index cache depends on how full the cache is")
 @torch.no_grad()
 def decode(
     x: Tensor,

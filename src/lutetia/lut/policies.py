@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
 from lutetia.lut.backend import kernels_for
 from lutetia.lut.ops import synapses_of
@@ -72,7 +73,7 @@ class Call(NamedTuple):
 # ---- sparse ----------------------------------------------------------------------------------------------------------
 
 
-@torch.compiler.disable(reason=UNCOMPILED.format("sparse"))
+@uncompiled(UNCOMPILED.format("sparse"))
 def lut_with_sparse_gradient(x: Tensor, weight: Tensor, anchors: Tensor, call: Call) -> Tensor:
     """x [B, I] -> y [B, O]; weight.grad will be a coalesced COO tensor of the rows that were read.
 
@@ -124,7 +125,7 @@ def sparse_gradient(slots: Tensor, values: Tensor, size: torch.Size, dtype: torc
 # ---- in place --------------------------------------------------------------------------------------------------------
 
 
-@torch.compiler.disable(reason=UNCOMPILED.format("in_place"))
+@uncompiled(UNCOMPILED.format("in_place"))
 def lut_with_step_in_place(x: Tensor, weight: Tensor, anchors: Tensor, call: Call, external_lr: Rate | None) -> Tensor:
     """x [B, I] -> y [B, O]; the backward pass ends with weight -= external_lr · lr_scale · gradient, and keeps no gradient.
 

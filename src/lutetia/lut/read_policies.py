@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lutetia._uncompiled import uncompiled
 from lutetia.lut.backend import kernels_for
 from lutetia.lut.ops import synapses_of
 from lutetia.lut.policies import UNCOMPILED, Call, Rate, Step, Token, check_step, sparse_gradient
@@ -65,7 +66,7 @@ class WeightedCall(NamedTuple):
 # ---- sparse ----------------------------------------------------------------------------------------------------------
 
 
-@torch.compiler.disable(reason=UNCOMPILED.format("sparse"))
+@uncompiled(UNCOMPILED.format("sparse"))
 def rows_with_sparse_gradient(weight: Tensor, found: RowsRead, call: WeightedCall) -> Tensor:
     """-> y [B, O]; weight.grad will be a coalesced COO tensor of the rows that were read, both of them where there are two."""
     return _SparseRows.apply(found.a, found.b, weight, found, call)
@@ -102,7 +103,7 @@ def _sparse_rows(ctx: Any, grad: Tensor) -> Tensor:
 # ---- in place --------------------------------------------------------------------------------------------------------
 
 
-@torch.compiler.disable(reason=UNCOMPILED.format("in_place"))
+@uncompiled(UNCOMPILED.format("in_place"))
 def rows_with_step_in_place(weight: Tensor, found: RowsRead, call: WeightedCall, external_lr: Rate | None) -> Tensor:
     """-> y [B, O]; the backward pass ends with weight -= external_lr · lr_scale · gradient, and keeps no gradient."""
     step = Step(weight, _Take(call, found.two), check_step(weight, external_lr))

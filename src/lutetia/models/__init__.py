@@ -1,5 +1,6 @@
 """Whole networks of lookup tables, their dense twins, and how they are saved."""
 
+from lutetia.models.building import Model
 from lutetia.models.cache import ModelCache
 from lutetia.models.classifier import DenseClassifier, LUTClassifier
 from lutetia.models.classifier_config import ClassifierConfig, LUTLayer, ProjectedLayer, Projection2dLayer
@@ -14,6 +15,7 @@ __all__ = [
     "LUTClassifier",
     "LUTLayer",
     "LUTTransformer",
+    "Model",
     "ModelCache",
     "ProjectedLayer",
     "Projection2dLayer",

@@ -84,10 +84,12 @@ class Graph:
 
     def mermaid(self) -> str:
         """The graph as a Mermaid flowchart."""
+        from lutetia.flow.mermaid import escape
+
         lines = ["flowchart TD"]
         for number, node in enumerate(self.nodes):
-            label = f"{node.kind}{f' {node.name}' if node.name else ''}<br>{node.edge.channels} channels, {node.edge.width} bits"
-            lines.append(f'    n{number}["{label.replace(chr(34), "#quot;")}"]')
+            label = escape(f"{node.kind} {node.name}")
+            lines.append(f'    n{number}["{label}<br>{node.edge.channels} channels, {node.edge.width} bits"]')
             lines += [f"    n{source} --> n{number}" for source in node.sources]
         return "\n".join(lines) + "\n"
 

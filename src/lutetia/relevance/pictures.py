@@ -1,6 +1,7 @@
 """Relevance to look at: heat maps of images, strips of tokens for a page and for the terminal.
 
-One scale for all: white is nothing, red speaks for the output, blue against it, and both reach as far as the largest of either.
+One scale for all: white is nothing, red speaks for the output, blue against it, and full colour is the largest of either.
+Where the image is known, the outline of what it shows is drawn over its heat map.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.markup import Html, tag, text
+from lutetia._shared.pages import Page, asset, document
 from lutetia.errors import check_range, check_tensor, fail
 from lutetia.files import write_atomically
 
@@ -42,23 +45,24 @@ def heat_map(
 ) -> bytes:
     """A PNG of relevance [H, W] or [C, H, W] (summed over channels), beside the `image` of that size if there is one.
 
-    The bytes are returned, and written to `path` if it is given. An image is scaled to its own range.
+    The bytes are returned, and written to `path` if it is given. An image is scaled to its own range, and the outline of what it
+    shows is drawn over the heat map.
     """
     heat = _pixels(relevance)
     values = _numbers(heat)
     limit = _limit(values, limit)
     shown = None if image is None else _picture(image, heat)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
 
-    steps = colours(torch.linspace(-1, 1, 255)) / 255.0
     figure = Figure(figsize=(4.4 if shown is None else 8.0, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, 1 if shown is None else 2, squeeze=False)[0]
     if shown is not None:
         axes[0].imshow(shown, cmap="gray", interpolation="nearest")
-    drawn = axes[-1].imshow(values, cmap=ListedColormap(steps), vmin=-(limit or 1), vmax=limit or 1, interpolation="nearest")
+        axes[0].set_title("input", fontsize=10)
+        axes[1].set_title("relevance", fontsize=10)
+    drawn = draw_heat(axes[-1], heat, image, limit=limit)
     for each in axes:
         each.set_axis_off()
     figure.colorbar(drawn, ax=axes[-1], shrink=0.8)
@@ -69,6 +73,37 @@ def heat_map(
     if path is not None:
         _write(path, made.getvalue())
     return made.getvalue()
+
+
+def draw_heat(axes: Any, relevance: Tensor, image: Tensor | None = None, *, limit: float | None = None) -> Any:
+    """Draw relevance [H, W] or [C, H, W] on matplotlib axes, with the outline of the `image` over it; what imshow returns."""
+    from matplotlib.colors import ListedColormap
+
+    heat = _pixels(relevance)
+    values = _numbers(heat)
+    limit = _limit(values, limit) or 1.0
+    steps = colours(torch.linspace(-1, 1, 255)) / 255.0
+    drawn = axes.imshow(values, cmap=ListedColormap(steps), vmin=-limit, vmax=limit, interpolation="nearest")
+    shape = None if image is None else _grey(image, heat)
+    edge = None if shape is None else edge_of(shape)
+    if edge is not None and shape is not None:
+        ground, level = edge
+        framed = np.pad(shape, 1, constant_values=ground)  # closes the outline of what touches the border
+        down, right = (np.arange(-1, size + 1) for size in shape.shape)
+        for colour, width in (("white", 3.2), ("black", 1.4)):
+            axes.contour(right, down, framed, levels=[level], colors=[colour], linewidths=width)
+        axes.set(xlim=(-0.5, shape.shape[1] - 0.5), ylim=(shape.shape[0] - 0.5, -0.5))
+    return drawn
+
+
+def edge_of(image: np.ndarray[Any, Any]) -> tuple[float, float] | None:
+    """The background of an image [H, W] and the level at which what it shows begins; None for an image of one shade."""
+    low, high = float(image.min()), float(image.max())
+    if high == low:
+        return None
+    ground = sorted(float(image[y, x]) for y in (0, -1) for x in (0, -1))[1]
+    far = high if high - ground > ground - low else low
+    return ground, ground + 0.4 * (far - ground)
 
 
 def heat_map_html(relevance: Tensor, caption: str = "", limit: float | None = None) -> str:
@@ -112,11 +147,11 @@ def token_text(tokens: Sequence[str], relevance: Tensor, limit: float | None = N
 
 def page(*pieces: str, title: str = "Relevance", path: str | Path | None = None) -> str:
     """Pieces of HTML from the functions above as one page, written to `path` if it is given."""
-    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title></head>'
-    body = f'<body style="font-family:sans-serif;margin:2em"><h1>{escape(title)}</h1>{"".join(pieces)}</body></html>\n'
+    body = text(tag("header", tag("h1", title)), tag("main", Html("".join(pieces))))
+    whole = document(Page(title, body, [asset("tokens.css"), asset("article.css")], inline=True))
     if path is not None:
-        _write(path, (head + body).encode())
-    return head + body
+        _write(path, whole.encode())
+    return whole
 
 
 def _write(path: str | Path, data: bytes) -> None:
@@ -155,6 +190,12 @@ def _picture(image: Tensor, heat: Tensor) -> np.ndarray[Any, Any]:
     low, high = float(pixels.min()), float(pixels.max())
     pixels = (pixels - low) / ((high - low) or 1.0)
     return (pixels if pixels.dim() == 2 else pixels.squeeze(0) if pixels.shape[0] == 1 else pixels.movedim(0, -1)).numpy()
+
+
+def _grey(image: Tensor, heat: Tensor) -> np.ndarray[Any, Any]:
+    """An image as one number per pixel, from 0 to 1: [H, W]."""
+    shown = _picture(image, heat)
+    return shown if shown.ndim == 2 else shown.mean(-1)
 
 
 def _of_tokens(tokens: Sequence[str], relevance: Tensor, limit: float | None) -> tuple[Any, Any, float]:

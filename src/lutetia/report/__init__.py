@@ -1,4 +1,4 @@
-"""The report: one page of HTML that tells what was trained, what it wrote, why it decided, and what circuit came of it.
+"""The report: one page of HTML on what was trained, what it wrote, why it decided, and what circuit came of it.
 
     report.write("report.html", report.Story(decided=report.decisions(model, images, labels)))
 
@@ -8,6 +8,7 @@ The values of a story may be made by hand, or from models and graphs by the func
 from lutetia.report.circuits import circuit, waveform
 from lutetia.report.machines import machine
 from lutetia.report.pages import html, write
+from lutetia.report.readings import reading
 from lutetia.report.reasons import decide, decisions, strip
 from lutetia.report.story import (
     Check,
@@ -18,6 +19,7 @@ from lutetia.report.story import (
     Detector,
     Part,
     PartFlow,
+    Reading,
     Signal,
     Story,
     Strip,
@@ -36,6 +38,7 @@ __all__ = [
     "Detector",
     "Part",
     "PartFlow",
+    "Reading",
     "Signal",
     "Story",
     "Strip",
@@ -48,6 +51,7 @@ __all__ = [
     "decisions",
     "html",
     "machine",
+    "reading",
     "strip",
     "waveform",
     "write",

@@ -1,6 +1,6 @@
-"""Ways to say which inputs made an output: the presets of `lutetia.relevance`, and two plain ones to hold them against.
+"""Ways to say which inputs made an output: the presets of `lutetia.relevance`, and two plain ones to compare them with.
 
-What is explained is the *lead* of an output: its score less the mean of all scores. A softmax knows no more of a score than that,
+What is explained is the *lead* of an output: its score less the mean of all scores. A softmax depends on nothing else,
 and unlike the score itself the lead of the best output is never negative.
 """
 
@@ -25,17 +25,34 @@ PRESETS: dict[str, Callable[[], relevance.Rules]] = {
     "attnlrp": relevance.presets.attnlrp,
     "dynamic": relevance.presets.dynamic,
 }
-RULES: dict[str, str] = {
-    "epsilon": "Relevance: the lead shared out over the inputs in proportion to what they contributed.",
-    "decisive": "Relevance, where in tables a comparison that spoke against the rest of its row counts against.",
-    "gamma": "Relevance, where contributions of the sign of a sum count more.",
-    "zplus": "Relevance, of positive contributions of linear layers alone.",
-    "alphabeta": "Relevance, where positive contributions count twice and negative ones once, against.",
-    "attnlrp": "Relevance by the rules of AttnLRP.",
-    "dynamic": "Relevance in proportion to absolute contributions.",
-    "gradient": "Gradient × input: the slope used in training, times the value.",
-    "occlusion": "Occlusion: how far the lead falls when an input is set to zero.",
+
+
+class Rule(NamedTuple):
+    """What a rule shows, for people: a few words for a tab, and one sentence."""
+
+    title: str
+    about: str
+
+
+RULES: dict[str, Rule] = {
+    "decisive": Rule(
+        "What decided it",
+        "The lead is traced back through every comparison of every table: orange spoke for the outcome, blue against it.",
+    ),
+    "epsilon": Rule(
+        "What took part",
+        "The lead is shared out over the inputs by how much each took part, whichever way its comparison went.",
+    ),
+    "gamma": Rule("What agreed", "As “What took part”, with contributions that agree with the sum counted more."),
+    "zplus": Rule("What added", "Only positive contributions of linear layers count."),
+    "alphabeta": Rule("What added, doubled", "Positive contributions count twice, negative ones once and against."),
+    "attnlrp": Rule("AttnLRP", "Relevance by the published rules of AttnLRP for transformers."),
+    "dynamic": Rule("By size alone", "The lead is shared out by the size of each contribution, whatever its sign."),
+    "gradient": Rule("A small change", "Gradient × input: the slope used in training, times the value of the input."),
+    "occlusion": Rule("Blanked out", "How far the lead falls when this one input is set to zero."),
 }
+# In `benchmarks/lut_faithfulness.py` it names best what models of tables used: in all nine kinds, by deletion area.
+DEFAULT_RULE = "decisive"
 OCCLUDED_AT_ONCE = 1024
 BLANK = ord(" ")  # what stands in the place of an occluded byte
 

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from lutetia.report.markup import Html, number, tag
+from lutetia._shared.markup import Html, number, tag
 from lutetia.report.story import Curve, Part, Signal, Waveform
 
 # ---- curves ----------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
     factors = (1, 2, 5) if len(decades) <= 3 else (1,)
     every = [factor * 10.0**decade for decade in decades for factor in factors]
     inside = [tick for tick in every if low <= tick <= high]
-    return inside if len(inside) >= 2 else [low, high] if low < high else [low]
+    return inside if len(inside) >= 3 else _ticks(low, high)
 
 
 # ---- the circuit -----------------------------------------------------------------------------------------------------

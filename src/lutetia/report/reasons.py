@@ -14,12 +14,13 @@ from lutetia.lut.functional import FLOATS
 from lutetia.models import LUTClassifier, LUTTransformer
 from lutetia.nn import LUT
 from lutetia.relevance import UnknownOperation
-from lutetia.report.attribution import RULES, attribute_class, attribute_token, lead_seed
+from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead_seed
 from lutetia.report.story import Decision, Decisions, Detector, Strip
 
 SHOWN_DETECTORS = 12
 SHOWN_VALUES = 32  # of a row; of a longer one those that counted most
-DEFAULT_RULES = ("epsilon", "gradient", "occlusion")
+DEFAULT_RULES = (DEFAULT_RULE, "epsilon", "gradient", "occlusion")
+NEAR = 3  # bytes just before another one: that these matter is no surprise
 EPS = 1e-6
 
 
@@ -29,15 +30,45 @@ def decisions(
     y: Tensor | None = None,
     *,
     rules: Sequence[str] = DEFAULT_RULES,
+    target: int | None = None,
     labels: Sequence[str] = (),
     said: str = "",
 ) -> Decisions:
-    """Explain a few inputs of a classifier: x [B, *input_shape], floats or uint8; y [B], their classes, where they are known."""
+    """Explain a few inputs of a classifier: x [B, *input_shape], floats or uint8; y [B], their classes, where they are known.
+
+    `target` is the class that is explained, the predicted one by default. `labels` name the classes; by default the names that
+    the checkpoint knows.
+    """
     check_tensor("x", x, ["B", *model.config.input_shape], (*FLOATS, torch.uint8))
     if y is not None:
         check_tensor("y", y, [len(x)])
-    items = [decide(model, row, rules=rules, label=None if y is None else int(y[at])) for at, row in enumerate(x)]
-    return Decisions(tuple(model.config.input_shape), items, labels, said, {rule: RULES[rule] for rule in rules})
+    classes = [None] * len(x) if y is None else y.tolist()
+    items = [decide(model, row, rules=rules, target=target, label=label) for row, label in zip(x, classes, strict=True)]
+    return Decisions(
+        tuple(model.config.input_shape),
+        items,
+        labels or class_names(model),
+        said,
+        {rule: RULES[rule].about for rule in rules},
+        {rule: RULES[rule].title for rule in rules},
+        feature_names(model),
+    )
+
+
+def class_names(model: LUTClassifier) -> list[str]:
+    """The names of the classes that the checkpoint knows; empty where it knows none."""
+    return _names(model, "classes", model.config.n_classes)
+
+
+def feature_names(model: LUTClassifier) -> list[str]:
+    """The names of the inputs that the checkpoint knows; empty where it knows none, or where the input is an image."""
+    shape = model.config.input_shape
+    return _names(model, "features", shape[0]) if len(shape) == 1 else []
+
+
+def _names(model: nn.Module, kind: str, count: int) -> list[str]:
+    names = (getattr(model, "metadata", None) or {}).get(kind) or ()
+    return [str(name) for name in names] if len(names) == count else []
 
 
 def decide(
@@ -92,7 +123,7 @@ class as_in_use:
 
 def detectors(model: LUTClassifier, x: Tensor, target: int, most: int) -> list[Detector]:
     """The weightiest detectors that look at the input itself: x [*input_shape]. None where the first layer is no plain table."""
-    name, layer = _first_tables(model)
+    name, layer = first_tables(model)
     if layer is None or layer.read != "hard" or not most:
         return []
     batch = x[None]
@@ -106,7 +137,7 @@ def detectors(model: LUTClassifier, x: Tensor, target: int, most: int) -> list[D
     with torch.no_grad():
         left, right = layer.anchors.long().unbind(-1)
         bits = given[left] > given[right]  # [N_t, N_c]
-        rows = (bits.long() << torch.arange(bits.shape[1], device=x.device)).sum(1)
+        rows = (bits.long() << torch.arange(bits.shape[1], device=x.device)).sum(1)  # pair 0 is the lowest bit
         weight = layer.weight if layer.synapses is None else layer.synapses.expand(layer.weight)
         chosen = weight[torch.arange(len(rows), device=x.device), rows].double()  # [N_t, O]
         y = chosen.sum(0)
@@ -118,7 +149,7 @@ def detectors(model: LUTClassifier, x: Tensor, target: int, most: int) -> list[D
         return [_detector(layer, t, bits[t], int(rows[t]), chosen[t], worth[t], float(total[t]), names) for t in order]
 
 
-def _first_tables(model: LUTClassifier) -> tuple[str, LUT | None]:
+def first_tables(model: LUTClassifier) -> tuple[str, LUT | None]:
     """The module whose output is summed rows of tables over the very inputs, and its LUT."""
     name, module = ("layers.0", model.layers[0]) if len(model.layers) else ("readout", model.readout)
     layer = getattr(module, "lut", module)
@@ -143,7 +174,7 @@ def strip(
     text: str | bytes,
     *,
     begin: int = 1,
-    rule: str = "epsilon",
+    rule: str = DEFAULT_RULE,
     title: str = "",
     said: str = "",
 ) -> Strip:
@@ -160,14 +191,27 @@ def strip(
         raise ArgumentError(f"text has {len(tokens)} bytes, expected two at least: one to explain and one before it")
     begin = max(1, begin - cut)
     check_range("begin", begin, 1, len(tokens) - 1)
-    found: Mapping[int, list[float]] = {}
     with as_in_use(model):
-        found = {at: _before(model, tokens, at, rule) for at in range(begin, len(tokens))}
-    return Strip(title or "What each byte was made of", token_names(bytes(tokens.tolist())), found, said)
+        found = {place: _before(model, tokens, place, rule) for place in range(begin, len(tokens))}
+        opened = _most_telling(model, tokens, found)
+    return Strip(title or "What each byte was predicted from", token_names(bytes(tokens.tolist())), found, said, opened)
 
 
-def _before(model: LUTTransformer, tokens: Tensor, at: int, rule: str) -> list[float]:
-    return attribute_token(model, tokens[:at], int(tokens[at]), rule).relevance.tolist()
+def _before(model: LUTTransformer, tokens: Tensor, place: int, rule: str) -> list[float]:
+    return attribute_token(model, tokens[:place], int(tokens[place]), rule).relevance.tolist()
+
+
+@torch.no_grad()
+def _most_telling(model: LUTTransformer, tokens: Tensor, found: Mapping[int, list[float]]) -> int:
+    """The place of the byte to show first: a visible one that the model expected, and not only from the bytes just before it."""
+    chances = model(tokens[None])[0].double().softmax(-1)
+
+    def interest(place: int) -> float:
+        sizes = [abs(value) for value in found[place]]
+        return float(chances[place - 1, tokens[place]]) * sum(sizes[:-NEAR]) / (sum(sizes) or 1.0)
+
+    visible = [place for place in found if chr(int(tokens[place])).isprintable() and not chr(int(tokens[place])).isspace()]
+    return max(visible or found, key=interest)
 
 
 def token_names(data: bytes) -> list[str]:

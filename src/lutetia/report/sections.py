@@ -1,26 +1,29 @@
-"""The sections of the page, each from its part of the story; what needs a hand to show more is filled in by the page's script."""
+"""The sections of the page, each from its part of the story; what reacts to the reader is filled in by the page's script."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
-from lutetia.report import drawing
-from lutetia.report.markup import Html, facts, number, tag, text
+from lutetia._shared.markup import Html, facts, number, tag, text
+from lutetia._shared.pages import Section
+from lutetia.report import drawing, reading_picture
 from lutetia.report.story import Check, Circuit, Decisions, PartFlow, Story, Strip, Table, Training, Writing
 
 
-def sections(story: Story) -> list[tuple[str, str, Html]]:
-    """What the story holds, in the order told: the id of each section, its title and its content."""
-    found: list[tuple[str, str, Html | None]] = [
-        ("trained", "What was trained", text([_training(each) for each in story.trained]) if story.trained else None),
-        ("wrote", "What it wrote", _writings(story.wrote) if story.wrote else None),
+def sections(story: Story) -> list[Section]:
+    """What the story holds, in the order in which it is told."""
+    contents: list[tuple[str, str, Html | None]] = [
+        ("reading", "How a lookup table reads", reading_picture.section(story.reading) if story.reading else None),
+        ("trained", "Training", _trained(story.trained) if story.trained else None),
+        ("wrote", "Generated text", _writings(story.wrote) if story.wrote else None),
         ("decided", "Why it decided", _why(story.decided, story.strips)),
         ("circuit", "The circuit", _circuit(story.circuit) if story.circuit else None),
-        ("flow", "The data flow", _flows(story.flows) if story.flows else None),
-        ("speed", "How fast", text([table(each) for each in story.speed]) if story.speed else None),
-        ("machine", "On what machine", facts(story.machine, "facts lines")),
+        ("flow", "Data flow", _flows(story.flows) if story.flows else None),
+        ("speed", "Speed", text([table(each) for each in story.speed]) if story.speed else None),
+        ("machine", "This machine", facts(story.machine, "facts lines")),
     ]
-    return [(name, title, content) for name, title, content in found if content is not None]
+    return [Section(name, title, content) for name, title, content in contents if content is not None]
 
 
 def said(sentence: str, class_: str = "said") -> Html | None:
@@ -28,6 +31,15 @@ def said(sentence: str, class_: str = "said") -> Html | None:
 
 
 # ---- trained, wrote --------------------------------------------------------------------------------------------------
+
+
+def _trained(trainings: Sequence[Training]) -> Html:
+    """A card for each; those with nothing but a chart stand side by side."""
+    rows: list[Html] = []
+    for wide, group in groupby(trainings, key=lambda each: len(each.confusion) > 0):
+        cards = [_training(each) for each in group]
+        rows += cards if wide or len(cards) == 1 else [tag("div", cards, class_="columns")]
+    return text(rows)
 
 
 def _training(training: Training) -> Html:
@@ -38,7 +50,7 @@ def _training(training: Training) -> Html:
 
 
 def _confusion(training: Training) -> Html:
-    """Who was taken for whom: the shade of a cell is its share of the row."""
+    """How often each class was read as each: the shade of a cell is its share of the row."""
     labels = training.labels or [str(at) for at in range(len(training.confusion))]
     head = tag(
         "tr",
@@ -55,7 +67,7 @@ def _confusion(training: Training) -> Html:
         rows.append(tag("tr", tag("th", labels[at], scope="row"), cells))
     right = sum(row[at] for at, row in enumerate(training.confusion))
     count = sum(map(sum, training.confusion))
-    caption = f"Confusion: {right:,} of {count:,} right. Rows are true classes, columns what was read."
+    caption = f"{right:,} of {count:,} correct. Each row is a true class, each column what it was read as."
     grid = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", rows), class_="confusion")
     return tag("div", grid, class_="scroll", tabindex=0, role="region", aria_label="Confusion matrix")
 
@@ -70,11 +82,13 @@ def _writings(writings: Sequence[Writing]) -> Html:
     for each in writings:
         written = tag("pre", tag("b", each.prompt), each.text, tabindex=0, role="region", aria_label=f"Text: {each.title}")
         cards.append(tag("article", tag("h3", each.title), facts(each.facts), written, class_="card"))
-    note = tag("p", "The prompt is set in bold; all else was written by the model, byte by byte.", class_="said")
+    note = tag("p", "The prompt is in bold; the model generated the rest, byte by byte.", class_="said")
     return text(note, tag("div", cards, class_="columns"))
 
 
 # ---- why -------------------------------------------------------------------------------------------------------------
+
+HOW_TO_ASK = "Click or tap any underlined letter, or move with the arrow keys: the letters that led the model to it light up."
 
 
 def _why(decisions: Decisions | None, strips: Sequence[Strip]) -> Html | None:
@@ -85,7 +99,8 @@ def _why(decisions: Decisions | None, strips: Sequence[Strip]) -> Html | None:
         parts += [said(decisions.said), tag("div", id="why", class_="card")]
     for at, each in enumerate(strips):
         body = tag("div", class_="strip", data_strip=at)
-        parts.append(tag("article", tag("h3", each.title), said(each.said), body, class_="card"))
+        many = tag("p", HOW_TO_ASK, class_="said") if len(each.relevance) > 1 else None
+        parts.append(tag("article", tag("h3", each.title), said(each.said), many, body, class_="card"))
     return text(parts)
 
 
@@ -104,11 +119,12 @@ def _circuit(circuit: Circuit) -> Html:
     wave = None
     if circuit.waveform:
         wave = tag("article", tag("h3", "Waveform"), said(circuit.waveform.said), drawing.wave(circuit.waveform), class_="card")
-    return text(said(circuit.said), facts(circuit.facts, "facts big"), both, wave)
+    more = [table(each) for each in circuit.tables]
+    return text(said(circuit.said), facts(circuit.facts, "facts big"), both, more, wave)
 
 
 def _checks(checks: Sequence[Check]) -> Html:
-    marks = {True: ("pass", "✓", "passed"), False: ("fail", "✗", "failed"), None: ("none", "–", "not tried here")}
+    marks = {True: ("pass", "✓", "passed"), False: ("fail", "✗", "failed"), None: ("none", "–", "not run")}
     items = []
     for check in checks:
         class_, mark, word = marks[check.passed]
@@ -122,7 +138,7 @@ def _checks(checks: Sequence[Check]) -> Html:
                 class_=class_,
             )
         )
-    return tag("article", tag("h3", "Proved and simulated"), tag("ul", items, class_="checks"), class_="card")
+    return tag("article", tag("h3", "Checks"), tag("ul", items, class_="checks"), class_="card")
 
 
 # ---- flow, tables ----------------------------------------------------------------------------------------------------
@@ -144,8 +160,7 @@ def _flows(flows: Sequence[PartFlow]) -> Html:
                 tabindex=0 if first else -1,
             )
         )
-        moved = sum(tensor.bytes for step in each.flow.steps for tensor in (*step.inputs, *step.outputs))
-        counts = {"steps": f"{len(each.flow.steps):,}", "bytes moved": _bytes(moved)}
+        counts = {"steps": f"{len(each.flow.steps):,}", "read and written": _bytes(each.flow.bytes_moved)}
         frame = tag("div", class_="frame", data_flow=at)
         panels.append(
             tag(

@@ -48,7 +48,10 @@ class Writing:
 
 @dataclass(frozen=True)
 class Detector:
-    """What one table did: the pairs of inputs it compared, the answers, the row they chose, and what that row was worth."""
+    """What one table did: the pairs of inputs it compared, the answers, the row they chose, and what that row was worth.
+
+    The answer of pair r is bit r of the row's number, from the least significant on; the page shows the highest bit first.
+    """
 
     number: int
     anchors: Sequence[tuple[int, int]]  # numbers of the inputs of each pair, a and b
@@ -84,6 +87,22 @@ class Decisions:
     labels: Sequence[str] = ()
     said: str = ""
     rules: Facts = field(default_factory=dict)  # one sentence on each rule
+    titles: Facts = field(default_factory=dict)  # what each rule shows, in a few words; its name by default
+    features: Sequence[str] = ()  # names of the inputs where these are no image; x0, x1 and so on by default
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How one table reads one image: what it compares, the row it looks up, and what the rows of all tables add up to."""
+
+    shape: tuple[int, ...]  # (height, width)
+    values: Sequence[float]  # of the pixels
+    detector: Detector
+    table: Sequence[Sequence[float]]  # [rows][classes], all of the table that `detector` looks up in
+    totals: Sequence[float]  # by class, over all tables
+    n_tables: int
+    labels: Sequence[str] = ()  # names of the classes; their numbers by default
+    said: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,6 +113,7 @@ class Strip:
     tokens: Sequence[str]
     relevance: Mapping[int, Sequence[float]]  # by the place of a token: one number for each token before it
     said: str = ""
+    opened: int | None = None  # the token whose relevance is shown first; the last by default
 
 
 @dataclass(frozen=True)
@@ -155,6 +175,7 @@ class Circuit:
     costs: Table | None = None
     checks: Sequence[Check] = ()
     waveform: Waveform | None = None
+    tables: Sequence[Table] = ()  # further ones, below
 
 
 @dataclass(frozen=True)
@@ -181,3 +202,4 @@ class Story:
     flows: Sequence[PartFlow] = ()
     speed: Sequence[Table] = ()
     machine: Facts = field(default_factory=dict)
+    reading: Reading | None = None  # the first picture

@@ -1,10 +1,21 @@
-"""Training: config files, data, optimisers, the loop, checkpoints, and many processes."""
+"""Training: config files, data, optimisers, the loop, checkpoints, and many processes.
+
+What trains is imported when it is first touched: it brings torch's tensors over many processes, which data and configs do
+without.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from lutetia.training.config import Config, make_config, read_config
 from lutetia.training.data import Data, Samples, Text, open_data
-from lutetia.training.resharding import full_state_dict, load_full_state_dict
-from lutetia.training.run import train
-from lutetia.training.sharding import shard_detectors
+
+if TYPE_CHECKING:
+    from lutetia.training.resharding import full_state_dict, load_full_state_dict
+    from lutetia.training.run import train
+    from lutetia.training.sharding import shard_detectors
 
 __all__ = [
     "Config",
@@ -19,3 +30,10 @@ __all__ = [
     "shard_detectors",
     "train",
 ]
+_LATER = {"train": "run", "shard_detectors": "sharding", "full_state_dict": "resharding", "load_full_state_dict": "resharding"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(f"lutetia.training.{_LATER[name]}"), name)
+    raise AttributeError(f"lutetia.training has no {name!r}")

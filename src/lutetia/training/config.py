@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,12 +28,13 @@ from lutetia.training.schema import Origin, build, option
 
 DATA_KINDS = ("bytes", "stdlib", "digits", "idx", "npz", "csv")
 OPTIMIZERS = ("adamw", "sgd", "sparse_adam", "lion")
+PATHS = ("path", "images", "labels", "test_images", "test_labels")  # keys of [data]
 PRECISIONS = ("float32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
 class Data:
-    """[data]. Paths are relative to the config file, or to the folder of --data.
+    """[data]. Paths are relative to the config file, or to the folder of --data; those of --set to the current folder.
 
     `valid` and `test` are taken from the end of the data, in this order: a fraction below 1, or a number of samples or bytes.
     """
@@ -43,7 +45,7 @@ class Data:
     labels: str | None = None
     test_images: str | None = None
     test_labels: str | None = None
-    label: str | None = None  # of csv: the column that holds the class; the last one otherwise
+    label: str | int | None = None  # of csv: the column of the class, by name or by number from 0; the last one by default
     valid: float = option(0.0, low=0)
     test: float = option(0.0, low=0)
     shuffle: bool = False  # mix the samples, always in the same way, before they are split: for files sorted by class
@@ -110,6 +112,7 @@ class Parallel:
     """[parallel]. Of all processes, so many share the detectors of every layer; each such set has its own share of the data."""
 
     detectors: int = option(1, low=1)
+    timeout: float = option(600.0, low=1)  # seconds that a process waits for the others in one exchange
 
 
 @dataclass(frozen=True)
@@ -219,6 +222,8 @@ def _override(tables: dict[str, Any], text: str) -> str:
         place[names[-1]] = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         place[names[-1]] = value.strip()
+    if names[0] == "data" and names[-1] in PATHS and isinstance(place[names[-1]], str):
+        place[names[-1]] = os.path.abspath(place[names[-1]])  # a path that is typed is relative to where it is typed
     return ".".join(names)
 
 
@@ -260,7 +265,7 @@ ALLOWED = {"idx": ("test_images", "test_labels"), "csv": ("label",)}
 
 
 def _check_data(data: Data, origin: Origin) -> None:
-    for name in ("path", "images", "labels", "test_images", "test_labels", "label"):
+    for name in (*PATHS, "label"):
         value = getattr(data, name)
         if value is None and name in NEEDED[data.kind]:
             raise ArgumentError(f"{origin.file}: data.{name} is missing, expected a file: data.kind is {data.kind!r}")

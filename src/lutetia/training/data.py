@@ -13,7 +13,8 @@ import numpy as np
 
 from lutetia.errors import ArgumentError, DataError, require
 from lutetia.training import config as settings
-from lutetia.training.formats import Array, map_bytes, read_csv, read_idx, read_npz
+from lutetia.training.formats import Array, map_bytes, read_idx, read_npz
+from lutetia.training.tables import read_csv
 
 CLASS_NAMES = ("classes", "class_names", "target_names")  # keys of an npz file, as the next line
 FEATURE_NAMES = ("features", "feature_names")
@@ -60,6 +61,7 @@ class Data:
     splits: Mapping[str, Samples] | Mapping[str, Text]
     fingerprint: str  # "sha256:..."
     names: Names = UNNAMED
+    folder: Path = Path()  # that its paths are relative to
 
     @property
     def is_text(self) -> bool:
@@ -78,11 +80,11 @@ def open_data(wanted: settings.Data, folder: str | Path) -> Data:
     if wanted.kind in ("bytes", "stdlib"):
         text = map_bytes(folder / str(wanted.path)) if wanted.kind == "bytes" else standard_library()
         texts = {name: Text(text[a:b]) for name, (a, b) in _cuts(len(text), wanted).items()}
-        return Data(texts, fingerprint([text]))
+        return Data(texts, fingerprint([text]), folder=folder)
     parts, names = _samples(wanted, folder)
     for name, part in parts.items():
         _check_samples(name, part, wanted, names)
-    return Data(parts, fingerprint([array for part in parts.values() for array in (part.x, part.y)]), names)
+    return Data(parts, fingerprint([array for part in parts.values() for array in (part.x, part.y)]), names, folder)
 
 
 def fingerprint(arrays: list[Array]) -> str:

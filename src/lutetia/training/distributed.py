@@ -12,14 +12,16 @@ import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.rendezvous import rendezvous
 
 from lutetia.errors import ArgumentError
+from lutetia.training.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class World:
     data_size: int = 1
     group: Any = None  # the process group over which gradients are averaged; None: all
     mesh: DeviceMesh | None = None  # of the ranks that share detectors with us
+    watch: Watch | None = None  # which ranks are alive
 
     @property
     def detectors(self) -> int:
@@ -45,10 +48,11 @@ class World:
         return self.rank == 0
 
 
-def start(device: str | None = None, detectors: int = 1) -> World:
+def start(device: str | None = None, detectors: int = 1, timeout: float = 600.0) -> World:
     """Join the other processes where torchrun has started us, and choose the device: a GPU where there is one.
 
-    `detectors` ranks in a row share the detectors of each layer, and see the same data.
+    `detectors` ranks in a row share the detectors of each layer, and see the same data. A rank waits for the others for up to
+    `timeout` seconds in each exchange.
     """
     rank, size, local = (int(os.environ.get(name, default)) for name, default in
                          (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")))  # fmt: skip
@@ -61,24 +65,35 @@ def start(device: str | None = None, detectors: int = 1) -> World:
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    limit, watch = timedelta(seconds=timeout), None
     if size > 1 and not distributed.is_initialized():
         # One store serves all restarts, and the addresses of the dead still lie in it: without a prefix the living call them.
         store, _, _ = next(rendezvous("env://", rank, size))
         store = distributed.PrefixStore(f"restart-{restarts}", store)  # type: ignore[attr-defined]
         # Both: what ranks tell each other beside tensors goes over gloo, and never makes a GPU wait.
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
-        distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+        watch = Watch(store, rank, size, timeout)
     if detectors == 1:
-        return World(chosen, rank, size, restarts, rank, size)
-    mesh = init_device_mesh(chosen.type, (size // detectors, detectors), mesh_dim_names=("data", "detectors"))
-    group = mesh["data"].get_group()
-    return World(chosen, rank, size, restarts, rank // detectors, size // detectors, group, mesh["detectors"])
+        return World(chosen, rank, size, restarts, rank, size, watch=watch)
+    ranks = torch.arange(size).view(size // detectors, detectors)
+    groups = [_group_of(rank, ranks.T, limit), _group_of(rank, ranks, limit)]
+    mesh = DeviceMesh.from_group(groups, chosen.type, mesh=ranks, mesh_dim_names=("data", "detectors"))
+    return World(chosen, rank, size, restarts, rank // detectors, size // detectors, groups[0], mesh["detectors"], watch)
+
+
+def _group_of(rank: int, lines: Tensor, limit: timedelta) -> Any:
+    """The process group of the line of ranks that this one is in: lines [n, ranks], each of which becomes a group."""
+    groups = [(line, distributed.new_group(line, timeout=limit)) for line in lines.tolist()]
+    return next(group for line, group in groups if rank in line)
 
 
 def finish(world: World) -> None:
     """Part from the other processes, after a run that ended well."""
     if world.size > 1 and distributed.is_initialized():
         wait_for_all(world)
+        if world.watch is not None:
+            world.watch.stop()
         gc.collect()  # a process group that a dead model still holds would wait for ever
         distributed.destroy_process_group()
 
@@ -95,8 +110,12 @@ def choose_device(name: str | None, local_rank: int | None = None) -> torch.devi
         return device
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     number = device.index if device.index is not None else (local_rank or 0)
+    if not count:
+        why = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no GPU"
+        raise ArgumentError(f"the device is {name or 'cuda'}, but {why}: expected cpu (lutetia doctor shows what is here)")
     if number >= count:
-        raise ArgumentError(f"the device is cuda:{number}, expected one of the {count} that torch finds here")
+        last = f" to cuda:{count - 1}" if count > 1 else ", the only GPU here"
+        raise ArgumentError(f"the device is cuda:{number}, expected cuda:0{last}")
     return torch.device("cuda", number)
 
 

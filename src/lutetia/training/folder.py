@@ -36,6 +36,7 @@ MAY_CHANGE = {
     "optimizer.rest.lr",
     "schedule.warmup",
     "parallel.detectors",
+    "parallel.timeout",
 }
 
 

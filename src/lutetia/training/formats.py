@@ -1,4 +1,4 @@
-"""Files of data as arrays: idx, npz, CSV, and raw bytes by memory map. A file that is not what it should be is named.
+"""Files of data as arrays: idx, npz, and raw bytes by memory map. A file that is not what it should be is named.
 
 idx is the format of MNIST: two zero bytes, a byte for the type, a byte for the number of dimensions, their sizes as big-endian
 32-bit integers, then the values. A name that ends in .gz is decompressed on the way.
@@ -6,7 +6,6 @@ idx is the format of MNIST: two zero bytes, a byte for the type, a byte for the 
 
 from __future__ import annotations
 
-import csv
 import gzip
 import hashlib
 import math
@@ -15,7 +14,7 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -79,67 +78,6 @@ def read_npz(path: Path) -> dict[str, Array]:
             return {name: file[name] for name in file.files}
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} is not an npz file of plain arrays, or is damaged: {error}") from error
-
-
-class LabelledRows(NamedTuple):
-    """Rows of numbers, each with a class, and the names of both."""
-
-    x: Array  # float32 [n, columns]
-    y: Array  # int64 [n]: numbers of classes
-    classes: list[str]
-    features: list[str]  # of the columns of x; empty where the file does not name them
-
-
-def read_csv(path: Path, label: str | None = None) -> LabelledRows:
-    """The rows of a CSV file, with classes numbered in the order of their names.
-
-    `label` is the name of the column of classes, which needs a first row of names; without it the last column holds them.
-    """
-    text = read_whole(path, "a CSV file")
-    try:
-        rows = [row for row in csv.reader(text.decode("utf-8-sig").splitlines()) if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is not a CSV file: {error}") from error
-    if not rows:
-        raise DataError(f"{path} is empty, expected rows of numbers and a class")
-    header = None if label is None and all(map(_is_number, rows[0][:-1])) else [name.strip() for name in rows.pop(0)]
-    column = _label_column(path, header, label, len(rows[0]) if rows else 0)
-    features, classes = _csv_values(path, rows, column, 2 if header else 1)
-    names = sorted(set(classes), key=lambda name: (not _is_number(name), float(name) if _is_number(name) else 0, name))
-    order = {name: number for number, name in enumerate(names)}
-    columns = [] if header is None else header[:column] + header[column + 1 :]
-    return LabelledRows(features, np.array([order[name] for name in classes], np.int64), names, columns)
-
-
-def _label_column(path: Path, header: list[str] | None, label: str | None, width: int) -> int:
-    if width < 2:
-        raise DataError(f"{path} has {width} columns of values, expected at least one feature and a class")
-    if label is None:
-        return width - 1
-    if header is None or label not in header:
-        raise DataError(f"{path} has no column {label!r}, expected one of {', '.join(header or [])}")
-    return header.index(label)
-
-
-def _csv_values(path: Path, rows: list[list[str]], column: int, first_line: int) -> tuple[Array, list[str]]:
-    features = np.empty((len(rows), len(rows[0]) - 1), np.float32)
-    classes = []
-    for number, row in enumerate(rows):
-        if len(row) != len(rows[0]):
-            raise DataError(f"{path}, row {number + first_line}: {len(row)} columns, expected {len(rows[0])}")
-        classes.append(row[column].strip())
-        for at, cell in enumerate(row[:column] + row[column + 1 :]):
-            if not _is_number(cell):
-                raise DataError(f"{path}, row {number + first_line}: {cell!r} is not a number")
-            features[number, at] = float(cell)
-    return features, classes
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def map_bytes(path: Path) -> Array:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from lutetia.training.batches import Batches, derive, in_order
 from lutetia.training.config import Config
 from lutetia.training.data import Data
 from lutetia.training.distributed import World
+from lutetia.training.evaluate import autocast, evaluation_sums
 from lutetia.training.folder import RunFolder
 from lutetia.training.metrics import Metrics
 from lutetia.training.optimizers import clip_gradients, make_optimizers
@@ -32,10 +33,9 @@ from lutetia.training.schedule import factor
 from lutetia.training.sharding import ShardedLUT, shard_detectors
 from lutetia.training.signals import Caught
 from lutetia.training.state import pack_optimizer, pack_rng, seed_all, unpack_optimizer, unpack_rng
-from lutetia.training.task import context_of, is_better, loss_of, metrics_of, sums_of
+from lutetia.training.task import context_of, is_better, loss_of, metrics_of
 
 FORMAT = 1  # of state.json
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
@@ -195,7 +195,7 @@ class Trainer:
         for number, (x, target) in enumerate(self.batches.take(*self.batches.at(at.step))):
             last = number == train.accumulate - 1
             with distributed.without_sync(self.wrapped, last):
-                with self._autocast():
+                with autocast(self.world.device.type, train.precision):
                     scores = self.fast(x)
                 loss = loss_of(scores, target) / train.accumulate
                 self._loss += loss.detach()
@@ -205,6 +205,8 @@ class Trainer:
         self._apply()
         at.step += 1
         at.loss_count += 1
+        if self.world.watch is not None:
+            self.world.watch.moved(at.step)
 
     def _apply(self) -> None:
         parameters = self.optimizers.parameters()
@@ -224,10 +226,6 @@ class Trainer:
         """The mean cell variation of all layers of tables, []; of sharded ones what this rank's tables add to it."""
         found = [_variation_of(module) for module in self.model.modules() if isinstance(module, LUT)]
         return torch.stack(found).mean() if found else torch.zeros((), device=self.world.device)
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        dtype = DTYPES.get(self.config.train.precision)
-        return nullcontext() if dtype is None else torch.autocast(self.world.device.type, dtype)
 
     def _synchronize(self) -> None:
         if self.world.device.type == "cuda":
@@ -301,17 +299,12 @@ class Trainer:
         self.show.update(self.done(), at.step, found)
         return improved
 
-    @torch.no_grad()
     def evaluate(self, split: str, limit: int | None = None) -> dict[str, float]:
         """The metrics of a split; `limit` counts batches."""
-        self.model.eval()
-        world, size = self.world, self.config.train.batch_size
+        world, train = self.world, self.config.train
         shares: dict[str, Any] = {"device": world.device, "rank": world.data_rank, "world": world.data_size}
-        sums = torch.zeros(3, dtype=torch.float64, device=world.device)
-        for x, target in in_order(self.data.splits[split], size, context=self.context, limit=limit, **shares):
-            with self._autocast():
-                scores = self.model(x)
-            sums += sums_of(scores, target)
+        batches = in_order(self.data.splits[split], train.batch_size, context=self.context, limit=limit, **shares)
+        sums = evaluation_sums(self.model, batches, world.device, train.precision)
         return metrics_of(distributed.total(sums, world), self.context is not None)
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
@@ -334,8 +327,10 @@ class Trainer:
             self._loss.zero_()
         epoch, index = self.batches.at(at.step)
         state: dict[str, Any] = {"format": FORMAT, **asdict(at), "epoch": epoch, "index": index}
-        state |= {"fingerprint": self.data.fingerprint, "world": self.world.size, "threads": torch.get_num_threads()}
+        state |= {"data_folder": os.path.abspath(self.data.folder), "fingerprint": self.data.fingerprint}
         state |= {
+            "world": self.world.size,
+            "threads": torch.get_num_threads(),
             "detectors": self.world.detectors,
             "device": self.world.device.type,
             "torch": torch.__version__,

@@ -1,12 +1,15 @@
-"""The live display of a run: a bar, the loss, how fast, and how long it will take. Silent where nobody looks."""
+"""The live display of a run: a bar, the loss, how fast, and how long it will take; in a pipe a line now and then."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
 from lutetia.training.task import told
+
+PAUSE = 10.0  # seconds between two lines in a pipe
 
 
 class Display(Protocol):
@@ -30,7 +33,7 @@ class Silent:
 
 
 class Live:
-    """A progress bar on a rich console; where it is no terminal only sentences come through."""
+    """A progress bar on a rich console; where that is no terminal a line every PAUSE seconds."""
 
     def __init__(self, console: Any, unit: str) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -40,6 +43,7 @@ class Live:
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal, refresh_per_second=5)
         self._task = self._bar.add_task("starting", total=1.0)
         self._texts: dict[str, str] = {}
+        self._last_line = time.monotonic()
 
     def __enter__(self) -> Live:
         self._bar.start()
@@ -49,8 +53,6 @@ class Live:
         self._bar.stop()
 
     def update(self, done: float, step: int, values: Mapping[str, Any]) -> None:
-        if not self.console.is_terminal:
-            return
         if "per_second" in values:
             self._texts["loss"] = f"loss {values['loss']:.4f}"
             if "bits_per_byte" in values:
@@ -61,7 +63,11 @@ class Live:
             self._texts["valid"] = f"valid {told(values)}"
         order = ("loss", "valid", "speed", "left")
         parts = [f"step {step}", *(self._texts[name] for name in order if name in self._texts)]
-        self._bar.update(self._task, completed=min(done, 1.0), description=" · ".join(parts))
+        if self.console.is_terminal:
+            self._bar.update(self._task, completed=min(done, 1.0), description=" · ".join(parts))
+        elif time.monotonic() - self._last_line >= PAUSE:
+            self._last_line = time.monotonic()
+            self.say(f"{min(done, 1.0):4.0%} " + ", ".join(parts))
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)

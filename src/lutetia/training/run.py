@@ -23,6 +23,7 @@ from lutetia.training.progress import Display, Silent
 from lutetia.training.signals import Caught, catch_signals
 from lutetia.training.state import seed_all
 from lutetia.training.task import build_model, check_fit, metadata_of, table_of
+from lutetia.training.watch import is_lost
 
 RESTART_PATIENCE = 60.0  # seconds that a restarted run waits for the one before it to be gone
 
@@ -54,12 +55,16 @@ def train(
     check_fit(model, opened)
     model.metadata = metadata_of(model, opened)
     with catch_signals() as caught:
-        world = distributed.start(device, settings.parallel.detectors)
+        world = distributed.start(device, settings.parallel.detectors, settings.parallel.timeout)
+        if world.watch is not None and world.is_first:
+            world.watch.say = show.say
         folder = RunFolder(Path(out))
         try:
             summary = _train(Trainer(settings, opened, model, world, folder, show), resume or world.restarts > 0, caught)
-        except BaseException:
+        except BaseException as error:
             folder.abandon()
+            if world.watch is not None and isinstance(error, RuntimeError) and is_lost(error):
+                raise world.watch.lost(error) from error
             raise
         folder.close()
         distributed.finish(world)  # not after an error: the others may be gone, and to part from them would wait for ever

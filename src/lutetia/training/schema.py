@@ -81,7 +81,8 @@ def _value(value: Any, hint: Any, field: dataclasses.Field[Any], key: str, origi
     items = typing.get_args(kind)
     if items and typing.get_origin(kind) is tuple:
         return _items(value, items, field, key, origin)
-    kind = typing.get_origin(kind) or kind
+    if typing.get_origin(kind) is not Union:
+        kind = typing.get_origin(kind) or kind
     if not _is(value, kind) or not _within(value, field.metadata):
         origin.fail(key, value, _expected(hint, field))
     return float(value) if kind is float else value
@@ -100,7 +101,8 @@ def _items(value: Any, items: tuple[Any, ...], field: dataclasses.Field[Any], ke
 def _plain(hint: Any) -> Any:
     """The type without its `| None`: TOML has no null, so None can only be a default."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is Union:
-        return next(kind for kind in typing.get_args(hint) if kind is not type(None))
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        return kinds[0] if len(kinds) == 1 else Union[tuple(kinds)]  # noqa: UP007  # made at run time
     return hint
 
 
@@ -124,7 +126,8 @@ def _expected(hint: Any, field: dataclasses.Field[Any]) -> str:
     if choices is not None:
         return "one of " + ", ".join(map(repr, choices))
     kind = _plain(hint)
-    name = NAMES.get(typing.get_origin(kind) or kind, "a table")
+    kinds = typing.get_args(kind) if typing.get_origin(kind) is Union else (kind,)
+    name = " or ".join(NAMES.get(typing.get_origin(each) or each, "a table") for each in kinds)
     if low is not None and high is not None:
         return f"{name} from {low} to {high}"
     if low is not None:

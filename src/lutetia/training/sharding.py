@@ -24,6 +24,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
 
 from lutetia import flow
+from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
 from lutetia.lut.anchors import random_anchors
 from lutetia.lut.functional import Wiring
@@ -225,7 +226,7 @@ class ShardedLUT(LUT):
         layer.__dict__.update(_parameters=parameters, n_detectors=self.n_own)
         return layer
 
-    @torch.compiler.disable(reason="a sharded LUT layer talks to other ranks: compiled graphs stop around it")
+    @uncompiled("a sharded LUT layer talks to other ranks: compiled graphs stop around it")
     def forward(self, x: Tensor, *args: Any, **options: Any) -> Tensor:
         """x, the same on all ranks, [..., n_inputs] -> y [..., n_outputs], the sum over all ranks."""
         group = self.spreads["weight"].mesh.get_group()

@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError, LutetiaError
-from lutetia.models.building import Model
+from lutetia.models import Model
+from lutetia.models.building import KINDS
+from lutetia.models.classifier_config import LAYERS
 from lutetia.training.data import Data, Samples
 
 # ---- models ----------------------------------------------------------------------------------------------------------
@@ -20,19 +22,17 @@ from lutetia.training.data import Data, Samples
 
 def build_model(table: Mapping[str, Any], name: str = "config") -> Model[Any]:
     """The model that [model] describes; with `dense = true` its twin of ordinary layers."""
-    from lutetia import models
-
     fields = dict(table)
     kind, dense = fields.pop("kind", None), fields.pop("dense", False)
-    kinds = {each.kind: each for each in (getattr(models, name) for name in models.__all__) if hasattr(each, "kind")}
     if not isinstance(dense, bool):
         raise ArgumentError(f"{name}: model.dense is {dense!r}, expected true or false")
-    if dense and f"dense_{kind}" in kinds:
+    if dense and f"dense_{kind}" in KINDS:
         kind = f"dense_{kind}"
-    if kind not in kinds:
-        raise ArgumentError(f"{name}: model.kind is {kind!r}, expected one of {', '.join(map(repr, kinds))}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        layer = ": this is a kind of layer, for [[model.layers]]" if isinstance(kind, str) and kind in LAYERS else ""
+        raise ArgumentError(f"{name}: model.kind is {kind!r}, expected one of {', '.join(map(repr, KINDS))}{layer}")
     try:
-        return kinds[kind](**fields)
+        return KINDS[kind](**fields)
     except LutetiaError as error:
         raise type(error)(f"{name}: [model]: {error}") from error
     except TypeError as error:

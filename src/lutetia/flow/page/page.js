@@ -11,7 +11,7 @@ function showTotals() {
   const devices = [...new Set(flow.steps.map((step) => step.device))];
   const totals = [
     ["Steps", flow.steps.length.toLocaleString("en")],
-    ["Bytes moved", showBytes(sum(leaves, (step) => step.bytes))],
+    ["Bytes read and written", showBytes(sum(leaves, (step) => step.bytes))],
     ["Total time", timed.length ? showTime(sum(timed, (step) => step.duration)) : "not timed"],
     [devices.length === 1 ? "Device" : "Devices", devices.join(", ") || "none"],
   ];

@@ -3,8 +3,6 @@
 const byId = (id) => document.getElementById(id);
 const story = JSON.parse(byId("story").textContent);
 const { abs, max, min } = Math;
-// Called again when light becomes dark or the other way round.
-const repaints = [];
 
 // An HTML element with its text and children; text never becomes markup.
 function html(tag, properties = {}, ...children) {
@@ -52,18 +50,3 @@ function radios(name, label, choices, chosen, pick, className) {
   });
   return group;
 }
-
-function isDark() {
-  const theme = document.documentElement.dataset.theme;
-  return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-}
-
-function repaint() {
-  for (const each of repaints) each();
-}
-
-byId("theme").addEventListener("click", () => {
-  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-  repaint();
-});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);

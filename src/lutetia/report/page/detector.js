@@ -1,4 +1,4 @@
-// One detector: its pairs on the picture, what it compared, and the row that the answers chose.
+// One table: its pairs on the picture, what it compared, and the row that the answers chose.
 
 function drawDetector() {
   const { items } = story.why;
@@ -10,7 +10,8 @@ function drawDetector() {
   else drawPairs(detector);
   if (!detector) return why.detail.replaceChildren();
   const pairs = html("ol", { className: "pairs" });
-  detector.anchors.forEach((pair, r) => pairs.append(pairItem(item, pair, detector.bits[r], r)));
+  // The highest bit first, as the row's number is written.
+  detector.anchors.forEach((pair, r) => pairs.prepend(pairItem(item, pair, detector.bits[r], r)));
   const row = html("ul", { className: "bars same" });
   const most = largest(detector.values);
   const last = detector.outputs.length === story.why.labels.length;
@@ -18,20 +19,21 @@ function drawDetector() {
     const name = last ? story.why.labels[o] : detector.outputs[o];
     row.append(barItem(name, value, most, true, last && o === item.target ? "target" : ""));
   });
-  const chosen = `Row ${detector.row} of its table, ${last ? "by class" : "by output"}`;
-  why.detail.replaceChildren(html("h3", { className: "sub" }, `What detector #${detector.number} compared`), pairs, html("h3", { className: "sub" }, chosen), row);
+  const bits = [...detector.bits].reverse().join("");
+  const chosen = `Bits ${bits} are row ${detector.row}: what it adds, ${last ? "by class" : "by output"}`;
+  why.detail.replaceChildren(html("h3", { className: "sub" }, `What table #${detector.number} compared`), pairs, html("h3", { className: "sub" }, chosen), row);
 }
 
 function pairItem(item, [a, b], bit, r) {
   const [left, right] = [item.values[a], item.values[b]];
   const text = `${placeName(a)} ${show(left)} ${bit ? ">" : "≤"} ${placeName(b)} ${show(right)}`;
-  return html("li", {}, html("b", {}, String(r + 1)), html("span", {}, text), html("code", {}, String(bit)));
+  return html("li", {}, html("b", {}, String(r + 1)), html("span", {}, text), html("code", {}, String(bit), html("small", {}, ` × ${2 ** r}`)));
 }
 
-// Row and column of a pixel; the number of a feature.
+// Row and column of a pixel; the name of a feature.
 function placeName(at) {
   const { height, width } = sizes(story.why.shape);
-  if (why.flat) return `x${at}`;
+  if (why.flat) return story.why.features[at] ?? `x${at}`;
   const pixel = at % (height * width);
   return `(${Math.floor(pixel / width)}, ${pixel % width})`;
 }
@@ -39,7 +41,8 @@ function placeName(at) {
 function drawPairs(detector) {
   const { height, width } = sizes(story.why.shape);
   why.overlay.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  why.overlay.replaceChildren();
+  const heated = why.modes[why.rule][0] in story.why.items[why.item].heat;
+  why.overlay.replaceChildren(...(heated ? outlinePaths(story.why.items[why.item].values, story.why.shape) : []));
   if (!detector) return;
   const centre = (at) => [(at % width) + 0.5, Math.floor((at % (height * width)) / width) + 0.5];
   const radius = 0.024 * max(width, height);
@@ -66,7 +69,7 @@ function drawFeatures(item, detector) {
   const most = largest(values);
   why.features.replaceChildren();
   for (const at of order) {
-    const text = `x${at} = ${show(item.values[at])}`;
+    const text = `${placeName(at)} = ${show(item.values[at])}`;
     why.features.append(barItem(text, values[at], most, true, anchors.has(at) ? "anchor" : ""));
   }
 }

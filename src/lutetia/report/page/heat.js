@@ -35,10 +35,11 @@ function paint(canvas, shape, values, heat) {
   const warm = heat && perPixel(heat, shape).pixels;
   const most = warm && largest(warm);
   for (let at = 0; at < grey.length; at++) {
-    let shade = ((grey[at] - low) / span) * (warm ? 0.3 : 0.92);
+    let shade = ((grey[at] - low) / span) * (warm ? 0 : 0.92);
     let pixel = well.map((c, i) => c + (ink[i] - c) * shade);
     if (warm) {
-      const strength = 0.94 * (abs(warm[at]) / most) ** 0.75;
+      // What matters little fades, so that what matters stands out.
+      const strength = 0.96 * (abs(warm[at]) / most) ** 1.3;
       const tint = warm[at] < 0 ? minus : plus;
       pixel = pixel.map((c, i) => c + (tint[i] - c) * strength);
     }

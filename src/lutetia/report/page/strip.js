@@ -1,8 +1,8 @@
-// A text token by token: point at one to see which of those before it made it.
+// A text token by token: point at one, or click it, to see which of those before it led the model to it.
 
 const quoted = (token) => `"${{ "\n": "\\n", "\t": "\\t", "\r": "\\r" }[token] ?? token}"`;
 
-function buildStrip(place, { tokens, relevance }) {
+function buildStrip(place, { tokens, relevance, opened }) {
   const line = html("div", { className: "tokens", role: "group", "aria-label": "Tokens; the arrow keys go from one to the next" });
   const note = html("p", { className: "small", role: "status" });
   const explained = Object.keys(relevance).map(Number).sort((a, b) => a - b);
@@ -13,7 +13,7 @@ function buildStrip(place, { tokens, relevance }) {
     if (token === "\n") line.append(html("br"));
     return element;
   });
-  let chosen = explained.at(-1);
+  let chosen = opened ?? explained.at(-1);
   let seen = null;
   const draw = () => {
     const at = seen ?? chosen;
@@ -21,15 +21,16 @@ function buildStrip(place, { tokens, relevance }) {
     const most = largest(row);
     elements.forEach((element, i) => {
       const value = i < at ? row[i] : 0;
-      const strength = Math.round((55 * abs(value)) / most);
+      // One byte often outweighs all others: the root lets these be seen too.
+      const strength = Math.round(55 * (abs(value) / most) ** 0.6);
       element.style.background = strength && i !== at ? `color-mix(in srgb, var(${value < 0 ? "--cold" : "--warm"}) ${strength}%, transparent)` : "";
       element.classList.toggle("later", i > at);
       if (relevance[i]) element.setAttribute("aria-pressed", i === at);
       if (relevance[i]) element.tabIndex = i === chosen ? 0 : -1;
     });
     const best = row.map((value, i) => [value, i]).sort(([a], [b]) => abs(b) - abs(a)).slice(0, 3);
-    const parts = best.map(([value, i]) => `${quoted(tokens[i])} ${at - i} before (${show(value)})`);
-    note.textContent = at === undefined ? "" : `${quoted(tokens[at])} was made most of all by ${parts.join(", ")}.`;
+    const parts = best.map(([value, i]) => `${quoted(tokens[i])} ${at - i === 1 ? "just" : at - i} before (${show(value)})`);
+    note.textContent = at === undefined ? "" : `${quoted(tokens[at])} was predicted mostly from ${parts.join(", ")}.`;
   };
   const choose = (at) => {
     if (at === undefined) return;

@@ -20,19 +20,20 @@ function buildWhy(place) {
     return { title: `input ${at + 1}, read as ${caption.textContent}`, content: why.flat ? [caption] : [canvas, caption] };
   });
   const pickItem = (at) => Object.assign(why, { item: at, detector: 0, preview: null }) && drawWhy();
-  const modes = [["input", "The input alone."], ...rules];
+  const modes = [...rules, ["input", "The input alone", "The input, with nothing drawn over it."]];
   why.modes = modes;
-  why.rule = min(1, modes.length - 1);
-  const segments = radios("rule", "Rule", modes.map(([name]) => ({ title: name, content: [name] })), why.rule, (at) => {
+  why.rule = 0;
+  const choicesOfRule = modes.map(([name, title]) => ({ title: title === name ? name : `${title} (${name})`, content: [title] }));
+  const segments = radios("rule", "What to show", choicesOfRule, why.rule, (at) => {
     why.rule = at;
     drawWhy();
   }, "segments");
   const scale = html("p", { className: "scale" }, "against", html("i"), "for");
   const picture = why.flat ? why.features : html("div", { className: "picture" }, why.canvas, why.overlay);
-  const scores = [html("h3", { className: "sub" }, "Lead of each class: its score less the mean"), why.scores];
-  const look = html("div", {}, segments, picture, scale, why.about, ...scores);
+  const scores = [html("h3", { className: "sub" }, "All tables together: scores, compared with their mean"), why.scores];
+  const look = html("div", {}, segments, picture, scale, why.about);
   if (items.length > 1) place.append(radios("item", "Input", choices, 0, pickItem, "picker"));
-  place.append(html("div", { className: "looking" }, look, why.side, why.detail));
+  place.append(html("div", { className: "looking" }, look, why.side, html("div", {}, why.detail, ...scores)));
   const all = () => {
     for (const { item, canvas } of thumbs) if (!why.flat) paint(canvas, shape, item.values);
     drawWhy();
@@ -44,12 +45,12 @@ function buildWhy(place) {
 function drawWhy() {
   const { shape, items, labels } = story.why;
   const item = items[why.item];
-  const [name, about] = why.modes[why.rule];
-  const heat = item.heat[name];
-  why.about.textContent = about;
+  const [name, title, about] = why.modes[why.rule];
+  const heat = name in item.heat ? item.heat[name] : undefined;
+  why.about.replaceChildren(about, heat && title !== name ? html("span", { className: "technical" }, `rule “${name}”`) : "");
   if (!why.flat) {
     paint(why.canvas, shape, item.values, heat);
-    why.canvas.setAttribute("aria-label", `input ${why.item + 1}, ${name}${heat ? ` heat map for ${labels[item.target]}` : ""}`);
+    why.canvas.setAttribute("aria-label", `input ${why.item + 1}, ${title}${heat ? `: heat map for ${labels[item.target]}` : ""}`);
   }
   drawSide(item);
   drawDetector();
@@ -57,7 +58,7 @@ function drawWhy() {
 
 function drawSide(item) {
   const { labels } = story.why;
-  const known = item.label === null ? "" : item.label === item.prediction ? "which is right" : `but it is ${labels[item.label]}`;
+  const known = item.label === null ? "" : item.label === item.prediction ? "which is correct" : `but it is ${labels[item.label]}`;
   const other = item.target === item.prediction ? "" : `explained: ${labels[item.target]}`;
   const verdict = html("h3", { className: "verdict" }, `Read as ${labels[item.prediction]}`);
   const note = [known, other].filter(Boolean).join("; ");
@@ -71,10 +72,11 @@ function drawSide(item) {
   const parts = [verdict];
   why.buttons = [];
   if (item.detectors.length) {
+    const note = html("p", { className: "small" }, "Each with its bits, highest first, and what its row did for the class. Click one to see what it compared.");
     const list = html("ul", { className: "detectors" });
     const top = largest(item.detectors.map((each) => each.contribution));
     item.detectors.forEach((each, at) => list.append(html("li", {}, detectorButton(each, at, top))));
-    parts.push(html("h3", { className: "sub" }, "Detectors that counted most"), list);
+    parts.push(html("h3", { className: "sub" }, "Tables that counted most"), note, list);
   }
   why.side.replaceChildren(...parts);
 }
@@ -82,9 +84,10 @@ function drawSide(item) {
 function detectorButton(detector, at, most) {
   const { number, bits, contribution } = detector;
   const [label, bar, value] = barItem(`#${number}`, contribution, most, true).children;
-  const name = `detector ${number}, answers ${bits.join("")}, contribution ${show(contribution)}`;
+  const digits = [...bits].reverse().join("");
+  const name = `table ${number}, bits ${digits}, contribution ${show(contribution)}`;
   const button = html("button", { type: "button", "aria-pressed": at === why.detector, "aria-label": name });
-  button.append(label, html("code", {}, bits.join("")), bar, value);
+  button.append(label, html("code", {}, digits), bar, value);
   const preview = (to) => () => {
     why.preview = to;
     drawDetector();

@@ -14,11 +14,11 @@ class Html(str):
     __slots__ = ()
 
 
-EMPTY = {"br", "circle", "line", "path", "rect", "col"}  # elements without content; SVG's own close themselves
-SVG_EMPTY = EMPTY - {"br", "col"}
+SVG_EMPTY = {"circle", "line", "path", "rect"}  # elements without content; SVG's own close themselves
+EMPTY = SVG_EMPTY | {"br", "col", "meta"}
 
 
-def tag(name: str, *children: Any, **attributes: Any) -> Html:
+def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
     """An element: `tag("p", "1 < 2", class_="small")`. None and False leave an attribute or a child out."""
     given = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None and value is not False)
     inside = text(*children)
@@ -63,4 +63,4 @@ def _attribute(name: str, value: Any) -> str:
     if value is True:
         return f" {name}"
     shown = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return f' {name}="{escape(shown)}"'
+    return f' {name}="{escape(shown, quote=False).replace(chr(34), "&quot;")}"'

@@ -1,0 +1,234 @@
+"""Loops compiled with numba: what is kept of them on disk, the threads they run on, and the vectors they load.
+
+numba watches only the file that a function is in. Here a function is kept under a hash of that file, of every file of loops that
+it imports, and of what those import: a change in a shared one compiles anew, and nobody has to touch other files. What is kept
+has a checksum, and files appear whole: a damaged one, or a folder that cannot be written, costs a compilation and no call.
+
+    jit = compiled.jit(nogil=True)  # as numba.njit(nogil=True, cache=True)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import pickle
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lutetia.errors import require
+
+numba = require("numba", "compiled loops")
+ir = require("llvmlite.ir", "compiled loops", "numba")
+from numba.core.caching import FunctionCache  # noqa: E402  (needs numba)
+
+ROOT = Path(__file__).parents[1]
+LOOPS = re.compile(r"\b(numba|llvmlite|@?jit\w*)\b")  # what a file of loops mentions
+IMPORT = re.compile(r"^[ \t]*(?:from (lutetia[\w.]*) import (\([^)]*\)|[^\n#]*)|import (lutetia[\w.]*))", re.MULTILINE)
+
+
+# ---- the cache -------------------------------------------------------------------------------------------------------
+
+
+def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` with these options, whose results are kept on disk under a hash of their sources."""
+    return lambda function: _keep(numba.njit(**options)(function), function)
+
+
+def cfunc(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.cfunc`, likewise."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        library = numba.core.ccallback.CFunc(function, numba.core.sigutils.normalize_signature(signature), {}, options)
+        _keep(library, function).compile()
+        return library
+
+    return decorate
+
+
+def _keep(compiles: Any, function: Callable[..., Any]) -> Any:
+    """Give a dispatcher its cache, where there is a folder for one."""
+    with suppress(RuntimeError):  # no folder that can be written: then it is compiled in every process
+        compiles._cache = SourceCache(function)
+    return compiles
+
+
+class SourceCache(FunctionCache):
+    """numba's cache of one function, in files of ours; nothing that is wrong with them breaks a call."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        path = function.__code__.co_filename
+        self._cache_file = CacheFiles(Path(self.cache_path), self._impl.filename_base, source_hash(path))
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """What was compiled for a signature; None where that has to be done."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # whatever a file of another machine or version makes numba raise
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep what was compiled, if the disk takes it."""
+        with suppress(OSError, pickle.PicklingError):
+            super().save_overload(sig, data)
+
+
+class CacheFiles:
+    """One file for each signature: its name is a hash of what it depends on, and it begins with the checksum of the rest."""
+
+    def __init__(self, folder: Path, name: str, stamp: str) -> None:
+        self.folder, self.name = folder, name
+        self.stamp = hashlib.sha256(f"{numba.__version__} {stamp}".encode()).hexdigest()[:16]
+
+    def _path(self, key: Any) -> Path:
+        return self.folder / f"{self.name}.{self.stamp}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
+
+    def load(self, key: Any) -> Any:
+        """What was saved for a key; None where there is nothing, or a damaged file."""
+        try:
+            content = self._path(key).read_bytes()
+        except OSError:
+            return None
+        checksum, data = content[:32], content[32:]
+        return pickle.loads(data) if hashlib.sha256(data).digest() == checksum else None
+
+    def save(self, key: Any, data: Any) -> None:
+        """Save what belongs to a key, and remove what earlier sources left."""
+        dumped = numba.core.serialize.dumps(data)
+        path = self._path(key)
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        try:
+            part.write_bytes(hashlib.sha256(dumped).digest() + dumped)
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+        for old in self.folder.glob(f"{self.name}.*.nbc"):
+            if f".{self.stamp}." not in old.name:
+                old.unlink(missing_ok=True)
+
+    def flush(self) -> None:
+        """Forget everything."""
+        for path in self.folder.glob(f"{self.name}.*.nbc"):
+            path.unlink(missing_ok=True)
+
+
+@cache
+def source_hash(path: str) -> str:
+    """A hash of a file of loops and of all the files it depends on."""
+    digest = hashlib.sha256()
+    for file in sources(Path(path)):
+        digest.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def sources(path: Path) -> list[Path]:
+    """A file of loops, the files of loops that it imports, directly or not, and what of Lutetia these import."""
+    seen, waiting = {path}, [path]
+    while waiting:
+        text = waiting.pop().read_text(encoding="utf-8")
+        if LOOPS.search(text):
+            fresh = set(_imports(text)) - seen
+            seen |= fresh
+            waiting += fresh
+    return sorted(seen)
+
+
+def _imports(text: str) -> Iterator[Path]:
+    """The files of Lutetia that a module imports."""
+    for package, names, module in IMPORT.findall(text):
+        parts = re.findall(r"\w+", re.sub(r"\bas\s+\w+", "", names))
+        for name in (module, package, *(f"{package}.{part}" for part in parts)):
+            file = ROOT.joinpath(*name.split(".")[1:]).with_suffix(".py")
+            if name and file.is_file():
+                yield file
+
+
+# ---- threads ---------------------------------------------------------------------------------------------------------
+# numba's own parallel loops would bring a second team of threads, which competes with torch's: these keep spinning for
+# milliseconds after each operation. So loops run on torch's, through GOMP_parallel, which the GNU, LLVM and Intel runtimes all
+# export on Linux; elsewhere, and in a forked child, which has none of its parent's threads, on a small pool of Python threads.
+
+_forked = False
+
+
+def openmp() -> int:
+    """The address of GOMP_parallel in the runtime that torch has loaded; 0 where there is none, or none of its threads."""
+    return 0 if _forked else _gomp_parallel()
+
+
+@cache
+def _gomp_parallel() -> int:
+    try:
+        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p).value or 0
+    except (AttributeError, OSError, TypeError):  # TypeError: Windows has no namespace of all symbols
+        return 0
+
+
+def launch(body: int, data: int, threads: int) -> None:
+    """Run the C function at an address, void body(void *data), on each of so many OpenMP threads; the GIL is let go."""
+    _parallel(openmp())(body, data, threads, 0)
+
+
+@cache
+def _parallel(address: int) -> Callable[[int, int, int, int], None]:
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)(address)
+
+
+@cache
+def pool() -> ThreadPoolExecutor:
+    """Python threads for where OpenMP is not, started as they are needed."""
+    return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="lutetia")
+
+
+def _after_fork() -> None:
+    """OpenMP in a child would wait for ever for threads that only the parent has; so would the pool."""
+    global _forked
+    _forked = True
+    pool.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def read_scope(builder: Any) -> Any:
+    """The alias scope of what is only read: loads "alias.scope" of it never meet stores "noalias" to it, as `restrict` in C."""
+    domain = builder.module.add_metadata(["lutetia"])
+    return builder.module.add_metadata([builder.module.add_metadata(["read", domain])])
+
+
+def load_floats(builder: Any, pointer: Any, stored: Any, lanes: int = 1, scope: Any = None) -> Any:
+    """The number at a pointer, or a vector of `lanes` from there on, as floats; `scope` is the alias scope of what is read.
+
+    `stored` is the numba type of the memory: uint16 holds the bits of bfloat16, int16 those of float16, and both come as float32.
+    """
+    own = {numba.types.uint16: ir.IntType(16), numba.types.int16: ir.HalfType(), numba.types.float32: ir.FloatType()}.get(
+        stored, ir.DoubleType()
+    )
+    place = builder.bitcast(pointer, _of(own, lanes).as_pointer())
+    value = builder.load(place, align=stored.bitwidth // 8)
+    if scope is not None:
+        value.set_metadata("alias.scope", scope)
+    if stored == numba.types.uint16:
+        return builder.bitcast(_widened(builder, value, lanes), _of(ir.FloatType(), lanes))
+    return builder.fpext(value, _of(ir.FloatType(), lanes)) if stored == numba.types.int16 else value
+
+
+def _widened(builder: Any, bits: Any, lanes: int) -> Any:
+    """The bits of bfloat16 as those of float32."""
+    wide, sixteen = _of(ir.IntType(32), lanes), ir.IntType(32)(16)
+    return builder.shl(builder.zext(bits, wide), sixteen if lanes == 1 else wide([sixteen] * lanes))
+
+
+def _of(kind: Any, lanes: int) -> Any:
+    return kind if lanes == 1 else ir.VectorType(kind, lanes)

@@ -1,0 +1,155 @@
+"""CSV files as numbers and names: commas, semicolons or tabs between cells; what is wrong is told by its row and column."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from lutetia.errors import DataError
+from lutetia.training.formats import Array, read_whole
+
+DELIMITERS = (",", ";", "\t")
+LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of a CSV file, all rows of one length, and the names of its columns where the first row holds them."""
+
+    path: Path
+    header: list[str] | None
+    rows: list[list[str]]
+
+    @property
+    def width(self) -> int:
+        return len(self.rows[0]) if self.rows else 0
+
+    def column_name(self, column: int) -> str:
+        """A column as messages call it."""
+        return f"column {column}" if self.header is None or not self.header[column] else f"column {self.header[column]!r}"
+
+    def place(self, row: int, column: int) -> str:
+        """A cell as messages call it; rows count from 1, as in an editor."""
+        return f"{self.path}, row {row + (1 if self.header is None else 2)}, {self.column_name(column)}"
+
+
+class LabelledRows(NamedTuple):
+    """Rows of numbers, each with a class, and the names of both."""
+
+    x: Array  # float32 [n, columns]
+    y: Array  # int64 [n]: numbers of classes
+    classes: list[str]
+    features: list[str]  # of the columns of x; empty where the file does not name them
+
+
+def read_cells(path: Path, label: str | int | None = None) -> Cells:
+    """Read a CSV file; a first row that holds `label`, or words where the next row has numbers, names the columns."""
+    text = read_whole(path, "a CSV file")
+    try:
+        lines = text.decode("utf-8-sig").splitlines()
+        delimiter = _delimiter(next((line for line in lines if line.strip()), ""))
+        rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter) if any(map(str.strip, row))]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} is not a CSV file: {error}") from error
+    if not rows:
+        raise DataError(f"{path} is empty, expected rows of numbers and a class")
+    header = rows.pop(0) if label in rows[0] or _has_names(rows) else None
+    for number, row in enumerate(rows):
+        if len(row) != len(header or rows[0]):
+            line = number + (1 if header is None else 2)
+            raise DataError(f"{path}, row {line}: {len(row)} columns, expected {len(header or rows[0])}")
+    return Cells(path, header, rows)
+
+
+def _delimiter(line: str) -> str:
+    """What cuts the first line into the most cells; a comma where that is undecided."""
+    return max(DELIMITERS, key=lambda each: len(next(csv.reader([line], delimiter=each), [])))
+
+
+def _has_names(rows: list[list[str]]) -> bool:
+    """Whether the first row holds names: words in most of the columns that are numbers in the next."""
+    numeric = [at for at, cell in enumerate(rows[1] if len(rows) > 1 else []) if is_number(cell)]
+    numeric = numeric or list(range(len(rows[0])))
+    words = sum(at >= len(rows[0]) or not is_number(rows[0][at]) for at in numeric)
+    return 2 * words > len(numeric)
+
+
+def read_csv(path: Path, label: str | int | None = None) -> LabelledRows:
+    """The rows of a CSV file with their classes, which are numbered in the order of their names.
+
+    `label` is the column of classes, by name or by number from 0; without it the last column holds them.
+    """
+    cells = read_cells(path, label)
+    column = label_column(cells, label)
+    words = class_names(cells, column)
+    names = sorted(set(words), key=lambda name: (not is_number(name), float(name) if is_number(name) else 0, name))
+    order = {name: number for number, name in enumerate(names)}
+    others = [at for at in range(cells.width) if at != column]
+    features = [] if cells.header is None else [cells.header[at] or f"column {at}" for at in others]
+    x = numbers(cells, others, may_be_label=label is None)
+    return LabelledRows(x, np.array([order[word] for word in words], np.int64), names, features)
+
+
+def label_column(cells: Cells, label: str | int | None) -> int:
+    """The column that `label` names, the last one by default."""
+    if cells.width < 2:
+        raise DataError(f"{cells.path} has {cells.width} columns of values, expected at least one feature and a class")
+    if label is None:
+        return cells.width - 1
+    if cells.header is not None and label in cells.header:
+        return cells.header.index(str(label))
+    if isinstance(label, int):
+        if not -cells.width <= label < cells.width:
+            raise DataError(f"{cells.path} has {cells.width} columns, but data.label is {label}")
+        return label % cells.width
+    if cells.header is None:
+        raise DataError(f"{cells.path} has no names of columns, but data.label is {label!r}: expected a number, from 0")
+    raise DataError(f"{cells.path} has no column {label!r}, expected data.label to be one of {', '.join(cells.header)}")
+
+
+def class_names(cells: Cells, column: int) -> list[str]:
+    """The class of each row, as the file writes it."""
+    for number, row in enumerate(cells.rows):
+        if not row[column]:
+            raise DataError(f"{cells.place(number, column)} is empty, expected a class (data.label names the column of classes)")
+    return [row[column] for row in cells.rows]
+
+
+def numbers(cells: Cells, columns: Sequence[int], may_be_label: bool = False) -> Array:
+    """Columns as float32 [n, len(columns)]; with `may_be_label` the error about a word says how to make its column the class."""
+    values = np.empty((len(cells.rows), len(columns)), np.float32)
+    for number, row in enumerate(cells.rows):
+        for at, column in enumerate(columns):
+            values[number, at] = _number(cells, number, column, row[column], may_be_label)
+    return values
+
+
+def _number(cells: Cells, row: int, column: int, cell: str, may_be_label: bool) -> float:
+    place = cells.place(row, column)
+    if not cell:
+        raise DataError(f"{place} is empty, expected a number: fill it in, or leave out the row")
+    if not is_number(cell):
+        said = f"{place}: {cell!r} is not a number"
+        if is_number(cell.replace(",", ".")):
+            raise DataError(f"{said}, expected a point before the decimals")
+        name = column if cells.header is None else json.dumps(cells.header[column], ensure_ascii=False)
+        raise DataError(f"{said}; if this column holds the class, set data.label = {name}" if may_be_label else said)
+    value = float(cell)
+    if abs(value) > LARGEST:
+        raise DataError(f"{place}: {cell!r} is too large for a 32-bit float, expected at most {LARGEST:.4g}")
+    return value
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

@@ -1,0 +1,81 @@
+"""CSV files: read as others wrote them, and what is wrong is told by its row and column."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lutetia.errors import DataError
+from lutetia.training.tables import read_csv
+
+
+def test_csv_with_names_and_words(tmp_path: Path) -> None:
+    path = tmp_path / "iris.csv"
+    path.write_text('kind,long,"wide, or so"\nrose,1,2.5\n\ntulip,-3e1,4\nrose,5,6\n')
+    features, classes, names, columns = read_csv(path, "kind")
+    assert features.tolist() == [[1, 2.5], [-30, 4], [5, 6]]
+    assert features.dtype == np.float32
+    assert (classes.tolist(), names) == ([0, 1, 0], ["rose", "tulip"])
+    assert columns == ["long", "wide, or so"]
+
+
+def test_csv_without_names_sorts_numbers_as_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"1,2,10\n3,4,9\n5,6,10\n"))
+    features, classes, names, columns = read_csv(path)
+    assert features.shape == (3, 2)
+    assert (classes.tolist(), names) == ([1, 0, 1], ["9", "10"])
+    assert columns == []
+
+
+@pytest.mark.parametrize("label", ["kind", 0, -3])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_other_delimiters_and_a_class_in_front(delimiter: str, label: str | int, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("kind,a,b\nrose,1,2\ntulip,3,4\n".replace(",", delimiter))
+    features, classes, names, columns = read_csv(path, label)
+    assert features.tolist() == [[1, 2], [3, 4]]
+    assert (classes.tolist(), names, columns) == ([0, 1], ["rose", "tulip"], ["a", "b"])
+
+
+def test_a_class_in_front_without_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("rose,1,2\ntulip,3,4\n")
+    features, classes, names, columns = read_csv(path, 0)
+    assert (features.tolist(), classes.tolist(), names, columns) == ([[1, 2], [3, 4]], [0, 1], ["rose", "tulip"], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "message"),
+    [
+        ("", None, "is empty"),
+        ("a,b\n", None, "has 0 columns of values"),
+        ("1\n2\n", None, "has 1 columns of values, expected at least one feature and a class"),
+        ("a,b\n1,2\n3\n", None, ", row 3: 1 columns, expected 2"),
+        ("1,2\nx,2\n", None, ", row 2, column 0: 'x' is not a number; if this column holds the class, set data.label = 0"),
+        ("1,2\nnan,2\n", None, ", row 2, column 0: 'nan' is not a number"),
+        ("a,b\n1,2\n", "c", "has no column 'c', expected data.label to be one of a, b"),
+        ("1,2\n3,4\n", "c", "has no names of columns, but data.label is 'c': expected a number, from 0"),
+        ("1,2\n3,4\n", 2, "has 2 columns, but data.label is 2"),
+        ("a,b,kind\n1,,x\n", None, ", row 2, column 'b' is empty, expected a number: fill it in, or leave out the row"),
+        ("a,b,kind\n1,2,x\n1,2,\n", None, ", row 3, column 'kind' is empty, expected a class (data.label names the column"),
+        (
+            "kind,a,b\nx,1,2\n",
+            None,
+            ", row 2, column 'kind': 'x' is not a number; if this column holds the class, set data.label = \"kind\"",
+        ),
+        ("a;b;kind\n1,5;2;x\n", None, ", row 2, column 'a': '1,5' is not a number, expected a point before the decimals"),
+        ("a,b,kind\n1,1e39,x\n", None, ", row 2, column 'b': '1e39' is too large for a 32-bit float, expected at most 3.403e+38"),
+        ("a,b,kind\n1,-1e39,x\n", None, "'-1e39' is too large"),
+    ],
+)
+def test_a_bad_csv_is_named(tmp_path: Path, text: str, label: str | int | None, message: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        read_csv(path, label)
+    assert f"{path}" in str(caught.value)
+    assert message in str(caught.value)
