@@ -19,7 +19,8 @@ from lutetia.cli import build, main
 from lutetia.errors import MissingFeatureError
 from lutetia.flow import Flow
 from lutetia.models import LUTClassifier, LUTLayer, LUTTransformer, load, save
-from lutetia.precompute import EquivalenceError, pipeline, tools
+from lutetia.precompute import EquivalenceError, pipeline
+from lutetia.precompute.tools import find as tools
 from tools import require_module
 
 require_module("typer")
@@ -97,10 +98,10 @@ def _check_page(out: Path, report: dict) -> None:  # type: ignore[type-arg]
 def test_what_tools_are_missing_is_told(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lutetia.precompute import simulate
+    from lutetia.precompute.tools import simulate
 
-    monkeypatch.setattr(tools, "find", lambda tool: None)
-    monkeypatch.setattr(simulate, "find", lambda tool: None)
+    monkeypatch.setattr(tools, "find_tool", lambda tool: None)
+    monkeypatch.setattr(simulate, "find_tool", lambda tool: None)
     given = ["build", str(checkpoint), "--out", str(tmp_path / "built"), "--input-bits", "2", "--json"]
     assert main(given) == 0
     report = json.loads(capsys.readouterr().out)

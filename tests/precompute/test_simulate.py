@@ -14,8 +14,9 @@ from torch import nn
 from lutetia import flow
 from lutetia.errors import ArgumentError, MissingFeatureError
 from lutetia.nn import LUT
-from lutetia.precompute import Binary, Int, Quantise, Stream, UInt, lut_network, tools, trace
-from lutetia.precompute.hardware import EquivalenceError
+from lutetia.precompute import Binary, Int, Quantise, Stream, UInt, lut_network, trace
+from lutetia.precompute.tools import find as tools
+from lutetia.precompute.tools.hardware import EquivalenceError
 from tools import require_module, require_tool
 
 BATCH = 5

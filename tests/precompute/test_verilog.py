@@ -18,9 +18,9 @@ from lutetia import flow
 from lutetia.errors import ArgumentError, DataError
 from lutetia.nn import LUT
 from lutetia.precompute import Binary, Quantise, Stream, UInt, lut_network, trace
-from lutetia.precompute.hardware import MANIFEST
-from lutetia.precompute.hdl import compressors, tournament
-from lutetia.precompute.stream import Table
+from lutetia.precompute.hdl.design import compressors, tournament
+from lutetia.precompute.ir.stream import Table
+from lutetia.precompute.tools.hardware import MANIFEST
 from tools import require_tool
 
 

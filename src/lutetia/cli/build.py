@@ -24,6 +24,7 @@ from safetensors.torch import save as to_safetensors
 
 from lutetia import flow
 from lutetia._shared import folders
+from lutetia._shared.folders import MANIFEST
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, open_run_data
 from lutetia.cli.build_page import page
@@ -32,12 +33,21 @@ from lutetia.cli.show import console
 from lutetia.errors import ArgumentError
 from lutetia.files import check_writable
 from lutetia.models import LUTClassifier, load
-from lutetia.precompute import LUTNetwork, fit_bits, lut_network
-from lutetia.precompute.graph import Graph
-from lutetia.precompute.hardware import MANIFEST, Hardware
-from lutetia.precompute.pipeline import CHECK, MAKE, PROOF, Build, BuildStep, run_steps
-from lutetia.precompute.stream import Table
-from lutetia.precompute.synthesize import TARGETS
+from lutetia.precompute import (
+    CHECK,
+    MAKE,
+    PROOF,
+    TARGETS,
+    Build,
+    BuildStep,
+    Graph,
+    Hardware,
+    LUTNetwork,
+    Table,
+    fit_bits,
+    lut_network,
+    run_steps,
+)
 
 FORMAT = "lutetia.build/1"
 DEFAULT_BITS = 8  # of an input, where no data says how many it takes

@@ -20,11 +20,11 @@ from typing import Any
 from torch import Tensor
 
 from lutetia.errors import LutetiaError, MissingFeatureError
-from lutetia.precompute.graph import Graph
-from lutetia.precompute.hardware import Hardware
-from lutetia.precompute.samples import random_input
-from lutetia.precompute.simulate import TITLES
-from lutetia.precompute.tools import TimeLimitError, time_limit
+from lutetia.precompute.front.samples import random_input
+from lutetia.precompute.ir.graph import Graph
+from lutetia.precompute.tools.find import TimeLimitError, time_limit
+from lutetia.precompute.tools.hardware import Hardware
+from lutetia.precompute.tools.simulate import SIMULATORS
 
 RANDOM_SAMPLES = 64  # that are simulated where none are given
 TIME_LIMIT = 600.0  # seconds of each check
@@ -104,7 +104,7 @@ def _simulate(build: Build) -> None:
     x = random_input(build.graph, RANDOM_SAMPLES, seed=0) if build.samples is None else build.samples
     tool = hardware.simulator()
     y = hardware.simulate(x, tool=tool)
-    entry: dict[str, Any] = {"samples": len(x), "equal": True, "tool": tool, "by": TITLES[tool]}
+    entry: dict[str, Any] = {"samples": len(x), "equal": True, "tool": tool, "by": SIMULATORS[tool]}
     entry["inputs"] = "random" if build.samples is None else "given"
     if build.classes and y.dim() == 2 and y.shape[1] == 1:
         counts = Counter(y[:, 0].tolist())
