@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lutetia.precompute.tools import find
+from lutetia.precompute import find_tool
 from tools import require_module
 
 nbformat = require_module("nbformat")
@@ -122,11 +122,11 @@ def relevance(texts: Texts) -> None:
 
 
 def precompute(texts: Texts) -> None:
-    simulated = "512 inputs, equal: True" if find("iverilog") or find("verilator") else "left out:"
+    simulated = "512 inputs, equal: True" if find_tool("iverilog") or find_tool("yosys") else "left out:"
     assert f"simulated: {simulated}" in texts["precompute-verilog"]
     simulated = simulated.replace("512 inputs", "20 digits")
     assert f"simulated: {simulated}" in texts["precompute-picture"]
-    proved, refuted = ("48 proved by SAT", "is not what the graph says") if find("yosys") else ("left out:", "left out:")
+    proved, refuted = ("48 proved by SAT", "is not what the graph says") if find_tool("yosys") else ("left out:", "left out:")
     assert f"proved:    {proved}" in texts["precompute-picture"]
     assert refuted in texts["precompute-broken"]
     float_, whole = map(float, re.findall(r"([\d.]+)%", texts["precompute-digits"]))
