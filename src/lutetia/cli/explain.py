@@ -92,11 +92,11 @@ def _classifier(model: LUTClassifier, given: str, request: Request, show: bool) 
     if request.png is not None:
         _png(request.png, model, x, found.relevance, f"{class_title(model, target)}, {RULES[request.rule].title}")
     if show:
-        _show_classifier(model, told, x, found.relevance)
+        _show_classifier(told, model, x, found.relevance)
     return told
 
 
-def _show_classifier(model: LUTClassifier, told: dict[str, Any], x: torch.Tensor, relevance: torch.Tensor) -> None:
+def _show_classifier(told: dict[str, Any], model: LUTClassifier, x: torch.Tensor, relevance: torch.Tensor) -> None:
     screen = console()
     for warning in told["warnings"]:
         print_warning(warning)
