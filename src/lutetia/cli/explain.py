@@ -84,9 +84,7 @@ def _classifier(model: LUTClassifier, given: str, request: Request, show: bool) 
         decided = report.decisions(model, x[None], rules=rules, target=target)
         file = Path(given).name if Path(given).is_file() else "the input"
         said = f"What in {file} spoke for {_class_name(model, target)}, and what against."
-        shown = report.reading(model, x)
-        story = report.Story(f"Read as {_class_name(model, prediction)}", said, decided=decided, reading=shown)
-        report.write(request.html, story)
+        report.write(request.html, report.Story(f"Read as {_class_name(model, prediction)}", said, decided=decided))
     if request.png is not None:
         _png(request.png, model, x, found.relevance, f"{_class_name(model, target)}, {RULES[request.rule].title}")
     if show:
