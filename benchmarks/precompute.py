@@ -1,21 +1,16 @@
-"""Precompute: how many tables a second are enumerated, and how long ten thousand neurons take to become tables.
+"""Layers become tables at 300 tables of 16 input bits a second or more on two cores, each checked; then ten thousand neurons.
 
-tables     Linear 16 -> 64 with a sign behind it, 16 binary inputs: 64 tables of 65,536 rows; at least 300 of them a second on
-           two cores. Beside it, plain torch: the same matrix product and sign over all rows, kept as int8 and checked by
-           nobody.
+tables     Linear 16 -> 64 with a sign behind it, 16 binary inputs: 64 tables of 65,536 rows. Beside it, plain torch: the same
+           matrix product and sign over all rows, kept as int8 and checked by nobody.
 neurons    five layers of 2,000 neurons, each reading six values of two bits: traced, precomputed, deduplicated, in seconds.
 
-python benchmarks/precompute.py [--json]
+    lutetia bench precompute [--quick] [--json] [--save]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import resource
-import statistics
-from collections.abc import Callable
+import sys
 from itertools import pairwise
 from time import perf_counter
 
@@ -24,68 +19,62 @@ from torch import nn
 
 from lutetia.precompute import Binary, PlusMinus, Quantise, SparseLinear, Stream, UInt, decompose, trace
 from lutetia.precompute.domains import enumerate_rows
+from results import Row, finish, options_of, peer, progress, result, table
+from timing import in_turns
 
 ROUNDS = 7
+CLAIM = 300.0  # tables a second
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(argv)
-    found = {
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
-        **tables(),
-        **neurons(),
-    }
-    if options.json:
-        print(json.dumps(found, indent=1))
-    else:
-        for name, value in found.items():
-            print(f"{name:32} {value if isinstance(value, str) else f'{value:.2f}'}")
-    return 0
-
-
-def tables() -> dict[str, float]:
-    """Tables of 16 bits a second: ours, and plain torch, by turns in one run."""
-    layer = nn.Sequential(nn.Linear(16, 64), Quantise(PlusMinus()))
+def tables(inputs: int, outputs: int, rounds: int) -> list[Row]:
+    """Tables a second: ours, and plain torch, taking turns in one run."""
+    layer = nn.Sequential(nn.Linear(inputs, outputs), Quantise(PlusMinus()))
     linear = layer[0].double()
 
+    @torch.no_grad()
     def plain() -> torch.Tensor:
-        with torch.no_grad():
-            rows = enumerate_rows([Binary()] * 16, dtype=torch.float64)
-            return torch.where(linear(rows) >= 0, 1, -1).to(torch.int8)
+        rows = enumerate_rows([Binary()] * inputs, dtype=torch.float64)
+        return torch.where(linear(rows) >= 0, 1, -1).to(torch.int8)
 
-    ours, theirs = _by_turns(lambda: decompose(layer).tables(Binary()), plain)
-    return {"tables per second": 64 / ours, "plain torch, per second": 64 / theirs, "ratio": theirs / ours}
-
-
-def _by_turns(*functions: Callable[[], object]) -> list[float]:
-    """The median seconds of each, called by turns."""
-    taken: list[list[float]] = [[] for _ in functions]
-    for _ in range(ROUNDS):
-        for times, function in zip(taken, functions, strict=True):
-            began = perf_counter()
-            function()
-            times.append(perf_counter() - began)
-    return [statistics.median(times) for times in taken]
+    taken = in_turns({"Lutetia": lambda: decompose(layer).tables(Binary()), "plain torch": plain}, rounds)
+    return [{"what": name, "tables per second": 1e3 * outputs / ms, "checked": name == "Lutetia"} for name, ms in taken.items()]
 
 
-def neurons() -> dict[str, float]:
-    """Seconds for each step of ten thousand neurons, and the memory of the process."""
+def neurons(width: int) -> Row:
+    """Seconds for each step of five layers of neurons, and the memory of the process."""
     layers: list[nn.Module] = []
     for seed in range(5):
-        layers += [SparseLinear(2000, 2000, 6, seed=seed), nn.BatchNorm1d(2000), Quantise(UInt(2), 0.5)]
+        layers += [SparseLinear(width, width, 6, seed=seed), nn.BatchNorm1d(width), Quantise(UInt(2), 0.5)]
     model = nn.Sequential(*layers).eval()
     marks = [perf_counter()]
-    net = trace(model, input=Stream(channels=2000, dtype=UInt(2)))
+    net = trace(model, input=Stream(channels=width, dtype=UInt(2)))
     marks.append(perf_counter())
     net = net.precompute(max_bits=12)
     marks.append(perf_counter())
     net = net.dedupe()
     marks.append(perf_counter())
-    steps = dict(zip(("trace, s", "precompute, s", "dedupe, s"), (b - a for a, b in pairwise(marks)), strict=True))
-    return {**steps, "tables": net.n_tables, "peak memory, GiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+    steps = dict(zip(("trace", "precompute", "dedupe"), (end - begin for begin, end in pairwise(marks)), strict=True))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return {"neurons": 5 * width, **steps, "tables": net.n_tables, "peak memory": memory}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Enumerate, then trace; 1 when fewer tables a second are made than claimed."""
+    options = options_of(__doc__).parse_args(argv)
+    progress("tables")
+    made = tables(6, 4, 1) if options.quick else tables(16, 64, ROUNDS)
+    progress("neurons")
+    steps = neurons(20 if options.quick else 2000)
+    units = {"trace": "s", "precompute": "s", "dedupe": "s", "tables": None, "peak memory": "GiB"}
+    rate = made[0]["tables per second"]
+    missed = [f"{rate:.0f} tables a second, {CLAIM:.0f} claimed"] if rate < CLAIM else []
+    shown = [
+        table("tables", {"what": None, "tables per second": None, "checked": None}, made),
+        table("neurons", {"neurons": None, **units}, [steps]),
+    ]
+    peers = [peer("plain torch", "torch", "the same product and sign over all rows, unchecked")]
+    return finish(result(__doc__, "precompute", {"rounds": ROUNDS}, shown, peers=peers, missed=missed), options)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

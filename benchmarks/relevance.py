@@ -1,24 +1,23 @@
-"""What relevance costs beside a full backward pass: fresh, planned, in memory; zennit and captum beside it where they run.
+"""Relevance costs at most 3 times a full backward pass fresh, 2 times planned, and 1.5 times its memory.
 
-    python benchmarks/relevance.py [--rounds 7] [--only bert] [--chains]
+One thread, float32. zennit and captum are measured beside it where they run. A full backward is the gradient of every parameter
+and the input, on a graph that is there already; *fresh* is `relevance.explain` on that graph; *planned* is a call of a plan,
+less the forward pass in it. Each number is the fastest of some rounds, taken in turn, and only ratios of one run mean anything.
+Memory is what a process of its own reaches beyond its model (Linux only). Chains of promises show that the time per node does
+not grow with length.
 
-One thread, float32. A full backward is the gradient of every parameter and the input, on a graph that is there already; *fresh*
-is `relevance.explain` on that graph; *planned* is a call of a plan, less the forward pass in it. Each number is the fastest of
-some rounds, taken in turn, and only ratios of one run mean anything. Memory is what a process of its own reaches beyond its
-model (Linux only).
+    lutetia bench relevance [--quick] [--json] [--save] [-- --rounds 7 --only bert --chains]
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,18 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import relevance
+from results import Row, finish, options_of, peer, progress, result, table, version_of
+from timing import seconds
 
+NEEDS = ("transformers",)
 EPS = 1e-6
+CLAIMS = {"fresh": 3.0, "planned": 2.0, "peak memory": 1.5}  # times a backward pass, at most
+NAMES = {
+    "mlp": "perceptron, 7 layers of 512",
+    "vgg": "VGG-like, 6 convolutions",
+    "bert": "BERT, 6 layers of 384",
+    "gpt2": "GPT-2, 6 layers of 384",
+}
 
 
 def mlp() -> tuple[nn.Module, Any]:
@@ -118,7 +127,7 @@ def planner(model: nn.Module, inputs: Any) -> Callable[[], float]:
 
 def with_zennit(model: nn.Module, inputs: Any) -> Callable[[], float] | None:
     """zennit's epsilon rule, forward pass included: it changes the modules as they run."""
-    if isinstance(inputs, dict):
+    if isinstance(inputs, dict) or version_of("zennit") is None:
         return None
     names = ("torchvision", "torchvision.models", "torchvision.models.resnet")
     for name in names:
@@ -145,7 +154,8 @@ def with_zennit(model: nn.Module, inputs: Any) -> Callable[[], float] | None:
 
 def with_captum(model: nn.Module, inputs: Any) -> Callable[[], float] | None:
     """captum's LRP with its epsilon rule, both forward passes included; it has no rule for Flatten."""
-    if isinstance(inputs, dict) or any(isinstance(module, nn.Flatten) for module in model.modules()):
+    has_flatten = any(isinstance(module, nn.Flatten) for module in model.modules())
+    if isinstance(inputs, dict) or has_flatten or version_of("captum") is None:
         return None
     from captum.attr import LRP
 
@@ -163,13 +173,14 @@ def attribute(model: nn.Module, inputs: Any) -> float:
     return time.perf_counter() - started
 
 
-def compare(name: str, rounds: int) -> None:
+def compare(name: str, rounds: int) -> Row:
+    """The fastest of some rounds of each call, as a multiple of the backward pass."""
     model, inputs = make(name)
     calls: dict[str, Callable[[], float] | None] = {
         "backward": lambda: backward(model, inputs),
         "fresh": lambda: fresh(model, inputs),
         "planned": planner(model, inputs),
-        "attribute": lambda: attribute(model, inputs),
+        "forward and attribute": lambda: attribute(model, inputs),
         "zennit": with_zennit(model, inputs),
         "captum": with_captum(model, inputs),
     }
@@ -178,17 +189,10 @@ def compare(name: str, rounds: int) -> None:
         for kind, call in calls.items():
             if call is not None:
                 best[kind] = min(best.get(kind, float("inf")), call())
-    unit = best["backward"]
+    unit = best.pop("backward")
     memory = {kind: peak(name, kind) for kind in ("backward", "fresh")}
-    line = (
-        f"{name:>5}: backward {unit * 1e3:7.1f} ms · fresh {best['fresh'] / unit:4.2f}x · planned {best['planned'] / unit:4.2f}x"
-    )
-    line += f" · peak memory {memory['fresh'] / memory['backward']:4.2f}x of {memory['backward']:.0f} MiB"
-    line += f" · with the forward pass: attribute {best['attribute'] / unit:4.2f}x"
-    for peer in ("zennit", "captum"):
-        if peer in best:
-            line += f", {peer} {version(peer)} {best[peer] / unit:4.2f}x"
-    print(line, flush=True)
+    ratios = {kind: taken / unit for kind, taken in best.items()}
+    return {"model": NAMES[name], "backward": 1e3 * unit, **ratios, "peak memory": memory["fresh"] / memory["backward"]}
 
 
 def peak(name: str, kind: str) -> float:
@@ -216,28 +220,35 @@ def status(name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-def chains() -> None:
+def chains(lengths: Sequence[int]) -> list[Row]:
     """Time per node of chains with a promise at each third node: it should not grow with the length."""
-    for length in (1000, 3000, 10000):
+    rows: list[Row] = []
+    for length in lengths:
         x = torch.randn(8, requires_grad=True)
         y = x
         for _ in range(length // 3):
             y = (y * 1.01 + x).tanh()
-        taken = []
-        for _ in range(3):
-            started = time.perf_counter()
-            r = relevance.explain(y, torch.ones(8))
-            taken.append(time.perf_counter() - started)
-        print(
-            f"{len(r.report):6d} nodes: {min(taken) * 1e3:7.1f} ms, {min(taken) / len(r.report) * 1e6:5.1f} µs a node", flush=True
-        )
+        taken = [seconds(lambda y=y: relevance.explain(y, torch.ones(8))) for _ in range(3)]
+        nodes = len(relevance.explain(y, torch.ones(8)).report)
+        rows.append({"nodes": nodes, "time": 1e3 * min(taken), "per node": 1e6 * min(taken) / nodes})
+    return rows
+
+
+def claims(rows: list[Row]) -> list[str]:
+    """What was claimed and is not so."""
+    return [
+        f"{row['model']}: {what} {row[what]:.2f} times a backward pass, at most {most} claimed"
+        for row in rows
+        for what, most in CLAIMS.items()
+        if row[what] > most
+    ]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the models and the chains, print ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", choices=MODELS)
+    """Run the models and the chains; 1 when one costs more than claimed."""
+    parser = options_of(__doc__)
+    parser.add_argument("--rounds", type=int, default=7, help="of which the fastest counts (default 7)")
+    parser.add_argument("--only", choices=MODELS, help="one model")
     parser.add_argument("--chains", action="store_true", help="only the chains of 1,000, 3,000 and 10,000 nodes")
     parser.add_argument("--memory", nargs=2, metavar=("MODEL", "PASS"), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
@@ -245,12 +256,22 @@ def main(argv: list[str] | None = None) -> int:
     if options.memory:
         measure_memory(*options.memory)
         return 0
-    print(f"{platform.processor() or platform.machine()}, one thread, torch {torch.__version__}")
-    if not options.chains:
-        for name in [options.only] if options.only else MODELS:
-            compare(name, options.rounds)
-    chains()
-    return 0
+    names = ["mlp"] if options.quick else [options.only] if options.only else list(MODELS)
+    rows = []
+    for name in [] if options.chains else names:
+        progress(NAMES[name])
+        rows.append(compare(name, 1 if options.quick else options.rounds))
+    progress("chains")
+    times = dict.fromkeys(("fresh", "planned", "peak memory", "forward and attribute", "zennit", "captum"), "× backward")
+    tables = [table("models", {"model": None, "backward": "ms", **times}, rows)] if rows else []
+    tables.append(
+        table("chains", {"nodes": None, "time": "ms", "per node": "µs"}, chains((30,) if options.quick else (1000, 3000, 10000)))
+    )
+    packages = ["transformers", "zennit", "captum"]
+    peers = [peer(name, name, "epsilon rule, forward pass included") for name in ("zennit", "captum")]
+    settings = {"threads": 1, "dtype": "float32", "rounds": options.rounds}
+    found = result(__doc__, "relevance", settings, tables, peers=peers, packages=packages, missed=claims(rows))
+    return finish(found, options)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ FOLDER = Path(__file__).resolve().parent / "results"
 KEYS = ("schema", "benchmark", "claim", "command", "settings", "sources", "peers", "tables", "missed")
 SOURCE = ("machine", "versions", "commit", "date", "note")
 PEER = ("name", "version", "mode", "constant")
+MOST_COLUMNS = 12  # a wider table is printed with a line for each column
+TEXTS = ("shape", "sizes", "kind", "dtype", "model", "rule", "backend", "part")  # columns of words
 PACKAGES = ("torch", "triton", "numba", "numpy")
 Row = dict[str, Any]
 Result = dict[str, Any]
@@ -240,11 +242,11 @@ def show(found: Result) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     for each in found["tables"]:
         drawn = Table(title=each["name"], title_justify="left")
-        for name, unit in each["columns"].items():
-            numeric = any(not isinstance(row.get(name), str | None) for row in each["rows"])
-            drawn.add_column(name if unit in (None, "x", "%") else f"{name} ({unit})", justify="right" if numeric else "left")
-        for row in each["rows"]:
-            drawn.add_row(*(text_of(row.get(name), unit) for name, unit in each["columns"].items()))
+        first, *others = zip(*cells_of(each), strict=True) if len(each["columns"]) > MOST_COLUMNS else cells_of(each)
+        for heading in first:
+            drawn.add_column(heading, justify="left" if heading in TEXTS or heading == first[0] else "right")
+        for row in others:
+            drawn.add_row(*row)
         console.print(drawn)
     for name, source in found["sources"].items():
         facts = {**(source["machine"] or {}), **(source["versions"] or {}), "commit": source["commit"], "date": source["date"]}
@@ -254,6 +256,13 @@ def show(found: Result) -> None:
         console.print("peer:", ", ".join(filter(None, told)))
     for each in found["missed"]:
         console.print("missed:", each)
+
+
+def cells_of(of: dict[str, Any]) -> list[list[str]]:
+    """The headings of a table with their units, then its rows."""
+    columns = of["columns"].items()
+    headings = [name if unit in (None, "x", "%") else f"{name} ({unit})" for name, unit in columns]
+    return [headings, *([text_of(row.get(name), unit) for name, unit in columns] for row in of["rows"])]
 
 
 def text_of(value: Any, unit: str | None = None, digits: int = 3) -> str:

@@ -1,11 +1,11 @@
-"""A language model of tables trains on two CPU cores at 10 times the rate of a plain program, and learns no less.
+"""A language model of tables trains on two CPU cores at 10 times the rate of a reference C program, and learns no less.
 
 The model: context 32, width 32, 6 layers of 4 heads × 16 detectors, N_c 6, N_pe 4, bytes; its tables are 3.2 GB. The plain
 program takes one sample of 32 bytes at a time and steps by plain SGD; written in C by the author of the original (one thread,
 gcc -O3 -march=native) it took about 13 samples per second on such a machine, which is a constant here. What that program learns
 is found out with our own layers, at batch 1, for three rates; then we train on the same samples, in the same order, in batches.
 
-    python benchmarks/train_cpu.py [--data FILE] [--samples N] [--batch N] [--speed-only] [--json]
+    lutetia bench train_cpu [--quick] [--json] [--save] [-- --data FILE --samples N --batch N --speed-only]
 """
 
 from __future__ import annotations
@@ -15,24 +15,20 @@ import os
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # rows of 128 bytes all over 3.2 GB: in pages of 4 KB each costs a walk
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # on a machine that has other work, threads that wait must not spin
 
-import argparse
-import json
-import platform
 import resource
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from lutetia.models import LUTTransformer
 from lutetia.training.data import standard_library
+from results import Row, finish, options_of, peer, progress, result, table
 
 PLAIN_C = 13.0  # samples per second of the plain program in C: measured elsewhere, a constant
 CLAIM = 10.0
@@ -56,6 +52,8 @@ MODEL: dict[str, Any] = {
     "gradient": "in_place",
     "seed": 0,
 }
+QUICK = {"n_layers": 1, "n_anchors": 3, "positional_dim": 2, "n_detectors": 4}
+OURS = "Lutetia, batches that grow"
 PLAIN_RATES = (0.1, 0.3, 1.0)
 BATCH = 80  # ours, in the end
 RATE, REST = 0.35, 0.03  # ours: of the tables, per sample, and of the rest
@@ -155,56 +153,60 @@ def texts_of(path: Path | None) -> Texts:
     return text[:cut], text[cut:]
 
 
-def machine() -> dict[str, Any]:
-    """Where this ran, on what, and how much of it was ours."""
-    with open("/proc/cpuinfo") as file:
-        cpu = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), platform.processor())
-    kept = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    load = f"{os.getloadavg()[1]:.1f}"
-    return {"cpu": cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "load": load, "peak GB": f"{kept:.1f}"}
+def rows_of_runs(runs: list[Run], n_samples: int) -> list[Row]:
+    """A row for each run; the C program's rate is a constant."""
+    return [
+        {
+            "run": run.name if run.name == OURS else f"plain SGD, rate {run.rate:g}",
+            "samples per second": run.samples_per_second,
+            "over the C program": run.samples_per_second / PLAIN_C if run.name == OURS else None,
+            "whole run": n_samples / run.seconds if run.name == OURS else None,
+            "loss": run.loss,
+            "CPU time per sample": run.cpu_ms,
+        }
+        for run in runs
+    ]
 
 
-def show(runs: list[Run], n_samples: int) -> None:
-    table = Table(title=f"After {n_samples:,} samples of 32 bytes", title_justify="left")
-    loss, ratio = "validation loss (nats per byte)", "over 13, the C program's"
-    for heading in ("", "batch", "rate", loss, "samples/s", ratio, "CPU ms per sample", "samples/s of the whole run"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for run in runs:
-        speed = (f"{run.samples_per_second:.0f}", f"{run.samples_per_second / PLAIN_C:.1f}x")
-        more = (f"{run.cpu_ms:.1f}", f"{n_samples / run.seconds:.0f}")
-        table.add_row(run.name, str(run.batch), f"{run.rate:g}", f"{run.loss:.3f}", *speed, *more)
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    console.print(table)
-    console.print(", ".join(f"{key} {value}" for key, value in machine().items()))
+def claims(runs: list[Run]) -> list[str]:
+    """What was claimed and is not so."""
+    ours, best = runs[0], min((run.loss for run in runs[1:]), default=float("inf"))
+    missed = []
+    if ours.samples_per_second < CLAIM * PLAIN_C:
+        missed.append(f"{ours.samples_per_second / PLAIN_C:.1f} times the C program's rate, {CLAIM} claimed")
+    if ours.loss > best:
+        missed.append(f"a loss of {ours.loss:.3f}, the best plain run has {best:.3f}")
+    return missed
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train, print losses and rates; 1 when ours is slower than claimed or ends with a higher loss than the best plain run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Train; 1 when ours is slower than claimed or ends with a higher loss than the best plain run."""
+    parser = options_of(__doc__)
     parser.add_argument("--data", type=Path, help="bytes to learn from (default: the standard library's source)")
     parser.add_argument("--samples", type=int, default=8192, help="samples that each run sees (default 8192)")
     parser.add_argument("--batch", type=int, default=BATCH, help=f"samples per step of ours (default {BATCH})")
     parser.add_argument("--speed-only", action="store_true", help="leave out the plain runs")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(argv)
-    least = 3 * RISE * options.batch // 2
-    if options.samples < least:
-        parser.error(f"--samples is {options.samples}, expected at least {least} for full batches in a third of the run")
+    n_samples, batch, changes = (480, 4, QUICK) if options.quick else (options.samples, options.batch, {})
+    least = 3 * RISE * batch // 2
+    if n_samples < least:
+        parser.error(f"--samples is {n_samples}, expected at least {least} for full batches in a third of the run")
     texts = texts_of(options.data)
     high = len(texts[0]) - MODEL["context"] - 1
-    starts = torch.randint(high, (options.samples,), generator=torch.Generator().manual_seed(0))
-    wanted = [("plain", 1, rate) for rate in PLAIN_RATES] if not options.speed_only else []
-    trainee, runs = Trainee(), []
-    for name, batch, rate in [("ours", options.batch, RATE), *wanted]:
-        print(f"{name}, batch {batch}, rate {rate:g}", file=sys.stderr)
-        runs.append(train(trainee, texts, starts, name, batch, rate))
-        print(runs[-1], file=sys.stderr)
-    if options.json:
-        print(json.dumps({"machine": machine(), "samples": options.samples, "runs": [asdict(run) for run in runs]}))
-    else:
-        show(runs, options.samples)
-    ours, best = runs[0], min((run.loss for run in runs[1:]), default=float("inf"))
-    return int(ours.samples_per_second < CLAIM * PLAIN_C or ours.loss > best)
+    starts = torch.randint(high, (n_samples,), generator=torch.Generator().manual_seed(0))
+    plain = [] if options.speed_only else [("plain", 1, rate) for rate in (PLAIN_RATES[:1] if options.quick else PLAIN_RATES)]
+    trainee, runs = Trainee(**changes), []
+    for name, size, rate in [(OURS, batch, RATE), *plain]:
+        progress(f"{name}, batch {size}, rate {rate:g}")
+        runs.append(train(trainee, texts, starts, name, size, rate))
+    data = "the standard library's source" if options.data is None else options.data.name
+    settings = {"samples": n_samples, "batch": batch, "data": data, "load": os.getloadavg()[1]}
+    settings["peak memory, GB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    units = {"samples per second": None, "over the C program": "x", "whole run": None, "loss": "nats/byte"}
+    shown = [table("runs", {"run": None, **units, "CPU time per sample": "ms"}, rows_of_runs(runs, n_samples))]
+    mode = f"one thread, gcc -O3 -march=native, one sample at a time: {PLAIN_C:.0f} samples a second"
+    peers = [peer("the C program", mode=mode, constant="its author's measurement on a comparable machine")]
+    return finish(result(__doc__, "train_cpu", settings, shown, peers=peers, missed=claims(runs)), options)
 
 
 if __name__ == "__main__":

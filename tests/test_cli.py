@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +13,11 @@ import pytest
 
 import lutetia
 from lutetia import doctor
-from lutetia.cli import bench, main
+from lutetia.cli import main
 from tools import require_module
 
 require_module("typer")
-COMMANDS = ["demo", "train", "generate", "explain", "build", "bench", "flow", "doctor"]
+COMMANDS = ["demo", "train", "predict", "evaluate", "explain", "generate", "info", "build", "flow", "bench", "doctor"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent)}
 
 Capture = pytest.CaptureFixture[str]
@@ -42,7 +40,7 @@ def error(capsys: Capture) -> dict[str, str]:
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:
-    def examine() -> Any:
+    def examine(attempt: bool) -> Any:
         raise problem
 
     monkeypatch.setattr(doctor, "examine", examine)
@@ -165,102 +163,6 @@ def test_demo_refuses_a_file_as_folder(tmp_path: Path, capsys: Capture) -> None:
     assert file.read_text() == "mine"
 
 
-# --- bench
-
-
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout with benchmarks, in which we stand; the package in use lies elsewhere."""
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "lutetia"\n')
-    folder = tmp_path / "benchmarks"
-    folder.mkdir()
-    hello = '"""Say hello.\n\nAt length."""\n\ndef main(argv):\n    print("hello", argv, flush=True)\n    return len(argv)\n'
-    (folder / "hello.py").write_text(hello)
-    (folder / "helper.py").write_text('"""Not a benchmark: no main."""\nx = 1 / 0\n')
-    (folder / "silent.py").write_text("def main(argv):\n    return 0\n")
-    (folder / "torn.py").write_text("def main(")
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(bench, "PACKAGE", tmp_path / "lib" / "site-packages" / "lutetia")
-    return tmp_path
-
-
-def test_bench_lists(checkout: Path, capsys: Capture) -> None:
-    assert main(["bench"]) == 0
-    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
-    assert [name for name, _ in lines] == ["hello", "torn"]
-    assert lines[0][1] == "Say hello."
-    assert lines[1][1].startswith("cannot be read: ")
-    assert main(["bench", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)["benchmarks"]
-    assert listed[0] == {"name": "hello", "about": "Say hello."}
-
-
-def test_bench_runs_one(checkout: Path, capfd: Capture) -> None:
-    assert main(["bench", "hello"]) == 0
-    assert capfd.readouterr().out == "hello []\n"
-    assert main(["bench", "hello", "--", "--json", "3"]) == 1
-    said = capfd.readouterr()
-    assert said.out == "hello ['--json', '3']\n"
-    assert said.err == "error: the benchmark hello failed with exit code 2\n"
-    assert main(["bench", "--json", "hello"]) == 0
-    assert json.loads(capfd.readouterr().out) == {"benchmark": "hello", "exit_code": 0, "output": "hello []\n"}
-
-
-REAL = sorted(path for path in (Path(__file__).parent.parent / "benchmarks").glob("*.py") if "timing" not in path.stem)
-
-
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
-def test_our_benchmarks_can_be_run(path: Path) -> None:
-    """Each has a sentence to be listed with, and a `main` that takes arguments and has a default for them."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert ast.get_docstring(tree)
-    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
-    assert [argument.arg for argument in function.args.args] == ["argv"]
-    assert len(function.args.defaults) == 1
-    assert "parse_args(argv)" in ast.unparse(function)
-
-
-def test_bench_suggests_a_name(checkout: Path, capsys: Capture) -> None:
-    assert main(["bench", "helo"]) == 2
-    assert capsys.readouterr().err == "error: there is no benchmark 'helo': did you mean hello?\n"
-
-
-def test_bench_where_there_are_none(checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.chdir(checkout)
-    (checkout / "benchmarks").rename(checkout / "elsewhere")
-    assert main(["bench"]) == 0
-    assert capsys.readouterr().out == f"{checkout / 'benchmarks'} holds no benchmarks yet\n"
-    assert main(["bench", "hello"]) == 2
-
-
-def test_bench_outside_a_checkout(checkout: Path, capsys: Capture) -> None:
-    (checkout / "pyproject.toml").write_text('[project]\nname = "another"\n')
-    assert main(["bench"]) == 1
-    assert "there are no benchmarks here: they come with the source checkout" in capsys.readouterr().err
-
-
-def test_ctrl_c_ends_with_one_word(checkout: Path) -> None:
-    sleepy = '"""Sleep."""\nimport time\n\ndef main(argv):\n    print("ready", flush=True)\n    time.sleep(60)\n'
-    (checkout / "benchmarks" / "sleepy.py").write_text(sleepy)
-    code = (
-        "import sys, pathlib, lutetia.cli, lutetia.cli.bench as bench; bench.PACKAGE = pathlib.Path('/a/b/c/d'); "
-        "sys.exit(lutetia.cli.main(['bench', 'sleepy']))"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    os.killpg(process.pid, signal.SIGINT)  # what the terminal does: to the command and to the benchmark
-    _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (130, "error: interrupted\n")
-
-
 # --- the shell's side
 
 
@@ -291,7 +193,7 @@ def test_colour_only_where_it_is_wanted() -> None:
 
 def test_a_poor_terminal_is_no_error() -> None:
     done = run("doctor", PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "next: lutetia demo\n")
     assert done.stdout.isascii()
 
 

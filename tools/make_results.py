@@ -62,7 +62,7 @@ def put(page: str, blocks: dict[str, str], where: str) -> str:
     places = [match["name"] or "" for match in MARKED.finditer(page)]
     if sorted(places) != sorted(blocks):
         raise ValueError(f"{where} has places for {sorted(places)}, expected one for each of {sorted(blocks)}")
-    return MARKED.sub(lambda match: f"{match[1]}{blocks[match['name'] or '']}\n{match[3]}", page)
+    return MARKED.sub(lambda match: f"{match[1]}\n{blocks[match['name'] or '']}\n\n{match[3]}", page)
 
 
 def section_text(section: Section, results: dict[str, Result]) -> str:

@@ -17,7 +17,7 @@ from results_sentences import (
     serving_sentence,
     train_cpu_sentence,
 )
-from results_tables import Spread, Table, column, range_of
+from results_tables import Spread, Table, column, range_of, table
 
 GPU = "needs a CUDA device"
 LONG = "it takes minutes"
@@ -66,37 +66,30 @@ STEP_SETTING = (
 SHAPES = "B batch, I inputs, O outputs, N_t tables, N_c comparisons per table."
 
 
-CIRCUITS = Table(
-    "circuits",
-    [column("network"), column("accuracy", digits=4), column("LUTs"), column("encoder counted", "encoder"), column("tool")],
-)
+CIRCUITS = table("circuits", "network", column("accuracy", digits=4), "LUTs", column("encoder counted", "encoder"), "tool")
 
 
-def kernel_table(kernel: str, **peers: str) -> Table:
+def kernel_table(name: str, kernel: str, **peers: str) -> Table:
+    """The rows of one kernel on the CPU; where a whole batch hits one row is not shown."""
     columns = [column("shape"), *(column(heading, key) for key, heading in peers.items())]
-    return Table("kernels", columns, lambda row: row["kernel"] == kernel)
+    return Table(name, columns, lambda row: row["kernel"] == kernel and "one row" not in row["shape"])
 
 
 LUT_SECTIONS = [
     Section(
-        "One LUT layer on a GPU", "lut_step", [Table("layers", STEP_COLUMNS)], layer_sentence, setting=f"{STEP_SETTING} {SHAPES}"
+        "One LUT layer on a GPU", "lut_step", [table("layers", *STEP_COLUMNS)], layer_sentence, setting=f"{STEP_SETTING} {SHAPES}"
     ),
     Section(
         "How close a LUT layer comes to the memory's speed",
         "lut_step",
-        [
-            Table(
-                "rates",
-                [column("shape"), *map(column, ("eval forward", "train forward", "x gradient", "weight gradient", "plain read"))],
-            )
-        ],
+        [table("rates", "shape", "eval forward", "train forward", "x gradient", "weight gradient", "plain read")],
         rates_sentence,
         setting="TB/s of rows gathered, beside a kernel that reads a buffer of the size of the tables again and again.",
     ),
     Section(
         "LUT attention on a GPU",
         "lut_attention",
-        [Table("layers", [STEP_COLUMNS[0], column("algorithm"), *STEP_COLUMNS[1:], column("in place, graph")])],
+        [table("layers", STEP_COLUMNS[0], "algorithm", *STEP_COLUMNS[1:], "in place, graph")],
         attention_sentence,
         setting=f"{STEP_SETTING} S length, E inputs and outputs, N_pe position bits.",
     ),
@@ -104,13 +97,11 @@ LUT_SECTIONS = [
         "How close walking pairs comes to its floor",
         "lut_attention",
         [
-            Table(
+            table(
                 "floors",
-                [
-                    column("shape"),
-                    column("floor, eval / train", "eval floor", "train floor"),
-                    column("measured", "eval, graph", "train, graph"),
-                ],
+                "shape",
+                column("floor, eval / train", "eval floor", "train floor"),
+                column("measured", "eval, graph", "train, graph"),
             )
         ],
         "The goal of 10x the original's eager time in training cannot be met at these two shapes by walking pairs: "
@@ -120,14 +111,12 @@ LUT_SECTIONS = [
         "LUT attention by length",
         "lut_attention",
         [
-            Table(
+            table(
                 "growth",
-                [
-                    column("length"),
-                    column("training step, ms", "train, graph"),
-                    column("over the length before"),
-                    column("peak memory, GiB", "peak memory", digits=2),
-                ],
+                "length",
+                column("training step, ms", "train, graph"),
+                "over the length before",
+                column("peak memory, GiB", "peak memory", digits=2),
             )
         ],
         "Time grows by less than the square of the length, and memory linearly.",
@@ -137,16 +126,14 @@ LUT_SECTIONS = [
         "The four reads on a GPU",
         "lut_reads",
         [
-            Table(
+            table(
                 "reads",
-                [
-                    column("read"),
-                    column("original, H100", "original eval", "original train"),
-                    column("Lutetia, eager", "eval, eager", "train, eager"),
-                    column("Lutetia, compiled", "eval, compiled", "train, compiled"),
-                    column("Lutetia, graph", "eval, graph", "train, graph"),
-                    column("ratio", "eval", "train", digits=2),
-                ],
+                "read",
+                column("original, H100", "original eval", "original train"),
+                column("Lutetia, eager", "eval, eager", "train, eager"),
+                column("Lutetia, compiled", "eval, compiled", "train, compiled"),
+                column("Lutetia, graph", "eval, graph", "train, graph"),
+                column("ratio", "eval", "train", digits=2),
             )
         ],
         "The original's times are its author's report, on an H100, in a mode that they do not state; ours are graph replays on "
@@ -158,6 +145,7 @@ LUT_SECTIONS = [
         "lut_cpu",
         [
             kernel_table(
+                "forward",
                 "eval forward",
                 **{
                     "addresses + embedding_bag": "addresses + `embedding_bag`",
@@ -175,9 +163,11 @@ LUT_SECTIONS = [
         "lut_cpu",
         [
             kernel_table(
-                "weight gradient, anew", **{"index_add_": "`index_add_`", "index_add_ per detector": "`index_add_` per detector"}
+                "weight gradient",
+                "weight gradient, anew",
+                **{"index_add_": "`index_add_`", "index_add_ per detector": "`index_add_` per detector"},
             ),
-            kernel_table("weight gradient, added", index_add_="`index_add_`, added in place"),
+            kernel_table("weight gradient", "weight gradient, added", index_add_="`index_add_`, added in place"),
         ],
         "`index_add_` needs the gradient repeated for every table, which is part of its time; 64 rows added to 33 MB are bound "
         "by memory on both sides.",
@@ -188,10 +178,12 @@ LUT_SECTIONS = [
         "LUT attention on two CPU cores",
         "lut_attention_cpu",
         [
-            Table(
+            table(
                 "steps",
-                [column("sizes"), column("backend"), column("over the reference backend", "reference / step")],
-                lambda row: row["shape"] == "claimed",
+                "sizes",
+                "backend",
+                column("over the reference backend", "reference / step"),
+                where=lambda row: row["shape"] == "claimed",
             )
         ],
         "The claim is 20x for a training step.",
@@ -204,16 +196,14 @@ MODEL_SECTIONS = [
         "Generating on two CPU cores",
         "generate",
         [
-            Table(
+            table(
                 "bytes",
-                [
-                    column("model"),
-                    column("weights, millions", "weights", scale=MILLION),
-                    column("cached"),
-                    column("recomputed"),
-                    column("ratio"),
-                ],
-                lambda row: row["part"] == "last bytes",
+                "model",
+                column("weights, millions", "weights", scale=MILLION),
+                "cached",
+                "recomputed",
+                "ratio",
+                where=lambda row: row["part"] == "last bytes",
             )
         ],
         "Milliseconds per byte at batch 1, for the last bytes of a context of 256: through the cache, and with the context "
@@ -224,14 +214,12 @@ MODEL_SECTIONS = [
         "Training on two CPU cores",
         "train_cpu",
         [
-            Table(
+            table(
                 "runs",
-                [
-                    column("run"),
-                    column("samples per second"),
-                    column("over the C program"),
-                    column("validation loss, nats per byte", "loss", digits=4),
-                ],
+                "run",
+                "samples per second",
+                "over the C program",
+                column("validation loss, nats per byte", "loss", digits=4),
             )
         ],
         train_cpu_sentence,
@@ -241,7 +229,7 @@ MODEL_SECTIONS = [
     Section(
         "MNIST",
         "train_mnist",
-        [Table("accuracy", [column("network"), column("seed"), column("weights"), column("test accuracy", digits=4)])],
+        [table("accuracy", "network", "seed", "weights", column("test accuracy", digits=4))],
         "Ten epochs, one to two minutes on one CPU core; the checkpoint is the best on 5,000 images held out of training.",
         why_not_run=DATA,
     ),
@@ -249,14 +237,12 @@ MODEL_SECTIONS = [
         "Tiny Shakespeare",
         "train_shakespeare",
         [
-            Table(
+            table(
                 "loss",
-                [
-                    column("feed-forward"),
-                    column("weights, millions", "weights", scale=MILLION),
-                    column("seed 0", digits=4),
-                    column("seed 1", digits=4),
-                ],
+                "feed-forward",
+                column("weights, millions", "weights", scale=MILLION),
+                column("seed 0", digits=4),
+                column("seed 1", digits=4),
             )
         ],
         "The lowest validation loss, in nats per byte, after the same bytes; the tables drop a fifth of their detectors in "
@@ -267,16 +253,14 @@ MODEL_SECTIONS = [
         "enwik8",
         "train_enwik8",
         [
-            Table(
+            table(
                 "bits",
-                [
-                    column("feed-forward"),
-                    column("weights, millions", "weights", scale=MILLION),
-                    column("steps in 8 minutes", "steps"),
-                    column("test", digits=4),
-                    column("validation at step 2,500", digits=4),
-                    column("at step 5,000", "validation at step 5,000", digits=4),
-                ],
+                "feed-forward",
+                column("weights, millions", "weights", scale=MILLION),
+                column("steps in 8 minutes", "steps"),
+                column("test", digits=4),
+                column("validation at step 2,500", digits=4),
+                column("at step 5,000", "validation at step 5,000", digits=4),
             )
         ],
         "In the same eight minutes of one shared GPU the dense twin wins, in bits per byte; at the same number of steps the "
@@ -286,7 +270,7 @@ MODEL_SECTIONS = [
     Section(
         "Digits",
         "train_digits",
-        [Table("accuracy", [column("read"), column("test accuracy"), column("training, s", "training", digits=2)])],
+        [table("accuracy", "read", "test accuracy", column("training, s", "training", digits=2))],
         "360 unseen digits, two CPU cores.",
         why_not_run=LONG,
     ),
@@ -297,16 +281,14 @@ ATTENTION_SECTIONS = [
         "Decode attention on a GPU",
         "decode_attention",
         [
-            Table(
+            table(
                 "dense",
-                [
-                    column("batch, length", "shape"),
-                    column("Lutetia", digits=4),
-                    column("SDPA cuDNN", digits=4),
-                    column("SDPA flash"),
-                    column("against cuDNN", "cuDNN / Lutetia"),
-                    column("of the read rate"),
-                ],
+                column("batch, length", "shape"),
+                column("Lutetia", digits=4),
+                column("SDPA cuDNN", digits=4),
+                "SDPA flash",
+                column("against cuDNN", "cuDNN / Lutetia"),
+                "of the read rate",
             )
         ],
         dense_sentence,
@@ -316,18 +298,16 @@ ATTENTION_SECTIONS = [
         "Ragged decode attention on a GPU",
         "decode_attention",
         [
-            Table(
+            table(
                 "ragged",
-                [
-                    column("batch, longest", "shape"),
-                    column("Lutetia"),
-                    column("SDPA cuDNN, masked"),
-                    column("against the mask", "masked / Lutetia"),
-                    column("cuDNN, true lengths (at most)", "cuDNN, true lengths"),
-                    column("against true lengths (at most)", "true lengths / Lutetia"),
-                    column("`varlen_attn`", "varlen_attn"),
-                    column("`flex_attention`", "flex_attention"),
-                ],
+                column("batch, longest", "shape"),
+                "Lutetia",
+                "SDPA cuDNN, masked",
+                column("against the mask", "masked / Lutetia"),
+                column("cuDNN, true lengths (at most)", "cuDNN, true lengths"),
+                column("against true lengths (at most)", "true lengths / Lutetia"),
+                column("`varlen_attn`", "varlen_attn"),
+                column("`flex_attention`", "flex_attention"),
             )
         ],
         ragged_sentence,
@@ -336,12 +316,7 @@ ATTENTION_SECTIONS = [
     Section(
         "Pages, FP8 and the call itself",
         "decode_attention",
-        [
-            Table(
-                "pages and fp8",
-                [column("batch, length", "shape"), *map(column, ("bf16", "pages of 16", "pages of 64", "fp8 cache"))],
-            )
-        ],
+        [table("pages and fp8", column("batch, length", "shape"), "bf16", "pages of 16", "pages of 64", "fp8 cache")],
         serving_sentence,
         setting="Microseconds, graph replays.",
     ),
@@ -364,17 +339,15 @@ RELEVANCE_SECTIONS = [
         "What relevance costs",
         "relevance",
         [
-            Table(
+            table(
                 "models",
-                [
-                    column("model"),
-                    column("fresh"),
-                    column("planned"),
-                    column("peak memory"),
-                    column("forward and `attribute`", "forward and attribute"),
-                    column("zennit 0.5.1", "zennit"),
-                    column("captum 0.9.0", "captum"),
-                ],
+                "model",
+                "fresh",
+                "planned",
+                "peak memory",
+                column("forward and `attribute`", "forward and attribute"),
+                column("zennit 0.5.1", "zennit"),
+                column("captum 0.9.0", "captum"),
             )
         ],
         relevance_sentence,
@@ -385,17 +358,15 @@ RELEVANCE_SECTIONS = [
         "How faithful relevance is",
         "relevance_pretrained",
         [
-            Table(
+            table(
                 "areas",
-                [
-                    column("model"),
-                    column("inputs"),
-                    column("`epsilon`, `attnlrp`", "epsilon, attnlrp", digits=2),
-                    column("`gamma(0.25)`", "gamma(0.25)", digits=2),
-                    column("integrated gradients", digits=2),
-                    column("with a fitting baseline", "integrated gradients, fitting baseline", digits=2),
-                    column("gradient × input", digits=2),
-                ],
+                "model",
+                "inputs",
+                column("`epsilon`, `attnlrp`", "epsilon, attnlrp", digits=2),
+                column("`gamma(0.25)`", "gamma(0.25)", digits=2),
+                column("integrated gradients", digits=2),
+                column("with a fitting baseline", "integrated gradients, fitting baseline", digits=2),
+                column("gradient × input", digits=2),
             )
         ],
         "The area between removing the least and the most relevant parts first: more is better, a random order gives 0; measured "
@@ -407,7 +378,7 @@ CIRCUIT_SECTIONS = [
     Section(
         "Layers into tables",
         "precompute",
-        [Table("tables", [column("what"), column("tables per second", digits=4), column("checked")])],
+        [table("tables", "what", column("tables per second", digits=4), "checked")],
         "Tables of 16 input bits for Linear 16 → 64 on two cores; the goal is 300 a second.",
         why_not_run=LONG,
     ),
@@ -415,9 +386,8 @@ CIRCUIT_SECTIONS = [
         "Neurons into Verilog",
         "hardware",
         [
-            Table(
-                "emission",
-                [column("neurons"), column("to Verilog, s", "to Verilog"), column("peak memory, GiB", "peak memory", digits=2)],
+            table(
+                "emission", "neurons", column("to Verilog, s", "to Verilog"), column("peak memory, GiB", "peak memory", digits=2)
             )
         ],
         "From the trace to Verilog, neurons of six inputs of two bits; the goal is 60 seconds and 2 GiB.",
@@ -426,11 +396,7 @@ CIRCUIT_SECTIONS = [
     Section(
         "Smaller tables",
         "hardware",
-        [
-            Table(
-                "forms", [column("table"), column("yosys 0.70", "yosys"), *map(column, ("Shannon tree", "partial sums", "kept"))]
-            )
-        ],
+        [table("forms", "table", column("yosys 0.70", "yosys"), "Shannon tree", "partial sums", "kept")],
         "LUT6 of single tables: `minimise` keeps the smallest form, which was never above yosys's.",
         why_not_run=LONG,
     ),
@@ -443,6 +409,14 @@ CIRCUIT_SECTIONS = [
         "yosys. No circuit here went through a vendor's tool or ran on a board.",
         why_not_run=DATA,
         setting="Accuracy on the 10,000 test images.",
+    ),
+    Section(
+        "torchlogix on MNIST",
+        "mnist_torchlogix",
+        [table("networks", "network", column("accuracy", digits=4), "LUT6", "simulated, equal")],
+        "Trained here on the same images and counted by the same commands, with comparisons and argmax; tuned by us, not by its "
+        "authors.",
+        why_not_run=DATA,
     ),
 ]
 

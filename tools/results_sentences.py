@@ -39,7 +39,7 @@ def rates_sentence(result: Result) -> str:
 
 
 def cpu_sentence(result: Result) -> str:
-    rows = rows_of(result, "kernels")
+    rows = rows_of(result, "forward")
     micro = [
         1e3 * next(row["Lutetia"] for row in rows if row["kernel"] == kernel and row["shape"].startswith("B1 "))
         for kernel in ("eval forward", "nn.LUT")

@@ -27,7 +27,7 @@ class Table:
 
     name: str
     columns: Sequence[Column]
-    where: Callable[[Row], bool] = lambda row: True
+    where: Callable[[Row], bool]
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,24 @@ def column(heading: str, *keys: str, digits: int = 3, scale: float = 1.0) -> Col
     return Column(heading, keys or (heading,), digits, scale)
 
 
-def markdown(result: Result, table: Table | Spread) -> str:
-    """The table in Markdown; a value that was not measured is a dash."""
-    units = next(each["columns"] for each in result["tables"] if each["name"] == table.name)
-    rows = rows_of(result, table.name)
-    if isinstance(table, Spread):
-        return _spread(rows, table, units[table.key])
-    lines = [_line(each.heading for each in table.columns), "|" + "---|" * len(table.columns)]
-    lines += [_line(_cell(row, each, units) for each in table.columns) for row in rows if table.where(row)]
-    return "\n".join(lines)
+def table(name: str, *columns: Column | str, where: Callable[[Row], bool] = lambda row: True) -> Table:
+    """A table with these columns; a text is a column of that name."""
+    return Table(name, [column(each) if isinstance(each, str) else each for each in columns], where)
+
+
+def markdown(result: Result, shown: Table | Spread) -> str:
+    """The table in Markdown; a value that was not measured is a dash, and a column without any value is left out."""
+    units = next(each["columns"] for each in result["tables"] if each["name"] == shown.name)
+    rows = rows_of(result, shown.name)
+    if isinstance(shown, Spread):
+        return _spread(rows, shown, units[shown.key])
+    rows = [row for row in rows if shown.where(row)]
+    columns = [[each.heading, "---", *(_cell(row, each, units) for row in rows)] for each in shown.columns]
+    return "\n".join(map(_line, zip(*(each for each in columns if set(each[2:]) - {MISSING}), strict=True)))
 
 
 def _cell(row: Row, column: Column, units: dict[str, str | None]) -> str:
-    texts = [text_of(_scaled(row.get(key), column.scale), units[key], column.digits) for key in column.keys]
+    texts = [text_of(_scaled(row.get(key), column.scale), units.get(key), column.digits) for key in column.keys]
     return " / ".join(each or MISSING for each in texts) if any(texts) else MISSING
 
 
@@ -69,13 +74,13 @@ def _line(cells: Any) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _spread(rows: Sequence[Row], table: Spread, unit: str | None) -> str:
+def _spread(rows: Sequence[Row], shown: Spread, unit: str | None) -> str:
     def kind(row: Row) -> str:
-        return ", ".join(str(row[each]) for each in table.over)
+        return ", ".join(str(row[each]) for each in shown.over)
 
-    kinds, names = list(dict.fromkeys(map(kind, rows))), list(dict.fromkeys(row[table.by] for row in rows))
-    cells = {(row[table.by], kind(row)): text_of(row.get(table.key), unit) for row in rows}
-    lines = [_line([table.by, *kinds]), "|" + "---|" * (len(kinds) + 1)]
+    kinds, names = list(dict.fromkeys(map(kind, rows))), list(dict.fromkeys(row[shown.by] for row in rows))
+    cells = {(row[shown.by], kind(row)): text_of(row.get(shown.key), unit) for row in rows}
+    lines = [_line([shown.by, *kinds]), "|" + "---|" * (len(kinds) + 1)]
     lines += [_line([name, *(cells.get((name, each)) or MISSING for each in kinds)]) for name in names]
     return "\n".join(lines)
 

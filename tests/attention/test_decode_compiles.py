@@ -16,7 +16,6 @@ POINTERS = {
     **dict.fromkeys(("q", "k_cache", "v_cache", "k_new", "v_new", "out"), "*bf16"),
     **dict.fromkeys(("sink", "k_scale", "v_scale", "lse", "partial_acc", "partial_ml"), "*fp32"),
     **dict.fromkeys(("seq_lens", "page_table", "arrived"), "*i32"),
-    "scale": "fp32",
 }
 SIZES = {"H_KV": 8, "D": 128, "S_ACTIVE": 1, "ROWS": 4, "M_BLOCKS": 1, "PAGE_LEN": 0}
 BLOCKS = {"BLOCK_B": 16, "BLOCK_D": 128, "BLOCK_M": 16, "BLOCK_N": 64, "COMBINE_ROWS": 4, "COMBINE_STAGES": 8}
@@ -33,16 +32,20 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from lutetia.attention.triton_kernels import decode_kernel as kernel
+from lutetia.attention.triton_kernels import Case, KernelTensors, Strides, decode_kernel as kernel
 
 pointers, constants, capability = map(eval, sys.argv[1:])
-constants["PRODUCTS"] = triton.language.bfloat16
-constants.update(dict.fromkeys(("q_d", "k_d", "v_d", "kn_d", "vn_d"), 1))
-names = kernel.arg_names
-signature = {name: "constexpr" if name in constants else pointers.get(name, "i32") for name in names}
-strides = [name for name in names if name[:2] in ("q_", "k_", "v_", "kn", "vn") and name[-2] == "_"]
-aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in (*pointers, *strides) if name != "scale"}
-source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
+names, aligned = kernel.arg_names, [["tt.divisibility", 16]]
+signature = {"memory": KernelTensors(**pointers), "strides": Strides(*[("i32", "i32", "i32", "constexpr")] * 5), "scale": "fp32"}
+known = {(1, tensor, 3): 1 for tensor in range(5)}
+if "n_splits" in constants:
+    known[(names.index("n_splits"),)] = constants.pop("n_splits")
+    signature["n_splits"] = "constexpr"
+known[(names.index("CASE"),)] = Case(**constants, PRODUCTS=triton.language.bfloat16)
+signature = {name: "constexpr" if name == "CASE" else signature.get(name, "i32") for name in names}
+attributes = {(0, pointer): aligned for pointer in range(len(pointers))}
+attributes |= {(1, tensor, dimension): aligned for tensor in range(5) for dimension in range(3)}
+source = ASTSource(kernel, signature, known, attributes)
 made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4, "num_stages": 3, "maxnreg": 255})
 ptx = made.asm["ptx"]
 print(made.metadata.shared, ptx.count("cp.async.cg"), "griddepcontrol.wait" in ptx.partition(" ld.global")[0])

@@ -23,7 +23,7 @@ def test_pieces_follow_the_lengths(pieces: tuple[int, int], lengths: tuple[int, 
 
     case = make(batch=5, lengths=lengths, capacity=150, s_active=2, new=True, sink=1.0, head_dim=16)
     there = case.to(device_of("triton"))
-    out, lse = triton.launch(check_call(there.q, there.k, there.v, **there.arguments), triton.Config(16, 4, 2, 16, *pieces))
+    out, lse = triton.launch(check_call(there.q, there.k, there.v, **there.arguments), triton.LaunchConfig(16, 4, 2, 16, *pieces))
     agree((out.cpu(), lse.cpu()), expected(case))
 
 
@@ -35,7 +35,8 @@ def test_many_uneven_rows(pieces: int) -> None:
     lengths = (150, *range(90, 0, -5), 0, 150, *range(5, 80, 5), 150)
     case = make(batch=37, lengths=lengths, capacity=150, head_dim=16, n_q_heads=2, n_kv_heads=1)
     there = case.to(device_of("triton"))
-    out, lse = triton.launch(check_call(there.q, there.k, there.v, **there.arguments), triton.Config(16, 4, 2, 16, 1, pieces))
+    config = triton.LaunchConfig(16, 4, 2, 16, 1, pieces)
+    out, lse = triton.launch(check_call(there.q, there.k, there.v, **there.arguments), config)
     agree((out.cpu(), lse.cpu()), expected(case))
 
 
@@ -56,7 +57,7 @@ def test_uneven_rows_are_cut_into_equal_pieces(monkeypatch: pytest.MonkeyPatch) 
     written = []
     for lengths in ((150, 150), (150, 80), (20, 150)):
         case = make(batch=2, lengths=lengths, capacity=150, head_dim=16, n_q_heads=2, n_kv_heads=1).to(device_of("triton"))
-        triton.launch(check_call(case.q, case.k, case.v, **case.arguments), triton.Config(16, 4, 2, 16, 2, 7))
+        triton.launch(check_call(case.q, case.k, case.v, **case.arguments), triton.LaunchConfig(16, 4, 2, 16, 2, 7))
         ml = partials[-1].cpu().view(7, 2, 16)[:, 0, :2]
         written.append((~ml.isnan()).all(-1).tolist())
     assert written[0] == [True] * 4 + [False] * 3  # two and two
@@ -83,7 +84,7 @@ def test_how_the_keys_are_cut_on_132_multiprocessors(
     monkeypatch.setattr(triton, "device_of", lambda tensor: triton.Device(132, 227 << 10, True))
     q, cache = (torch.zeros(1, dtype=torch.bfloat16).expand(batch, *shape, 128) for shape in ((32, 1), (8, length)))
     call = check_call(q, cache, cache, torch.full((batch,), length))
-    assert triton.configure(call) == triton.Config(*expected)
+    assert triton.configure(call) == triton.LaunchConfig(*expected)
     assert triton.configure(call, batch_invariant=True)[:5] == (64, 4, 3, triton.INVARIANT_KEYS, length // triton.INVARIANT_KEYS)
 
 

@@ -90,7 +90,7 @@ def test_the_page_names_every_example() -> None:
 
 
 def lut(texts: Texts) -> None:
-    read = re.match(r"([\d.]+)% of 360 unseen digits read right\n", texts["lut-picture"])
+    read = re.match(r"([\d.]+)% accuracy on 360 test digits\n", texts["lut-picture"])
     assert read is not None
     assert float(read[1]) > 95
     assert "960 comparisons, 1920 additions and no multiplication" in texts["lut-picture"]  # 192 tables, 5 pairs, 10 classes
@@ -102,8 +102,8 @@ def lut(texts: Texts) -> None:
 def decode_attention(texts: Texts) -> None:
     # Two tiles of ten keys for each of three cores: 2 · 2 + 1 exchanges, in each of which every core sends twice.
     assert f"{(2 * 2 + 1) * 3 * 2} messages in lockstep" in texts["decode-picture"]
-    # A core reads a key in 10.24 ns. Eight take an eighth of that and 4.5 µs to talk: less from 502 keys on, so 512 is the first.
-    assert "start to talk at 512 tokens" in texts["decode-picture"]
+    # A core reads a key in 10.24 ns. Eight take an eighth of that, plus 4.5 µs: less from 502 keys on, so 512 is the first.
+    assert "should communicate from 512 tokens on" in texts["decode-picture"]
     assert texts["decode-draw"].count("->>") == 3 * 2  # one exchange of three cores
     assert "a message was dropped or doubled" in texts["decode-errors"]
 
@@ -122,9 +122,9 @@ def relevance(texts: Texts) -> None:
 
 
 def precompute(texts: Texts) -> None:
-    simulated = "512 votes, equal: True" if find("iverilog") or find("verilator") else "left out:"
+    simulated = "512 inputs, equal: True" if find("iverilog") or find("verilator") else "left out:"
     assert f"simulated: {simulated}" in texts["precompute-verilog"]
-    simulated = simulated.replace("512 votes", "20 digits")
+    simulated = simulated.replace("512 inputs", "20 digits")
     assert f"simulated: {simulated}" in texts["precompute-picture"]
     proved, refuted = ("48 proved by SAT", "is not what the graph says") if find("yosys") else ("left out:", "left out:")
     assert f"proved:    {proved}" in texts["precompute-picture"]

@@ -7,6 +7,7 @@ is named: biases, the constant term of a softmax's expansion, and the learned po
 from __future__ import annotations
 
 import importlib.util
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from lutetia import relevance
 from lutetia.models import LUTClassifier, LUTTransformer
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "lut_faithfulness.py"
-spec = importlib.util.spec_from_file_location("lut_faithfulness", PATH)  # beside it lie names that tests use for other things
+sys.path.append(str(PATH.parent))  # last: beside it lie names that tests use for other things
+spec = importlib.util.spec_from_file_location("lut_faithfulness", PATH)
 assert spec is not None
 assert spec.loader is not None
 faithful = importlib.util.module_from_spec(spec)

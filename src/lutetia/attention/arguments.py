@@ -27,7 +27,7 @@ INTEGERS = (torch.int32, torch.int64)
 LARGEST = 2**31 - 1  # position: the executors count in int32
 
 
-class Call(NamedTuple):
+class DecodeCall(NamedTuple):
     """The tensors of one call, known to fit each other."""
 
     q: Tensor  # [B, H_q, s_active, d]
@@ -107,8 +107,8 @@ def check_call(
     page_table: Any = None,
     k_scale: Any = None,
     v_scale: Any = None,
-) -> Call:
-    """The arguments of `decode_attention` as a Call; shapes as there. Nothing is changed."""
+) -> DecodeCall:
+    """The arguments of `decode_attention` as a DecodeCall; shapes as there. Nothing is changed."""
     check_tensor("q", q, ["B", "H_q", "s_active", "d"], QUERIES)
     batch, n_q_heads, s_active, head_dim = q.shape
     if not 1 <= s_active <= MAX_ACTIVE:
@@ -129,7 +129,7 @@ def check_call(
         window = min(window, LARGEST)
     if sink is not None:
         check_tensor("sink", sink, [n_q_heads], QUERIES, q.device)
-    return Call(
+    return DecodeCall(
         q,
         k_cache,
         v_cache,
@@ -152,13 +152,26 @@ def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:
     check_range(name, value, low, high)
 
 
-def check_how(cores: Any, shard: Any, sync: Any, backend: Any, policy: Any) -> None:
+class How(NamedTuple):
+    """How a call is to run: the options of `decode_attention` that do not change its result."""
+
+    cores: int
+    shard: str
+    sync: str
+    backend: str
+    batch_invariant: bool
+    policy: str
+
+
+def check_how(how: How) -> None:
     """Check the options that say how a call is to run."""
-    check_int("cores", cores, 1)
-    check_choice("shard", shard, SHARDS)
-    check_choice("sync", sync, SYNCS)
-    check_choice("backend", backend, BACKENDS)
-    check_choice("policy", policy, POLICIES)
+    check_int("cores", how.cores, 1)
+    check_choice("shard", how.shard, SHARDS)
+    check_choice("sync", how.sync, SYNCS)
+    check_choice("backend", how.backend, BACKENDS)
+    check_choice("policy", how.policy, POLICIES)
+    if not isinstance(how.batch_invariant, bool):
+        fail("batch_invariant", how.batch_invariant, "True or False")
 
 
 def _may_read(tensor: Tensor) -> bool:
@@ -175,7 +188,7 @@ def _narrowed(seq_lens: Tensor) -> Tensor:
     return seq_lens.to(torch.int32)
 
 
-def check_values(call: Call) -> None:
+def check_values(call: DecodeCall) -> None:
     """The checks that read tensors, where they may be read."""
     if not _may_read(call.seq_lens):
         return
@@ -188,12 +201,12 @@ def check_values(call: Call) -> None:
         _check_pages(call, call.page_table, lengths)
 
 
-def first_seen(call: Call, length: int) -> int:
+def first_seen(call: DecodeCall, length: int) -> int:
     """The first position that any query of a row of this length sees."""
     return 0 if call.window is None else max(0, length - call.s_active - call.window + 1)
 
 
-def _check_pages(call: Call, page_table: Tensor, lengths: list[int]) -> None:
+def _check_pages(call: DecodeCall, page_table: Tensor, lengths: list[int]) -> None:
     n_pages = call.k_cache.shape[0]
     for row, length in enumerate(lengths):
         first = first_seen(call, length) // call.page_len

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from lutetia.attention.arguments import POLICIES, SYNCS, Call, check_int, first_seen
+from lutetia.attention.arguments import POLICIES, SYNCS, DecodeCall, check_int, first_seen
 from lutetia.errors import ArgumentError, check_choice, fail
 
 FLASH_TILE = 8192  # keys of a tile, when a core holds more
@@ -97,8 +97,8 @@ def choose_shard(
     if capacity is None:
         capacity = max(lengths, default=0)
     rows = n_q_heads * s_active
-    layout = Layout(tuple(lengths), cores, rows, n_kv_heads, head_dim, element_bytes, sync, out_in_sb, capacity, machine)
-    candidates = (alone(layout), by_batch(layout), by_sequence(layout))
+    workload = Workload(tuple(lengths), cores, rows, n_kv_heads, head_dim, element_bytes, sync, out_in_sb, capacity, machine)
+    candidates = (alone(workload), by_batch(workload), by_sequence(workload))
     if shard != "auto":
         chosen, why = shard, f"shard is {shard!r}"
     elif policy == "neuron":
@@ -113,7 +113,7 @@ def choose_shard(
     return _last
 
 
-def choose_for(call: Call, cores: int, shard: str, sync: str, policy: str) -> Choice:
+def choose_for(call: DecodeCall, cores: int, shard: str, sync: str, policy: str) -> Choice:
     """`choose_shard` for a call, whose lengths are read."""
     lengths = call.seq_lens.tolist()
     return choose_shard(
@@ -154,7 +154,7 @@ def cdiv(a: int, b: int) -> int:
 # ---- what each way costs ---------------------------------------------------------------------------------------------
 
 
-class Layout(NamedTuple):
+class Workload(NamedTuple):
     """What the candidates are worked out from."""
 
     lengths: tuple[int, ...]
@@ -173,39 +173,39 @@ class Layout(NamedTuple):
         return 2 * keys * self.n_kv_heads * self.head_dim * self.element_bytes / self.machine.bandwidth
 
 
-def alone(layout: Layout) -> Candidate:
+def alone(workload: Workload) -> Candidate:
     """One core does everything."""
-    keys = sum(layout.lengths)
-    tiles = cdiv(max(layout.lengths, default=0), tile_of(layout.capacity))
-    return Candidate("none", 1, keys, tiles, 0, 0, layout.read(keys), 0.0, 0.0)
+    keys = sum(workload.lengths)
+    tiles = cdiv(max(workload.lengths, default=0), tile_of(workload.capacity))
+    return Candidate("none", 1, keys, tiles, 0, 0, workload.read(keys), 0.0, 0.0)
 
 
-def by_batch(layout: Layout) -> Candidate:
+def by_batch(workload: Workload) -> Candidate:
     """Core c owns rows [c·B/N, (c+1)·B/N) of the batch."""
-    batch, cores = len(layout.lengths), layout.cores
-    shares = [layout.lengths[c * batch // cores : (c + 1) * batch // cores] for c in range(cores)]
+    batch, cores = len(workload.lengths), workload.cores
+    shares = [workload.lengths[c * batch // cores : (c + 1) * batch // cores] for c in range(cores)]
     keys = max(map(sum, shares))
-    tiles = max((cdiv(max(share, default=0), tile_of(layout.capacity)) for share in shares), default=0)
-    messages = int(layout.out_in_sb and cores > 1)
-    sent = messages * max(map(len, shares)) * layout.rows * layout.head_dim * 4
-    talk = messages * layout.machine.latency + sent * (cores - 1) / layout.machine.link
-    return Candidate("batch", sum(map(bool, shares)), keys, tiles, messages, sent, layout.read(keys), talk, 0.0)
+    tiles = max((cdiv(max(share, default=0), tile_of(workload.capacity)) for share in shares), default=0)
+    messages = int(workload.out_in_sb and cores > 1)
+    sent = messages * max(map(len, shares)) * workload.rows * workload.head_dim * 4
+    talk = messages * workload.machine.latency + sent * (cores - 1) / workload.machine.link
+    return Candidate("batch", sum(map(bool, shares)), keys, tiles, messages, sent, workload.read(keys), talk, 0.0)
 
 
-def by_sequence(layout: Layout) -> Candidate:
+def by_sequence(workload: Workload) -> Candidate:
     """Each core owns its part of the keys of every row; `sync` says how often they talk."""
-    cores = layout.cores
-    parts = [cdiv(length, cores) for length in layout.lengths]  # of the core that has most
-    keys, tile = sum(parts), tile_of(cdiv(layout.capacity, cores))
+    cores = workload.cores
+    parts = [cdiv(length, cores) for length in workload.lengths]  # of the core that has most
+    keys, tile = sum(parts), tile_of(cdiv(workload.capacity, cores))
     tiles = max((cdiv(part, tile) for part in parts), default=0)
-    messages = exchanges(layout.sync, tiles) if cores > 1 else 0
-    numbers = len(layout.lengths) * layout.rows * 4  # bytes of one number per row of queries
-    once = numbers * (layout.head_dim + 2)  # the output, and m and l along with it or each on its own
-    sent = (once if layout.sync != "lockstep" else numbers * (layout.head_dim + 2 * tiles)) if cores > 1 else 0
-    talk = messages * layout.machine.latency + sent * (cores - 1) / layout.machine.link
-    combine = cores * once / layout.machine.combine if cores > 1 else 0.0
-    busy = min(cores, max(layout.lengths, default=0))
-    return Candidate("sequence", busy, keys, tiles, messages, sent, layout.read(keys), talk, combine)
+    messages = exchanges(workload.sync, tiles) if cores > 1 else 0
+    numbers = len(workload.lengths) * workload.rows * 4  # bytes of one number per row of queries
+    once = numbers * (workload.head_dim + 2)  # the output, and m and l along with it or each on its own
+    sent = (once if workload.sync != "lockstep" else numbers * (workload.head_dim + 2 * tiles)) if cores > 1 else 0
+    talk = messages * workload.machine.latency + sent * (cores - 1) / workload.machine.link
+    combine = cores * once / workload.machine.combine if cores > 1 else 0.0
+    busy = min(cores, max(workload.lengths, default=0))
+    return Candidate("sequence", busy, keys, tiles, messages, sent, workload.read(keys), talk, combine)
 
 
 def exchanges(sync: str, tiles: int) -> int:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lutetia import flow
-from lutetia.attention.arguments import SYNCS, Call, check_call, check_int, check_values
+from lutetia.attention.arguments import SYNCS, DecodeCall, check_call, check_int, check_values
 from lutetia.attention.choose import cdiv, tile_of
 from lutetia.attention.finalize import fa_finalize_and_store
 from lutetia.attention.messages import Core, Message, Program, on_ring, rendezvous
@@ -41,7 +41,7 @@ from lutetia.attention.steps import (
 from lutetia.errors import check_choice, fail
 
 
-class Plan(NamedTuple):
+class CoresPlan(NamedTuple):
     """How the cores share a call."""
 
     shard: str  # "batch" or "sequence"
@@ -103,17 +103,17 @@ def simulate(
     check_int("buffers", buffers, 1)
     if not isinstance(out_in_sb, bool):
         fail("out_in_sb", out_in_sb, "True or False")
-    return run_cores(call, cores, Plan(shard, sync, tile, out_in_sb, buffers), scratch_bytes)
+    return run_cores(call, cores, CoresPlan(shard, sync, tile, out_in_sb, buffers), scratch_bytes)
 
 
-def decode_on_cores(call: Call, *, cores: int, shard: str, sync: str, tile: int) -> tuple[Tensor, Tensor]:
+def decode_on_cores(call: DecodeCall, *, cores: int, shard: str, sync: str, tile: int) -> tuple[Tensor, Tensor]:
     """`decode_attention(backend="cores")`: out [B, H_q, s_active, d] and lse [B, H_q, s_active]."""
-    run = run_cores(call, cores, Plan(shard, sync, tile))
+    run = run_cores(call, cores, CoresPlan(shard, sync, tile))
     return run.out, run.lse
 
 
 @torch.no_grad()
-def run_cores(call: Call, cores: int, plan: Plan, scratch_bytes: int | None = None) -> CoresRun:
+def run_cores(call: DecodeCall, cores: int, plan: CoresPlan, scratch_bytes: int | None = None) -> CoresRun:
     """Start a coroutine for each core, and let them meet."""
     out = torch.empty_like(call.q, memory_format=torch.contiguous_format)
     lse = call.q.new_empty(call.q.shape[:-1], dtype=call.statistics_dtype)
@@ -139,9 +139,9 @@ def run_cores(call: Call, cores: int, plan: Plan, scratch_bytes: int | None = No
 
 def attention_tkg(
     core: Core,
-    call: Call,
+    call: DecodeCall,
     params: TileParams,
-    plan: Plan,
+    plan: CoresPlan,
     batch_parts: list[int] | None,
     out: Tensor | None,
     lse: Tensor | None,
@@ -179,14 +179,14 @@ def rows_of(core: int, cores: int, batch: int) -> slice:
     return slice(core * batch // cores, (core + 1) * batch // cores)
 
 
-def share(call: Call, core: Core, plan: Plan) -> tuple[Call, TileParams]:
+def share(call: DecodeCall, core: Core, plan: CoresPlan) -> tuple[DecodeCall, TileParams]:
     """What a core works on."""
     if plan.shard == "batch":
         call = take_rows(call, rows_of(core.index, core.cores, call.batch))
     return call, compute_tile_params(call, core, plan.shard, plan.sync, plan.tile)
 
 
-def take_rows(call: Call, rows: slice) -> Call:
+def take_rows(call: DecodeCall, rows: slice) -> DecodeCall:
     """Some rows of the batch, as views."""
 
     def part(tensor: Tensor | None) -> Tensor | None:
@@ -204,7 +204,7 @@ def take_rows(call: Call, rows: slice) -> Call:
     )
 
 
-def batch_parts(call: Call, cores: int, plan: Plan) -> list[int] | None:
+def batch_parts(call: DecodeCall, cores: int, plan: CoresPlan) -> list[int] | None:
     """Rows of each core, where they exchange their outputs at the end."""
     if plan.shard != "batch" or not plan.out_in_sb or cores == 1:
         return None
@@ -212,7 +212,7 @@ def batch_parts(call: Call, cores: int, plan: Plan) -> list[int] | None:
     return [each.stop - each.start for each in rows]
 
 
-def stored(core: Core, plan: Plan, call: Call, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
+def stored(core: Core, plan: CoresPlan, call: DecodeCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """Where a core stores its result: each its rows, or core 0 everything."""
     if plan.shard == "batch":
         rows = rows_of(core.index, core.cores, call.batch)

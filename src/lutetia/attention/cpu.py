@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.threads import launch, openmp, pool
 from lutetia.attention import reference
-from lutetia.attention.arguments import Call
+from lutetia.attention.arguments import DecodeCall
 
 COMPILED = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 LOG2_E = 1.4426950408889634
@@ -23,7 +24,7 @@ ITEMS_PER_THREAD = 4  # so that one that is late leaves little to wait for
 SMALLEST_WORK = 1 << 16  # numbers of the cache: fewer are read before a second thread has woken up
 
 
-def decode(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
+def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
     """out [B, H_q, s_active, d] in the dtype of q, and lse [B, H_q, s_active]."""
     if not compiles(call):
         return reference.decode(call)
@@ -44,8 +45,6 @@ def decode(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: boo
 
 def run(dtype: str, plan: np.ndarray, threads: int) -> None:
     """The loop for caches of this dtype, on each of so many threads at once: plan is int64 [SIZE]."""
-    from lutetia._shared.compiled import launch, openmp, pool
-
     work = getattr(compiled(), f"work_{dtype}")
     if threads <= 1:
         work(plan)
@@ -57,7 +56,7 @@ def run(dtype: str, plan: np.ndarray, threads: int) -> None:
             future.result()
 
 
-def compiles(call: Call) -> bool:
+def compiles(call: DecodeCall) -> bool:
     """Whether the compiled loops take this call: caches of their types whose heads lie in one piece."""
     if call.q.dtype == torch.float64 or call.k_cache.dtype not in COMPILED:
         return False
@@ -72,7 +71,7 @@ def keys_of_item(keys: int, threads: int) -> int:
 class Work:
     """The arrays of one call, and the plan that holds their addresses: int64 [SIZE], in the order of `numba_kernels.NAMES`."""
 
-    def __init__(self, call: Call, seq_lens: Tensor, n_items: int, items: int, n_partial: int) -> None:
+    def __init__(self, call: DecodeCall, seq_lens: Tensor, n_items: int, items: int, n_partial: int) -> None:
         k, v, table = call.k_cache, call.v_cache, call.page_table
         (batch, n_q_heads, s_active, d), n_kv_heads = call.q.shape, call.n_kv_heads
         rows = n_q_heads // n_kv_heads * s_active

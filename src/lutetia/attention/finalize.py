@@ -7,14 +7,14 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from lutetia.attention.arguments import Call
+from lutetia.attention.arguments import DecodeCall
 from lutetia.attention.messages import Core, Exchange, Program
 from lutetia.attention.steps import FABuffers, exchange, finite
 
 
 def fa_finalize_and_store(
     core: Core,
-    call: Call,
+    call: DecodeCall,
     fa: FABuffers,
     sync: str | None,
     batch_parts: list[int] | None,
@@ -72,7 +72,7 @@ def combine(core: Core, fa: FABuffers) -> Program[None]:
         step.outputs(fa_running_max=fa.running_max, fa_running_sum=fa.running_sum, fa_running_output=fa.running_output)
 
 
-def add_sink(core: Core, call: Call, fa: FABuffers) -> None:
+def add_sink(core: Core, call: DecodeCall, fa: FABuffers) -> None:
     """The sink [H_q] joins the sum: once, since m and l are those of all cores by now."""
     assert call.sink is not None
     with core.step("add_sink", {"sink": call.sink}) as step:

@@ -25,9 +25,9 @@ from torch import Tensor, distributed
 
 import lutetia
 from lutetia import flow
-from lutetia.attention.arguments import INTEGERS, SYNCS, Call, check_call, check_int, check_values
+from lutetia.attention.arguments import INTEGERS, SYNCS, DecodeCall, check_call, check_int, check_values
 from lutetia.attention.choose import tile_of
-from lutetia.attention.cores import Plan, attention_tkg, rows_of
+from lutetia.attention.cores import CoresPlan, attention_tkg, rows_of
 from lutetia.attention.decode import decode_attention as decode_alone
 from lutetia.attention.finalize import fa_finalize_and_store
 from lutetia.attention.messages import Core, MessageError, Program, nbytes
@@ -112,7 +112,7 @@ def decode_attention(
 # ---- the fast way ----------------------------------------------------------------------------------------------------
 
 
-def decode_and_combine(core: Core, call: Call, params: TileParams, out: Tensor, lse: Tensor) -> Program[Tensor | None]:
+def decode_and_combine(core: Core, call: DecodeCall, params: TileParams, out: Tensor, lse: Tensor) -> Program[Tensor | None]:
     """`attention_tkg` with sync "lse" where every query sees all keys of this rank, which one call then reads: no tiles."""
     store_new_keys(core, call, params)
     fa = allocate_fa_buffers(core, call)
@@ -129,7 +129,7 @@ def decode_and_combine(core: Core, call: Call, params: TileParams, out: Tensor, 
     return (yield from fa_finalize_and_store(core, call, fa, "lse" if core.cores > 1 else None, None, out, lse))
 
 
-def _decode(call: Call, q: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor]:
+def _decode(call: DecodeCall, q: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor]:
     """The call with these queries and lengths, on this rank alone."""
     rest = {
         name: getattr(call, name) for name in ("k_new", "v_new", "scale", "window", "sink", "page_table", "k_scale", "v_scale")
@@ -137,7 +137,7 @@ def _decode(call: Call, q: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor]:
     return decode_alone(q, call.k_cache, call.v_cache, seq_lens=seq_lens, **rest)
 
 
-def _all_see_all(call: Call, params: TileParams) -> bool:
+def _all_see_all(call: DecodeCall, params: TileParams) -> bool:
     """Whether every query of a row sees every key of this rank, from slot 0 on."""
     last = call.seq_lens.long() - call.s_active  # the position of the first query, which sees no further
     fits = (params.stop <= last + 1) & (params.first == params.base)
@@ -149,7 +149,7 @@ def _all_see_all(call: Call, params: TileParams) -> bool:
 # ---- what a rank holds -----------------------------------------------------------------------------------------------
 
 
-def _prepare(given: dict[str, Any]) -> tuple[Call, TileParams, Core, Plan]:
+def _prepare(given: dict[str, Any]) -> tuple[DecodeCall, TileParams, Core, CoresPlan]:
     """The arguments of `decode_attention`, checked: this rank's call and its part."""
     shard, sync, tile, group = (given[name] for name in ("shard", "sync", "tile", "group"))
     check_choice("shard", shard, ("batch", "sequence"))
@@ -169,10 +169,10 @@ def _prepare(given: dict[str, Any]) -> tuple[Call, TileParams, Core, Plan]:
         tile = tile_of(call.capacity)
     check_int("tile", tile, 1)
     params = _part(call, core, shard, tile, given["local_first"], given["local_held"])
-    return call, params, core, Plan(shard, sync, tile)
+    return call, params, core, CoresPlan(shard, sync, tile)
 
 
-def _own_rows(core: Core, q: Any, k: Any, v: Any, seq_lens: Any, rest: dict[str, Any]) -> Call:
+def _own_rows(core: Core, q: Any, k: Any, v: Any, seq_lens: Any, rest: dict[str, Any]) -> DecodeCall:
     """The call of the rows of this rank; the caches and the page table are of these rows already."""
     check_tensor("q", q, ["B", "H_q", "s_active", "d"])
     batch = q.shape[0]
@@ -186,7 +186,7 @@ def _own_rows(core: Core, q: Any, k: Any, v: Any, seq_lens: Any, rest: dict[str,
     return check_call(q[rows], k, v, seq_lens[rows], **{**rest, **new})
 
 
-def _part(call: Call, core: Core, shard: str, tile: int, local_first: Any, local_held: Any) -> TileParams:
+def _part(call: DecodeCall, core: Core, shard: str, tile: int, local_first: Any, local_held: Any) -> TileParams:
     """The positions of this rank, checked against its cache."""
     low, high = seen_range(call)
     if shard == "batch":
@@ -205,7 +205,7 @@ def _part(call: Call, core: Core, shard: str, tile: int, local_first: Any, local
     return TileParams(first, stop, base, tile, count_tiles(stop - first, tile))
 
 
-def _check_part(call: Call, base: Tensor, held: Tensor, room: int | None) -> None:
+def _check_part(call: DecodeCall, base: Tensor, held: Tensor, room: int | None) -> None:
     lengths = call.seq_lens.tolist()
     for row, (length, at, count) in enumerate(zip(lengths, base.tolist(), held.tolist(), strict=True)):
         if length < 0 or (room is not None and length > room):
@@ -221,7 +221,7 @@ def _check_part(call: Call, base: Tensor, held: Tensor, room: int | None) -> Non
         _check_pages(call, call.page_table, base, held)
 
 
-def _check_pages(call: Call, page_table: Tensor, base: Tensor, held: Tensor) -> None:
+def _check_pages(call: DecodeCall, page_table: Tensor, base: Tensor, held: Tensor) -> None:
     """Every page with a position that a query sees must exist."""
     low = (seen_range(call)[0] - base).clamp(min=0)
     for row, (start, count) in enumerate(zip(low.tolist(), held.tolist(), strict=True)):

@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lutetia.attention.arguments import FP8, Call
+from lutetia.attention.arguments import FP8, DecodeCall
 
 FP8_MAX = 448.0  # the largest float8_e4m3fn
 
 
-def decode(call: Call) -> tuple[Tensor, Tensor]:
+def decode(call: DecodeCall) -> tuple[Tensor, Tensor]:
     """out [B, H_q, s_active, d] in the dtype of q, and lse [B, H_q, s_active]."""
     write_new(call)
     k, v = live_keys(call)
@@ -25,7 +25,7 @@ def decode(call: Call) -> tuple[Tensor, Tensor]:
 # ---- the cache -------------------------------------------------------------------------------------------------------
 
 
-def write_new(call: Call) -> None:
+def write_new(call: DecodeCall) -> None:
     """k_new and v_new into the last s_active live slots of each row; what would lie before position 0 is left out."""
     if call.k_new is None or call.v_new is None:
         return
@@ -52,7 +52,7 @@ def as_bytes(tensor: Tensor) -> Tensor:
     return tensor.view(torch.uint8) if tensor.dtype == FP8 else tensor
 
 
-def slots(call: Call, row: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+def slots(call: DecodeCall, row: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
     """Where positions of rows live, both of one shape: (row, slot) in a cache [B, H_kv, S_max, d], or (page, slot) in pages."""
     position = position.long()
     if call.page_table is None:
@@ -60,14 +60,14 @@ def slots(call: Call, row: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
     return call.page_table[row, position // call.page_len].long(), position % call.page_len
 
 
-def seen_range(call: Call) -> tuple[Tensor, Tensor]:
+def seen_range(call: DecodeCall) -> tuple[Tensor, Tensor]:
     """The positions of each row that any of its queries sees, [first, stop): int64 [B] each."""
     stop = call.seq_lens.long()
     first = torch.zeros_like(stop) if call.window is None else (stop - call.s_active - call.window + 1).clamp(min=0)
     return first, stop
 
 
-def live_keys(call: Call) -> tuple[Tensor, Tensor]:
+def live_keys(call: DecodeCall) -> tuple[Tensor, Tensor]:
     """Keys and values from the first position of each row that is seen, [B, H_kv, S, d] in the statistics' dtype.
 
     S is the most that any row sees: a ring has as many as its window, however far the positions have come. Zero past the last.
@@ -90,7 +90,7 @@ def live_keys(call: Call) -> tuple[Tensor, Tensor]:
     return caches[0], caches[1]
 
 
-def visible(call: Call, n_keys: int) -> Tensor:
+def visible(call: DecodeCall, n_keys: int) -> Tensor:
     """Which of the n_keys positions from the first seen on each query sees: bool [B, s_active, n_keys]."""
     key = (seen_range(call)[0][:, None] + torch.arange(n_keys, device=call.q.device))[:, None]
     query = call.seq_lens.long()[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)
@@ -103,7 +103,7 @@ def visible(call: Call, n_keys: int) -> Tensor:
 # ---- the sum ---------------------------------------------------------------------------------------------------------
 
 
-def attend(call: Call, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+def attend(call: DecodeCall, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
     """Softmax attention: k, v [B, H_kv, S, d], seen [B, s_active, S] -> out [B, H_q, s_active, d], lse [B, H_q, s_active]."""
     shape = (call.batch, call.n_kv_heads, call.group, call.s_active, call.head_dim)
     q = call.q.to(k.dtype).reshape(shape)

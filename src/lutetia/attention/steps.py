@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia.attention.arguments import Call
+from lutetia.attention.arguments import DecodeCall
 from lutetia.attention.messages import Core, Exchange, Program
 from lutetia.attention.reference import as_bytes, seen_range, slots, to_cache
 
@@ -72,7 +72,7 @@ class QKBuffers(NamedTuple):
 # ---- before the loop -------------------------------------------------------------------------------------------------
 
 
-def compute_tile_params(call: Call, core: Core, shard: str, sync: str, tile: int) -> TileParams:
+def compute_tile_params(call: DecodeCall, core: Core, shard: str, sync: str, tile: int) -> TileParams:
     """The part of this core: with `shard` "sequence" a stretch of the keys of every row, otherwise all of them.
 
     In lockstep every core does as many tiles as the one that has most: the others add empty ones.
@@ -94,7 +94,7 @@ def count_tiles(keys: Tensor, tile: int) -> int:
     return -(-int(keys.max()) // tile) if keys.numel() else 0
 
 
-def store_new_keys(core: Core, call: Call, params: TileParams) -> None:
+def store_new_keys(core: Core, call: DecodeCall, params: TileParams) -> None:
     """k_new and v_new [B, H_kv, s_active, d] into the slots of this core that are to hold them."""
     if call.k_new is None or call.v_new is None:
         return
@@ -112,7 +112,7 @@ def store_new_keys(core: Core, call: Call, params: TileParams) -> None:
         step.outputs(k_cache=call.k_cache, v_cache=call.v_cache)
 
 
-def allocate_fa_buffers(core: Core, call: Call) -> FABuffers:
+def allocate_fa_buffers(core: Core, call: DecodeCall) -> FABuffers:
     """m = -inf, l = 0, O = 0, and the queries."""
     rows = (call.batch, call.n_kv_heads, call.group * call.s_active)
     with core.step("allocate_fa_buffers", {"q": call.q}) as step:
@@ -148,7 +148,7 @@ def compute_fa_tile_context(core: Core, params: TileParams, fa_tile_idx: int) ->
     return FATileContext(fa_tile_idx, width, position, position < params.stop[:, None])
 
 
-def allocate_qk_buffers(core: Core, call: Call, context: FATileContext) -> QKBuffers:
+def allocate_qk_buffers(core: Core, call: DecodeCall, context: FATileContext) -> QKBuffers:
     """The tile of keys, of values, of the mask and of the scores."""
     batch, heads, keys = call.batch, call.n_kv_heads, context.tile_s_prior
     with core.step("allocate_qk_buffers", tile_s_prior=keys) as step:
@@ -163,7 +163,7 @@ def allocate_qk_buffers(core: Core, call: Call, context: FATileContext) -> QKBuf
     return buffers
 
 
-def load_mask(core: Core, call: Call, context: FATileContext, tile: QKBuffers) -> None:
+def load_mask(core: Core, call: DecodeCall, context: FATileContext, tile: QKBuffers) -> None:
     """Query a of a row of length L sees the keys up to L - s_active + a, or the last `window` of them, where the row has them."""
     with core.step("load_mask", {"seq_lens": call.seq_lens}) as step:
         active = torch.arange(call.s_active, device=call.q.device)
@@ -175,7 +175,9 @@ def load_mask(core: Core, call: Call, context: FATileContext, tile: QKBuffers) -
         step.outputs(mask=tile.mask)
 
 
-def compute_qk_matmul(core: Core, call: Call, params: TileParams, context: FATileContext, fa: FABuffers, tile: QKBuffers) -> None:
+def compute_qk_matmul(
+    core: Core, call: DecodeCall, params: TileParams, context: FATileContext, fa: FABuffers, tile: QKBuffers
+) -> None:
     """S = Q Kᵀ, masked to -inf."""
     with core.step("compute_qk_matmul", {"q": fa.q, "k_cache": call.k_cache, "mask": tile.mask}) as step:
         load_tile(call, call.k_cache, call.k_scale, params, context, tile.k)
@@ -185,7 +187,9 @@ def compute_qk_matmul(core: Core, call: Call, params: TileParams, context: FATil
         step.outputs(qk=tile.qk)
 
 
-def load_tile(call: Call, cache: Tensor, factor: Tensor | None, params: TileParams, context: FATileContext, into: Tensor) -> None:
+def load_tile(
+    call: DecodeCall, cache: Tensor, factor: Tensor | None, params: TileParams, context: FATileContext, into: Tensor
+) -> None:
     """The live keys of a tile out of a cache into [B, H_kv, tile_s_prior, d]; zero elsewhere, so that no dead NaN gets in."""
     row, at = torch.nonzero(context.live, as_tuple=True)
     where, slot = slots(call, row, context.position[row, at] - params.base[row])
@@ -263,7 +267,7 @@ def fa_update_running_sum(core: Core, fa: FABuffers, tile_sum: Tensor) -> None:
 
 
 def compute_pv_matmul_and_store(
-    core: Core, call: Call, params: TileParams, context: FATileContext, fa: FABuffers, tile: QKBuffers
+    core: Core, call: DecodeCall, params: TileParams, context: FATileContext, fa: FABuffers, tile: QKBuffers
 ) -> None:
     """P V of this tile, into the running output. No message: it stays local."""
     with core.step("compute_pv_matmul_and_store"):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia.attention.arguments import Call
+from lutetia.attention.arguments import DecodeCall
 from lutetia.attention.choose import LEAST_KEYS, cdiv, choose_splits
 from lutetia.errors import require
 
@@ -27,7 +27,7 @@ MOST_ROWS = 512  # of a batch whose lengths every program looks through for itse
 COUNTERS = 1 << 20
 
 
-class Config(NamedTuple):
+class LaunchConfig(NamedTuple):
     """How the kernel is compiled, and how the keys are cut."""
 
     block_n: int  # keys of a tile
@@ -39,33 +39,33 @@ class Config(NamedTuple):
     fixed: bool = False
 
 
-def decode(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
+def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
     """out [B, H_q, s_active, d] in the dtype of q, and lse float32 [B, H_q, s_active]; one launch."""
     return launch(call, configure(call, cores, shard, batch_invariant))
 
 
-def configure(call: Call, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> Config:
+def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> LaunchConfig:
     """The configuration of a call; with `batch_invariant` how keys are cut does not depend on B, S_max or the device."""
     rows = min(call.group * call.s_active, _most_rows(call.head_dim))
     owners = call.batch * call.n_kv_heads * cdiv(call.group * call.s_active, rows)
     multiprocessors = device_of(call.q).multiprocessors
     keys = call.capacity if call.window is None else min(call.capacity, call.window + call.s_active - 1)
     if batch_invariant:
-        return Config(*_tile(call, rows), INVARIANT_KEYS, splits=cdiv(max(keys, 1), INVARIANT_KEYS), fixed=True)
+        return LaunchConfig(*_tile(call, rows), INVARIANT_KEYS, splits=cdiv(max(keys, 1), INVARIANT_KEYS), fixed=True)
     if cores > 1:  # what a core owns, a split is: all of a row, or its part of the keys
-        return Config(*_tile(call, rows), 1, splits=1 if shard == "batch" else cores)
+        return LaunchConfig(*_tile(call, rows), 1, splits=1 if shard == "batch" else cores)
     # As swept on an H200. There a multiprocessor runs one program with more in flight, or two with less.
     together = 2 if owners > multiprocessors else 1
     tile = _tile(call, rows, stages=3 if together == 2 else 4)
     splits = choose_splits(owners, keys, together * multiprocessors)
     if not 1 < call.batch <= MOST_ROWS:
-        return Config(*tile, LEAST_KEYS, splits)
+        return LaunchConfig(*tile, LEAST_KEYS, splits)
     # Uneven rows are cut finer, so that programs with short pieces do several.
     finer = 1 if together == 1 else 2 if owners <= 2 * multiprocessors else 1.5
-    return Config(*tile, LEAST_KEYS, splits, int(owners * splits * finer))
+    return LaunchConfig(*tile, LEAST_KEYS, splits, int(owners * splits * finer))
 
 
-def _tile(call: Call, rows: int, stages: int = 3) -> tuple[int, int, int]:
+def _tile(call: DecodeCall, rows: int, stages: int = 3) -> tuple[int, int, int]:
     """block_n, warps, stages: as measured on an H200 for a key and value of 512 bytes, other sizes in proportion."""
     large = rows > 32 or (call.q.dtype == torch.float32 and call.head_dim > 128)  # more registers than four warps have
     one = 2 * max(16, next_power_of_2(call.head_dim)) * call.k_cache.element_size()
@@ -74,7 +74,7 @@ def _tile(call: Call, rows: int, stages: int = 3) -> tuple[int, int, int]:
     return block_n, 8 if large else 4, 2 if large else max(2, min(stages, fitting))
 
 
-def launch(call: Call, config: Config) -> tuple[Tensor, Tensor]:
+def launch(call: DecodeCall, config: LaunchConfig) -> tuple[Tensor, Tensor]:
     """One launch of the kernel; shapes as in `decode`."""
     q, k, v = call.q, call.k_cache, call.v_cache
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -90,24 +90,28 @@ def launch(call: Call, config: Config) -> tuple[Tensor, Tensor]:
     programs = owners * config.splits
     partials = max(programs, config.uneven_pieces)
     partial_acc, partial_ml = lse.new_empty(partials * block_m * call.head_dim), lse.new_empty(partials * block_m * 2)
-    early = {"EARLY": True, "launch_pdl": True} if device_of(q).launches_early else {"EARLY": False}
+    early = device_of(q).launches_early
     k_new, v_new = (k, v) if call.k_new is None or call.v_new is None else (call.k_new, call.v_new)
-    source.decode_kernel[(owners, config.splits)](
+    memory = source.KernelTensors(
         q, k, v, call.seq_lens, _or(call.page_table, call.seq_lens), k_new, v_new,
         _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
         out, lse, partial_acc, partial_ml, counters(owners, q.device),
-        call.scale, call.window or 0, call.capacity, call.batch, config.splits, config.uneven_pieces, config.keys,
-        *q.stride(), *_strides(k, call), *_strides(v, call), *k_new.stride(), *v_new.stride(),
-        0 if call.page_table is None else call.page_table.stride(0),
+    )  # fmt: skip
+    strides = source.Strides(q.stride(), _strides(k, call), _strides(v, call), k_new.stride(), v_new.stride())
+    case = source.Case(
         H_KV=call.n_kv_heads, D=call.head_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
-        BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n,
-        COMBINE_ROWS=combine_rows, COMBINE_STAGES=combine_stages,
+        BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
+        BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINE_ROWS=combine_rows, COMBINE_STAGES=combine_stages,
         PLAIN=_plain(call, config.block_n), PAGE_LEN=0 if call.page_table is None else call.page_len, RING=call.ring,
         HAS_WINDOW=call.window is not None, HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
         HAS_K_SCALE=call.k_scale is not None, HAS_V_SCALE=call.v_scale is not None,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q),
-        FIXED=config.fixed, BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
-        num_warps=config.warps, num_stages=config.stages, maxnreg=REGISTERS, **early,
+        FIXED=config.fixed, EARLY=early,
+    )  # fmt: skip
+    source.decode_kernel[(owners, config.splits)](
+        memory, strides, call.scale, call.window or 0, call.capacity, call.batch,
+        config.splits, config.uneven_pieces, config.keys, 0 if call.page_table is None else call.page_table.stride(0), case,
+        num_warps=config.warps, num_stages=config.stages, maxnreg=REGISTERS, **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
     return out, lse
 
@@ -123,13 +127,13 @@ def _products(q: Tensor) -> Any:
     return getattr(triton.language, names[q.dtype])
 
 
-def _strides(cache: Tensor, call: Call) -> tuple[int, int, int, int]:
+def _strides(cache: Tensor, call: DecodeCall) -> tuple[int, int, int, int]:
     """(row or page, head, slot, d)."""
     one, two, three, four = cache.stride()
     return (one, two, three, four) if call.page_table is None else (one, three, two, four)
 
 
-def _plain(call: Call, block_n: int) -> bool:
+def _plain(call: DecodeCall, block_n: int) -> bool:
     """Whether position p is slot p, and places within a tile need no 64 bits."""
     far = max(block_n * cache.stride(2) + call.head_dim * cache.stride(3) for cache in (call.k_cache, call.v_cache))
     return call.page_table is None and not call.ring and far < 2**31

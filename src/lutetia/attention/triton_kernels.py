@@ -11,6 +11,8 @@ same cut of them all into nearly equal pieces. Scores are kept in base 2.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
@@ -20,48 +22,101 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 EVEN = tl.constexpr(0.95)  # rows whose mean length is this much of the longest are as good as equal
 
 
+class KernelTensors(NamedTuple):
+    """Every tensor of a launch; those that a call does not have may be anything, and are not touched."""
+
+    q: Any
+    k_cache: Any
+    v_cache: Any
+    seq_lens: Any
+    page_table: Any
+    k_new: Any
+    v_new: Any
+    sink: Any
+    k_scale: Any
+    v_scale: Any
+    out: Any
+    lse: Any
+    partial_acc: Any
+    partial_ml: Any
+    arrived: Any  # a zero for each owner
+
+
+class Strides(NamedTuple):
+    """Four of each tensor: of a cache (row or page, head, slot, d), of the others (batch, head, token, d)."""
+
+    q: Any
+    k: Any
+    v: Any
+    k_new: Any
+    v_new: Any
+
+
+class Numbers(NamedTuple):
+    """What is known at the launch and compiled for no value: of a tuple that comes from the host Triton would compile each 1."""
+
+    scale: Any
+    window: Any
+    capacity: Any
+    split_keys: Any
+    table_b: Any
+
+
+class Case(NamedTuple):
+    """What the kernel is compiled for."""
+
+    H_KV: int
+    D: int
+    S_ACTIVE: int
+    ROWS: int  # query heads of a key head × S_ACTIVE
+    M_BLOCKS: int  # tiles that these rows take
+    BLOCK_B: int  # rows of the batch whose lengths are compared; 0 for none
+    BLOCK_D: int
+    BLOCK_M: int
+    BLOCK_N: int
+    COMBINE_ROWS: int
+    COMBINE_STAGES: int
+    PLAIN: bool  # position p is slot p, and places within a tile need no 64 bits
+    PAGE_LEN: int  # 0 where there are no pages
+    RING: bool
+    HAS_WINDOW: bool
+    HAS_SINK: bool
+    HAS_NEW: bool
+    HAS_K_SCALE: bool
+    HAS_V_SCALE: bool
+    PRECISION: str
+    PRODUCTS: Any  # the type of products
+    FIXED: bool
+    EARLY: bool  # launched while the kernel before may still be at work
+
+
 # Not so n_splits: of one piece the compiler then knows that nothing has to be divided or added up.
 @triton.jit(do_not_specialize=["scale", "window", "capacity", "batch", "uneven_pieces", "split_keys", "table_b"])
 def decode_kernel(
-    q, k_cache, v_cache, seq_lens, page_table, k_new, v_new, sink, k_scale, v_scale,
-    out, lse, partial_acc, partial_ml, arrived,
-    scale, window, capacity, batch, n_splits, uneven_pieces, split_keys,
-    q_b, q_h, q_a, q_d, k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b,
-    H_KV: tl.constexpr, D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, M_BLOCKS: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMBINE_ROWS: tl.constexpr, COMBINE_STAGES: tl.constexpr,
-    PLAIN: tl.constexpr, PAGE_LEN: tl.constexpr, RING: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_SINK: tl.constexpr, HAS_NEW: tl.constexpr,
-    HAS_K_SCALE: tl.constexpr, HAS_V_SCALE: tl.constexpr, PRECISION: tl.constexpr, PRODUCTS: tl.constexpr,
-    FIXED: tl.constexpr, BLOCK_B: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
+    memory, strides, scale, window, capacity, batch, n_splits, uneven_pieces, split_keys, table_b, CASE: tl.constexpr
+):
     """Every owner's keys in n_splits pieces, a program for each: of split_keys keys when FIXED, otherwise of so many at least. If
     rows differ, and BLOCK_B is not 0, at most uneven_pieces nearly equal ones of all owners: program p of n does p, p + n, .."""
-    memory = (k_cache, v_cache, page_table, k_new, v_new, sink, k_scale, v_scale, out, lse, partial_acc, partial_ml, arrived)
-    strides = (k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b)
-    if EARLY:  # launched while the kernel before may still be at work: what it writes is there from here on
+    numbers = Numbers(scale, window, capacity, split_keys, table_b)
+    if CASE.EARLY:  # what the kernel before writes is there from here on
         gdc_wait()
     owner, piece, n_pieces = tl.program_id(0), tl.program_id(1), n_splits
-    owners_of_row = H_KV * M_BLOCKS
+    owners_of_row = CASE.H_KV * CASE.M_BLOCKS
     # Everything is asked for before any answer is looked at: the first keys wait for one trip to memory, not for three.
-    if BLOCK_B > 0:
-        rows = tl.arange(0, BLOCK_B)
-        lengths = tl.load(seq_lens + rows, mask=rows < batch, other=0, eviction_policy="evict_last")
-    length, q_tile = read_owner(owner, q, seq_lens, q_b, q_h, q_a, q_d,
-                                H_KV, D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M)  # fmt: skip
+    if CASE.BLOCK_B > 0:
+        rows = tl.arange(0, CASE.BLOCK_B)
+        lengths = tl.load(memory.seq_lens + rows, mask=rows < batch, other=0, eviction_policy="evict_last")
+    length, q_tile = read_owner(owner, memory, strides, CASE)
     even = True
-    if BLOCK_B > 0:
-        _, lows, highs = keys_of(lengths, window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
+    if CASE.BLOCK_B > 0:
+        _, lows, highs = keys_of(lengths, numbers, CASE)
         counts = tl.where(rows < batch, highs - lows, 0)
-        _, low, high = keys_of(length, window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
+        _, low, high = keys_of(length, numbers, CASE)
         longest = tl.maximum(tl.max(counts, 0), high - low)  # one of these is the other; but so it is asked for now, not later
         even = tl.sum(counts, 0).to(tl.float32) >= longest.to(tl.float32) * batch * EVEN
     if even:
-        do_piece(
-            length, q_tile, owner, owner * n_splits, piece, n_pieces, memory, strides, scale, window, capacity, split_keys,
-            H_KV, D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, COMBINE_ROWS, COMBINE_STAGES, PLAIN, PAGE_LEN, RING,
-            HAS_WINDOW, HAS_SINK, HAS_NEW, HAS_K_SCALE, HAS_V_SCALE, PRECISION, PRODUCTS, FIXED,
-        )  # fmt: skip
-    elif BLOCK_B > 0:
+        do_piece(length, q_tile, (owner, owner * n_splits, piece, n_pieces), memory, strides, numbers, CASE)
+    elif CASE.BLOCK_B > 0:
         pieces = pieces_of(counts, rows < batch, share_of(counts, rows < batch, uneven_pieces // owners_of_row, split_keys))
         total = tl.sum(pieces, 0) * owners_of_row
         for which in range(piece * tl.num_programs(0) + owner, total, tl.num_programs(0) * n_splits):
@@ -69,13 +124,8 @@ def decode_kernel(
             # fetch keys ahead; of what may come from elsewhere too it does.
             if which < total:
                 owner, piece, n_pieces = find(which, pieces, owners_of_row, rows)
-                length, q_tile = read_owner(owner, q, seq_lens, q_b, q_h, q_a, q_d,
-                                            H_KV, D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M)  # fmt: skip
-            do_piece(
-                length, q_tile, owner, which - piece, piece, n_pieces, memory, strides, scale, window, capacity, split_keys,
-                H_KV, D, S_ACTIVE, ROWS, M_BLOCKS, BLOCK_D, BLOCK_M, BLOCK_N, COMBINE_ROWS, COMBINE_STAGES, PLAIN, PAGE_LEN, RING,
-                HAS_WINDOW, HAS_SINK, HAS_NEW, HAS_K_SCALE, HAS_V_SCALE, PRECISION, PRODUCTS, FIXED,
-            )  # fmt: skip
+                length, q_tile = read_owner(owner, memory, strides, CASE)
+            do_piece(length, q_tile, (owner, which - piece, piece, n_pieces), memory, strides, numbers, CASE)
 
 
 @triton.jit
@@ -109,163 +159,156 @@ def share_of(counts, there, most_pieces, least):
 
 
 @triton.jit
-def read_owner(
-    owner, q, seq_lens, q_b, q_h, q_a, q_d, H_KV: tl.constexpr, D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr,
-    M_BLOCKS: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
-):  # fmt: skip
+def read_owner(owner, memory, strides, CASE: tl.constexpr):
     """The length of an owner's row, and its queries [BLOCK_M, BLOCK_D]."""
-    b, h, block = place_of(owner, H_KV, M_BLOCKS)
-    length = tl.load(seq_lens + b, eviction_policy="evict_last")  # keys that pass through the cache would push it out
-    r, d = block * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
-    queries = q + b * q_b + (h * (ROWS // S_ACTIVE) + r // S_ACTIVE) * q_h + r % S_ACTIVE * q_a
-    return length, tl.load(queries[:, None] + d[None, :] * q_d, mask=(r < ROWS)[:, None] & (d < D)[None, :], other=0.0)
+    b, h, block = place_of(owner, CASE)
+    length = tl.load(memory.seq_lens + b, eviction_policy="evict_last")  # keys that pass through the cache would push it out
+    r, d = block * CASE.BLOCK_M + tl.arange(0, CASE.BLOCK_M), tl.arange(0, CASE.BLOCK_D)
+    head = h * (CASE.ROWS // CASE.S_ACTIVE) + r // CASE.S_ACTIVE
+    q_b, q_h, q_a, q_d = strides.q
+    queries = memory.q + b * q_b + head * q_h + r % CASE.S_ACTIVE * q_a
+    inside = (r < CASE.ROWS)[:, None] & (d < CASE.D)[None, :]
+    return length, tl.load(queries[:, None] + d[None, :] * q_d, mask=inside, other=0.0)
 
 
 @triton.jit
-def place_of(owner, H_KV: tl.constexpr, M_BLOCKS: tl.constexpr):
+def place_of(owner, CASE: tl.constexpr):
     """The row of the batch, the key head and the block of query rows of an owner; the first two for offsets, in 64 bits."""
-    owner_of_row = owner % (H_KV * M_BLOCKS)
-    return (owner // (H_KV * M_BLOCKS)).to(tl.int64), (owner_of_row // M_BLOCKS).to(tl.int64), owner_of_row % M_BLOCKS
+    owner_of_row = owner % (CASE.H_KV * CASE.M_BLOCKS)
+    row, head = owner // (CASE.H_KV * CASE.M_BLOCKS), owner_of_row // CASE.M_BLOCKS
+    return row.to(tl.int64), head.to(tl.int64), owner_of_row % CASE.M_BLOCKS
 
 
 @triton.jit
-def keys_of(
-    length, window, capacity, S_ACTIVE: tl.constexpr, RING: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_NEW: tl.constexpr
-):
+def keys_of(length, numbers, CASE: tl.constexpr):
     """What to read of the cache for rows of these lengths: the lengths, held to what a row can have, and [low, high)."""
-    if not RING:
-        length = tl.minimum(length, capacity)
+    if not CASE.RING:
+        length = tl.minimum(length, numbers.capacity)
     length = tl.maximum(length, 0)
     low, high = length * 0, length
-    if HAS_NEW:
-        high = tl.maximum(length - S_ACTIVE, 0)
-    if HAS_WINDOW:
-        low = tl.minimum(tl.maximum(length - S_ACTIVE - window + 1, 0), high)
+    if CASE.HAS_NEW:
+        high = tl.maximum(length - CASE.S_ACTIVE, 0)
+    if CASE.HAS_WINDOW:
+        low = tl.minimum(tl.maximum(length - CASE.S_ACTIVE - numbers.window + 1, 0), high)
     return length, low, high
 
 
 @triton.jit
-def do_piece(
-    length, q_tile, owner, first_partial, piece, n_pieces, memory, strides, scale, window, capacity, split_keys,
-    H_KV: tl.constexpr, D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, M_BLOCKS: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, COMBINE_ROWS: tl.constexpr, COMBINE_STAGES: tl.constexpr,
-    PLAIN: tl.constexpr, PAGE_LEN: tl.constexpr, RING: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_SINK: tl.constexpr, HAS_NEW: tl.constexpr,
-    HAS_K_SCALE: tl.constexpr, HAS_V_SCALE: tl.constexpr, PRECISION: tl.constexpr, PRODUCTS: tl.constexpr, FIXED: tl.constexpr,
-):  # fmt: skip
-    """Piece `piece` of the n_pieces of an owner, if its keys are enough for so many; the last to come adds them up.
-
-    Strides: of the caches (row or page, head, slot, d); of the new keys and values (batch, head, token, d).
-    """
-    k_cache, v_cache, page_table, k_new, v_new, sink, k_scale, v_scale, out, lse, partial_acc, partial_ml, arrived = memory
-    k_o, k_h, k_s, k_d, v_o, v_h, v_s, v_d, kn_b, kn_h, kn_a, kn_d, vn_b, vn_h, vn_a, vn_d, table_b = strides
-    b, h, block = place_of(owner, H_KV, M_BLOCKS)
-    length, low, high = keys_of(length, window, capacity, S_ACTIVE, RING, HAS_WINDOW, HAS_NEW)
-    share = split_keys
-    if not FIXED:
-        share = tl.maximum((tl.cdiv(high - low, n_pieces) + BLOCK_N - 1) // BLOCK_N * BLOCK_N, split_keys)
+def do_piece(length, q_tile, task, memory, strides, numbers, CASE: tl.constexpr):
+    """Piece `piece` of the n_pieces of an owner, if its keys are enough for so many; the last to come adds them up."""
+    owner, first_partial, piece, n_pieces = task
+    k_o, k_h, k_s, k_d = strides.k
+    v_o, v_h, v_s, v_d = strides.v
+    b, h, block = place_of(owner, CASE)
+    length, low, high = keys_of(length, numbers, CASE)
+    share = numbers.split_keys
+    if not CASE.FIXED:
+        share = tl.maximum((tl.cdiv(high - low, n_pieces) + CASE.BLOCK_N - 1) // CASE.BLOCK_N * CASE.BLOCK_N, numbers.split_keys)
     if piece == 0 or piece * share < high - low:
         begin = low + piece * share
         end = tl.minimum(begin + share, high)
-        first = length - S_ACTIVE  # the position of query 0
+        first = length - CASE.S_ACTIVE  # the position of query 0
         # Row r of the tile is query head r // S_ACTIVE of this key head, new token r % S_ACTIVE.
-        r = block * BLOCK_M + tl.arange(0, BLOCK_M)
-        d = tl.arange(0, BLOCK_D)
-        in_d = d < D
-        at = first + r % S_ACTIVE  # the position of each query
-        factor = scale * LOG2_E
-        if HAS_K_SCALE:
-            factor *= tl.load(k_scale + h)
+        r = block * CASE.BLOCK_M + tl.arange(0, CASE.BLOCK_M)
+        d = tl.arange(0, CASE.BLOCK_D)
+        in_d = d < CASE.D
+        at = first + r % CASE.S_ACTIVE  # the position of each query
+        factor = numbers.scale * LOG2_E
+        if CASE.HAS_K_SCALE:
+            factor *= tl.load(memory.k_scale + h)
 
-        m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        l = tl.zeros([BLOCK_M], tl.float32)
-        acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        keys, values = k_cache + h * k_h, v_cache + h * v_h
-        n = tl.arange(0, BLOCK_N)
-        if PLAIN:  # one place moves on, and the others are always as far from it
+        m = tl.full([CASE.BLOCK_M], float("-inf"), tl.float32)
+        l = tl.full([CASE.BLOCK_M], 0.0, tl.float32)
+        acc = tl.full([CASE.BLOCK_M, CASE.BLOCK_D], 0.0, tl.float32)
+        keys, values = memory.k_cache + h * k_h, memory.v_cache + h * v_h
+        n = tl.arange(0, CASE.BLOCK_N)
+        if CASE.PLAIN:  # one place moves on, and the others are always as far from it
             k_first, v_first = keys + (b * k_o + begin.to(tl.int64) * k_s), values + (b * v_o + begin.to(tl.int64) * v_s)
             k_places, v_places = n[:, None] * k_s + d[None, :] * k_d, n[:, None] * v_s + d[None, :] * v_d
-        for start in range(begin, end, BLOCK_N):
+        for start in range(begin, end, CASE.BLOCK_N):
             position = start + n
             live = position < end
             inside = live[:, None] & in_d[None, :]
             # What is beyond the end is never read: a NaN there would survive a weight of zero.
-            if PLAIN:
+            if CASE.PLAIN:
                 k_tile = tl.load(k_first + k_places, mask=inside, other=0.0)
                 v_tile = tl.load(v_first + v_places, mask=inside, other=0.0)
-                k_first += BLOCK_N * k_s
-                v_first += BLOCK_N * v_s
+                k_first += CASE.BLOCK_N * k_s
+                v_first += CASE.BLOCK_N * v_s
             else:
-                where, slot = locate(position, live, b, page_table + b * table_b, capacity, PAGE_LEN, RING)
+                where, slot = locate(position, live, b, memory, numbers, CASE)
                 k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
                 k_tile = tl.load(keys + k_row[:, None] + d[None, :] * k_d, mask=inside, other=0.0)
                 v_tile = tl.load(values + v_row[:, None] + d[None, :] * v_d, mask=inside, other=0.0)
             seen = live[None, :]
-            if S_ACTIVE > 1:
+            if CASE.S_ACTIVE > 1:
                 seen = seen & (position[None, :] <= at[:, None])
-            if HAS_WINDOW:
-                seen = seen & (position[None, :] > at[:, None] - window)
-            m, l, acc = attend(q_tile, k_tile, v_tile, seen, factor, m, l, acc, PRECISION, PRODUCTS)
+            if CASE.HAS_WINDOW:
+                seen = seen & (position[None, :] > at[:, None] - numbers.window)
+            m, l, acc = attend(q_tile, k_tile, v_tile, seen, factor, (m, l, acc), CASE)
 
         n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_pieces)  # a division, after the keys are asked for
-        if HAS_NEW:
+        if CASE.HAS_NEW:
             if piece == n_pieces - 1:
                 a = tl.arange(0, 16)
                 position = first + a
-                live = (a < S_ACTIVE) & (position >= 0)
+                live = (a < CASE.S_ACTIVE) & (position >= 0)
                 inside = live[:, None] & in_d[None, :]
-                k_tile = tl.load(k_new + b * kn_b + h * kn_h + a[:, None] * kn_a + d[None, :] * kn_d, mask=inside, other=0.0)
-                v_tile = tl.load(v_new + b * vn_b + h * vn_h + a[:, None] * vn_a + d[None, :] * vn_d, mask=inside, other=0.0)
-                k_tile = as_stored(k_tile, k_scale + h, HAS_K_SCALE, k_cache.dtype.element_ty)
-                v_tile = as_stored(v_tile, v_scale + h, HAS_V_SCALE, v_cache.dtype.element_ty)
-                where, slot = locate(position, live, b, page_table + b * table_b, capacity, PAGE_LEN, RING)
+                kn_b, kn_h, kn_a, kn_d = strides.k_new
+                vn_b, vn_h, vn_a, vn_d = strides.v_new
+                new_keys = memory.k_new + b * kn_b + h * kn_h + a[:, None] * kn_a
+                new_values = memory.v_new + b * vn_b + h * vn_h + a[:, None] * vn_a
+                k_tile = tl.load(new_keys + d[None, :] * kn_d, mask=inside, other=0.0)
+                v_tile = tl.load(new_values + d[None, :] * vn_d, mask=inside, other=0.0)
+                k_tile = as_stored(k_tile, memory.k_scale + h, CASE.HAS_K_SCALE, memory.k_cache.dtype.element_ty)
+                v_tile = as_stored(v_tile, memory.v_scale + h, CASE.HAS_V_SCALE, memory.v_cache.dtype.element_ty)
+                where, slot = locate(position, live, b, memory, numbers, CASE)
                 k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
                 if block == 0:
                     tl.store(keys + k_row[:, None] + d[None, :] * k_d, k_tile, mask=inside)
                     tl.store(values + v_row[:, None] + d[None, :] * v_d, v_tile, mask=inside)
                 seen = live[None, :] & (position[None, :] <= at[:, None])
-                if HAS_WINDOW:
-                    seen = seen & (position[None, :] > at[:, None] - window)
-                m, l, acc = attend(q_tile, k_tile, v_tile, seen, factor, m, l, acc, PRECISION, PRODUCTS)
+                if CASE.HAS_WINDOW:
+                    seen = seen & (position[None, :] > at[:, None] - numbers.window)
+                m, l, acc = attend(q_tile, k_tile, v_tile, seen, factor, (m, l, acc), CASE)
 
-        if HAS_V_SCALE:
-            acc *= tl.load(v_scale + h)
+        if CASE.HAS_V_SCALE:
+            acc *= tl.load(memory.v_scale + h)
 
         if n_pieces == 1:
-            finish(m, l, acc, r, d, b, h, sink, out, lse, H_KV, D, S_ACTIVE, ROWS, HAS_SINK)
+            finish((m, l, acc), r, d, (b, h), memory, CASE)
         else:
             # Partial results: m and l [2, rows of the block], for their sum would lose digits of large scores; acc [rows, D].
-            row = tl.arange(0, BLOCK_M)
+            row = tl.arange(0, CASE.BLOCK_M)
             mine = (first_partial + piece).to(tl.int64)
-            tl.store(partial_ml + mine * 2 * BLOCK_M + row, m)
-            tl.store(partial_ml + (mine * 2 + 1) * BLOCK_M + row, l)
-            place = (mine * BLOCK_M + row[:, None]) * D + d[None, :]
-            tl.store(partial_acc + place, acc, mask=(r < ROWS)[:, None] & in_d[None, :])
+            tl.store(memory.partial_ml + mine * 2 * CASE.BLOCK_M + row, m)
+            tl.store(memory.partial_ml + (mine * 2 + 1) * CASE.BLOCK_M + row, l)
+            place = (mine * CASE.BLOCK_M + row[:, None]) * CASE.D + d[None, :]
+            tl.store(memory.partial_acc + place, acc, mask=(r < CASE.ROWS)[:, None] & in_d[None, :])
             tl.debug_barrier()  # every thread has stored before one of them says so
-            if tl.atomic_add(arrived + owner, 1, sem="acq_rel", scope="gpu") == n_pieces - 1:
-                combine(
-                    partial_acc, partial_ml, first_partial, n_pieces, block, b, h, sink, out, lse,
-                    H_KV, D, S_ACTIVE, ROWS, HAS_SINK, BLOCK_M, BLOCK_D, COMBINE_ROWS, COMBINE_STAGES,
-                )  # fmt: skip
-                tl.store(arrived + owner, 0)  # as it was, for the next launch
+            if tl.atomic_add(memory.arrived + owner, 1, sem="acq_rel", scope="gpu") == n_pieces - 1:
+                combine(first_partial, n_pieces, (b, h, block), memory, CASE)
+                tl.store(memory.arrived + owner, 0)  # as it was, for the next launch
 
 
 @triton.jit
-def locate(position, live, b, pages, capacity, PAGE_LEN: tl.constexpr, RING: tl.constexpr):
+def locate(position, live, b, memory, numbers, CASE: tl.constexpr):
     """Where positions [n] live: the row of the cache, or the pages [n], and the slots [n]; in 64 bits, as offsets must be."""
-    if PAGE_LEN > 0:
-        return tl.load(pages + position // PAGE_LEN, mask=live, other=0).to(tl.int64), (position % PAGE_LEN).to(tl.int64)
-    elif RING:
-        return b, (position % capacity).to(tl.int64)
+    if CASE.PAGE_LEN > 0:
+        pages = tl.load(memory.page_table + b * numbers.table_b + position // CASE.PAGE_LEN, mask=live, other=0)
+        return pages.to(tl.int64), (position % CASE.PAGE_LEN).to(tl.int64)
+    elif CASE.RING:
+        return b, (position % numbers.capacity).to(tl.int64)
     else:
         return b, position.to(tl.int64)
 
 
 @triton.jit
-def attend(q_tile, k_tile, v_tile, seen, factor, m, l, acc, PRECISION: tl.constexpr, PRODUCTS: tl.constexpr):
-    """One tile of keys: q [M, D], k and v [N, D], seen [M, N]; the running m, l [M] and acc [M, D]."""
-    k_tile, v_tile = k_tile.to(q_tile.dtype).to(PRODUCTS), v_tile.to(q_tile.dtype).to(PRODUCTS)
-    scores = tl.dot(q_tile.to(PRODUCTS), tl.trans(k_tile), input_precision=PRECISION)
+def attend(q_tile, k_tile, v_tile, seen, factor, sums, CASE: tl.constexpr):
+    """One tile of keys: q [M, D], k and v [N, D], seen [M, N]; the running m, l [M] and acc [M, D] of sums."""
+    m, l, acc = sums
+    k_tile, v_tile = k_tile.to(q_tile.dtype).to(CASE.PRODUCTS), v_tile.to(q_tile.dtype).to(CASE.PRODUCTS)
+    scores = tl.dot(q_tile.to(CASE.PRODUCTS), tl.trans(k_tile), input_precision=CASE.PRECISION)
     m_new = tl.maximum(m, tl.max(tl.where(seen, scores * factor, float("-inf")), 1))
     safe = tl.where(m_new == float("-inf"), 0.0, m_new)  # -inf - -inf would be NaN
     # One rounding, as a fused multiply and add: the difference is exact to its own size, however large the scores are.
@@ -273,7 +316,7 @@ def attend(q_tile, k_tile, v_tile, seen, factor, m, l, acc, PRECISION: tl.conste
     alpha = tl.exp2(m - safe)
     l = l * alpha + tl.sum(p, 1)
     acc = acc * alpha[:, None]
-    acc = tl.dot(p.to(q_tile.dtype).to(PRODUCTS), v_tile, acc, input_precision=PRECISION)
+    acc = tl.dot(p.to(q_tile.dtype).to(CASE.PRODUCTS), v_tile, acc, input_precision=CASE.PRECISION)
     return m_new, l, acc
 
 
@@ -289,47 +332,43 @@ def as_stored(tile, scale, HAS_SCALE: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def combine(
-    partial_acc, partial_ml, first_partial, n_pieces, block, b, h, sink, out, lse,
-    H_KV: tl.constexpr, D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, HAS_SINK: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, COMBINE_ROWS: tl.constexpr, COMBINE_STAGES: tl.constexpr,
-):  # fmt: skip
-    """The pieces of one owner are added up in their order, whoever came first."""
-    row, d = tl.arange(0, COMBINE_ROWS), tl.arange(0, BLOCK_D)
-    r = block * BLOCK_M + row
-    inside = (r < ROWS)[:, None] & (d < D)[None, :]
-    m = tl.full([COMBINE_ROWS], float("-inf"), tl.float32)
-    l = tl.zeros([COMBINE_ROWS], tl.float32)
-    acc = tl.zeros([COMBINE_ROWS, BLOCK_D], tl.float32)
-    first = first_partial.to(tl.int64) * BLOCK_M
-    ml, parts = partial_ml + first * 2, partial_acc + first * D
+def combine(first_partial, n_pieces, place, memory, CASE: tl.constexpr):
+    """The pieces of one owner are added up in their order, whoever came first; place: batch row, head, block."""
+    b, h, block = place
+    row, d = tl.arange(0, CASE.COMBINE_ROWS), tl.arange(0, CASE.BLOCK_D)
+    r = block * CASE.BLOCK_M + row
+    inside = (r < CASE.ROWS)[:, None] & (d < CASE.D)[None, :]
+    m = tl.full([CASE.COMBINE_ROWS], float("-inf"), tl.float32)
+    l = tl.full([CASE.COMBINE_ROWS], 0.0, tl.float32)
+    acc = tl.full([CASE.COMBINE_ROWS, CASE.BLOCK_D], 0.0, tl.float32)
+    first = first_partial.to(tl.int64) * CASE.BLOCK_M
+    ml, parts = memory.partial_ml + first * 2, memory.partial_acc + first * CASE.D
     # One at a time, the next ones on their way: all at once would be fewer steps, but many more instructions, and those come from
     # memory too when a program runs them only once.
-    for _ in tl.range(0, n_pieces, num_stages=COMBINE_STAGES):
-        m_i, l_i = tl.load(ml + row), tl.load(ml + BLOCK_M + row)
-        part = tl.load(parts + row[:, None] * D + d[None, :], mask=inside, other=0.0)
+    for _ in tl.range(0, n_pieces, num_stages=CASE.COMBINE_STAGES):
+        m_i, l_i = tl.load(ml + row), tl.load(ml + CASE.BLOCK_M + row)
+        part = tl.load(parts + row[:, None] * CASE.D + d[None, :], mask=inside, other=0.0)
         m_new = tl.maximum(m, m_i)
         safe = tl.where(m_new == float("-inf"), 0.0, m_new)
         weight, alpha = tl.exp2(m_i - safe), tl.exp2(m - safe)
         l = l * alpha + weight * l_i
         acc = acc * alpha[:, None] + weight[:, None] * part
         m = m_new
-        ml += 2 * BLOCK_M
-        parts += BLOCK_M * D
-    finish(m, l, acc, r, d, b, h, sink, out, lse, H_KV, D, S_ACTIVE, ROWS, HAS_SINK)
+        ml += 2 * CASE.BLOCK_M
+        parts += CASE.BLOCK_M * CASE.D
+    finish((m, l, acc), r, d, (b, h), memory, CASE)
 
 
 @triton.jit
-def finish(
-    m, l, acc, r, d, b, h, sink, out, lse,
-    H_KV: tl.constexpr, D: tl.constexpr, S_ACTIVE: tl.constexpr, ROWS: tl.constexpr, HAS_SINK: tl.constexpr,
-):  # fmt: skip
+def finish(sums, r, d, place, memory, CASE: tl.constexpr):
     """out and lse, both contiguous [B, H_q, S_ACTIVE, ..], from m, l [M] and acc [M, D]; the sink joins, once.
     Nothing seen gives 0 and -inf."""
-    inside, alpha = r < ROWS, tl.full(m.shape, 1.0, tl.float32)
-    if HAS_SINK:
-        head = h * (ROWS // S_ACTIVE) + r // S_ACTIVE
-        logit = tl.load(sink + head, mask=inside, other=0.0).to(tl.float32) * LOG2_E
+    m, l, acc = sums
+    b, h = place
+    inside, alpha = r < CASE.ROWS, tl.full(m.shape, 1.0, tl.float32)
+    if CASE.HAS_SINK:
+        head = h * (CASE.ROWS // CASE.S_ACTIVE) + r // CASE.S_ACTIVE
+        logit = tl.load(memory.sink + head, mask=inside, other=0.0).to(tl.float32) * LOG2_E
         m_new = tl.maximum(m, logit)
         safe = tl.where(m_new == float("-inf"), 0.0, m_new)
         alpha = tl.exp2(m - safe)
@@ -337,7 +376,7 @@ def finish(
         m = m_new
     some = l != 0.0  # a NaN among the live keys must show
     one = tl.where(some, l, 1.0)
-    place = b * H_KV * ROWS + h * ROWS + r
-    tl.store(lse + place, tl.where(some, (m + tl.log2(one)) * LN2, float("-inf")), mask=inside)
-    result = (acc * tl.where(some, alpha / one, 0.0)[:, None]).to(out.dtype.element_ty)
-    tl.store(out + place[:, None] * D + d[None, :], result, mask=inside[:, None] & (d < D)[None, :])
+    at = b * CASE.H_KV * CASE.ROWS + h * CASE.ROWS + r
+    tl.store(memory.lse + at, tl.where(some, (m + tl.log2(one)) * LN2, float("-inf")), mask=inside)
+    result = (acc * tl.where(some, alpha / one, 0.0)[:, None]).to(memory.out.dtype.element_ty)
+    tl.store(memory.out + at[:, None] * CASE.D + d[None, :], result, mask=inside[:, None] & (d < CASE.D)[None, :])

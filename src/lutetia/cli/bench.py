@@ -1,8 +1,9 @@
-"""Find the benchmarks of a checkout, and run one in a process of its own."""
+"""The benchmarks of a checkout: list them, say which can run here, and run one in a process of its own."""
 
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -10,9 +11,12 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import lutetia
-from lutetia.errors import DataError
+from lutetia.cli.guard import UsageError, did_you_mean
+from lutetia.cli.show import console, print_json
+from lutetia.errors import DataError, JobError, MissingFeatureError
 
 PACKAGE = Path(lutetia.__file__).resolve().parent
 # Imported, not run as a script: what a benchmark sends to its own processes must be found again by its module's name.
@@ -23,55 +27,158 @@ sys.path.insert(0, folder)
 try:
     raise SystemExit(importlib.import_module(name).main(rest))
 except KeyboardInterrupt:
-    raise SystemExit(130)  # we are told too, and say the word
+    raise SystemExit(130)  # the command around this one reports it
+except Exception as error:
+    if not type(error).__module__.startswith("lutetia."):
+        raise  # a bug: with its traceback
+    print(f"error: {error}", file=sys.stderr)
+    raise SystemExit(1)
 """
 
 
 @dataclass(frozen=True)
 class Benchmark:
+    """One file of the folder: what it claims, and what it needs besides Lutetia."""
+
     name: str
     about: str  # the first line of its docstring
     path: Path
+    needs: tuple[str, ...] = ()  # "cuda", a package, or "program:NAME"
 
 
-def benchmarks_folder() -> Path:
-    """The benchmarks beside the sources in use, else those of the checkout that we stand in."""
-    for root in (PACKAGE.parent.parent, Path.cwd(), *Path.cwd().parents):
-        if is_checkout(root):
-            return root / "benchmarks"
-    raise DataError(
-        "there are no benchmarks here: they come with the source checkout, not with the installed package, "
-        "so run `lutetia bench` inside a checkout"
-    )
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, besides the name."""
+
+    arguments: Sequence[str] = ()
+    quick: bool = False
+    save: bool = False
+    out: Path | None = None
+
+
+def benchmarks_folder(checkout: Path | None = None) -> Path:
+    """The benchmarks of a checkout that was named, else of the one that the package in use belongs to; of no other."""
+    root = PACKAGE.parent.parent if checkout is None else checkout.absolute()
+    if checkout is None and not (is_checkout(root) and PACKAGE.parent.name == "src"):
+        raise DataError(
+            "there are no benchmarks here: they come with the source checkout, not with the installed package; "
+            "name a checkout that you trust: lutetia bench --checkout FOLDER"
+        )
+    if not is_checkout(root):
+        raise DataError(f"{checkout} is not a checkout of Lutetia: expected its pyproject.toml there")
+    return root / "benchmarks"
 
 
 def is_checkout(root: Path) -> bool:
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
-    return project.get("project", {}).get("name") == "lutetia"
+    table = project.get("project")
+    return isinstance(table, dict) and table.get("name") == "lutetia"
 
 
 def find_benchmarks(folder: Path) -> dict[str, Benchmark]:
     """Every file with a docstring and a function `main`, read but not run."""
-    found = {}
-    for path in sorted(folder.glob("*.py")):
-        about = first_line(path)
-        if about is not None:
-            found[path.stem] = Benchmark(path.stem, about, path)
-    return found
+    benchmarks = (read_benchmark(path) for path in sorted(folder.glob("*.py")))
+    return {each.name: each for each in benchmarks if each is not None}
 
 
-def first_line(path: Path) -> str | None:
-    """The first line of a benchmark's docstring; None when the file is not a benchmark."""
+def read_benchmark(path: Path) -> Benchmark | None:
+    """A benchmark from its source; None when the file is not one."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (SyntaxError, ValueError) as error:
-        return f"cannot be read: {error}"
+        needs = needs_of(tree)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return Benchmark(path.stem, f"cannot be read: {error}", path)
     docstring = ast.get_docstring(tree)
     has_main = any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body)
-    return docstring.splitlines()[0] if docstring and has_main else None
+    return Benchmark(path.stem, docstring.splitlines()[0], path, needs) if docstring and has_main else None
+
+
+def needs_of(tree: ast.Module) -> tuple[str, ...]:
+    """The value of `NEEDS = (...)`, which a benchmark states at its top level."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(isinstance(name, ast.Name) and name.id == "NEEDS" for name in node.targets):
+            return tuple(map(str, ast.literal_eval(node.value)))
+    return ()
+
+
+def missing(needs: Sequence[str]) -> list[str]:
+    """What a benchmark needs and this machine lacks, in words."""
+    return [words for words in map(missing_one, needs) if words]
+
+
+def missing_one(need: str) -> str:
+    from lutetia._shared.programs import find
+    from lutetia.doctor import can_import, look_for_cuda
+
+    if need == "cuda":
+        return "" if look_for_cuda().status == "found" else "a CUDA device"
+    if need.startswith("program:"):
+        name = need.removeprefix("program:")
+        return "" if find(name) else f"the program {name}"
+    return "" if can_import(need) else f"the package {need}"
+
+
+def list_benchmarks(benchmarks: Sequence[Benchmark], folder: Path, as_json: bool) -> None:
+    """Show the name of each, what it claims, and whether it can run here."""
+    lacks = {each.name: missing(each.needs) for each in benchmarks}
+    if as_json:
+        listed = [
+            {"name": each.name, "about": each.about, "needs": list(each.needs), "missing": lacks[each.name]}
+            for each in benchmarks
+        ]
+        print_json({"folder": str(folder), "benchmarks": listed})
+        return
+    if not benchmarks:
+        console().print(f"{folder} holds no benchmarks yet", soft_wrap=True)
+    for each in benchmarks:
+        here = f"needs {' and '.join(lacks[each.name])}" if lacks[each.name] else "runs here"
+        console().print(f"{each.name:<22} {here:<22} {each.about}", soft_wrap=True)
+
+
+def bench(name: str | None, request: Request, checkout: Path | None, as_json: bool) -> int:
+    """List the benchmarks, or run one; the exit code, 1 where a claim was missed."""
+    folder = benchmarks_folder(checkout)
+    benchmarks = find_benchmarks(folder)
+    if name is None:
+        list_benchmarks(list(benchmarks.values()), folder, as_json)
+        return 0
+    if name not in benchmarks:
+        hint = did_you_mean(name, benchmarks) if benchmarks else f"{folder} holds none"
+        raise UsageError(f"there is no benchmark {name!r}: {hint}")
+    lacking = [] if "--help" in request.arguments else missing(benchmarks[name].needs)
+    if lacking:
+        raise MissingFeatureError(f"the benchmark {name} needs {' and '.join(lacking)}")
+    code, output = run_benchmark(benchmarks[name], arguments_of(name, request, folder, as_json), capture=as_json)
+    if as_json:
+        print_json(parse(name, code, output))
+    elif code:
+        raise JobError(f"the benchmark {name} failed with exit code {code}")
+    return code
+
+
+def arguments_of(name: str, request: Request, folder: Path, as_json: bool) -> list[str]:
+    """What the benchmark is given: its own arguments, and those that every benchmark takes."""
+    if request.save and request.quick:
+        raise UsageError("--save keeps a result and --quick measures nothing: give one of them")
+    if request.save and request.out is not None:
+        raise UsageError("--save writes into the checkout and --out into a file of yours: give one of them")
+    file = folder / "results" / f"{name}.json" if request.save else request.out
+    saving = [] if file is None else ["--save", str(file)]
+    return [*request.arguments, *(["--quick"] if request.quick else []), *saving, *(["--json"] if as_json else [])]
+
+
+def parse(name: str, code: int, output: str) -> dict[str, Any]:
+    """The result that a benchmark printed; a JobError where it printed none."""
+    try:
+        result = json.loads(output)
+    except (ValueError, RecursionError):
+        result = None
+    if not isinstance(result, dict):
+        raise JobError(f"the benchmark {name} failed with exit code {code}" if code else f"the benchmark {name} printed no JSON")
+    return result
 
 
 def run_benchmark(benchmark: Benchmark, arguments: Sequence[str], capture: bool) -> tuple[int, str]:

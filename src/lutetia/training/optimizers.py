@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -83,15 +82,7 @@ def make_optimizer(groups: list[dict[str, Any]], wanted: settings.Optimizer) -> 
     if wanted.kind == "sparse_adam":
         plain = [{"params": group["params"]} for group in groups]
         return torch.optim.SparseAdam(plain, lr=wanted.lr, betas=betas, eps=wanted.eps)
-    return _lion_class()(groups, lr=wanted.lr, betas=betas)
-
-
-def _lion_class() -> Any:
-    """Our own, or that of lion-pytorch."""
-    try:
-        return importlib.import_module("lutetia.training.lion").Lion
-    except ModuleNotFoundError:
-        return require("lion_pytorch", 'optimizer.kind = "lion"', "lion-pytorch").Lion
+    return require("lion_pytorch", 'optimizer.kind = "lion"', "lion-pytorch").Lion(groups, lr=wanted.lr, betas=betas)
 
 
 def _check_sparse(model: nn.Module, wanted: settings.Optimizers) -> None:
