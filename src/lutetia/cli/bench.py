@@ -110,14 +110,14 @@ def missing(needs: Sequence[str]) -> list[str]:
 
 
 def missing_one(need: str) -> str:
-    from lutetia._shared.programs import find
+    from lutetia._shared.programs import find_tool
     from lutetia.doctor import can_import, look_for_cuda
 
     if need == "cuda":
         return "" if look_for_cuda().status == "found" else "a CUDA device"
     if need.startswith("program:"):
         name = need.removeprefix("program:")
-        return "" if find(name) else f"the program {name}"
+        return "" if find_tool(name) else f"the program {name}"
     return "" if can_import(need) else f"the package {need}"
 
 

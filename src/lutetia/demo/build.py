@@ -13,8 +13,7 @@ from lutetia.errors import JobError, MissingFeatureError
 from lutetia.report import Check
 
 if TYPE_CHECKING:
-    from lutetia.precompute import LUTNetwork
-    from lutetia.precompute.hardware import Hardware
+    from lutetia.precompute import Hardware, LUTNetwork
 
 SIMULATED = 50  # digits
 
