@@ -233,7 +233,7 @@ def test_kernels_take_their_arguments_by_name() -> None:
     found = {"indices": indices, "min_delta": min_delta, "min_delta_index": which}
     dx = k.propagate_through_detectors_fc(grad, weight, **found, anchors=anchors, n_inputs=6)
     assert torch.equal(dx, k.propagate_through_detectors_fc(grad, weight, *found.values(), anchors, 6))
-    with pytest.raises(TypeError, match="propagate_through_detectors_fc.. is missing the argument 'min_delta'"):
+    with pytest.raises(TypeError, match=r"propagate_through_detectors_fc\(\) is missing the argument 'min_delta'"):
         k.propagate_through_detectors_fc(grad, weight, indices, anchors=anchors, n_inputs=6)
     with pytest.raises(TypeError, match="unknown arguments: summs"):
         k.propagate_through_detectors_fc(grad, weight, *found.values(), anchors, 6, summs="fixed")
