@@ -188,6 +188,16 @@ def test_devices_that_are_not_there_are_refused(name: str) -> None:
         choose_device(name)
 
 
+def test_cuda_without_cuda_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(ArgumentError, match="the device is cuda, but this torch is built without CUDA: expected cpu"):
+        choose_device("cuda")
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    with pytest.raises(ArgumentError, match="the device is cuda:1, but torch finds no GPU: expected cpu"):
+        choose_device("cuda:1")
+
+
 def test_steps_in_place_are_for_one_process() -> None:
     from lutetia.training.loop import Trainer
 
