@@ -50,6 +50,19 @@ def test_minimised_tables_are_proved_too() -> None:
     assert sum(name.startswith("table") for name in net.emit("verilog").prove().proved) == 3
 
 
+def test_the_luts_of_minimised_tables_are_proved() -> None:
+    layer = LUT(6, 2, 3, 3, seed=0)
+    nn.init.normal_(layer.weight)
+    hardware = lut_network(layer, bits=2, weight_bits=3).graph.minimise(6).emit("verilog")
+    assert sum(name.startswith("table") for name in hardware.prove().proved) == 3
+    name, text = next((name, text) for name, text in hardware.files.items() if ".INIT(" in text)
+    found = re.search(r"\.INIT\((\d+)'h([0-9a-f]+)\)", text)
+    assert found is not None
+    hardware.files[name] = text[: found.start()] + f".INIT({found[1]}'h{int(found[2], 16) ^ 1:x})" + text[found.end() :]
+    with pytest.raises(EquivalenceError, match="is not what the graph says"):
+        hardware.prove()
+
+
 def test_a_purely_combinational_net_is_proved_whole() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 2), Quantise(Int(3), 0.5))

@@ -16,9 +16,9 @@ from small import classifier_config, transformer_config, write_samples, write_te
 from torch import distributed, multiprocessing
 
 import lutetia
-from lutetia.errors import ArgumentError
+from lutetia.errors import ArgumentError, RankError
 from lutetia.training import Config, checkpoint, train
-from lutetia.training.distributed import World, choose_device, mean_of_sparse
+from lutetia.training.distributed import World, choose_device, mean_of_sparse, start
 from ports import free_port
 
 pytestmark = pytest.mark.skipif(
@@ -169,6 +169,17 @@ def test_a_lost_rank_is_named_in_time(name: str, timeout: int, tmp_path: Path) -
     assert "rank 1 gives no sign of life, and was stopped, killed or cut off" in lines[-1]
     assert f"within {timeout} s (parallel.timeout)" in lines[-1]
     assert checkpoint.steps_in(tmp_path / "out" / "checkpoints") == [2]
+
+
+def test_ranks_that_never_come_are_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", str(free_port()))):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RankError, match=r"rank 0 of 2 did not meet the others at localhost:\d+ within 1 s"):
+        start("cpu", timeout=1.0)
+    monkeypatch.delenv("MASTER_ADDR")
+    with pytest.raises(ArgumentError, match=r"WORLD_SIZE is 2, and .*MASTER_ADDR.*: start the processes with torchrun"):
+        start("cpu", timeout=1.0)
+    assert not distributed.is_initialized()
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:99", "meta"])

@@ -36,6 +36,7 @@ from lutetia.models import LUTClassifier, load
 from lutetia.precompute import (
     CHECK,
     MAKE,
+    OPTIMISE,
     PROOF,
     TARGETS,
     Build,
@@ -85,7 +86,7 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
             target=request.target,
             time_limit=request.time_limit,
         )
-        build.report |= facts | _shape(network.graph)
+        build.report |= facts
         show_accuracy(build.report, screen)
 
         def save() -> None:
@@ -94,6 +95,8 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
             contents["summary.html"] = page(report)
             folders.write(request.out, contents, {"format": FORMAT, "lutetia": __version__})
 
+        run_steps(build, OPTIMISE, screen.around(build))
+        build.report |= _shape(build.graph)
         run_steps(build, MAKE, screen.around(build))
         save()
         for step in CHECK:
@@ -127,7 +130,8 @@ class Screen:
         def around(step: BuildStep, job: Callable[[], None]) -> None:
             self.run(step.name, job)
             record = build.report["steps"][-1]
-            self.say(step.name, record["left_out"] or f"{record['seconds']:.1f} s")
+            luts = f", {record['luts_before']:,} LUTs before, {record['luts_after']:,} after" if "luts_after" in record else ""
+            self.say(step.name, record["left_out"] or f"{record['seconds']:.1f} s{luts}")
 
         return around
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lutetia import training
 from lutetia.errors import LutetiaError
+from lutetia.training.config import read_toml
 
 MOST_CALIBRATION = 2000  # samples that choose the bits of the inputs
 SPLITS = ("test", "valid", "train")  # what accuracy is told of, the best first
@@ -29,12 +30,9 @@ class Measured:
 def open_run_data(checkpoint: Path, data: Path | None) -> Measured | str:
     """The data of a checkpoint's run, from the folder `data` where it is given; or why there is none."""
     place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
-    if place is None:
+    if place is None or "data" not in read_toml(place / "config.toml"):
         return f"{checkpoint} does not say what it was trained on"
-    try:
-        config = training.read_config(place / "config.toml")
-    except LutetiaError as error:
-        return f"{place / 'config.toml'} is not the config of a run: {error}"
+    config = training.read_config(place / "config.toml")
     folders = [data] if data is not None else [*_recorded(place), Path(), place]
     why = ""
     for folder in folders:

@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from lutetia.precompute.ir.interpret import trace_values
     from lutetia.precompute.ir.stream import Stream, Table, TableData
     from lutetia.precompute.passes.minimise import minimise_tables
-    from lutetia.precompute.pipeline import CHECK, MAKE, PROOF, SIMULATION, SYNTHESIS, Build, BuildStep, run_steps
+    from lutetia.precompute.pipeline import (
+        CHECK,
+        MAKE,
+        OPTIMISE,
+        PROOF,
+        SIMULATION,
+        SYNTHESIS,
+        VERILOG,
+        Build,
+        BuildStep,
+        run_steps,
+    )
     from lutetia.precompute.tables.domains import Binary, Domain, Int, PlusMinus, Ternary, UInt, enumerate_rows, pack
     from lutetia.precompute.tables.table import IOTable, MissingRowError
     from lutetia.precompute.tools.find import TimeLimitError, find_tool, require_program, run_program, run_yosys, time_limit
@@ -36,7 +47,7 @@ _ROOMS = {
     "ir.interpret": "trace_values",
     "ir.stream": "Stream Table TableData",
     "passes.minimise": "minimise_tables",
-    "pipeline": "Build BuildStep CHECK MAKE PROOF SIMULATION SYNTHESIS run_steps",
+    "pipeline": "Build BuildStep CHECK MAKE OPTIMISE PROOF SIMULATION SYNTHESIS VERILOG run_steps",
     "tables.domains": "Binary Domain Int PlusMinus Ternary UInt enumerate_rows pack",
     "tables.table": "IOTable MissingRowError",
     "tools.find": "TimeLimitError find_tool require_program run_program run_yosys time_limit",
@@ -50,11 +61,13 @@ _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()
 __all__ = [
     "CHECK",
     "MAKE",
+    "OPTIMISE",
     "PROOF",
     "SIMULATION",
     "SIMULATORS",
     "SYNTHESIS",
     "TARGETS",
+    "VERILOG",
     "Binary",
     "BitsChoice",
     "Build",

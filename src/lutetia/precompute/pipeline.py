@@ -1,6 +1,7 @@
 """The way from a stream graph to checked hardware, as a list of named steps.
 
     build = Build(network.graph, samples=network.quantise(x))
+    run_steps(build, OPTIMISE)   # fuse and minimise: the LUTs before and after each are in the report
     run_steps(build, MAKE)       # Verilog, VHDL, test benches: quick, and worth keeping whatever comes after
     run_steps(build, CHECK)      # simulation, proof, synthesis: each within a time limit
     build.report                 # plain data, what the page of a build shows
@@ -27,7 +28,9 @@ from lutetia.precompute.tools.hardware import Hardware
 from lutetia.precompute.tools.simulate import SIMULATORS
 
 RANDOM_SAMPLES = 64  # that are simulated where none are given
-TIME_LIMIT = 600.0  # seconds of each check
+TIME_LIMIT = 600.0  # seconds of each step
+BUDGET = 12  # address bits of a fused table
+LUT_INPUTS = {"lut6": 6, "lut4": 4, "ice40": 4, "ecp5": 4}
 
 
 @dataclass
@@ -88,6 +91,16 @@ def _job(build: Build, step: BuildStep) -> Callable[[], None]:
 # ---- the steps -------------------------------------------------------------------------------------------------------
 
 
+def _optimise(change: Callable[[Graph, int], Graph]) -> Callable[[Build], None]:
+    def run(build: Build) -> None:
+        k = LUT_INPUTS[build.target]
+        before = build.graph.cost(k).luts
+        build.graph = change(build.graph, k)
+        build.report["steps"][-1] |= {"luts_before": before, "luts_after": build.graph.cost(k).luts}
+
+    return run
+
+
 def _emit(language: str) -> Callable[[Build], None]:
     def run(build: Build) -> None:
         build.hardware[language] = build.graph.emit(language)
@@ -120,11 +133,14 @@ def _synthesise(build: Build) -> None:
     build.report["synthesis"] = build.hardware["verilog"].synthesize(build.target).to_dict()
 
 
+FUSE = BuildStep("fuse", "not fused", _optimise(lambda graph, k: graph.fuse(BUDGET).dedupe()))
+MINIMISE = BuildStep("minimise", "not minimised", _optimise(lambda graph, k: graph.minimise(k)))
 VERILOG = BuildStep("verilog", "not written", _emit("verilog"))
 VHDL = BuildStep("vhdl", "not written", _emit("vhdl"))
 BENCHES = BuildStep("test bench", "not written", _benches)
 SIMULATION = BuildStep("simulation", "not simulated", _simulate)
 PROOF = BuildStep("proof", "not proved", _prove)
 SYNTHESIS = BuildStep("synthesis", "not synthesised", _synthesise)
+OPTIMISE = (FUSE, MINIMISE)
 MAKE = (VERILOG, VHDL, BENCHES)
 CHECK = (SIMULATION, PROOF, SYNTHESIS)

@@ -224,7 +224,8 @@ def _values(domains: list[Domain], word: int) -> dict[str, Any]:
 
 def _prove(hardware: Hardware, claims: list[Claim], folder: Path) -> None:
     (folder / "claims.v").write_text("\n".join(_miter(number, claim) for number, claim in enumerate(claims)))
-    script = ["read_verilog -DSYNTHESIS " + " ".join([*hardware.sources, "claims.v"]), "proc -norom", "flatten", "opt_clean"]
+    sources = " ".join([*hardware.sources, "claims.v"])
+    script = [f"read_verilog -DSYNTHESIS {sources}", "hierarchy", "proc -norom", "flatten", "opt_clean"]
     for number in range(len(claims)):
         script.append(f"sat -verify -prove ok 1 -show a,y,want -dump_json wrong{number}.json claim{number}")
     done = run_yosys(script, folder, YOSYS, check=False)
