@@ -111,6 +111,10 @@ class Dialect(ABC):
         """Declare a bus, or a number in two's complement, and give it its value."""
 
     @abstractmethod
+    def pin(self, name: str, bits: int, text: str) -> str:
+        """What connects an input of an instance to an expression: `name` is a bus of its own where the language needs one."""
+
+    @abstractmethod
     def assign(self, target: str, text: str) -> None:
         """Set something that is declared."""
 

@@ -74,9 +74,9 @@ def _luts(name: str, form: Form, d: Dialect) -> None:
     for number, cell in enumerate(form.cells):
         k = len(cell.inputs)
         d.signal(0, f"s{number}")
-        d.let(f"i{number}", k, d.joined([signals[each] for each in reversed(cell.inputs)]))
+        inputs = d.pin(f"i{number}", k, d.joined([signals[each] for each in reversed(cell.inputs)]))
         generics = {"K": str(k), "INIT": d.literal(cell.init, 2**k)}
-        d.instance(f"{name}_lut", f"u{number}", {"i": f"i{number}", "o": f"s{number}"}, generics)
+        d.instance(f"{name}_lut", f"u{number}", {"i": inputs, "o": f"s{number}"}, generics)
     d.assign_bits("y", [signals[each] for each in reversed(form.outputs)])
     read = {each for cell in form.cells for each in cell.inputs} | set(form.outputs)
     if not set(range(form.n_inputs)) <= read:

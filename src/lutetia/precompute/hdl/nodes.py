@@ -85,9 +85,8 @@ def _lookup(d: Dialect, module: str, number: int, lookup: Lookup, table: TableDa
     address = [d.bit("in_data", source, width) for source in lookup.inputs]
     flips = [lookup.flip >> (table.k - 1 - place) & 1 for place in range(table.k)]
     address = [d.inverted(text) if flip else text for text, flip in zip(address, flips, strict=True)]
-    d.let(f"a{number}", table.k, d.joined(address))
     d.signal(table.out_bits, f"y{number}")
-    d.instance(module, f"u{number}", {"a": f"a{number}", "y": f"y{number}"})
+    d.instance(module, f"u{number}", {"a": d.pin(f"a{number}", table.k, d.joined(address)), "y": f"y{number}"})
 
 
 def _pieces(d: Dialect, table: TableData, number: int, targets: list[Slice]) -> list[Piece]:

@@ -85,6 +85,9 @@ class Verilog(Dialect):
     def let(self, name: str, bits: int, text: str, *, number: bool = False) -> None:
         self.lines.append(f"wire {'signed ' if number else ''}{span(bits)} {name} = {text};")
 
+    def pin(self, name: str, bits: int, text: str) -> str:
+        return text
+
     def assign(self, target: str, text: str) -> None:
         self.lines.append(f"assign {target} = {text};")
 

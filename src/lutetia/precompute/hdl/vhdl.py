@@ -74,6 +74,10 @@ class VHDL(Dialect):
         self.declared.append(f"signal {name} : {f'unsigned({bits - 1} downto 0)' if number else vector(bits)};")
         self.assign(name, text)
 
+    def pin(self, name: str, bits: int, text: str) -> str:
+        self.let(name, bits, text)
+        return name
+
     def assign(self, target: str, text: str) -> None:
         self.lines.append(f"{target} <= {text};")
 
