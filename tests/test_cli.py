@@ -17,7 +17,7 @@ from lutetia.cli import main
 from tools import require_module
 
 require_module("typer")
-COMMANDS = ["demo", "train", "generate", "explain", "build", "bench", "flow", "doctor"]
+COMMANDS = ["demo", "train", "predict", "evaluate", "explain", "generate", "info", "build", "flow", "bench", "doctor"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent)}
 
 Capture = pytest.CaptureFixture[str]
@@ -40,7 +40,7 @@ def error(capsys: Capture) -> dict[str, str]:
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:
-    def examine() -> Any:
+    def examine(attempt: bool) -> Any:
         raise problem
 
     monkeypatch.setattr(doctor, "examine", examine)
@@ -193,7 +193,7 @@ def test_colour_only_where_it_is_wanted() -> None:
 
 def test_a_poor_terminal_is_no_error() -> None:
     done = run("doctor", PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "next: lutetia demo\n")
     assert done.stdout.isascii()
 
 

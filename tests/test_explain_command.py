@@ -174,6 +174,57 @@ def test_pages_and_pictures_are_written(folder: Path, tmp_path: Path, capsys: Ca
     capsys.readouterr()
 
 
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that knows the names of its classes and features, and their ranges."""
+    place = tmp_path_factory.mktemp("named")
+    model = LUTClassifier(input_shape=(2,), n_classes=3, readout="lut", initial_noise=1.0, seed=0)
+    model.metadata = {
+        "task": "classification",
+        "classes": ["benign", "malignant", "\x1b[31mother"],
+        "features": ["radius", "area <b>"],
+        "input_low": [0.0, 100.0],
+        "input_high": [1.0, 200.0],
+    }
+    model.save_pretrained(place / "model")
+    return place / "model"
+
+
+def test_names_probability_and_runner_up(named: Path, tmp_path: Path, capsys: Capture) -> None:
+    found = told(capsys, named, "0.5,150", "--target", "malignant")
+    model = LUTClassifier.from_pretrained(named)
+    chances = model(torch.tensor([[0.5, 150.0]]))[0].detach().softmax(0)
+    order = chances.argsort(descending=True).tolist()
+    names = ["benign", "malignant", "\\x1b[31mother"]
+    assert (found["target"], found["target_name"]) == (1, "malignant")
+    assert [found["prediction"], found["runner_up"]] == order[:2]
+    assert [found["prediction_name"], found["runner_up_name"]] == [names[at] for at in order[:2]]
+    assert [found["probability"], found["runner_up_probability"]] == pytest.approx(chances[order[:2]].tolist(), abs=1e-6)
+    assert (found["classes"], found["features"], found["warnings"]) == (names, ["radius", "area <b>"], [])
+    page = tmp_path / "why.html"
+    assert main(["explain", str(named), "0.5,150", "--html", str(page)]) == 0
+    said = capsys.readouterr()
+    assert {line.split("  ")[0] for line in said.out.splitlines()[:2]} == {"radius", "area <b>"}
+    assert said.out.splitlines()[2].startswith(f"read as {names[order[0]]} ({chances[order[0]]:.1%}, then {names[order[1]]}")
+    assert "\x1b" not in said.out
+    assert said.err == f"next: lutetia flow {named} 0.5,150\n"
+    assert f"Read as {names[order[0]]}" in page.read_text(encoding="utf-8")
+
+
+def test_inputs_unlike_the_training_data_are_told(named: Path, capsys: Capture) -> None:
+    sentence = "the input lies far outside the training data: area <b> is 0.5 in the input, trained on 100 to 200"
+    found = told(capsys, named, "0.5,-0.5")
+    assert found["warnings"] == [sentence.replace("is 0.5", "is -0.5")]
+    assert main(["explain", str(named), "0.5,301"]) == 0
+    assert capsys.readouterr().err.startswith("warning: the input lies far outside the training data: area <b> is 301")
+    assert told(capsys, named, "0.5,299")["warnings"] == []
+
+
+def test_a_class_that_is_not_there(named: Path, capsys: Capture) -> None:
+    message = fails(capsys, 2, named, "0.5,150", "--target", "malign")
+    assert message == "--target is 'malign', expected a class from 0 to 2, or its name: did you mean malignant?"
+
+
 # ---- what goes wrong -------------------------------------------------------------------------------------------------
 
 
@@ -203,8 +254,8 @@ def fails(capsys: Capture, code: int, *arguments: object) -> str:
         (["{}/images", "{}"], 1, "is a folder, expected an image"),
         (["{}/images", "{}/words.txt"], 1, "ends in .txt, expected an image"),
         (["{}/images", "1,2,3"], 1, "INPUT has 3 numbers, expected 24 by the model, which takes 4 × 6"),
-        (["{}/images", "{}/image.png", "--row", "1"], 1, "which alone has rows"),
-        (["{}/colour", "{}/bare.csv"], 1, "has 5 numbers, expected 72"),
+        (["{}/images", "{}/image.png", "--row", "1"], 1, "has no rows: .csv files have"),
+        (["{}/colour", "{}/bare.csv"], 1, "has 5 numbers in a row, expected 72"),
         (["{}/features", "{}/rows.csv", "--row", "2"], 1, "has 2 rows of values"),
         (["{}/features", "{}/image.npy"], 1, "has 24 numbers, expected 5"),
         (["{}/text", "{}"], 1, "is a folder, expected a file of text"),
@@ -216,6 +267,8 @@ def fails(capsys: Capture, code: int, *arguments: object) -> str:
         (["{}/images", "{}/image.png", "--rule", "epsilom"], 2, "there is no rule 'epsilom': did you mean epsilon?"),
         (["{}/images", "{}/image.png", "--html", "{}"], 1, "a folder, expected a name for a file"),
         (["{}/images", "{}/image.png", "--png", "{}/none/x.png"], 1, "and there is no folder"),
+        (["{}/images", "{}/image.png", "--png", "{}/why.html"], 2, "expected a name that ends in .png"),
+        (["{}/images", "{}/image.png", "--html", "{}/why.png"], 2, "expected a name that ends in .html or .htm"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments: list[str], code: int, sentence: str, folder: Path, capsys: Capture) -> None:
@@ -257,18 +310,19 @@ def test_a_truncated_checkpoint(folder: Path, tmp_path: Path, capsys: Capture) -
 
 
 def test_a_disk_that_takes_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    old = tmp_path / "why.html"
-    old.write_text("the old one")
+    files = {"--html": tmp_path / "why.html", "--png": tmp_path / "why.png"}
+    for old in files.values():
+        old.write_text("the old one")
 
     def refuse(*_: object) -> None:
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(os, "replace", refuse)
-    for option in ("--html", "--png"):
+    for option, old in files.items():
         sentence = fails(capsys, 1, folder / "images", folder / "image.png", option, old)
         assert sentence == f"{old} cannot be written: Read-only file system"
-    assert os.listdir(tmp_path) == ["why.html"]
-    assert old.read_text() == "the old one"
+        assert old.read_text() == "the old one"
+    assert sorted(os.listdir(tmp_path)) == ["why.html", "why.png"]
 
 
 def test_ctrl_c_while_writing_leaves_nothing(folder: Path, tmp_path: Path) -> None:

@@ -38,7 +38,9 @@ def test_it_draws_a_page(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     assert said[0].split() == ["step", "times", "ms", "bytes"]
     assert said[1].split()[1] == "1"
     count = sum(int(line.split()[1]) for line in said[1:-1])
-    assert said[-1] == f"{count} step{'' if count == 1 else 's'} drawn in {tmp_path / 'a.html'}"
+    moved = sum(int(line.split()[3].replace(",", "")) for line in said[1:-1])
+    steps = f"{count} step{'' if count == 1 else 's'}"
+    assert said[-1] == f"{steps}, {moved:,} bytes moved; drawn in {tmp_path / 'a.html'}"
     assert said[1].split()[0] in (tmp_path / "a.html").read_text(encoding="utf-8")
     assert os.listdir(tmp_path) == ["a.html"]
 
@@ -48,7 +50,7 @@ def test_without_a_name_the_page_is_run_html(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["flow", str(folder / "text"), "def f"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith("steps drawn in run.html")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("bytes moved; drawn in run.html")
     assert os.listdir(tmp_path) == ["run.html"]
 
 
@@ -115,7 +117,7 @@ def test_a_disk_that_takes_nothing(folder: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_a_truncated_checkpoint(tmp_path: Path, capsys: Capture) -> None:
-    LUTClassifier(input_shape=(5,), n_classes=3, seed=0).save_pretrained(tmp_path / "model")
+    LUTClassifier(input_shape=(5,), n_classes=3, layers=(), seed=0).save_pretrained(tmp_path / "model")
     file = tmp_path / "model" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:50])
     assert main(["flow", str(tmp_path / "model"), "1,2,3,4,5", "--json"]) == 1

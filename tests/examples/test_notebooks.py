@@ -102,8 +102,7 @@ def lut(texts: Texts) -> None:
 def decode_attention(texts: Texts) -> None:
     # Two tiles of ten keys for each of three cores: 2 · 2 + 1 exchanges, in each of which every core sends twice.
     assert f"{(2 * 2 + 1) * 3 * 2} messages in lockstep" in texts["decode-picture"]
-    # A core reads a key in 10.24 ns. Eight take an eighth of that and 4.5 µs to communicate: less from 502 keys on, and 512 is
-    # the first that is tried.
+    # A core reads a key in 10.24 ns. Eight take an eighth of that, plus 4.5 µs: less from 502 keys on, so 512 is the first.
     assert "should communicate from 512 tokens on" in texts["decode-picture"]
     assert texts["decode-draw"].count("->>") == 3 * 2  # one exchange of three cores
     assert "a message was dropped or doubled" in texts["decode-errors"]

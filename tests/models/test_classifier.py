@@ -24,7 +24,7 @@ STACKS: dict[str, dict[str, Any]] = {
     "all tables": {"input_shape": (7, 6), "layers": (WINDOWS, FLAT), "readout": "lut", "readout_detectors": 5},
     "features": {"input_shape": (11,), "layers": (FLAT, PROJECTED), "norm": "layer"},
     "colours": {"input_shape": (3, 7, 6), "layers": (WINDOWS, PROJECTED), "norm": "rms", "readout": "lut"},
-    "read-out only": {"input_shape": (3, 4)},
+    "read-out only": {"layers": (), "input_shape": (3, 4)},
     "no read-out": {"input_shape": (7, 6), "layers": (WINDOWS, LUTLayer(4, 6, 3)), "readout": "none"},
     "tables only": {"input_shape": (5,), "readout": "lut", "readout_read": "confidence"},
 }
@@ -150,3 +150,15 @@ def test_a_stack_may_be_given_as_plain_values() -> None:
     assert hash(plain) == hash(config)
     x = torch.randn(2, 7, 6)
     assert torch.equal(LUTClassifier(plain)(x), LUTClassifier(config)(x))
+
+
+def test_no_layers_at_all_must_be_said() -> None:
+    """Without tables a classifier is a linear model: nobody should get that by leaving something out."""
+    for kind in (LUTClassifier, DenseClassifier):
+        with pytest.raises(
+            ArgumentError, match=rf"a {kind.__name__} was given no layers, expected some, such as layers=\[LUTLayer"
+        ):
+            kind(n_classes=3)
+    assert LUTClassifier(input_shape=(4,), n_classes=3, layers=[]).n_parameters == 15
+    assert LUTClassifier(ClassifierConfig(input_shape=(4,), n_classes=3)).n_parameters == 15  # as older files hold it
+    assert LUTClassifier(input_shape=(4,), n_classes=3, readout="lut").config.layers == ()

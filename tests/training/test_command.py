@@ -133,7 +133,7 @@ def test_twenty_kills_at_random_moments() -> None:
 def test_the_summary_is_told(capsys: Capture) -> None:
     assert main(["train", "short.toml", "--set", "train.log_every=6", "--set", "data.path=samples.npz"]) == 0
     said = capsys.readouterr()
-    assert said.err == ""
+    assert said.err == "next: lutetia evaluate runs/short\n"
     told = said.out.splitlines()
     assert re.fullmatch(r"12 steps in 0:\d\d, [\d,]+ weights, ended by all its steps", told[0])
     assert re.fullmatch(r"valid accuracy [\d.]+%, loss [\d.]+", told[1])

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -149,7 +150,10 @@ def _fill(part: Path, files: Mapping[str, Content], facts: Mapping[str, Any], si
         file = part / name
         file.parent.mkdir(parents=True, exist_ok=True)
         if callable(content):
+            file.touch()
+            mode = stat.S_IMODE(file.stat().st_mode)  # as the umask wants it; safetensors makes a file that only its owner reads
             content(file)
+            file.chmod(mode)
         else:
             file.write_bytes(content.encode() if isinstance(content, str) else content)
         _sync(file)

@@ -11,14 +11,16 @@ from rich.text import Text
 
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import read_sample, read_tokens
+from lutetia.cli.naming import class_names, class_title, feature_names, find_class, range_warnings
+from lutetia.cli.outputs import check_output
 from lutetia.cli.pictures import bars, heat_map, token_strip
-from lutetia.cli.show import console
-from lutetia.errors import DataError, require
-from lutetia.files import check_writable, write_atomically
+from lutetia.cli.show import console, one_line, print_warning
+from lutetia.errors import require
+from lutetia.files import write_atomically
 from lutetia.models import LUTClassifier, LUTTransformer, load
 from lutetia.relevance import pictures
 from lutetia.report.attribution import RULES, attribute_class, attribute_token, lead
-from lutetia.report.reasons import as_floats, class_names, feature_names, token_names
+from lutetia.report.reasons import as_floats, token_names
 
 WIDEST = 60  # pixels across that a terminal shows; larger images are averaged
 
@@ -37,24 +39,13 @@ def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[
     """Explain one output, and with `show` draw it in the terminal; what `--json` tells of it."""
     if request.rule not in RULES:
         raise UsageError(f"there is no rule {request.rule!r}: {did_you_mean(request.rule, RULES)}")
-    check_output("--html", request.html)
-    check_output("--png", request.png)
-    model: Any = load(checkpoint).eval()
+    check_output("--html", request.html, (".html", ".htm"))
+    check_output("--png", request.png, (".png",))
+    model: Any = load(checkpoint)
     if isinstance(model, LUTClassifier):
         return _classifier(model, given, request, show)
     assert isinstance(model, LUTTransformer)
     return _transformer(model, given, request, show)
-
-
-def check_output(option: str, path: Path | None) -> None:
-    """Refuse at once, and not after the work, a file that could not be written."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise DataError(f"{option} is {path}, a folder, expected a name for a file")
-    if not path.parent.is_dir():
-        raise DataError(f"{option} is {path}, and there is no folder {path.parent}")
-    check_writable(path.parent)
 
 
 # ---- classifiers -----------------------------------------------------------------------------------------------------
@@ -67,14 +58,26 @@ def _classifier(model: LUTClassifier, given: str, request: Request, show: bool) 
     with torch.no_grad():
         scores = model(x[None])[0]
     prediction = int(scores.argmax())
-    target = prediction if request.target is None else _class(request.target, model.config.n_classes)
+    target = prediction if request.target is None else find_class(model, request.target)
+    chances = scores.double().softmax(0)
+    runner_up = int(chances.topk(2).indices[1])
     found = attribute_class(model, x, target, request.rule)
+    name = Path(given).name if Path(given).is_file() else "the input"
     told = {
         "kind": model.kind,
         "rule": request.rule,
         "prediction": prediction,
+        "prediction_name": class_names(model)[prediction],
+        "probability": float(chances[prediction]),
+        "runner_up": runner_up,
+        "runner_up_name": class_names(model)[runner_up],
+        "runner_up_probability": float(chances[runner_up]),
         "target": target,
+        "target_name": class_names(model)[target],
+        "classes": class_names(model),
+        "features": feature_names(model),
         "scores": scores.tolist(),
+        "warnings": range_warnings(model, x[None], [name]),
         "explained": float(lead(scores, target)),
         "absorbed": found.absorbed,
         "relevance": found.relevance.tolist(),
@@ -82,42 +85,30 @@ def _classifier(model: LUTClassifier, given: str, request: Request, show: bool) 
     if request.html is not None:
         rules = list(dict.fromkeys([request.rule, *report.reasons.DEFAULT_RULES]))
         decided = report.decisions(model, x[None], rules=rules, target=target)
-        file = Path(given).name if Path(given).is_file() else "the input"
-        said = f"What in {file} spoke for {_class_name(model, target)}, and what against."
-        shown = report.reading(model, x)
-        story = report.Story(f"Read as {_class_name(model, prediction)}", said, decided=decided, reading=shown)
-        report.write(request.html, story)
+        said = f"What in {name} spoke for {class_title(model, target)}, and what against."
+        report.write(request.html, report.Story(f"Read as {class_title(model, prediction)}", said, decided=decided))
     if request.png is not None:
-        _png(request.png, model, x, found.relevance, f"{_class_name(model, target)}, {RULES[request.rule].title}")
+        _png(request.png, model, x, found.relevance, f"{class_title(model, target)}, {RULES[request.rule].title}")
     if show:
         _show_classifier(told, model, x, found.relevance)
     return told
 
 
-def _class_name(model: LUTClassifier, number: int) -> str:
-    """The name that the checkpoint knows, or the number."""
-    names = class_names(model)
-    return names[number] if names else f"class {number}"
-
-
-def _class(text: str, n_classes: int) -> int:
-    if not text.isdecimal() or int(text) >= n_classes:
-        raise UsageError(f"--target is {text!r}, expected a class from 0 to {n_classes - 1}")
-    return int(text)
-
-
 def _show_classifier(told: dict[str, Any], model: LUTClassifier, x: torch.Tensor, relevance: torch.Tensor) -> None:
     screen = console()
+    for warning in told["warnings"]:
+        print_warning(warning)
     if x.dim() == 1:
-        values = relevance.tolist()
-        names = feature_names(model) or [f"x{number}" for number in range(len(values))]
-        screen.print(bars(screen, names, values), end="", soft_wrap=True)
+        names = [one_line(name) for name in feature_names(model)] or [f"x{number}" for number in range(len(x))]
+        screen.print(bars(screen, names, relevance.tolist()), end="", soft_wrap=True)
     else:
         widest = min(WIDEST, screen.width // 2)
         pixels, image = (_shrunk(each.reshape(-1, *x.shape[-2:]).sum(0), widest) for each in (relevance, x))
         height, width = pixels.shape
         screen.print(heat_map(screen, pixels.flatten().tolist(), height, width, _ink(image)), end="", soft_wrap=True)
-    _show_end(f"read as {_class_name(model, told['prediction'])}", _class_name(model, told["target"]), told)
+    read, second = class_title(model, told["prediction"]), class_title(model, told["runner_up"])
+    chances = f"{told['probability']:.1%}, then {second} {told['runner_up_probability']:.1%}"
+    _show_end(f"read as {read} ({chances})", class_title(model, told["target"]), told)
 
 
 def _ink(image: torch.Tensor) -> list[bool] | None:
@@ -140,8 +131,8 @@ def _shrunk(pixels: torch.Tensor, widest: int) -> torch.Tensor:
 
 
 def _show_end(read: str, target: str, told: dict[str, Any]) -> None:
-    absorbed = "" if told["absorbed"] is None else f", of which {told['absorbed']:.3g} went to biases and other constants"
-    line = f"{read}; explained is the lead of {target}, {told['explained']:.4g}{absorbed} (rule {told['rule']})"
+    absorbed = "" if told["absorbed"] is None else f", {told['absorbed']:.3g} of it due to biases and other constants"
+    line = f"{read}; shown is what put {target} {told['explained']:.4g} above the mean score{absorbed} (rule {told['rule']})"
     console().print(Text(line), soft_wrap=True)
 
 
@@ -177,13 +168,11 @@ def _transformer(model: LUTTransformer, given: str, request: Request, show: bool
     if request.row is not None:
         raise UsageError("--row is for classifiers, and this is a language model: give it text")
     tokens = read_tokens(model, given)
-    bad = int(tokens.max())
-    if bad >= model.config.vocab:
-        raise DataError(f"INPUT has the byte {bad}, expected 0 to {model.config.vocab - 1}, the vocabulary of the model")
-    tokens = tokens.to(model.embedding.weight.device)
     with torch.no_grad():
         scores = model(tokens[None])[0, -1]
     prediction = int(scores.argmax())
+    chances = scores.double().softmax(0)
+    runner_up = int(chances.topk(2).indices[1])
     target = prediction if request.target is None else _token(request.target, model.config.vocab)
     found = attribute_token(model, tokens, target, request.rule)
     names = token_names(bytes(tokens.tolist()))
@@ -193,6 +182,9 @@ def _transformer(model: LUTTransformer, given: str, request: Request, show: bool
         "tokens": tokens.tolist(),
         "text": bytes(tokens.tolist()).decode("utf-8", "replace"),
         "prediction": prediction,
+        "probability": float(chances[prediction]),
+        "runner_up": runner_up,
+        "runner_up_probability": float(chances[runner_up]),
         "target": target,
         "score": float(scores[target]),
         "explained": float(lead(scores, target)),
@@ -214,7 +206,8 @@ def _transformer(model: LUTTransformer, given: str, request: Request, show: bool
     if show:
         screen = console()
         screen.print(token_strip(screen, names, found.relevance.tolist()), end="", soft_wrap=True)
-        _show_end(f"next comes {_byte_name(prediction)}", _byte_name(target), told)
+        shares = f"{told['probability']:.1%}, then {_byte_name(runner_up)} {told['runner_up_probability']:.1%}"
+        _show_end(f"next comes {_byte_name(prediction)} ({shares})", _byte_name(target), told)
     return told
 
 

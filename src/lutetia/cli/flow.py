@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from lutetia.cli.explain import check_output
 from lutetia.cli.guard import UsageError
 from lutetia.cli.inputs import read_sample, read_tokens
+from lutetia.cli.outputs import check_output
 from lutetia.cli.show import console
-from lutetia.errors import DataError
 from lutetia.flow import Flow, record
 from lutetia.models import LUTClassifier, LUTTransformer, load
 from lutetia.report.attribution import lead
@@ -24,20 +23,15 @@ DEFAULT = Path("run.html")
 
 def record_run(checkpoint: Path, given: str, out: Path | None, backward: bool, row: int | None) -> Flow:
     """Run a model once and return what happened, written to `out` where that is given."""
-    if out is not None and out.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"--out is {str(out)!r}, expected a name that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-    check_output("--out", out)
-    model: Any = load(checkpoint).eval()
+    check_output("--out", out, SUFFIXES)
+    model: Any = load(checkpoint)
     if isinstance(model, LUTClassifier):
         flow = _run(model, as_floats(model, read_sample(model, given, row))[None], backward)
     else:
         assert isinstance(model, LUTTransformer)
         if row is not None:
             raise UsageError("--row is for classifiers, and this is a language model: give it text")
-        tokens = read_tokens(model, given)
-        if int(tokens.max()) >= model.config.vocab:
-            raise DataError(f"INPUT has the byte {int(tokens.max())}, expected 0 to {model.config.vocab - 1}")
-        flow = _run(model, tokens.to(model.embedding.weight.device)[None], backward)
+        flow = _run(model, read_tokens(model, given)[None], backward)
     if out is not None:
         flow.save(out)
     return flow
@@ -61,18 +55,16 @@ def _run(model: LUTClassifier | LUTTransformer, x: torch.Tensor, backward: bool)
 def show_flow(flow: Flow, out: Path) -> None:
     """What was recorded, in a few lines: the steps by name, with their time and bytes."""
     screen = console()
-    leaves = {step.id for step in flow.steps} - {step.parent for step in flow.steps}
     counts: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
     moved: Counter[str] = Counter()
-    for step in flow.steps:
-        if step.id in leaves:
-            counts[step.name] += 1
-            seconds[step.name] += step.duration or 0.0  # type: ignore[assignment]
-            moved[step.name] += sum(tensor.bytes for tensor in (*step.inputs, *step.outputs))
+    for step in flow.leaves():
+        counts[step.name] += 1
+        seconds[step.name] += step.duration or 0.0  # type: ignore[assignment]
+        moved[step.name] += step.bytes
     width = max(map(len, counts), default=4)
     screen.print(f"{'step':<{width}}  {'times':>5}  {'ms':>9}  {'bytes':>13}", soft_wrap=True)
     for name, count in counts.items():
         screen.print(f"{name:<{width}}  {count:>5}  {1e3 * seconds[name]:>9.3f}  {moved[name]:>13,}", soft_wrap=True)
     total = sum(counts.values())
-    screen.print(f"{total} step{'' if total == 1 else 's'} drawn in {out}", soft_wrap=True)
+    screen.print(f"{total} step{'' if total == 1 else 's'}, {flow.bytes_moved:,} bytes moved; drawn in {out}", soft_wrap=True)

@@ -27,6 +27,8 @@ from lutetia.errors import LutetiaError
 ClickException: type[Any] = typer.BadParameter.__mro__[2]
 EXIT_CODES = {"usage": 2, "interrupted": 130}  # by kind of error; every other kind is 1
 COMMON_OPTIONS = ("--json", "--debug")
+# In the order of a first day: see it, train, ask, look inside, build, then the tools.
+ORDER = ("demo", "train", "predict", "evaluate", "explain", "generate", "info", "build", "flow", "bench", "doctor")
 
 
 class UsageError(LutetiaError):
@@ -76,6 +78,9 @@ class Group(TyperGroup):
         if standalone_mode:
             sys.exit(code)
         return code
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=ORDER.index)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]

@@ -1,44 +1,52 @@
-"""What a model is given on the command line: an image or a row of numbers for a classifier, text for a language model."""
+"""What a model is given on the command line: rows of numbers, files of them, images; text for a language model."""
 
 from __future__ import annotations
 
-import csv
 import math
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia.cli.naming import feature_names
 from lutetia.errors import DataError, require
 from lutetia.models import LUTClassifier, LUTTransformer
+from lutetia.training.formats import read_npz
+from lutetia.training.tables import Cells, is_number, numbers, read_cells
 
 IMAGES = (".png", ".pgm", ".ppm", ".pbm", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-KINDS = "an image (.png, .pgm, ...), a .npy array, a .csv file, or numbers with commas between them"
+KINDS = "an image (.png, .pgm, ...), a .csv, .npy or .npz file, or numbers with commas between them"
 MOST_BYTES = 1 << 26  # of a file: nothing here has larger inputs
 
 
+class Inputs(NamedTuple):
+    """Samples for a classifier, and what each is called."""
+
+    x: Tensor  # [n, *input_shape], floats, or uint8 for pixels from 0 to 255
+    names: list[str]
+
+
+def read_inputs(model: LUTClassifier, given: Sequence[str]) -> list[Inputs]:
+    """All samples that were named, file by file; of a folder its images."""
+    return [inputs for each in given for path in _files(each) for inputs in [_read(model, path)]]
+
+
 def read_sample(model: LUTClassifier, given: str, row: int | None) -> Tensor:
-    """The input of a classifier: float32 or uint8 [*input_shape]."""
-    shape = tuple(model.config.input_shape)
+    """One sample, [*input_shape], floats or uint8: of a file of rows that of this number, the first by default."""
     path = Path(given)
-    if _is_numbers(given) and not path.exists():
-        return _fit(_numbers(given, given), shape, "INPUT")
-    if not _exists(path):
-        raise DataError(f"{given} does not exist, expected {KINDS}")
-    _check_file(path, KINDS)
-    suffix = path.suffix.lower()
-    if row is not None and suffix != ".csv":
-        raise DataError(f"--row is {row} and {given} is not a .csv file, which alone has rows")
-    if suffix == ".csv":
-        return _fit(_csv_row(path, row or 0, math.prod(shape)), shape, str(path))
-    if suffix == ".npy":
-        return _fit(_array(path), shape, str(path))
-    if suffix in IMAGES:
-        return _fit(_image(path, shape), shape, str(path))
-    raise DataError(f"{given} ends in {suffix or 'no suffix'}, expected {KINDS}")
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, expected {KINDS}")
+    x = _read(model, given).x
+    has_rows = _exists(path) and path.suffix.lower() in (".csv", ".npy", ".npz")
+    if row is not None and not (has_rows and (path.suffix.lower() == ".csv" or len(x) > 1)):
+        raise DataError(f"--row is {row} and {given} has no rows: .csv files have, and arrays of several samples")
+    if not 0 <= (row or 0) < len(x):
+        raise DataError(f"{path} has {len(x)} rows of values, expected one more than --row {row or 0} at least")
+    return x[row or 0]
 
 
 def read_tokens(model: LUTTransformer, given: str) -> Tensor:
@@ -51,7 +59,62 @@ def read_tokens(model: LUTTransformer, given: str) -> Tensor:
         data = given.encode("utf-8", "surrogateescape")  # bytes of the shell that are no UTF-8 stay what they were
     if not data:
         raise DataError("INPUT is empty, expected text, or a file that holds some")
-    return torch.tensor(list(data[-model.config.context :]))
+    tokens = torch.tensor(list(data[-model.config.context :]))
+    bad = int(tokens.max())
+    if bad >= model.config.vocab:
+        raise DataError(f"INPUT has the byte {bad}, expected 0 to {model.config.vocab - 1}, the vocabulary of the model")
+    return tokens.to(model.embedding.weight.device)
+
+
+def feature_columns(model: LUTClassifier, cells: Cells) -> list[int]:
+    """The columns of a CSV file that are the inputs of the model: by their names where both have them, else all, or all but the
+    last, which then is the class."""
+    names, wanted = feature_names(model), math.prod(model.config.input_shape)
+    if names and cells.header is not None and len(set(names)) == len(names):
+        lacking = [name for name in names if name not in cells.header]
+        if not lacking:
+            return [cells.header.index(name) for name in names]
+        if len(lacking) < len(names):
+            raise DataError(f"{cells.path} has no column {lacking[0]!r}, which the model was trained on")
+    if cells.width not in (wanted, wanted + 1):
+        raise DataError(f"{cells.path} has {cells.width} numbers in a row, expected {wanted} by the model")
+    return list(range(wanted))
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def _files(given: str) -> list[str]:
+    """What was named, or the images of a folder, in the order of their names."""
+    path = Path(given)
+    if not (_exists(path) and path.is_dir()):
+        return [given]
+    images = sorted(str(each) for each in path.iterdir() if each.suffix.lower() in IMAGES)
+    if not images:
+        raise DataError(f"{path} is a folder without images, expected {KINDS}, or a folder of images")
+    return images
+
+
+def _read(model: LUTClassifier, given: str) -> Inputs:
+    shape, path = tuple(model.config.input_shape), Path(given)
+    if _is_numbers(given) and not path.exists():
+        return Inputs(_fit(_typed(given), shape, "INPUT")[None], [given])
+    if not _exists(path):
+        raise DataError(f"{given} does not exist, expected {KINDS}")
+    _check_file(path, KINDS)
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
+        cells = read_cells(path)
+        rows = numbers(cells, feature_columns(model, cells))
+        if not len(rows):
+            raise DataError(f"{path} has 0 rows of values, expected one at least")
+        return Inputs(torch.from_numpy(rows.reshape(-1, *shape)), [f"{path} row {number}" for number in range(len(rows))])
+    if suffix in (".npy", ".npz"):
+        x = _fit_rows(_array(path), shape, str(path))
+        return Inputs(x, [str(path)] if len(x) == 1 else [f"{path} row {number}" for number in range(len(x))])
+    if suffix in IMAGES:
+        return Inputs(_fit(_image(path, shape), shape, str(path))[None], [str(path)])
+    raise DataError(f"{given} ends in {suffix or 'no suffix'}, expected {KINDS}")
 
 
 def _exists(path: Path) -> bool:
@@ -81,50 +144,37 @@ def _bytes(path: Path) -> bytes:
 
 def _is_numbers(text: str) -> bool:
     cells = text.split(",")
-    return len(cells) > 1 and all(_is_number(cell) for cell in cells)
+    return len(cells) > 1 and all(map(is_number, cells))
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
-def _numbers(text: str, where: str) -> np.ndarray:
-    return np.array([float(cell) for cell in text.split(",")], np.float32)
-
-
-def _csv_row(path: Path, row: int, n_features: int) -> np.ndarray:
-    """One row, counted from 0 below the names where there are any; a last column too many is the class, and left out."""
-    try:
-        rows = [each for each in csv.reader(_bytes(path).decode("utf-8-sig").splitlines()) if each]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is not a CSV file: {error}") from error
-    if rows and not all(_is_number(cell) for cell in rows[0][:n_features]):
-        rows = rows[1:]
-    if not 0 <= row < len(rows):
-        raise DataError(f"{path} has {len(rows)} rows of values, expected one more than --row {row} at least")
-    cells = rows[row]
-    if len(cells) == n_features + 1:
-        cells = cells[:-1]
-    bad = next((cell for cell in cells if not _is_number(cell)), None)
-    if bad is not None:
-        raise DataError(f"{path}, row {row}: {bad!r} is not a number")
-    return np.array([float(cell) for cell in cells], np.float32)
+def _typed(text: str) -> np.ndarray:
+    return _finite(np.array([float(cell) for cell in text.split(",")]), "INPUT")
 
 
 def _array(path: Path) -> np.ndarray:
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} is not an array of plain numbers, or is damaged: {error}") from error
+    if path.suffix.lower() == ".npz":
+        arrays = read_npz(path)
+        keys = [key for key in arrays if key in ("x", "X")] or list(arrays)
+        if not keys or (len(arrays) > 1 and keys[0] not in ("x", "X")):
+            raise DataError(f"{path} holds {', '.join(arrays) or 'nothing'}, expected an array x, or a single array")
+        array: Any = arrays[keys[0]]
+    else:
+        try:
+            array = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path} is not an array of plain numbers, or is damaged: {error}") from error
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
         raise DataError(f"{path} holds {getattr(array, 'dtype', 'several arrays')}, expected one array of numbers")
-    array = array if array.dtype == np.uint8 else array.astype(np.float32)
-    if not np.isfinite(array).all():
-        raise DataError(f"{path} holds values that are not finite, expected numbers")
-    return array
+    return array if array.dtype == np.uint8 else _finite(array, str(path))
+
+
+def _finite(values: np.ndarray, where: str) -> np.ndarray:
+    """The values as float32, which must hold them."""
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32)
+    if not np.isfinite(values).all():
+        raise DataError(f"{where} holds values that are not finite in 32 bits, expected numbers")
+    return values
 
 
 def _image(path: Path, shape: tuple[int, ...]) -> np.ndarray:
@@ -153,3 +203,11 @@ def _fit(values: np.ndarray, shape: tuple[int, ...], where: str) -> Tensor:
         sizes = " × ".join(map(str, shape))
         raise DataError(f"{where} has {values.size} numbers, expected {math.prod(shape)} by the model, which takes {sizes}")
     return torch.from_numpy(values.reshape(shape))
+
+
+def _fit_rows(values: np.ndarray, shape: tuple[int, ...], where: str) -> Tensor:
+    """One sample or several, [n, ...], as [n, *shape]."""
+    size = math.prod(shape)
+    if values.ndim > 1 and len(values) and values.size == len(values) * size:
+        return torch.from_numpy(np.ascontiguousarray(values)).reshape(-1, *shape)
+    return _fit(values, shape, where)[None]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
+import time
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+PAUSE = 10.0  # seconds between two lines of progress in a pipe
 WIDE = 160  # columns of a file or a pipe, so that a row of a table stays one line for grep
 
 
@@ -38,3 +41,51 @@ def forgive_encoding() -> None:
     """Let a terminal that lacks a character show a question mark instead of failing the job."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
+
+
+def print_warning(message: str) -> None:
+    console(stderr=True).print(Text("warning: ", style="bold yellow"), one_line(message), sep="", soft_wrap=True)
+
+
+def name_next(*words: object) -> None:
+    """The command that comes next, as it can be typed; to stderr, so that what is piped stays as it is."""
+    console(stderr=True).print(Text(f"next: {shlex.join(map(one_line, map(str, words)))}", style="dim"), soft_wrap=True)
+
+
+class Progress:
+    """How far a job is: a bar in a terminal, a line every PAUSE seconds in a pipe, nothing for one that is over before."""
+
+    def __init__(self, what: str, total: int, show: bool) -> None:
+        self.what, self.total, self.show, self.done = what, total, show, 0
+        self.screen = console(stderr=True)
+        self._last = time.monotonic()
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, count: int = 1) -> None:
+        """So many more are done."""
+        self.done += count
+        if not self.show:
+            return
+        if self.screen.is_terminal:
+            self._draw()
+        elif time.monotonic() - self._last >= PAUSE:
+            self._last = time.monotonic()
+            self.screen.print(f"{self.what}: {self.done:,} of {self.total:,}", soft_wrap=True)
+
+    def _draw(self) -> None:
+        if self._bar is None:
+            if time.monotonic() - self._last < 1.0:  # most are over by then
+                return
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(console=self.screen, transient=True)
+            self._bar.add_task(self.what, total=self.total)
+            self._bar.start()
+        self._bar.update(0, completed=self.done)

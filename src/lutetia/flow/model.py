@@ -44,6 +44,11 @@ class Step:
     attributes: dict[str, Attribute] = field(default_factory=dict)
 
     @property
+    def bytes(self) -> int:
+        """The sizes of all inputs and outputs."""
+        return sum(tensor.bytes for tensor in (*self.inputs, *self.outputs))
+
+    @property
     def lane(self) -> str | None:
         """Which of several coroutines on one thread ran it, such as "core 0"; kept among the attributes."""
         lane = self.attributes.get("lane")
@@ -92,12 +97,15 @@ class Flow:
         """The steps of one part, such as "lut"."""
         return [step for step in self.steps if step.part == name]
 
+    def leaves(self) -> list[Step]:
+        """The innermost steps, those that did the work; a step with steps inside is not one of them."""
+        outer = {step.parent for step in self.steps}
+        return [step for step in self.steps if step.id not in outer]
+
     @property
     def bytes_moved(self) -> int:
         """The bytes of all tensors that the innermost steps read or wrote; a step with steps inside adds nothing of its own."""
-        steps = self.steps
-        outer = {step.parent for step in steps}
-        return sum(tensor.bytes for step in steps if step.id not in outer for tensor in (*step.inputs, *step.outputs))
+        return sum(step.bytes for step in self.leaves())
 
     def __len__(self) -> int:
         return len(self._steps)

@@ -4,7 +4,7 @@ from lutetia.models.building import Model
 from lutetia.models.cache import ModelCache
 from lutetia.models.classifier import DenseClassifier, LUTClassifier
 from lutetia.models.classifier_config import ClassifierConfig, LUTLayer, ProjectedLayer, Projection2dLayer
-from lutetia.models.saving import load, read_config, save, verify
+from lutetia.models.saving import in_run, load, read_config, save, verify
 from lutetia.models.transformer import DenseTransformer, LUTTransformer
 from lutetia.models.transformer_config import TransformerConfig
 
@@ -20,6 +20,7 @@ __all__ = [
     "ProjectedLayer",
     "Projection2dLayer",
     "TransformerConfig",
+    "in_run",
     "load",
     "read_config",
     "save",

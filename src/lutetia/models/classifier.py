@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lutetia.errors import check_tensor
+from lutetia.errors import ArgumentError, check_tensor
 from lutetia.lut.functional import FLOATS
 from lutetia.lut.synapses import SynapseMeta
 from lutetia.models.building import Model, linear, norm_of
@@ -27,6 +27,14 @@ class LUTClassifier(Model[ClassifierConfig]):
 
     kind: ClassVar[str] = "classifier"
     config_class: ClassVar[type[ClassifierConfig]] = ClassifierConfig
+
+    def __init__(self, config: ClassifierConfig | None = None, **fields: Any) -> None:
+        if config is None and "layers" not in fields and fields.get("readout", "linear") == "linear":
+            raise ArgumentError(
+                f"a {type(self).__name__} was given no layers, expected some, such as layers=[LUTLayer(n_outputs=64, "
+                'n_detectors=256, n_anchors=5)], or readout="lut"; layers=[] is a linear model'
+            )
+        super().__init__(config, **fields)
 
     def _build(self, config: ClassifierConfig) -> None:
         stack = zip(config.layers, config.shapes, strict=False)

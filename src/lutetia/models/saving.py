@@ -106,7 +106,7 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
     The folder of a training run stands for its best checkpoint, or where it has none for its last. `expected` is the class that
     the model has to be.
     """
-    folder = _in_run(Path(path))
+    folder = in_run(path)
     listed = verify(folder)
     tables = read_config(folder)
     kind = KINDS[tables["kind"]]
@@ -125,8 +125,9 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
     return model.to(device).eval()
 
 
-def _in_run(folder: Path) -> Path:
+def in_run(path: str | os.PathLike[str]) -> Path:
     """The checkpoint that the folder of a run stands for; another folder as it is."""
+    folder = Path(path)
     if (folder / MANIFEST).exists():
         return folder
     return next((each for name in ("best", "last") if (each := folder / "checkpoints" / name).is_dir()), folder)

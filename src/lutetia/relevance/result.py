@@ -72,10 +72,16 @@ class Result:
     def __getitem__(self, key: Any) -> Tensor:
         found = self._found.get(_key(self._alias.get(id(key), key)))
         if found is None:
-            raise KeyError(
-                f"no relevance was asked for {_describe(key)}; there is {', '.join(map(_describe, self._keys)) or 'nothing'}"
-            )
+            raise KeyError(self._lacking(key))
         return found
+
+    def _lacking(self, key: Any) -> str:
+        known = ", ".join(map(_describe, self._keys)) or "nothing"
+        if not isinstance(key, Tensor):
+            return f"no relevance was asked for {_describe(key)}; there is {known}"
+        alike = any(isinstance(each, Tensor) and each.shape == key.shape for each in self._keys)
+        what = "this tensor is a copy, or another one of the same shape" if alike else "this tensor"
+        return f"no relevance was asked for {what}, {_describe(key)}: tensors are known by identity; there is {known}"
 
     def __contains__(self, key: Any) -> bool:
         return _key(self._alias.get(id(key), key)) in self._found

@@ -134,6 +134,17 @@ def read(path: Path) -> Content:
     return content
 
 
+def read_state(path: Path) -> dict[str, Any]:
+    """state.json of a checkpoint; empty for a model that no run has written."""
+    try:
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path / 'state.json'} cannot be read: {error}") from error
+    return state if isinstance(state, dict) else {}
+
+
 def newest(folder: Path, say: Callable[[str], None]) -> tuple[Path, Content] | None:
     """The newest checkpoint that is whole. Damaged ones are set aside, and `say` is told of each."""
     for step in reversed(steps_in(folder)):

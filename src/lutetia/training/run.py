@@ -103,6 +103,7 @@ def _finish(trainer: Trainer, stopped: str) -> dict[str, Any]:
     at, folder, world = trainer.position, trainer.folder, trainer.world
     summary: dict[str, Any] = {
         "out": str(folder.path),
+        "task": trainer.metadata["task"],
         "stopped": stopped,
         "step": at.step,
         "epoch": at.step / trainer.batches.per_epoch,

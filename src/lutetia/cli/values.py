@@ -1,0 +1,64 @@
+"""Values that the shell completes and help texts list. Nothing here imports torch: completion must be instant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+RULES = ("decisive", "epsilon", "gamma", "zplus", "alphabeta", "attnlrp", "dynamic", "gradient", "occlusion")
+TARGETS = ("lut6", "lut4", "ice40", "ecp5")
+SPLITS = ("train", "valid", "test")
+MOST_BYTES = 1 << 20  # of a file that is read for completion
+
+
+def starting_with(begin: str, words: Iterable[str]) -> list[str]:
+    return [word for word in words if word.startswith(begin)]
+
+
+def complete_rule(incomplete: str) -> list[str]:
+    """Rules of `explain`."""
+    return starting_with(incomplete, RULES)
+
+
+def complete_hardware(incomplete: str) -> list[str]:
+    """Targets of `build`."""
+    return starting_with(incomplete, TARGETS)
+
+
+def complete_split(incomplete: str) -> list[str]:
+    """Splits of the data."""
+    return starting_with(incomplete, SPLITS)
+
+
+def complete_class(ctx: Any, incomplete: str) -> list[str]:
+    """Names of the classes of the checkpoint that was typed before."""
+    # A line that ends in an option without its value leaves the arguments unparsed.
+    checkpoint = ctx.params.get("checkpoint") or next(iter(ctx.args), None)
+    return starting_with(incomplete, classes_of(checkpoint)) if checkpoint else []
+
+
+def complete_benchmark(incomplete: str) -> list[str]:
+    """Names of the benchmarks of the checkout."""
+    from lutetia.cli.bench import benchmarks_folder, find_benchmarks
+    from lutetia.errors import DataError
+
+    try:
+        return starting_with(incomplete, find_benchmarks(benchmarks_folder()))
+    except DataError:
+        return []
+
+
+def classes_of(checkpoint: Any) -> list[str]:
+    """The classes that a checkpoint, or the folder of a run, names; none where it is not there or not whole."""
+    for place in ("", "checkpoints/best", "checkpoints/last"):
+        file = Path(str(checkpoint)) / place / "metadata.json"
+        try:
+            if file.stat().st_size > MOST_BYTES:
+                return []
+            classes = json.loads(file.read_text(encoding="utf-8")).get("classes", [])
+            return [name for name in classes if isinstance(name, str) and name.isprintable()]
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+            continue
+    return []

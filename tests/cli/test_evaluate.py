@@ -1,0 +1,132 @@
+"""`lutetia evaluate` and `lutetia info`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from setting import FLOWERS, SPECIES
+
+from lutetia import models
+from lutetia.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+
+def told(capsys: Capture, *arguments: object) -> dict[str, Any]:
+    assert main([*map(str, arguments), "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    return dict(json.loads(said.out))
+
+
+@pytest.mark.parametrize(("run", "split"), [("iris", "valid"), ("iris", "test"), ("digits", "test"), ("stdlib", "valid")])
+def test_it_measures_what_training_measured(
+    run: str, split: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the run remembers where its data is
+    summary = json.loads((trained / "runs" / run / "summary.json").read_text())
+    found = told(capsys, "evaluate", trained / "runs" / run, "--split", split)
+    assert {key: found[key] for key in summary[split]} == summary[split]
+    assert found["split"] == split
+
+
+def test_test_is_the_default_and_classes_add_up(trained: Path, capsys: Capture) -> None:
+    found = told(capsys, "evaluate", trained / "runs/iris")
+    assert (found["split"], found["samples"]) == ("test", 10)
+    assert [each["class"] for each in found["classes"]] == SPECIES
+    assert sum(each["samples"] for each in found["classes"]) == 10
+    assert sum(each["right"] for each in found["classes"]) == round(10 * found["accuracy"])
+    assert main(["evaluate", str(trained / "runs/iris")]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith(
+        f"accuracy {100 * found['accuracy']:.2f}%, loss {found['loss']:.4f}, 10 samples of the test split\n"
+    )
+    assert said.err == f"next: lutetia info {trained / 'runs/iris'}\n"
+
+
+def test_another_file_has_the_classes_of_the_model(trained: Path, tmp_path: Path, capsys: Capture) -> None:
+    rows = (trained / "flowers.csv").read_text().splitlines()
+    only = [row for row in rows[1:] if row.endswith(SPECIES[2])]
+    (tmp_path / "other.csv").write_text("\n".join(["species;" + ";".join(FLOWERS), *(_turned(row) for row in only)]))
+    found = told(capsys, "evaluate", trained / "runs/iris", tmp_path / "other.csv")
+    assert [each["samples"] for each in found["classes"]] == [0, 0, len(only)]
+    whole = told(capsys, "evaluate", trained / "runs/iris", trained / "flowers.csv", "--label", "species")
+    assert whole["classes"][2] == found["classes"][2]
+    assert told(capsys, "evaluate", trained / "runs/iris", trained / "flowers.csv", "--label", "4") == whole
+    text = told(capsys, "evaluate", trained / "runs/stdlib", trained / "text.txt")
+    assert text["bytes"] > 700
+
+
+def _turned(row: str) -> str:
+    *values, name = row.split(",")
+    return ";".join([name, *values])
+
+
+def test_data_that_has_moved(trained: Path, tmp_path: Path, capsys: Capture) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained / "runs/iris", run, symlinks=True)
+    for file in run.glob("checkpoints/step-*/state.json"):  # as if written elsewhere: the manifest must follow
+        other = file.read_text().replace(str(trained), str(tmp_path / "gone"))
+        file.write_text(other)
+        assert main(["evaluate", str(run)]) == 1
+        assert "damaged" in capsys.readouterr().err
+    model = models.load(trained / "runs/iris")
+    model.save_pretrained(tmp_path / "alone")
+    assert main(["evaluate", str(tmp_path / "alone")]) == 1
+    assert "does not say what it was trained on" in capsys.readouterr().err
+    assert told(capsys, "evaluate", trained / "runs/iris", "--data", trained / "examples")["samples"] == 10
+    assert main(["evaluate", str(trained / "runs/iris"), "--data", str(tmp_path)]) == 1
+    assert "--data names another folder for the data of the run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["runs/iris", "--split", "tset"], 2, "there is no split 'tset': did you mean test?"),
+        (["runs/stdlib", "--split", "test"], 2, "the data has no test split, expected --split to be one of train, valid"),
+        (["runs/iris", "digit.png"], 1, "ends in .png, expected a .csv or .npz file"),
+        (["runs/iris", "flowers.csv", "--label", "kind"], 1, "has no column 'kind'"),
+        (["runs/iris", "flowers.csv", "--label", "sepal width"], 1, "expected one of setosa, versicolor, virginica"),
+        (["runs/iris", "none.csv"], 1, "none.csv does not exist"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    arguments: list[str], code: int, sentence: str, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(trained)
+    assert main(["evaluate", *arguments]) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_info_says_what_a_checkpoint_is(trained: Path, capsys: Capture) -> None:
+    found = told(capsys, "info", trained / "runs/iris")
+    assert (found["kind"], found["class"], found["step"]) == ("classifier", "LUTClassifier", 20)
+    assert (found["weights"], found["types"], found["reads"]) == (6 * 4 * 3, ["float32"], ["hard"])
+    assert (found["can_be_built"], found["why_not"]) == (True, "")
+    assert found["metadata"]["classes"] == SPECIES
+    assert found["config"]["input_shape"] == [4]
+    assert {"config.toml", "model.safetensors", "metadata.json"} <= set(found["files"])
+    assert all(len(each["sha256"]) == 64 and each["bytes"] > 0 for each in found["files"].values())
+    assert main(["info", str(trained / "runs/iris")]) == 0
+    said = capsys.readouterr()
+    for text in ("setosa, versicolor, virginica", "sepal length", "can be built", "all checksums agree", "72 weights"):
+        assert text in said.out
+    assert said.err == f"next: lutetia build {trained / 'runs/iris'}\n"
+
+
+def test_info_says_why_a_model_cannot_be_built(trained: Path, tmp_path: Path, capsys: Capture) -> None:
+    text = told(capsys, "info", trained / "runs/stdlib")
+    assert (text["can_be_built"], text["why_not"]) == (False, "a LUTTransformer is no classifier of lookup tables")
+    model = models.LUTClassifier(input_shape=(4,), n_classes=2, layers=[models.LUTLayer(4, 3, 2, read="confidence2")])
+    model.save_pretrained(tmp_path / "soft")
+    found = told(capsys, "info", tmp_path / "soft")
+    assert found["reads"] == ["confidence2"]
+    assert not found["can_be_built"]
+    assert "confidence2" in found["why_not"]

@@ -1,0 +1,116 @@
+"""What help shows is what works: every example is typed, every value completes, every list is whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from setting import SPECIES
+
+import lutetia
+from lutetia import demo
+from lutetia.cli import main, values
+from lutetia.cli.commands import app
+from lutetia.precompute.tools.synthesize import TARGETS
+from lutetia.report.attribution import RULES
+
+Capture = pytest.CaptureFixture[str]
+ROOT = Path(lutetia.__file__).parent.parent
+EXAMPLE = re.compile(r"^ *(lutetia .+)$", re.MULTILINE)
+
+
+def commands() -> dict[str, Any]:
+    from typer.main import get_command
+
+    return get_command(app).commands  # type: ignore[attr-defined,no-any-return]
+
+
+EXAMPLES = [(name, words) for name, command in commands().items() for words in EXAMPLE.findall(command.help or "")]
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a user, whose runs are there already: `train` makes them anew."""
+    shutil.copytree(trained, tmp_path / "here", symlinks=True)
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def test_every_command_has_an_example() -> None:
+    assert {name for name, _ in EXAMPLES} == set(commands())
+    assert all(1 <= sum(each == name for each, _ in EXAMPLES) <= 2 for name in commands())
+
+
+@pytest.mark.parametrize(("name", "words"), EXAMPLES, ids=[words for _, words in EXAMPLES])
+def test_every_example_works(name: str, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    arguments = shlex.split(words)[1:]
+    if name == "train":
+        shutil.rmtree(folder / "runs")
+    if name == "demo":  # minutes of work, which tests of its own do
+        monkeypatch.setattr(demo, "run", lambda out, console, json: {"out": str(out)})
+    if name == "bench":
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert main(arguments) == 0, capsys.readouterr().err
+    said = capsys.readouterr()
+    for option, value in pairwise(arguments):
+        if option in ("--html", "--csv") or (option == "--out" and name != "demo"):
+            assert Path(value).exists()
+    if "--json" not in arguments:
+        last = said.err.splitlines()[-1]
+        assert last.startswith("next: lutetia ")
+        assert shlex.split(last)[2] in commands()
+
+
+@pytest.mark.parametrize("name", [None, *commands()])
+def test_help_is_short_for_h(name: str | None, capsys: Capture) -> None:
+    words = [name] if name else []
+    assert main([*words, "-h"]) == 0
+    short = capsys.readouterr().out
+    assert main([*words, "--help"]) == 0
+    assert capsys.readouterr().out == short
+    assert "Usage: lutetia" in short
+
+
+def test_help_names_every_value(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    assert main(["explain", "-h"]) == 0
+    text = capsys.readouterr().out
+    assert all(rule in text for rule in RULES)
+    assert tuple(RULES) == values.RULES
+    assert tuple(TARGETS) == values.TARGETS
+    assert main(["generate", "-h"]) == 0
+    prompt = next(line for line in capsys.readouterr().out.splitlines() if "--prompt" in line and "│" in line)
+    assert "a line break" in prompt
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("explain runs/iris x --rule gr", ["gradient"]),
+        ("explain runs/iris x --rule d", ["decisive", "dynamic"]),
+        ("explain runs/iris x --target v", SPECIES[1:]),
+        ("explain runs/none x --target v", []),
+        ("build runs/iris --target lut", ["lut6", "lut4"]),
+        ("evaluate runs/iris --split t", ["train", "test"]),
+        ("bench lut_st", ["lut_step"]),
+    ],
+)
+def test_values_complete_in_the_shell(typed: str, offered: list[str], trained: Path) -> None:
+    code = (
+        "import sys\nfrom lutetia.cli import main\ncode = main([])\n"
+        "print('torch' in sys.modules, file=sys.stderr)\nsys.exit(code)"
+    )
+    words = ["lutetia", *typed.split()]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "_LUTETIA_COMPLETE": "complete_bash"}
+    environment |= {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=trained, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == offered
+    assert done.stderr.split() == ["False"]  # light: torch takes seconds to import
