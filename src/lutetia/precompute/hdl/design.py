@@ -38,11 +38,11 @@ def slices(edge: Edge) -> list[Slice]:
 
 
 @dataclass(frozen=True)
-class Port:
-    """One source of one node: the node it reads, and the names of the wires in between."""
+class Reader:
+    """One source of one node: the node it reads, and which of that node's readers it is."""
 
     source: int
-    wires: str  # prefix of data, valid and ready as this reader sees them
+    branch: int
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,13 @@ class Design:
     graph: Graph
     tables: tuple[TableData, ...]
     numbers: dict[tuple[object, ...], int]  # of tables, by their key
-    ports: tuple[tuple[Port, ...], ...]  # per node, its sources
+    readers: tuple[tuple[Reader, ...], ...]  # per node, its sources
     branches: tuple[int, ...]  # per node, how many read it
 
     def module(self, number: int) -> str:
-        """The name of the module of a node."""
-        return f"{self.name}_{number}_{self.graph.nodes[number].kind}"
+        """The name of the module of a node; a register is one of the fixed circuits."""
+        node = self.graph.nodes[number]
+        return f"{self.name}_register" if isinstance(node, Register) else f"{self.name}_{number}_{node.kind}"
 
     def table(self, number: int) -> str:
         """The name of the module of a table."""
@@ -105,15 +106,15 @@ def design(graph: Graph, name: str) -> Design:
             readers[source] += 1
     readers[graph.output] += 1
     taken = [0] * len(graph.nodes)
-    ports = []
+    sources = []
     for node in graph.nodes:
         own = []
         for source in node.sources:
-            own.append(Port(source, f"n{source}" if readers[source] == 1 else f"n{source}_{taken[source]}"))
+            own.append(Reader(source, taken[source]))
             taken[source] += 1
-        ports.append(tuple(own))
+        sources.append(tuple(own))
     numbers = {key: number for number, key in enumerate(tables)}
-    return Design(name, graph, tuple(tables.values()), numbers, tuple(ports), tuple(readers))
+    return Design(name, graph, tuple(tables.values()), numbers, tuple(sources), tuple(readers))
 
 
 # ---- nodes in numbers ------------------------------------------------------------------------------------------------

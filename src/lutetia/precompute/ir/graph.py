@@ -8,7 +8,6 @@ Graphs are values: a pass returns a new one. `net(x)` is the integer interpreter
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from lutetia.precompute.ir.stream import Edge, Input, Layer, Node, Table
 if TYPE_CHECKING:
     from lutetia.precompute.ir.cost import CostTable
     from lutetia.precompute.tables.table import IOTable
+    from lutetia.precompute.tools.hardware import Hardware
 
 
 class Graph:
@@ -177,14 +177,15 @@ class Graph:
 
         return cost(self, k)
 
-    def emit(self, language: str = "verilog", **options: Any) -> Any:
+    def emit(self, language: str = "verilog", **options: Any) -> Hardware:
         """The graph as hardware: modules, a test bench and a manifest, in "verilog" or "vhdl"."""
         check_choice("language", language, ("verilog", "vhdl"))
         if not self.is_hardware:
             raise ArgumentError("the graph still holds layers of PyTorch: call precompute() first")
-        target = importlib.import_module(f"lutetia.precompute.hdl.{language}")
+        from lutetia.precompute.hdl.emit import emit
+
         with flow.step("emit", part="precompute", language=language, lookups=self.n_lookups):
-            return target.emit(self, **options)
+            return emit(self, language, **options)
 
     # ---- for passes ---------------------------------------------------------------------------------------------------
 
