@@ -14,7 +14,7 @@ from lutetia import flow
 from lutetia.errors import ArgumentError, LutetiaError, OverflowInSumError
 from lutetia.lut import SynapseMeta, Synapses, growth, kernels, lut_attention, random_anchors, use_backend
 from lutetia.lut.algorithm import choose
-from lutetia.lut.autograd.how import NO_WIRES, How, header_of, text_of
+from lutetia.lut.autograd.how import NO_WIRES, How, text_of
 from lutetia.lut.kernels.names import NAMES
 from lutetia.lut.sums import Sums
 
@@ -322,7 +322,7 @@ def op_and_arguments(name: str, sparse: bool) -> tuple[Any, tuple[Any, ...]]:
     rest: tuple[Any, ...] = (*NO_WIRES, text_of(How(backend="reference", meta=SynapseMeta(lr_scale=0.75))))
     if sparse:
         case, _, synapses = sparse_case(SMALL, "general")
-        rest = (*synapses.tensors().values(), text_of(How(backend="reference", header=header_of(synapses))))
+        rest = (*synapses.tensors().values(), text_of(How(backend="reference", header=synapses.header_text)))
     x, positions, weight = leaves(case)
     layer = (x, weight, case["anchors"], positions)
     op = getattr(torch.ops.lutetia, name).default

@@ -18,7 +18,6 @@ from lutetia.lut.api import check_lengths as check_lengths
 from lutetia.lut.api import lut, lut_attention
 from lutetia.lut.api import run as run
 from lutetia.lut.api import run_attention as run_attention
-from lutetia.lut.autograd.how import header_of as header_of
 from lutetia.lut.autograd.how import synapses_of as synapses_of
 from lutetia.lut.autograd.ops import like_positions as like_positions
 from lutetia.lut.autograd.policies import TOKEN as TOKEN

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
-from lutetia.lut.autograd.how import NO_WIRES, How, header_of, sizes_of, text_of
+from lutetia.lut.autograd.how import NO_WIRES, How, sizes_of, text_of
 from lutetia.lut.autograd.policies import Rate, with_sparse_gradient, with_step_in_place
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
@@ -47,7 +47,7 @@ class Wiring(NamedTuple):
         """Those of an object."""
         if synapses is None:
             return None
-        return Wiring(synapses.owner_start, synapses.owner_targets, synapses.owner_meta, header_of(synapses))
+        return Wiring(synapses.owner_start, synapses.owner_targets, synapses.owner_meta, synapses.header_text)
 
 
 class Tables(NamedTuple):

@@ -105,12 +105,6 @@ def _sizes_of(header: str) -> Sizes:
     return Sizes(facts["n_detectors"], facts["n_rows"], facts["n_outputs"], listed)
 
 
-@constant_result
-def header_of(synapses: Synapses) -> str:
-    """All of the synapses but the tensors, as text."""
-    return json.dumps(synapses.header())
-
-
 def _rebuilt(start: Tensor, targets: Tensor, meta: Tensor, header: str) -> Synapses:
     facts = json.loads(header)
     # Aliases: the memo must not keep alive the very tensors whose end it waits for.

@@ -145,6 +145,10 @@ class Synapses:
     metas: tuple[SynapseMeta, ...] = (SynapseMeta(),)
     group_size: int = GROUP_SIZE
     layouts: Layouts = field(default_factory=Layouts, init=False, repr=False, compare=False)
+    header_text: str = field(default="", init=False, repr=False, compare=False)  # made here: the compiler reads it as a constant
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "header_text", json.dumps(self.header()))
 
     # The tensors under the names the kernels use. General: neuron n owns weights row_start[n] to row_start[n + 1].
     row_start = _Alias("owner_start", "general")  # int64 [n_neurons + 1]
