@@ -20,7 +20,7 @@ from lutetia import flow
 from lutetia.errors import ArgumentError, check_range, check_tensor
 from lutetia.precompute.front.trace import argmax_node
 from lutetia.precompute.ir.graph import Builder, Graph
-from lutetia.precompute.ir.stream import Compare, Edge, Input, Lookup, Register, Sum, Table, TableData
+from lutetia.precompute.ir.stream import Compare, Input, Lookup, Register, StreamEdge, Sum, Table, TableData
 from lutetia.precompute.passes.dedupe import dedupe
 from lutetia.precompute.tables.domains import Binary, UInt, domain_for
 
@@ -118,7 +118,7 @@ def _graph(model: Votes) -> Graph:
     used, place = np.unique(read, return_inverse=True)
     place = place.reshape(read.shape)
     builder = Builder()
-    edge = Edge((UInt(model.bits),) * model.n_inputs)
+    edge = StreamEdge((UInt(model.bits),) * model.n_inputs)
     node = builder.add(Input((), edge))
     constants = np.array(model.thresholds, dtype=np.int64)[used // model.n_inputs]
     lanes = edge.carrying([Binary()] * len(used))

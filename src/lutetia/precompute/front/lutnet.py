@@ -24,7 +24,7 @@ from lutetia.errors import ArgumentError, check_range, check_tensor, fail
 from lutetia.precompute.front.encoder import BitsChoice, Encoder, Range, choose_bits, encoder
 from lutetia.precompute.front.trace import argmax_node
 from lutetia.precompute.ir.graph import Builder, Graph
-from lutetia.precompute.ir.stream import Compare, Edge, Input, Lookup, Register, Sum, Table, TableData
+from lutetia.precompute.ir.stream import Compare, Input, Lookup, Register, StreamEdge, Sum, Table, TableData
 from lutetia.precompute.passes.dedupe import dedupe
 from lutetia.precompute.tables.domains import Binary, Domain, UInt, domain_for
 
@@ -136,7 +136,7 @@ def lut_network(
         first = stages[0] = Readout(first.weight, first.bias + float(coded.low.min()) * first.weight.sum(1))
     with flow.step("lut_network", part="precompute", bits=bits, weight_bits=weight_bits, layers=len(stages)) as step:
         builder = Builder()
-        node = builder.add(Input((), Edge((UInt(bits),) * n_inputs, scale=(coded.step,) * n_inputs)))
+        node = builder.add(Input((), StreamEdge((UInt(bits),) * n_inputs, scale=(coded.step,) * n_inputs)))
         for number, stage in enumerate(stages):
             name = f"layer {number}"
             if isinstance(stage, Detectors):
