@@ -7,6 +7,8 @@ from lutetia.models.classifier_config import ClassifierConfig, LUTLayer, Project
 from lutetia.models.saving import in_run, load, read_config, save, verify
 from lutetia.models.transformer import DenseTransformer, LUTTransformer
 from lutetia.models.transformer_config import TransformerConfig
+from lutetia.models.votes import Votes, VotesClassifier
+from lutetia.models.votes_config import VotesConfig
 
 __all__ = [
     "ClassifierConfig",
@@ -20,6 +22,9 @@ __all__ = [
     "ProjectedLayer",
     "Projection2dLayer",
     "TransformerConfig",
+    "Votes",
+    "VotesClassifier",
+    "VotesConfig",
     "in_run",
     "load",
     "read_config",
