@@ -17,9 +17,8 @@ from torch import Tensor
 
 import original
 from gpu_timing import replayed, step_times
-from lutetia.lut import lut_attention
+from lutetia.lut import Sums, lut_attention, random_anchors
 from lutetia.lut.algorithm import choose
-from lutetia.lut.anchors import random_anchors
 from original import Original
 from results import Row, finish, needs_cuda, options_of, progress, result, table
 
@@ -82,7 +81,7 @@ class Layer:
         self.grad = torch.randn(batch, length, width, device="cuda")
         self.learned = (self.x, self.positions, self.weight)
         sizes = (batch, length, width, n_detectors, n_anchors, positional_dim)
-        self.algorithm = choose("auto", *sizes, sparse=False, dtype=torch.float32, sums="float", device="cuda")
+        self.algorithm = choose("auto", sizes, sparse=False, dtype=torch.float32, sums=Sums(), device="cuda")
 
     def __call__(self) -> Tensor:
         return lut_attention(self.x, self.weight, self.anchors, self.positions)

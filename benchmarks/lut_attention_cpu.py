@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 
-from lutetia.lut import cpu, cpu_seq, random_anchors, reference, reference_seq
+from lutetia.lut import kernels, random_anchors
 from results import Row, finish, options_of, peer, progress, result, table
+
+cpu, reference = kernels("cpu"), kernels("reference")
 
 SHAPES = {  # batch, length, inputs and outputs, detectors, anchor pairs, positional bits
     "claimed": (8, 128, 64, 16, 4, 3),
@@ -59,9 +61,9 @@ def contestants(sizes: tuple[int, ...]) -> dict[str, Callable[[], Times]]:
     pairs = ("fill_outputs_seq_fc", "propagate_through_detectors_seq_fc", "gather_weight_gradients_seq_fc")
     cells = ("fill_outputs_cells_fc", "propagate_through_cells_fc", "gather_weight_gradients_cells_fc")
     return {
-        PEER: lambda: step(reference, reference_seq, *pairs),
-        "cpu, pairs": lambda: step(cpu, cpu_seq, *pairs),
-        "cpu, cells": lambda: step(cpu, cpu_seq, *cells),
+        PEER: lambda: step(reference, reference, *pairs),
+        "cpu, pairs": lambda: step(cpu, cpu, *pairs),
+        "cpu, cells": lambda: step(cpu, cpu, *cells),
     }
 
 

@@ -24,13 +24,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lutetia.lut import cpu, random_anchors, reference
-from lutetia.lut.growth import from_edges
-from lutetia.lut.numba_basics import jit, run_in_parts
-from lutetia.lut.synapses import Synapses
-from lutetia.lut.threads import over
+from lutetia.lut import kernels, random_anchors
+from lutetia.lut.connectivity.growth import from_edges
+from lutetia.lut.connectivity.synapses import Synapses
+from lutetia.lut.kernels.cpu.loops.basics import jit, run_in_parts
+from lutetia.lut.kernels.cpu.threads import over
 from lutetia.nn import LUT
 from results import Row, finish, options_of, peer, progress, result, table
+
+cpu, reference = kernels("cpu"), kernels("reference")
 
 Calls = dict[str, Callable[[int], Any]]  # what each contestant does with batch k
 BATCHES = 9

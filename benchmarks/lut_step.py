@@ -23,9 +23,7 @@ from torch import Tensor
 
 import original
 from gpu_timing import replayed, step_times
-from lutetia.lut import growth, kernels, lut
-from lutetia.lut.anchors import random_anchors
-from lutetia.lut.synapses import Synapses
+from lutetia.lut import Synapses, growth, kernels, lut, random_anchors
 from original import Original
 from results import Row, finish, needs_cuda, options_of, progress, result, table
 

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from lutetia.lut import cpu, growth, reference
-from lutetia.lut.anchors import random_anchors
-from lutetia.lut.synapses import SynapseMeta, Synapses
+from lutetia.lut import growth, kernels
+from lutetia.lut.connectivity.anchors import random_anchors
+from lutetia.lut.connectivity.synapses import SynapseMeta, Synapses
+
+cpu, reference = kernels("cpu"), kernels("reference")
 
 SHAPES = [  # inputs, outputs, detectors, anchor pairs
     (2, 1, 1, 1),

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lutetia.errors import ArgumentError
-from lutetia.lut.anchors import _unrank, check_anchors, random_anchors
+from lutetia.lut.connectivity.anchors import _unrank, check_anchors, random_anchors
 
 
 def unordered(anchors: torch.Tensor) -> list[list[frozenset[int]]]:

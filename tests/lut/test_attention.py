@@ -12,11 +12,11 @@ from torch import Tensor
 from lut.test_reference_seq import SHAPES, make, plain_loop
 from lutetia import flow
 from lutetia.errors import ArgumentError, LutetiaError, OverflowInSumError
-from lutetia.lut import SynapseMeta, Synapses, growth, kernels, lut_attention, random_anchors, reference_seq, use_backend
+from lutetia.lut import SynapseMeta, Synapses, growth, kernels, lut_attention, random_anchors, use_backend
 from lutetia.lut.algorithm import choose
-from lutetia.lut.attention import Options
-from lutetia.lut.attention_ops import NO_SYNAPSES
-from lutetia.lut.functional import Wiring
+from lutetia.lut.autograd.how import NO_WIRES, How, header_of, text_of
+from lutetia.lut.kernels.names import NAMES
+from lutetia.lut.sums import Sums
 
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 SHAPE = SHAPES[3]  # B 2, S 17, I 6, O 3, N_t 2, N_c 2, N_pe 2
@@ -289,17 +289,20 @@ def test_auto_counts_cells_when_they_are_fewer_than_positions(
     length: int, n_anchors: int, positional_dim: int, want: str
 ) -> None:
     sizes = (8, length, 64, 32, n_anchors, positional_dim)
-    assert choose("auto", *sizes, False, torch.float32, "float") == want
-    assert choose("auto", *sizes, True, torch.float32, "float") == "pairs"
-    assert choose("auto", *sizes, False, torch.float32, "fixed") == "pairs"
-    assert choose("cells", *sizes, False, torch.float32, "float") == "cells"
+    assert choose("auto", sizes, False, torch.float32, Sums("float")) == want
+    assert choose("auto", sizes, True, torch.float32, Sums("float")) == "pairs"
+    assert choose("auto", sizes, False, torch.float32, Sums("fixed")) == "pairs"
+    assert choose("cells", sizes, False, torch.float32, Sums("float")) == "cells"
 
 
 def test_products_are_cheaper_on_a_gpu() -> None:
     sizes = (32, 128, 32, 64, 4, 4)  # 256 cells, 128 positions
-    assert [choose("auto", *sizes, False, torch.float32, "float", device) for device in ("cpu", "cuda")] == ["pairs", "cells"]
+    assert [choose("auto", sizes, False, torch.float32, Sums("float"), device) for device in ("cpu", "cuda")] == [
+        "pairs",
+        "cells",
+    ]
     sizes = (32, 128, 32, 64, 6, 4)
-    assert choose("auto", *sizes, False, torch.float32, "float", "cuda") == "pairs"
+    assert choose("auto", sizes, False, torch.float32, Sums("float"), "cuda") == "pairs"
 
 
 def test_the_choice_is_noted() -> None:
@@ -316,25 +319,22 @@ def test_the_choice_is_noted() -> None:
 
 def op_and_arguments(name: str, sparse: bool) -> tuple[Any, tuple[Any, ...]]:
     case = make(SMALL)
-    synapses: tuple[Any, ...] = NO_SYNAPSES
+    rest: tuple[Any, ...] = (*NO_WIRES, text_of(How(backend="reference", meta=SynapseMeta(lr_scale=0.75))))
     if sparse:
-        case, _, object_ = sparse_case(SMALL, "general")
-        wiring = Wiring.of(object_)
-        synapses = (*wiring.tensors, wiring.header)
-    rest = (*synapses, *Options(), "reference")
+        case, _, synapses = sparse_case(SMALL, "general")
+        rest = (*synapses.tensors().values(), text_of(How(backend="reference", header=header_of(synapses))))
     x, positions, weight = leaves(case)
     layer = (x, weight, case["anchors"], positions)
     op = getattr(torch.ops.lutetia, name).default
     if name == "lut_attention_eval":
         return op, (*(tensor.detach() for tensor in layer), *rest)
     if name == "lut_attention":
-        return op, (*layer, 0.75, *rest)
-    found = [tensor.detach() for tensor in torch.ops.lutetia.lut_attention(*layer, 0.75, *rest)[1:]]
+        return op, (*layer, *rest)
+    found = [tensor.detach() for tensor in torch.ops.lutetia.lut_attention(*layer, *rest)[1:]]
     if name == "lut_attention_input_gradients":
         tensors = (case["grad"], weight.detach(), *found, case["anchors"])
         return op, (*tensors, 6, [4, 2, 1], torch.float64, torch.float64, *rest)
-    size = weight.shape[0] if sparse else weight.shape[1]
-    return op, (case["grad"], found[0], found[3], 2, 1, size, torch.float64, 0.75, *rest)
+    return op, (case["grad"], found[0], found[3], 2, 1, list(weight.shape), torch.float64, *rest)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -422,7 +422,7 @@ def test_cells_are_drawn_with_their_firing_statistics() -> None:
 
 def test_every_backend_has_every_kernel() -> None:
     for name in ("reference", "cpu", "triton"):
-        assert all(callable(getattr(kernels(name), kernel)) for kernel in reference_seq.__all__)
+        assert all(callable(getattr(kernels(name), kernel)) for kernel in NAMES)
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------
@@ -457,7 +457,7 @@ def test_every_backend_has_every_kernel() -> None:
     ({"meta": 1.0}, "meta is 1.0, expected a SynapseMeta"),
     ({"synapses": synapses_for(SMALL), "algorithm": "cells"}, "algorithm is 'cells', expected 'auto' or 'pairs' where there are"),
     ({"synapses": synapses_for(SMALL)}, "weight is float64"),
-    ({"synapses": synapses_for(SHAPE)}, "synapses is '2 detectors × 64 rows', expected 2 detectors × 2[*][*]5 rows"),
+    ({"synapses": synapses_for(SHAPE)}, "synapses is '2 detectors × 64 rows', expected 2 detectors × 32 rows"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_named(change: dict[str, Any], message: str) -> None:
     case = make(SMALL)

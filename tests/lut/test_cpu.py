@@ -9,8 +9,10 @@ import torch
 from torch.testing import assert_close
 
 import lutetia.nn
-from lut.cpu_cases import BATCHES, METAS, SHAPES, assert_near, both, make, sparse
-from lutetia.lut import cpu, cpu_memory, cpu_plan, growth, reference
+from lut.cpu_cases import BATCHES, METAS, SHAPES, assert_near, both, cpu, make, reference, sparse
+from lutetia.lut import growth
+from lutetia.lut.kernels.cpu import memory, plan
+from lutetia.lut.kernels.cpu import rows as cpu_rows
 
 # ---- detect ----------------------------------------------------------------------------------------------------------
 
@@ -178,9 +180,9 @@ def test_wide_sparse_layers_in_parts(layout: str) -> None:
 def test_bags_add_up_the_same_rows(shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     case = make(71, shape)
     used = []
-    bag = cpu.embedding_bag
-    monkeypatch.setattr(cpu, "embedding_bag", lambda *args, **options: used.append(1) or bag(*args, **options))
-    monkeypatch.setattr(cpu_plan, "A_CALL", 1)
+    bag = cpu_rows.embedding_bag
+    monkeypatch.setattr(cpu_rows, "embedding_bag", lambda *args, **options: used.append(1) or bag(*args, **options))
+    monkeypatch.setattr(plan, "A_CALL", 1)
     both("detect_and_fill_eval_fc", case.x, case.weight, case.anchors)
     both("detect_and_fill_eval_fc", case.x, case.weight.transpose(0, 1).contiguous().transpose(0, 1), case.anchors)
     y = cpu.detect_and_fill_eval_fc(case.x, case.weight.requires_grad_(), case.anchors)
@@ -199,9 +201,9 @@ def test_bags_add_up_the_same_rows(shape: tuple[int, int, int, int], monkeypatch
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Keep the memory of the smallest gradients; the list of what is kept."""
-    monkeypatch.setattr(cpu_memory, "KEPT_BY_MALLOC", 0)
-    monkeypatch.setattr(cpu_memory, "_kept", [])
-    return cpu_memory._kept
+    monkeypatch.setattr(memory, "KEPT_BY_MALLOC", 0)
+    monkeypatch.setattr(memory, "_kept", [])
+    return memory._kept
 
 
 @pytest.mark.parametrize("sums", ["float", "fixed"])
@@ -237,11 +239,11 @@ def test_a_gradient_that_is_held_stays(kept: list[Any]) -> None:
 def test_no_more_memory_is_kept_than_allowed(kept: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     case = make(7, SHAPES[2])
     size = case.weight.numel() * 4
-    monkeypatch.setattr(cpu_memory, "KEPT_HERE", 2 * size)
+    monkeypatch.setattr(memory, "KEPT_HERE", 2 * size)
     held = [cpu.gather_weight_gradients_fc(case.grad, case.found[0], case.n_rows) for _ in range(5)]
     assert sum(block.memory.nbytes for block in kept) == 2 * size
     assert all(torch.equal(gradient, held[0]) for gradient in held)
-    monkeypatch.setattr(cpu_memory, "KEPT_HERE", size - 1)
+    monkeypatch.setattr(memory, "KEPT_HERE", size - 1)
     both("gather_weight_gradients_fc", case.grad, case.found[0], case.n_rows)
     both("gather_weight_gradients_fc", case.grad.double(), case.found[0], case.n_rows)
     assert not kept

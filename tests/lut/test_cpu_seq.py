@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from lut.cpu_cases import assert_near
+from lut.cpu_cases import assert_near, cpu, reference
 from lutetia.errors import ArgumentError, OverflowInSumError
-from lutetia.lut import cpu_seq, growth, numba_seq, reference, reference_seq
-from lutetia.lut.anchors import random_anchors
-from lutetia.lut.synapses import SynapseMeta, Synapses
+from lutetia.lut import growth
+from lutetia.lut.connectivity.anchors import random_anchors
+from lutetia.lut.connectivity.synapses import SynapseMeta, Synapses
+from lutetia.lut.kernels.cpu import pairs
+from lutetia.lut.kernels.cpu.loops import pairs as loops
 
 # B, S, I, O, N_t, N_c, N_pe
 SHAPES = [
@@ -68,7 +70,7 @@ def make(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Case:
     grad = torch.randn(batch, length, n_outputs, generator=generator, dtype=torch.float64)
     anchors = random_anchors(n_inputs, n_detectors, n_anchors, seed=0)
     x, positions, weight, grad = (tensor.to(dtype) for tensor in (x, positions, weight, grad))
-    found, pe = reference.check_detectors(x, anchors), reference_seq.check_positions(positions)
+    found, pe = reference.check_detectors(x, anchors), reference.check_positions(positions)
     return Case(x, positions, weight, anchors, grad, found, pe)
 
 
@@ -111,34 +113,34 @@ def compare(actual: list[Tensor], expected: list[Tensor], sums: str = "float") -
 def test_positions(positional_dim: int) -> None:
     positions = make((1, 65, 3, 1, 5, 2, positional_dim)).positions
     for values in (positions, positions.bfloat16()):
-        compare(list(cpu_seq.check_positions(values)), list(reference_seq.check_positions(values)), "fixed")
-        assert torch.equal(cpu_seq.check_positions_eval(values), reference_seq.check_positions_eval(values))
+        compare(list(cpu.check_positions(values)), list(reference.check_positions(values)), "fixed")
+        assert torch.equal(cpu.check_positions_eval(values), reference.check_positions_eval(values))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_float_sums(shape: tuple[int, ...]) -> None:
     case = make(shape)
-    expected = run(reference_seq, case)
+    expected = run(reference, case)
     for algorithm in ALGORITHMS:
-        compare(run(cpu_seq, case, algorithm), expected)
+        compare(run(cpu, case, algorithm), expected)
 
 
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("shape", [SHAPES[2], SMALL])
 def test_float64(shape: tuple[int, ...]) -> None:
     case = make(shape, torch.float64)
-    expected = run(reference_seq, case)
+    expected = run(reference, case)
     for algorithm in ALGORITHMS:
-        compare(run(cpu_seq, case, algorithm), expected)
+        compare(run(cpu, case, algorithm), expected)
 
 
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("shape", SHAPES[:6])
 def test_fixed_sums(shape: tuple[int, ...]) -> None:
     case = make(shape)
-    expected = run(reference_seq, case, sums="fixed", int_rescaler=0.7)
+    expected = run(reference, case, sums="fixed", int_rescaler=0.7)
     for algorithm in ALGORITHMS:
-        compare(run(cpu_seq, case, algorithm, sums="fixed", int_rescaler=0.7), expected, "fixed")
+        compare(run(cpu, case, algorithm, sums="fixed", int_rescaler=0.7), expected, "fixed")
 
 
 @pytest.mark.usefixtures("in_parts")
@@ -148,7 +150,7 @@ def test_sparse(layout: str, sums: str) -> None:
     case = make(SMALL)
     synapses, weight = sparse(case, layout)
     arguments = (case, synapses, weight)
-    compare(run_sparse(cpu_seq, *arguments, sums=sums), run_sparse(reference_seq, *arguments, sums=sums), sums)
+    compare(run_sparse(cpu, *arguments, sums=sums), run_sparse(reference, *arguments, sums=sums), sums)
 
 
 @pytest.mark.usefixtures("in_parts")
@@ -156,17 +158,17 @@ def test_the_number_of_threads_changes_nothing() -> None:
     case = make((1, 64, 11, 7, 3, 4, 3))
     for algorithm in ALGORITHMS:
         torch.set_num_threads(3)
-        together = run(cpu_seq, case, algorithm)
+        together = run(cpu, case, algorithm)
         torch.set_num_threads(1)
-        compare(run(cpu_seq, case, algorithm), together, "fixed")
+        compare(run(cpu, case, algorithm), together, "fixed")
 
 
 def test_half_precision_weights() -> None:
     case = make(SMALL)
     weight = case.weight.bfloat16()
-    expected = reference_seq.fill_outputs_seq_fc(weight, *case.forward[1:])
-    assert_near(cpu_seq.fill_outputs_seq_fc(weight, *case.forward[1:]), expected)
-    assert_near(cpu_seq.fill_outputs_cells_fc(weight, *case.forward[1:]), expected)
+    expected = reference.fill_outputs_seq_fc(weight, *case.forward[1:])
+    assert_near(cpu.fill_outputs_seq_fc(weight, *case.forward[1:]), expected)
+    assert_near(cpu.fill_outputs_cells_fc(weight, *case.forward[1:]), expected)
 
 
 @pytest.mark.parametrize("n_outputs", [31, 32, 33, 64, 71])
@@ -175,8 +177,8 @@ def test_rows_in_blocks_and_what_is_left(n_outputs: int, dtype: torch.dtype) -> 
     """Blocks of 32 are taken in vectors, from weights of every type."""
     case = make((2, 9, 5, n_outputs, 2, 2, 2), torch.float64 if dtype == torch.float64 else torch.float32)
     case = case._replace(weight=case.weight.to(dtype))
-    expected = reference_seq.propagate_through_detectors_seq_fc(*case.backward)
-    for found, wanted in zip(cpu_seq.propagate_through_detectors_seq_fc(*case.backward), expected, strict=True):
+    expected = reference.propagate_through_detectors_seq_fc(*case.backward)
+    for found, wanted in zip(cpu.propagate_through_detectors_seq_fc(*case.backward), expected, strict=True):
         assert_near(found, wanted)
 
 
@@ -185,15 +187,15 @@ def test_rows_in_blocks_and_what_is_left(n_outputs: int, dtype: torch.dtype) -> 
 def test_tables_larger_than_a_cache(length: int) -> None:
     """What such a table needs next is fetched ahead, and more than 64 pairs of a place are not."""
     case = make((2, length, 14, 5, 2, 6, 4))
-    assert case.weight[0].numel() > int(numba_seq.FAR)
-    compare(run(cpu_seq, case), run(reference_seq, case))
+    assert case.weight[0].numel() > int(loops.FAR)
+    compare(run(cpu, case), run(reference, case))
 
 
 @pytest.mark.parametrize("sums", ["float", "fixed"])
 def test_an_empty_batch(sums: str) -> None:
     case = make((0, *SMALL[1:]))
     for algorithm in ALGORITHMS:
-        compare(run(cpu_seq, case, algorithm, sums=sums), run(reference_seq, case, sums=sums), sums)
+        compare(run(cpu, case, algorithm, sums=sums), run(reference, case, sums=sums), sums)
 
 
 # ---- firing statistics -----------------------------------------------------------------------------------------------
@@ -204,24 +206,24 @@ def test_an_empty_batch(sums: str) -> None:
 def test_firing_statistics(shape: tuple[int, ...]) -> None:
     case = make(shape)
     arguments = (case.found[0], case.pe[0], case.positional_dim, shape[5])
-    stat = cpu_seq.fill_firing_stat(*arguments)
-    assert_near(stat, reference_seq.fill_firing_stat(*arguments))
-    firings = cpu_seq.densify_firing_stat(stat, case.found[0], shape[5])
+    stat = cpu.fill_firing_stat(*arguments)
+    assert_near(stat, reference.fill_firing_stat(*arguments))
+    firings = cpu.densify_firing_stat(stat, case.found[0], shape[5])
     for sums in ("float", "fixed"):
-        y = cpu_seq.fill_outputs_by_firings(case.weight, firings, *shape[:2], sums=sums)
-        assert_near(y, reference_seq.fill_outputs_seq_fc(*case.forward, sums=sums), sums)
+        y = cpu.fill_outputs_by_firings(case.weight, firings, *shape[:2], sums=sums)
+        assert_near(y, reference.fill_outputs_seq_fc(*case.forward, sums=sums), sums)
 
 
 def test_firings_that_make_no_sense() -> None:
     case = make(SMALL)
-    stat = cpu_seq.fill_firing_stat(case.found[0], case.pe[0], 2, 3)
-    place, row, count = cpu_seq.densify_firing_stat(stat, case.found[0], 3)
+    stat = cpu.fill_firing_stat(case.found[0], case.pe[0], 2, 3)
+    place, row, count = cpu.densify_firing_stat(stat, case.found[0], 3)
     with pytest.raises(ArgumentError, match="not in the order of their places"):
-        cpu_seq.fill_outputs_by_firings(case.weight, (place.flip(0), row, count), 3, 17)
+        cpu.fill_outputs_by_firings(case.weight, (place.flip(0), row, count), 3, 17)
     with pytest.raises(ArgumentError, match=r"firings have a row from .* expected 0 to 1279"):
-        cpu_seq.fill_outputs_by_firings(case.weight, (place, row + 1280, count), 3, 17)
+        cpu.fill_outputs_by_firings(case.weight, (place, row + 1280, count), 3, 17)
     with pytest.raises(ArgumentError, match=r"firings have a place from .* expected 0 to 33"):
-        cpu_seq.fill_outputs_by_firings(case.weight, (place, row, count), 2, 17)
+        cpu.fill_outputs_by_firings(case.weight, (place, row, count), 2, 17)
 
 
 # ---- steps in place --------------------------------------------------------------------------------------------------
@@ -231,14 +233,14 @@ def test_firings_that_make_no_sense() -> None:
 @pytest.mark.parametrize("sums", ["float", "fixed"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_step_in_place(algorithm: str, sums: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_seq, "STEP", 1)  # three detectors at a time
+    monkeypatch.setattr(pairs, "STEP", 1)  # three detectors at a time
     case, name = make(SMALL), ALGORITHMS[algorithm][2]
     for weight in (case.weight, case.weight.bfloat16(), case.weight.transpose(1, 2).contiguous().transpose(1, 2)):
         mine, expected = (weight.clone(memory_format=torch.preserve_format) for _ in range(2))
         version = mine._version
         options: dict[str, Any] = {"meta": METAS[1], "external_lr": 0.1, "sums": sums}
-        returned = getattr(cpu_seq, name)(*case.to_weights, weight=mine, **options)
-        reference_seq.gather_weight_gradients_seq_fc(*case.to_weights, weight=expected, **options)
+        returned = getattr(cpu, name)(*case.to_weights, weight=mine, **options)
+        reference.gather_weight_gradients_seq_fc(*case.to_weights, weight=expected, **options)
         assert returned is mine
         assert mine._version > version
         assert not torch.equal(mine, weight)
@@ -248,11 +250,11 @@ def test_a_step_in_place(algorithm: str, sums: str, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("sums", ["float", "fixed"])
 @pytest.mark.parametrize("layout", ["general", "shared"])
 def test_a_sparse_step_in_place(layout: str, sums: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_seq, "STEP", 1)
+    monkeypatch.setattr(pairs, "STEP", 1)
     case = make(SMALL)
     synapses, weight = sparse(case, layout)
     mine, expected = weight.clone(), weight.clone()
-    for module, updated in ((cpu_seq, mine), (reference_seq, expected)):
+    for module, updated in ((cpu, mine), (reference, expected)):
         options = {"external_lr": 0.1, "weight": updated, "sums": sums}
         module.gather_weight_gradients_seq_sparse(*case.to_weights[:4], synapses, **options)
     assert not torch.equal(mine, weight)
@@ -264,10 +266,10 @@ def test_a_sparse_step_in_place(layout: str, sums: str, monkeypatch: pytest.Monk
 
 def test_cells_stay_within_their_budget() -> None:
     case = make(SMALL)
-    expected = run(cpu_seq, case, "cells")
+    expected = run(cpu, case, "cells")
     results: list[Tensor] = []
     for name, arguments in zip(ALGORITHMS["cells"], (case.forward, case.backward, case.to_weights), strict=True):
-        kernel = getattr(cpu_seq, name)
+        kernel = getattr(cpu, name)
         with pytest.raises(ArgumentError, match="budget is 100 bytes, expected at least") as error:
             kernel(*arguments, budget=100)
         least = int(str(error.value).split("at least ")[1].split(":")[0])
@@ -278,7 +280,7 @@ def test_cells_stay_within_their_budget() -> None:
         results += [result] if isinstance(result, Tensor) else result
     compare(results, expected)
     with pytest.raises(ArgumentError, match="precision is 'int4', expected one of"):
-        cpu_seq.fill_outputs_cells_fc(*case.forward, precision="int4")
+        cpu.fill_outputs_cells_fc(*case.forward, precision="int4")
 
 
 def test_a_fixed_sum_out_of_range() -> None:
@@ -286,28 +288,28 @@ def test_a_fixed_sum_out_of_range() -> None:
     big = case._replace(weight=case.weight * 1e5, grad=case.grad * 1e5)
     for kernel, arguments in zip(ALGORITHMS["pairs"], (big.forward, big.backward, big.to_weights), strict=True):
         with pytest.raises(OverflowInSumError, match="left its range"):
-            getattr(cpu_seq, kernel)(*arguments, sums="fixed")
+            getattr(cpu, kernel)(*arguments, sums="fixed")
 
 
 @pytest.mark.usefixtures("in_parts")
 def test_a_step_that_overflows_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """All 408 pairs add 6 to one row of the last detector, past the range of 2048; the rows of the others stay within it."""
-    monkeypatch.setattr(cpu_seq, "STEP", 1)
+    monkeypatch.setattr(pairs, "STEP", 1)
     case = make(SMALL)
     weight, grad, indices, pe = case.weight.clone(), torch.full_like(case.grad, 6), case.found[0].clone(), case.pe[0].clone()
     arguments = (grad, indices, pe, case.positional_dim, case.weight.shape[1])
-    cpu_seq.gather_weight_gradients_seq_fc(*arguments, sums="fixed")
+    cpu.gather_weight_gradients_seq_fc(*arguments, sums="fixed")
     indices[..., -1], pe[:, -1] = 0, 0
     with pytest.raises(OverflowInSumError):
-        cpu_seq.gather_weight_gradients_seq_fc(*arguments, weight=weight, external_lr=0.1, sums="fixed")
+        cpu.gather_weight_gradients_seq_fc(*arguments, weight=weight, external_lr=0.1, sums="fixed")
     assert torch.equal(weight, case.weight)
 
 
 def test_what_would_read_outside_a_table_is_refused() -> None:
     case = make(SMALL)
     weight, indices, pe, positional_dim = case.forward
-    fill: Any = cpu_seq.fill_outputs_seq_fc
-    propagate: Any = cpu_seq.propagate_through_detectors_seq_fc
+    fill: Any = cpu.fill_outputs_seq_fc
+    propagate: Any = cpu.propagate_through_detectors_seq_fc
     with pytest.raises(ArgumentError, match="indices are from 8 to 8, expected 0 to 7"):
         fill(weight, torch.full_like(indices, 8), pe, positional_dim)
     with pytest.raises(ArgumentError, match="pe_indices are from -1 to -1, expected 0 to 3"):
@@ -318,22 +320,22 @@ def test_what_would_read_outside_a_table_is_refused() -> None:
         fill(weight, indices, pe, 1)
     with pytest.raises(ArgumentError, match=r"grad is .* expected shape \[3, 17, 13\]"):
         propagate(case.grad[:, 1:], *case.backward[1:])
-    with pytest.raises(ArgumentError, match=r"anchors is .* expected shape \[5, 3, 2\]"):
+    with pytest.raises(ArgumentError, match=r"a table has 256 rows, expected 2\*\*\(2 N_c \+ 2\)"):  # of anchors with two pairs
         propagate(*case.backward[:8], case.anchors[:, :2], *case.backward[9:])
-    with pytest.raises(ArgumentError, match=r"anchors are from .* expected 0 to 1"):
+    with pytest.raises(ArgumentError, match="expected inputs from 0 to 1"):
         propagate(*case.backward[:9], 2, positional_dim)
     with pytest.raises(ArgumentError, match="pe_min_delta_index are from 2 to 2, expected 0 to 1"):
         propagate(*case.backward[:7], torch.full_like(pe, 2), *case.backward[8:])
     with pytest.raises(ArgumentError, match=r"weight is .* expected shape \[5, 256, 13\]"):
-        cpu_seq.gather_weight_gradients_seq_fc(*case.to_weights, external_lr=0.1, weight=weight[1:])
+        cpu.gather_weight_gradients_seq_fc(*case.to_weights, external_lr=0.1, weight=weight[1:])
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_step_leaves_rows_that_nobody_read(algorithm: str) -> None:
     case = make((2, 5, 6, 3, 4, 3, 2))
-    gradient = reference_seq.gather_weight_gradients_seq_fc(case.grad.abs() + 1, *case.to_weights[1:])
+    gradient = reference.gather_weight_gradients_seq_fc(case.grad.abs() + 1, *case.to_weights[1:])
     stepped = case.weight.clone()
-    run = getattr(cpu_seq, ALGORITHMS[algorithm][2])
+    run = getattr(cpu, ALGORITHMS[algorithm][2])
     run(case.grad.abs() + 1, *case.to_weights[1:], external_lr=0.1, weight=stepped)
     read = (gradient != 0).any(-1)
     assert torch.equal(stepped[~read], case.weight[~read])
@@ -351,7 +353,7 @@ def test_fill_step_is_the_last_position_of_the_whole(shape: tuple[int, ...], dty
     cache = (case.found[0].short() * held[:, :, None]).transpose(1, 2).contiguous()
     before = cache.clone()
     places = case.pe[0].flip(0).t().contiguous()
-    y = cpu_seq.fill_step(case.x[rows, at].contiguous(), case.weight, case.anchors, cache, at, places)
-    assert_close(y, reference_seq.fill_outputs_seq_fc(*case.forward)[rows, at])
+    y = cpu.backend.fill_step(case.x[rows, at].contiguous(), case.weight, case.anchors, cache, at, places)
+    assert_close(y, reference.fill_outputs_seq_fc(*case.forward)[rows, at])
     before[rows, :, at] = case.found[0][rows, at].short()
     assert torch.equal(cache, before)

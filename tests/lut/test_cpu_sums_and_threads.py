@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from lut.cpu_cases import SHAPES, Case, both, make, sparse
+from lut.cpu_cases import SHAPES, Case, both, cpu, make, reference, sparse
 from lutetia.errors import ArgumentError, MissingFeatureError, OverflowInSumError
-from lutetia.lut import cpu, growth, reference, threads
+from lutetia.lut import growth
+from lutetia.lut.kernels.cpu import rows as cpu_rows
+from lutetia.lut.kernels.cpu import threads
 
 # ---- fixed sums ------------------------------------------------------------------------------------------------------
 
@@ -117,10 +119,10 @@ def test_kernels_run_in_parts(launch: str, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("in_parts")
 def test_every_kernel_has_its_launch_compiled() -> None:
     for kernel in ("detect", "fill", "propagate", "gather"):
-        assert threads.in_parts(getattr(cpu.compiled(), kernel)) is getattr(cpu.compiled(), f"{kernel}_in_parts")
+        assert threads.in_parts(cpu_rows.loop("rows", kernel)) is cpu_rows.loop("rows", f"{kernel}_in_parts")
     for kernel in ("fill_general", "propagate_general", "gather_general"):
-        assert threads.in_parts(getattr(cpu.compiled_general(), kernel)) is not None
-    assert threads.in_parts(cpu.compiled().largest) is None
+        assert threads.in_parts(cpu_rows.loop("general", kernel)) is not None
+    assert threads.in_parts(cpu_rows.loop("rows", "largest")) is None
 
 
 @pytest.mark.usefixtures("in_parts")
@@ -192,14 +194,14 @@ def test_kernels_in_a_forked_child() -> None:
 def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     case = make(1, SHAPES[0])
     monkeypatch.setitem(sys.modules, "numba", None)
-    for module in ("numba_basics", "numba_kernels"):
-        monkeypatch.delitem(sys.modules, f"lutetia.lut.{module}", raising=False)
-        monkeypatch.delattr(f"lutetia.lut.{module}", raising=False)
-    cpu.compiled.cache_clear()
+    for module in ("basics", "rows"):
+        monkeypatch.delitem(sys.modules, f"lutetia.lut.kernels.cpu.loops.{module}", raising=False)
+        monkeypatch.delattr(sys.modules["lutetia.lut.kernels.cpu.loops"], module, raising=False)
+    cpu_rows.loop.cache_clear()
     with pytest.raises(MissingFeatureError, match=r"the cpu backend of lutetia.lut needs numba"):
         cpu.detect_and_fill_eval_fc(case.x, case.weight, case.anchors)
     monkeypatch.undo()
-    cpu.compiled.cache_clear()
+    cpu_rows.loop.cache_clear()
     both("detect_and_fill_eval_fc", case.x, case.weight, case.anchors)
 
 
@@ -215,7 +217,7 @@ def test_what_would_read_outside_a_table_is_refused() -> None:
         cpu.gather_weight_gradients_fc(grad, torch.full_like(indices, -1), 8)
     with pytest.raises(ArgumentError, match="min_delta_index are from 3 to 3, expected 0 to 2"):
         cpu.propagate_through_detectors_fc(grad, weight, indices, min_delta, which * 0 + 3, anchors, n_inputs)
-    with pytest.raises(ArgumentError, match="expected 0 to 3"):
+    with pytest.raises(ArgumentError, match="expected inputs from 0 to 3"):
         cpu.check_detectors(case.x[:, :4], anchors)
     with pytest.raises(ArgumentError, match=r"grad is .* expected shape"):
         cpu.gather_weight_gradients_fc(grad[:3], indices, 8)
@@ -233,7 +235,7 @@ def test_anchors_that_change_are_checked_again() -> None:
     anchors = case.anchors.clone()
     assert torch.equal(cpu.check_detectors_eval(case.x, anchors), case.found[0])
     anchors[3, 1, 0] = 11
-    with pytest.raises(ArgumentError, match="expected 0 to 10"):
+    with pytest.raises(ArgumentError, match="expected inputs from 0 to 10"):
         cpu.check_detectors_eval(case.x, anchors)
     anchors.copy_(case.anchors.flip(0))
     assert torch.equal(cpu.check_detectors_eval(case.x, anchors), case.found[0].flip(1))

@@ -14,7 +14,9 @@ import lutetia
 from lut.oracle import META, SHAPES, WIRINGS, gradients, make_case
 from lutetia import flow
 from lutetia.errors import ArgumentError, LutetiaError, OverflowInSumError
-from lutetia.lut import SynapseMeta, backend, growth, kernels, lut, ops, random_anchors, use_backend
+from lutetia.lut import SynapseMeta, growth, kernels, lut, random_anchors, use_backend
+from lutetia.lut.connectivity import anchors as anchor_checks
+from lutetia.lut.kernels import choice
 
 BACKENDS = ("reference", "cpu", "triton")
 FAST = ("reference", "cpu")  # triton runs in its interpreter here: it is tested where it must be, on small shapes
@@ -224,6 +226,19 @@ def test_kernels_of_every_backend_have_the_same_names() -> None:
     assert kernels("cpu") is kernels("cpu")
 
 
+def test_kernels_take_their_arguments_by_name() -> None:
+    k, x, anchors = kernels("reference"), torch.randn(3, 6), random_anchors(6, 4, 2, seed=0)
+    weight, grad = torch.randn(4, 4, 5), torch.randn(3, 5)
+    indices, min_delta, which = k.check_detectors(x=x, anchors=anchors)
+    found = {"indices": indices, "min_delta": min_delta, "min_delta_index": which}
+    dx = k.propagate_through_detectors_fc(grad, weight, **found, anchors=anchors, n_inputs=6)
+    assert torch.equal(dx, k.propagate_through_detectors_fc(grad, weight, *found.values(), anchors, 6))
+    with pytest.raises(TypeError, match=r"propagate_through_detectors_fc\(\) is missing the argument 'min_delta'"):
+        k.propagate_through_detectors_fc(grad, weight, indices, anchors=anchors, n_inputs=6)
+    with pytest.raises(TypeError, match="unknown arguments: summs"):
+        k.propagate_through_detectors_fc(grad, weight, *found.values(), anchors, 6, summs="fixed")
+
+
 @pytest.mark.parametrize("call", [kernels, lambda name: use_backend(name).__enter__()])
 def test_an_unknown_backend(call: Callable[[str], Any]) -> None:
     with pytest.raises(ArgumentError, match="'cuda', expected one of 'reference', 'cpu', 'triton'"):
@@ -234,14 +249,14 @@ def test_use_backend_nests_and_ends() -> None:
     def fail_inside() -> None:
         with use_backend("triton"):
             with use_backend("reference"):
-                assert backend.chosen == "reference"
-            assert backend.chosen == "triton"
+                assert choice.chosen == "reference"
+            assert choice.chosen == "triton"
             raise ZeroDivisionError
 
-    assert backend.chosen == ""
+    assert choice.chosen == ""
     with pytest.raises(ZeroDivisionError):
         fail_inside()
-    assert backend.chosen == ""
+    assert choice.chosen == ""
 
 
 @pytest.mark.parametrize("gradient", ["dense", "sparse", "in_place"])
@@ -273,15 +288,15 @@ def test_without_numba_the_reference_runs_and_says_so_once(monkeypatch: pytest.M
             raise lutetia.errors.MissingFeatureError("numba, which is not installed: pip install numba")
         return kernels(name)
 
-    monkeypatch.setattr(backend, "kernels", absent)
-    backend._default_kernels.cache_clear()
+    monkeypatch.setattr(choice, "kernels", absent)
+    choice._default_backend.cache_clear()
     try:
         with pytest.warns(RuntimeWarning, match="pip install numba") as seen:
-            found = [backend.kernels_for("", torch.zeros(1)).name for _ in range(3)]
-        assert found == ["reference"] * 3
+            found = [choice.backend_for("", torch.zeros(1)) for _ in range(3)]
+        assert found == [kernels("reference").backend] * 3
         assert len(seen) == 1
     finally:
-        backend._default_kernels.cache_clear()
+        choice._default_backend.cache_clear()
 
 
 def test_triton_on_cpu_tensors_needs_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +365,7 @@ def test_nan_passes_unless_debug_is_on(on_backend: str, monkeypatch: pytest.Monk
 def test_anchors_are_checked_once_per_tensor_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
     case = make_case("fc")
     checked = []
-    monkeypatch.setattr(ops, "check_anchors", lambda anchors, n_inputs: checked.append(n_inputs))
+    monkeypatch.setattr(anchor_checks, "check_anchors", lambda anchors, n_inputs: checked.append(n_inputs))
     anchors = case.anchors.clone()
     with use_backend("reference"):
         for _ in range(3):

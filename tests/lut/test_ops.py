@@ -10,40 +10,36 @@ from typing import Any
 import pytest
 import torch
 
-from lut.oracle import WIRINGS, Case, gradients, make_case
+from lut.oracle import META, WIRINGS, Case, gradients, make_case
 from lutetia import flow
-from lutetia.lut import backend, lut, ops, use_backend
-from lutetia.lut.functional import Wiring
+from lutetia.lut import lut, use_backend
+from lutetia.lut.autograd.how import NO_WIRES, How, header_of, how_of, synapses_of, synapses_seen, text_of
+from lutetia.lut.connectivity.anchors import anchors_seen
+from lutetia.lut.kernels import choice
 
-OPTIONS = ("float", 1.0, "reference")
 
-
-def synapse_arguments(case: Case) -> tuple[Any, ...]:
+def how_arguments(case: Case) -> tuple[Any, ...]:
+    """What every op ends with."""
     if case.synapses is None:
-        return ()
-    wiring = Wiring.of(case.synapses)
-    return (*wiring.tensors, wiring.header)
+        return (*NO_WIRES, text_of(How(backend="reference", meta=META)))
+    return (*case.synapses.tensors().values(), text_of(How(backend="reference", header=header_of(case.synapses))))
 
 
 def op_and_arguments(name: str, case: Case) -> tuple[Any, tuple[Any, ...]]:
     """An op, and arguments for it."""
-    synapses = synapse_arguments(case)
-    named = getattr(torch.ops.lutetia, name + ("_sparse" if synapses else "")).default
+    how, named = how_arguments(case), getattr(torch.ops.lutetia, name).default
     tensors = (case.x, case.weight, case.anchors)
-    rate = () if synapses else (0.75,)
     if name == "lut_eval":
-        return named, (*tensors, *synapses, *OPTIONS)
+        return named, (*tensors, *how)
     if name == "lut":
         case.x.requires_grad_()
         case.weight.requires_grad_()
-        return named, (*tensors, *rate, *synapses, *OPTIONS)
-    forward = torch.ops.lutetia.lut_sparse if synapses else torch.ops.lutetia.lut
-    _, indices, *deltas = forward(*tensors, *rate, *synapses, *OPTIONS)
+        return named, (*tensors, *how)
+    _, indices, *deltas = torch.ops.lutetia.lut(*tensors, *how)
     if name == "lut_input_gradients":
         found = (case.grad, case.weight, indices, *deltas, case.anchors)
-        return named, (*found, case.x.shape[1], case.x.dtype, *synapses, *OPTIONS)
-    size = case.weight.shape[0] if synapses else case.weight.shape[1]
-    return named, (case.grad, indices, size, case.weight.dtype, *rate, *synapses, *OPTIONS)
+        return named, (*found, case.x.shape[1], case.x.dtype, *how)
+    return named, (case.grad, indices, None, None, None, list(case.weight.shape), case.weight.dtype, *how)
 
 
 @pytest.mark.parametrize("name", ["lut_eval", "lut", "lut_input_gradients", "lut_weight_gradients"])
@@ -61,8 +57,7 @@ def test_every_op_is_checked_above() -> None:
         name.split("::")[1].split(".")[0] for name in map(str, torch._C._dispatch_get_all_op_names()) if "lutetia::lut" in name
     }
     made = {name for name in made if "attention" not in name}
-    names = ("lut_eval", "lut", "lut_input_gradients", "lut_weight_gradients")
-    assert made == {name + suffix for name in names for suffix in ("", "_sparse")}
+    assert made == {"lut_eval", "lut", "lut_input_gradients", "lut_weight_gradients"}
 
 
 # ---- compiled --------------------------------------------------------------------------------------------------------
@@ -152,47 +147,48 @@ def test_export_treats_every_policy_as_dense(gradient: str) -> None:
 @pytest.mark.parametrize("wiring", ["general", "shared"])
 def test_synapses_are_rebuilt_once_and_forgotten_with_their_tensors(wiring: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = make_case(wiring)
-    tensors = tuple(tensor.clone() for tensor in synapse_arguments(case)[:3])
-    header = synapse_arguments(case)[3]
+    assert case.synapses is not None
+    tensors = tuple(tensor.clone() for tensor in case.synapses.tensors().values())
+    header = header_of(case.synapses)
     gc.collect()
-    known = len(ops._synapses_seen.known)
-    first = ops.synapses_of(*tensors, header)
+    known = len(synapses_seen.known)
+    first = synapses_of(*tensors, header)
     assert first == case.synapses
-    assert ops.synapses_of(*tensors, header) is first
-    assert ops.synapses_of(*tensors, header.replace("0.25", "0.5")) is not first
+    assert synapses_of(*tensors, header) is first
+    assert synapses_of(*tensors, header.replace("0.25", "0.5")) is not first
     tensors[2][0] = tensors[2][0]
-    assert ops.synapses_of(*tensors, header) is not first, "a tensor that was written to may hold something else"
+    assert synapses_of(*tensors, header) is not first, "a tensor that was written to may hold something else"
     del tensors
     gc.collect()
-    assert len(ops._synapses_seen.known) == known
+    assert len(synapses_seen.known) == known
 
 
 def test_synapses_that_are_damaged_are_refused() -> None:
     case = make_case("general")
-    start, targets, meta, header = synapse_arguments(case)
+    start, targets, meta, how = how_arguments(case)
     targets = targets.clone()
     targets[3] = 99
     with pytest.raises(ValueError, match="has output 99, expected 0 to 4"):
-        torch.ops.lutetia.lut_eval_sparse(case.x, case.weight, case.anchors, start, targets, meta, header, *OPTIONS)
+        torch.ops.lutetia.lut_eval(case.x, case.weight, case.anchors, start, targets, meta, how)
 
 
 def test_checked_anchors_are_forgotten_with_their_tensor() -> None:
     case = make_case("fc")
     gc.collect()
-    known = len(ops._anchors_seen.known)
+    known = len(anchors_seen.known)
     anchors = case.anchors.clone()
     with use_backend("reference"):
         lut(case.x, case.weight, anchors)
-    assert len(ops._anchors_seen.known) == known + 1
+    assert len(anchors_seen.known) == known + 1
     del anchors
     gc.collect()
-    assert len(ops._anchors_seen.known) == known
+    assert len(anchors_seen.known) == known
 
 
 def test_the_default_backend_is_left_open_in_a_graph() -> None:
     """A program that was exported on a CPU must choose again on a GPU."""
-    assert backend.chosen == ""
+    assert choice.chosen == ""
     case = make_case("fc")
     program = torch.export.export(Layer(case), (case.x,))
     (node,) = (node for node in program.graph.nodes if node.target is torch.ops.lutetia.lut.default)
-    assert node.args[-1] == ""
+    assert how_of(node.args[-1]).backend == ""

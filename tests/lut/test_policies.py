@@ -12,7 +12,8 @@ import torch
 
 from lut.oracle import SHAPES, WIRINGS, Case, gradients, make_case
 from lutetia.errors import ArgumentError, OverflowInSumError
-from lutetia.lut import SynapseMeta, lut, policies, use_backend
+from lutetia.lut import SynapseMeta, lut, use_backend
+from lutetia.lut.autograd import policies
 
 RATE = 0.3
 

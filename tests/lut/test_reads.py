@@ -12,8 +12,9 @@ from torch import Tensor
 from lut.oracle import SHAPES, WIRINGS, Case, make_case
 from lutetia import flow
 from lutetia.errors import ArgumentError, LutetiaError, OverflowInSumError
-from lutetia.lut import lut, threads, use_backend
-from lutetia.lut.functional import Wiring
+from lutetia.lut import lut, use_backend
+from lutetia.lut.autograd.how import NO_WIRES, How, header_of, text_of
+from lutetia.lut.kernels.cpu import threads
 
 READS = ("hard", "blend", "confidence", "confidence2")
 SOFT = READS[1:]
@@ -335,40 +336,39 @@ def test_autocast_changes_nothing() -> None:
 
 def op_and_arguments(name: str, case: Case, read: str) -> tuple[Any, tuple[Any, ...]]:
     """An op, and arguments for it."""
-    wiring = () if case.synapses is None else Wiring.of(case.synapses)
-    synapses = () if case.synapses is None else (*wiring.tensors, wiring.header)  # type: ignore[union-attr]
-    rate = () if synapses else (0.75,)
-    options = ("float", 1.0, "reference")
+    header = "" if case.synapses is None else header_of(case.synapses)
+    wires = NO_WIRES if case.synapses is None else tuple(case.synapses.tensors().values())
+    how = (*wires, text_of(How(backend="reference", header=header, read=read)))
     differentiable = name in ("read_detectors", "weigh_rows")
     logs: list[Any] = [log.requires_grad_(differentiable) for log in scalars(read).values()]
     logs += [None] * (3 - len(logs))
     case.x.requires_grad_(differentiable)
     case.weight.requires_grad_(differentiable)
     if name == "read_eval":
-        return named(name, synapses), (case.x, case.weight, case.anchors, *logs, read, *synapses, *options)
+        return named(name), (case.x, case.weight, case.anchors, *logs, *how)
     if name == "read_detectors":
-        return named(name), (case.x, case.anchors, *logs, read, *options)
-    found = torch.ops.lutetia.read_detectors(case.x, case.anchors, *logs, read, *options)
+        return named(name), (case.x, case.anchors, *logs, *how)
+    found = torch.ops.lutetia.read_detectors(case.x, case.anchors, *logs, *how)
     rows = [tensor.detach() for tensor in (*found[2:], *found[:2])]
     two = read in ("blend", "confidence2")
     if name == "read_detectors_gradients":
         da, db = torch.randn_like(rows[2]), torch.randn_like(rows[3])
-        return named(name), (case.x, case.anchors, *logs, da, db, True, read, *options)
+        return named(name), (case.x, case.anchors, *logs, da, db if two else None, True, *how)
     if name == "weigh_rows":
         rows[2].requires_grad_()
         rows[3].requires_grad_(two)
-        return named(name, synapses), (case.weight, *rows, two, torch.float64, *rate, *synapses, *options)
+        return named(name), (case.weight, *rows, two, torch.float64, *how)
     if name == "row_gains":
-        return named(name, synapses), (case.grad, case.weight, *rows[:2], two, *synapses, *options)
-    size = case.weight.shape[0] if synapses else case.weight.shape[1]
-    return named(name, synapses), (case.grad, *rows, two, size, torch.float64, *rate, *synapses, *options)
+        return named(name), (case.grad, case.weight, rows[0], rows[1] if two else None, *how)
+    a, b, others = rows[2], rows[3] if two else None, rows[1] if two else None
+    return named(name), (case.grad, rows[0], a, b, others, list(case.weight.shape), torch.float64, *how)
 
 
-def named(name: str, synapses: tuple[Any, ...] = ()) -> Any:
-    return getattr(torch.ops.lutetia, name + ("_sparse" if synapses else "")).default
+def named(name: str) -> Any:
+    return getattr(torch.ops.lutetia, name).default
 
 
-OPS = ("read_eval", "read_detectors", "read_detectors_gradients", "weigh_rows", "row_gains", "weighted_gradients")
+OPS = ("read_eval", "read_detectors", "read_detectors_gradients", "weigh_rows", "row_gains", "lut_weight_gradients")
 
 
 @pytest.mark.parametrize("name", OPS)

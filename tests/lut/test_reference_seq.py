@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from lutetia.lut import reference, reference_seq
-from lutetia.lut.anchors import random_anchors
-from lutetia.lut.synapses import SynapseMeta
+from lutetia.lut import kernels
+from lutetia.lut.connectivity.anchors import random_anchors
+from lutetia.lut.connectivity.synapses import SynapseMeta
 
+reference = kernels("reference")
 META = SynapseMeta(lr_scale=0.3, min_weight=-1.0, max_weight=1.0)
 
 # B, S, I, O, N_t, N_c, N_pe
@@ -88,16 +89,16 @@ def test_against_the_plain_loop(shape: tuple[int, ...]) -> None:
     )
 
     found = reference.check_detectors(c["x"], c["anchors"])
-    pe = reference_seq.check_positions(c["positions"])
-    y = reference_seq.fill_outputs_seq_fc(c["weight"], found[0], pe[0], positional_dim)
+    pe = reference.check_positions(c["positions"])
+    y = reference.fill_outputs_seq_fc(c["weight"], found[0], pe[0], positional_dim)
     torch.testing.assert_close(y, hard.detach())
     assert not y[:, 0].any()
-    mine = reference_seq.propagate_through_detectors_seq_fc(
+    mine = reference.propagate_through_detectors_seq_fc(
         c["grad"], c["weight"], *found, *pe, c["anchors"], n_inputs, positional_dim
     )
     torch.testing.assert_close(mine[0], dx)
     torch.testing.assert_close(mine[1], dpositions)
-    gathered = reference_seq.gather_weight_gradients_seq_fc(c["grad"], found[0], pe[0], positional_dim, c["weight"].shape[1])
+    gathered = reference.gather_weight_gradients_seq_fc(c["grad"], found[0], pe[0], positional_dim, c["weight"].shape[1])
     torch.testing.assert_close(gathered, dweight)
 
 
@@ -106,13 +107,13 @@ def test_against_the_plain_loop(shape: tuple[int, ...]) -> None:
 def test_by_cells(shape: tuple[int, ...], sums: str) -> None:
     c = make(shape)
     batch, length, *_, n_anchors, positional_dim = shape
-    indices, pe = reference.check_detectors_eval(c["x"], c["anchors"]), reference_seq.check_positions_eval(c["positions"])
-    stat = reference_seq.fill_firing_stat(indices, pe, positional_dim, n_anchors)
+    indices, pe = reference.check_detectors_eval(c["x"], c["anchors"]), reference.check_positions_eval(c["positions"])
+    stat = reference.fill_firing_stat(indices, pe, positional_dim, n_anchors)
     assert stat.shape == (batch, length, shape[4], 1 << (n_anchors + positional_dim))
     assert torch.equal(stat.sum(-1), torch.arange(length).view(1, -1, 1).expand(indices.shape))  # j pairs for each j
-    firings = reference_seq.densify_firing_stat(stat, indices, n_anchors)
-    y = reference_seq.fill_outputs_by_firings(c["weight"], firings, batch, length, sums=sums)
-    expected = reference_seq.fill_outputs_seq_fc(c["weight"], indices, pe, positional_dim, sums=sums)
+    firings = reference.densify_firing_stat(stat, indices, n_anchors)
+    y = reference.fill_outputs_by_firings(c["weight"], firings, batch, length, sums=sums)
+    expected = reference.fill_outputs_seq_fc(c["weight"], indices, pe, positional_dim, sums=sums)
     assert torch.equal(y, expected) if sums == "fixed" else torch.allclose(y, expected)
 
 
@@ -122,19 +123,19 @@ def test_pieces_by_cells(shape: tuple[int, ...], sums: str) -> None:
     """The forward pass and both gradients by cells are those of the pairs."""
     c = make(shape)
     positional_dim, n_rows = shape[6], c["weight"].shape[1]
-    found, pe = reference.check_detectors(c["x"], c["anchors"]), reference_seq.check_positions(c["positions"])
+    found, pe = reference.check_detectors(c["x"], c["anchors"]), reference.check_positions(c["positions"])
     forward = (c["weight"], found[0], pe[0], positional_dim)
     backward = (c["grad"], c["weight"], *found, *pe, c["anchors"], shape[2], positional_dim)
     to_weights = (c["grad"], found[0], pe[0], positional_dim, n_rows)
     pairs = [
-        reference_seq.fill_outputs_seq_fc(*forward, sums=sums),
-        *reference_seq.propagate_through_detectors_seq_fc(*backward, sums=sums),
-        reference_seq.gather_weight_gradients_seq_fc(*to_weights, meta=META, sums=sums),
+        reference.fill_outputs_seq_fc(*forward, sums=sums),
+        *reference.propagate_through_detectors_seq_fc(*backward, sums=sums),
+        reference.gather_weight_gradients_seq_fc(*to_weights, meta=META, sums=sums),
     ]
     cells = [
-        reference_seq.fill_outputs_cells_fc(*forward, sums=sums),
-        *reference_seq.propagate_through_cells_fc(*backward, sums=sums),
-        reference_seq.gather_weight_gradients_cells_fc(*to_weights, meta=META, sums=sums),
+        reference.fill_outputs_cells_fc(*forward, sums=sums),
+        *reference.propagate_through_cells_fc(*backward, sums=sums),
+        reference.gather_weight_gradients_cells_fc(*to_weights, meta=META, sums=sums),
     ]
     for mine, expected in zip(cells, pairs, strict=True):
         assert mine.shape == expected.shape
@@ -143,10 +144,10 @@ def test_pieces_by_cells(shape: tuple[int, ...], sums: str) -> None:
 
 def test_a_step_by_cells() -> None:
     c = make(SHAPES[3])
-    indices, pe = reference.check_detectors_eval(c["x"], c["anchors"]), reference_seq.check_positions_eval(c["positions"])
+    indices, pe = reference.check_detectors_eval(c["x"], c["anchors"]), reference.check_positions_eval(c["positions"])
     arguments = (c["grad"], indices, pe, SHAPES[3][6], c["weight"].shape[1])
     by_pairs, by_cells = c["weight"].clone(), c["weight"].clone()
-    reference_seq.gather_weight_gradients_seq_fc(*arguments, meta=META, external_lr=0.1, weight=by_pairs)
-    assert reference_seq.gather_weight_gradients_cells_fc(*arguments, meta=META, external_lr=0.1, weight=by_cells) is by_cells
+    reference.gather_weight_gradients_seq_fc(*arguments, meta=META, external_lr=0.1, weight=by_pairs)
+    assert reference.gather_weight_gradients_cells_fc(*arguments, meta=META, external_lr=0.1, weight=by_cells) is by_cells
     assert torch.allclose(by_cells, by_pairs)
     assert by_cells.abs().max() <= 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import Tensor
 
-from lutetia.lut import growth, index_cache, use_backend
+from lutetia.lut import IndexCache, decode, growth, use_backend
 from lutetia.nn import LUTAttention
 
 N_CELLS = 4  # 2 anchor pairs
@@ -20,7 +22,7 @@ def sequences() -> Tensor:
     return torch.randn(3, 24, 6, generator=torch.Generator().manual_seed(0))
 
 
-def seen(cache: index_cache.IndexCache) -> Tensor:
+def seen(cache: IndexCache) -> Tensor:
     """How often each index is in the cache, counted one by one: [B, N_t, C]."""
     counts = torch.zeros(*cache.indices.shape[:2], N_CELLS, dtype=torch.int32)
     for b, length in enumerate(cache.lengths.tolist()):
@@ -49,7 +51,7 @@ def test_steps_by_counts_are_the_full_forward(sums: str, backend: str) -> None:
 
 @pytest.mark.parametrize("sums", ["float", "fixed"])
 def test_rows_that_pause_jump_and_change_places(sums: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_cache, "NUMBERS_AT_ONCE", 2 * 3 * N_CELLS * 5)  # two rows at a time
+    monkeypatch.setattr(sys.modules[decode.__module__], "NUMBERS_AT_ONCE", 2 * 3 * N_CELLS * 5)  # two rows at a time
     layer, x = make(sums), sequences()
     cache, done = layer.new_cache(3), [0, 0, 0]
     with torch.no_grad():

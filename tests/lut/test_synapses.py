@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from lutetia.errors import ArgumentError, DataError
-from lutetia.lut.growth import from_edges, fully_connected, random
-from lutetia.lut.synapses import SynapseMeta, Synapses
+from lutetia.lut.connectivity.growth import from_edges, fully_connected, random
+from lutetia.lut.connectivity.synapses import SynapseMeta, Synapses
 
 METAS = (
     SynapseMeta(),

@@ -8,11 +8,13 @@ import torch
 pytest.importorskip("triton")
 
 from lutetia.errors import OverflowInSumError
-from lutetia.lut import growth, reference
-from lutetia.lut import triton as fast
-from lutetia.lut.anchors import random_anchors
-from lutetia.lut.synapses import SynapseMeta, Synapses
+from lutetia.lut import full, growth, kernels
+from lutetia.lut.connectivity.anchors import random_anchors
+from lutetia.lut.connectivity.synapses import SynapseMeta, Synapses
+from lutetia.lut.kernels.triton import rows
+from lutetia.lut.kernels.triton.layout import layout_of
 
+fast, reference = kernels("triton"), kernels("reference")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SUMS = ("float", "fixed")
 # B, I, O, N_t, N_c: empty, single, primes, wide rows (gradients by sorting), a batch past the share of one program.
@@ -178,7 +180,7 @@ def test_every_row_of_the_batch_hits_one_entry(n_outputs: int) -> None:
 @pytest.mark.parametrize("sums", SUMS)
 def test_large_batches_by_slab(sums: str, monkeypatch: pytest.MonkeyPatch) -> None:
     c = case((70, 9, 67, 2, 3))
-    monkeypatch.setattr(fast, "fills_by_slab", lambda layout, batch: True)
+    monkeypatch.setattr(rows, "fills_by_slab", lambda layout, batch: True)
     indices = reference.check_detectors_eval(c["x"], c["anchors"])
     expected = reference.fill_outputs_fc(c["weight"], indices, sums=sums)
     same(fast.detect_and_fill_eval_fc(c["x"], c["weight"], c["anchors"], sums=sums), expected, sums)
@@ -197,8 +199,8 @@ def test_fixed_sums_do_not_depend_on_the_blocks(shape: tuple[int, ...], monkeypa
 
     usual = everything()
     for name, blocks in (("fill_blocks", (2, 16, 1)), ("propagate_blocks", (1, 16, 1)), ("gather_blocks", (4, 32, 1))):
-        monkeypatch.setattr(fast, name, lambda layout, blocks=blocks: blocks)
-    monkeypatch.setattr(fast, "CAP", 2)
+        monkeypatch.setattr(rows, name, lambda layout, blocks=blocks: blocks)
+    monkeypatch.setattr(rows, "CAP", 2)
     for mine, its in zip(everything(), usual, strict=True):
         assert torch.equal(mine, its)
     shuffled = torch.randperm(shape[0]).to(DEVICE)
@@ -248,13 +250,13 @@ class TestOnTheGpu:
         cpu = {name: tensor.cpu() for name, tensor in c.items()}
         found, on_cpu = fast.check_detectors(c["x"], c["anchors"]), reference.check_detectors(cpu["x"], cpu["anchors"])
         results = []
-        for kernels, d, f in ((fast, c, found), (reference, cpu, on_cpu)):
+        for each, d, f in ((fast, c, found), (reference, cpu, on_cpu)):
             results.append(
                 (
                     *f,
-                    kernels.fill_outputs_fc(d["weight"], f[0], sums="fixed"),
-                    kernels.propagate_through_detectors_fc(d["grad"], d["weight"], *f, d["anchors"], 64, sums="fixed"),
-                    kernels.gather_weight_gradients_fc(d["grad"], f[0], 64, sums="fixed"),
+                    each.fill_outputs_fc(d["weight"], f[0], sums="fixed"),
+                    each.propagate_through_detectors_fc(d["grad"], d["weight"], *f, d["anchors"], 64, sums="fixed"),
+                    each.gather_weight_gradients_fc(d["grad"], f[0], 64, sums="fixed"),
                 )
             )
         for mine, its in zip(*results, strict=True):
@@ -278,7 +280,7 @@ class TestOnTheGpu:
 
     def test_large_batch(self) -> None:
         c = case((20000, 64, 128, 16, 5))
-        assert fast.fills_by_slab(fast.fc_layout(*c["weight"].shape), 20000)
+        assert rows.fills_by_slab(layout_of(full(*c["weight"].shape)), 20000)
         expected = reference.fill_outputs_fc(c["weight"].double(), reference.check_detectors_eval(c["x"], c["anchors"])).float()
         same(fast.detect_and_fill_eval_fc(c["x"], c["weight"], c["anchors"]), expected)
 

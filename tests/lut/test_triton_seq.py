@@ -12,12 +12,13 @@ pytest.importorskip("triton")
 
 from lut.test_reference_seq import make
 from lutetia.errors import ArgumentError
-from lutetia.lut import growth, reference, reference_seq
-from lutetia.lut import triton_seq as fast
-from lutetia.lut.synapses import SynapseMeta
-from lutetia.lut.triton_seq_cells import count_cells, walks_anyway
-from lutetia.lut.triton_seq_pairs import in_order
+from lutetia.lut import Sequence, Sums, growth, kernels
+from lutetia.lut.connectivity.synapses import SynapseMeta
+from lutetia.lut.kernels.protocol import Detected
+from lutetia.lut.kernels.triton.cells import count_cells, walks_anyway
+from lutetia.lut.kernels.triton.pairs import in_order
 
+fast, reference = kernels("triton"), kernels("reference")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # B, S, I, O, N_t, N_c, N_pe: small, because the interpreter takes about a millisecond per program.
 SHAPES = [(1, 1, 3, 2, 1, 1, 0), (1, 2, 4, 3, 2, 1, 1), (2, 5, 5, 3, 2, 2, 2), (1, 7, 7, 5, 3, 2, 0), (1, 18, 4, 2, 1, 1, 4)]
@@ -35,7 +36,7 @@ class Case:
         )
         self.n_inputs, self.positional_dim, self.n_rows = shape[2], shape[6], self.weight.shape[1]
         self.found = reference.check_detectors(self.x, self.anchors)
-        self.pe = reference_seq.check_positions(self.positions)
+        self.pe = reference.check_positions(self.positions)
 
     def double(self) -> Case:
         """The same in float64."""
@@ -43,7 +44,7 @@ class Case:
         for name in ("x", "positions", "weight", "grad"):
             setattr(exact, name, getattr(self, name).double())
         exact.found = reference.check_detectors(exact.x, exact.anchors)
-        exact.pe = reference_seq.check_positions(exact.positions)
+        exact.pe = reference.check_positions(exact.positions)
         return exact
 
     def all(self, kernels: Any, kind: str, **how: Any) -> list[torch.Tensor]:
@@ -78,27 +79,27 @@ def same(mine: list[torch.Tensor], expected: list[torch.Tensor], sums: str, tole
 @pytest.mark.parametrize(("kind", "sums"), [("pairs", "float"), ("pairs", "fixed"), ("cells", "float")])
 def test_fully_connected(shape: tuple[int, ...], kind: str, sums: str) -> None:
     case = Case(shape)
-    same(case.all(fast, kind, sums=sums), case.all(reference_seq, "pairs", sums=sums), sums)
+    same(case.all(fast, kind, sums=sums), case.all(reference, "pairs", sums=sums), sums)
 
 
 def test_float64_and_fixed_sums_walk_pairs() -> None:
     case = Case(SHAPES[2], torch.float64)
-    same(case.all(fast, "cells"), case.all(reference_seq, "pairs"), "float", 1e-10)
+    same(case.all(fast, "cells"), case.all(reference, "pairs"), "float", 1e-10)
     case = Case(SHAPES[2])
-    same(case.all(fast, "cells", sums="fixed"), case.all(reference_seq, "pairs", sums="fixed"), "fixed")
+    same(case.all(fast, "cells", sums="fixed"), case.all(reference, "pairs", sums="fixed"), "fixed")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_firing_statistics(shape: tuple[int, ...]) -> None:
     case = Case(shape)
     arguments = (case.found[0], case.pe[0], case.positional_dim, case.anchors.shape[1])
-    assert torch.equal(fast.fill_firing_stat(*arguments), reference_seq.fill_firing_stat(*arguments))
+    assert torch.equal(fast.fill_firing_stat(*arguments), reference.fill_firing_stat(*arguments))
 
 
 def test_a_small_budget_gives_the_same_in_tiles() -> None:
     case = Case((3, 5, 5, 3, 2, 1, 1))
     least = 5 * 4 * 8  # S · C · 8 bytes
-    expected = case.all(reference_seq, "pairs")
+    expected = case.all(reference, "pairs")
     for budget in (least, 5 * least):  # one sequence and detector; two of each
         same(case.all(fast, "cells", budget=budget), expected, "float")
     with pytest.raises(ArgumentError, match=f"expected at least {least}"):
@@ -114,11 +115,13 @@ def test_counts_of_more_than_eight_bits() -> None:
     exact, places = case.double(), (case.found[0], case.pe[0], 0)
     mine = [fast.fill_outputs_cells_fc(case.weight, *places), fast.gather_weight_gradients_cells_fc(case.grad, *places, 4)]
     wanted = [
-        reference_seq.fill_outputs_seq_fc(exact.weight, *places),
-        reference_seq.gather_weight_gradients_seq_fc(exact.grad, *places, 4),
+        reference.fill_outputs_seq_fc(exact.weight, *places),
+        reference.gather_weight_gradients_seq_fc(exact.grad, *places, 4),
     ]
     same(mine, [tensor.float() for tensor in wanted], "float", 2e-6)
-    assert [walks_anyway("float", length, case.weight) for length in (2**16, 2**16 + 1)] == [False, True]
+    for length, walks in ((2**16, False), (2**16 + 1, True)):
+        sequence = Sequence(Detected(torch.empty(0, length, 1)), Detected(torch.empty(0, 1)), 1, 0)
+        assert walks_anyway(Sums(), sequence, case.weight) is walks
 
 
 @pytest.mark.parametrize(("n_places", "n_values"), [(1, 2), (130, 8), (257, 64), (20, 256)])
@@ -136,7 +139,7 @@ def test_places_in_order_of_their_index(n_places: int, n_values: int) -> None:
 @pytest.mark.parametrize("shape", [(1, 1, 1), (7, 3, 4), (40, 5, 3), (6, 2, 0), (0, 2, 3)])
 def test_positions(shape: tuple[int, ...]) -> None:
     positions = torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(0)).to(DEVICE, torch.float32) / 2
-    expected = reference_seq.check_positions(positions)
+    expected = reference.check_positions(positions)
     for mine, its in zip(fast.check_positions(positions), expected, strict=True):
         assert mine.dtype == its.dtype
         assert torch.equal(mine, its)
@@ -149,7 +152,7 @@ def test_in_place_step(kind: str) -> None:
     meta = SynapseMeta(lr_scale=0.5, max_weight=0.5)
     gather = fast.gather_weight_gradients_seq_fc if kind == "pairs" else fast.gather_weight_gradients_cells_fc
     places = (case.found[0], case.pe[0], case.positional_dim)
-    gradient = reference_seq.gather_weight_gradients_seq_fc(case.grad, *places, case.n_rows, meta=meta)
+    gradient = reference.gather_weight_gradients_seq_fc(case.grad, *places, case.n_rows, meta=meta)
     weight = case.weight.clone()
     returned = gather(case.grad, *places, case.n_rows, meta=meta, external_lr=0.1, weight=weight)
     assert returned.data_ptr() == weight.data_ptr()
@@ -164,16 +167,16 @@ def test_sparse(shared: bool) -> None:
     weight = torch.randn(synapses.n_weights, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     places = (case.found[0], case.pe[0], case.positional_dim)
     results = []
-    for kernels in (fast, reference_seq):
-        propagated = kernels.propagate_through_detectors_seq_sparse(
+    for each in (fast, reference):
+        propagated = each.propagate_through_detectors_seq_sparse(
             case.grad, weight, *case.found, *case.pe, case.anchors, case.n_inputs, case.positional_dim, synapses
         )
         results.append(
             [
-                kernels.fill_outputs_seq_sparse(weight, *places, synapses),
+                each.fill_outputs_seq_sparse(weight, *places, synapses),
                 *propagated,
-                kernels.gather_weight_gradients_seq_sparse(case.grad, *places, synapses),
-                kernels.gather_weight_gradients_seq_sparse(case.grad, *places, synapses, external_lr=0.1, weight=weight.clone()),
+                each.gather_weight_gradients_seq_sparse(case.grad, *places, synapses),
+                each.gather_weight_gradients_seq_sparse(case.grad, *places, synapses, external_lr=0.1, weight=weight.clone()),
             ]
         )
     same(*results, "float")
@@ -186,14 +189,14 @@ class TestOnTheGpu:
     @pytest.mark.parametrize("kind", ["pairs", "cells"])
     def test_larger_shapes(self, shape: tuple[int, ...], kind: str) -> None:
         case, exact = Case(shape), Case(shape, torch.float64)
-        expected = [tensor.float() for tensor in exact.all(reference_seq, "pairs")]
+        expected = [tensor.float() for tensor in exact.all(reference, "pairs")]
         same(case.all(fast, kind), expected, "float")
 
     def test_counts_of_more_than_eight_bits(self) -> None:
         case = Case((2, 600, 3, 37, 3, 2, 1))
         case.x[0] = torch.tensor([3.0, 1.0, 2.0])
         case.found = reference.check_detectors(case.x, case.anchors)
-        wanted = [tensor.float() for tensor in case.double().all(reference_seq, "pairs")]
+        wanted = [tensor.float() for tensor in case.double().all(reference, "pairs")]
         same(case.all(fast, "cells"), wanted, "float")
 
     def test_fixed_sums_equal_the_cpu(self) -> None:
@@ -202,7 +205,7 @@ class TestOnTheGpu:
         for name in ("x", "positions", "anchors", "weight", "grad"):
             setattr(case, name, getattr(case, name).cpu())
         case.found, case.pe = tuple(t.cpu() for t in case.found), tuple(t.cpu() for t in case.pe)
-        same([tensor.cpu() for tensor in on_gpu], case.all(reference_seq, "pairs", sums="fixed"), "fixed")
+        same([tensor.cpu() for tensor in on_gpu], case.all(reference, "pairs", sums="fixed"), "fixed")
 
     def test_less_precise_products_by_choice(self) -> None:
         case = Case(LARGE[1])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lutetia import flow
 from lutetia.errors import ArgumentError
 from lutetia.lut import use_backend
-from lutetia.models import DenseTransformer, LUTTransformer, TransformerConfig, lut_step
+from lutetia.models import DenseTransformer, LUTTransformer, TransformerConfig
 from tools import require_module
 
 require_module("numba")
@@ -252,23 +252,28 @@ def test_float32_agrees_too(kind: str) -> None:
 
 
 def test_the_short_step_is_the_general_one() -> None:
-    """The same numbers as `LUTAttention` with a cache of its own, in turns of both; a recording shows the kernels."""
+    """A step of one position is the same with lengths, which take the general way; and a recording shows the step that runs."""
     model = make("lut, linear")
     attention: Any = model.blocks[0].attention
-    general, short = attention.new_cache(3), lut_step.StepCache(3, attention)
+    general, short, ones = attention.new_cache(3), attention.new_cache(3), torch.ones(3, dtype=torch.int64)
     x = torch.randn(3, 9, 12, dtype=torch.float64)
     lengths = torch.tensor([4, 0, 2])
     for cache in (general, short):
         attention(x[:, :4], lengths, cache)
     for at in range(4, 9):
         one = x[:, at : at + 1]
-        torch.testing.assert_close(lut_step.attend(attention, one, None, short), attention(one, None, general))
+        torch.testing.assert_close(attention(one, None, short), attention(one, ones, general))
         assert torch.equal(short.indices, general.indices)
     with use_backend("reference"):
-        torch.testing.assert_close(lut_step.attend(attention, x[:, :1], None, short), attention(x[:, :1], None, general))
+        torch.testing.assert_close(attention(x[:, :1], None, short), attention(x[:, :1], ones, general))
     with flow.record() as run:
-        torch.testing.assert_close(lut_step.attend(attention, x[:, :1], None, short), attention(x[:, :1], None, general))
-    assert [step.name for step in run.steps].count("fill_outputs_fc") == 2
+        torch.testing.assert_close(attention(x[:, :1], None, short), attention(x[:, :1], ones, general))
+    assert [step.name for step in run.steps] == [
+        "fill_outputs_step",
+        "check_positions_eval",
+        "check_detectors_eval",
+        "fill_outputs_fc",
+    ]
 
 
 def test_positions_that_change_are_seen() -> None:

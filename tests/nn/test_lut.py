@@ -16,7 +16,8 @@ from torch import nn
 
 from lut.oracle import gradients
 from lutetia.errors import ArgumentError
-from lutetia.lut import SynapseMeta, Synapses, growth, lut, ops, random_anchors, use_backend
+from lutetia.lut import SynapseMeta, Synapses, growth, lut, random_anchors, use_backend
+from lutetia.lut.autograd.how import synapses_seen
 from lutetia.nn import LUT, clamp_after_step
 
 GENERAL = growth.random(3, 4, 5, 0.6, seed=1)
@@ -357,14 +358,14 @@ def resident_bytes() -> int:
 
 def test_a_model_whose_synapses_die_is_freed() -> None:
     gc.collect()
-    known = len(ops._synapses_seen.known)
+    known = len(synapses_seen.known)
     for seed in range(3):
         layer = make("shared", seed=seed)
         layer(torch.randn(2, 8, requires_grad=True)).sum().backward()
         assert isinstance(layer.synapses, Synapses)
     del layer
     gc.collect()
-    assert len(ops._synapses_seen.known) == known
+    assert len(synapses_seen.known) == known
 
 
 # ---- compiled and exported -------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from small import classifier_config, transformer_config, write_samples, write_text
 from torch import distributed, multiprocessing
 
 import lutetia
@@ -20,6 +19,7 @@ from lutetia.errors import ArgumentError, RankError
 from lutetia.training import Config, checkpoint, train
 from lutetia.training.distributed import World, choose_device, mean_of_sparse, start
 from ports import free_port
+from small import classifier_config, transformer_config, write_samples, write_text
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available() or not distributed.is_gloo_available(), reason="torch was built without gloo"

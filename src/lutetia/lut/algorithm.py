@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from lutetia.errors import ArgumentError, check_choice
+from lutetia.lut.sums import Sums
 
 ALGORITHMS = ("auto", "pairs", "cells")
 
@@ -57,27 +58,18 @@ def check_algorithm(algorithm: str, sparse: bool) -> None:
 
 
 def choose(
-    algorithm: str,
-    batch: int,
-    length: int,
-    n_outputs: int,
-    n_detectors: int,
-    n_anchors: int,
-    positional_dim: int,
-    sparse: bool,
-    dtype: torch.dtype,
-    sums: str,
-    device: str = "cpu",
+    algorithm: str, sizes: tuple[int, int, int, int, int, int], sparse: bool, dtype: torch.dtype, sums: Sums, device: str = "cpu"
 ) -> str:
-    """ "pairs" or "cells": the one that was asked for, or with "auto" the cheaper one.
+    """ "pairs" or "cells": the one that was asked for, or with "auto" the cheaper one; sizes are B, S, O, N_t, N_c, N_pe.
 
     Cells are products over full tables: sparse connectivity always walks pairs. Exact sums and float64 do when they may choose.
     """
     check_algorithm(algorithm, sparse)
     if algorithm != "auto":
         return algorithm
-    if sparse or sums == "fixed" or dtype == torch.float64:
+    if sparse or sums.exact or dtype == torch.float64:
         return "pairs"
+    batch, length, n_outputs, n_detectors, n_anchors, positional_dim = sizes
     pairs = cost_of_pairs(batch, length, n_outputs, n_detectors, dtype)
     cells = cost_of_cells(batch, length, n_outputs, n_detectors, n_anchors, positional_dim, dtype)
     return "cells" if cells.total(device) < pairs.total(device) else "pairs"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import check_tensor, fail
-from lutetia.lut.anchors import INTEGER_DTYPES
+from lutetia.lut import INTEGER_DTYPES
 
 
 class ModelCache:

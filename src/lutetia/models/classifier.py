@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError, check_tensor
-from lutetia.lut.functional import FLOATS
-from lutetia.lut.synapses import SynapseMeta
+from lutetia.lut import FLOATS, SynapseMeta
 from lutetia.models.building import Model, linear, norm_of
 from lutetia.models.classifier_config import ClassifierConfig, Layer, LUTLayer, ProjectedLayer
 from lutetia.nn import LUT, LUTProjection2d, ProjectedLUT

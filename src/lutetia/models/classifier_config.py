@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from lutetia.errors import ArgumentError, check_choice, fail
-from lutetia.lut.anchors import MAX_ANCHORS, check_int
-from lutetia.lut.functional import GRADIENTS
-from lutetia.lut.reads import READS
-from lutetia.lut.sums import check_sums
+from lutetia.lut import GRADIENTS, MAX_ANCHORS, READS, Sums, check_int
 from lutetia.models.fields import Config, check_number, sizes
 from lutetia.models.transformer_config import NORMS
 from lutetia.nn.lut import check_dropout
@@ -150,7 +147,7 @@ class ClassifierConfig(Config):
         check_int("readout_anchors", self.readout_anchors, 1, MAX_ANCHORS)
         check_choice("readout_read", self.readout_read, READS)
         check_choice("gradient", self.gradient, GRADIENTS)
-        check_sums(self.sums, self.int_rescaler)
+        Sums(self.sums, self.int_rescaler).check()
         check_number("initial_noise", self.initial_noise, 0.0)
         if self.seed is not None:
             check_int("seed", self.seed, 0, 2**63 - 1)

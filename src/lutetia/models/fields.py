@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from typing import Any, Self
 
 from lutetia.errors import ArgumentError, fail
-from lutetia.lut.anchors import check_int
+from lutetia.lut import check_int
 
 
 class Config:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut.anchors import INTEGER_DTYPES, check_int
+from lutetia.lut import INTEGER_DTYPES, check_int
 from lutetia.models.sampling import Sampling, choose, uniform
 
 if TYPE_CHECKING:

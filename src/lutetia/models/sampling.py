@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError, fail
-from lutetia.lut.anchors import check_int
+from lutetia.lut import check_int
 from lutetia.models.fields import check_number
 
 

@@ -11,13 +11,10 @@ from torch import Tensor, nn
 
 import lutetia
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut.anchors import INTEGER_DTYPES, check_int
-from lutetia.lut.attention import check_lengths
-from lutetia.lut.synapses import SynapseMeta
+from lutetia.lut import INTEGER_DTYPES, SynapseMeta, check_int, check_lengths
 from lutetia.models import generation
 from lutetia.models.building import STD, Model, linear, norm_of
 from lutetia.models.cache import ModelCache
-from lutetia.models.lut_step import StepCache, attend
 from lutetia.models.sampling import Sampling
 from lutetia.models.softmax_attention import SoftmaxAttention
 from lutetia.models.transformer_config import MAX_HEAD_DIM, TransformerConfig
@@ -38,7 +35,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, cache: Any = None) -> Tensor:
         """x [B, S, width] -> [B, S, width]."""
-        x = x + attend(self.attention, self.attention_norm(x), lengths, cache)
+        x = x + self.attention(self.attention_norm(x), lengths, cache)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
@@ -146,8 +143,7 @@ class LUTTransformer(Model[TransformerConfig]):
         """An empty cache for `batch` sequences: the next tokens then cost a step, and not their whole context."""
         check_int("batch", batch, 0)
         attentions: list[Any] = [block.attention for block in self.blocks]
-        layers = [StepCache(batch, each) if isinstance(each, LUTAttention) else each.new_cache(batch) for each in attentions]
-        return ModelCache(layers, batch, self.config.context)
+        return ModelCache([each.new_cache(batch) for each in attentions], batch, self.config.context)
 
     def generate(
         self,

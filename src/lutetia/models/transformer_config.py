@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lutetia.errors import ArgumentError, check_choice, fail
-from lutetia.lut.algorithm import check_algorithm
-from lutetia.lut.anchors import MAX_ANCHORS, check_int
-from lutetia.lut.attention import check_bits
-from lutetia.lut.functional import GRADIENTS
-from lutetia.lut.reads import READS
-from lutetia.lut.sums import check_sums
+from lutetia.lut import GRADIENTS, MAX_ANCHORS, READS, Sums, check_algorithm, check_bits, check_int
 from lutetia.models.fields import Config, check_bool, check_number
 from lutetia.nn.lut import check_dropout
 
@@ -85,7 +80,7 @@ class TransformerConfig(Config):
             check_choice(name, getattr(self, name), known)
         check_number("rope_base", self.rope_base, 0.0, low_fits=False)
         check_number("initial_noise", self.initial_noise, 0.0)
-        check_sums(self.sums, self.int_rescaler)
+        Sums(self.sums, self.int_rescaler).check()
         check_dropout(self.table_dropout)
         if self.seed is not None:
             check_int("seed", self.seed, 0, 2**63 - 1)

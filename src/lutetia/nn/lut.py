@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import torch
@@ -10,13 +9,33 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
-from lutetia.lut.anchors import INTEGER_DTYPES, MAX_ANCHORS, check_anchors, check_int, random_anchors
-from lutetia.lut.functional import DEFAULT_META, FLOATS, GRADIENTS, Wiring, run
-from lutetia.lut.ops import synapses_of
-from lutetia.lut.policies import Rate
-from lutetia.lut.reads import READS, SCALAR_NAMES, SCALARS, Read
-from lutetia.lut.sums import check_sums
-from lutetia.lut.synapses import SynapseMeta, Synapses
+from lutetia.lut import (
+    DEFAULT_META,
+    FLOATS,
+    GRADIENTS,
+    INTEGER_DTYPES,
+    MAX_ANCHORS,
+    READS,
+    SCALAR_NAMES,
+    SCALARS,
+    Connectivity,
+    LayerDescription,
+    Learning,
+    Rate,
+    Read,
+    Sums,
+    SynapseMeta,
+    Synapses,
+    Tables,
+    Wiring,
+    check_anchors,
+    check_int,
+    full,
+    header_of,
+    random_anchors,
+    run,
+    synapses_of,
+)
 
 MAX_ROWS = 2**MAX_ANCHORS
 
@@ -51,6 +70,10 @@ class LUT(nn.Module):
     log_tau: nn.Parameter | None
     table_names = ("weight",)  # the parameters that are tables: see table_parameters
 
+    def __new__(cls, *args: Any, gradient: str = "dense", **options: Any) -> LUT:
+        """A layer of this class, or with sparse gradients of its subclass that DistributedDataParallel knows."""
+        return super().__new__(SPARSE_CLASSES.get(cls, cls) if gradient == "sparse" else cls)
+
     def __init__(
         self,
         n_inputs: int,
@@ -70,10 +93,10 @@ class LUT(nn.Module):
         read: str = "hard",
         table_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # and not that of EmbeddingBag, which a subclass only claims to be
         _check_sizes(n_inputs, n_outputs, n_detectors, n_anchors)
         check_choice("gradient", gradient, GRADIENTS)
-        check_sums(sums, int_rescaler)
+        Sums(sums, int_rescaler).check()
         check_choice("read", read, READS)
         check_dropout(table_dropout)
         dtype = dtype or torch.get_default_dtype()
@@ -97,8 +120,6 @@ class LUT(nn.Module):
             work = torch.float64 if dtype == torch.float64 else torch.float32
             self.register_parameter(name, nn.Parameter(torch.empty((), device=device, dtype=work)) if learned else None)
         self.reset_parameters()
-        if gradient == "sparse" and type(self) is LUT:
-            self.__class__ = _SparseLUT
 
     def _hold_synapses(self, synapses: Synapses | None, meta: SynapseMeta, device: torch.device | str | None) -> None:
         """Keep synapses as buffers, so that they move and are saved with the layer."""
@@ -106,7 +127,7 @@ class LUT(nn.Module):
         arrays: list[Tensor | None] = [None] * 3
         if synapses is not None:
             _check_synapses(self, synapses, meta)
-            self._header = json.dumps(synapses.header())
+            self._header = header_of(synapses)
             # Cloned: a state dict that is loaded here must not change the synapses of others.
             arrays = [array.to(device, copy=True) for array in synapses.tensors().values()]
         for name, array in zip(("synapse_start", "synapse_targets", "synapse_meta"), arrays, strict=True):
@@ -122,13 +143,23 @@ class LUT(nn.Module):
     def synapses(self) -> Synapses | None:
         """The connectivity, None when every row reaches every output."""
         wiring = self._wiring()
-        return None if wiring is None else synapses_of(*wiring.tensors, wiring.header)
+        return None if wiring is None else synapses_of(*wiring)
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """Which rows reach which outputs."""
+        synapses = self.synapses
+        return full(self.n_detectors, self.n_rows, self.n_outputs, self.meta) if synapses is None else synapses
+
+    def describe(self) -> LayerDescription:
+        """The parts of the layer, for whoever explains, builds, shards or decodes it."""
+        read = Read(self.read, self.log_beta, self.log_gamma, self.log_tau)
+        return LayerDescription(self.weight, self.anchors, self.connectivity, getattr(self, "positions", None), read)
 
     def _wiring(self) -> Wiring | None:
         if self._header is None:
             return None
-        tensors = (self.synapse_start, self.synapse_targets, self.synapse_meta)
-        return Wiring(tensors, self._header, self.n_detectors, self.n_rows, self._n_weights)  # type: ignore[arg-type]
+        return Wiring(self.synapse_start, self.synapse_targets, self.synapse_meta, self._header)  # type: ignore[arg-type]
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -152,20 +183,17 @@ class LUT(nn.Module):
         """x [..., n_inputs] -> y [..., n_outputs]."""
         if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["...", self.n_inputs])
-        options = (self.meta, self.gradient, self.sums, self.int_rescaler, self.external_lr)
+        tables, sums = Tables(self.weight, self.anchors, self._wiring()), Sums(self.sums, self.int_rescaler)
+        learning = Learning(self.gradient, self.meta, self.external_lr)
         if self.read == "hard" and not (self.training and self.table_dropout):
-            return run(x, self.weight, self.anchors, self._wiring(), *options)
+            return run(x, tables, sums, learning)
         dropout = self.table_dropout if self.training else 0.0
-        read = Read(self.read, self.log_beta, self.log_gamma, self.log_tau, dropout)
-        return run(x, self.weight, self.anchors, self._wiring(), *options, read)
+        return run(x, tables, sums, learning, Read(self.read, self.log_beta, self.log_gamma, self.log_tau), dropout)
 
     @torch.no_grad()
     def clamp_weights_(self) -> None:
         """Bring the weights within the bounds of their metas."""
-        if self.synapses is not None:
-            self.synapses.clamp_(self.weight)
-        else:
-            self.weight.clamp_(self.meta.min_weight, self.meta.max_weight)
+        self.connectivity.clamp_(self.weight)
 
     def extra_repr(self) -> str:
         """The sizes, and what differs from the defaults."""
@@ -184,13 +212,16 @@ class LUT(nn.Module):
 
 
 class _SparseLUT(LUT, nn.EmbeddingBag):  # type: ignore[misc]
-    """A LUT with gradient="sparse". It is an EmbeddingBag in name only: DistributedDataParallel expects sparse gradients from
-    those, asks their `sparse`, and has no other ear for the news."""
+    """A LUT with gradient="sparse", and an EmbeddingBag in name only: DistributedDataParallel detects sparse gradients through
+    `EmbeddingBag.sparse`."""
 
     sparse = property(lambda self: self.gradient == "sparse")
 
     def _get_name(self) -> str:
         return "LUT"
+
+
+SPARSE_CLASSES: dict[type, type] = {LUT: _SparseLUT}
 
 
 def clamp_after_step(optimizer: torch.optim.Optimizer, model: nn.Module) -> RemovableHandle:

@@ -6,13 +6,22 @@ import torch
 from torch import Tensor, nn
 
 from lutetia.errors import check_tensor, fail
-from lutetia.lut.algorithm import check_algorithm
-from lutetia.lut.anchors import check_int
-from lutetia.lut.attention import Options, check_bits, run
-from lutetia.lut.functional import DEFAULT_META
-from lutetia.lut.index_cache import IndexCache, decode
-from lutetia.lut.synapses import SynapseMeta, Synapses
-from lutetia.nn.lut import LUT
+from lutetia.lut import (
+    DEFAULT_META,
+    IndexCache,
+    Learning,
+    Options,
+    Sums,
+    SynapseMeta,
+    Synapses,
+    Tables,
+    check_algorithm,
+    check_bits,
+    check_int,
+    decode,
+    run_attention,
+)
+from lutetia.nn.lut import LUT, SPARSE_CLASSES
 
 
 class LUTAttention(LUT):
@@ -79,8 +88,6 @@ class LUTAttention(LUT):
         shape = (max_length - 1, 1 if shared_positions else n_detectors, positional_dim)
         self.positions = nn.Parameter(torch.empty(shape, device=device, dtype=self.weight.dtype))
         self._draw_positions()
-        if gradient == "sparse" and type(self) is LUTAttention:
-            self.__class__ = _SparseLUTAttention
 
     @property
     def n_rows(self) -> int:
@@ -107,17 +114,16 @@ class LUTAttention(LUT):
         """
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["B", "S", self.n_inputs])
-        options = Options(self.algorithm, self.sums, self.int_rescaler)
-        wiring = self._wiring()
-        check_algorithm(self.algorithm, wiring is not None)
+        options = Options(self.algorithm, Sums(self.sums, self.int_rescaler))
+        tables = Tables(self.weight, self.anchors, self._wiring(), self.positions)
+        check_algorithm(self.algorithm, tables.wiring is not None)
         if cache is not None:
-            return decode(x, cache, self.weight, self.anchors, self.positions, lengths, wiring, options)
-        learning = (self.meta, self.gradient, options, self.external_lr)
-        return run(x, self.weight, self.anchors, self.positions, lengths, wiring, *learning)
+            return decode(x, cache, tables, lengths, options)
+        return run_attention(x, tables, lengths, options, Learning(self.gradient, self.meta, self.external_lr))
 
     def new_cache(self, batch: int) -> IndexCache:
         """An empty cache for `batch` sequences, to decode position by position."""
-        return IndexCache(batch, self.n_detectors, self.max_length, self.weight.device)
+        return IndexCache(batch, len(self.anchors), self.max_length, self.weight.device)
 
     def extra_repr(self) -> str:
         """The sizes, and what differs from the defaults."""
@@ -136,3 +142,6 @@ class _SparseLUTAttention(LUTAttention, nn.EmbeddingBag):  # type: ignore[misc]
 
     def _get_name(self) -> str:
         return "LUTAttention"
+
+
+SPARSE_CLASSES[LUTAttention] = _SparseLUTAttention

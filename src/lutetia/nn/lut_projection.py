@@ -9,10 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia.errors import check_tensor, fail
-from lutetia.lut.anchors import MAX_INT32, check_int, random_anchors
-from lutetia.lut.functional import DEFAULT_META
-from lutetia.lut.growth import Size, windows_2d
-from lutetia.lut.synapses import SynapseMeta
+from lutetia.lut import DEFAULT_META, MAX_INT32, LayerDescription, SynapseMeta, check_int, growth, random_anchors
 from lutetia.nn.lut import LUT
 
 
@@ -34,12 +31,12 @@ class LUTProjection2d(nn.Module):
         in_shape: tuple[int, ...],
         out_shape: tuple[int, ...],
         *,
-        receptive_field: Size,
-        projection: Size,
+        receptive_field: growth.Size,
+        projection: growth.Size,
         n_anchors: int,
         detectors_per_position: int = 1,
-        grid: Size | None = None,
-        stride: Size | None = None,
+        grid: growth.Size | None = None,
+        stride: growth.Size | None = None,
         placement: str = "grid",
         keep: float = 1.0,
         meta: SynapseMeta = DEFAULT_META,
@@ -55,7 +52,7 @@ class LUTProjection2d(nn.Module):
         super().__init__()
         self.in_shape, self.out_shape = _shape("in_shape", in_shape), _shape("out_shape", out_shape)
         window_seed, anchor_seed, weight_seed = _seeds(seed)
-        fields, synapses = windows_2d(
+        fields, synapses = growth.windows_2d(
             (self.in_shape[-2], self.in_shape[-1]),
             (self.out_shape[-2], self.out_shape[-1]),
             n_anchors,
@@ -95,6 +92,10 @@ class LUTProjection2d(nn.Module):
         if not isinstance(x, Tensor) or x.shape[-len(self.in_shape) :] != self.in_shape:
             check_tensor("x", x, ["...", *self.in_shape])
         return self.lut(x.flatten(-len(self.in_shape))).unflatten(-1, self.out_shape)
+
+    def describe(self) -> LayerDescription:
+        """The parts of the layer over the flattened images."""
+        return self.lut.describe()
 
     def extra_repr(self) -> str:
         """The two shapes."""

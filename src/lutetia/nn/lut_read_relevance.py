@@ -11,13 +11,12 @@ B batch · I inputs · O outputs · N_t detectors · N_c anchor pairs · R rows.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lutetia.lut.reference import rows_of
-from lutetia.lut.sums import sum_dtype
+from lutetia.lut import Record, nodes_of, record_of, rows_of, sum_dtype
 from lutetia.nn.lut_relevance import Tables, dot, in_pieces, output_dtype, sizes_of, to_anchors, to_bits
 from lutetia.relevance.graph import Node, Relevance
 from lutetia.relevance.registry import Args, Given, Op, divide, register
@@ -25,79 +24,53 @@ from lutetia.relevance.registry import Args, Given, Op, divide, register
 DECIDED = "lutetia.decided"  # grad_fn.metadata key of a read: what each bit decides, [B, N_t, N_c]
 
 
-class Rows(NamedTuple):
-    """What the forward pass kept, whatever way its gradient takes, and which inputs of the node are which."""
-
-    weight: Tensor | None  # [N_t, R, O] or [n_weights]
-    indices: Tensor  # [B, N_t]
-    alternatives: Tensor | None  # [B, N_t]; None where a read has one row
-    a: Tensor | None  # [B, N_t]
-    b: Tensor | None
-    synapses: tuple[Any, ...]  # start, targets, meta, header; () when fully connected
-    at: tuple[int, int, int]  # the places of weight, a and b among the inputs
-
-
-def rows_kept(fn: Any) -> Rows:
-    """Of `weigh_rows`, `weigh_rows_sparse`, and the layers with sparse gradients or steps in place."""
-    indices, alternatives, *saved = fn.saved_tensors
-    second = alternatives if alternatives.numel() or not indices.numel() else None
-    if hasattr(fn, "call"):
-        a, b, weight = saved
-        return Rows(weight, indices, second, a, b, fn.call.call.synapses, (2, 0, 1))
-    sparse = len(fn.rest) == 4 and isinstance(fn.rest[0], str)
-    wiring = (*saved[-3:], fn.rest[0]) if sparse else ()
-    saved = saved[: len(saved) - 3] if sparse else saved
-    a, b = (saved[0], saved[1]) if len(saved) > 1 else (None, None)
-    weight = saved[-1] if len(saved) in (1, 3) else None
-    return Rows(weight, indices, second, a, b, wiring, (0, 3, 4))
+WEIGHT, A, B = 0, 3, 4  # the places of these among the inputs of a node
 
 
 class RowsOp(Tables):
     """The tables: a, b [B, N_t], weight -> y [B, O]."""
 
     def kept(self, node: Node) -> Args:
-        rows = rows_kept(node.fn)
+        saved = record_of(node.fn).saved
         kept: list[Tensor | None] = [None] * len(node.edges)
-        for at, tensor in zip(rows.at, (rows.weight, rows.a, rows.b), strict=True):
+        for at, tensor in ((WEIGHT, saved.weight), (A, saved.a), (B, saved.b)):
             if at < len(kept):
                 kept[at] = tensor
         return kept
 
     def needs(self, node: Node) -> list[int]:
-        return [at for at in rows_kept(node.fn).at[1:] if node.edges[at] is not None]
+        return [at for at in (A, B) if at < len(node.edges) and node.edges[at] is not None]
 
     def value(self, node: Node, args: Args) -> Relevance:
-        rows = rows_kept(node.fn)
-        weight = self.weight(node, rows.weight, rows.synapses)
-        return self._sum(rows, weight, *_coefficients(rows, args)).to(output_dtype(node))
+        record = record_of(node.fn)
+        return self._sum(record, self.weight(node, record)).to(output_dtype(node))
 
-    def _sum(self, rows: Rows, weight: Tensor, a: Tensor, b: Tensor | None) -> Tensor:
+    def _sum(self, record: Record, weight: Tensor) -> Tensor:
         """y [B, O]."""
+        rows = _rows_read(record)
 
         def add(at: slice) -> Tensor:
-            y = torch.einsum("bt,bto->bo", a[at], rows_of(weight, rows.indices[at]).to(a.dtype))
-            if b is not None and rows.alternatives is not None:
-                y += torch.einsum("bt,bto->bo", b[at], rows_of(weight, rows.alternatives[at]).to(a.dtype))
-            return y
+            return sum(torch.einsum("bt,bto->bo", a[at], rows_of(weight, indices[at]).to(a.dtype)) for indices, a in rows)  # type: ignore[return-value]
 
-        return in_pieces(rows.indices, weight, add)
+        return in_pieces(record.saved.indices, weight, add)
 
     def relevance(self, node: Node, R: Tensor, args: Args) -> Given:
-        rows = rows_kept(node.fn)
-        weight = self.weight(node, rows.weight, rows.synapses)
-        a, b = _coefficients(rows, args)
-        c = divide(R, self._sum(rows, weight, a, b).to(R.dtype), node.choice.eps).to(sum_dtype(weight))
+        record = record_of(node.fn)
+        weight, rows = self.weight(node, record), _rows_read(record)
+        c = divide(R, self._sum(record, weight).to(R.dtype), node.choice.eps).to(sum_dtype(weight))
         given: list[Tensor | None] = [None] * len(node.edges)
-        at_weight, at_a, at_b = rows.at
-        first = in_pieces(rows.indices, weight, lambda at: a[at] * dot(c[at], weight, rows.indices[at]))
-        if at_a in node.walked:
-            given[at_a] = first.to(a.dtype)
-            self._leave_note(node, at_a, in_pieces(rows.indices, weight, lambda at: _decided(at, c, weight, rows, a, b)))
-        if at_b < len(given) and at_b in node.walked and b is not None and rows.alternatives is not None:
-            others = rows.alternatives
-            given[at_b] = in_pieces(others, weight, lambda at: b[at] * dot(c[at], weight, others[at])).to(b.dtype)
-        if at_weight in node.walked:
-            given[at_weight] = self._to_tables(node, rows, weight, c, a, b)
+        for place, (indices, factor) in zip((A, B), rows, strict=False):
+            if place in node.walked:
+                worth = in_pieces(indices, weight, lambda at: factor[at] * dot(c[at], weight, indices[at]))  # noqa: B023
+                given[place] = worth.to(factor.dtype)
+        if A in node.walked:
+            self._leave_note(node, A, in_pieces(record.saved.indices, weight, lambda at: _decided(at, c, weight, rows)))
+        if WEIGHT in node.walked:
+            counted = torch.zeros_like(weight, dtype=c.dtype)
+            detectors = torch.arange(weight.shape[0], device=weight.device).expand_as(record.saved.indices)
+            for indices, factor in rows:
+                counted.index_put_((detectors, indices.long()), c[:, None] * factor[..., None], accumulate=True)
+            given[WEIGHT] = self.like_weight(node, WEIGHT, record, counted * weight)
         return given
 
     def _leave_note(self, node: Node, at: int, decided: Tensor) -> None:
@@ -108,28 +81,22 @@ class RowsOp(Tables):
             child = child.edges[0].child
         child.fn.metadata[DECIDED] = decided
 
-    def _to_tables(self, node: Node, rows: Rows, weight: Tensor, c: Tensor, a: Tensor, b: Tensor | None) -> Tensor:
-        counted = torch.zeros_like(weight, dtype=c.dtype)
-        detectors = torch.arange(weight.shape[0], device=weight.device).expand_as(rows.indices)
-        for indices, coefficient in ((rows.indices, a), (rows.alternatives, b)):
-            if indices is not None and coefficient is not None:
-                counted.index_put_((detectors, indices.long()), c[:, None] * coefficient[..., None], accumulate=True)
-        return self.like_weight(node, rows.at[0], rows.synapses, counted * weight)
+
+def _rows_read(record: Record) -> list[tuple[Tensor, Tensor]]:
+    """Indices and coefficients of the rows that were added, [B, N_t] each."""
+    saved = record.saved
+    assert saved.a is not None
+    rows = [(saved.indices, saved.a)]
+    if saved.b is not None and saved.alternatives is not None:
+        rows.append((saved.alternatives, saved.b))
+    return rows
 
 
-def _coefficients(rows: Rows, args: Args) -> tuple[Tensor, Tensor | None]:
-    """a and b [B, N_t]: as they were kept, or as promises brought them."""
-    a, b = (args[at] if kept is None else kept for at, kept in zip(rows.at[1:], (rows.a, rows.b), strict=True))
-    return a, b if rows.alternatives is not None else None
-
-
-def _decided(at: slice, c: Tensor, weight: Tensor, rows: Rows, a: Tensor, b: Tensor | None) -> Tensor:
+def _decided(at: slice, c: Tensor, weight: Tensor, rows: list[tuple[Tensor, Tensor]]) -> Tensor:
     """What each bit decides, for a piece of the batch: [B, N_t, N_c]."""
-    n_anchors = weight.shape[1].bit_length() - 1
-    masks = [0, *(1 << r for r in range(n_anchors))]
-    worth = [a[at] * dot(c[at], weight, rows.indices[at] ^ mask) for mask in masks]
-    if b is not None and rows.alternatives is not None:
-        worth = [w + b[at] * dot(c[at], weight, rows.alternatives[at] ^ mask) for w, mask in zip(worth, masks, strict=True)]
+    masks = [0, *(1 << r for r in range(weight.shape[1].bit_length() - 1))]
+    worths = [[factor[at] * dot(c[at], weight, indices[at] ^ mask) for indices, factor in rows] for mask in masks]
+    worth = [torch.stack(parts).sum(0) for parts in worths]
     return torch.stack([worth[0] - other for other in worth[1:]], -1)
 
 
@@ -143,11 +110,7 @@ class ReadOp(Op):
         return [node.fn.saved_tensors[0], *[None] * (len(node.edges) - 1)]
 
     def result(self, node: Node) -> Relevance | None:
-        fn = node.fn
-        x, anchors, *saved = fn.saved_tensors
-        learned = iter(saved)
-        scalars = [next(learned) if given else None for given in fn.given]
-        made = torch.ops.lutetia.read_detectors(x, anchors, *scalars, fn.read, *fn.options)
+        made = torch.ops.lutetia.read_detectors(*node.fn.saved_tensors, None, None, None, node.fn.how)
         return tuple(made) if node.several else made[node.nr]
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
@@ -164,11 +127,5 @@ class ReadOp(Op):
         return given
 
 
-register(
-    RowsOp(),
-    "GeneratedBackwardFor_lutetia_weigh_rows_defaultBackward",
-    "GeneratedBackwardFor_lutetia_weigh_rows_sparse_defaultBackward",
-    "_SparseRowsBackward",
-    "_RowsInPlaceBackward",
-)
-register(ReadOp(), "GeneratedBackwardFor_lutetia_read_detectors_defaultBackward")
+register(RowsOp(), *nodes_of("weigh_rows"))
+register(ReadOp(), *nodes_of("read_detectors"))

@@ -16,53 +16,17 @@ The relevance part asks for this module when it meets a node of theirs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lutetia.lut.attention_ops import like_positions
-from lutetia.lut.ops import synapses_of
-from lutetia.lut.reference import rows_of
-from lutetia.lut.reference_seq import pairs_of
-from lutetia.lut.sums import sum_dtype
+from lutetia.lut import TOKEN, Record, like_positions, nodes_of, pairs_of, record_of, rows_of, sum_dtype
 from lutetia.relevance.graph import Node, Relevance, unknown
 from lutetia.relevance.registry import Args, Given, Op, divide, register
 from lutetia.relevance.rules.choices import Decisive
 
 MOST_NUMBERS = 1 << 24  # in one scratch tensor; larger batches are done in pieces
-
-
-class Saved(NamedTuple):
-    """What the forward pass of a layer kept, whatever way its gradient takes."""
-
-    weight: Tensor | None  # [N_t, R, O] or [n_weights]; None where no gradient goes to the inputs
-    indices: Tensor  # [B, N_t] or [B, S, N_t]
-    pe_indices: Tensor | None  # [S-1, N_t]
-    anchors: Tensor | None  # [N_t, N_c, 2]
-    synapses: tuple[Any, ...]  # start, targets, meta, header; () when fully connected
-
-
-def saved_by_lut(fn: Any) -> Saved:
-    """Of `lut`, `lut_sparse`, and the layers with sparse gradients or steps in place."""
-    tensors = fn.saved_tensors
-    if hasattr(fn, "call"):
-        indices, weight, _, _, anchors = tensors if len(tensors) > 1 else (tensors[0], *[None] * 4)
-        return Saved(weight, indices, None, anchors, fn.call.synapses)
-    first, wiring = tensors[: fn.n_for_x], tensors[fn.n_for_x :]
-    weight, indices, _, _, anchors = first if len(first) > 1 else (None, first[0], *[None] * 3)
-    return Saved(weight, indices, None, anchors, (*wiring, fn.rest[0]) if wiring else ())
-
-
-def saved_by_attention(fn: Any) -> Saved:
-    """Of `lut_attention`, in all its ways."""
-    tensors = fn.saved_tensors
-    first, wiring = tensors[: fn.n_saved], tensors[fn.n_saved :]
-    header = fn.setup.synapses[3] if hasattr(fn, "setup") else fn.options[0]
-    synapses = (*wiring, header) if header else ()
-    if fn.wants_inputs:
-        return Saved(first[0], first[1], first[4], first[7], synapses)
-    return Saved(None, first[0], first[1], None, synapses)
 
 
 class Token(Op):
@@ -87,55 +51,54 @@ class Tables(Op):
     def needs(self, node: Node) -> list[int]:
         return [0] if is_decisive(node) and is_computed(node) else []
 
-    def weight(self, node: Node, weight: Tensor | None, synapses: tuple[Any, ...]) -> Tensor:
+    def weight(self, node: Node, record: Record) -> Tensor:
         """The tables [N_t, R, O], of a weight that was kept or is an input of the node."""
+        weight = record.saved.weight
         if weight is None:
             at = next((at for at, edge in enumerate(node.edges) if edge is not None and edge.child.is_weight), None)
             weight = None if at is None else node.operands()[at]
         if weight is None:
             raise unknown(node, "the tables were not kept, as no gradient goes to the inputs")
-        weight = weight.detach()
-        return synapses_of(*synapses).expand(weight) if synapses else weight
+        return record.connectivity().expand(weight.detach())
 
-    def like_weight(self, node: Node, at: int, synapses: tuple[Any, ...], tables: Tensor) -> Tensor:
+    def like_weight(self, node: Node, at: int, record: Record, tables: Tensor) -> Tensor:
         """The relevance of tables [N_t, R, O], shaped like the weight, which is the input `at`."""
         edge = node.edges[at]
         assert edge is not None
-        flat = synapses_of(*synapses).flatten(tables) if synapses else tables
-        return flat.to(edge.child.fn._input_metadata[edge.nr].dtype)
+        return record.connectivity().flatten(tables).to(edge.child.fn._input_metadata[edge.nr].dtype)
 
 
 class LutOp(Tables):
     """`LUT`: x [B, I], weight -> y [B, O]."""
 
     def result(self, node: Node) -> Relevance | None:
-        saved = saved_by_lut(node.fn)
-        weight = self.weight(node, saved.weight, saved.synapses)
+        record = record_of(node.fn)
+        saved, weight = record.saved, self.weight(node, record)
         return in_pieces(saved.indices, weight, lambda at: rows_of(weight, saved.indices[at]).sum(1)).to(output_dtype(node))
 
     def relevance(self, node: Node, R: Tensor, args: Args) -> Given:
-        saved = saved_by_lut(node.fn)
-        weight = self.weight(node, saved.weight, saved.synapses)
+        record = record_of(node.fn)
+        saved, weight = record.saved, self.weight(node, record)
         c = divide(R, node.output(), node.choice.eps).to(sum_dtype(weight))  # type: ignore[arg-type]
         given: list[Tensor | None] = [None] * len(node.edges)
         if 0 in node.walked:
             sizes = sizes_of(node, args)
-            x = in_pieces(saved.indices, weight, lambda at: self._to_inputs(node, saved, weight, c[at], at, sizes))
-            given[0] = x.to(node.fn.x_dtype)
+            x = in_pieces(saved.indices, weight, lambda at: self._to_inputs(node, record, weight, c[at], at, sizes))
+            given[0] = x.to(record.facts.dtype)
         if 1 in node.walked:
             counted = torch.zeros_like(weight, dtype=c.dtype)
             detectors = torch.arange(weight.shape[0], device=weight.device).expand_as(saved.indices)
             counted.index_put_((detectors, saved.indices.long()), c[:, None].expand(-1, weight.shape[0], -1), accumulate=True)
-            given[1] = self.like_weight(node, 1, saved.synapses, counted * weight)
+            given[1] = self.like_weight(node, 1, record, counted * weight)
         return given
 
-    def _to_inputs(self, node: Node, saved: Saved, weight: Tensor, c: Tensor, at: slice, sizes: Tensor | None) -> Tensor:
+    def _to_inputs(self, node: Node, record: Record, weight: Tensor, c: Tensor, at: slice, sizes: Tensor | None) -> Tensor:
         """A piece of the batch: c [B, O] -> relevance [B, I]."""
-        assert saved.anchors is not None
-        anchors, indices = saved.anchors.long(), saved.indices[at]
+        assert record.saved.anchors is not None
+        anchors, indices = record.saved.anchors.long(), record.saved.indices[at]
         worth = dot(c, weight, indices)
         decided = torch.stack([worth - dot(c, weight, indices ^ (1 << r)) for r in range(anchors.shape[1])], -1)
-        x = c.new_zeros(c.shape[0], node.fn.n_inputs)
+        x = c.new_zeros(c.shape[0], record.facts.n_inputs)
         to_anchors(x, anchors, to_bits(node, worth, decided), None if sizes is None else sizes[at])
         return x
 
@@ -144,25 +107,24 @@ class AttentionOp(Tables):
     """`LUTAttention`: x [B, S, I], weight, positions [L-1, N_t or 1, N_pe] -> y [B, S, O]."""
 
     def result(self, node: Node) -> Relevance | None:
-        saved = saved_by_attention(node.fn)
-        weight = self.weight(node, saved.weight, saved.synapses)
-        assert saved.pe_indices is not None
-        y = weight.new_zeros(*saved.indices.shape[:2], weight.shape[2], dtype=sum_dtype(weight))
-        for d, cells in pairs_of(saved.indices, saved.pe_indices, node.fn.positional_dim, node.fn.n_anchors):
+        record = record_of(node.fn)
+        weight = self.weight(node, record)
+        y = weight.new_zeros(*record.saved.indices.shape[:2], weight.shape[2], dtype=sum_dtype(weight))
+        for d, cells in pairs_of(record.sequence()):
             y[:, d:] += rows_of(weight, cells.flatten(0, 1)).sum(1).unflatten(0, cells.shape[:2])
         return y.to(output_dtype(node))
 
     def relevance(self, node: Node, R: Tensor, args: Args) -> Given:
-        fn, saved = node.fn, saved_by_attention(node.fn)
-        weight = self.weight(node, saved.weight, saved.synapses)
+        record = record_of(node.fn)
+        saved, facts, weight = record.saved, record.facts, self.weight(node, record)
         assert saved.pe_indices is not None
-        n_anchors, n_pe = fn.n_anchors, fn.positional_dim
+        n_anchors, n_pe = facts.n_anchors, facts.positional_dim
         c = divide(R, node.output(), node.choice.eps).to(sum_dtype(weight))  # type: ignore[arg-type]
         worths, sizes = _dots(c, weight), sizes_of(node, args)
-        x = c.new_zeros(*c.shape[:2], fn.n_inputs)
+        x = c.new_zeros(*c.shape[:2], facts.n_inputs)
         positions = c.new_zeros(*saved.pe_indices.shape, n_pe)
         counted = torch.zeros_like(weight, dtype=c.dtype) if 1 in node.walked else None
-        for d, cells in pairs_of(saved.indices, saved.pe_indices, n_pe, n_anchors):
+        for d, cells in pairs_of(record.sequence()):
             worth = worths(d, cells)  # [B, S - d, N_t]
             decided = torch.stack([worth - worths(d, cells ^ (1 << r)) for r in range(2 * n_anchors + n_pe)], -1)
             pe, k, q = to_bits(node, worth, decided).split([n_pe, n_anchors, n_anchors], -1)  # from the lowest bits up
@@ -173,43 +135,18 @@ class AttentionOp(Tables):
             if counted is not None:
                 detectors = torch.arange(weight.shape[0], device=weight.device).expand_as(cells)
                 counted.index_put_((detectors, cells), c[:, d:, None].expand(*cells.shape, -1), accumulate=True)
-        return self._given(node, saved, x, positions, None if counted is None else counted * weight)
+        return self._given(node, record, x, positions, None if counted is None else counted * weight)
 
-    def _given(self, node: Node, saved: Saved, x: Tensor, positions: Tensor, tables: Tensor | None) -> Given:
-        fn = node.fn
+    def _given(self, node: Node, record: Record, x: Tensor, positions: Tensor, tables: Tensor | None) -> Given:
+        facts = record.facts
         given: list[Tensor | None] = [None] * len(node.edges)
         if 0 in node.walked:
-            given[0] = x.to(fn.dtype)
+            given[0] = x.to(facts.dtype)
         if tables is not None:
-            given[1] = self.like_weight(node, 1, saved.synapses, tables)
+            given[1] = self.like_weight(node, 1, record, tables)
         if 3 in node.walked:
-            given[3] = like_positions(positions, fn.positions_shape).to(fn.positions_dtype)
+            given[3] = like_positions(positions, facts.positions_shape).to(facts.positions_dtype)
         return given
-
-
-class _Either(Op):
-    """Nodes whose name both layers use: those of sparse gradients and of steps in place."""
-
-    def __init__(self, lut: LutOp, attention: AttentionOp) -> None:
-        self._lut, self._attention = lut, attention
-
-    def _of(self, node: Node) -> Tables:
-        return self._attention if hasattr(node.fn, "setup") else self._lut
-
-    def family(self, node: Node) -> str:
-        return self._of(node).family(node)
-
-    def reads_data(self, node: Node) -> bool:
-        return True
-
-    def needs(self, node: Node) -> list[int]:
-        return self._of(node).needs(node)
-
-    def result(self, node: Node) -> Relevance | None:
-        return self._of(node).result(node)
-
-    def relevance(self, node: Node, R: Any, args: Args) -> Given:
-        return self._of(node).relevance(node, R, args)
 
 
 def is_decisive(node: Node) -> bool:
@@ -281,8 +218,6 @@ def output_dtype(node: Node) -> torch.dtype:
     return node.fn._input_metadata[0].dtype
 
 
-_LUT, _ATTENTION = LutOp(), AttentionOp()
-register(_LUT, "GeneratedBackwardFor_lutetia_lut_defaultBackward", "GeneratedBackwardFor_lutetia_lut_sparse_defaultBackward")
-register(_ATTENTION, "GeneratedBackwardFor_lutetia_lut_attention_defaultBackward")
-register(_Either(_LUT, _ATTENTION), "_SparseGradientBackward", "_InPlaceBackward")
-register(Token(), "TokenBackward", "_TokenBackward")
+register(LutOp(), *nodes_of("lut"))
+register(AttentionOp(), *nodes_of("lut_attention"))
+register(Token(), TOKEN)

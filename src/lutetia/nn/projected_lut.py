@@ -6,9 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia.errors import check_tensor
-from lutetia.lut.anchors import MAX_INT32, check_int, random_anchors
-from lutetia.lut.growth import from_edges
-from lutetia.lut.synapses import SynapseMeta, Synapses
+from lutetia.lut import MAX_INT32, LayerDescription, SynapseMeta, Synapses, check_int, growth, random_anchors
 from lutetia.nn.lut import LUT
 
 COMPRESS_STD = 0.02
@@ -89,6 +87,10 @@ class ProjectedLUT(nn.Module):
             check_tensor("x", x, ["...", self.n_inputs])
         return self.decompress(self.tables(self.compress(x)))
 
+    def describe(self) -> LayerDescription:
+        """The parts of the tables between the two projections."""
+        return self.tables.describe()
+
     def extra_repr(self) -> str:
         """The sizes."""
         return f"{self.n_inputs}, {self.n_outputs}, heads={self.heads}, head_width={self.head_width}"
@@ -100,7 +102,7 @@ def head_wiring(heads: int, head_width: int, n_detectors: int, n_anchors: int) -
     own = detector[:, None] // n_detectors * head_width + torch.arange(head_width)
     edges = torch.stack([detector[:, None].expand_as(own), own], -1).flatten(0, 1)
     meta = SynapseMeta(initial_noise=TABLE_NOISE)
-    return own.int(), from_edges(heads * n_detectors, n_anchors, heads * head_width, edges, metas=(meta,))
+    return own.int(), growth.from_edges(heads * n_detectors, n_anchors, heads * head_width, edges, metas=(meta,))
 
 
 def _seeds(seed: int | None) -> list[int]:

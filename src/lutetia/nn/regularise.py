@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lutetia.errors import check_tensor, fail
-from lutetia.lut.anchors import MAX_ANCHORS
-from lutetia.lut.sums import sum_dtype
+from lutetia.lut import MAX_ANCHORS, sum_dtype
 from lutetia.nn.lut import LUT
 
 CHUNK = 2**22  # weights of which differences are held at once

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lutetia import relevance
 from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
-from lutetia.lut.functional import FLOATS
+from lutetia.lut import FLOATS
 from lutetia.models import LUTClassifier, LUTTransformer
 from lutetia.nn import LUT
 from lutetia.relevance import UnknownOperation

@@ -10,7 +10,6 @@ same on all ranks of the mesh.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,10 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from lutetia import flow
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
-from lutetia.lut.anchors import random_anchors
-from lutetia.lut.functional import Wiring
-from lutetia.lut.index_cache import IndexCache
-from lutetia.lut.reads import SCALARS
+from lutetia.lut import SCALARS, header_of, random_anchors
 from lutetia.nn import LUT, LUTAttention
 from lutetia.training.distributed import World, average_gradients
 from lutetia.training.resharding import Spread, spread_parameters, spreads_of
@@ -198,7 +194,7 @@ def _shard_synapses(layer: LUT, mesh: DeviceMesh, bounds: list[int]) -> dict[str
     layer.synapse_meta = spreads["synapse_meta"].cut(synapses.owner_meta)
     rank = mesh.get_local_rank()
     count = bounds[rank + 1] - bounds[rank]
-    layer._header = json.dumps(replace(synapses, n_detectors=count).header())
+    layer._header = header_of(replace(synapses, n_detectors=count))
     layer._n_weights = weights[rank]
     return spreads
 
@@ -249,10 +245,6 @@ class ShardedLUT(LUT):
             torch.manual_seed(seed + self.spreads["weight"].rank)
             yield
 
-    def _wiring(self) -> Wiring | None:
-        wiring = super()._wiring()
-        return None if wiring is None else wiring._replace(n_detectors=self.anchors.shape[0])
-
     @torch.no_grad()
     def clamp_weights_(self) -> None:
         """Bring this rank's weights within the bounds of their metas."""
@@ -268,17 +260,10 @@ class ShardedLUT(LUT):
         return f"{self.plain.extra_repr(self)}, n_own={self.n_own}"
 
 
-class _ShardedAttention(ShardedLUT, LUTAttention):
-    def new_cache(self, batch: int) -> IndexCache:
-        """An empty cache of this rank's detectors for `batch` sequences."""
-        return IndexCache(batch, self.n_own, self.max_length, self.weight.device)
-
-
 @cache
 def _sharded_class(plain: Any) -> type[ShardedLUT]:
     """The class of layers that were `plain`; it remains a subclass of that."""
-    ours = _ShardedAttention if issubclass(plain, LUTAttention) else ShardedLUT
-    return type(f"Sharded{plain.__name__.lstrip('_')}", (ours, plain), {"plain": plain, "__module__": __name__})
+    return type(f"Sharded{plain.__name__.lstrip('_')}", (ShardedLUT, plain), {"plain": plain, "__module__": __name__})
 
 
 def _nothing(layer: LUT, x: Tensor) -> Tensor:

@@ -1,0 +1,349 @@
+"""`lut` and `lut_attention`: the layers as functions of their tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
+from lutetia.lut.algorithm import check_algorithm
+from lutetia.lut.autograd.how import NO_WIRES, How, header_of, sizes_of, text_of
+from lutetia.lut.autograd.policies import Rate, with_sparse_gradient, with_step_in_place
+from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
+from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
+from lutetia.lut.connectivity.full import DEFAULT_META
+from lutetia.lut.connectivity.synapses import SynapseMeta, Synapses
+from lutetia.lut.kernels import choice
+from lutetia.lut.kernels.protocol import TWO_ROWS, Products, Read
+from lutetia.lut.sums import FLOAT, Sums, sum_dtype
+
+GRADIENTS = ("dense", "sparse", "in_place")
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+MAX_BITS = MAX_ANCHORS  # a table has at most 2**24 rows: 2 N_c + N_pe bits
+READS = ("hard", "blend", "confidence", "confidence2")
+# What each read learns, and where it starts.
+SCALARS: dict[str, dict[str, float]] = {
+    "hard": {},
+    "blend": {},
+    "confidence": {"log_beta": math.log(2.0), "log_gamma": 0.0},
+    "confidence2": {"log_beta": math.log(2.0), "log_gamma": 0.0, "log_tau": math.log(0.5)},
+}
+SCALAR_NAMES = ("log_beta", "log_gamma", "log_tau")
+
+
+class Wiring(NamedTuple):
+    """Synapses as the ops take them: their three tensors, and all else as text."""
+
+    start: Tensor
+    targets: Tensor
+    meta: Tensor
+    header: str
+
+    @staticmethod
+    def of(synapses: Synapses | None) -> Wiring | None:
+        """Those of an object."""
+        if synapses is None:
+            return None
+        return Wiring(synapses.owner_start, synapses.owner_targets, synapses.owner_meta, header_of(synapses))
+
+
+class Tables(NamedTuple):
+    """The tensors of a layer: weight [n_detectors, n_rows, n_outputs], or flat with a wiring; anchors; positions of attention."""
+
+    weight: Tensor
+    anchors: Tensor
+    wiring: Wiring | None = None
+    positions: Tensor | None = None
+
+    @property
+    def wires(self) -> tuple[Any, Any, Any]:
+        """The tensors of the synapses, as the ops take them."""
+        return NO_WIRES if self.wiring is None else self.wiring[:3]
+
+
+class Learning(NamedTuple):
+    """How the weight learns: a gradient policy, the meta of full connectivity, and the rate of steps in place."""
+
+    gradient: str = "dense"
+    meta: SynapseMeta = DEFAULT_META
+    external_lr: Rate | None = None
+
+    def check(self) -> Learning:
+        """This, or an error that says what it should be."""
+        check_choice("gradient", self.gradient, GRADIENTS)
+        if not isinstance(self.meta, SynapseMeta):
+            fail("meta", self.meta, "a SynapseMeta")
+        return self
+
+
+class Options(NamedTuple):
+    """How a LUT attention is to run."""
+
+    algorithm: str = "auto"
+    sums: Sums = FLOAT
+    products: Products = Products()
+
+    def check(self, sparse: bool) -> Options:
+        """These, or an error that says what they should be and whether they go together."""
+        check_algorithm(self.algorithm, sparse)
+        self.sums.check()
+        self.products.check()
+        return self
+
+
+# ---- one step --------------------------------------------------------------------------------------------------------
+
+
+def lut(
+    x: Tensor,
+    weight: Tensor,
+    anchors: Tensor,
+    *,
+    synapses: Synapses | None = None,
+    meta: SynapseMeta = DEFAULT_META,
+    gradient: str = "dense",
+    sums: str = "float",
+    int_rescaler: float = 1.0,
+    external_lr: Rate | None = None,
+    read: str = "hard",
+    log_beta: Tensor | None = None,
+    log_gamma: Tensor | None = None,
+    log_tau: Tensor | None = None,
+) -> Tensor:
+    """y = Σ_t W[t, index_t]: x [..., n_inputs] -> y [..., n_outputs].
+
+    weight is [n_detectors, 2**n_anchors, n_outputs], or with `synapses` flat [n_weights]; anchors is int32
+    [n_detectors, n_anchors, 2]. y has the dtype to which those of x and weight promote; autocast changes neither.
+
+    `meta` is that of a fully connected layer (synapses carry their own). `gradient` says how the weight learns:
+
+    - "dense": its gradient is a tensor like it.
+    - "sparse": its gradient is a coalesced COO tensor of the rows that were read, for SGD and SparseAdam: sparse over
+      detector and row, dense over the outputs (a flat weight is sparse throughout).
+    - "in_place": it has no gradient. Each backward pass, when all of it is done, ends with
+      `weight -= external_lr · lr_scale · gradient`, clamped to the bounds of the meta; `external_lr` is a number, or a function
+      asked each time. A weight used twice in a graph takes one step with the sum, and what flows on to x comes from the
+      weights as they were before. Every backward pass is a step, so accumulation over several takes several; without
+      gradients (torch.no_grad, torch.autograd.grad for x alone) there is none; a second pass over a retained graph is refused
+      by autograd where it would need the weights that have changed. Processes do not exchange these steps.
+
+    `read` ("hard", "blend", "confidence", "confidence2") says with which weights a detector adds the row it chose and that row's
+    nearest neighbour. The two with confidence take the logarithms of their learned scalars, tensors []: log_beta and log_gamma,
+    and log_tau for "confidence2"; without them these are where learning starts, log 2, 0 and log 0.5.
+
+    torch.compile takes "dense" into its graph and breaks the graph around the other two; torch.export treats all as "dense".
+    With `sums="fixed"` every addend is rounded to a multiple of 1 / ((2**20 - 1) · int_rescaler) and the result is the same bit
+    for bit on every backend. NaN in x is greater than nothing and passes unseen, unless `lutetia.debug` is on.
+    """
+    learning = Learning(gradient, meta, external_lr).check()
+    how = read_of(read, (log_beta, log_gamma, log_tau), x)
+    return run(x, Tables(weight, anchors, Wiring.of(synapses)), Sums(sums, int_rescaler).check(), learning, how)
+
+
+def read_of(name: str, scalars: tuple[Any, Any, Any], like: Tensor) -> Read | None:
+    """A read with these scalars, and where they start those that are None; None for the hard read. `like` has the device."""
+    check_choice("read", name, READS)
+    made = []
+    for scalar, value in zip(SCALAR_NAMES, scalars, strict=True):
+        start = SCALARS[name].get(scalar)
+        if value is None and start is not None:
+            value = torch.full((), start, device=like.device, dtype=sum_dtype(like))
+        elif start is None and value is not None:
+            fail(scalar, value, f"None: the {name} read has no such scalar")
+        elif value is not None:
+            check_tensor(scalar, value, [], FLOATS, like.device)
+        made.append(value)
+    return None if name == "hard" else Read(name, *made)
+
+
+def run(
+    x: Tensor, tables: Tables, sums: Sums, learning: Learning, read: Read | None = None, table_dropout: float = 0.0
+) -> Tensor:
+    """`lut` after the checks that a layer makes once: x [..., n_inputs] -> y [..., n_outputs]; no `read` is the hard one."""
+    if not _fit(x, tables):
+        _explain(x, *tables[:3])
+    weight, anchors, wiring, _ = tables
+    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    how = How(sums, choice.chosen, learning.meta, "" if wiring is None else wiring.header)
+    if read is not None:
+        y = _weigh(rows, tables, how._replace(read=read.name), learning, read, table_dropout)
+    elif not (torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)):
+        y = torch.ops.lutetia.lut_eval(rows, weight, anchors, *tables.wires, text_of(how))
+    else:
+        y = _learn(LUT, (rows, weight, anchors), (*tables.wires, text_of(how)), learning)
+    return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
+
+
+def _learn(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...], learning: Learning) -> Tensor:
+    """y of a training op, by the gradient policy."""
+    learns = tensors[formula.weight_at].requires_grad
+    if learning.gradient == "dense" or not learns or torch.compiler.is_exporting():
+        output = getattr(torch.ops.lutetia, formula.op)(*tensors, *rest)
+        return output[0] if isinstance(output, tuple) else output
+    if learning.gradient == "sparse":
+        return with_sparse_gradient(formula, tensors, rest)
+    return with_step_in_place(formula, tensors, rest, learning.external_lr)
+
+
+def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, table_dropout: float) -> Tensor:
+    """x [B, I] -> y [B, O] in two ops: what the read makes of the inputs, and the rows of the tables, added accordingly.
+
+    The hard read without table dropout does not come here: its kernels know that the coefficients are 1 and 0.
+    """
+    weight, anchors, _, _ = tables
+    rest = (*tables.wires, text_of(how))
+    learned = any(tensor is not None and tensor.requires_grad for tensor in (x, weight, *read.logs))
+    if not (torch.is_grad_enabled() and learned) and not table_dropout:
+        return torch.ops.lutetia.read_eval(x, weight, anchors, *read.logs, *rest)
+    a, b, indices, alternatives = torch.ops.lutetia.read_detectors(x, anchors, *read.logs, *rest)
+    if table_dropout:
+        kept = torch.rand(a.shape, device=a.device) >= table_dropout
+        factor = kept.to(a.dtype) / (1 - table_dropout)
+        a, b = a * factor, (b if read.name == "confidence" else b * factor)
+    dtype = x.dtype if x.dtype == weight.dtype else torch.promote_types(x.dtype, weight.dtype)
+    rows = (weight, indices, alternatives, a, b)
+    if not torch.is_grad_enabled():
+        return torch.ops.lutetia.weigh_rows(*rows, read.name in TWO_ROWS, dtype, *rest)
+    return _learn(ROWS, rows, (read.name in TWO_ROWS, dtype, *rest), learning)
+
+
+def _fit(x: Any, tables: Tables) -> bool:
+    """One look when all is well; what is wrong is worked out only then."""
+    weight, anchors, wiring, _ = tables
+    if not (isinstance(x, Tensor) and isinstance(weight, Tensor) and isinstance(anchors, Tensor)):
+        return False
+    device, shape = x.device, anchors.shape
+    if weight.device != device or anchors.device != device or anchors.dtype != torch.int32 or len(shape) != 3 or shape[2] != 2:
+        return False
+    if x.dtype not in FLOATS or weight.dtype not in FLOATS or not x.dim() or not 1 <= shape[1] <= MAX_ANCHORS:
+        return False
+    if wiring is None:
+        return weight.dim() == 3 and weight.shape[0] == shape[0] and weight.shape[1] == 1 << shape[1]
+    sizes = sizes_of(wiring.header)
+    if sizes.n_detectors != shape[0] or sizes.n_rows != 1 << shape[1] or wiring.start.device != device:
+        return False
+    return weight.dim() == 1 and weight.shape[0] == wiring.targets.shape[0] * sizes.rows_listed
+
+
+def _explain(x: Any, weight: Any, anchors: Any, wiring: Wiring | None) -> None:
+    """Raise the error that says what does not fit."""
+    check_tensor("x", x, ["...", "n_inputs"], FLOATS)
+    check_tensor("anchors", anchors, ["n_detectors", "n_anchors", 2], torch.int32, x.device)
+    n_detectors, n_anchors = anchors.shape[:2]
+    if not 1 <= n_anchors <= MAX_ANCHORS:
+        fail("anchors", anchors, f"1 to {MAX_ANCHORS} anchor pairs per detector")
+    _check_weight(x, weight, wiring, n_detectors, n_anchors)
+
+
+def _check_weight(x: Tensor, weight: Any, wiring: Wiring | None, n_detectors: int, n_bits: int) -> None:
+    """Check that a weight has the tables of these detectors, 2**n_bits rows each."""
+    if wiring is None:
+        check_tensor("weight", weight, [n_detectors, 1 << n_bits, "n_outputs"], FLOATS, x.device)
+        return
+    sizes = sizes_of(wiring.header)
+    if (sizes.n_detectors, sizes.n_rows) != (n_detectors, 1 << n_bits):
+        given = f"{sizes.n_detectors} detectors × {sizes.n_rows} rows"
+        fail("synapses", given, f"{n_detectors} detectors × {1 << n_bits} rows, as anchors have")
+    check_tensor("weight", weight, [wiring.targets.shape[0] * sizes.rows_listed], FLOATS, x.device)
+    check_tensor("synapses", wiring.start, device=x.device)
+
+
+# ---- sequences -------------------------------------------------------------------------------------------------------
+
+
+def lut_attention(
+    x: Tensor,
+    weight: Tensor,
+    anchors: Tensor,
+    positions: Tensor,
+    *,
+    algorithm: str = "auto",
+    lengths: Tensor | None = None,
+    synapses: Synapses | None = None,
+    meta: SynapseMeta = DEFAULT_META,
+    gradient: str = "dense",
+    sums: str = "float",
+    int_rescaler: float = 1.0,
+    external_lr: Rate | None = None,
+    precision: str = "float32",
+    budget: int | None = None,
+) -> Tensor:
+    """y[j] = Σ_{i<j} Σ_t W[t, Q_j K_i PE_{j-i}]: x [B, S, n_inputs] -> y [B, S, n_outputs], and y[0] = 0.
+
+    weight is [n_detectors, 2**(2 n_anchors + positional_dim), n_outputs], or with `synapses` flat [n_weights]; anchors is int32
+    [n_detectors, n_anchors, 2]; positions is [at least S-1, n_detectors, positional_dim], or [.., 1, ..] when all detectors
+    share it. Gradients go to x, weight and positions.
+
+    `algorithm` is "pairs" or "cells", which give the same answer, or "auto", the one that should be faster. `lengths`, an integer
+    tensor [B], says how long each sequence really is: y is zero past it. `precision` ("float32", "tf32", "bf16") is that of the
+    products of cells on CUDA, `budget` how many bytes of scratch cells may use (by default a quarter of what is free).
+
+    `meta`, `gradient`, `sums`, `int_rescaler` and `external_lr` are those of `lut`; a "sparse" gradient holds the rows that were
+    read for a y whose gradient is not zero.
+    """
+    options = Options(algorithm, Sums(sums, int_rescaler), Products(precision, budget)).check(synapses is not None)
+    learning = Learning(gradient, meta, external_lr).check()
+    return run_attention(x, Tables(weight, anchors, Wiring.of(synapses), positions), lengths, options, learning)
+
+
+def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Options, learning: Learning) -> Tensor:
+    """`lut_attention` after the checks that a layer makes once."""
+    check_attention(x, tables)
+    if lengths is not None:
+        check_lengths(lengths, x)
+    weight, anchors, wiring, positions = tables
+    assert positions is not None
+    header = "" if wiring is None else wiring.header
+    how = How(options.sums, choice.chosen, learning.meta, header, "hard", options.algorithm, options.products)
+    layer, rest = (x, weight, anchors, positions), (*tables.wires, text_of(how))
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or positions.requires_grad):
+        y = _learn(ATTENTION, layer, rest, learning)
+    else:
+        y = torch.ops.lutetia.lut_attention_eval(*layer, *rest)
+    return y if lengths is None else y.where(_within(lengths, x), 0)
+
+
+def _within(lengths: Tensor, x: Tensor) -> Tensor:
+    """Which positions are part of their sequence: bool [B, S, 1]."""
+    return (torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None]).unsqueeze(-1)
+
+
+def check_attention(x: Any, tables: Tables) -> None:
+    """Check that the tensors of a layer fit each other."""
+    weight, anchors, wiring, positions = tables
+    check_tensor("x", x, ["B", "S", "n_inputs"], FLOATS)
+    check_tensor("anchors", anchors, ["n_detectors", "n_anchors", 2], torch.int32, x.device)
+    check_tensor("positions", positions, ["max_length - 1", "n_detectors", "positional_dim"], FLOATS, x.device)
+    assert positions is not None
+    n_detectors, n_anchors, _ = anchors.shape
+    if positions.shape[1] not in (1, n_detectors):
+        fail("positions", positions, f"shape [max_length - 1, {n_detectors} or 1, positional_dim]")
+    n_bits = check_bits(n_anchors, positions.shape[2])
+    if not 1 <= x.shape[1] <= positions.shape[0] + 1:
+        fail("x", x, f"sequences of 1 to {positions.shape[0] + 1} positions, one more than positions has distances")
+    _check_weight(x, weight, wiring, n_detectors, n_bits)
+
+
+def check_bits(n_anchors: int, positional_dim: int) -> int:
+    """How many bits say which row is read: 2 N_c + N_pe."""
+    n_bits = 2 * n_anchors + positional_dim
+    if n_anchors < 1 or n_bits > MAX_BITS:
+        raise ArgumentError(
+            f"n_anchors is {n_anchors} and positional_dim {positional_dim}, expected at least one anchor pair and "
+            f"2 · n_anchors + positional_dim of at most {MAX_BITS}: a table has no more than 2**{MAX_BITS} rows"
+        )
+    return n_bits
+
+
+def check_lengths(lengths: Any, x: Tensor, name: str = "lengths") -> None:
+    """Check lengths [B] of the sequences x [B, S, I]; their values only where they can be read without harm."""
+    check_tensor(name, lengths, [x.shape[0]], INTEGER_DTYPES)
+    if torch.compiler.is_compiling() or (lengths.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    outside = (lengths < 0) | (lengths > x.shape[1])
+    if bool(outside.any()):
+        row = int(outside.nonzero()[0])
+        raise ArgumentError(f"{name} has {int(lengths[row])} in row {row}, expected 0 to {x.shape[1]}")

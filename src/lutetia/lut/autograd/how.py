@@ -1,0 +1,123 @@
+"""How connectivity and options travel through torch.library ops, whose schemas know tensors, numbers and text only.
+
+Every op ends with the same four arguments: `Tensor? start, Tensor? targets, Tensor? meta, str how`. The tensors are those of the
+synapses, None when fully connected; the text holds everything else, with names, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import guard_scalar
+
+from lutetia._uncompiled import constant_result
+from lutetia.lut.connectivity.full import Connectivity, full
+from lutetia.lut.connectivity.synapses import TENSOR_NAMES, SynapseMeta, Synapses
+from lutetia.lut.kernels import backend_for
+from lutetia.lut.kernels.protocol import Backend, Products
+from lutetia.lut.memo import Memo
+from lutetia.lut.sums import FLOAT, Sums
+
+HOW = "Tensor? start, Tensor? targets, Tensor? meta, str how"
+Wires: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
+NO_WIRES: Wires = (None, None, None)
+
+
+class How(NamedTuple):
+    """What an op is told besides tensors."""
+
+    sums: Sums = FLOAT
+    backend: str = ""  # "" for the default of the device
+    meta: SynapseMeta = SynapseMeta()  # of full connectivity
+    header: str = ""  # of synapses, all but the tensors; "" when fully connected
+    read: str = "hard"
+    algorithm: str = "auto"
+    products: Products = Products()
+
+    def connectivity(self, wires: Wires, shape: tuple[int, int, int]) -> Connectivity:
+        """Synapses of these tensors, or full connectivity of a shape [N_t, R, O]."""
+        return synapses_of(*wires, self.header) if self.header else full(*shape, self.meta)
+
+    def kernels(self, x: Tensor) -> Backend:
+        """The primitives that run where x is."""
+        return backend_for(self.backend, x)
+
+
+def text_of(how: How) -> str:
+    """`how` as the text that travels."""
+    if torch.compiler.is_compiling():
+        # Numbers that the compiler would keep symbolic must be constants here.
+        budget = how.products.budget
+        numbers = (guard_scalar(how.sums.rescaler), None if budget is None else guard_scalar(budget))
+        texts = (how.backend, how.header, how.read, how.algorithm, how.products.precision)
+        return _text_of_parts(how.sums.kind, *numbers, how.meta, *texts)
+    return _text_of(how)
+
+
+@constant_result
+def _text_of_parts(*parts: Any) -> str:
+    """The same; the compiler calls this once, and knows no named tuples as constants."""
+    kind, rescaler, budget, meta, backend, header, read, algorithm, precision = parts
+    return _text_of(How(Sums(kind, rescaler), backend, meta, header, read, algorithm, Products(precision, budget)))
+
+
+@lru_cache(maxsize=1024)
+def _text_of(how: How) -> str:
+    fields = how._asdict() | {"sums": how.sums._asdict(), "products": how.products._asdict(), "meta": asdict(how.meta)}
+    return json.dumps(fields)
+
+
+@lru_cache(maxsize=1024)
+def how_of(text: str) -> How:
+    """What a text that travelled says."""
+    fields = json.loads(text)
+    values = {"sums": Sums(**fields["sums"]), "products": Products(**fields["products"]), "meta": SynapseMeta(**fields["meta"])}
+    return How(**fields | values)
+
+
+class Sizes(NamedTuple):
+    """What the header of synapses says of their size."""
+
+    n_detectors: int
+    n_rows: int
+    n_outputs: int
+    rows_listed: int  # how many weights stand for one synapse that is listed: R where all rows of a detector share it, else 1
+
+
+@constant_result
+def sizes_of(header: str) -> Sizes:
+    """The sizes in a header."""
+    return _sizes_of(header)
+
+
+@lru_cache(maxsize=256)
+def _sizes_of(header: str) -> Sizes:
+    facts = json.loads(header)
+    listed = facts["n_rows"] if facts["layout"] == "shared" else 1
+    return Sizes(facts["n_detectors"], facts["n_rows"], facts["n_outputs"], listed)
+
+
+@constant_result
+def header_of(synapses: Synapses) -> str:
+    """All of the synapses but the tensors, as text."""
+    return json.dumps(synapses.header())
+
+
+def _rebuilt(start: Tensor, targets: Tensor, meta: Tensor, header: str) -> Synapses:
+    facts = json.loads(header)
+    # Aliases: the memo must not keep alive the very tensors whose end it waits for.
+    arrays = (start.detach(), targets.detach(), meta.detach())
+    return Synapses.from_tensors(dict(zip(TENSOR_NAMES[facts["layout"]], arrays, strict=True)), facts)
+
+
+synapses_seen = Memo(_rebuilt)
+
+
+def synapses_of(start: Tensor | None, targets: Tensor | None, meta: Tensor | None, header: str) -> Synapses:
+    """The synapses of these tensors, built and checked once, so that the layouts in them are kept."""
+    return synapses_seen.get((start, targets, meta), header)  # type: ignore[arg-type]

@@ -1,0 +1,368 @@
+"""The layers as torch.library ops, so that torch.compile, torch.export and autograd know them.
+
+    lut_eval, read_eval, lut_attention_eval    no gradients wanted: only y
+    lut, lut_attention                         training: y, and what was found
+    read_detectors, weigh_rows                 a read that is not plain, in two: its coefficients, then rows added with them
+    ..._gradients, row_gains                   the ways back
+
+B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c anchor pairs · N_pe positional bits · R rows.
+All end with the arguments of `how.HOW`. They are defined with a Library and not with `torch.library.custom_op`: a call costs 3 µs
+instead of 11. Only the training ops have an autograd formula, for one costs 4 µs a call even when no gradient is wanted.
+What the formulas keep is in `saved`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Numbers
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import lutetia
+from lutetia.errors import ArgumentError
+from lutetia.lut.algorithm import choose
+from lutetia.lut.autograd.how import HOW, How, Wires, how_of, sizes_of
+from lutetia.lut.connectivity.anchors import checked_anchors
+from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Read, Sequence
+from lutetia.lut.sums import sum_dtype
+
+LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
+LOGS = "Tensor? log_beta, Tensor? log_gamma, Tensor? log_tau"
+
+
+def define(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Make an op: `schema` up to the arguments that all have, and what it returns."""
+    name = schema.split("(")[0]
+    LIBRARY.define(schema.replace("HOW", HOW))
+    for device in ("CPU", "CUDA"):
+        LIBRARY.impl(name, run, device)
+    torch.library.register_fake(f"lutetia::{name}", fake, lib=LIBRARY)
+
+
+def ready(x: Tensor, anchors: Tensor) -> Tensor:
+    """Checked anchors; and NaN in x, which is greater than nothing, is looked for when `lutetia.debug` is on."""
+    if lutetia.debug and bool(x.isnan().any()):
+        flat = x.flatten(0, -2)
+        row = int(flat.isnan().any(-1).nonzero()[0])
+        raise ArgumentError(f"x has NaN in row {row} of {flat.shape[0]}, expected numbers: NaN is greater than nothing")
+    return checked_anchors(anchors, x.shape[-1])
+
+
+def output_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
+    """The dtype of y."""
+    return x.dtype if x.dtype == weight.dtype else torch.promote_types(x.dtype, weight.dtype)
+
+
+def n_outputs_of(weight: Tensor, how: How) -> int:
+    """O, from weight [N_t, R, O] or from the header of synapses."""
+    return sizes_of(how.header).n_outputs if how.header else weight.shape[2]
+
+
+def solid(tensor: Tensor) -> Tensor:
+    """The tensor, contiguous; asking first is quicker."""
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+# ---- one step --------------------------------------------------------------------------------------------------------
+
+
+def _lut_eval(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
+    """x [B, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2] -> y [B, O]."""
+    how, anchors = how_of(rest[3]), ready(x, anchors)
+    run, connectivity = how.kernels(x).detect_and_fill, how.connectivity(rest[:3], weight.shape)  # type: ignore[arg-type]
+    return run(solid(x), solid(weight), anchors, connectivity, how.sums, False)[0].to(output_dtype(x, weight))
+
+
+def _lut_eval_fake(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
+    return x.new_empty((x.shape[0], n_outputs_of(weight, how_of(rest[-1]))), dtype=output_dtype(x, weight))
+
+
+def _lut(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """The same, and indices, min_delta, min_delta_index [B, N_t]."""
+    how, anchors = how_of(rest[3]), ready(x, anchors)
+    run, connectivity = how.kernels(x).detect_and_fill, how.connectivity(rest[:3], weight.shape)  # type: ignore[arg-type]
+    y, detected = run(solid(x), solid(weight), anchors, connectivity, how.sums, True)
+    return y.to(output_dtype(x, weight)), *detected  # type: ignore[misc]
+
+
+def _detected_fake(x: Tensor, shape: tuple[int, ...]) -> list[Tensor]:
+    return [x.new_empty(shape, dtype=dtype) for dtype in (torch.int32, sum_dtype(x), torch.int32)]
+
+
+def _lut_fake(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return _lut_eval_fake(x, weight, anchors, *rest), *_detected_fake(x, (x.shape[0], anchors.shape[0]))
+
+
+def _lut_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+    """grad [B, O], weight, then indices, min_delta, min_delta_index [B, N_t], anchors, n_inputs, dtype -> dx [B, I]."""
+    *found, anchors, n_inputs, dtype, start, targets, meta, text = rest
+    how = how_of(text)
+    connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
+    detected = Detected(*map(solid, found))
+    run = how.kernels(grad).propagate
+    return run(solid(grad), solid(weight), connectivity, detected, solid(anchors), n_inputs, how.sums).to(dtype)
+
+
+def _lut_input_gradients_fake(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+    n_inputs, dtype = rest[4:6]
+    return grad.new_empty((grad.shape[0], n_inputs), dtype=dtype)
+
+
+def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
+    """grad [B, O], indices [B, N_t], then a, b, alternatives [B, N_t] or None, the size of the weight, dtype -> dW."""
+    a, b, alternatives, size, dtype, start, targets, meta, text = rest
+    how = how_of(text)
+    coefficients = None if a is None else Coefficients(solid(a), None if b is None else solid(b), alternatives)
+    connectivity = how.connectivity((start, targets, meta), tuple(size))
+    return how.kernels(grad).gather_rows(solid(grad), connectivity, solid(indices), coefficients, how.sums, None, 1.0).to(dtype)
+
+
+def _lut_weight_gradients_fake(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
+    size, dtype = rest[3:5]
+    return grad.new_empty(size, dtype=dtype)
+
+
+DETECTED = "Tensor indices, Tensor min_delta, Tensor min_delta_index"
+define("lut_eval(Tensor x, Tensor weight, Tensor anchors, HOW) -> Tensor", _lut_eval, _lut_eval_fake)
+define("lut(Tensor x, Tensor weight, Tensor anchors, HOW) -> (Tensor, Tensor, Tensor, Tensor)", _lut, _lut_fake)
+define(
+    f"lut_input_gradients(Tensor grad, Tensor weight, {DETECTED}, Tensor anchors, SymInt n_inputs, ScalarType dtype, HOW) "
+    "-> Tensor",
+    _lut_input_gradients,
+    _lut_input_gradients_fake,
+)
+define(
+    "lut_weight_gradients(Tensor grad, Tensor indices, Tensor? a, Tensor? b, Tensor? alternatives, SymInt[] size, "
+    "ScalarType dtype, HOW) -> Tensor",
+    _lut_weight_gradients,
+    _lut_weight_gradients_fake,
+)
+
+
+# ---- reads -----------------------------------------------------------------------------------------------------------
+
+
+def _read_eval(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
+    """x [B, I], weight, anchors [N_t, N_c, 2], three scalars [] or None -> y [B, O]."""
+    *logs, start, targets, meta, text = rest
+    how, anchors = how_of(text), ready(x, anchors)
+    connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
+    run = how.kernels(x).read_and_fill
+    return run(solid(x), solid(weight), anchors, connectivity, Read(how.read, *logs), how.sums).to(output_dtype(x, weight))
+
+
+def _read_detectors(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """x [B, I], anchors, three scalars [] or None -> a, b, indices, alternatives [B, N_t]; b and the last may be empty."""
+    *logs, _, _, _, text = rest
+    how, anchors = how_of(text), ready(x, anchors)
+    indices, (a, b, alternatives) = how.kernels(x).read(solid(x), anchors, Read(how.read, *logs), how.sums)
+    if alternatives is None or b is None:
+        return a, a.new_empty(0), indices, indices.new_empty(0)
+    return a, b, indices, alternatives
+
+
+def _read_detectors_fake(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    shape = (x.shape[0], anchors.shape[0])
+    second = (0,) if how_of(rest[-1]).read == "confidence" else shape
+    a, b = (x.new_empty(size, dtype=sum_dtype(x)) for size in (shape, second))
+    return a, b, *(x.new_empty(size, dtype=torch.int32) for size in (shape, second))
+
+
+def _read_detectors_gradients(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """Three scalars, da, db [B, N_t] or None, to_x -> dx [B, I] (empty unless to_x), and the gradients of the scalars [3]."""
+    *logs, da, db, to_x, _, _, _, text = rest
+    how = how_of(text)
+    gains = (solid(da if da is not None else torch.zeros_like(db)), None if db is None else solid(db))
+    dx, learned = how.kernels(x).send_slopes(solid(x), solid(anchors), Read(how.read, *logs), gains, how.sums, to_x)
+    return x.new_empty(0) if dx is None else dx.to(x.dtype), learned
+
+
+def _read_detectors_gradients_fake(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format) if rest[5] else x.new_empty(0)
+    return dx, x.new_empty(3, dtype=sum_dtype(x))
+
+
+def _weigh_rows(weight: Tensor, indices: Tensor, *rest: Any) -> Tensor:
+    """weight, indices [B, N_t], then alternatives, a, b [B, N_t], whether there are two rows, dtype -> y [B, O]."""
+    alternatives, a, b, two, dtype, start, targets, meta, text = rest
+    how = how_of(text)
+    coefficients = Coefficients(solid(a), solid(b), solid(alternatives)) if two else Coefficients(solid(a))
+    connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
+    return how.kernels(weight).fill_rows(solid(weight), connectivity, solid(indices), coefficients, how.sums).to(dtype)
+
+
+def _weigh_rows_fake(weight: Tensor, indices: Tensor, *rest: Any) -> Tensor:
+    return weight.new_empty((indices.shape[0], n_outputs_of(weight, how_of(rest[-1]))), dtype=rest[4])
+
+
+def _row_gains(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """grad [B, O], weight, indices [B, N_t], alternatives [B, N_t] or None -> da, db [B, N_t]; db empty without alternatives."""
+    alternatives, start, targets, meta, text = rest
+    how = how_of(text)
+    connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
+    rows = (solid(indices), None if alternatives is None else solid(alternatives))
+    da, db = how.kernels(grad).row_gains(solid(grad), solid(weight), connectivity, rows, how.sums)
+    return da, da.new_empty(0) if db is None else db
+
+
+def _row_gains_fake(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    shapes = (indices.shape, (0,) if rest[0] is None else indices.shape)
+    da, db = (grad.new_empty(shape, dtype=sum_dtype(grad, weight)) for shape in shapes)
+    return da, db
+
+
+define(f"read_eval(Tensor x, Tensor weight, Tensor anchors, {LOGS}, HOW) -> Tensor", _read_eval, _lut_eval_fake)
+define(
+    f"read_detectors(Tensor x, Tensor anchors, {LOGS}, HOW) -> (Tensor, Tensor, Tensor, Tensor)",
+    _read_detectors,
+    _read_detectors_fake,
+)
+define(
+    f"read_detectors_gradients(Tensor x, Tensor anchors, {LOGS}, Tensor? da, Tensor? db, bool to_x, HOW) -> (Tensor, Tensor)",
+    _read_detectors_gradients,
+    _read_detectors_gradients_fake,
+)
+define(
+    "weigh_rows(Tensor weight, Tensor indices, Tensor alternatives, Tensor a, Tensor b, bool two, ScalarType dtype, HOW) "
+    "-> Tensor",
+    _weigh_rows,
+    _weigh_rows_fake,
+)
+define(
+    "row_gains(Tensor grad, Tensor weight, Tensor indices, Tensor? alternatives, HOW) -> (Tensor, Tensor)",
+    _row_gains,
+    _row_gains_fake,
+)
+
+
+# ---- sequences -------------------------------------------------------------------------------------------------------
+# L - 1 distances have a position. The ops cut `positions` themselves: a graph that holds a slice of S - 1 rows cannot have S = 2.
+# Which algorithm "auto" is, is decided where the sizes are numbers: as an op runs.
+
+
+def positions_of(positions: Tensor, length: int, n_detectors: int, dtype: torch.dtype) -> Tensor:
+    """Those of the distances in a sequence, one per detector: positions [L-1, N_t or 1, N_pe] -> [S-1, N_t, N_pe].
+
+    `dtype` is that of the margins of x, with which those of the positions are compared.
+    """
+    return positions[: length - 1].expand(-1, n_detectors, -1).to(dtype).contiguous()
+
+
+def like_positions(gradient: Tensor, shape: Numbers[int]) -> Tensor:
+    """The way back: gradient [S-1, N_t, N_pe] -> [L-1, N_t or 1, N_pe], the given shape; zero past the sequence."""
+    if shape[1] != gradient.shape[1]:
+        gradient = gradient.sum(1, keepdim=True)
+    return torch.nn.functional.pad(gradient, (0, 0, 0, 0, 0, shape[0] - gradient.shape[0]))
+
+
+def with_algorithm(sequence: Sequence, how: How, n_outputs: int, *operands: Tensor) -> Sequence:
+    """The sequence, to be walked by pairs or counted by cells: as was asked for, or as is cheaper for these operands."""
+    shape, dtype = sequence.x.indices.shape, sum_dtype(*operands)
+    sizes = (*shape[:2], n_outputs, shape[2], sequence.n_anchors, sequence.positional_dim)
+    algorithm = choose(how.algorithm, sizes, bool(how.header), dtype, how.sums, operands[0].device.type)
+    return sequence._replace(products=how.products if algorithm == "cells" else None)
+
+
+def fill_sequence(kernels: Backend, weight: Tensor, connectivity: Any, sequence: Sequence, how: How) -> Tensor:
+    """y [B, S, O], by the algorithm of the sequence."""
+    run = kernels.fill_pairs if sequence.products is None else kernels.fill_cells
+    return run(weight, connectivity, sequence, how.sums)
+
+
+def _forward(x: Tensor, layer: tuple[Tensor, ...], wires: Wires, text: str, train: bool) -> tuple[Tensor, Sequence]:
+    """x [B, S, I]; layer: weight, anchors, positions -> y [B, S, O], and what was found."""
+    weight, anchors, positions = layer
+    how, anchors = how_of(text), ready(x, anchors)
+    kernels, n_detectors, n_pe = how.kernels(x), anchors.shape[0], positions.shape[2]
+    detected = kernels.detect(solid(x), anchors, train)
+    places = kernels.detect_positions(positions_of(positions, x.shape[1], n_detectors, sum_dtype(x)), train)
+    sequence = Sequence(detected, places, anchors.shape[1], n_pe)
+    sequence = with_algorithm(sequence, how, n_outputs_of(weight, how), weight)
+    connectivity = how.connectivity(wires, weight.shape)  # type: ignore[arg-type]
+    return fill_sequence(kernels, solid(weight), connectivity, sequence, how).to(output_dtype(x, weight)), sequence
+
+
+def _lut_attention_eval(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> Tensor:
+    """x [B, S, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2], positions [L-1, N_t or 1, N_pe] -> y [B, S, O]."""
+    return _forward(x, (weight, anchors, positions), rest[:3], rest[3], False)[0]
+
+
+def _lut_attention(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """The same, and what was found: three times [B, S, N_t], three times [S-1, N_t]."""
+    y, sequence = _forward(x, (weight, anchors, positions), rest[:3], rest[3], True)
+    return y, *sequence.x, *sequence.positions  # type: ignore[return-value]
+
+
+def _lut_attention_eval_fake(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> Tensor:
+    return x.new_empty((*x.shape[:2], n_outputs_of(weight, how_of(rest[3]))), dtype=output_dtype(x, weight))
+
+
+def _lut_attention_fake(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    shapes = ((*x.shape[:2], anchors.shape[0]), (x.shape[1] - 1, anchors.shape[0]))
+    detected, distances = (_detected_fake(x, shape) for shape in shapes)
+    return _lut_attention_eval_fake(x, weight, anchors, positions, *rest), *detected, *distances
+
+
+def _lut_attention_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """grad [B, S, O], weight, 3 × [B, S, N_t], 3 × [S-1, N_t], anchors; sizes and dtypes -> dx [B, S, I], dpositions."""
+    (*found, anchors), (n_inputs, positions_shape, dtype, positions_dtype) = rest[:7], rest[7:11]
+    how, found = how_of(rest[14]), [solid(tensor) for tensor in found]
+    sequence = Sequence(Detected(*found[:3]), Detected(*found[3:]), anchors.shape[1], positions_shape[2])
+    sequence = with_algorithm(sequence, how, grad.shape[2], weight, grad)
+    kernels, connectivity = how.kernels(grad), how.connectivity(rest[11:14], weight.shape)  # type: ignore[arg-type]
+    run = kernels.propagate_pairs if sequence.products is None else kernels.propagate_cells
+    dx, dpositions = run(solid(grad), solid(weight), connectivity, sequence, solid(anchors), n_inputs, how.sums)
+    return dx.to(dtype), like_positions(dpositions, positions_shape).to(positions_dtype)
+
+
+def _lut_attention_input_gradients_fake(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    n_inputs, positions_shape, dtype, positions_dtype = rest[7:11]
+    dx = grad.new_empty((*grad.shape[:2], n_inputs), dtype=dtype)
+    return dx, grad.new_empty(positions_shape, dtype=positions_dtype)
+
+
+def _lut_attention_weight_gradients(grad: Tensor, indices: Tensor, pe_indices: Tensor, *rest: Any) -> Tensor:
+    """grad [B, S, O], indices [B, S, N_t], pe_indices [S-1, N_t], then N_c, N_pe, the size of the weight, dtype -> dW."""
+    n_anchors, positional_dim, size, dtype, start, targets, meta, text = rest
+    sequence = Sequence(Detected(solid(indices)), Detected(solid(pe_indices)), n_anchors, positional_dim)
+    return gather_sequence(solid(grad), sequence, (start, targets, meta), tuple(size), how_of(text)).to(dtype)
+
+
+def gather_sequence(
+    grad: Tensor,
+    sequence: Sequence,
+    wires: Wires,
+    size: tuple[int, ...],
+    how: How,
+    into: Tensor | None = None,
+    rate: float = 1.0,
+) -> Tensor:
+    """dW of this size; with `into`, into -= rate · dW."""
+    sequence = with_algorithm(sequence, how, grad.shape[2], grad)
+    kernels, connectivity = how.kernels(grad), how.connectivity(wires, size)  # type: ignore[arg-type]
+    run = kernels.gather_pairs if sequence.products is None else kernels.gather_cells
+    return run(grad, connectivity, sequence, how.sums, into, rate)
+
+
+def _lut_attention_weight_gradients_fake(grad: Tensor, indices: Tensor, pe_indices: Tensor, *rest: Any) -> Tensor:
+    return grad.new_empty(rest[2], dtype=rest[3])
+
+
+LAYER = "Tensor x, Tensor weight, Tensor anchors, Tensor positions"
+PE_DETECTED = "Tensor pe_indices, Tensor pe_min_delta, Tensor pe_min_delta_index"
+define(f"lut_attention_eval({LAYER}, HOW) -> Tensor", _lut_attention_eval, _lut_attention_eval_fake)
+define(f"lut_attention({LAYER}, HOW) -> ({', '.join(['Tensor'] * 7)})", _lut_attention, _lut_attention_fake)
+define(
+    f"lut_attention_input_gradients(Tensor grad, Tensor weight, {DETECTED}, {PE_DETECTED}, Tensor anchors, SymInt n_inputs, "
+    "SymInt[] positions_shape, ScalarType dtype, ScalarType positions_dtype, HOW) -> (Tensor, Tensor)",
+    _lut_attention_input_gradients,
+    _lut_attention_input_gradients_fake,
+)
+define(
+    "lut_attention_weight_gradients(Tensor grad, Tensor indices, Tensor pe_indices, int n_anchors, int positional_dim, "
+    "SymInt[] size, ScalarType dtype, HOW) -> Tensor",
+    _lut_attention_weight_gradients,
+    _lut_attention_weight_gradients_fake,
+)

@@ -1,0 +1,312 @@
+"""Gradient policies beyond `dense`: a sparse gradient, and a step taken inside the backward pass.
+
+Both are plain autograd functions around the ops, since neither fits a compiled graph: a sparse tensor has a length that
+depends on the data, and an update in a backward pass is a side effect. torch.compile breaks its graph around them.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lutetia._uncompiled import uncompiled
+from lutetia.errors import ArgumentError, fail
+from lutetia.lut.autograd.ops import gather_sequence
+from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula, Record, record_of
+from lutetia.lut.connectivity.full import Full
+from lutetia.lut.sums import FLOAT
+
+Rate: TypeAlias = float | Callable[[], float]
+
+UNCOMPILED = "gradient='{}' runs outside of compiled graphs: compile without fullgraph=True, or use gradient='dense'"
+
+
+class Call(NamedTuple):
+    """A call of a training op but for the tensors that come first."""
+
+    formula: Formula
+    rest: tuple[Any, ...]
+
+    def run(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """y, and what was found."""
+        output = getattr(torch.ops.lutetia, self.formula.op)(*tensors, *self.rest)
+        return output if isinstance(output, tuple) else (output,)
+
+
+# ---- what the gradient of a weight is made of ------------------------------------------------------------------------
+
+
+class Use(NamedTuple):
+    """One use of a weight in one backward pass: grad [B, O] or [B, S, O], and what the node knows."""
+
+    grad: Tensor
+    record: Record
+
+    @property
+    def in_sequence(self) -> bool:
+        return self.record.saved.pe_indices is not None
+
+    def gather(self, into: Tensor | None = None, rate: float = 1.0) -> Tensor:
+        """The dense gradient; or `into`, after its step."""
+        record, how = self.record, self.record.how
+        if self.in_sequence:
+            size = record.facts.size
+            return gather_sequence(self.grad, record.sequence(), record.saved.wires, size, how, into, rate)
+        rows = (record.saved.indices, self._coefficients())
+        return how.kernels(self.grad).gather_rows(self.grad, record.connectivity(), *rows, how.sums, into, rate)
+
+    def _coefficients(self) -> Any:
+        """Without a second row that is not added."""
+        coefficients = self.record.saved.coefficients
+        return coefficients if coefficients is None or self.record.facts.two else coefficients._replace(b=None, alternatives=None)
+
+    def sparse(self) -> Tensor:
+        """As a coalesced COO tensor: sparse over detector and row, dense over outputs; a flat one sparse throughout."""
+        connectivity, how = self.record.connectivity(), self.record.how
+        if self.in_sequence:
+            neurons, values = self._cells_read()
+        else:
+            rows = (self.record.saved.indices, self._coefficients())
+            neurons, values = how.kernels(self.grad).gather_compact(self.grad, connectivity, *rows, how.sums)
+        if isinstance(connectivity, Full):
+            n_rows = connectivity.n_rows
+            places, values = torch.stack([neurons // n_rows, neurons % n_rows]), values.view(-1, connectivity.n_outputs)
+        else:
+            places = connectivity.places_of(neurons)[None]
+        values = values.to(self.record.facts.weight_dtype)
+        return torch.sparse_coo_tensor(places, values, self.record.facts.size, is_coalesced=True, check_invariants=False)
+
+    def _cells_read(self) -> tuple[Tensor, Tensor]:
+        """Lookup neurons that were read for a y whose gradient is not zero, and the gradients of their weights, flat."""
+        connectivity, how = self.record.connectivity(), self.record.how
+        # One output whose gradient is 1 counts them.
+        ones = (self.grad != 0).any(-1, keepdim=True).float()
+        algorithm = "pairs" if how.header else how.algorithm
+        plain = how._replace(sums=FLOAT, header="", algorithm=algorithm, meta=Full(1, 1, 1).meta)
+        size = (connectivity.n_detectors, connectivity.n_rows, 1)
+        counts = gather_sequence(ones, self.record.sequence(), (None, None, None), size, plain)
+        neurons, dense = (counts.flatten() > 0).nonzero().squeeze(1), self.gather()
+        if isinstance(connectivity, Full):
+            return neurons, dense.flatten(0, 1)[neurons].flatten()
+        return neurons, dense[connectivity.places_of(neurons)]
+
+
+def _joined(uses: list[Use]) -> Use | None:
+    """Several uses as one of a larger batch; None where sequences, whose lengths may differ, cannot be."""
+    if uses[0].in_sequence and len(uses) > 1:
+        return None
+    if len(uses) == 1:
+        return uses[0]
+    fields = ("indices", "a", "b", "alternatives")
+    saved = uses[0].record.saved
+    joined = {
+        name: torch.cat([getattr(use.record.saved, name) for use in uses]) for name in fields if getattr(saved, name) is not None
+    }
+    return Use(torch.cat([use.grad for use in uses]), uses[0].record._replace(saved=saved._replace(**joined)))
+
+
+# ---- sparse ----------------------------------------------------------------------------------------------------------
+
+
+@uncompiled(UNCOMPILED.format("sparse"))
+def with_sparse_gradient(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...]) -> Tensor:
+    """y; weight.grad will be a coalesced COO tensor of the rows that were read."""
+    return SPARSE[formula.op].apply(*tensors, Call(formula, rest))
+
+
+class _Sparse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        *tensors, ctx.call = arguments
+        output = ctx.call.run(tensors)
+        ctx.call.formula.remember(ctx, (*tensors, *ctx.call.rest), output)
+        return output[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        formula = ctx.call.formula
+        gradients = formula.to_inputs(ctx, grad)
+        if ctx.needs_input_grad[formula.weight_at]:
+            gradient = Use(grad.contiguous(), record_of(ctx)).sparse()
+            # Autograd takes over a sparse gradient that nobody else holds, and forgets that it is coalesced: an optimiser would
+            # sort it again. One that is held until the pass ends is copied instead, which is cheaper.
+            held = [gradient]
+            torch.autograd.Variable._execution_engine.queue_callback(held.clear)
+            gradients[formula.weight_at] = gradient
+        return *gradients, None
+
+
+class SparseLut(_Sparse):
+    """`lut` with a sparse gradient."""
+
+
+class SparseRows(_Sparse):
+    """`weigh_rows` with a sparse gradient."""
+
+
+class SparseAttention(_Sparse):
+    """`lut_attention` with a sparse gradient."""
+
+
+# ---- in place --------------------------------------------------------------------------------------------------------
+
+
+@uncompiled(UNCOMPILED.format("in_place"))
+def with_step_in_place(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...], external_lr: Rate | None) -> Tensor:
+    """y; the backward pass ends with weight -= external_lr · lr_scale · gradient, and keeps no gradient.
+
+    The steps of one backward pass are taken when all of it is done, those of one weight as one: every gradient that flows
+    on comes from the weights as they were, wherever else in the graph the weight is used.
+    """
+    weight = tensors[formula.weight_at]
+    step = Step(weight, check_step(weight, external_lr))
+    # The token is how autograd asks for the weight's gradient: it asks in backward(), not in torch.autograd.grad(y, x).
+    token = Token.apply(weight, step)
+    given = [tensor.detach() if place == formula.weight_at else tensor for place, tensor in enumerate(tensors)]
+    return IN_PLACE[formula.op].apply(*given, token, Call(formula, rest), step)
+
+
+def check_step(weight: Tensor, external_lr: Rate | None) -> Rate:
+    """A rate for steps of this weight in place, when both will do."""
+    if external_lr is None:
+        raise ArgumentError("external_lr is None, expected a number or a function that returns one, for gradient='in_place'")
+    if not weight.is_leaf or not weight.is_contiguous():
+        fail("weight", weight, "a contiguous leaf tensor, for gradient='in_place' changes it")
+    if not callable(external_lr):
+        check_rate(external_lr)
+    return external_lr
+
+
+def check_rate(value: Any) -> float:
+    """A learning rate as a number that can be used."""
+    try:
+        rate = float(value)
+    except (TypeError, ValueError):
+        fail("external_lr", value, "a number, or a function that returns one")
+    if not 0 <= rate < math.inf:
+        fail("external_lr", value, "a finite number that is not negative")
+    return rate
+
+
+class Step:
+    """One use of a weight, and what its backward pass brings."""
+
+    def __init__(self, weight: Tensor, external_lr: Rate) -> None:
+        self.weight, self.external_lr = weight, external_lr
+        self.use: Use | None = None
+
+
+class Token(torch.autograd.Function):
+    """A number that stands for the weight in the graph; its gradient says that the weight's is wanted."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, step: Step) -> Tensor:
+        ctx.step = step
+        return weight.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None]:
+        _pass_of_now().add(ctx.step)
+        return None, None
+
+
+class _InPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        *tensors, token, ctx.call, ctx.step = arguments
+        ctx.token_dtype = token.dtype
+        output = ctx.call.run(tensors)
+        ctx.call.formula.remember(ctx, (*tensors, *ctx.call.rest), output)
+        return output[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = ctx.call.formula.to_inputs(ctx, grad)
+        ctx.step.use = Use(grad.contiguous(), record_of(ctx))
+        return *gradients, grad.new_zeros((), dtype=ctx.token_dtype), None, None
+
+
+class InPlaceLut(_InPlace):
+    """`lut` whose weight steps in place."""
+
+
+class InPlaceRows(_InPlace):
+    """`weigh_rows` whose weight steps in place."""
+
+
+class InPlaceAttention(_InPlace):
+    """`lut_attention` whose weight steps in place."""
+
+
+class _Pass:
+    """The steps of one backward pass, taken when it ends. Owned by the pass: one that fails takes none of them."""
+
+    def __init__(self) -> None:
+        self.uses: dict[tuple[Any, ...], list[tuple[Step, Use]]] = {}
+
+    def add(self, step: Step) -> None:
+        """Note a step, beside those that may be taken with it as one."""
+        assert step.use is not None
+        saved, facts = step.use.record
+        kind = (step.use.in_sequence, saved.a is None, facts.two)
+        key = (id(step.weight), facts.how, id(saved.start), kind, step.external_lr)
+        self.uses.setdefault(key, []).append((step, step.use))
+        step.use = None
+
+    def finish(self) -> None:
+        """Take them."""
+        uses, self.uses = self.uses, {}
+        for steps in uses.values():
+            _take(steps[0][0], [use for _, use in steps])
+
+
+_passes: weakref.WeakValueDictionary[int, _Pass] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def _pass_of_now() -> _Pass:
+    """The backward pass that this thread works for; several threads may work for one."""
+    number = torch._C._current_graph_task_id()
+    with _lock:
+        current = _passes.get(number)
+        if current is None:
+            current = _passes[number] = _Pass()
+            # Only the engine's list of callbacks keeps the pass alive.
+            torch.autograd.Variable._execution_engine.queue_callback(current.finish)
+    return current
+
+
+@torch.no_grad()
+def _take(step: Step, uses: list[Use]) -> None:
+    """One step of one weight."""
+    weight = step.weight.detach()
+    rate = check_rate(step.external_lr() if callable(step.external_lr) else step.external_lr)
+    joined = _joined(uses)
+    if joined is not None:
+        joined.gather(weight, rate)
+    else:
+        weight.copy_(weight - rate * sum(use.gather() for use in uses))
+    uses[0].record.connectivity().clamp_(weight)
+    torch.autograd.graph.increment_version(step.weight)  # compiled kernels write behind torch's back
+
+
+# ---- the nodes of the graph ------------------------------------------------------------------------------------------
+
+SPARSE = {LUT.op: SparseLut, ROWS.op: SparseRows, ATTENTION.op: SparseAttention}
+IN_PLACE = {LUT.op: InPlaceLut, ROWS.op: InPlaceRows, ATTENTION.op: InPlaceAttention}
+TOKEN = f"{Token.__name__}Backward"
+
+
+def nodes_of(op: str) -> list[str]:
+    """The names that the nodes of one op have in an autograd graph, whatever becomes of the gradient of its weight."""
+    policies = [f"{made[op].__name__}Backward" for made in (SPARSE, IN_PLACE) if op in made]
+    return [f"GeneratedBackwardFor_lutetia_{op}_defaultBackward", *policies]

@@ -1,0 +1,272 @@
+"""The autograd formulas of the training ops, and the one record that each keeps on its context.
+
+A formula saves only what the gradients that will be asked for need. The gradient ops have no formula of their own: what they give
+is marked, in a pass that builds a graph of itself, by a node that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from lutetia.errors import LutetiaError
+from lutetia.lut.autograd.how import How, Wires, how_of
+from lutetia.lut.autograd.ops import LIBRARY
+from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Sequence
+
+
+class Saved(NamedTuple):
+    """The tensors a formula saved; None for those that it has no use for."""
+
+    indices: Tensor  # [B, N_t] or [B, S, N_t]
+    min_delta: Tensor | None = None
+    min_delta_index: Tensor | None = None
+    pe_indices: Tensor | None = None  # [S-1, N_t]
+    pe_min_delta: Tensor | None = None
+    pe_min_delta_index: Tensor | None = None
+    weight: Tensor | None = None  # [N_t, R, O] or [n_weights]
+    anchors: Tensor | None = None  # [N_t, N_c, 2]
+    a: Tensor | None = None  # [B, N_t]
+    b: Tensor | None = None
+    alternatives: Tensor | None = None
+    start: Tensor | None = None  # of synapses
+    targets: Tensor | None = None
+    meta: Tensor | None = None
+
+    @property
+    def wires(self) -> Wires:
+        """The tensors of the synapses."""
+        return self.start, self.targets, self.meta
+
+    @property
+    def coefficients(self) -> Coefficients | None:
+        """Those of the rows that were read."""
+        return None if self.a is None else Coefficients(self.a, self.b, self.alternatives)
+
+
+class Facts(NamedTuple):
+    """What a formula knows besides tensors."""
+
+    how: str
+    size: tuple[int, ...]  # of the weight
+    weight_dtype: torch.dtype
+    n_inputs: int = 0
+    dtype: torch.dtype = torch.float32  # of x
+    n_anchors: int = 0
+    positions_shape: tuple[int, ...] = ()
+    positions_dtype: torch.dtype = torch.float32
+    two: bool = False  # whether a second row is added
+
+    @property
+    def positional_dim(self) -> int:
+        """N_pe."""
+        return self.positions_shape[2]
+
+
+class Record(NamedTuple):
+    """All that a node of the graph knows of the call it stands for."""
+
+    saved: Saved
+    facts: Facts
+
+    @property
+    def how(self) -> How:
+        """The options."""
+        return how_of(self.facts.how)
+
+    def connectivity(self) -> Connectivity:
+        """Which rows reach which outputs."""
+        return self.how.connectivity(self.saved.wires, self.facts.size)  # type: ignore[arg-type]
+
+    def sequence(self) -> Sequence:
+        """What was found in sequences."""
+        s, f = self.saved, self.facts
+        assert s.pe_indices is not None
+        positions = Detected(s.pe_indices, s.pe_min_delta, s.pe_min_delta_index)
+        return Sequence(Detected(*s[:3]), positions, f.n_anchors, f.positional_dim)
+
+
+def record_of(ctx: Any) -> Record:
+    """The record on a context, or on a node of the graph."""
+    return Record(Saved(*ctx.saved_tensors), ctx.facts)
+
+
+# ---- the hard read ---------------------------------------------------------------------------------------------------
+
+
+def remember_lut(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Of `lut`: x, weight, anchors, and how -> y, and what was found."""
+    x, weight, anchors, start, targets, meta, how = inputs
+    _, indices, min_delta, min_delta_index = output
+    ctx.facts = Facts(how, tuple(weight.shape), weight.dtype, x.shape[1], x.dtype)
+    saved = Saved(indices, start=start, targets=targets, meta=meta)
+    if ctx.needs_input_grad[0]:
+        saved = saved._replace(min_delta=min_delta, min_delta_index=min_delta_index, weight=weight, anchors=anchors)
+    ctx.save_for_backward(*saved)
+
+
+def lut_to_inputs(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+    """grad [B, O] -> dx [B, I] where it is wanted; nothing for weight and anchors."""
+    if not ctx.needs_input_grad[0]:
+        return [None, None, None]
+    s, f = record_of(ctx)
+    run = torch.ops.lutetia.lut_input_gradients
+    return [run(grad, s.weight, *s[:3], s.anchors, f.n_inputs, f.dtype, *s.wires, f.how), None, None]
+
+
+def rows_to_weight(ctx: Any, grad: Tensor) -> Tensor:
+    """grad [B, O] -> dW, dense."""
+    s, f = record_of(ctx)
+    run = torch.ops.lutetia.lut_weight_gradients
+    others = s.alternatives if f.two else None
+    return run(grad, s.indices, s.a, s.b, others, f.size, f.weight_dtype, *s.wires, f.how)
+
+
+# ---- reads -----------------------------------------------------------------------------------------------------------
+
+
+def remember_read(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Of `read_detectors`. The margins are worked out again from x: there are N_c times as many as of anything else."""
+    x, anchors, *logs, _, _, _, ctx.how = inputs
+    one_row = how_of(ctx.how).read == "confidence"
+    ctx.mark_non_differentiable(*output[2:], *([output[1]] if one_row else []))
+    ctx.save_for_backward(x, anchors, *logs)
+
+
+def read_backward(ctx: Any, da: Tensor | None, db: Tensor | None, *_: None) -> list[Tensor | None]:
+    """da, db [B, N_t] -> dx [B, I], nothing for anchors, the gradients of the scalars []."""
+    if da is None and db is None:
+        return [None] * 5
+    x, anchors, *logs = ctx.saved_tensors
+    to_x, wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[2:5]
+    dx, learned = torch.ops.lutetia.read_detectors_gradients(x, anchors, *logs, da, db, to_x, None, None, None, ctx.how)
+    parts = zip(logs, learned.unbind(), wanted, strict=True)
+    return [dx if to_x else None, None, *(part.to(log.dtype) if want else None for log, part, want in parts)]
+
+
+def remember_rows(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """Of `weigh_rows`: weight, indices, alternatives, a, b, two, dtype, and how -> y."""
+    weight, indices, alternatives, a, b, two, _, start, targets, meta, how = inputs
+    ctx.facts = Facts(how, tuple(weight.shape), weight.dtype, two=two)
+    ctx.dtypes = (a.dtype, b.dtype)
+    # A second row that is not added still has a gain: the slope of the hard read comes from it.
+    second = alternatives if alternatives.numel() or not indices.numel() else None
+    saved = Saved(indices, a=a, b=b if two else None, alternatives=second, start=start, targets=targets, meta=meta)
+    ctx.save_for_backward(*(saved._replace(weight=weight) if any(ctx.needs_input_grad[3:5]) else saved))
+
+
+def rows_to_inputs(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+    """grad [B, O] -> nothing for weight, indices, alternatives; da, db [B, N_t] where they are wanted."""
+    to_a, to_b = ctx.needs_input_grad[3:5]
+    if not (to_a or to_b):
+        return [None] * 5
+    s, f = record_of(ctx)
+    da, db = torch.ops.lutetia.row_gains(grad, s.weight, s.indices, s.alternatives if to_b else None, *s.wires, f.how)
+    return [None, None, None, da.to(ctx.dtypes[0]) if to_a else None, db.to(ctx.dtypes[1]) if to_b else None]
+
+
+# ---- sequences -------------------------------------------------------------------------------------------------------
+
+
+def remember_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Of `lut_attention`: x, weight, anchors, positions, and how -> y, and what was found."""
+    x, weight, anchors, positions, start, targets, meta, how = inputs
+    shape = (tuple(positions.shape), positions.dtype)
+    ctx.facts = Facts(how, tuple(weight.shape), weight.dtype, x.shape[2], x.dtype, anchors.shape[1], *shape)
+    saved = Saved(output[1], pe_indices=output[4], start=start, targets=targets, meta=meta)
+    if ctx.needs_input_grad[0] or ctx.needs_input_grad[3]:
+        saved = Saved(*output[1:])._replace(weight=weight, anchors=anchors, start=start, targets=targets, meta=meta)
+    ctx.save_for_backward(*saved)
+
+
+def attention_to_inputs(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+    """grad [B, S, O] -> dx [B, S, I], nothing for weight and anchors, dpositions; where they are wanted."""
+    to_x, to_positions = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
+    if not (to_x or to_positions):
+        return [None] * 4
+    s, f = record_of(ctx)
+    numbers = (f.n_inputs, f.positions_shape, f.dtype, f.positions_dtype)
+    run = torch.ops.lutetia.lut_attention_input_gradients
+    dx, dpositions = run(grad, s.weight, *s[:6], s.anchors, *numbers, *s.wires, f.how)
+    return [dx if to_x else None, None, None, dpositions if to_positions else None]
+
+
+def attention_to_weight(ctx: Any, grad: Tensor) -> Tensor:
+    """grad [B, S, O] -> dW, dense."""
+    s, f = record_of(ctx)
+    numbers = (f.n_anchors, f.positional_dim, f.size, f.weight_dtype)
+    return torch.ops.lutetia.lut_attention_weight_gradients(grad, s.indices, s.pe_indices, *numbers, *s.wires, f.how)
+
+
+# ---- registration ----------------------------------------------------------------------------------------------------
+
+
+class Formula(NamedTuple):
+    """How one training op is differentiated, whatever becomes of the gradient of its weight."""
+
+    op: str
+    weight_at: int  # the place of the weight among the inputs
+    remember: Callable[[Any, tuple[Any, ...], Any], None]
+    to_inputs: Callable[[Any, Tensor], list[Tensor | None]]  # grad -> gradients of the tensors that come first
+    to_weight: Callable[[Any, Tensor], Tensor]
+
+
+LUT = Formula("lut", 1, remember_lut, lut_to_inputs, rows_to_weight)
+ROWS = Formula("weigh_rows", 0, remember_rows, rows_to_inputs, rows_to_weight)
+ATTENTION = Formula("lut_attention", 1, remember_attention, attention_to_inputs, attention_to_weight)
+
+
+class _Once(torch.autograd.Function):
+    """A gradient, which has no gradient of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> NoReturn:
+        raise LutetiaError(
+            "a LUT layer cannot be differentiated twice: its gradient is the slope of a blend and has none of its own"
+        )
+
+
+def _register(name: str, setup: Callable[..., None], backward: Callable[..., list[Tensor | None]]) -> None:
+    n_inputs = len(torch._C._get_schema(f"lutetia::{name}", "").arguments)
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.set_materialize_grads(False)
+        setup(ctx, inputs, output)
+
+    def formula(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        gradients = backward(ctx, *grads)
+        if torch.is_grad_enabled():  # a graph of this pass is made
+            gradients = [None if gradient is None else _Once.apply(gradient) for gradient in gradients]
+        return *gradients, *[None] * (n_inputs - len(gradients))
+
+    torch.library.register_autograd(f"lutetia::{name}", formula, setup_context=setup_context, lib=LIBRARY)
+
+
+def _register_formula(formula: Formula) -> None:
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        if isinstance(output, tuple):
+            ctx.mark_non_differentiable(*output[1:])
+        formula.remember(ctx, inputs, output)
+
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> list[Tensor | None]:
+        if grad is None:
+            return []
+        gradients = formula.to_inputs(ctx, grad)
+        if ctx.needs_input_grad[formula.weight_at]:
+            gradients[formula.weight_at] = formula.to_weight(ctx, grad)
+        return gradients
+
+    _register(formula.op, setup, backward)
+
+
+for _formula in (LUT, ROWS, ATTENTION):
+    _register_formula(_formula)
+_register("read_detectors", remember_read, read_backward)

@@ -1,0 +1,132 @@
+"""Anchor pairs: which two inputs each bit of a detector's index compares.
+
+Anchors are int32 [n_detectors, n_anchors, 2]; bit r of detector t is set when x[anchors[t, r, 0]] > x[anchors[t, r, 1]].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.lut.memo import Memo
+
+MAX_ANCHORS = 24  # a table has at most 2**24 rows
+MAX_INT32 = 2**31 - 1
+INTEGER_DTYPES = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
+
+
+def check_int(name: str, value: Any, low: int = 0, high: int = MAX_INT32) -> None:
+    """Check that a value is an integer within [low, high]."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        fail(name, value, f"an integer from {low} to {high}")
+
+
+def check_anchors(anchors: torch.Tensor, n_inputs: int) -> None:
+    """Check anchors, any integer dtype [n_detectors, n_anchors, 2]: in range, the two of a pair different."""
+    check_int("n_inputs", n_inputs, 2)
+    check_tensor("anchors", anchors, ["n_detectors", "n_anchors", 2], INTEGER_DTYPES)
+    if not 1 <= anchors.shape[1] <= MAX_ANCHORS:
+        fail("anchors", anchors, f"1 to {MAX_ANCHORS} anchor pairs per detector")
+    outside = ((anchors < 0) | (anchors >= n_inputs)).any(dim=2)
+    bad = outside | (anchors[:, :, 0] == anchors[:, :, 1])
+    if not bad.any():
+        return
+    detector, anchor = bad.nonzero()[0].tolist()
+    a, b = anchors[detector, anchor].tolist()
+    expected = f"inputs from 0 to {n_inputs - 1}" if outside[detector, anchor] else "two different inputs"
+    raise ArgumentError(f"anchor {anchor} of detector {detector} compares inputs {a} and {b}, expected {expected}")
+
+
+def checked_anchors(anchors: torch.Tensor, n_inputs: int) -> torch.Tensor:
+    """The anchors, int32 and contiguous, checked once per tensor and version: kernels trust them."""
+    if not (anchors.is_cuda and torch.cuda.is_current_stream_capturing()):  # a capture cannot wait for an answer
+        anchors_seen.get((anchors,), n_inputs)
+    if anchors.dtype != torch.int32:
+        anchors = anchors.to(torch.int32)
+    return anchors if anchors.is_contiguous() else anchors.contiguous()
+
+
+anchors_seen = Memo(lambda anchors, n_inputs: check_anchors(anchors, n_inputs), trusting=False)
+
+
+def random_anchors(
+    n_inputs: int,
+    n_detectors: int,
+    n_anchors: int,
+    seed: int | None = None,
+    device: torch.device | str | None = None,
+    fields: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Draw anchors, int32 [n_detectors, n_anchors, 2], from all inputs or from each detector's own field.
+
+    `fields`, integer [n_detectors, field_size], holds the candidate inputs of each detector, -1 where it has fewer.
+    The pairs of one detector are distinct, whichever way round, until the candidates have no more pairs to give;
+    then they come again. Without a seed the draw follows torch's global generator.
+    """
+    check_int("n_inputs", n_inputs, 2)
+    check_int("n_detectors", n_detectors, 1)
+    check_int("n_anchors", n_anchors, 1, MAX_ANCHORS)
+    if seed is None:
+        seed = int(torch.randint(MAX_INT32, ()))
+    check_int("seed", seed, 0, 2**63 - 1)
+    rng = np.random.default_rng(seed)
+    if fields is None:
+        sizes = np.full(n_detectors, n_inputs, dtype=np.int64)
+    else:
+        candidates, sizes = _candidates(fields, n_inputs, n_detectors)
+
+    low, high = _unrank(_draw_distinct(rng, sizes * (sizes - 1) // 2, n_anchors))
+    swap = rng.random(low.shape) < 0.5
+    pairs = np.stack([np.where(swap, high, low), np.where(swap, low, high)], axis=2)
+    if fields is not None:
+        # The valid candidates stand at the end of each sorted row, after the padding.
+        columns = pairs.reshape(n_detectors, -1) + (candidates.shape[1] - sizes)[:, None]
+        pairs = np.take_along_axis(candidates, columns, axis=1).reshape(pairs.shape)
+    return torch.from_numpy(pairs.astype(np.int32)).to(device)
+
+
+def _candidates(fields: torch.Tensor, n_inputs: int, n_detectors: int) -> tuple[np.ndarray, np.ndarray]:
+    """Each detector's field sorted, padding first [n_detectors, field_size], and how many inputs it holds [n_detectors]."""
+    check_tensor("fields", fields, [n_detectors, "field_size"], INTEGER_DTYPES)
+    candidates = np.sort(fields.cpu().numpy().astype(np.int64), axis=1)
+    outside = (candidates < -1) | (candidates >= n_inputs)
+    if outside.any():
+        t, k = np.argwhere(outside)[0]
+        raise ArgumentError(f"the field of detector {t} holds input {candidates[t, k]}, expected -1 to {n_inputs - 1}")
+    repeated = (candidates[:, 1:] == candidates[:, :-1]) & (candidates[:, 1:] >= 0)
+    if repeated.any():
+        t, k = np.argwhere(repeated)[0]
+        raise ArgumentError(f"the field of detector {t} holds input {candidates[t, k]} twice, expected distinct inputs")
+    sizes = (candidates >= 0).sum(axis=1)
+    if (sizes < 2).any():
+        t = int(np.argmax(sizes < 2))
+        raise ArgumentError(f"the field of detector {t} holds {sizes[t]} inputs, expected at least 2")
+    return candidates, sizes
+
+
+def _draw_distinct(rng: np.random.Generator, totals: np.ndarray, count: int) -> np.ndarray:
+    """`count` numbers below totals[t] for each t, distinct within a row while totals[t] allows, [len(totals), count].
+
+    Floyd's sampling, one column for all rows at a time: exact, and no step depends on luck.
+    """
+    drawn = np.empty((len(totals), count), dtype=np.int64)
+    distinct = np.minimum(totals, count)
+    rows = np.arange(len(totals))
+    for j in range(count):
+        last = totals - distinct + j
+        number = rng.integers(0, np.minimum(last, totals - 1), endpoint=True)
+        taken = (drawn[:, :j] == number[:, None]).any(axis=1)
+        # Past the last distinct number a row starts over with those it has.
+        drawn[:, j] = np.where(j < distinct, np.where(taken, last, number), drawn[rows, j % distinct])
+    # Floyd draws large numbers late: shuffle, so that every column has the same distribution.
+    return rng.permuted(drawn, axis=1)
+
+
+def _unrank(rank: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The pair low < high at each place of the list (0,1) (0,2) (1,2) (0,3) ..., any shape."""
+    high = ((1 + np.sqrt(1 + 8 * rank.astype(np.float64))) / 2).astype(np.int64)
+    high -= high * (high - 1) // 2 > rank  # rounding may lift a large rank to the next square, and never lowers one
+    return rank - high * (high - 1) // 2, high

@@ -1,0 +1,327 @@
+"""Growing connectivity: full, random, from a list of edges, in 2-D windows.
+
+`n_anchors` is the number of bits of the table's index, so a table has 2**n_anchors rows; for LUT attention that is
+2·n_anchors + positional_dim of the layer. Everything is grown on the CPU; `Synapses.to` moves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from lutetia.errors import ArgumentError, check_choice, check_range, fail
+from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS, MAX_INT32, check_int
+from lutetia.lut.connectivity.synapses import Layout, SynapseMeta, Synapses
+
+Pair: TypeAlias = tuple[int, int]  # height and width
+Size: TypeAlias = int | Pair  # one number stands for both
+
+DEFAULT_META = SynapseMeta()
+CHUNK = 1 << 22  # random numbers held at a time while outputs are chosen
+
+
+def fully_connected(n_detectors: int, n_anchors: int, n_outputs: int, meta: SynapseMeta = DEFAULT_META) -> Synapses:
+    """Every row of every detector reaches every output (shared layout)."""
+    _check_sizes(n_detectors, n_anchors, n_outputs)
+    targets = np.tile(np.arange(n_outputs, dtype=np.int32), (n_detectors, 1))
+    return _same_width(targets, n_anchors, n_outputs, meta)
+
+
+def random(
+    n_detectors: int,
+    n_anchors: int,
+    n_outputs: int,
+    probability: float,
+    *,
+    seed: int,
+    shared: bool = False,
+    metas: Sequence[SynapseMeta] = (DEFAULT_META,),
+) -> Synapses:
+    """Each lookup neuron (each detector, when shared) reaches each output with a probability, independently.
+
+    Where there are several metas each synapse takes one of them, all equally likely.
+    """
+    _check_sizes(n_detectors, n_anchors, n_outputs, metas)
+    check_range("probability", probability, 0, 1)
+    rng = _generator(seed)
+    owners = n_detectors if shared else n_detectors << n_anchors
+    owner, output = np.divmod(_bernoulli_places(rng, owners * n_outputs, probability), n_outputs)
+    meta = rng.integers(len(metas), size=len(owner)) if len(metas) > 1 else np.zeros_like(owner)
+    return _assemble(n_detectors, n_anchors, n_outputs, "shared" if shared else "general", owner, output, meta, metas)
+
+
+def from_edges(
+    n_detectors: int,
+    n_anchors: int,
+    n_outputs: int,
+    edges: Any,
+    meta_ids: Any = None,
+    metas: Sequence[SynapseMeta] = (DEFAULT_META,),
+) -> Synapses:
+    """Synapses from a list, in any order.
+
+    `edges`, integer [n, 3], holds (detector, row, output) of each synapse; integer [n, 2], (detector, output), makes the
+    shared layout. `meta_ids`, integer [n], holds the index in `metas` of each; without it all have the first.
+    """
+    _check_sizes(n_detectors, n_anchors, n_outputs, metas)
+    table = _integers("edges", edges)
+    if table.ndim != 2 or table.shape[1] not in (2, 3):
+        fail("the shape of edges", list(table.shape), "[n, 3] (detector, row, output) or [n, 2] (detector, output)")
+    names = ("detector", "row", "output") if table.shape[1] == 3 else ("detector", "output")
+    ends = {"detector": n_detectors, "row": 1 << n_anchors, "output": n_outputs}
+    for column, name in zip(table.T, names, strict=True):
+        _check_below("edge", name, column, ends[name])
+    meta = np.zeros(len(table), dtype=np.int64) if meta_ids is None else _integers("meta_ids", meta_ids)
+    if meta.shape != (len(table),):
+        fail("the shape of meta_ids", list(meta.shape), f"[{len(table)}], one per edge")
+    _check_below("edge", "meta", meta, len(metas))
+
+    owner = table[:, 0] if len(names) == 2 else (table[:, 0] << n_anchors) + table[:, 1]
+    _check_distinct(owner * n_outputs + table[:, -1], table, names)
+    layout: Layout = "shared" if len(names) == 2 else "general"
+    return _assemble(n_detectors, n_anchors, n_outputs, layout, owner, table[:, -1], meta, metas)
+
+
+def windows_2d(
+    input_size: Size,
+    output_size: Size,
+    n_anchors: int,
+    *,
+    field: Size,
+    projection: Size,
+    grid: Size | None = None,
+    stride: Size | None = None,
+    placement: str = "grid",
+    detectors_per_position: int = 1,
+    keep: float = 1.0,
+    in_channels: int = 1,
+    out_channels: int = 1,
+    meta: SynapseMeta = DEFAULT_META,
+    seed: int = 0,
+) -> tuple[torch.Tensor, Synapses]:
+    """Detectors that look at a window of one image and project to a window of another, as in a convolution.
+
+    Returns the inputs each detector may compare, int32 [n_detectors, in_channels·field height·field width], for
+    `random_anchors(fields=...)`, and the synapses (shared layout). Images are flattened channel, row, column.
+
+    Positions come from one of two: `grid` positions spread evenly from border to border, or a `stride` in the input, as
+    many as fit. With placement "sampled" the same number of positions is drawn at random instead. A window never leaves
+    its image, and the projection lies as far across the output as the field lies across the input.
+    Each position has `detectors_per_position` detectors, numbered one after another. Of the outputs in its projection a
+    detector keeps a fraction `keep`, rounded, at least one, drawn at random for each detector.
+    """
+    image, window = _pair("input_size", input_size), _pair("field", field)
+    target, patch = _pair("output_size", output_size), _pair("projection", projection)
+    _check_inside("field", window, "input_size", image)
+    _check_inside("projection", patch, "output_size", target)
+    check_int("in_channels", in_channels, 1)
+    check_int("out_channels", out_channels, 1)
+    check_int("the number of inputs", in_channels * image[0] * image[1], 1)
+    check_int("detectors_per_position", detectors_per_position, 1)
+    check_range("keep", keep, 0, 1)
+    check_choice("placement", placement, ("grid", "sampled"))
+    if (grid is None) == (stride is None):
+        raise ArgumentError(f"grid is {grid!r} and stride is {stride!r}, expected one of the two")
+    rng = _generator(seed)
+
+    rooms = [_room(image, window), _room(target, patch)]
+    if grid is not None:
+        axes = [_grid_offsets(_pair("grid", grid), room) for room in rooms]
+    else:
+        axes = _stride_offsets(_pair("stride", stride), *rooms)
+    n_positions, n_outputs = len(axes[0][0]) * len(axes[0][1]), out_channels * target[0] * target[1]
+    _check_sizes(n_positions * detectors_per_position, n_anchors, n_outputs)
+    if placement == "sampled":
+        places = rng.random((n_positions, 2))
+        here, there = (np.floor(places * (np.array(room) + 1)).astype(np.int64) for room in rooms)
+    else:
+        here, there = (_lattice(y, x) for y, x in axes)
+
+    fields = _window_indices(here, image, window, in_channels).repeat(detectors_per_position, axis=0)
+    outputs = _window_indices(there, target, patch, out_channels).repeat(detectors_per_position, axis=0)
+    outputs = _keep_some(rng, outputs, max(1, round(keep * outputs.shape[1])))
+    return torch.from_numpy(fields), _same_width(outputs, n_anchors, n_outputs, meta)
+
+
+# Putting synapses together.
+
+
+def _assemble(
+    n_detectors: int,
+    n_anchors: int,
+    n_outputs: int,
+    layout: Layout,
+    owner: np.ndarray,
+    output: np.ndarray,
+    meta: np.ndarray,
+    metas: Sequence[SynapseMeta],
+) -> Synapses:
+    """Synapses from owner, output and meta of each, int64 [n], in any order, none twice."""
+    n_owners = n_detectors << n_anchors if layout == "general" else n_detectors
+    key = (owner * len(metas) + meta) * n_outputs + output
+    if (key[1:] <= key[:-1]).any():
+        key.sort()  # the key holds all there is to know, and sorting it is far cheaper than an argsort
+        owner, output = np.divmod(key, n_outputs)
+        owner, meta = np.divmod(owner, len(metas))
+    start = np.zeros(n_owners + 1, dtype=np.int64)
+    np.cumsum(np.bincount(owner, minlength=n_owners), out=start[1:])
+    return Synapses(
+        n_detectors=n_detectors,
+        n_rows=1 << n_anchors,
+        n_outputs=n_outputs,
+        layout=layout,
+        owner_start=torch.from_numpy(start),
+        owner_targets=torch.from_numpy(output.astype(np.int32)),
+        owner_meta=torch.from_numpy(meta.astype(np.int32)),
+        metas=tuple(metas),
+    )
+
+
+def _same_width(targets: np.ndarray, n_anchors: int, n_outputs: int, meta: SynapseMeta) -> Synapses:
+    """Shared synapses from the sorted outputs of each detector, int32 [n_detectors, width]."""
+    n_detectors, width = targets.shape
+    return Synapses(
+        n_detectors=n_detectors,
+        n_rows=1 << n_anchors,
+        n_outputs=n_outputs,
+        layout="shared",
+        owner_start=torch.arange(n_detectors + 1) * width,
+        owner_targets=torch.from_numpy(targets.reshape(-1)),
+        owner_meta=torch.zeros(targets.size, dtype=torch.int32),
+        metas=(meta,),
+    )
+
+
+def _bernoulli_places(rng: np.random.Generator, total: int, probability: float) -> np.ndarray:
+    """The successes of `total` independent trials, increasing int64 [n]; the failures cost nothing.
+
+    The distance from one success to the next is geometric, so only the distances are drawn.
+    """
+    if probability == 0:
+        return np.empty(0, dtype=np.int64)
+    parts, last = [], -1
+    while last < total:
+        expected = (total - last) * probability
+        gaps = rng.geometric(probability, size=int(expected + 5 * expected**0.5) + 8)
+        # A single gap may be near 2**63 when the probability is tiny: past the end is far enough.
+        parts.append(np.cumsum(np.minimum(gaps, total + 1)) + last)
+        last = int(parts[-1][-1])
+    places = np.concatenate(parts)
+    return places[: np.searchsorted(places, total)]
+
+
+def _keep_some(rng: np.random.Generator, outputs: np.ndarray, kept: int) -> np.ndarray:
+    """`kept` of the columns of each row of outputs [n, width], drawn at random, in order: [n, kept]."""
+    width = outputs.shape[1]
+    if kept == width:
+        return outputs
+    rows = max(1, CHUNK // width)
+    parts = []
+    for first in range(0, len(outputs), rows):
+        part = outputs[first : first + rows]
+        chosen = np.argpartition(rng.random(part.shape), kept, axis=1)[:, :kept]
+        parts.append(np.take_along_axis(part, np.sort(chosen, axis=1), axis=1))
+    return np.concatenate(parts)
+
+
+# Windows.
+
+
+def _window_indices(corner: np.ndarray, image: Pair, window: Pair, channels: int) -> np.ndarray:
+    """The pixels of each window, increasing, int32 [n, channels·height·width]; corner [n, 2] is its top left."""
+    channel = np.arange(channels)[:, None, None] * image[0] * image[1]
+    inside = channel + np.arange(window[0])[:, None] * image[1] + np.arange(window[1])
+    return (corner @ np.array([image[1], 1]))[:, None].astype(np.int32) + inside.reshape(-1).astype(np.int32)
+
+
+def _grid_offsets(counts: Pair, room: Pair) -> list[np.ndarray]:
+    """For each axis so many offsets from 0 to room, evenly spread; one alone stands in the middle."""
+    return [_rescale(np.arange(count), count - 1, space) for count, space in zip(counts, room, strict=True)]
+
+
+def _stride_offsets(stride: Pair, room: Pair, target_room: Pair) -> list[list[np.ndarray]]:
+    """For each axis every step that fits in the input, and the same offsets as far across the output."""
+    steps = [np.arange(0, space + 1, step) for space, step in zip(room, stride, strict=True)]
+    return [steps, [_rescale(*axis) for axis in zip(steps, room, target_room, strict=True)]]
+
+
+def _rescale(offset: np.ndarray, old: int, new: int) -> np.ndarray:
+    """Offsets in 0..old moved to 0..new, rounded half up; the middle of new where old is 0."""
+    return (2 * offset * new + old) // (2 * old) if old else np.full_like(offset, new // 2)
+
+
+def _lattice(y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Every (y, x) of two lists of offsets, row by row, [n, 2]."""
+    return np.stack(np.meshgrid(y, x, indexing="ij"), axis=-1).reshape(-1, 2)
+
+
+def _room(image: Pair, window: Pair) -> Pair:
+    """The last offset at which the window still lies inside the image."""
+    return image[0] - window[0], image[1] - window[1]
+
+
+# Checks.
+
+
+def _check_sizes(n_detectors: int, n_anchors: int, n_outputs: int, metas: Sequence[SynapseMeta] = (DEFAULT_META,)) -> None:
+    check_int("n_detectors", n_detectors, 1)
+    check_int("n_anchors", n_anchors, 1, MAX_ANCHORS)
+    check_int("n_outputs", n_outputs, 1)
+    if not isinstance(metas, Sequence) or not metas or not all(isinstance(meta, SynapseMeta) for meta in metas):
+        fail("metas", metas, "a sequence of at least one SynapseMeta")
+    # A synapse is numbered by (neuron, meta, output) in an int64; sums of such numbers must not overflow either.
+    if (n_detectors << n_anchors) * n_outputs * len(metas) >= 2**58:
+        raise ArgumentError(f"{n_detectors} detectors × 2**{n_anchors} rows × {n_outputs} outputs are too many to number")
+
+
+def _check_below(thing: str, name: str, values: np.ndarray, end: int) -> None:
+    outside = (values < 0) | (values >= end)
+    if outside.any():
+        k = int(outside.argmax())
+        raise ArgumentError(f"{thing} {k} has {name} {values[k]}, expected 0 to {end - 1}")
+
+
+def _check_distinct(place: np.ndarray, table: np.ndarray, names: tuple[str, ...]) -> None:
+    """place int64 [n] numbers (owner, output) of each edge."""
+    ordered = np.sort(place)
+    if not (ordered[1:] == ordered[:-1]).any():
+        return
+    _, first, group = np.unique(place, return_index=True, return_inverse=True)
+    earlier = first[group]
+    k = int((earlier != np.arange(len(place))).argmax())
+    what = ", ".join(f"{name} {value}" for name, value in zip(names, table[k], strict=True))
+    raise ArgumentError(f"edge {k} repeats edge {earlier[k]} ({what}), expected every edge once")
+
+
+def _check_inside(name: str, window: Pair, image_name: str, image: Pair) -> None:
+    if window[0] > image[0] or window[1] > image[1]:
+        fail(name, window, f"no larger than {image_name}, which is {image}")
+
+
+def _pair(name: str, size: Size | None) -> Pair:
+    pair = (size, size) if isinstance(size, int) else size
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        fail(name, size, "a number or a pair (height, width)")
+    for number in pair:
+        check_int(name, number, 1)
+    return pair[0], pair[1]
+
+
+def _integers(name: str, values: Any) -> np.ndarray:
+    """A tensor, array or list of integers as int64."""
+    if not isinstance(values, torch.Tensor):
+        try:
+            values = torch.from_numpy(np.asarray(values))
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"{name} is not an array of integers: {error}") from error
+    if values.dtype not in INTEGER_DTYPES:
+        fail(name, values, "an integer dtype")
+    return values.cpu().numpy().astype(np.int64)
+
+
+def _generator(seed: int) -> np.random.Generator:
+    check_int("seed", seed, 0, MAX_INT32)
+    return np.random.default_rng(seed)

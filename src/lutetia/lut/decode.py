@@ -1,0 +1,291 @@
+"""Decoding with LUT attention: what must be kept of earlier positions is one small integer per detector, and nothing else.
+
+A new position j reads the cells it forms with all i < j: O(j · N_t · O) work, from the K indices of the cache, the Q index of the
+new input and the PE index of each distance. Without positions a cell is the same at any distance: then it is enough to know how
+often each of the C = 2**N_c indices was seen, and a step that has more than C earlier positions costs O(C · N_t · O).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lutetia._uncompiled import uncompiled
+from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.lut.api import Options, Tables, check_attention, check_lengths
+from lutetia.lut.autograd.how import How
+from lutetia.lut.autograd.ops import fill_sequence, n_outputs_of, output_dtype, positions_of, ready, solid, with_algorithm
+from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, check_int
+from lutetia.lut.connectivity.full import Connectivity, Full
+from lutetia.lut.kernels import choice
+from lutetia.lut.kernels.protocol import Backend, Detected, Sequence
+from lutetia.lut.kernels.reference.rows import rows_of
+from lutetia.lut.sums import from_units, sum_dtype, to_units
+
+SUMMED = (torch.float32, torch.float64)  # dtypes that are added up without loss
+NUMBERS_AT_ONCE = 1 << 24  # numbers of scratch: pairs are taken in turns of so many
+
+
+class IndexCache:
+    """The indices of the positions seen so far.
+
+    indices   int16 [B, N_t, max_length]; an index has at most 12 bits
+    lengths   int64 [B], in the memory of the host: how many positions of each row are filled
+    counts    int32 [B, N_t, C]: how often each index was seen, once a step has asked for it
+    """
+
+    def __init__(self, batch: int, n_detectors: int, max_length: int, device: torch.device | str | None = None) -> None:
+        check_int("batch", batch, 0)
+        check_int("n_detectors", n_detectors, 1)
+        check_int("max_length", max_length, 1)
+        self.indices = torch.zeros(batch, n_detectors, max_length, dtype=torch.int16, device=device)
+        self.lengths = torch.zeros(batch, dtype=torch.int64)
+        self.counts: Tensor | None = None
+        self.counted = torch.zeros_like(self.lengths)  # the lengths that counts stand for
+        self._places: tuple[tuple[int, int], Tensor] | None = None
+
+    @property
+    def max_length(self) -> int:
+        """How many positions a row has room for."""
+        return self.indices.shape[2]
+
+    def reset(self) -> None:
+        """Forget all positions."""
+        self.lengths.zero_()
+        self.counts = None
+
+    clear = reset  # under the name that all caches have
+
+    def reorder(self, index: Tensor) -> None:
+        """Make row b the former row index[b]: index, an integer tensor [any B], may repeat rows or leave some out."""
+        check_tensor("index", index, ["B"], INTEGER_DTYPES)
+        index = index.long()
+        rows = index.cpu()
+        if bool(((rows < 0) | (rows >= len(self.lengths))).any()):
+            fail("index", rows.tolist(), f"rows from 0 to {len(self.lengths) - 1}")
+        index = index.to(self.indices.device)
+        self.indices, self.lengths, self.counted = self.indices[index], self.lengths[rows], self.counted[rows]
+        self.counts = None if self.counts is None else self.counts[index]
+
+    def count(self, n_cells: int) -> Tensor:
+        """`counts` for indices below n_cells, brought up to date: steps that did not ask for them are counted now."""
+        if self.counts is None or not torch.equal(self.counted, self.lengths):
+            held = (torch.arange(self.max_length) < self.lengths[:, None]).to(self.indices.device, torch.int32)
+            self.counts = held.new_zeros(*self.indices.shape[:2], n_cells)
+            self.counts.scatter_add_(2, self.indices.long(), held.unsqueeze(1).expand(self.indices.shape))
+            self.counted = self.lengths.clone()
+        return self.counts
+
+    def note(self, row: Tensor, indices: Tensor | None) -> None:
+        """Keep `counts` in step with `lengths`: rows [n], no two the same, got the indices [n, N_t], or None: forget them."""
+        if indices is None or self.counts is None:
+            self.counts = None
+            return
+        seen = indices.long().unsqueeze(-1)
+        self.counts[row] = self.counts[row].scatter_add(2, seen, torch.ones_like(seen, dtype=torch.int32))
+        self.counted = self.lengths.clone()
+
+    def places_of(self, positions: Tensor, kernels: Backend) -> Tensor:
+        """The PE indices of all distances, the longest first, int32 [N_t, max_length - 1]; made anew when positions change."""
+        now = (positions.data_ptr(), -1 if positions.is_inference() else positions._version)
+        if self._places is None or self._places[0] != now:
+            n_detectors, length = self.indices.shape[1:]
+            signs = kernels.detect_positions(positions_of(positions, length, n_detectors, positions.dtype), False).indices
+            self._places = (now, signs.flip(0).t().contiguous())
+        return self._places[1]
+
+    def __repr__(self) -> str:
+        return f"IndexCache(lengths={self.lengths.tolist()}, max_length={self.max_length})"
+
+
+@uncompiled("decoding with an index cache depends on how full the cache is")
+@torch.no_grad()
+def decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None, options: Options) -> Tensor:
+    """y of new positions, whose indices join the cache: x [B, s, I] -> y [B, s, O], without gradients.
+
+    `lengths` [B] says how many of the s are new in each row, all when None; y is zero past them.
+    """
+    if _is_step(x, cache, tables, lengths, options):
+        return _step(x, cache, tables)
+    return _decode(x, cache, tables, lengths, options)
+
+
+# ---- one new position of each row ------------------------------------------------------------------------------------
+
+
+def _is_step(x: Any, cache: Any, tables: Tables, lengths: Tensor | None, options: Options) -> bool:
+    """Whether this is one new position of each row, for which `fill_step` serves, and all fits."""
+    weight, anchors, wiring, positions = tables
+    if lengths is not None or wiring is not None or options.sums.exact or not isinstance(cache, IndexCache):
+        return False
+    if x.dim() != 3 or x.shape[1] != 1 or x.dtype != weight.dtype or x.dtype not in SUMMED or positions is None:
+        return False
+    if cache.indices.shape[:2] != (len(x), len(anchors)) or cache.max_length > positions.shape[0] + 1 or not len(x):
+        return False
+    if weight.dim() != 3 or weight.shape[0] * weight.shape[1] >= 2**31 or not (x.device == weight.device == cache.indices.device):
+        return False
+    longest = int(cache.lengths.max())
+    counted = positions.shape[2] == 0 and longest > 1 << anchors.shape[1]  # counts are fewer than positions
+    return not counted and longest < cache.max_length
+
+
+def _step(x: Tensor, cache: IndexCache, tables: Tables) -> Tensor:
+    """x [B, 1, I] -> y [B, 1, O]."""
+    weight, anchors, _, positions = tables
+    assert positions is not None
+    kernels, anchors = choice.backend_for(choice.chosen, x), ready(x, anchors)
+    held = (cache.indices, cache.lengths, cache.places_of(positions, kernels))
+    y = kernels.fill_step(solid(x.squeeze(1)), solid(weight.detach()), anchors, *held)
+    cache.lengths += 1
+    return y.unsqueeze(1)
+
+
+# ---- any number of new positions -------------------------------------------------------------------------------------
+
+
+class Layer(NamedTuple):
+    """A layer, and what runs it."""
+
+    kernels: Backend
+    how: How
+    weight: Tensor
+    connectivity: Connectivity
+    n_anchors: int
+    positional_dim: int
+
+    @property
+    def exact(self) -> bool:
+        return self.how.sums.exact
+
+
+def _layer(x: Tensor, tables: Tables, options: Options) -> Layer:
+    weight, anchors, wiring, positions = tables
+    assert positions is not None
+    header = "" if wiring is None else wiring.header
+    how = How(options.sums, choice.chosen, header=header, algorithm=options.algorithm, products=options.products)
+    connectivity = how.connectivity(tables.wires, weight.shape)  # type: ignore[arg-type]
+    return Layer(how.kernels(x), how, solid(weight), connectivity, anchors.shape[1], positions.shape[2])
+
+
+def _decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None, options: Options) -> Tensor:
+    new = _check(x, cache, tables, lengths)
+    anchors, layer = ready(x, tables.anchors), _layer(x, tables, options)
+    assert tables.positions is not None
+    row, at = _tokens(new)
+    earlier = cache.lengths[row] + at
+    fresh = not bool(cache.lengths.any())
+    reached = x.shape[1] if fresh else int(earlier.max()) + 1 if len(earlier) else 1
+    places = positions_of(tables.positions, reached, anchors.shape[0], sum_dtype(x))
+    pe_indices = layer.kernels.detect_positions(places, False).indices
+    indices = layer.kernels.detect(solid(x), anchors, False).indices
+
+    here = (row.to(x.device), at.to(x.device))
+    # Past its length a row holds nothing: what is written there counts only once the length says so, at the end.
+    cache.indices[here[0], :, earlier.to(x.device)] = indices[here].short()
+    n_cells = 1 << layer.n_anchors
+    by_counts = _counts_serve(layer, new, earlier, n_cells) and not fresh
+    if fresh:
+        sequence = Sequence(Detected(indices), Detected(pe_indices), layer.n_anchors, layer.positional_dim)
+        sequence = with_algorithm(sequence, layer.how, n_outputs_of(layer.weight, layer.how), layer.weight)
+        filled = fill_sequence(layer.kernels, layer.weight, layer.connectivity, sequence, layer.how)[here]
+    elif by_counts:
+        filled = _fill_by_counts(layer, cache.count(n_cells)[here[0]], indices[here])
+    else:
+        filled = _fill(layer, cache, indices[here], pe_indices, row, earlier)
+    y = filled.new_zeros(*x.shape[:2], filled.shape[-1])
+    y[here] = filled
+    cache.lengths += new
+    cache.note(here[0], indices[here] if by_counts else None)
+    return y.to(output_dtype(x, layer.weight))
+
+
+def _tokens(new: Tensor) -> tuple[Tensor, Tensor]:
+    """Every new position: its row, and its place among the new ones of that row. new [B] -> two of [n], on the host."""
+    row = torch.repeat_interleave(torch.arange(len(new)), new)
+    return row, torch.arange(len(row)) - (new.cumsum(0) - new)[row]
+
+
+def _fill(layer: Layer, cache: IndexCache, q: Tensor, pe_indices: Tensor, row: Tensor, earlier: Tensor) -> Tensor:
+    """y of n new positions: q [n, N_t], pe_indices [L-1, N_t]; on the host row [n] and how many come before it, earlier [n]."""
+    dtype, device, n_outputs = sum_dtype(layer.weight), layer.weight.device, layer.connectivity.n_outputs
+    table = layer.connectivity.expand(layer.weight) if layer.exact else layer.weight
+    q_shift = layer.positional_dim + layer.n_anchors
+    y = torch.zeros(len(row), n_outputs, dtype=torch.int64 if layer.exact else dtype, device=device)
+    width = n_outputs * q.shape[1] if layer.exact else max(n_outputs, q.shape[1])
+    for some in _turns(earlier, NUMBERS_AT_ONCE // width):
+        token, i = _tokens(earlier[some])  # all pairs: the number of the new position, and i
+        token += some.start
+        distance = (earlier[token] - i).to(device)
+        b, token, i = row[token].to(device), token.to(device), i.to(device)
+        cells = q[token] << q_shift | cache.indices[b, :, i].int() << layer.positional_dim | pe_indices[distance - 1]
+        y.index_add_(0, token, _addends(layer, table, cells))
+    return from_units(y, layer.how.sums, dtype)
+
+
+def _addends(layer: Layer, table: Tensor, cells: Tensor) -> Tensor:
+    """What each pair adds, over all detectors: cells [n, N_t] -> [n, O], in units when the sum is exact."""
+    if layer.exact:
+        return to_units(rows_of(table, cells), layer.how.sums).sum(1)
+    return layer.kernels.fill_rows(table, layer.connectivity, cells, None, layer.how.sums)
+
+
+def _counts_serve(layer: Layer, new: Tensor, earlier: Tensor, n_cells: int) -> bool:
+    """Whether counts say all about the earlier positions, and in fewer numbers; on the host new [B], earlier [n]."""
+    plain = layer.positional_dim == 0 and isinstance(layer.connectivity, Full)
+    return plain and len(earlier) > 0 and int(new.max()) == 1 and int(earlier.max()) > n_cells
+
+
+def _fill_by_counts(layer: Layer, counts: Tensor, q: Tensor) -> Tensor:
+    """y of n new positions, each in a row of its own: counts [n, N_t, C] of what came before, q [n, N_t]."""
+    weight, dtype = layer.weight, sum_dtype(layer.weight)
+    (n_new, n_detectors, n_cells), n_outputs = counts.shape, weight.shape[2]
+    tables = weight.view(n_detectors, n_cells, n_cells, n_outputs)  # by Q, then K
+    t = torch.arange(n_detectors, device=weight.device)
+    y = torch.empty(n_new, n_outputs, dtype=torch.int64 if layer.exact else dtype, device=weight.device)
+    at_once = max(1, NUMBERS_AT_ONCE // (n_detectors * n_cells * n_outputs))
+    for begin in range(0, n_new, at_once):
+        some = slice(begin, begin + at_once)
+        rows = tables[t, q[some].long()].to(dtype)  # [some, N_t, C, O]
+        if layer.exact:
+            y[some] = (to_units(rows, layer.how.sums) * counts[some].unsqueeze(-1)).sum((1, 2))
+        else:
+            y[some] = torch.einsum("ntc,ntco->no", counts[some].to(dtype), rows)
+    return from_units(y, layer.how.sums, dtype)
+
+
+def _turns(earlier: Tensor, limit: int) -> Iterator[slice]:
+    """Runs of new positions with no more than `limit` pairs together, or of a single one: earlier [n]."""
+    begin, pairs = 0, 0
+    for end, count in enumerate(earlier.tolist()):
+        if end > begin and pairs + count > limit:
+            yield slice(begin, end)
+            begin, pairs = end, 0
+        pairs += count
+    if begin < len(earlier):
+        yield slice(begin, len(earlier))
+
+
+def _check(x: Any, cache: Any, tables: Tables, lengths: Tensor | None) -> Tensor:
+    """How many positions are new in each row, int64 [B] on the host, once all is known to fit."""
+    if not isinstance(cache, IndexCache):
+        fail("cache", cache, "an IndexCache, made with new_cache")
+    check_attention(x, tables)
+    assert tables.positions is not None
+    longest = tables.positions.shape[0] + 1
+    check_tensor("cache.indices", cache.indices, [x.shape[0], tables.anchors.shape[0], "max_length"], device=x.device)
+    if cache.max_length > longest:
+        fail("cache", cache, f"a max_length of at most {longest}, that of the layer")
+    if lengths is not None:
+        check_lengths(lengths, x)
+    new = torch.full((x.shape[0],), x.shape[1]) if lengths is None else lengths.cpu().long()
+    over = cache.lengths + new > cache.max_length
+    if bool(over.any()):
+        b = int(over.nonzero()[0])
+        raise ArgumentError(
+            f"row {b} of the cache holds {int(cache.lengths[b])} positions and x brings {int(new[b])} more, "
+            f"expected no more than max_length {cache.max_length} together"
+        )
+    return new

@@ -1,0 +1,340 @@
+"""What the compiled loops of the `cpu` backend are made with: how they are compiled, reach memory, add up, and run in parts.
+
+numba keeps what it compiled on disk and watches only the file a function is in: after a change here, touch the other
+this folder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lutetia._compiling import can_keep
+from lutetia.errors import require
+from lutetia.lut.kernels.cpu.threads import OUT_OF_MEMORY, OVERFLOW
+from lutetia.lut.sums import FIXED_MAX
+
+numba = require("numba", "the cpu backend of lutetia.lut")
+extending = require("numba.extending", "the cpu backend of lutetia.lut")
+ir = require("llvmlite.ir", "the cpu backend of lutetia.lut", "numba")
+
+U, INT = np.uint64, ir.IntType(64)
+
+
+OPTIONS = {"nogil": True, "cache": can_keep(), "error_model": "numpy"}
+jit = numba.njit(**OPTIONS)
+# For what runs once per row of weights: a call costs as much as adding 32 of them.
+jit_inline = numba.njit(**OPTIONS, forceinline=True)
+# A sum of floats may be added in any order; everything else keeps to IEEE, which fixed sums need.
+jit_any_order = numba.njit(**OPTIONS, forceinline=True, fastmath={"reassoc", "contract", "nsz"})
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+# `load` and `accumulate` promise the compiler that what the one reads is never what the other writes, as `restrict` does in C.
+# Without it every short inner loop begins with overlap checks: rows of 48 weights took 1.4 times as long.
+
+
+def _address(context: Any, builder: Any, signature: Any, args: Any) -> tuple[Any, Any]:
+    """Pointer to element args[1] of array args[0], and the alias scope of everything `load` reads."""
+    array = context.make_array(signature.args[0])(context, builder, args[0])
+    module = builder.module
+    domain = module.add_metadata(["lutetia"])
+    scopes = module.add_metadata([module.add_metadata(["read", domain])])
+    return builder.gep(array.data, [args[1]]), scopes
+
+
+@extending.intrinsic
+def load(typing: Any, array: Any, at: Any) -> Any:
+    """array[at] of a flat array; uint16 holds the bits of bfloat16, int16 those of float16, and both come as float32."""
+    halves = {numba.types.uint16: numba.types.float32, numba.types.int16: numba.types.float32}
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, scopes = _address(context, builder, signature, args)
+        value = builder.load(pointer)
+        value.set_metadata("alias.scope", scopes)
+        if array.dtype == numba.types.uint16:
+            bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
+            return builder.bitcast(bits, ir.FloatType())
+        if array.dtype == numba.types.int16:
+            return builder.fpext(builder.bitcast(value, ir.HalfType()), ir.FloatType())
+        return value
+
+    return halves.get(array.dtype, array.dtype)(array, numba.types.uint64), generate
+
+
+@extending.intrinsic
+def accumulate(typing: Any, array: Any, at: Any, value: Any) -> Any:
+    """array[at] += value of a flat array."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, scopes = _address(context, builder, signature, args)
+        before = builder.load(pointer)
+        add = builder.fadd if isinstance(array.dtype, numba.types.Float) else builder.add
+        stored = builder.store(add(before, args[2]), pointer)
+        before.set_metadata("noalias", scopes)
+        stored.set_metadata("noalias", scopes)
+        return context.get_dummy_value()
+
+    return numba.types.void(array, numba.types.uint64, array.dtype), generate
+
+
+@extending.intrinsic(prefer_literal=True)
+def accumulate_apart(typing: Any, array: Any, at: Any, value: Any, place: Any) -> Any:
+    """array[at] += value of a flat array of floats; place 0 to 3 promises never to meet the other three."""
+    own_name = f"place {place.literal_value}"
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, _ = _address(context, builder, signature, args)
+        module = builder.module
+        domain = module.add_metadata(["lutetia"])
+        nodes = {name: module.add_metadata([name, domain]) for name in ("read", *(f"place {k}" for k in range(4)))}
+        own = module.add_metadata([nodes[own_name]])
+        others = module.add_metadata([node for name, node in nodes.items() if name != own_name])
+        before = builder.load(pointer)
+        stored = builder.store(builder.fadd(before, args[2]), pointer)
+        for access in (before, stored):
+            access.set_metadata("alias.scope", own)
+            access.set_metadata("noalias", others)
+        return context.get_dummy_value()
+
+    return numba.types.void(array, numba.types.uint64, array.dtype, place), generate
+
+
+@extending.intrinsic
+def prefetch(typing: Any, array: Any, at: Any) -> Any:
+    """Begin to fetch the cache line of array[at]."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, _ = _address(context, builder, signature, args)
+        function_type = ir.FunctionType(ir.VoidType(), [pointer.type, *[ir.IntType(32)] * 3])
+        function = numba.core.cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        read, keep, data = (ir.IntType(32)(option) for option in (0, 3, 1))
+        builder.call(function, [pointer, read, keep, data])
+        return context.get_dummy_value()
+
+    return numba.types.void(array, numba.types.uint64), generate
+
+
+# ---- vectors ---------------------------------------------------------------------------------------------------------
+
+BLOCK = 32  # numbers that `dot_blocks` takes at once
+
+
+@extending.intrinsic
+def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: Any, third: Any, n: Any) -> Any:
+    """Σ grad[at:] · (weight[row:] - weight[other:]), and the same with `third`, over n blocks; in any order, in vectors by hand.
+
+    A loop that the compiler makes vectors of by itself begins with tests that take as long as 32 numbers.
+    """
+    kind = ir.FloatType() if grad.dtype == numba.types.float32 else ir.DoubleType()
+    flags, pair = ("contract", "reassoc", "nsz"), numba.types.UniTuple(grad.dtype, 2)
+    lanes = 64 // (grad.dtype.bitwidth // 8)
+    vector, of_weight = ir.VectorType(kind, lanes), weight.dtype
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        g, at, w, row, other, third, n = args
+        arrays = [context.make_array(signature.args[k])(context, builder, array).data for k, array in ((0, g), (2, w))]
+        sums = [numba.core.cgutils.alloca_once_value(builder, vector([kind(0.0)] * lanes)) for _ in range(2)]
+        with numba.core.cgutils.for_range(builder, n) as loop:
+            for lane in range(0, BLOCK, lanes):
+                offset = builder.add(builder.mul(loop.index, INT(BLOCK)), INT(lane))
+                g_part = _vector(builder, arrays[0], builder.add(at, offset), grad.dtype, kind, lanes)
+                main, *flipped = (
+                    _vector(builder, arrays[1], builder.add(begin, offset), of_weight, kind, lanes)
+                    for begin in (row, other, third)
+                )
+                for total, part in zip(sums, flipped, strict=True):
+                    product = builder.fmul(g_part, builder.fsub(main, part, flags=flags), flags=flags)
+                    builder.store(builder.fadd(builder.load(total), product, flags=flags), total)
+        name = f"llvm.vector.reduce.fadd.v{lanes}f{grad.dtype.bitwidth}"
+        reduce = numba.core.cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, vector]), name)
+        found = [builder.call(reduce, [kind(0.0), builder.load(total)], fastmath=flags) for total in sums]
+        return context.make_tuple(builder, pair, found)
+
+    place = numba.types.uint64
+    return pair(grad, place, weight, place, place, place, place), generate
+
+
+def _vector(builder: Any, data: Any, index: Any, stored: Any, kind: Any, lanes: int) -> Any:
+    """Numbers from data[index] on, as floats of a kind; halves are stored as `load` says."""
+    own = {numba.types.uint16: ir.IntType(16), numba.types.int16: ir.HalfType()}.get(stored, kind)
+    pointer = builder.bitcast(builder.gep(data, [index]), ir.VectorType(own, lanes).as_pointer())
+    value = builder.load(pointer, align=stored.bitwidth // 8)
+    if stored == numba.types.uint16:
+        wide = ir.VectorType(ir.IntType(32), lanes)
+        return builder.bitcast(
+            builder.shl(builder.zext(value, wide), wide([ir.IntType(32)(16)] * lanes)), ir.VectorType(kind, lanes)
+        )
+    return builder.fpext(value, ir.VectorType(kind, lanes)) if stored == numba.types.int16 else value
+
+
+# ---- sums ------------------------------------------------------------------------------------------------------------
+
+
+def sums_in(out: Any, scale: Any) -> Any:
+    """Where to add up what belongs in out [n]: there, or for fixed sums in as many integers, which are zero."""
+
+
+@extending.overload(sums_in, strict=False)
+def _sums_in(out: Any, scale: Any) -> Any:
+    if isinstance(scale, numba.types.NoneType):
+        return lambda out, scale: out
+    return lambda out, scale: np.zeros(out.size, np.int64)
+
+
+@jit
+def round_to_unit(value: Any, scale: Any) -> Any:
+    """A float as a whole number of units, still as a float64."""
+    return np.rint(np.float64(value) * scale)
+
+
+@jit
+def out_of_range(units: Any) -> Any:
+    return not abs(units) <= FIXED_MAX  # written so that NaN is out of range too
+
+
+@jit_inline
+def add_row(total: Any, at: Any, source: Any, row: Any, width: Any, scale: Any) -> Any:
+    """total[at:] += source[row:], over `width` elements."""
+    bad = False
+    if scale is None:
+        for k in range(width):
+            accumulate(total, at + k, load(source, row + k))
+    else:
+        for k in range(width):
+            units = round_to_unit(load(source, row + k), scale)
+            bad |= out_of_range(units)
+            accumulate(total, at + k, np.int64(units))
+    return bad
+
+
+@jit_inline
+def add_row_to_4(total: Any, places: Any, source: Any, row: Any, width: Any) -> None:
+    """The same to four places that do not overlap: the row is read once."""
+    whole = width & ~U(15)
+    for k in range(whole):
+        add_to_4(total, places, k, load(source, row + k))
+    for k in range(whole, width):
+        add_to_4(total, places, k, load(source, row + k))
+
+
+@jit_inline
+def add_to_4(total: Any, places: Any, k: Any, value: Any) -> None:
+    a, b, c, d = places
+    accumulate_apart(total, a + k, value, 0)
+    accumulate_apart(total, b + k, value, 1)
+    accumulate_apart(total, c + k, value, 2)
+    accumulate_apart(total, d + k, value, 3)
+
+
+@jit_inline
+def add_8_rows(total: Any, at: Any, source: Any, rows: Any, width: Any) -> None:
+    """total[at:] += the sum of eight rows of source: the sum is read and written once instead of eight times."""
+    whole = width & ~U(7)  # in vectors; the rest apart, or a rest of 7 would cost as much as 32
+    for k in range(whole):
+        accumulate(total, at + k, sum_of_8(source, rows, k))
+    for k in range(whole, width):
+        accumulate(total, at + k, sum_of_8(source, rows, k))
+
+
+@jit_inline
+def add_4_rows(total: Any, at: Any, source: Any, rows: Any, width: Any) -> None:
+    """The same for four rows."""
+    whole = width & ~U(7)
+    for k in range(whole):
+        accumulate(total, at + k, sum_of_4(source, rows, k))
+    for k in range(whole, width):
+        accumulate(total, at + k, sum_of_4(source, rows, k))
+
+
+@jit_inline
+def sum_of_4(source: Any, rows: Any, k: Any) -> Any:
+    a, b, c, d = rows
+    return (load(source, a + k) + load(source, b + k)) + (load(source, c + k) + load(source, d + k))
+
+
+@jit_inline
+def sum_of_8(source: Any, rows: Any, k: Any) -> Any:
+    a, b, c, d, e, f, g, h = rows
+    first = (load(source, a + k) + load(source, b + k)) + (load(source, c + k) + load(source, d + k))
+    second = (load(source, e + k) + load(source, f + k)) + (load(source, g + k) + load(source, h + k))
+    return first + second
+
+
+@jit
+def write_sums(total: Any, scale: Any, out: Any) -> Any:
+    """Integer sums [n] into out [n], as floats; float sums are there already."""
+    bad = False
+    if scale is not None:
+        for k in range(total.size):
+            bad |= out_of_range(total[k])
+            out[k] = np.float64(total[k]) / scale
+    return bad
+
+
+# ---- threads ---------------------------------------------------------------------------------------------------------
+# A kernel does its work for a range, kernel(*arguments, begin, end), and returns whether something overflowed. `run_in_parts`
+# makes a C function of it that OpenMP runs on each of its threads: take the next part of the range, do it, until none is left.
+# The launch is compiled with it: it takes microseconds and needs no GIL.
+
+UNSIGNED, POINTER = ir.IntType(32), ir.IntType(8).as_pointer()
+BODY = ir.FunctionType(ir.VoidType(), [POINTER])
+GOMP_PARALLEL = ir.FunctionType(ir.VoidType(), [BODY.as_pointer(), POINTER, UNSIGNED, UNSIGNED])
+LENGTH, N_PARTS, NEXT, FLAGS, ARGUMENTS = range(5)  # what the threads share
+
+
+@extending.intrinsic
+def run_in_parts(typing: Any, kernel: Any, arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
+    """kernel(*arguments, begin, end) for the parts of range(n); flags say what went wrong. `launch`: GOMP_parallel's address."""
+    int64 = numba.types.int64
+    call = kernel.get_call_type(typing, (*arguments.types, int64, int64), {})
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, values, length, parts, address = args
+        shared_type = ir.LiteralStructType([INT] * ARGUMENTS + [context.get_value_type(arguments)])
+        body = _body(context, builder.module, kernel.dispatcher.get_compile_result(call), call, shared_type)
+        shared = numba.core.cgutils.alloca_once(builder, shared_type)
+        for place, value in enumerate([length, parts, INT(0), INT(0), values]):
+            builder.store(value, _field(builder, shared, place))
+        parallel = builder.inttoptr(address, GOMP_PARALLEL.as_pointer())
+        builder.call(parallel, [body, builder.bitcast(shared, POINTER), builder.trunc(parts, UNSIGNED), UNSIGNED(0)])
+        return builder.load(_field(builder, shared, FLAGS))
+
+    return int64(kernel, arguments, int64, int64, int64), generate
+
+
+def _body(context: Any, module: Any, compiled: Any, call: Any, shared_type: Any) -> Any:
+    """void body(void *shared): what each thread runs."""
+    context.active_code_library.add_linking_library(compiled.library)
+    function = ir.Function(module, BODY, module.get_unique_name("lutetia.body"))
+    function.linkage = "internal"
+    enter, take, work, done = (function.append_basic_block(name) for name in ("enter", "take", "work", "done"))
+    builder = ir.IRBuilder(enter)
+    shared = builder.bitcast(function.args[0], shared_type.as_pointer())
+    builder.branch(take)
+
+    builder.position_at_end(take)
+    part = builder.atomic_rmw("add", _field(builder, shared, NEXT), INT(1), "monotonic")
+    length, n_parts = (builder.load(_field(builder, shared, place)) for place in (LENGTH, N_PARTS))
+    builder.cbranch(builder.icmp_signed("<", part, n_parts), work, done)
+
+    builder.position_at_end(work)
+    ends = [builder.sdiv(builder.mul(length, builder.add(part, INT(k))), n_parts) for k in (0, 1)]
+    packed = builder.load(_field(builder, shared, ARGUMENTS))
+    values = [builder.extract_value(packed, k) for k in range(len(call.args) - 2)]
+    status, result = context.call_internal_no_propagate(builder, compiled.fndesc, call, values + ends)
+    flags = INT(0)
+    if call.return_type == numba.types.boolean:
+        flags = builder.select(result, INT(OVERFLOW), flags)
+    flags = builder.select(status.is_error, INT(OUT_OF_MEMORY), flags)  # the one thing that kernels raise
+    builder.atomic_rmw("or", _field(builder, shared, FLAGS), flags, "monotonic")
+    builder.branch(take)
+
+    builder.position_at_end(done)
+    builder.ret_void()
+    return function
+
+
+def _field(builder: Any, shared: Any, place: int) -> Any:
+    return builder.gep(shared, [ir.IntType(32)(0), ir.IntType(32)(place)], inbounds=True)

@@ -1,0 +1,245 @@
+"""The compiled loops of the `cpu` backend for sequences by cells: pairs are counted first, and their sums become products.
+
+The conventions are those of `pairs` and `rows` (numba's cache on disk watches this file alone: touch it after a
+change to either). For a given j and detector Q is fixed, so a cell is one of the C = 2**(N_c + N_pe) rows of that Q, its *slab*.
+The places of one Q share a slab [C, O], and each kernel is a small product with it, for float sums and C of at least 4:
+
+    forward             y [n, O]     += stat [n, C] · slab [C, O]
+    to the inputs       p [n, C]      = g [n, O] · slabᵀ [O, C]        then a pair looks up the g·W it needs
+    to the weights      slab' [C, O] += statᵀ [C, n] · g [n, O]
+
+Counts are floats, exact up to 2**24. What did not fire is multiplied by zero: an infinite weight spoils its whole slab.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lutetia.lut.kernels.cpu.loops.pairs import by_query, clear, pair_row, places_of, take
+from lutetia.lut.kernels.cpu.loops.rows import U, accumulate, add_row, jit, jit_any_order, load, sums_in, write_sums
+
+NONE = np.uint32(0)
+
+
+@jit
+def count_firings(seq: Any, stat: Any, begin: Any, end: Any) -> None:
+    """stat [B · S, N_t, C] = how often each cell fires, for couples of places begin to end."""
+    keys, signs, _, _ = seq
+    for place in places_of(begin, end, keys.shape[2]):
+        for t in range(keys.shape[0]):
+            clear(stat[place, t])
+            count_pairs(keys[t].reshape(-1), signs[t], place, U(keys.shape[2]), stat[place, t], U(1))
+
+
+@jit
+def count_pairs(keys: Any, signs: Any, place: Any, length: Any, stat: Any, stride: Any) -> None:
+    """stat[cell · stride] += 1 for all pairs of one place and one detector."""
+    j = place % length
+    i_at, sign_at = place - j, length - U(1) - j
+    for i in range(j):
+        stat[pair_row(NONE, keys, i_at + i, signs, sign_at + i) * stride] += 1
+
+
+@jit
+def copy(source: Any, target: Any) -> None:
+    """target[:n] = source [n]."""
+    for k in range(source.size):
+        target[k] = source[k]
+
+
+@jit_any_order
+def add_product(total: Any, at: Any, left: Any, left_at: Any, n: Any, right: Any, right_at: Any, width: Any) -> None:
+    """total [4, width] += left [4, n] · right [n, width], each a part of a flat array; n is a multiple of 4.
+
+    Four times four: each of 8 loads serves two or more of 16 multiplications, as fast as a BLAS on products this small.
+    """
+    for m in range(U(0), n, U(4)):
+        l0, l1, l2, l3 = left_at + m, left_at + n + m, left_at + U(2) * n + m, left_at + U(3) * n + m
+        a0, b0, c0, d0 = load(left, l0), load(left, l0 + U(1)), load(left, l0 + U(2)), load(left, l0 + U(3))
+        a1, b1, c1, d1 = load(left, l1), load(left, l1 + U(1)), load(left, l1 + U(2)), load(left, l1 + U(3))
+        a2, b2, c2, d2 = load(left, l2), load(left, l2 + U(1)), load(left, l2 + U(2)), load(left, l2 + U(3))
+        a3, b3, c3, d3 = load(left, l3), load(left, l3 + U(1)), load(left, l3 + U(2)), load(left, l3 + U(3))
+        r = right_at + m * width
+        for k in range(width):
+            a, b = load(right, r + k), load(right, r + width + k)
+            c, d = load(right, r + U(2) * width + k), load(right, r + U(3) * width + k)
+            accumulate(total, at + k, a0 * a + b0 * b + c0 * c + d0 * d)
+            accumulate(total, at + width + k, a1 * a + b1 * b + c1 * c + d1 * d)
+            accumulate(total, at + U(2) * width + k, a2 * a + b2 * b + c2 * c + d2 * d)
+            accumulate(total, at + U(3) * width + k, a3 * a + b3 * b + c3 * c + d3 * d)
+
+
+# ---- forward ---------------------------------------------------------------------------------------------------------
+
+
+@jit
+def fill_firings(weight: Any, firings: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
+    """weight flat, firings (place [n], rising, row [n], count [n]) -> y [B · S, O], for places begin to end."""
+    place, row, count = firings
+    width, bad = U(y.shape[1]), False
+    y = y[begin:end].reshape(-1)
+    clear(y)
+    total = sums_in(y, scale)
+    one = np.empty(y.size // max(end - begin, 1), total.dtype)
+    for n in range(np.searchsorted(place, begin), np.searchsorted(place, end)):
+        clear(one)
+        bad |= add_row(one, U(0), weight, U(row[n]) * width, width, scale)
+        at, times = U(place[n] - begin) * width, total.dtype.type(count[n])
+        for k in range(width):
+            accumulate(total, at + k, times * load(one, k))
+    return bad | write_sums(total, scale, y)
+
+
+@jit
+def fill_cells(weight: Any, seq: Any, y: Any, begin: Any, end: Any) -> None:
+    """weight flat -> y [B · S, O], for couples of places begin to end."""
+    keys, signs, n_anchors, positional_dim = seq
+    places, width, n_cells = places_of(begin, end, keys.shape[2]), U(y.shape[1]), U(1) << U(n_anchors + positional_dim)
+    stat, sums = np.empty(U(4) * n_cells, y.dtype), np.empty((4, y.shape[1]), y.dtype)
+    for place in places:
+        clear(y[place])
+    for t in range(U(keys.shape[0])):
+        table_keys = keys[t].reshape(-1)
+        starts, order = by_query(take(table_keys, places), n_anchors, positional_dim)
+        for q in range(starts.size - 1):
+            slab = ((t << U(n_anchors)) + U(q)) * n_cells * width
+            for first in range(starts[q], starts[q + 1], 4):
+                four = order[first : min(first + 4, starts[q + 1])]
+                clear(stat)
+                clear(sums.reshape(-1))
+                for k in range(U(four.size)):
+                    count_pairs(table_keys, signs[t], places[four[k]], U(keys.shape[2]), stat[k * n_cells :], U(1))
+                add_product(sums.reshape(-1), U(0), stat, U(0), n_cells, weight, slab, width)
+                for k in range(four.size):
+                    add_row(y[places[four[k]]], U(0), sums[k], U(0), width, None)
+
+
+# ---- backward, to the inputs and the positions -----------------------------------------------------------------------
+
+
+@jit
+def propagate_cells(grad: Any, weight: Any, seq: Any, margins: Any, sums: Any, begin: Any, end: Any) -> None:
+    """grad [B · S, O], weight flat -> sums, for the numbers t · B + b from begin to end; as `propagate_seq`."""
+    keys, _, n_anchors, positional_dim = seq
+    n_batch, n_cells = max(keys.shape[1], 1), U(1) << U(n_anchors + positional_dim)
+    n_outputs = U(grad.shape[1] + 3) // U(4) * U(4)  # with zeros up to a multiple of 4
+    turned, g = np.zeros((n_outputs, n_cells), grad.dtype), np.zeros((U(4), n_outputs), grad.dtype)
+    p = np.empty((U(4), n_cells), grad.dtype)
+    for t in range(begin // n_batch, (end + n_batch - 1) // n_batch):
+        b, b_end = max(begin - t * n_batch, 0), min(end - t * n_batch, n_batch)
+        table_keys, flips = keys[t, b:b_end].reshape(-1), margins[2][t, b:b_end].reshape(-1)
+        mine = by_query(table_keys, n_anchors, positional_dim)
+        other = by_query(flipped(table_keys, flips), n_anchors, positional_dim)
+        for q in range(U(1) << U(n_anchors)):
+            if mine[0][q] < mine[0][q + U(1)] or other[0][q] < other[0][q + U(1)]:
+                turn(weight, ((U(t) << U(n_anchors)) + q) * n_cells, U(grad.shape[1]), turned)
+                for is_mine in (True, False):
+                    propagate_slab(grad, turned, g, p, mine if is_mine else other, q, is_mine, t, b, seq, margins, sums)
+
+
+@jit
+def propagate_slab(
+    grad: Any, turned: Any, g: Any, p: Any, by_q: Any, q: Any, is_mine: Any, t: Any, b: Any, seq: Any, margins: Any, sums: Any
+) -> None:
+    """The places that have this Q (or, if not mine, would have it were their closest call the other way), four at a time.
+
+    turned [O, C] is the slab of Q; g [4, O] and p [4, C] are scratch. Places are counted from batch row b.
+    """
+    keys, signs, _, _ = seq
+    near, slope, flip, pe_near, pe_slope, pe_flip = margins
+    starts, order = by_q
+    length, n_outputs = U(keys.shape[2]), U(g.shape[1])
+    for first in range(starts[q], starts[q + U(1)], 4):
+        four = order[first : min(first + 4, starts[q + U(1)])]
+        for k in range(four.size):
+            copy(grad[U(b) * length + four[k]], g[k])
+        clear(p.reshape(-1))
+        add_product(p.reshape(-1), U(0), g.reshape(-1), U(0), n_outputs, turned.reshape(-1), U(0), U(turned.shape[1]))
+        for k in range(four.size):
+            row, j = U(b) + four[k] // length, four[k] % length
+            if is_mine:
+                one = (near[t, row], slope[t, row], flip[t, row], sums[0][t, row])
+                pe = (pe_near[t], pe_slope[t], pe_flip[t], sums[1][t, row])
+                look_up_pairs(p[k], keys[t, row], signs[t], j, one, pe)
+            else:
+                sums[0][t, row, j] -= slope[t, row, j] * sum_at_query(p[k], keys[t, row], signs[t], j, near[t, row])
+
+
+@jit
+def flipped(keys: Any, flips: Any) -> Any:
+    """The keys [n] of the places, were their closest calls the other way."""
+    other = np.empty_like(keys)
+    for k in range(keys.size):
+        other[k] = keys[k] ^ flips[k]
+    return other
+
+
+@jit
+def turn(weight: Any, first: Any, n_outputs: Any, turned: Any) -> None:
+    """turned [O, C] = the slab [C, O] that begins with row `first` of weight."""
+    for c in range(U(turned.shape[1])):
+        for k in range(n_outputs):
+            turned[k, c] = load(weight, (first + c) * n_outputs + k)
+
+
+@jit
+def look_up_pairs(p: Any, keys: Any, signs: Any, j: Any, one: Any, pe: Any) -> None:
+    """The slopes of all pairs of one place j, but for the flipped Q, from p [C] = g·W of all cells that have its Q.
+
+    All is looked up and most is thrown away, since half of the branches would be guessed wrong.
+    """
+    near, slope, flip, slopes = one
+    pe_near, pe_slope, pe_flip, pe_slopes = pe
+    sign_at, near_j, nothing, at_query = U(keys.size) - U(1) - j, near[j], p.dtype.type(0), p.dtype.type(0)
+    for i in range(j):
+        m = sign_at + i
+        cell, near_i, pe_near_m = pair_row(NONE, keys, i, signs, m), near[i], pe_near[m]
+        main, is_query = p[cell], near_j < near_i
+        key_slope = slope[i] * (main - p[cell ^ U(flip[i])])
+        position_slope = pe_slope[m] * (main - p[cell ^ U(pe_flip[m])])
+        at_query += main if is_query else nothing
+        slopes[i] += nothing if is_query else key_slope
+        pe_slopes[m] += position_slope if pe_near_m < (near_j if is_query else near_i) else nothing
+    slopes[j] += slope[j] * at_query
+
+
+@jit
+def sum_at_query(p: Any, keys: Any, signs: Any, j: Any, near: Any) -> Any:
+    """Σ of p [C] over the pairs of place j in which Q is the closer call."""
+    total, nothing, near_j, sign_at = p.dtype.type(0), p.dtype.type(0), near[j], U(keys.size) - U(1) - j
+    for i in range(j):
+        other = p[pair_row(NONE, keys, i, signs, sign_at + i)]
+        total += other if near_j < near[i] else nothing
+    return total
+
+
+# ---- backward, to the weights ----------------------------------------------------------------------------------------
+
+
+@jit
+def gather_cells(grad: Any, seq: Any, out: Any, first: Any, tile: Any, begin: Any, end: Any) -> None:
+    """out += grad [B · S, O] at the rows of all pairs, for detectors first + begin to first + end; as `gather_seq`.
+
+    The places of one Q are counted `tile` at a time, which is a multiple of 4.
+    """
+    keys, signs, n_anchors, positional_dim = seq
+    n_cells, width = U(1) << U(n_anchors + positional_dim), U(grad.shape[1])
+    stat, g = np.empty(n_cells * tile, grad.dtype), np.zeros((tile, width), grad.dtype)
+    for t in range(first + begin, first + end):
+        table_keys = keys[t].reshape(-1)
+        starts, order = by_query(table_keys, n_anchors, positional_dim)
+        for q in range(starts.size - 1):
+            slab = (U(t - first) * U(starts.size - 1) + U(q)) * n_cells * width
+            for n in range(starts[q], starts[q + 1], np.int64(tile)):
+                places = order[n : min(n + np.int64(tile), starts[q + 1])]
+                used = U(places.size + 3) // U(4) * U(4)
+                clear(stat[: n_cells * used])
+                for k in range(U(places.size), used):
+                    clear(g[k])
+                for k in range(places.size):
+                    copy(grad[places[k]], g[k])
+                    count_pairs(table_keys, signs[t], places[k], U(keys.shape[2]), stat[k:], used)
+                for cell in range(U(0), n_cells, U(4)):
+                    add_product(out, slab + cell * width, stat, cell * used, used, g.reshape(-1), U(0), width)

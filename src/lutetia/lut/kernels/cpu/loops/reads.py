@@ -1,0 +1,293 @@
+"""The compiled loops of the `cpu` backend for the reads: what a read makes of the inputs, and the way back.
+
+The conventions are those of `rows`. Reads come as numbers, since a number is compared faster than a text, and their
+scalars β, γ, τ as an array [3], whose dtype is that of the arithmetic: float64 where fixed sums ask for coefficients that are
+the same everywhere, else that of x. Many batch rows are worked on at once, so exponentials of float32 are written out here:
+calls to the C library would be made one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lutetia.lut.kernels.cpu.loops.basics import (
+    U,
+    extending,
+    ir,
+    jit,
+    jit_inline,
+    numba,
+    out_of_range,
+    round_to_unit,
+    run_in_parts,
+    sums_in,
+    write_sums,
+)
+
+HARD, BLEND, CONFIDENCE, CONFIDENCE2 = range(4)
+LANES = 64  # batch rows worked on at once
+PADDED = LANES + 16  # a power of two would put a whole column of lanes in the same few cache sets
+
+
+# ---- exponentials ----------------------------------------------------------------------------------------------------
+
+
+@extending.intrinsic
+def float_of_bits(typing: Any, bits: Any) -> Any:
+    """The float32 with these bits, an int32."""
+    return numba.types.float32(numba.types.int32), lambda context, builder, signature, args: builder.bitcast(
+        args[0], ir.FloatType()
+    )
+
+
+@extending.intrinsic
+def bits_of_float(typing: Any, value: Any) -> Any:
+    """The bits of a float32, as an int32."""
+    return numba.types.int32(numba.types.float32), lambda context, builder, signature, args: builder.bitcast(
+        args[0], ir.IntType(32)
+    )
+
+
+def exp_negative(z: Any) -> Any:
+    """e**z of z <= 0."""
+
+
+@extending.overload(exp_negative, inline="always", strict=False)
+def _exp_negative(z: Any) -> Any:
+    if z != numba.types.float32:
+        return lambda z: np.exp(z)
+
+    def by_series(z: Any) -> Any:
+        z = max(z, np.float32(-87.0))  # below, 2**n would not be a normal number
+        n = np.rint(z * np.float32(1.4426950408889634))
+        r = (z - n * np.float32(0.693359375)) + n * np.float32(2.12194440e-4)  # ln 2 in two parts, the first exact times n
+        p = np.float32(1 / 5040)
+        p = p * r + np.float32(1 / 720)
+        p = p * r + np.float32(1 / 120)
+        p = p * r + np.float32(1 / 24)
+        p = p * r + np.float32(1 / 6)
+        p = p * r + np.float32(0.5)
+        p = p * r + np.float32(1.0)
+        p = p * r + np.float32(1.0)
+        return p * float_of_bits((np.int32(n) + np.int32(127)) << np.int32(23))
+
+    return by_series
+
+
+def log_positive(p: Any) -> Any:
+    """log p of a normal p > 0."""
+
+
+@extending.overload(log_positive, inline="always", strict=False)
+def _log_positive(p: Any) -> Any:
+    if p != numba.types.float32:
+        return lambda p: np.log(p)
+
+    def by_series(p: Any) -> Any:
+        bits = bits_of_float(p) - np.int32(0x3F3504F3)  # of sqrt(1/2): the mantissa is brought within a factor of sqrt(2) of 1
+        n = bits >> np.int32(23)
+        m = float_of_bits((bits & np.int32(0x7FFFFF)) + np.int32(0x3F3504F3))
+        s = (m - np.float32(1.0)) / (m + np.float32(1.0))
+        q = s * s  # log m = 2 atanh s
+        series = q * (np.float32(1 / 3) + q * (np.float32(1 / 5) + q * (np.float32(1 / 7) + q * np.float32(1 / 9))))
+        return np.float32(n) * np.float32(0.6931471805599453) + np.float32(2.0) * (s + s * series)
+
+    return by_series
+
+
+# ---- detect ----------------------------------------------------------------------------------------------------------
+
+
+@jit_inline
+def transpose_in(lanes: Any, x: Any, first: Any, n: Any) -> None:
+    """lanes [I, PADDED] = rows first to first + n of x [B, I]."""
+    for j in range(n):
+        for i in range(x.shape[1]):
+            lanes[i, j] = x[first + j, i]
+
+
+@jit_inline
+def look(lanes: Any, pairs: Any, scalars: Any, m: Any, learned: Any, work: Any) -> None:
+    """One detector on m lanes: bits, which and the rows of `work`: |min_delta|, Σ|u|, Π (1 + e**(-β|u|))."""
+    bits, which, closest, mass, product = work
+    one, beta = scalars.dtype.type(1), scalars[0]
+    for j in range(m):
+        bits[j], which[j] = 0, 0
+        closest[j], mass[j], product[j] = np.inf, 0, one
+    for r in range(pairs.shape[0]):
+        a, b, bit = pairs[r, 0], pairs[r, 1], np.uint32(1) << np.uint32(r)
+        for j in range(m):
+            u = lanes[a, j] - lanes[b, j]
+            size = scalars.dtype.type(abs(u))
+            bits[j] |= bit if u > 0 else np.uint32(0)
+            closer = size < closest[j]
+            closest[j] = size if closer else closest[j]
+            which[j] = np.uint32(r) if closer else which[j]
+        if learned:
+            for j in range(m):
+                size = scalars.dtype.type(abs(lanes[a, j] - lanes[b, j]))
+                mass[j] += size
+                # A product of at most 2**24: one logarithm instead of N_c.
+                product[j] *= one + exp_negative(-beta * size)
+
+
+@jit_inline
+def wavering(closest: Any, tau: Any) -> Any:
+    """σ(-2 |m| / τ)."""
+    e = exp_negative(closest * (-2 / tau))
+    return e / (1 + e)
+
+
+@jit
+def read(
+    x: Any, anchors: Any, scalars: Any, kind: Any, indices: Any, alternatives: Any, a: Any, b: Any, begin: Any, end: Any
+) -> None:
+    """x [B, I], anchors [N_t, N_c, 2] -> the others [B, N_t], for rows begin to end; alternatives and b may be None."""
+    n_detectors, dtype = anchors.shape[0], scalars.dtype
+    one, half, gamma, tau = dtype.type(1), dtype.type(0.5), scalars[1], scalars[2]
+    lanes = np.zeros((x.shape[1], PADDED), x.dtype)
+    bits, which = np.empty(PADDED, np.uint32), np.empty(PADDED, np.uint32)
+    closest, mass, product = np.empty(PADDED, dtype), np.empty(PADDED, dtype), np.empty(PADDED, dtype)
+    first_factor, second_factor = np.empty(PADDED, dtype), np.empty(PADDED, dtype)
+    for first in range(begin, end, LANES):
+        n = min(LANES, end - first)
+        m = (n + 7) & ~7
+        transpose_in(lanes, x, first, n)
+        for t in range(n_detectors):
+            look(lanes, anchors[t], scalars, m, kind >= CONFIDENCE, (bits, which, closest, mass, product))
+            if kind == HARD:
+                for j in range(m):
+                    first_factor[j], second_factor[j] = 1, 0
+            elif kind == BLEND:
+                for j in range(m):
+                    second_factor[j] = half / (one + closest[j])
+                    first_factor[j] = one - second_factor[j]
+            else:
+                for j in range(m):
+                    first_factor[j] = mass[j] * exp_negative(-gamma * log_positive(product[j]))
+                if kind == CONFIDENCE2:
+                    for j in range(m):
+                        v, s = wavering(closest[j], tau), first_factor[j]
+                        first_factor[j], second_factor[j] = s * (one - v), s * v
+            for j in range(n):
+                indices[first + j, t], a[first + j, t] = bits[j], first_factor[j]
+            if b is not None:
+                for j in range(n):
+                    alternatives[first + j, t] = bits[j] ^ (np.uint32(1) << which[j])
+                    b[first + j, t] = second_factor[j]
+
+
+@jit
+def read_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(read, arguments, n, n_parts, launch)
+
+
+# ---- backward, to the inputs -----------------------------------------------------------------------------------------
+
+
+@jit
+def propagate_reads(
+    x: Any, anchors: Any, scalars: Any, kind: Any, da: Any, db: Any, dx: Any, learned: Any, scale: Any, begin: Any, end: Any
+) -> Any:
+    """da, db [B, N_t] -> dx [B, I] and learned [3, B], the shares of each row in the scalars' gradients; for rows begin to end.
+
+    db may be None. learned is float64, or int64 for fixed sums.
+    """
+    dtype, n_inputs, bad = scalars.dtype, x.shape[1], False
+    beta, gamma, tau = scalars[0], scalars[1], scalars[2]
+    one, half, two = dtype.type(1), dtype.type(0.5), dtype.type(2)
+    lanes, slopes = np.zeros((n_inputs, PADDED), x.dtype), np.empty(n_inputs * PADDED, x.dtype)
+    bits, which = np.empty(PADDED, np.uint32), np.empty(PADDED, np.uint32)
+    closest, mass, product = np.empty(PADDED, dtype), np.empty(PADDED, dtype), np.empty(PADDED, dtype)
+    plain, doubtful, nearest = np.zeros(PADDED, dtype), np.zeros(PADDED, dtype), np.zeros(PADDED, dtype)
+    to_a, to_b = np.zeros(PADDED, dtype), np.zeros(PADDED, dtype)
+    moment, shares = np.zeros(PADDED, dtype), np.zeros((3, PADDED), dtype)
+    for first in range(begin, end, LANES):
+        n = min(LANES, end - first)
+        m = (n + 7) & ~7
+        transpose_in(lanes, x, first, n)
+        slopes[:] = 0
+        total = sums_in(slopes, scale)
+        learned[:, first : first + n] = 0
+        for t in range(anchors.shape[0]):
+            look(lanes, anchors[t], scalars, m, kind >= CONFIDENCE, (bits, which, closest, mass, product))
+            for j in range(n):
+                to_a[j] = da[first + j, t]
+                if db is not None:
+                    to_b[j] = db[first + j, t]
+            # The slope to |u_r| is plain + doubtful · σ(-β|u_r|), and to the smallest also `nearest`.
+            if kind < CONFIDENCE:
+                for j in range(m):
+                    near = one + closest[j]
+                    nearest[j] = (to_a[j] - to_b[j]) * half / (near * near)
+            else:
+                for j in range(m):
+                    evidence = -log_positive(product[j])
+                    power = exp_negative(gamma * evidence)
+                    s, ds = mass[j] * power, to_a[j]
+                    if kind == CONFIDENCE2:
+                        v = wavering(closest[j], tau)
+                        ds = to_a[j] * (one - v) + to_b[j] * v
+                        dv = s * (to_b[j] - to_a[j]) * v * (one - v) * two / tau
+                        nearest[j] = -dv
+                        shares[2, j] = dv * closest[j]
+                    plain[j] = ds * power
+                    doubtful[j] = plain[j] * (mass[j] * gamma * beta)
+                    shares[1, j] = ds * s * gamma * evidence
+                    moment[j] = 0
+            for r in range(anchors.shape[1]):
+                a, b = anchors[t, r, 0], anchors[t, r, 1]
+                bad |= send(lanes, a, b, r, m, beta, kind, which, plain, doubtful, nearest, moment, total, scale)
+            if kind >= CONFIDENCE:
+                for j in range(m):
+                    shares[0, j] = doubtful[j] * moment[j]  # doubtful is ds · s · γ · β
+                for k in range(3):
+                    for j in range(n):
+                        if scale is None:
+                            learned[k, first + j] += shares[k, j]
+                        else:
+                            units = round_to_unit(x.dtype.type(shares[k, j]), scale)
+                            bad |= out_of_range(units)
+                            learned[k, first + j] += np.int64(units)
+        bad |= write_sums(total, scale, slopes)
+        if dx is not None:
+            for j in range(n):
+                for i in range(n_inputs):
+                    dx[first + j, i] = slopes[i * PADDED + j]
+    return bad
+
+
+@jit_inline
+def send(
+    lanes: Any, a: Any, b: Any, r: Any, m: Any, beta: Any, kind: Any, which: Any,
+    plain: Any, doubtful: Any, nearest: Any, moment: Any, total: Any, scale: Any,
+) -> Any:  # fmt: skip
+    """total[a] += slope, total[b] -= slope on m lanes, for pair r = (a, b) of a detector; moment += |u| σ(-β|u|)."""
+    bad, into_a, into_b = False, U(a) * U(PADDED), U(b) * U(PADDED)
+    one = plain.dtype.type(1)
+    for j in range(m):
+        u = lanes[a, j] - lanes[b, j]
+        slope = nearest[j] if which[j] == np.uint32(r) and kind != CONFIDENCE else plain.dtype.type(0)
+        if kind >= CONFIDENCE:
+            size = plain.dtype.type(abs(u))
+            e = exp_negative(-beta * size)
+            doubt = e / (one + e)
+            moment[j] += size * doubt
+            slope += plain[j] + doubtful[j] * doubt
+        signed = lanes.dtype.type(slope if u > 0 else -slope)
+        if scale is None:
+            total[into_a + U(j)] += signed
+            total[into_b + U(j)] -= signed
+        else:
+            units = round_to_unit(signed, scale)
+            bad |= out_of_range(units)
+            total[into_a + U(j)] += np.int64(units)
+            total[into_b + U(j)] -= np.int64(units)
+    return bad
+
+
+@jit
+def propagate_reads_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(propagate_reads, arguments, n, n_parts, launch)

@@ -1,0 +1,161 @@
+"""How the weights of a layer lie in memory, as arrays that the compiled loops can walk, and tensors as such arrays.
+
+`loops.rows` says what the arrays of a plan mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lutetia.lut.connectivity.full import Connectivity, Full
+from lutetia.lut.connectivity.synapses import Synapses
+
+BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}  # numba has neither: the loops decode the bits
+AT_HAND = 2**18  # weights that stay in the caches of one core
+A_CALL = 200_000  # additions that take longer than calling torch
+
+
+def array_of(tensor: Tensor) -> np.ndarray:
+    """The memory of a contiguous tensor, or of a contiguous copy; int32 as unsigned, halves as their bits."""
+    # Looking before each step is quicker than taking it: at batch 1 these few calls cost as much as the kernel.
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    if tensor.dtype in BITS:
+        tensor = tensor.view(BITS[tensor.dtype])
+    array = tensor.numpy()
+    return array.view(np.uint32) if array.dtype == np.int32 else array
+
+
+def float_array_of(tensor: Tensor) -> np.ndarray:
+    """The same, in the dtype in which its elements are added."""
+    return array_of(tensor.float() if tensor.dtype in BITS else tensor)
+
+
+def new_array(shape: tuple[int, ...], *operands: Tensor) -> np.ndarray:
+    """An uninitialised array for sums of these operands."""
+    return np.empty(shape, np.float64 if any(tensor.dtype == torch.float64 for tensor in operands) else np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The sizes of a layer and the arrays that describe its connectivity."""
+
+    n_detectors: int
+    n_rows: int
+    n_outputs: int
+    table_at: np.ndarray  # uint64 [N_t + 1]: where the weights of each detector begin
+    blocks: tuple[np.ndarray, ...] | None = None  # full and shared connectivity
+    rows: tuple[Any, ...] | None = None  # general connectivity
+    full: bool = False  # whether every lookup neuron reaches every output, in order
+    rates: float | np.ndarray = 1.0  # lr_scale of every synapse listed, float64, or one for all
+
+    @property
+    def n_weights(self) -> int:
+        """Length of the flat weight tensor."""
+        return int(self.table_at[-1])
+
+    @cached_property
+    def n_synapses(self) -> int:
+        """Additions for one batch row: the synapses of one lookup neuron of each detector."""
+        return self.n_weights // self.n_rows
+
+    def suits_bags(self, n: int) -> bool:
+        """Whether `embedding_bag` is the faster way to add up the rows of n batch rows: full connectivity, tables in the cache.
+
+        It goes through all tables for each batch row, with masked vectors: up to 1.5 times as fast as our loop where the tables
+        stay in the cache anyway, half as fast where they do not; and a call costs 8 µs.
+        """
+        return self.full and self.n_weights <= AT_HAND and n * self.n_synapses >= A_CALL
+
+    @cached_property
+    def places(self) -> tuple[Any, ...]:
+        """Where the gradients of all weights go: where the weights are."""
+        starts = np.empty(0, np.uint64) if self.rows is None else self.rows[0]
+        return starts, self.table_at, np.uint64(self.n_rows)
+
+    def places_of(self, neurons: np.ndarray) -> tuple[Any, ...]:
+        """Where the gradients of these lookup neurons go, int64 [n], when only theirs are kept, one after the other."""
+        starts = np.zeros(self.n_detectors * self.n_rows + 1, np.uint64)
+        starts[1:][neurons] = self._extent(neurons)[1]
+        np.cumsum(starts, out=starts)
+        return starts, starts[:: self.n_rows].copy(), np.uint64(self.n_rows)
+
+    def weights_of(self, neurons: np.ndarray) -> np.ndarray:
+        """The places in the weight tensor of all weights of these lookup neurons [n], in order: int64."""
+        start, width = self._extent(neurons)
+        return np.repeat(start - (np.cumsum(width) - width), width) + np.arange(width.sum())
+
+    def _extent(self, neurons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the weights of each lookup neuron begin and how many they are, both int64 [n]."""
+        if self.rows is not None:
+            row_start = self.rows[0].view(np.int64)
+            return row_start[neurons], row_start[neurons + 1] - row_start[neurons]
+        table_at = self.table_at.view(np.int64)
+        t, row = np.divmod(neurons, self.n_rows)
+        width = (table_at[t + 1] - table_at[t]) // self.n_rows
+        return table_at[t] + row * width, width
+
+
+def plan_of(connectivity: Connectivity) -> Plan:
+    """The plan of a layer with this connectivity, worked out once and kept in it."""
+    return connectivity.layout_for(_plan)
+
+
+def _plan(connectivity: Connectivity) -> Plan:
+    if isinstance(connectivity, Full):
+        return _full_plan(connectivity)
+    return _general_plan(connectivity) if connectivity.layout == "general" else _shared_plan(connectivity)
+
+
+def _full_plan(connectivity: Full) -> Plan:
+    """One block of all detectors, which all have the same list of targets."""
+    n_detectors, n_rows, n_outputs = connectivity.weight_shape
+    table_at = np.arange(n_detectors + 1, dtype=np.uint64) * np.uint64(n_rows * n_outputs)
+    blocks = (
+        np.array([0, n_detectors], np.uint64),
+        np.arange(n_detectors, dtype=np.uint64),
+        table_at[:-1],
+        np.zeros(n_detectors, np.uint64),
+        np.array([n_outputs], np.uint64),
+        np.array([n_outputs > 0]),
+        np.arange(n_outputs, dtype=np.uint32),
+    )
+    full, rate = n_outputs > 0 and n_detectors > 0, float(connectivity.meta.lr_scale)
+    return Plan(n_detectors, n_rows, n_outputs, table_at, blocks, full=full, rates=rate)
+
+
+def _general_plan(synapses: Synapses) -> Plan:
+    row_start, n_rows = array_of(synapses.row_start).view(np.uint64), synapses.n_rows
+    rows = (row_start, array_of(synapses.targets), np.uint64(n_rows))
+    sizes = (synapses.n_detectors, n_rows, synapses.n_outputs)
+    return Plan(*sizes, row_start[::n_rows].copy(), rows=rows, rates=_rates(synapses))
+
+
+def _shared_plan(synapses: Synapses) -> Plan:
+    list_at, targets = array_of(synapses.det_start).view(np.uint64), array_of(synapses.det_targets)
+    table_at = list_at * np.uint64(synapses.n_rows)
+    start, detectors = (array_of(t.long()).view(np.uint64) for t in (synapses.block_start, synapses.block_detectors))
+    width = array_of(synapses.block_width.long()).view(np.uint64)
+    lists = zip(list_at[detectors[start[:-1]]], width, strict=True)
+    contiguous = np.array([_is_run(targets[at : at + count]) for at, count in lists])
+    blocks = (start, detectors, table_at[detectors], list_at[detectors], width, contiguous, targets)
+    sizes = (synapses.n_detectors, synapses.n_rows, synapses.n_outputs)
+    return Plan(*sizes, table_at, blocks, rates=_rates(synapses))
+
+
+def _is_run(outputs: np.ndarray) -> bool:
+    """Whether these are one or more consecutive outputs."""
+    return len(outputs) > 0 and bool((np.diff(outputs) == 1).all())
+
+
+def _rates(synapses: Synapses) -> float | np.ndarray:
+    scales = np.array([meta.lr_scale for meta in synapses.metas], np.float64)
+    return float(scales[0]) if (scales == scales[0]).all() else scales[array_of(synapses.owner_meta)]

@@ -1,0 +1,73 @@
+"""What a read makes of the inputs on the CPU, and the way back, compiled; the primitives of `protocol.Backend`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lutetia.errors import check_tensor
+from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.cpu.plan import array_of, float_array_of, new_array
+from lutetia.lut.kernels.cpu.rows import fill_rows, loop, raise_if, scale_of
+from lutetia.lut.kernels.cpu.threads import over
+from lutetia.lut.kernels.protocol import Coefficients, Read
+from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.kernels.reference.reads import rows_that_are_added
+from lutetia.lut.sums import Sums, sum_dtype
+
+KINDS = {"hard": 0, "blend": 1, "confidence": 2, "confidence2": 3}
+
+
+@kernel
+def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
+    """x [B, I], anchors [N_t, N_c, 2] -> indices int32 and coefficients, [B, N_t] each."""
+    rows, pairs = float_array_of(x), array_of(anchors)
+    shape = (len(rows), len(pairs))
+    indices, a = np.empty(shape, np.int32), np.empty(shape, rows.dtype)
+    others = None if read.name == "confidence" else (np.empty(shape, np.int32), np.empty(shape, rows.dtype))
+    second = (None, None) if others is None else (others[0].view(np.uint32), others[1])
+    scalars = _scalars(read, np.dtype(np.float64) if sums.exact else rows.dtype)
+    arrays = (rows, pairs, scalars, KINDS[read.name], indices.view(np.uint32), second[0], a, second[1])
+    raise_if(over(len(rows), _work(len(rows), pairs, read), loop("reads", "read"), *arrays))
+    if others is None:
+        return torch.from_numpy(indices), Coefficients(torch.from_numpy(a))
+    return torch.from_numpy(indices), Coefficients(*map(torch.from_numpy, (a, others[1], others[0])))
+
+
+def read_and_fill(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, read_: Read, sums: Sums) -> Tensor:
+    """x [B, I] -> y [B, O]."""
+    indices, coefficients = read(x, anchors, read_, sums)
+    return fill_rows(weight, connectivity, indices, rows_that_are_added(coefficients, read_), sums)
+
+
+def _scalars(read: Read, dtype: np.dtype[Any]) -> np.ndarray:
+    """β, γ, τ as an array [3]; 1 where there is none."""
+    return np.exp(np.array([0.0 if log is None else float(log) for log in read.logs], dtype))
+
+
+def _work(n: int, pairs: np.ndarray, read: Read) -> int:
+    """An estimate in additions: an exponential takes about twenty."""
+    return n * pairs.size * (10 if read.name.startswith("confidence") else 2)
+
+
+@kernel
+def send_slopes(
+    x: Tensor, anchors: Tensor, read: Read, gains: tuple[Tensor, Tensor | None], sums: Sums, to_x: bool
+) -> tuple[Tensor | None, Tensor]:
+    """The gradients of a and b, [B, N_t] each -> dx [B, I] (None unless `to_x`), and of log β, log γ, log τ: [3]."""
+    rows, pairs, (da, db) = float_array_of(x), array_of(anchors), gains
+    n = len(rows)
+    check_tensor("da", da, [n, len(pairs)])
+    if db is None and read.name != "confidence":
+        db = torch.zeros_like(da)
+    scalars = _scalars(read, np.dtype(np.float64) if sums.exact else rows.dtype)
+    to_a = array_of(da.to(sum_dtype(da)))
+    to_b = None if read.name == "confidence" or db is None else array_of(db.to(sum_dtype(da)))
+    dx, learned = new_array(rows.shape, x) if to_x else None, np.empty((3, n), np.int64 if sums.exact else np.float64)
+    arrays = (rows, pairs, scalars, KINDS[read.name], to_a, to_b, dx, learned, scale_of(sums))
+    raise_if(over(n, 3 * _work(n, pairs, read), loop("reads", "propagate_reads"), *arrays), sums)
+    units = sums.scale if sums.exact else 1.0
+    return None if dx is None else torch.from_numpy(dx), torch.from_numpy(learned.sum(1) / units).to(sum_dtype(x))

@@ -1,0 +1,312 @@
+"""Rows of tables on the CPU, one step at a time, compiled; the primitives of `protocol.Backend`.
+
+The loops are in `loops`, compiled on first use and kept on disk; here tensors become arrays, are checked, and the work is shared
+out over threads: batch rows going forward and to the inputs, detectors going to the weights, so no two threads ever write to the
+same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.cpu.memory import uncleared
+from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
+from lutetia.lut.kernels.cpu.threads import OUT_OF_MEMORY, openmp, over
+from lutetia.lut.kernels.protocol import Coefficients, Detected
+from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.sums import FLOAT, Sums, raise_overflow, sum_dtype
+
+Rates: TypeAlias = float | np.ndarray  # what multiplies the gradients: one number, or one for every synapse listed
+NO_RATES = np.empty(0, np.float32)
+
+
+@cache
+def loop(module: str, name: str) -> Callable[..., Any]:
+    """A compiled loop; numba is first imported here."""
+    return getattr(import_module(f"lutetia.lut.kernels.cpu.loops.{module}"), name)
+
+
+def loop_over(plan: Plan, name: str, coefficients: Coefficients | None = None) -> Callable[..., Any]:
+    """The loop over rows of this name, for the layout of a plan, with coefficients or without."""
+    suffix = "" if plan.blocks else "_general"
+    if coefficients is not None:
+        return loop(f"weighted{suffix}", f"{name}_weighted{suffix}")
+    return loop("rows" if plan.blocks else "general", f"{name}{suffix}")
+
+
+# ---- detect ----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def detect(x: Tensor, anchors: Tensor, train: bool) -> Detected:
+    """x [..., I], anchors [N_t, N_c, 2] -> what was found [..., N_t]."""
+    shape = (*x.shape[:-1], anchors.shape[0])
+    indices = np.empty(shape, np.int32)
+    closest = (new_array(shape, x), np.empty(shape, np.int32)) if train else ()
+    pairs, rows = array_of(anchors), float_array_of(x).reshape(-1, x.shape[-1])
+    columns = (len(rows), len(pairs))
+    flat: list[Any] = [array.reshape(columns) for array in closest] or [None, None]
+    arrays = (rows, pairs, indices.view(np.uint32).reshape(columns), False, *flat)
+    raise_if(over(len(rows), 2 * len(rows) * pairs.size, loop("rows", "detect"), *arrays))
+    return Detected(*map(torch.from_numpy, (indices, *closest)))
+
+
+# ---- forward ---------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def fill_rows(
+    weight: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums
+) -> Tensor:
+    """indices [B, N_t] -> y [B, O]."""
+    plan = plan_of(connectivity)
+    chosen = rows_read(indices, coefficients, plan, weight)
+    n = len(chosen[0]) if coefficients is None else len(chosen[0][0])
+    y = new_array((n, plan.n_outputs), weight, *factors(coefficients))
+    arrays = (weight_array(weight, plan), plan.blocks or plan.rows, *chosen, y, scale_of(sums))
+    raise_if(over(n, n_rows_of(coefficients) * n * plan.n_synapses, loop_over(plan, "fill", coefficients), *arrays), sums)
+    return torch.from_numpy(y)
+
+
+def detect_and_fill(
+    x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums, train: bool
+) -> tuple[Tensor, Detected | None]:
+    """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]; in one loop where nothing is kept."""
+    if not train and plan_of(connectivity).blocks:
+        return _detect_and_fill(x, weight, anchors, connectivity, sums, train), None
+    detected = detect(x, anchors, train)
+    return fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
+
+
+@kernel
+def _detect_and_fill(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums, train: bool) -> Tensor:
+    plan = plan_of(connectivity)
+    check_anchors_fit(anchors, plan)
+    rows, pairs, weights = float_array_of(x), array_of(anchors), weight_array(weight, plan)
+    n = len(rows)
+    indices, work = np.empty((n, plan.n_detectors), np.uint32), n * (2 * pairs.size + plan.n_synapses)
+    if not sums.exact and plan.suits_bags(n) and x.dtype == weight.dtype == torch.float32 and openmp():
+        over(n, work, loop("rows", "detect"), rows, pairs, indices, True, None, None)
+        table = torch.from_numpy(weights).view(-1, plan.n_outputs)
+        return embedding_bag(torch.from_numpy(indices.view(np.int32)), table, mode="sum")
+    y = new_array((n, plan.n_outputs), weight)
+    arrays = (rows, pairs, weights, plan.blocks, indices, y, scale_of(sums))
+    raise_if(over(n, work, loop("rows", "evaluate"), *arrays), sums)
+    return torch.from_numpy(y)
+
+
+# ---- backward, to the inputs -----------------------------------------------------------------------------------------
+
+
+@kernel
+def row_gains(
+    grad: Tensor, weight: Tensor, connectivity: Connectivity, rows: tuple[Tensor, Tensor | None], sums: Sums
+) -> tuple[Tensor, Tensor | None]:
+    """grad [B, O], rows [B, N_t] each -> g·W[t, index_t] of each, [B, N_t]."""
+    plan = plan_of(connectivity)
+    check_tensor("grad", grad, [rows[0].shape[0], plan.n_outputs])
+    addend, weights = array_of(grad.to(sum_dtype(grad, weight))), weight_array(weight, plan)
+    first = index_array("indices", rows[0], plan.n_detectors, plan.n_rows)
+    second = first[:0] if rows[1] is None else index_array("alternatives", rows[1], plan.n_detectors, plan.n_rows)
+    out = np.empty(first.shape, addend.dtype), np.empty(second.shape, addend.dtype)
+    arrays = (addend, weights, plan.blocks or plan.rows, (first, second), out, scale_of(sums))
+    suffix = "" if plan.blocks else "_general"
+    work = (1 + (rows[1] is not None)) * len(first) * plan.n_synapses
+    raise_if(over(len(first), work, loop(f"weighted{suffix}", f"gains{suffix}"), *arrays), sums)
+    return torch.from_numpy(out[0]), None if rows[1] is None else torch.from_numpy(out[1])
+
+
+@kernel
+def propagate(
+    grad: Tensor,
+    weight: Tensor,
+    connectivity: Connectivity,
+    detected: Detected,
+    anchors: Tensor,
+    n_inputs: int,
+    sums: Sums,
+) -> Tensor:
+    """grad [B, O], detected [B, N_t], anchors [N_t, N_c, 2] -> dx [B, I]."""
+    plan = plan_of(connectivity)
+    check_anchors_fit(anchors, plan)
+    assert detected.min_delta is not None
+    assert detected.min_delta_index is not None
+    indices = index_array("indices", detected.indices, plan.n_detectors, plan.n_rows)
+    which = index_array("min_delta_index", detected.min_delta_index, plan.n_detectors, anchors.shape[1])
+    check_tensor("grad", grad, [len(indices), plan.n_outputs])
+    check_tensor("min_delta", detected.min_delta, list(indices.shape))
+    dx = new_array((len(indices), n_inputs), grad, weight, detected.min_delta)
+    seen, synapses = (indices, array_of(detected.min_delta), which), plan.blocks or plan.rows
+    addend = grad.to(sum_dtype(grad, weight))
+    arrays = (array_of(addend), weight_array(weight, plan), synapses, seen, array_of(anchors), dx, scale_of(sums))
+    raise_if(over(len(indices), 3 * len(indices) * plan.n_synapses, loop_over(plan, "propagate"), *arrays), sums)
+    return torch.from_numpy(dx)
+
+
+# ---- backward, to the weights ----------------------------------------------------------------------------------------
+
+
+@kernel
+def gather_rows(
+    grad: Tensor,
+    connectivity: Connectivity,
+    indices: Tensor,
+    coefficients: Coefficients | None,
+    sums: Sums,
+    into: Tensor | None = None,
+    rate: float = 1.0,
+) -> Tensor:
+    """grad [B, O], indices [B, N_t] -> dW; with `into`, into -= rate · dW without a gradient of its size."""
+    plan = plan_of(connectivity)
+    if into is None:
+        return _gather(grad, indices, coefficients, plan, sums).view(connectivity.weight_shape)
+    if into.numel() != plan.n_weights:
+        fail("weight", into, f"{plan.n_weights} weights")
+    flat = into.detach().contiguous().view(-1)
+    if not sums.exact and into.dtype == sum_dtype(into, *factors(coefficients)):
+        out, steps = array_of(flat), -rate * plan.rates
+        _add_to(out, grad.to(into.dtype), indices, coefficients, plan, sums, Where(plan.places, steps))
+    else:  # each weight takes its step once, when the sum is complete: fixed sums need it, and halves would lose small addends
+        neurons, values = _gather_fired(grad, indices, coefficients, plan, sums)
+        places = torch.from_numpy(plan.weights_of(neurons))
+        flat[places] = (flat[places] - rate * values).to(flat.dtype)
+    if not into.is_contiguous():
+        into.detach().copy_(flat.view_as(into))
+    if not into.is_inference():
+        torch.autograd.graph.increment_version(into)
+    return into
+
+
+@kernel
+def gather_compact(
+    grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums
+) -> tuple[Tensor, Tensor]:
+    """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
+    neurons, values = _gather_fired(grad, indices, coefficients, plan_of(connectivity), sums)
+    return torch.from_numpy(neurons), values
+
+
+class Where(NamedTuple):
+    """Where gradients go, what multiplies them, and whether what is there must be cleared first."""
+
+    places: Any
+    rates: Rates
+    fresh: bool = False
+
+
+def _gather(
+    grad: Tensor, indices: Tensor, coefficients: Coefficients | None, plan: Plan, sums: Sums, places: Any = None
+) -> Tensor:
+    """The gradients of all weights, flat; or those that have a place in `places`."""
+    places = places or plan.places
+    addend = grad.to(sum_dtype(grad, *factors(coefficients)))
+    out = uncleared(int(places[1][-1]), addend.dtype)
+    if coefficients is not None:
+        out.zero_()
+    _add_to(out.numpy(), addend, indices, coefficients, plan, sums, Where(places, plan.rates, fresh=True))
+    return out
+
+
+def _gather_fired(
+    grad: Tensor, indices: Tensor, coefficients: Coefficients | None, plan: Plan, sums: Sums
+) -> tuple[np.ndarray, Tensor]:
+    """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
+    fired = np.zeros((plan.n_detectors, plan.n_rows), np.bool_)
+    others = None if coefficients is None else coefficients.alternatives
+    for name, rows in (("indices", indices), ("alternatives", others)):
+        if rows is not None:
+            loop("rows", "mark")(index_array(name, rows, plan.n_detectors, plan.n_rows), fired)
+    neurons = np.flatnonzero(fired)
+    return neurons, _gather(grad, indices, coefficients, plan, sums, plan.places_of(neurons))
+
+
+def _add_to(
+    out: np.ndarray, grad: Tensor, indices: Tensor, coefficients: Coefficients | None, plan: Plan, sums: Sums, where: Where
+) -> None:
+    """out [n] += rates · grad [B, O] at the rows that indices [B, N_t] name; a fresh one is cleared first."""
+    chosen = rows_read(indices, coefficients, plan, grad)
+    check_tensor("grad", grad, [indices.shape[0], plan.n_outputs])
+    rates = where.rates
+    if isinstance(rates, float):
+        grad, rates = (grad if rates == 1.0 else grad * rates), NO_RATES
+    layout, rates = plan.blocks or plan.rows, rates.astype(out.dtype, copy=False)
+    clear = () if coefficients is not None else (where.fresh,)
+    arrays = (array_of(grad), rates, layout, *chosen, where.places, out, *clear, scale_of(sums))
+    work = n_rows_of(coefficients) * indices.shape[0] * plan.n_synapses + (out.size // 8 if where.fresh else 0)
+    raise_if(over(plan.n_detectors, work, loop_over(plan, "gather", coefficients), *arrays), sums)
+
+
+# ---- arguments and results -------------------------------------------------------------------------------------------
+
+
+def rows_read(indices: Tensor, coefficients: Coefficients | None, plan: Plan, addend: Tensor) -> tuple[Any, ...]:
+    """Indices [B, N_t], or with coefficients (indices, alternatives) and (a, b), checked, as arrays; the second of each empty
+    where there is one row. `addend` is what is multiplied."""
+    first = index_array("indices", indices, plan.n_detectors, plan.n_rows)
+    if coefficients is None:
+        return (first,)
+    a, b, alternatives = coefficients
+    dtype = sum_dtype(addend, a)
+    check_tensor("a", a, list(first.shape))
+    if alternatives is None or b is None:
+        factor = array_of(a.to(dtype))
+        return (first, np.empty((0, 0), first.dtype)), (factor, np.empty((0, 0), factor.dtype))
+    second = index_array("alternatives", alternatives, plan.n_detectors, plan.n_rows)
+    check_tensor("alternatives", alternatives, list(first.shape))
+    check_tensor("b", b, list(first.shape))
+    return (first, second), (array_of(a.to(dtype)), array_of(b.to(dtype)))
+
+
+def n_rows_of(coefficients: Coefficients | None) -> int:
+    """How many rows a detector adds."""
+    return 1 if coefficients is None or coefficients.alternatives is None else 2
+
+
+def factors(coefficients: Coefficients | None) -> tuple[Tensor, ...]:
+    """The tensor that has a say in the dtype of a sum, where there is one."""
+    return () if coefficients is None else (coefficients.a,)
+
+
+def check_anchors_fit(anchors: Tensor, plan: Plan) -> None:
+    """Check that anchors [N_t, N_c, 2] are those of the tables."""
+    if anchors.shape[0] != plan.n_detectors or 1 << anchors.shape[1] != plan.n_rows:
+        fail("anchors", anchors, f"anchors of {plan.n_detectors} detectors with {plan.n_rows} rows each")
+
+
+def index_array(name: str, indices: Tensor, n_detectors: int, end: int) -> np.ndarray:
+    """indices [B, N_t] as unsigned, checked to lie below `end`."""
+    check_tensor(name, indices, ["B", n_detectors])
+    array = array_of(indices if indices.dtype == torch.int32 else indices.to(torch.int32))
+    if array.size and loop("rows", "largest")(array.reshape(-1)) >= end:
+        raise ArgumentError(f"{name} are from {int(indices.min())} to {int(indices.max())}, expected 0 to {end - 1}")
+    return array
+
+
+def weight_array(weight: Tensor, plan: Plan) -> np.ndarray:
+    """A weight of the layer of a plan, flat."""
+    if weight.numel() != plan.n_weights:
+        fail("weight", weight, f"{plan.n_weights} weights")
+    return array_of(weight).reshape(-1)
+
+
+def scale_of(sums: Sums) -> float | None:
+    """`scale` of the loops."""
+    return sums.scale if sums.exact else None
+
+
+def raise_if(flags: int, sums: Sums = FLOAT) -> None:
+    """Raise what a kernel's flags stand for."""
+    if flags & OUT_OF_MEMORY:
+        raise MemoryError("a compiled kernel found no memory for its sums")
+    if flags:
+        raise_overflow(sums)

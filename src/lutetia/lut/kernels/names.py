@@ -1,0 +1,368 @@
+"""The kernels under their public names, for every backend: one table from names to primitives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from lutetia.lut.connectivity.anchors import checked_anchors
+from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, full
+from lutetia.lut.connectivity.synapses import SynapseMeta, Synapses
+from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Products, Read, Sequence
+from lutetia.lut.kernels.reference import list_firings
+from lutetia.lut.sums import Sums, convert_integers_to_floats
+
+Found = tuple[Tensor, Tensor, Tensor]  # indices, min_delta, min_delta_index
+F = TypeVar("F", bound=Callable[..., Any])
+FOUND = ("indices", "min_delta", "min_delta_index")
+POSITIONS = ("pe_indices", "pe_min_delta", "pe_min_delta_index")
+SEQUENCE = ("indices", "pe_indices", "positional_dim")
+ROWS = ("indices", "alternatives", "a", "b")
+LOGS = ("log_beta", "log_gamma", "log_tau")
+
+
+def _takes(*names: str) -> Callable[[F], F]:
+    """Let a kernel that hands on its arguments by place be given them by name too; `names` in the order of the places."""
+
+    def decorate(kernel: F) -> F:
+        @wraps(kernel)
+        def call(self: Kernels, *args: Any, **how: Any) -> Any:
+            by_name = [name for name in names[len(args) :] if name in how]
+            if by_name and by_name != list(names[len(args) : len(args) + len(by_name)]):
+                absent = next(name for name in names[len(args) :] if name not in by_name)
+                raise TypeError(f"{kernel.__name__}() is missing the argument {absent!r}")
+            return kernel(self, *args, *[how.pop(name) for name in by_name], **how)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+class Kernels:
+    """Every kernel of one backend; `name` says which, and `backend` holds the primitives they are made of.
+
+    B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c anchor pairs · N_pe positional bits · R rows.
+    Kernels whose name ends in `_fc` take weights [N_t, R, O], those in `_sparse` flat ones [n_weights] and `synapses`.
+
+    All that add take `sums` ("float", "fixed") and `int_rescaler`. Those that gather gradients also take `meta` (`_fc` only), and
+    `external_lr` with `weight`: where external_lr is not negative, the weight takes the step -external_lr · dW at once, is
+    clamped to the bounds of its metas, and is returned. Those by cells take `precision` and `budget`.
+    """
+
+    def __init__(self, name: str, backend: Backend) -> None:
+        self.name, self.backend = name, backend
+        vars(self).update({each: getattr(self, each) for each in NAMES})  # a namespace that can be listed
+
+    # ---- one step ----------------------------------------------------------------------------------------------------
+
+    def check_detectors(self, x: Tensor, anchors: Tensor) -> Found:
+        """x [..., I], anchors [N_t, N_c, 2] -> indices int32, min_delta, min_delta_index int32, each [..., N_t]."""
+        return _found(self.backend.detect(x, checked_anchors(anchors, x.shape[-1]), True))
+
+    def check_detectors_eval(self, x: Tensor, anchors: Tensor) -> Tensor:
+        """x [..., I], anchors [N_t, N_c, 2] -> indices int32 [..., N_t]."""
+        return self.backend.detect(x, checked_anchors(anchors, x.shape[-1]), False).indices
+
+    def fill_outputs_fc(self, weight: Tensor, indices: Tensor, **how: Any) -> Tensor:
+        """y = Σ_t W[t, index_t]: weight [N_t, R, O], indices [B, N_t] -> [B, O]."""
+        return self.backend.fill_rows(weight, full(*weight.shape), indices, None, _sums(how))
+
+    def fill_outputs_sparse(self, weight: Tensor, indices: Tensor, synapses: Synapses, **how: Any) -> Tensor:
+        """The same where synapses are missing: weight [n_weights], indices [B, N_t] -> [B, O]."""
+        return self.backend.fill_rows(weight, synapses, indices, None, _sums(how))
+
+    def detect_and_fill_fc(self, x: Tensor, weight: Tensor, anchors: Tensor, **how: Any) -> tuple[Tensor, ...]:
+        """Both steps, for training: x [B, I], weight [N_t, R, O], anchors [N_t, N_c, 2] -> y [B, O], and as `check_detectors`."""
+        return self.detect_and_fill_sparse(x, weight, anchors, full(*weight.shape), **how)
+
+    def detect_and_fill_sparse(
+        self, x: Tensor, weight: Tensor, anchors: Tensor, synapses: Connectivity, **how: Any
+    ) -> tuple[Tensor, ...]:
+        """The same where synapses are missing: weight [n_weights]."""
+        checked = checked_anchors(anchors, x.shape[1])
+        y, detected = self.backend.detect_and_fill(x, weight, checked, synapses, _sums(how), True)
+        assert detected is not None
+        return y, *_found(detected)
+
+    def detect_and_fill_eval_fc(self, x: Tensor, weight: Tensor, anchors: Tensor, **how: Any) -> Tensor:
+        """Both steps, nothing kept: x [B, I], weight [N_t, R, O], anchors [N_t, N_c, 2] -> y [B, O]."""
+        return self.detect_and_fill_eval_sparse(x, weight, anchors, full(*weight.shape), **how)
+
+    def detect_and_fill_eval_sparse(
+        self, x: Tensor, weight: Tensor, anchors: Tensor, synapses: Connectivity, **how: Any
+    ) -> Tensor:
+        """The same where synapses are missing: weight [n_weights]."""
+        return self.backend.detect_and_fill(x, weight, checked_anchors(anchors, x.shape[1]), synapses, _sums(how), False)[0]
+
+    @_takes("grad", "weight", *FOUND, "anchors", "n_inputs")
+    def propagate_through_detectors_fc(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> Tensor:
+        """The slope of the blend of the chosen row and its nearest neighbour, sent to the anchors of the closest call.
+
+        grad [B, O], weight [N_t, R, O], then indices, min_delta, min_delta_index [B, N_t], anchors [N_t, N_c, 2], and n_inputs
+        -> dx [B, I].
+        """
+        return self.propagate_through_detectors_sparse(grad, weight, *rest, full(*weight.shape), **how)
+
+    @_takes("grad", "weight", *FOUND, "anchors", "n_inputs", "synapses")
+    def propagate_through_detectors_sparse(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> Tensor:
+        """The same where synapses, which come last, are missing: weight [n_weights] -> dx [B, I]."""
+        *detected, anchors, n_inputs, synapses = rest
+        checked = checked_anchors(anchors, n_inputs)
+        return self.backend.propagate(grad, weight, synapses, Detected(*detected), checked, n_inputs, _sums(how))
+
+    def gather_weight_gradients_fc(
+        self, grad: Tensor, indices: Tensor, n_rows: int, *, meta: SynapseMeta = DEFAULT_META, **how: Any
+    ) -> Tensor:
+        """dW[t, index_t] += lr_scale · g: grad [B, O], indices [B, N_t] -> [N_t, R, O], or the updated weight."""
+        return self.gather_weight_gradients_sparse(grad, indices, full(indices.shape[1], n_rows, grad.shape[1], meta), **how)
+
+    def gather_weight_gradients_sparse(self, grad: Tensor, indices: Tensor, synapses: Connectivity, **how: Any) -> Tensor:
+        """The same where synapses are missing -> [n_weights], or the updated weight."""
+        into, rate = _step(how)
+        return _clamped(self.backend.gather_rows(grad, synapses, indices, None, _sums(how), into, rate), into, synapses)
+
+    def gather_weight_rows_fc(
+        self, grad: Tensor, indices: Tensor, n_rows: int, *, meta: SynapseMeta = DEFAULT_META, **how: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The rows of dW that were looked up: slots t · n_rows + row, int64 [n], rising, and values [n, O]."""
+        connectivity = full(indices.shape[1], n_rows, grad.shape[1], meta)
+        slots, values = self.backend.gather_compact(grad, connectivity, indices, None, _sums(how))
+        return slots, values.view(-1, grad.shape[1])
+
+    def gather_weight_rows_sparse(self, grad: Tensor, indices: Tensor, synapses: Synapses, **how: Any) -> tuple[Tensor, Tensor]:
+        """The same where synapses are missing: places in weight int64 [n], rising; values [n]."""
+        neurons, values = self.backend.gather_compact(grad, synapses, indices, None, _sums(how))
+        return synapses.places_of(neurons), values
+
+    # ---- reads -------------------------------------------------------------------------------------------------------
+
+    @_takes("x", "anchors", *LOGS)
+    def read_detectors(self, x: Tensor, anchors: Tensor, *logs: Tensor | None, read: str, exact: bool = False) -> Coefficients:
+        """x [B, I], anchors [N_t, N_c, 2], log β, log γ, log τ [] or None -> indices, alternatives, a, b, each [B, N_t].
+
+        Where a read has no second row, alternatives and b are None.
+        """
+        sums = Sums("fixed" if exact else "float")
+        indices, (a, b, others) = self.backend.read(x, checked_anchors(anchors, x.shape[1]), Read(read, *logs), sums)
+        return indices, others, a, b  # type: ignore[return-value]
+
+    @_takes("x", "weight", "anchors", *LOGS)
+    def detect_and_read_eval_fc(self, x: Tensor, weight: Tensor, anchors: Tensor, *logs: Tensor | None, **how: Any) -> Tensor:
+        """A read and its rows, nothing kept; `read` names it: x [B, I], weight [N_t, R, O], scalars [] -> y [B, O]."""
+        return self.detect_and_read_eval_sparse(x, weight, anchors, *logs, full(*weight.shape), **how)
+
+    @_takes("x", "weight", "anchors", *LOGS, "synapses")
+    def detect_and_read_eval_sparse(
+        self, x: Tensor, weight: Tensor, anchors: Tensor, *logs: Any, read: str, **how: Any
+    ) -> Tensor:
+        """The same where synapses, which come after the scalars, are missing: weight [n_weights]."""
+        *scalars, synapses = logs
+        checked = checked_anchors(anchors, x.shape[1])
+        return self.backend.read_and_fill(x, weight, checked, synapses, Read(read, *scalars), _sums(how))
+
+    @_takes("weight", *ROWS)
+    def fill_outputs_weighted_fc(self, weight: Tensor, *rows: Tensor, two: bool, **how: Any) -> Tensor:
+        """y = Σ_t a_t · W[t, index_t], and with `two` + b_t · W[t, alt_t]: indices, alternatives, a, b [B, N_t] -> [B, O]."""
+        return self.fill_outputs_weighted_sparse(weight, *rows, full(*weight.shape), two=two, **how)
+
+    @_takes("weight", *ROWS, "synapses")
+    def fill_outputs_weighted_sparse(self, weight: Tensor, *rows: Any, two: bool, **how: Any) -> Tensor:
+        """The same where synapses, which come last, are missing: weight [n_weights]."""
+        indices, coefficients = _weighted(rows[:4], two)
+        return self.backend.fill_rows(weight, rows[4], indices, coefficients, _sums(how))
+
+    @_takes("grad", "weight", *ROWS[:2])
+    def row_gains_fc(self, grad: Tensor, weight: Tensor, *rows: Tensor, for_b: bool, **how: Any) -> tuple[Tensor, Tensor | None]:
+        """da = g·W[t, index_t] and, with `for_b`, db = g·W[t, alt_t]: grad [B, O], indices, alternatives [B, N_t]."""
+        return self.row_gains_sparse(grad, weight, *rows, full(*weight.shape), for_b=for_b, **how)
+
+    @_takes("grad", "weight", *ROWS[:2], "synapses")
+    def row_gains_sparse(self, grad: Tensor, weight: Tensor, *rows: Any, for_b: bool, **how: Any) -> tuple[Tensor, Tensor | None]:
+        """The same where synapses, which come last, are missing: weight [n_weights]."""
+        indices, others, synapses = rows
+        return self.backend.row_gains(grad, weight, synapses, (indices, others if for_b else None), _sums(how))
+
+    @_takes("x", "anchors", *LOGS, "da", "db")
+    def propagate_through_reads(
+        self, x: Tensor, anchors: Tensor, *rest: Tensor | None, read: str, to_x: bool = True, **how: Any
+    ) -> tuple[Tensor | None, Tensor]:
+        """log β, log γ, log τ, then da, db [B, N_t] -> dx [B, I], and the gradients of the three logarithms [3]."""
+        *logs, da, db = rest
+        assert da is not None
+        checked = checked_anchors(anchors, x.shape[1])
+        return self.backend.send_slopes(x, checked, Read(read, *logs), (da, db), _sums(how), to_x)
+
+    @_takes("grad", *ROWS, "n_rows")
+    def gather_weighted_gradients_fc(
+        self, grad: Tensor, *rows: Any, two: bool, meta: SynapseMeta = DEFAULT_META, **how: Any
+    ) -> Tensor:
+        """dW[t, index_t] += lr_scale · g · a_t, with `two` dW[t, alt_t] += lr_scale · g · b_t: the four, then n_rows -> dW."""
+        connectivity = full(rows[0].shape[1], rows[4], grad.shape[1], meta)
+        return self.gather_weighted_gradients_sparse(grad, *rows[:4], connectivity, two=two, **how)
+
+    @_takes("grad", *ROWS, "synapses")
+    def gather_weighted_gradients_sparse(self, grad: Tensor, *rows: Any, two: bool, **how: Any) -> Tensor:
+        """The same where synapses, which come last, are missing -> [n_weights], or the updated weight."""
+        (indices, coefficients), (into, rate) = _weighted(rows[:4], two), _step(how)
+        gradient = self.backend.gather_rows(grad, rows[4], indices, coefficients, _sums(how), into, rate)
+        return _clamped(gradient, into, rows[4])
+
+    @_takes("grad", *ROWS, "n_rows")
+    def gather_weighted_rows_fc(
+        self, grad: Tensor, *rows: Any, two: bool, meta: SynapseMeta = DEFAULT_META, **how: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The rows of dW that were looked up: slots t · n_rows + row, int64 [n], rising, and values [n, O]."""
+        indices, coefficients = _weighted(rows[:4], two)
+        connectivity = full(indices.shape[1], rows[4], grad.shape[1], meta)
+        slots, values = self.backend.gather_compact(grad, connectivity, indices, coefficients, _sums(how))
+        return slots, values.view(-1, grad.shape[1])
+
+    @_takes("grad", *ROWS, "synapses")
+    def gather_weighted_rows_sparse(self, grad: Tensor, *rows: Any, two: bool, **how: Any) -> tuple[Tensor, Tensor]:
+        """The same where synapses, which come last, are missing: places in weight int64 [n], rising; values [n]."""
+        indices, coefficients = _weighted(rows[:4], two)
+        neurons, values = self.backend.gather_compact(grad, rows[4], indices, coefficients, _sums(how))
+        return rows[4].places_of(neurons), values
+
+    # ---- sequences ---------------------------------------------------------------------------------------------------
+
+    def check_positions(self, positions: Tensor) -> Found:
+        """positions [S-1, N_t, N_pe] -> PE indices int32, min_delta, min_delta_index int32, each [S-1, N_t]."""
+        return _found(self.backend.detect_positions(positions, True))
+
+    def check_positions_eval(self, positions: Tensor) -> Tensor:
+        """positions [S-1, N_t, N_pe] -> PE indices int32 [S-1, N_t]."""
+        return self.backend.detect_positions(positions, False).indices
+
+    @_takes("weight", *SEQUENCE)
+    def fill_outputs_seq_fc(self, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
+        """weight [N_t, R, O], indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim -> y [B, S, O], pair by pair."""
+        return self.fill_outputs_seq_sparse(weight, *sequence, full(*weight.shape), **how)
+
+    @_takes("weight", *SEQUENCE, "synapses")
+    def fill_outputs_seq_sparse(self, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
+        """The same where synapses, which come last, are missing: weight [n_weights]."""
+        *found, synapses = sequence
+        return self.backend.fill_pairs(weight, synapses, _indices(*found, synapses.n_rows), _sums(how))
+
+    @_takes("weight", *SEQUENCE)
+    def fill_outputs_cells_fc(self, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
+        """The arguments and results of `fill_outputs_seq_fc`, by cells."""
+        made = _indices(*sequence, weight.shape[1], _products(how))
+        return self.backend.fill_cells(weight, full(*weight.shape), made, _sums(how))
+
+    @_takes("grad", "weight", *FOUND, *POSITIONS, "anchors", "n_inputs", "positional_dim")
+    def propagate_through_detectors_seq_fc(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> tuple[Tensor, Tensor]:
+        """grad [B, S, O], weight [N_t, R, O]; indices, min_delta, min_delta_index [B, S, N_t], the same of the positions
+        [S-1, N_t], anchors [N_t, N_c, 2], n_inputs, positional_dim -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
+        return self.propagate_through_detectors_seq_sparse(grad, weight, *rest, full(*weight.shape), **how)
+
+    @_takes("grad", "weight", *FOUND, *POSITIONS, "anchors", "n_inputs", "positional_dim", "synapses")
+    def propagate_through_detectors_seq_sparse(
+        self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The same where synapses, which come last, are missing: weight [n_weights]."""
+        *rest, synapses = rest  # type: ignore[assignment]
+        sequence, anchors, n_inputs = _detections(rest, None)
+        return self.backend.propagate_pairs(grad, weight, synapses, sequence, anchors, n_inputs, _sums(how))
+
+    @_takes("grad", "weight", *FOUND, *POSITIONS, "anchors", "n_inputs", "positional_dim")
+    def propagate_through_cells_fc(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> tuple[Tensor, Tensor]:
+        """The arguments and results of `propagate_through_detectors_seq_fc`, by cells."""
+        sequence, anchors, n_inputs = _detections(rest, _products(how))
+        return self.backend.propagate_cells(grad, weight, full(*weight.shape), sequence, anchors, n_inputs, _sums(how))
+
+    @_takes("grad", *SEQUENCE, "n_rows")
+    def gather_weight_gradients_seq_fc(
+        self, grad: Tensor, *sequence: Any, meta: SynapseMeta = DEFAULT_META, **how: Any
+    ) -> Tensor:
+        """grad [B, S, O], indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim, n_rows -> dW, or the updated weight."""
+        *found, n_rows = sequence
+        return self.gather_weight_gradients_seq_sparse(grad, *found, full(found[0].shape[2], n_rows, grad.shape[2], meta), **how)
+
+    @_takes("grad", *SEQUENCE, "synapses")
+    def gather_weight_gradients_seq_sparse(self, grad: Tensor, *sequence: Any, **how: Any) -> Tensor:
+        """The same with synapses in the place of n_rows -> [n_weights], or the updated weight."""
+        (*found, synapses), (into, rate) = sequence, _step(how)
+        made = _indices(*found, synapses.n_rows)
+        return _clamped(self.backend.gather_pairs(grad, synapses, made, _sums(how), into, rate), into, synapses)
+
+    @_takes("grad", *SEQUENCE, "n_rows")
+    def gather_weight_gradients_cells_fc(
+        self, grad: Tensor, *sequence: Any, meta: SynapseMeta = DEFAULT_META, **how: Any
+    ) -> Tensor:
+        """The arguments and results of `gather_weight_gradients_seq_fc`, by cells."""
+        connectivity, (into, rate) = full(sequence[0].shape[2], sequence[3], grad.shape[2], meta), _step(how)
+        made = _indices(*sequence, _products(how))
+        return _clamped(self.backend.gather_cells(grad, connectivity, made, _sums(how), into, rate), into, connectivity)
+
+    def fill_firing_stat(self, indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anchors: int) -> Tensor:
+        """How often each cell (K, PE) fires for each j: indices [B, S, N_t], pe_indices [S-1, N_t] -> int32 [B, S, N_t, C]."""
+        return self.backend.count_firings(Sequence(Detected(indices), Detected(pe_indices), n_anchors, positional_dim))
+
+    def densify_firing_stat(self, stat: Tensor, indices: Tensor, n_anchors: int) -> tuple[Tensor, Tensor, Tensor]:
+        """stat [B, S, N_t, C], indices [B, S, N_t] -> place b·S + j, row t·R + cell, and count of all that fired, each [n]."""
+        return list_firings(stat, indices, n_anchors)
+
+    def fill_outputs_by_firings(
+        self, weight: Tensor, firings: tuple[Tensor, Tensor, Tensor], batch: int, length: int, **how: Any
+    ) -> Tensor:
+        """y = Σ count · W[row]: weight [N_t, R, O], firings as from `densify_firing_stat` -> [B, S, O]."""
+        return self.backend.fill_firings(weight, firings, (batch, length), _sums(how))
+
+    def convert_integers_to_floats(self, buffer: Tensor, int_rescaler: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Integer sums [...] (int32 or int64) in floating point; a sum past the range of an int32 is an error."""
+        return convert_integers_to_floats(buffer, int_rescaler, dtype)
+
+
+NAMES = [name for name in vars(Kernels) if not name.startswith("_")]
+
+
+def _sums(how: dict[str, Any]) -> Sums:
+    """The sums of a call; what is left in `how` is nothing it knows."""
+    sums = Sums(how.pop("sums", "float"), how.pop("int_rescaler", 1.0)).check()
+    if how:
+        raise TypeError(f"unknown arguments: {', '.join(how)}")
+    return sums
+
+
+def _step(how: dict[str, Any]) -> tuple[Tensor | None, float]:
+    """The weight that takes a step, and its rate; None and 1 where the gradient is asked for."""
+    rate, weight = how.pop("external_lr", -1.0), how.pop("weight", None)
+    return (weight, rate) if rate >= 0 else (None, 1.0)
+
+
+def _products(how: dict[str, Any]) -> Products:
+    return Products(how.pop("precision", "float32"), how.pop("budget", None)).check()
+
+
+def _clamped(result: Tensor, into: Tensor | None, connectivity: Connectivity) -> Tensor:
+    return result if into is None else connectivity.clamp_(result)
+
+
+def _found(detected: Detected) -> Found:
+    assert detected.min_delta is not None
+    assert detected.min_delta_index is not None
+    return detected.indices, detected.min_delta, detected.min_delta_index
+
+
+def _weighted(rows: tuple[Any, ...], two: bool) -> tuple[Tensor, Coefficients]:
+    indices, alternatives, a, b = rows
+    return indices, Coefficients(a, b, alternatives) if two else Coefficients(a)
+
+
+def _indices(*given: Any) -> Sequence:
+    """indices, pe_indices, positional_dim, n_rows, and perhaps how cells are multiplied, as a sequence."""
+    indices, pe_indices, positional_dim, n_rows, products = given if len(given) == 5 else (*given, None)
+    n_anchors = (n_rows.bit_length() - 1 - positional_dim) // 2
+    return Sequence(Detected(indices), Detected(pe_indices), n_anchors, positional_dim, products)
+
+
+def _detections(rest: Any, products: Products | None) -> tuple[Sequence, Tensor, int]:
+    *found, anchors, n_inputs, positional_dim = rest
+    sequence = Sequence(Detected(*found[:3]), Detected(*found[3:]), anchors.shape[1], positional_dim, products)
+    return sequence, checked_anchors(anchors, n_inputs), n_inputs

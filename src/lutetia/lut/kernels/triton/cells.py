@@ -1,0 +1,220 @@
+"""Sequences on CUDA by counting cells, fully connected.
+
+The sources are in `source.cells`; here each is given its grid and its block sizes (measured on an H200). The work is
+cut into tiles of sequences and detectors, whose counts and products fit a budget of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lutetia.errors import ArgumentError
+from lutetia.lut.kernels.protocol import Detected, Products, Sequence
+from lutetia.lut.kernels.triton import pairs
+from lutetia.lut.kernels.triton.pairs import COPIES, Found, all_by_detector, by_detector, in_order, spread_totals
+from lutetia.lut.kernels.triton.rows import cdiv, next_power_of_2
+from lutetia.lut.kernels.triton.source import cells as source
+from lutetia.lut.sums import Sums, sum_dtype
+
+# Block sizes and warps. The blocks of cells and outputs are the largest ones: narrower tables have narrower blocks.
+COUNT = {"CELLS": 2048, "num_warps": 2}
+FILL = {"BLOCK_N": 64, "BLOCK_C": 32, "BLOCK_O": 64, "num_warps": 4, "num_stages": 3}
+PROJECT = {"BLOCK_N": 64, "BLOCK_C": 128, "BLOCK_O": 32, "num_warps": 4, "num_stages": 3}
+GATHER = {"BLOCK_N": 32, "BLOCK_C": 64, "BLOCK_O": 64, "num_warps": 4, "num_stages": 4}
+SLOPES = {"BLOCK_J": 4, "BLOCK_I": 64, "num_warps": 2}
+
+
+# ---- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def count_cells(
+    indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anchors: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """How often each cell (K, PE) fires for each j, [B, S, N_t, C] of any integers; and whether one passes 8 bits [1]."""
+    batch, length, n_detectors = indices.shape
+    n_keys, n_positions = 1 << n_anchors, 1 << positional_dim
+    shape, wide = (batch, length, n_detectors, n_keys * n_positions), indices.new_zeros(1)
+    if length < 2 or not indices.numel():
+        return indices.new_zeros(shape, dtype=dtype), wide
+    stat = indices.new_empty(shape, dtype=dtype)
+    words = cdiv(length - 1, 32)
+    keys = indices.new_empty(batch, n_detectors, words, n_keys)
+    block = min(64, n_keys)
+    source.key_bits_kernel[(batch * n_detectors, words, n_keys // block)](
+        indices, keys, length, n_detectors, words, N_K=n_keys, BLOCK_K=block, num_warps=1
+    )
+    positions = indices.new_empty(n_detectors, length, n_positions)
+    source.position_bits_kernel[(cdiv(length, 16), n_detectors)](
+        pe_indices.contiguous(), positions, length, n_detectors, N_PE=positional_dim, BLOCK=16, num_warps=1
+    )
+    block_p = min(n_positions, COUNT["CELLS"])
+    block_k = min(n_keys, COUNT["CELLS"] // block_p)
+    block_j = max(1, COUNT["CELLS"] // (block_p * block_k))
+    grid = (batch * cdiv(length, block_j), n_keys // block_k * (n_positions // block_p), n_detectors)
+    source.fill_firing_stat_kernel[grid](
+        keys, positions, stat, wide, length, n_detectors, words,
+        N_C=n_anchors, N_PE=positional_dim, BLOCK_J=block_j, BLOCK_K=block_k, BLOCK_P=block_p, num_warps=COUNT["num_warps"],
+    )  # fmt: skip
+    return stat, wide
+
+
+def fill(weight: Tensor, sequence: Sequence, sums: Sums) -> Tensor:
+    """y = stat · W: weight [N_t, R, O] -> [B, S, O]."""
+    if walks_anyway(sums, sequence, weight):
+        return pairs.fill(weight, sequence, sums)
+    y = weight.new_zeros(*sequence.x.indices.shape[:2], weight.shape[2], dtype=torch.float32)
+    for tile in tiles_of(weight, sequence):
+        tile.fill(y[tile.rows])
+    return y
+
+
+def propagate(
+    grad: Tensor, weight: Tensor, sequence: Sequence, anchors: Tensor, n_inputs: int, sums: Sums
+) -> tuple[Tensor, Tensor]:
+    """As by pairs, with every dot product looked up in P = g · Wᵀ."""
+    if walks_anyway(sums, sequence, weight, grad):
+        return pairs.propagate(grad, weight, sequence, anchors, n_inputs, sums)
+    batch, length, n_detectors = sequence.x.indices.shape
+    which = sequence.x.min_delta_index
+    assert which is not None
+    totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32)
+    position_totals = totals.new_zeros(n_detectors, max(length - 1, 0))
+    for tile in tiles_of(weight, sequence):
+        slopes, distances = tile.slopes(grad[tile.rows])
+        totals[tile.rows, tile.detectors] += slopes
+        position_totals[tile.detectors] += distances
+    return spread_totals(totals, position_totals, by_detector(which), sequence, anchors, n_inputs)
+
+
+def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums) -> Tensor:
+    """dW = statᵀ · g: grad [B, S, O] -> [N_t, R, O]."""
+    if walks_anyway(sums, sequence, grad):
+        return pairs.gather(grad, sequence, lr_scale, sums)
+    n_detectors, n_rows, n_outputs = sequence.x.indices.shape[2], sequence.n_cells << sequence.n_anchors, grad.shape[2]
+    make = grad.new_empty if sequence.x.indices.numel() else grad.new_zeros
+    gradient = make(n_detectors, n_rows, n_outputs, dtype=torch.float32)
+    scaled = grad.float() if lr_scale == 1.0 else grad.float() * lr_scale
+    for tile in tiles_of(gradient, sequence):
+        tile.gather(scaled[tile.rows], gradient[tile.detectors])
+    return gradient
+
+
+def walks_anyway(sums: Sums, sequence: Sequence, *operands: Tensor) -> bool:
+    """Tensor cores add neither integers of this width nor float64, and counts have at most 16 bits: the rest walks pairs."""
+    return sums.exact or sum_dtype(*operands) == torch.float64 or sequence.x.indices.shape[1] > 2**16
+
+
+class Tile:
+    """Some sequences and some detectors of one layer: what is counted at once."""
+
+    def __init__(self, weight: Tensor, sequence: Sequence, rows: slice, detectors: slice) -> None:
+        self.rows, self.detectors = rows, detectors
+        self.positional_dim, self.n_anchors, self.n_cells = sequence.positional_dim, sequence.n_anchors, sequence.n_cells
+        self.precision = (sequence.products or Products()).precision
+        self.weight, self.sequence = weight[detectors], sequence
+        self.indices = sequence.x.indices[rows, :, detectors].contiguous()
+        self.pe_indices = sequence.positions.indices[:, detectors]
+
+    @property
+    def n_places(self) -> int:
+        return self.indices.shape[0] * self.indices.shape[1]
+
+    def in_order(self, indices: Tensor) -> Found:
+        """The places of the tile in order of an index of theirs: order [.., N], end and count of each value [.., 2**N_c]."""
+        return in_order(indices.view(self.n_places, -1), 1 << self.n_anchors)
+
+    def stat(self) -> tuple[Tensor, Tensor]:
+        """Counts in the narrowest integers that hold S - 1, and whether 8 bits would not do."""
+        dtype = torch.int16 if self.indices.shape[1] <= 2**15 else torch.int32
+        return count_cells(self.indices, self.pe_indices, self.positional_dim, self.n_anchors, dtype)
+
+    def options(self, sizes: dict[str, int], **more: Any) -> dict[str, Any]:
+        """Of a kernel: the block sizes, as far as there are cells and outputs."""
+        block_c = max(16, min(sizes["BLOCK_C"], self.n_cells))
+        block_o = max(16, min(sizes["BLOCK_O"], next_power_of_2(self.weight.shape[2])))
+        bits = {"N_C": self.n_anchors, "N_PE": self.positional_dim, "PRECISION": self.precision}
+        return {**sizes, "BLOCK_C": block_c, "BLOCK_O": block_o, **bits, **more}
+
+    def fill(self, y: Tensor) -> None:
+        """Add what the tile gives to its y [B, S, O]."""
+        n_detectors, n_outputs = self.indices.shape[2], self.weight.shape[2]
+        options = self.options(FILL)
+        order, _, _ = self.in_order(self.indices)
+        grid = (cdiv(self.n_places, options["BLOCK_N"]), cdiv(n_outputs, options["BLOCK_O"]), n_detectors)
+        source.fill_cells_kernel[grid](
+            self.weight, *self.stat(), self.indices, order, y, self.n_places, n_detectors, n_outputs, **options
+        )
+
+    def slopes(self, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Total slopes [B, N_t, S] and [N_t, S-1] of the tile."""
+        batch, length, n_detectors = self.indices.shape
+        (_, delta, which), (_, pe_delta, pe_which) = self.sequence.x, self.sequence.positions
+        assert delta is not None
+        assert which is not None
+        assert pe_delta is not None
+        assert pe_which is not None
+        delta, which = delta[self.rows, :, self.detectors], which[self.rows, :, self.detectors]
+        products = self.project(grad.contiguous(), which)
+        totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32)
+        distances = totals.new_zeros(COPIES, n_detectors, max(length - 1, 0))
+        if length > 1:
+            found = all_by_detector(Detected(self.indices, delta, which))
+            pe = all_by_detector(Detected(self.pe_indices, pe_delta[:, self.detectors], pe_which[:, self.detectors]))
+            source.slopes_of_cells_kernel[(batch * cdiv(length, SLOPES["BLOCK_J"]), n_detectors)](
+                products, *found, *pe, totals, distances, length, n_detectors, COPIES,
+                N_C=self.n_anchors, N_PE=self.positional_dim, **SLOPES,
+            )  # fmt: skip
+        return totals, distances.sum(0)
+
+    def project(self, grad: Tensor, which: Tensor) -> Tensor:
+        """P[n, t, c] = g[n] · W[t, index[n, t], c] of the indices, then of those with bit `which` flipped: [N, 2 N_t, C]."""
+        n_detectors, n_outputs = self.indices.shape[2], self.weight.shape[2]
+        both = torch.cat([self.indices, self.indices ^ (1 << which)], dim=2)
+        out = grad.new_empty(self.n_places, 2 * n_detectors, self.n_cells, dtype=torch.float32)
+        options = self.options(PROJECT)
+        order, _, _ = self.in_order(both)
+        grid = (cdiv(self.n_places, options["BLOCK_N"]), cdiv(self.n_cells, options["BLOCK_C"]), 2 * n_detectors)
+        source.project_cells_kernel[grid](grad, self.weight, both, order, out, self.n_places, n_detectors, n_outputs, **options)
+        return out
+
+    def gather(self, grad: Tensor, out: Tensor) -> None:
+        """statᵀ · g, as the gradient of the tile's tables [N_t, R, O] or, past the first sequences, added to it."""
+        n_detectors, n_outputs = self.indices.shape[2], grad.shape[2]
+        options = self.options(GATHER, ADD=self.rows.start > 0)
+        grid = (n_detectors << self.n_anchors, cdiv(self.n_cells, options["BLOCK_C"]), cdiv(n_outputs, options["BLOCK_O"]))
+        source.gather_cells_kernel[grid](
+            grad.contiguous(), *self.stat(), *self.in_order(self.indices), out, self.n_places, n_detectors, n_outputs, **options
+        )
+
+
+def tiles_of(weight: Tensor, sequence: Sequence) -> Iterator[Tile]:
+    """Cut batch and detectors so that the counts and products of one tile fit the budget (bytes)."""
+    indices, budget = sequence.x.indices, (sequence.products or Products()).budget
+    batch, length, n_detectors = indices.shape
+    if indices.numel() == 0:
+        return
+    least = length * sequence.n_cells * 8  # one sequence, one detector: two float32 products, or counts, per place and cell
+    budget = free_memory(indices.device) // 4 if budget is None else budget
+    if least > budget:
+        raise ArgumentError(f"budget is {budget} bytes, expected at least {least}: one sequence of {length} through one detector")
+    per_tile = budget // least
+    detectors = min(n_detectors, per_tile)
+    rows = min(batch, max(1, per_tile // detectors))
+    for r in range(0, batch, rows):
+        for t in range(0, n_detectors, detectors):
+            cut = slice(r, min(r + rows, batch)), slice(t, min(t + detectors, n_detectors))
+            yield Tile(weight, sequence, *cut)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that could be allocated now: free on the device, or cached by torch's allocator."""
+    if device.type != "cuda":
+        return 2**30  # under the interpreter
+    if torch.cuda.is_current_stream_capturing():
+        return torch.cuda.get_device_properties(device).total_memory // 4
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
