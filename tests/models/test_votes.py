@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -145,6 +146,31 @@ def test_it_is_trained_and_built_by_the_command(
     assert report["accuracy"]["agreement"] == 1.0  # it is gates by construction
     assert report["model"] == "VotesClassifier"
     assert report["input_bits"] == 4
+    _is_explained(model, tmp_path, capsys)
+
+
+def _is_explained(model: VotesClassifier, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Reasons are what the class loses without a pixel; predict and evaluate know the model too."""
+    x = torch.linspace(0, 1, 64).reshape(8, 8)
+    np.save(folder / "digit.npy", x.numpy())
+    given = [str(folder / "run"), str(folder / "digit.npy")]
+    assert main(["explain", *given, "--json", "--html", str(folder / "why.html")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["kind"], told["rule"]) == ("votes", "occlusion")
+    with torch.no_grad():
+        scores = model(x[None])[0]
+        held = x.clone()
+        held[3, 4] = 0
+        without = model(held[None])[0]
+    target = int(scores.argmax())
+    lost = scores[target] - scores.mean() - (without[target] - without.mean())
+    assert told["prediction"] == target
+    assert told["relevance"][3][4] == pytest.approx(lost.item(), abs=1e-5)
+    assert main(["explain", *given, "--rule", "epsilon"]) == 2
+    assert "expected occlusion" in capsys.readouterr().err
+    assert main(["predict", *given, "--json"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(folder / "run"), "--json"]) == 0
 
 
 def test_a_model_of_votes_is_votes() -> None:

@@ -32,7 +32,7 @@ from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import console
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import check_writable
-from lutetia.models import LUTClassifier, Model, VotesClassifier, load
+from lutetia.models import Classifier, LUTClassifier, Model, VotesClassifier, load
 from lutetia.precompute import (
     CHECK,
     MAKE,
@@ -160,12 +160,12 @@ def _check(request: BuildRequest) -> None:
     check_writable(request.out if request.out.exists() else request.out.parent)
 
 
-def _model(checkpoint: Path) -> LUTClassifier | VotesClassifier:
+def _model(checkpoint: Path) -> Classifier:
     """A model that has a circuit."""
     model: Model[Any] = load(checkpoint)
     if isinstance(model, LUTClassifier):
         _check_reads(model, checkpoint)
-    if not isinstance(model, LUTClassifier | VotesClassifier):
+    if not isinstance(model, Classifier):
         raise DataError(f"{checkpoint} holds a {type(model).__name__}, expected a LUTClassifier or a VotesClassifier")
     return model
 
@@ -185,7 +185,7 @@ def _check_reads(model: LUTClassifier, checkpoint: Path) -> None:
 # ---- the integer model -----------------------------------------------------------------------------------------------
 
 
-def _network(model: LUTClassifier | VotesClassifier, request: BuildRequest) -> tuple[LUTNetwork, dict[str, Any]]:
+def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict[str, Any]]:
     """The integer model, and what is known of it: how inputs become numbers, and its accuracy beside that of the model."""
     data = open_run_data(request.checkpoint, request.data)
     choice = None

@@ -1,5 +1,7 @@
 """Whole networks of lookup tables, their dense twins, and how they are saved."""
 
+from typing import TypeAlias
+
 from lutetia.models.building import Model
 from lutetia.models.cache import ModelCache
 from lutetia.models.classifier import DenseClassifier, LUTClassifier
@@ -10,7 +12,10 @@ from lutetia.models.transformer_config import TransformerConfig
 from lutetia.models.votes import Votes, VotesClassifier
 from lutetia.models.votes_config import VotesConfig
 
+Classifier: TypeAlias = LUTClassifier | VotesClassifier  # what gives scores of classes and is made of tables
+
 __all__ = [
+    "Classifier",
     "ClassifierConfig",
     "DenseClassifier",
     "DenseTransformer",

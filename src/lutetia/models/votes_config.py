@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lutetia.errors import ArgumentError, fail
-from lutetia.lut.anchors import check_int
+from lutetia.lut import check_int
 from lutetia.models.fields import Config, check_number, sizes
 
 
