@@ -13,7 +13,7 @@ from torch import nn
 from lutetia import flow
 from lutetia.errors import DataError, MissingFeatureError
 from lutetia.precompute import Binary, EquivalenceError, Hardware, Quantise, Stream, UInt, trace
-from lutetia.precompute.tools.elaborated import ELABORATE, Circuit, read_circuit
+from lutetia.precompute.tools.elaborated import ELABORATE, FlatCircuit, read_circuit
 from lutetia.precompute.tools.find import TimeLimitError, run_yosys
 from tools import require_module
 
@@ -112,7 +112,7 @@ UNSIGNED = {
 WIDE, NARROW, OUT = 9, 5, 16
 
 
-def _circuit(folder: Path, body: str, outputs: int = 1) -> Circuit:
+def _circuit(folder: Path, body: str, outputs: int = 1) -> FlatCircuit:
     ports = ["input wire clk", "input wire [8:0] in_a", "input wire [4:0] in_b"]
     ports += [f"output wire [15:0] y{number}" for number in range(outputs)]
     (folder / "one.v").write_text(f"module one ({', '.join(ports)});\n{body}\nendmodule\n")

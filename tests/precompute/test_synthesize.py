@@ -9,7 +9,7 @@ from torch import nn
 
 from lutetia.errors import ArgumentError, DataError, MissingFeatureError
 from lutetia.precompute import Binary, Graph, Quantise, Stream, UInt, trace
-from lutetia.precompute.ir.stream import Edge, Input, Lookup, Register, Table, TableData
+from lutetia.precompute.ir.stream import Input, Lookup, Register, StreamEdge, Table, TableData
 from lutetia.precompute.tools import find as tools
 from lutetia.precompute.tools import synthesize
 from tools import require_module
@@ -22,8 +22,8 @@ def bank(rows: np.ndarray, register: bool = False) -> Graph:
     count, k = len(rows), rows.shape[1].bit_length() - 1
     tables = tuple(TableData(each.astype(np.int64)[:, None], (1,)) for each in rows)
     lookups = tuple(Lookup(at, tuple(reversed(range(k))), (at,)) for at in range(count))
-    edge = Edge((Binary(),) * count)
-    nodes = [Input((), Edge((Binary(),) * k)), Table((0,), edge, tables, lookups)]
+    edge = StreamEdge((Binary(),) * count)
+    nodes = [Input((), StreamEdge((Binary(),) * k)), Table((0,), edge, tables, lookups)]
     return Graph([*nodes, Register((1,), edge)] if register else nodes)
 
 
@@ -73,7 +73,7 @@ def test_place_and_route_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.skipif(tools.find_tool("nextpnr-ice40") is None, reason="nextpnr-ice40 is optional")
 @pytest.mark.parametrize("width", [6, pytest.param(200, marks=pytest.mark.slow)])
 def test_place_and_route(width: int) -> None:
-    edge = Edge((Binary(),) * width)
+    edge = StreamEdge((Binary(),) * width)
     net = Graph([Input((), edge), Register((0,), edge), Register((1,), edge)])
     made = net.emit("verilog").synthesize("ice40")
     assert made.fmax_mhz is not None

@@ -30,9 +30,9 @@ from lutetia.cli.build_data import Measured, open_run_data
 from lutetia.cli.build_page import page
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import console
-from lutetia.errors import ArgumentError
+from lutetia.errors import ArgumentError, DataError
 from lutetia.files import check_writable
-from lutetia.models import LUTClassifier, load
+from lutetia.models import Classifier, LUTClassifier, Model, VotesClassifier, load
 from lutetia.precompute import (
     CHECK,
     MAKE,
@@ -45,6 +45,7 @@ from lutetia.precompute import (
     Hardware,
     LUTNetwork,
     Table,
+    encoder,
     fit_bits,
     lut_network,
     run_steps,
@@ -74,8 +75,7 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
     """Build, write the folder, check what is in it, and return the report."""
     _check(request)
     with flow.record() as recorded:
-        model = load(request.checkpoint, expected=LUTClassifier)
-        _check_reads(model, request.checkpoint)
+        model = _model(request.checkpoint)
         screen = Screen(show)
         network, facts = screen.run("tables", lambda: _network(model, request))
         samples = facts.pop("samples")
@@ -160,6 +160,16 @@ def _check(request: BuildRequest) -> None:
     check_writable(request.out if request.out.exists() else request.out.parent)
 
 
+def _model(checkpoint: Path) -> Classifier:
+    """A model that has a circuit."""
+    model: Model[Any] = load(checkpoint)
+    if isinstance(model, LUTClassifier):
+        _check_reads(model, checkpoint)
+    if not isinstance(model, Classifier):
+        raise DataError(f"{checkpoint} holds a {type(model).__name__}, expected a LUTClassifier or a VotesClassifier")
+    return model
+
+
 def _check_reads(model: LUTClassifier, checkpoint: Path) -> None:
     """Only a hard read is a table: say how to train the same network so."""
     soft = {number: layer.read for number, layer in enumerate(model.config.layers) if getattr(layer, "read", "hard") != "hard"}
@@ -175,15 +185,19 @@ def _check_reads(model: LUTClassifier, checkpoint: Path) -> None:
 # ---- the integer model -----------------------------------------------------------------------------------------------
 
 
-def _network(model: LUTClassifier, request: BuildRequest) -> tuple[LUTNetwork, dict[str, Any]]:
+def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict[str, Any]]:
     """The integer model, and what is known of it: how inputs become numbers, and its accuracy beside that of the model."""
-    ends, source = _range(model, request)
     data = open_run_data(request.checkpoint, request.data)
     choice = None
-    if request.input_bits is None and isinstance(data, Measured):
-        choice = fit_bits(model, *data.calibration, *ends)
-    bits = request.input_bits or (choice.bits if choice else DEFAULT_BITS)
-    network = lut_network(model, bits=bits, weight_bits=request.weight_bits, low=ends[0], high=ends[1])
+    if isinstance(model, VotesClassifier):  # its bits and its range are part of it
+        bits, ends, source = model.config.bits, (model.config.low, model.config.high), "checkpoint"
+        network = LUTNetwork(model.graph(), model, encoder(bits, *ends, model.votes.n_inputs, affine=True))
+    else:
+        ends, source = _range(model, request)
+        if request.input_bits is None and isinstance(data, Measured):
+            choice = fit_bits(model, *data.calibration, *ends)
+        bits = request.input_bits or (choice.bits if choice else DEFAULT_BITS)
+        network = lut_network(model, bits=bits, weight_bits=request.weight_bits, low=ends[0], high=ends[1])
     accuracy = _accuracy(network, data)
     facts = {
         "format": FORMAT,

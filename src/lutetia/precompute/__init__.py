@@ -6,12 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lutetia.models.votes import Votes
     from lutetia.precompute.front.claims import precomputable
     from lutetia.precompute.front.decompose import Unit, Units, decompose
-    from lutetia.precompute.front.encoder import BitsChoice, Encoder
+    from lutetia.precompute.front.encoder import BitsChoice, Encoder, encoder
     from lutetia.precompute.front.lutnet import LUTNetwork, fit_bits, lut_network
     from lutetia.precompute.front.quantise import Quantise, SparseLinear, quantise, quantise_weights
     from lutetia.precompute.front.trace import trace
+    from lutetia.precompute.front.votes import votes_graph
     from lutetia.precompute.ir.graph import Graph
     from lutetia.precompute.ir.interpret import trace_values
     from lutetia.precompute.ir.stream import Stream, Table, TableData
@@ -34,15 +36,15 @@ if TYPE_CHECKING:
     from lutetia.precompute.tools.hardware import EquivalenceError, Hardware
     from lutetia.precompute.tools.simulate import SIMULATORS
     from lutetia.precompute.tools.synthesize import TARGETS, read_cells, recipe
-    from lutetia.precompute.votes import Votes
 
 _ROOMS = {
     "front.claims": "precomputable",
     "front.decompose": "Unit Units decompose",
-    "front.encoder": "BitsChoice Encoder",
+    "front.encoder": "BitsChoice Encoder encoder",
     "front.lutnet": "LUTNetwork fit_bits lut_network",
     "front.quantise": "Quantise SparseLinear quantise quantise_weights",
     "front.trace": "trace",
+    "front.votes": "votes_graph",
     "ir.graph": "Graph",
     "ir.interpret": "trace_values",
     "ir.stream": "Stream Table TableData",
@@ -54,7 +56,6 @@ _ROOMS = {
     "tools.hardware": "EquivalenceError Hardware",
     "tools.simulate": "SIMULATORS",
     "tools.synthesize": "TARGETS read_cells recipe",
-    "votes": "Votes",
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
@@ -94,6 +95,7 @@ __all__ = [
     "Units",
     "Votes",
     "decompose",
+    "encoder",
     "enumerate_rows",
     "find_tool",
     "fit_bits",
@@ -112,10 +114,13 @@ __all__ = [
     "time_limit",
     "trace",
     "trace_values",
+    "votes_graph",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "Votes":  # a model, which used to live here
+        return importlib.import_module("lutetia.models.votes").Votes
     if name not in _HOMES:
         raise AttributeError(f"lutetia.precompute has no {name!r}")
     return getattr(importlib.import_module(f"lutetia.precompute.{_HOMES[name]}"), name)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lutetia import relevance
 from lutetia.errors import check_choice
-from lutetia.models import LUTClassifier, LUTTransformer
+from lutetia.models import Classifier, LUTTransformer
 
 PRESETS: dict[str, Callable[[], relevance.Rules]] = {
     "epsilon": relevance.presets.epsilon,
@@ -76,7 +76,7 @@ def lead_seed(scores: Tensor, target: int) -> Tensor:
     return part * scores
 
 
-def attribute_class(model: LUTClassifier, x: Tensor, target: int, rule: str) -> Attribution:
+def attribute_class(model: Classifier, x: Tensor, target: int, rule: str) -> Attribution:
     """What each input did for the lead of a class: x [*input_shape] -> the same shape."""
     check_choice("rule", rule, tuple(RULES))
     if rule == "gradient":
@@ -106,7 +106,7 @@ def attribute_token(model: LUTTransformer, tokens: Tensor, target: int, rule: st
     return Attribution(result[batch][0].detach(), result.report.absorbed)
 
 
-def _gradient(model: LUTClassifier, x: Tensor, target: int) -> Tensor:
+def _gradient(model: Classifier, x: Tensor, target: int) -> Tensor:
     leaf = x[None].detach().clone().requires_grad_()
     with torch.enable_grad():
         (slope,) = torch.autograd.grad(lead(model(leaf)[0], target), leaf)
@@ -114,7 +114,7 @@ def _gradient(model: LUTClassifier, x: Tensor, target: int) -> Tensor:
 
 
 @torch.no_grad()
-def _occlusion(model: LUTClassifier, x: Tensor, target: int) -> Tensor:
+def _occlusion(model: Classifier, x: Tensor, target: int) -> Tensor:
     n = x.numel()
     score = lead(model(x[None])[0], target)
     fallen = torch.empty(n, dtype=score.dtype)

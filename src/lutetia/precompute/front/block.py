@@ -1,4 +1,4 @@
-"""`Block`: a module, or a chain of them, as one function of a single window of its input.
+"""`LayerBlock`: a module, or a chain of them, as one function of a single window of its input.
 
 A block reads `channels` values at each of a few *taps* (one tap for vectors; the kernel of a convolution) and answers with
 `out_channels` values. Its inputs are one flat row: channel by channel, and within a channel tap by tap (rows of a kernel first,
@@ -20,20 +20,20 @@ import torch
 from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError, fail
-from lutetia.precompute.front.ops import Op, op_of
+from lutetia.precompute.front.ops import BlockOp, op_of
 
 
 @dataclass(eq=False)
-class Block:
+class LayerBlock:
     """A chain of ops over one window: x [n, channels · n_taps] -> [n, out_channels], float64."""
 
-    ops: tuple[Op, ...]
+    ops: tuple[BlockOp, ...]
     channels: int
     rank: int = 0  # 0 vectors, 1 sequences, 2 images
     _ready: list[Any] = field(default_factory=list, repr=False)
 
     @classmethod
-    def of(cls, module: nn.Module, n_inputs: int | None = None) -> Block:
+    def of(cls, module: nn.Module, n_inputs: int | None = None) -> LayerBlock:
         """The block of a module; `n_inputs` is needed where no layer knows its channels (an activation, a pooling layer)."""
         ops = tuple(op_of(each) for each in flatten(module))
         if not ops:
@@ -82,9 +82,9 @@ class Block:
     def n_inputs(self) -> int:
         return self.channels * self.taps
 
-    def extended(self, op: Op) -> Block:
+    def extended(self, op: BlockOp) -> LayerBlock:
         """The block with one more op behind it."""
-        return Block((*self.ops, op), self.channels, max(self.rank, op.rank))
+        return LayerBlock((*self.ops, op), self.channels, max(self.rank, op.rank))
 
     # ---- the function -------------------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class Block:
 
 
 def _trace_back(
-    mixing: Sequence[Op], tables: Sequence[Any], output: int, origin: tuple[int, ...], places: dict[tuple[int, ...], int]
+    mixing: Sequence[BlockOp], tables: Sequence[Any], output: int, origin: tuple[int, ...], places: dict[tuple[int, ...], int]
 ) -> np.ndarray:
     """The inputs that one output reads through several mixing layers."""
     frontier = {(output, origin)}
@@ -160,7 +160,7 @@ def _trace_back(
     return np.array(sorted(channel * taps + places[place] for channel, place in frontier), dtype=np.int64)
 
 
-def _positions(ops: Sequence[Op], rank: int) -> tuple[tuple[int, ...], ...]:
+def _positions(ops: Sequence[BlockOp], rank: int) -> tuple[tuple[int, ...], ...]:
     axes = []
     for axis in range(rank):
         used = {0}

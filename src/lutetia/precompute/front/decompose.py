@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lutetia import flow
 from lutetia.errors import ArgumentError
-from lutetia.precompute.front.block import Block
+from lutetia.precompute.front.block import LayerBlock
 from lutetia.precompute.front.claims import claim_of, precomputable
 from lutetia.precompute.front.ops import Claimed, Linear
 from lutetia.precompute.front.units import structure_of
@@ -42,7 +42,7 @@ class Unit:
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    block: Block
+    block: LayerBlock
     domain: Domain | None = None  # from a claim
 
     @property
@@ -75,9 +75,9 @@ class Unit:
 class Units(tuple[Unit, ...]):
     """The units of a block, in the order of their first outputs."""
 
-    block: Block
+    block: LayerBlock
 
-    def __new__(cls, units: Iterable[Unit], block: Block) -> Units:
+    def __new__(cls, units: Iterable[Unit], block: LayerBlock) -> Units:
         made = super().__new__(cls, units)
         made.block = block
         return made
@@ -123,14 +123,14 @@ def n_rows_of(unit: Unit, domains: Sequence[Domain]) -> int:
     return n_rows([domains[place] for place in unit.inputs])
 
 
-def decompose(module: nn.Module | Block, *, n_inputs: int | None = None) -> Units:
+def decompose(module: nn.Module | LayerBlock, *, n_inputs: int | None = None) -> Units:
     """The smallest units of a layer or of a chain of layers; their `sizes` are such as `((3, 1), (3, 1), (3, 1))`.
 
     `n_inputs` is needed where no layer knows its channels, such as pooling alone. What was found or claimed is then tried on the
     module: where an output depends on an input outside its unit, it is refused.
     """
     with flow.step("decompose", part="precompute") as step:
-        block = module if isinstance(module, Block) else Block.of(module, n_inputs)
+        block = module if isinstance(module, LayerBlock) else LayerBlock.of(module, n_inputs)
         domain = next((claim.domain for claim in _claims(module, block) if claim.domain is not None), None)
         units = Units([Unit(inputs, outputs, block, domain) for inputs, outputs in structure_of(block)], block)
         _probe(units, domain)
@@ -138,7 +138,7 @@ def decompose(module: nn.Module | Block, *, n_inputs: int | None = None) -> Unit
     return units
 
 
-def _claims(module: Any, block: Block) -> list[Any]:
+def _claims(module: Any, block: LayerBlock) -> list[Any]:
     found = [claim_of(module)] + [claim_of(getattr(op, "module", None)) for op in block.ops]
     return [claim for claim in found if claim is not None]
 

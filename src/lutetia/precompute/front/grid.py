@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from lutetia.errors import ArgumentError
-from lutetia.precompute.front.block import Block
+from lutetia.precompute.front.block import LayerBlock
 from lutetia.precompute.front.ops import Each, Linear
 from lutetia.precompute.front.units import structure_of, unit_bits
-from lutetia.precompute.ir.stream import Edge
+from lutetia.precompute.ir.stream import StreamEdge
 from lutetia.precompute.tables.domains import Domain, domain_for
 from lutetia.precompute.tables.enumerate import unit_values
 from lutetia.precompute.tables.exact import exact_sum, lowest_power
@@ -20,7 +20,7 @@ MAX_TABLE_BITS = 16
 MAX_LEVEL_BITS = 24
 
 
-def grid_of(block: Block, edge: Edge, name: str) -> tuple[tuple[Domain, ...], float]:
+def grid_of(block: LayerBlock, edge: StreamEdge, name: str) -> tuple[tuple[Domain, ...], float]:
     """The domains of a block's outputs, and their scale.
 
     A quantiser at the end says it. Sums alone are exact multiples of their weights. Anything else is tried out, value by value.
@@ -50,7 +50,7 @@ def grid_of(block: Block, edge: Edge, name: str) -> tuple[tuple[Domain, ...], fl
     raise ArgumentError(advice)
 
 
-def _domains(block: Block, structure: list, real: list[torch.Tensor], scale: float) -> tuple[Domain, ...]:
+def _domains(block: LayerBlock, structure: list, real: list[torch.Tensor], scale: float) -> tuple[Domain, ...]:
     domains: list[Domain | None] = [None] * block.out_channels
     for unit, values in zip(structure, real, strict=True):
         for column, output in enumerate(unit.outputs):

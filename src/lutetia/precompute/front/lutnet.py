@@ -5,8 +5,8 @@ rows. In hardware: equal comparisons once, one table per detector, sums of prove
 weights fixed point; what these compute is the *integer model*, which is a model of its own. Its accuracy stands beside that of
 the float model in the report.
 
-Only attributes are looked at (`anchors`, `weight`, `synapses`, `lut`, `layers`, `readout`), so any module that is built the same
-way will do.
+Layers say what their tables are (`describe()`); of a whole model only `layers`, `norms` and `readout` are looked at, so any
+module that is built the same way will do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lutetia.errors import ArgumentError, check_range, check_tensor, fail
 from lutetia.precompute.front.encoder import BitsChoice, Encoder, Range, choose_bits, encoder
 from lutetia.precompute.front.trace import argmax_node
 from lutetia.precompute.ir.graph import Builder, Graph
-from lutetia.precompute.ir.stream import Compare, Edge, Input, Lookup, Register, Sum, Table, TableData
+from lutetia.precompute.ir.stream import Compare, Input, Lookup, Register, StreamEdge, Sum, Table, TableData
 from lutetia.precompute.passes.dedupe import dedupe
 from lutetia.precompute.tables.domains import Binary, Domain, UInt, domain_for
 
@@ -95,7 +95,7 @@ def scores(model: nn.Module, x: Tensor, batch: int = 1024) -> Tensor:
     """The class scores of the float model, in eval mode: x [n, ...] -> [n, n_classes]; a bare LUT layer is given flat inputs."""
     was_training, first = model.training, next(model.parameters())
     model.eval()
-    flat = hasattr(model, "anchors")
+    flat = is_lut_layer(model) and not hasattr(model, "in_shape")
     parts = []
     for part in x.split(batch):
         part = part.to(first.device, first.dtype) / 255 if part.dtype == torch.uint8 else part.to(first.device, first.dtype)
@@ -136,7 +136,7 @@ def lut_network(
         first = stages[0] = Readout(first.weight, first.bias + float(coded.low.min()) * first.weight.sum(1))
     with flow.step("lut_network", part="precompute", bits=bits, weight_bits=weight_bits, layers=len(stages)) as step:
         builder = Builder()
-        node = builder.add(Input((), Edge((UInt(bits),) * n_inputs, scale=(coded.step,) * n_inputs)))
+        node = builder.add(Input((), StreamEdge((UInt(bits),) * n_inputs, scale=(coded.step,) * n_inputs)))
         for number, stage in enumerate(stages):
             name = f"layer {number}"
             if isinstance(stage, Detectors):
@@ -160,13 +160,11 @@ def _stages(model: Any) -> Iterable[Detectors | Readout | Rescaled]:
     if isinstance(model, nn.Sequential):
         for child in model:
             yield from _stages(child)
-    elif isinstance(getattr(model, "anchors", None), Tensor):
-        yield _detectors_of(model)
-    elif isinstance(getattr(model, "lut", None), nn.Module):
-        yield from _stages(model.lut)
     elif all(isinstance(getattr(model, name, None), nn.Module) for name in ("compress", "tables", "decompress")):
         for name in ("compress", "tables", "decompress"):
             yield from _stages(getattr(model, name))
+    elif is_lut_layer(model):
+        yield _detectors_of(model.describe())
     elif isinstance(getattr(model, "layers", None), nn.ModuleList) and isinstance(getattr(model, "readout", None), nn.Module):
         norms = list(getattr(model, "norms", [])) or [nn.Identity()] * len(model.layers)
         for layer, norm in zip(model.layers, norms, strict=True):
@@ -184,14 +182,20 @@ def _stages(model: Any) -> Iterable[Detectors | Readout | Rescaled]:
         )
 
 
-def _detectors_of(model: Any) -> Detectors:
-    read = getattr(model, "read", "hard")
-    if read != "hard":
-        raise ArgumentError(f"read is {read!r}, expected 'hard': only then is a detector a table")
-    weight, synapses = model.weight.detach().cpu().double(), getattr(model, "synapses", None)
-    if synapses is not None:
-        weight = synapses.expand(model.weight.detach()).cpu().double()
-    return Detectors(model.anchors.detach().cpu().numpy().astype(np.int64), weight.numpy())
+def is_lut_layer(module: Any) -> bool:
+    """Whether a module says what its tables are: `describe()`, as the layers of `lutetia.nn` do."""
+    return callable(getattr(module, "describe", None))
+
+
+def _detectors_of(layer: Any) -> Detectors:
+    """Of a `lutetia.lut.LayerDescription`."""
+    if layer.read.name != "hard":
+        raise ArgumentError(f"read is {layer.read.name!r}, expected 'hard': only then is a detector a table")
+    if layer.positions is not None:
+        raise ArgumentError("an attention layer has no circuit here, expected LUT layers without positions")
+    weight, expand = layer.weight.detach(), getattr(layer.connectivity, "expand", None)
+    weight = weight if expand is None else expand(weight)  # with synapses the weight is flat
+    return Detectors(layer.anchors.detach().cpu().numpy().astype(np.int64), weight.cpu().double().numpy())
 
 
 def _array(values: Tensor) -> np.ndarray:
@@ -202,8 +206,8 @@ def _n_inputs(model: Any, first: Any) -> int:
     """The inputs of the first layer, which its anchors alone do not tell."""
     if isinstance(first, Readout):
         return int(first.weight.shape[1])
-    layer = next(module for module in model.modules() if isinstance(getattr(module, "anchors", None), Tensor))
-    return int(getattr(layer, "n_inputs", first.anchors.max() + 1))
+    layer = next(module for module in model.modules() if is_lut_layer(module) and hasattr(module, "n_inputs"))
+    return int(layer.n_inputs)
 
 
 def _folded(stages: list[Any]) -> list[Detectors | Readout]:

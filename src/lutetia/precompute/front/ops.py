@@ -50,7 +50,7 @@ class WindowShape:
     padding: tuple[int, ...]
 
 
-class Op:
+class BlockOp:
     """One link of a block."""
 
     window: WindowShape | None = None
@@ -78,7 +78,7 @@ class Op:
         return [tuple(int(at) * step for at, step in zip(tap, dilation, strict=True)) for tap in np.ndindex(*kernel)]
 
 
-class Each(Op):
+class Each(BlockOp):
     """A module or function that keeps channels apart."""
 
     def __init__(self, function: Any, channels: int | None = None, rank: int = 0, monotone: bool = False) -> None:
@@ -97,7 +97,7 @@ class Each(Op):
         return _name(self.function)
 
 
-class Linear(Op):
+class Linear(BlockOp):
     """Weighted sums: `matrix()` has the weights in float64, `run` is the module itself."""
 
     mixes = linear = True
@@ -192,7 +192,7 @@ class Added(Linear):
         return "add" if self.sign > 0 else "subtract"
 
 
-class Max(Op):
+class Max(BlockOp):
     """Max pooling within a block."""
 
     mixes = True
@@ -211,7 +211,7 @@ class Max(Op):
         return _name(self.module)
 
 
-class Claimed(Op):
+class Claimed(BlockOp):
     """A module of any kind with a claim: its structure is what the claim says."""
 
     mixes = True
@@ -241,7 +241,7 @@ def _claimed_rows(structure: Structure, taps: int) -> Rows:
     return [found[output] for output in range(len(found))]
 
 
-def op_of(module: nn.Module) -> Op:
+def op_of(module: nn.Module) -> BlockOp:
     """The op of one layer; a module that is not known is refused, with the way out."""
     if isinstance(module, CONVOLUTIONS):
         return Linear(module, module.in_channels, module.out_channels, _conv_window(module))

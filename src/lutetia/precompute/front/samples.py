@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from lutetia.precompute.ir.interpret import encode
-from lutetia.precompute.ir.stream import Edge, Window
+from lutetia.precompute.ir.stream import StreamEdge, Window
 
 if TYPE_CHECKING:
     from lutetia.precompute.ir.graph import Graph
 
 
-def bus_bits(edge: Edge, x: Tensor) -> np.ndarray:
+def bus_bits(edge: StreamEdge, x: Tensor) -> np.ndarray:
     """Values in PyTorch's layout, [batch, channels, *shape] -> the bits of each sample in order: uint8 [samples, width]."""
     values = np.moveaxis(x.detach().cpu().to(torch.int64).numpy(), 1, -1).reshape(-1, edge.channels)
     codes = encode(edge, values)
@@ -26,7 +26,7 @@ def bus_bits(edge: Edge, x: Tensor) -> np.ndarray:
     return bits
 
 
-def values_of(edge: Edge, bits: np.ndarray, batch: int, shape: tuple[int, ...]) -> Tensor:
+def values_of(edge: StreamEdge, bits: np.ndarray, batch: int, shape: tuple[int, ...]) -> Tensor:
     """The inverse, for frames of a shape: uint8 [samples, width] -> int64 [batch, channels, *shape]."""
     codes = np.zeros((len(bits), edge.channels), dtype=np.int64)
     for channel, (low, high) in enumerate(zip(edge.offsets[:-1], edge.offsets[1:], strict=True)):

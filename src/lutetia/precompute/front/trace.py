@@ -20,23 +20,23 @@ from torch import Tensor, fx, nn
 
 from lutetia import flow
 from lutetia.errors import ArgumentError, fail
-from lutetia.precompute.front.block import Block
+from lutetia.precompute.front.block import LayerBlock
 from lutetia.precompute.front.claims import claim_of
 from lutetia.precompute.front.grid import grid_of
-from lutetia.precompute.front.ops import Added, Average, Each, Op, WindowShape, clone, numbers, op_of, pool_window
+from lutetia.precompute.front.ops import Added, Average, BlockOp, Each, WindowShape, clone, numbers, op_of, pool_window
 from lutetia.precompute.front.quantise import Quantise, SparseLinear
 from lutetia.precompute.front.translate import as_numbers
 from lutetia.precompute.ir.balance import balance
 from lutetia.precompute.ir.graph import Builder, Graph
 from lutetia.precompute.ir.stream import (
     Argmax,
-    Edge,
     Input,
     Layer,
     Layout,
     Pool,
     Register,
     Stream,
+    StreamEdge,
     Window,
     Wire,
     window_edge,
@@ -95,7 +95,7 @@ class _Value:
     """What a node of the fx graph gives: a stream, and the layers that still wait for a grid."""
 
     node: int
-    block: Block | None = None
+    block: LayerBlock | None = None
 
 
 class _Tracing:
@@ -184,7 +184,7 @@ class _Tracing:
             return self._extended(value, op)
         return self.mixed(op, value)
 
-    def mixed(self, op: Op, value: _Value) -> _Value:
+    def mixed(self, op: BlockOp, value: _Value) -> _Value:
         """A layer that mixes channels or samples: behind values on a grid, or, without a window, behind anything."""
         trivial = op.window is None or all(k == s == 1 and not p for k, s, p in _per_axis(op.window))
         try:
@@ -198,11 +198,11 @@ class _Tracing:
             node = self.window(node, op.window)
         elif edge.layout != "vector":
             raise ArgumentError(f"{self.name} works on vectors and is given a {edge.layout}: flatten it first")
-        return _Value(node, Block((op,), edge.channels, RANK[edge.layout]))
+        return _Value(node, LayerBlock((op,), edge.channels, RANK[edge.layout]))
 
-    def _extended(self, value: _Value, op: Op) -> _Value:
+    def _extended(self, value: _Value, op: BlockOp) -> _Value:
         edge = self.builder.edge(value.node)
-        block = value.block.extended(op) if value.block else Block((op,), edge.channels, RANK[edge.layout])
+        block = value.block.extended(op) if value.block else LayerBlock((op,), edge.channels, RANK[edge.layout])
         made = _Value(value.node, block)
         return _Value(self.settle(made)) if isinstance(op, Each) and op.quantiser is not None else made
 
@@ -231,7 +231,7 @@ class _Tracing:
         window = Window((node,), made, shape.kernel, shape.stride, shape.dilation, shape.padding, values, name=self.name)
         return self.builder.add(window)
 
-    def _with_zero(self, node: int) -> tuple[int, Edge]:
+    def _with_zero(self, node: int) -> tuple[int, StreamEdge]:
         """The same stream with room for the zeros of padding."""
         edge = self.builder.edge(node)
         if any(domain.step != 1 for domain in edge.domains):
@@ -252,7 +252,7 @@ class _Tracing:
         node = self.settle(value)
         channels = self.builder.edge(node).channels
         window = self.window(node, shape)
-        return _Value(window, Block((Average(module, shape, channels),), channels, len(shape.kernel)))
+        return _Value(window, LayerBlock((Average(module, shape, channels),), channels, len(shape.kernel)))
 
     def global_pool(self, module: Any, value: _Value) -> _Value:
         node = self.settle(value)
@@ -281,7 +281,7 @@ class _Tracing:
             raise ArgumentError(f"{self.name} adds {sizes}, expected the same twice")
         node = self.join(nodes)
         channels = edges[0].channels
-        return _Value(node, Block((Added(channels, sign),), 2 * channels, RANK[edges[0].layout]))
+        return _Value(node, LayerBlock((Added(channels, sign),), 2 * channels, RANK[edges[0].layout]))
 
     def joined(self, parts: Sequence[_Value]) -> _Value:
         nodes = [self.settle(part) for part in parts]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lutetia.precompute.front.block import Block
-from lutetia.precompute.ir.stream import Edge
+from lutetia.precompute.front.block import LayerBlock
+from lutetia.precompute.ir.stream import StreamEdge
 
 
 class Indices(NamedTuple):
@@ -16,7 +16,7 @@ class Indices(NamedTuple):
     outputs: tuple[int, ...]
 
 
-def structure_of(block: Block) -> list[Indices]:
+def structure_of(block: LayerBlock) -> list[Indices]:
     """Outputs of equal support together; units that were claimed stay as they were claimed."""
     mixing = [op for op in block.ops if op.mixes]
     claimed = getattr(mixing[0], "structure", None) if len(mixing) == 1 else None
@@ -29,6 +29,6 @@ def structure_of(block: Block) -> list[Indices]:
     return [Indices(tuple(supports[outputs[0]].tolist()), tuple(outputs)) for outputs in groups.values()]
 
 
-def unit_bits(edge: Edge, inputs: Sequence[int]) -> int:
+def unit_bits(edge: StreamEdge, inputs: Sequence[int]) -> int:
     """The address bits of a table over these channels."""
     return sum(edge.domains[place].bits for place in inputs)

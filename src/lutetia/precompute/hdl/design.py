@@ -16,7 +16,7 @@ from lutetia.errors import ArgumentError, fail
 from lutetia.precompute.hdl.reserved import RESERVED
 from lutetia.precompute.ir.graph import Graph, without_dead_nodes
 from lutetia.precompute.ir.netlist import columns
-from lutetia.precompute.ir.stream import Argmax, Compare, Edge, Node, Register, Sum, Table, TableData, Window
+from lutetia.precompute.ir.stream import Argmax, Compare, Register, StreamEdge, StreamNode, Sum, Table, TableData, Window
 from lutetia.precompute.tables.domains import Domain
 
 
@@ -32,7 +32,7 @@ class Slice(NamedTuple):
         return self.low + self.bits - 1
 
 
-def slices(edge: Edge) -> list[Slice]:
+def slices(edge: StreamEdge) -> list[Slice]:
     """The channels of an edge."""
     return [Slice(int(low), domain.bits, domain.signed) for low, domain in zip(edge.offsets[:-1], edge.domains, strict=True)]
 
@@ -68,12 +68,12 @@ class Design:
     def table_number(self, table: TableData) -> int:
         return self.numbers[table.key]
 
-    def tables_of(self, node: Node) -> list[int]:
+    def tables_of(self, node: StreamNode) -> list[int]:
         """The tables that have a module of their own and that a node uses."""
         found = node.tables if isinstance(node, Table) else ()
         return sorted({self.table_number(table) for table in found if table.k})
 
-    def edges(self, node: Node) -> list[Edge]:
+    def edges(self, node: StreamNode) -> list[StreamEdge]:
         """Of its sources."""
         return [self.graph.nodes[source].edge for source in node.sources]
 
@@ -121,7 +121,7 @@ def design(graph: Graph, name: str) -> Design:
 
 
 @dataclass(frozen=True)
-class Walk:
+class WindowWalk:
     """A window over frames of `height` × `width` samples, `width` None for an endless row."""
 
     height: int
@@ -149,7 +149,7 @@ class Walk:
         return max(self.offsets) + 1
 
 
-def walk(node: Window, edge: Edge) -> Walk:
+def walk(node: Window, edge: StreamEdge) -> WindowWalk:
     """A sequence is an image of one row."""
     one = len(node.kernel) == 1
     (ky, kx), (sy, sx), (dy, dx), (py, px) = (
@@ -160,10 +160,10 @@ def walk(node: Window, edge: Edge) -> Walk:
     columns = (width or 0) + 2 * px
     offsets = [(ky - 1 - i) * dy * columns + (kx - 1 - j) * dx for i in range(ky) for j in range(kx)]
     fill = bus_word(edge, node.fill)
-    return Walk(height, width, py, px, (ky - 1) * dy, (kx - 1) * dx, sy, sx, tuple(offsets), fill)
+    return WindowWalk(height, width, py, px, (ky - 1) * dy, (kx - 1) * dx, sy, sx, tuple(offsets), fill)
 
 
-def bus_word(edge: Edge, values: tuple[int, ...]) -> int:
+def bus_word(edge: StreamEdge, values: tuple[int, ...]) -> int:
     """One sample as the bits on the bus."""
     word = 0
     for value, domain, low in zip(values, edge.domains, edge.offsets[:-1].tolist(), strict=True):
@@ -176,7 +176,7 @@ def code(domain: Domain, value: int) -> int:
     return (value - domain.low) // domain.step if domain.step != 1 else value & (2**domain.bits - 1)
 
 
-class Term(NamedTuple):
+class SumTerm(NamedTuple):
     """A channel times a constant."""
 
     channel: Slice
@@ -188,14 +188,14 @@ class Total(NamedTuple):
 
     target: Slice
     bias: int
-    terms: list[Term]
+    terms: list[SumTerm]
     bits: list[Slice]  # single bits with the coefficient 1, which are counted
 
 
 COUNTED = 7  # from so many single bits on they are counted by compressors
 
 
-def totals(node: Sum, edge: Edge) -> list[Total]:
+def totals(node: Sum, edge: StreamEdge) -> list[Total]:
     """The sums of a node."""
     channels = slices(edge)
     made = []
@@ -206,9 +206,9 @@ def totals(node: Sum, edge: Edge) -> list[Total]:
             if coefficient == 1 and channel.bits == 1 and not channel.signed:
                 single.append(channel)
             elif coefficient:
-                terms.append(Term(channel, coefficient))
+                terms.append(SumTerm(channel, coefficient))
         if len(single) < COUNTED:
-            terms, single = [*terms, *(Term(channel, 1) for channel in single)], []
+            terms, single = [*terms, *(SumTerm(channel, 1) for channel in single)], []
         made.append(Total(target, int(node.bias[output]), terms, single))
     return made
 
@@ -221,7 +221,7 @@ class Lane(NamedTuple):
     bits: int
 
 
-def lanes(node: Compare, edge: Edge) -> list[Lane]:
+def lanes(node: Compare, edge: StreamEdge) -> list[Lane]:
     """The comparisons of a node, each as wide as it must be."""
     channels = slices(edge)
     made = []
@@ -257,7 +257,7 @@ def tournament(count: int) -> list[Match]:
     return made
 
 
-def common_width(node: Argmax, edge: Edge) -> int:
+def common_width(node: Argmax, edge: StreamEdge) -> int:
     """Bits of two's complement that hold every channel."""
     return max(domain.bits + (not domain.signed) for domain in edge.domains)
 

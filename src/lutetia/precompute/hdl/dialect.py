@@ -22,7 +22,7 @@ class Pin(NamedTuple):
     name: str
 
 
-class Piece(NamedTuple):
+class BusPiece(NamedTuple):
     """What one part of a bus is set to."""
 
     target: Slice
@@ -127,7 +127,7 @@ class Dialect(ABC):
         """A list of numbers for a generic."""
 
     @abstractmethod
-    def set_bus(self, width: int, pieces: Sequence[Piece], *, constant: bool = False) -> None:
+    def set_bus(self, width: int, pieces: Sequence[BusPiece], *, constant: bool = False) -> None:
         """Set all of `out_data`, `width` bits, from pieces; `constant` where they read nothing."""
 
     @abstractmethod

@@ -13,8 +13,8 @@ from lutetia.precompute.hdl.nodes import write_node
 from lutetia.precompute.hdl.verilog import Verilog
 from lutetia.precompute.hdl.vhdl import VHDL
 from lutetia.precompute.ir.graph import Graph
-from lutetia.precompute.ir.netlist import ONE, ZERO, Form
-from lutetia.precompute.ir.stream import Input, Node, Register, TableData, Window
+from lutetia.precompute.ir.netlist import ONE, ZERO, LutForm
+from lutetia.precompute.ir.stream import Input, Register, StreamNode, TableData, Window
 from lutetia.precompute.tools.hardware import Hardware
 
 DIALECTS: dict[str, type[Dialect]] = {"verilog": Verilog, "vhdl": VHDL}
@@ -68,7 +68,7 @@ def _table(plan: Design, number: int, d: Dialect) -> str:
     return d.module(plan.table(number), [Pin("in", table.k, "a"), Pin("out", table.out_bits, "y")])
 
 
-def _luts(name: str, form: Form, d: Dialect) -> None:
+def _luts(name: str, form: LutForm, d: Dialect) -> None:
     signals = {ZERO: d.zero, ONE: d.one} | {at: d.bit("a", at, form.n_inputs) for at in range(form.n_inputs)}
     signals |= {form.n_inputs + at: f"s{at}" for at in range(len(form.cells))}
     for number, cell in enumerate(form.cells):
@@ -103,7 +103,7 @@ def _stream(prefix: str, bits: int, way: str) -> list[Pin]:
     return [Pin(way, bits, f"{prefix}_data"), Pin(way, 0, f"{prefix}_valid"), Pin(back, 0, f"{prefix}_ready")]
 
 
-def _inputs(node: Node) -> Sequence[str]:
+def _inputs(node: StreamNode) -> Sequence[str]:
     """What a module calls its sources."""
     return ["in"] if len(node.sources) == 1 else [f"in{source}" for source in range(len(node.sources))]
 

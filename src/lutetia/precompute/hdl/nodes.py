@@ -11,7 +11,7 @@ import numpy as np
 from lutetia.precompute.hdl.design import (
     Design,
     Slice,
-    Term,
+    SumTerm,
     Total,
     common_width,
     compressors,
@@ -21,10 +21,22 @@ from lutetia.precompute.hdl.design import (
     tournament,
     walk,
 )
-from lutetia.precompute.hdl.dialect import Dialect, Piece
-from lutetia.precompute.ir.stream import Argmax, Compare, Edge, Lookup, Node, Pool, Sum, Table, TableData, Window, Wire
+from lutetia.precompute.hdl.dialect import BusPiece, Dialect
+from lutetia.precompute.ir.stream import (
+    Argmax,
+    Compare,
+    Lookup,
+    Pool,
+    StreamEdge,
+    StreamNode,
+    Sum,
+    Table,
+    TableData,
+    Window,
+    Wire,
+)
 
-Rule: TypeAlias = Callable[[Dialect, Design, Node], None]
+Rule: TypeAlias = Callable[[Dialect, Design, StreamNode], None]
 
 
 def write_node(dialect: Dialect, design: Design, number: int) -> None:
@@ -33,12 +45,12 @@ def write_node(dialect: Dialect, design: Design, number: int) -> None:
     RULES[type(node)](dialect, design, node)
 
 
-def unread(edge: Edge, bits: np.ndarray) -> bool:
+def unread(edge: StreamEdge, bits: np.ndarray) -> bool:
     """Whether there are bits of a bus that nothing reads: bits are the numbers of those that are."""
     return len(np.unique(bits)) < edge.width
 
 
-def _channel_bits(edge: Edge, channels: np.ndarray) -> np.ndarray:
+def _channel_bits(edge: StreamEdge, channels: np.ndarray) -> np.ndarray:
     own = [np.arange(edge.offsets[channel], edge.offsets[channel + 1]) for channel in np.unique(channels)]
     return np.concatenate(own) if own else np.zeros(0, dtype=np.int64)
 
@@ -50,7 +62,7 @@ def _wire(d: Dialect, design: Design, node: Wire) -> None:
     names = ["in_data"] if len(edges) == 1 else [f"in{source}_data" for source in range(len(edges))]
     chosen = [owner[place] for place in node.index.tolist()]
     texts = [d.part(names[source], parts[source][channel], edges[source].width) for source, channel in chosen]
-    d.set_bus(node.edge.width, [Piece(*each) for each in zip(slices(node.edge), texts, strict=True)])
+    d.set_bus(node.edge.width, [BusPiece(*each) for each in zip(slices(node.edge), texts, strict=True)])
     read = [{channel for own, channel in chosen if own == source} for source in range(len(edges))]
     d.unused(*(name for name, edge, own in zip(names, edges, read, strict=True) if len(own) < edge.channels))
     if len(edges) == 1:
@@ -68,7 +80,7 @@ def _table(d: Dialect, design: Design, node: Table) -> None:
     (edge,) = design.edges(node)
     d.passed()
     targets = slices(node.edge)
-    pieces: list[Piece] = []
+    pieces: list[BusPiece] = []
     read = [np.array(lookup.inputs, dtype=np.int64) for lookup in node.lookups]
     for number, lookup in enumerate(node.lookups):
         table = node.tables[lookup.table]
@@ -89,15 +101,15 @@ def _lookup(d: Dialect, module: str, number: int, lookup: Lookup, table: TableDa
     d.instance(module, f"u{number}", {"a": d.pin(f"a{number}", table.k, d.joined(address)), "y": f"y{number}"})
 
 
-def _pieces(d: Dialect, table: TableData, number: int, targets: list[Slice]) -> list[Piece]:
+def _pieces(d: Dialect, table: TableData, number: int, targets: list[Slice]) -> list[BusPiece]:
     """What a lookup gives to the bus: its whole output where that lies together there, else channel by channel."""
     if not table.k:
-        return [Piece(own, d.literal(int(code), own.bits)) for own, code in zip(targets, table.contents[0], strict=True)]
+        return [BusPiece(own, d.literal(int(code), own.bits)) for own, code in zip(targets, table.contents[0], strict=True)]
     if all(one.high + 1 == other.low for one, other in pairwise(targets)):
-        return [Piece(Slice(targets[0].low, table.out_bits, False), f"y{number}")]
+        return [BusPiece(Slice(targets[0].low, table.out_bits, False), f"y{number}")]
     lows = np.cumsum([0, *table.bits[:-1]]).tolist()
     texts = [d.part(f"y{number}", Slice(low, bits, False), table.out_bits) for low, bits in zip(lows, table.bits, strict=True)]
-    return [Piece(own, text) for own, text in zip(targets, texts, strict=True)]
+    return [BusPiece(own, text) for own, text in zip(targets, texts, strict=True)]
 
 
 def _compare(d: Dialect, design: Design, node: Compare) -> None:
@@ -110,7 +122,7 @@ def _compare(d: Dialect, design: Design, node: Compare) -> None:
             right = d.number("in_data", lane.right, edge.width, lane.bits)
         else:
             right = d.constant(lane.right, lane.bits)
-        pieces.append(Piece(Slice(number, 1, False), d.truth(d.greater(left, right))))
+        pieces.append(BusPiece(Slice(number, 1, False), d.truth(d.greater(left, right))))
     d.set_bus(node.edge.width, pieces)
     if unread(edge, _channel_bits(edge, np.concatenate([node.left, node.right[node.right >= 0]]))):
         d.unused("in_data")
@@ -127,14 +139,14 @@ def _sum(d: Dialect, design: Design, node: Sum) -> None:
             texts.append(f"+ {d.constant(total.bias, total.target.bits)}")
         if texts[0].startswith("-"):
             texts.insert(0, f"+ {d.constant(0, total.target.bits)}")
-        pieces.append(Piece(total.target, d.as_bus(" ".join(texts).removeprefix("+ "))))
+        pieces.append(BusPiece(total.target, d.as_bus(" ".join(texts).removeprefix("+ "))))
     d.set_bus(node.edge.width, pieces, constant=not node.coefficient.any())
     if unread(edge, _channel_bits(edge, node.index[node.coefficient != 0])):
         idle.append("in_data")
     d.unused(*idle)
 
 
-def _term(d: Dialect, term: Term, width: int, total: Total) -> str:
+def _term(d: Dialect, term: SumTerm, width: int, total: Total) -> str:
     """With its sign in front."""
     bits, size = total.target.bits, abs(term.coefficient)
     text = d.number("in_data", term.channel, width, bits)
@@ -179,7 +191,7 @@ def _pool(d: Dialect, design: Design, node: Pool) -> None:
             other = d.part("in_data", channel, edge.width)
             d.let(f"m{number}_{tap}", channel.bits, d.choice(d.greater_bus(other, best, channel.signed), other, best))
             best = f"m{number}_{tap}"
-        pieces.append(Piece(target, best))
+        pieces.append(BusPiece(target, best))
     d.set_bus(node.edge.width, pieces)
 
 
@@ -222,10 +234,10 @@ def _window(d: Dialect, design: Design, node: Window) -> None:
         first = int(node.edge.offsets[channel * node.taps])
         for tap in range(len(plan.offsets)):
             text = d.part("taps", Slice(tap * width + own.low, own.bits, False), whole)
-            pieces.append(Piece(Slice(first + tap * own.bits, own.bits, False), text))
+            pieces.append(BusPiece(Slice(first + tap * own.bits, own.bits, False), text))
     d.set_bus(node.edge.width, pieces)
 
 
-RULES: dict[type[Node], Callable[..., None]] = {
+RULES: dict[type[StreamNode], Callable[..., None]] = {
     Wire: _wire, Table: _table, Compare: _compare, Sum: _sum, Pool: _pool, Argmax: _argmax, Window: _window,
 }  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lutetia.precompute.hdl.design import Slice
-from lutetia.precompute.hdl.dialect import Dialect, Piece, Pin
+from lutetia.precompute.hdl.dialect import BusPiece, Dialect, Pin
 
 LONGEST = 12  # address bits of a table that is one constant
 MANY = "// A file for each of thousands of tables would help nobody.\n/* verilator lint_off DECLFILENAME */"
@@ -97,7 +97,7 @@ class Verilog(Dialect):
     def integers(self, values: Sequence[int]) -> str:
         return f"{32 * len(values)}'h{''.join(f'{value:08x}' for value in reversed(values))}"
 
-    def set_bus(self, width: int, pieces: Sequence[Piece], *, constant: bool = False) -> None:
+    def set_bus(self, width: int, pieces: Sequence[BusPiece], *, constant: bool = False) -> None:
         """As one process: a simulator copies a wide bus for each `assign` to a part of it, so that 256 tables with 64 outputs
         took an hour, and take seconds. A process that reads nothing would never start, so constants are assigned.
         """

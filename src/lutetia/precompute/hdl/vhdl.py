@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lutetia.precompute.hdl.design import Slice
-from lutetia.precompute.hdl.dialect import Dialect, Piece, Pin
+from lutetia.precompute.hdl.dialect import BusPiece, Dialect, Pin
 
 LIBRARIES = "library ieee;\nuse ieee.std_logic_1164.all;\nuse ieee.numeric_std.all;\n"
 PIECE = 1024  # hexadecimal digits of one literal
@@ -88,7 +88,7 @@ class VHDL(Dialect):
     def integers(self, values: Sequence[int]) -> str:
         return f"({', '.join(f'{place} => {value}' for place, value in enumerate(values))})"
 
-    def set_bus(self, width: int, pieces: Sequence[Piece], *, constant: bool = False) -> None:
+    def set_bus(self, width: int, pieces: Sequence[BusPiece], *, constant: bool = False) -> None:
         for piece in pieces:
             self.assign(self.part("out_data", piece.target, width), piece.text)
 

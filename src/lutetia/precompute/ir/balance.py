@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from lutetia.precompute.ir.graph import Builder, Graph, without_dead_nodes
-from lutetia.precompute.ir.stream import Edge, Input, Node, Register, Window, Wire
+from lutetia.precompute.ir.stream import Input, Register, StreamEdge, StreamNode, Window, Wire
 
 
 def balance(graph: Graph) -> Graph:
@@ -42,7 +42,7 @@ def _stripped(graph: Graph) -> Graph:
             number = skip[number]
         return number
 
-    nodes: list[Node] = [replace(node, sources=tuple(map(real, node.sources))) for node in graph.nodes]
+    nodes: list[StreamNode] = [replace(node, sources=tuple(map(real, node.sources))) for node in graph.nodes]
     return without_dead_nodes(graph.replaced(nodes, real(graph.output)))
 
 
@@ -71,7 +71,7 @@ def _needs(graph: Graph) -> tuple[list[np.ndarray], list[int]]:
 
 def _nominal(graph: Graph) -> tuple[int, ...]:
     """The shape of a frame; an endless sequence is looked at for a while that is long beside all its windows."""
-    edge: Edge = graph.nodes[0].edge
+    edge: StreamEdge = graph.nodes[0].edge
     if None not in edge.shape:
         return edge.shape  # type: ignore[return-value]
     stride, field = 1, 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lutetia.precompute.ir.stream import Argmax, Compare, Edge, Node, Pool, Register, Sum, Table, TableData, Window
+from lutetia.precompute.ir.stream import Argmax, Compare, Pool, Register, StreamEdge, StreamNode, Sum, Table, TableData, Window
 
 if TYPE_CHECKING:
     from lutetia.precompute.ir.graph import Graph
@@ -80,7 +80,7 @@ def cost(graph: Graph, k: int = 6) -> CostTable:
     return CostTable(tuple(rows), k, latency[graph.output])
 
 
-def _row(number: int, node: Node, edges: list[Edge], k: int) -> CostRow:
+def _row(number: int, node: StreamNode, edges: list[StreamEdge], k: int) -> CostRow:
     tables = node.tables if isinstance(node, Table) else ()
     lookups = node.lookups if isinstance(node, Table) else ()
     return CostRow(
@@ -98,7 +98,7 @@ def _row(number: int, node: Node, edges: list[Edge], k: int) -> CostRow:
     )
 
 
-def _luts(node: Node, edges: list[Edge], k: int) -> int:
+def _luts(node: StreamNode, edges: list[StreamEdge], k: int) -> int:
     if isinstance(node, Table):
         own = [table_luts(table, k) for table in node.tables]
         return sum(own[lookup.table] for lookup in node.lookups)
@@ -118,7 +118,7 @@ def _luts(node: Node, edges: list[Edge], k: int) -> int:
     return 0
 
 
-def _flip_flops(node: Node, edges: list[Edge]) -> int:
+def _flip_flops(node: StreamNode, edges: list[StreamEdge]) -> int:
     if isinstance(node, Register):
         return node.depth * node.edge.width
     if not isinstance(node, Window):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lutetia import flow
 from lutetia.errors import ArgumentError, check_choice
-from lutetia.precompute.ir.stream import Edge, Input, Layer, Node, Table
+from lutetia.precompute.ir.stream import Input, Layer, StreamEdge, StreamNode, Table
 
 if TYPE_CHECKING:
     from lutetia.precompute.ir.cost import CostTable
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Graph:
     """Nodes in topological order; node 0 is the input, `output` the number of the node that gives the result."""
 
-    def __init__(self, nodes: Iterable[Node], output: int | None = None, reports: Sequence[dict[str, Any]] = ()) -> None:
-        self.nodes: tuple[Node, ...] = tuple(nodes)
+    def __init__(self, nodes: Iterable[StreamNode], output: int | None = None, reports: Sequence[dict[str, Any]] = ()) -> None:
+        self.nodes: tuple[StreamNode, ...] = tuple(nodes)
         self.output = len(self.nodes) - 1 if output is None else output
         self.reports: tuple[dict[str, Any], ...] = tuple(reports)  # what passes found worth telling
         if not self.nodes or not isinstance(self.nodes[0], Input):
@@ -41,11 +41,11 @@ class Graph:
     # ---- what it is ---------------------------------------------------------------------------------------------------
 
     @property
-    def input_edge(self) -> Edge:
+    def input_edge(self) -> StreamEdge:
         return self.nodes[0].edge
 
     @property
-    def output_edge(self) -> Edge:
+    def output_edge(self) -> StreamEdge:
         return self.nodes[self.output].edge
 
     def readers(self) -> list[list[int]]:
@@ -56,7 +56,7 @@ class Graph:
                 found[source].append(number)
         return found
 
-    def of_kind(self, kind: type[Node]) -> list[int]:
+    def of_kind(self, kind: type[StreamNode]) -> list[int]:
         """The numbers of all nodes of a kind."""
         return [number for number, node in enumerate(self.nodes) if isinstance(node, kind)]
 
@@ -189,7 +189,7 @@ class Graph:
 
     # ---- for passes ---------------------------------------------------------------------------------------------------
 
-    def replaced(self, nodes: Sequence[Node], output: int | None = None) -> Graph:
+    def replaced(self, nodes: Sequence[StreamNode], output: int | None = None) -> Graph:
         """Another set of nodes with the same reports."""
         return Graph(nodes, output, self.reports)
 
@@ -202,13 +202,13 @@ class Builder:
     """A list of nodes that grows; `add` gives the number of the new one."""
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[StreamNode] = []
 
-    def add(self, node: Node) -> int:
+    def add(self, node: StreamNode) -> int:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
-    def edge(self, number: int) -> Edge:
+    def edge(self, number: int) -> StreamEdge:
         return self.nodes[number].edge
 
 

@@ -21,12 +21,12 @@ from lutetia.precompute.ir.kernels import look_up, sum_up
 from lutetia.precompute.ir.stream import (
     Argmax,
     Compare,
-    Edge,
     Input,
     Layer,
-    Node,
     Pool,
     Register,
+    StreamEdge,
+    StreamNode,
     Sum,
     Table,
     Window,
@@ -70,12 +70,12 @@ def _chunks(graph: Graph, values: np.ndarray, keep: bool = False) -> Any:
         yield made
 
 
-def evaluate(node: Node, sources: list[np.ndarray], edges: list[Edge]) -> np.ndarray:
+def evaluate(node: StreamNode, sources: list[np.ndarray], edges: list[StreamEdge]) -> np.ndarray:
     """One node: int64 [batch, *shape, channels] of each source -> the same of the node."""
     return RULES[type(node)](node, sources, edges)
 
 
-def _enter(edge: Edge, x: Tensor) -> np.ndarray:
+def _enter(edge: StreamEdge, x: Tensor) -> np.ndarray:
     expected = ["batch", edge.channels, *("length" if size is None else size for size in edge.shape)]
     check_tensor("x", x, expected)
     whole = x.detach().cpu().to(torch.int64)
@@ -86,23 +86,23 @@ def _enter(edge: Edge, x: Tensor) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(whole.numpy(), 1, -1))
 
 
-def _leave(edge: Edge, values: np.ndarray) -> Tensor:
+def _leave(edge: StreamEdge, values: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(values, -1, 1)))
 
 
 # ---- the nodes -------------------------------------------------------------------------------------------------------
 
 
-def _same(node: Node, sources: list[np.ndarray], edges: list[Edge]) -> np.ndarray:
+def _same(node: StreamNode, sources: list[np.ndarray], edges: list[StreamEdge]) -> np.ndarray:
     return sources[0]
 
 
-def _wire(node: Wire, sources: list[np.ndarray], edges: list[Edge]) -> np.ndarray:
+def _wire(node: Wire, sources: list[np.ndarray], edges: list[StreamEdge]) -> np.ndarray:
     joined = sources[0] if len(sources) == 1 else np.concatenate(sources, axis=-1)
     return joined[..., node.index]
 
 
-def _table(node: Table, sources: list[np.ndarray], edges: list[Edge]) -> np.ndarray:
+def _table(node: Table, sources: list[np.ndarray], edges: list[StreamEdge]) -> np.ndarray:
     x = sources[0]
     codes = encode(edges[0], x.reshape(-1, x.shape[-1]))
     if node not in _plans:
@@ -112,7 +112,7 @@ def _table(node: Table, sources: list[np.ndarray], edges: list[Edge]) -> np.ndar
     return out.reshape(*x.shape[:-1], node.edge.channels)
 
 
-def encode(edge: Edge, values: np.ndarray) -> np.ndarray:
+def encode(edge: StreamEdge, values: np.ndarray) -> np.ndarray:
     """Values -> codes: int64 [n, channels]."""
     masks = np.array([2**domain.bits - 1 for domain in edge.domains], dtype=np.int64)
     steps = np.array([domain.step for domain in edge.domains], dtype=np.int64)
@@ -122,7 +122,7 @@ def encode(edge: Edge, values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.where(steps == 1, values & masks, (values - lows) // steps))
 
 
-def _plan(node: Table, edge: Edge) -> tuple[np.ndarray, ...]:
+def _plan(node: Table, edge: StreamEdge) -> tuple[np.ndarray, ...]:
     """The lookups as flat arrays, and the rows of all tables as values, one after the other."""
     at = np.array([bit for lookup in node.lookups for bit in lookup.inputs], dtype=np.int64)
     channel = np.searchsorted(edge.offsets, at, side="right") - 1
@@ -150,29 +150,29 @@ def _plan(node: Table, edge: Edge) -> tuple[np.ndarray, ...]:
     return channel, bit, starts, flips, first, outputs, out_starts, contents_
 
 
-def _compare(node: Compare, sources: list[np.ndarray], edges: list[Edge]) -> np.ndarray:
+def _compare(node: Compare, sources: list[np.ndarray], edges: list[StreamEdge]) -> np.ndarray:
     x = sources[0]
     against = np.where(node.right >= 0, x[..., np.maximum(node.right, 0)], node.constant)
     return (x[..., node.left] > against).astype(np.int64)
 
 
-def _sum(node: Sum, sources: list[np.ndarray], edges: list[Edge]) -> np.ndarray:
+def _sum(node: Sum, sources: list[np.ndarray], edges: list[StreamEdge]) -> np.ndarray:
     x = sources[0]
     out = np.empty((math.prod(x.shape[:-1]), len(node.bias)), dtype=np.int64)
     sum_up(np.ascontiguousarray(x.reshape(-1, x.shape[-1])), node.start, node.index, node.coefficient, node.bias, out)
     return out.reshape(*x.shape[:-1], len(node.bias))
 
 
-def _pool(node: Pool, sources: list[np.ndarray], edges: list[Edge]) -> np.ndarray:
+def _pool(node: Pool, sources: list[np.ndarray], edges: list[StreamEdge]) -> np.ndarray:
     x = sources[0]
     return x.reshape(*x.shape[:-1], -1, node.taps).max(-1)
 
 
-def _argmax(node: Argmax, sources: list[np.ndarray], edges: list[Edge]) -> np.ndarray:
+def _argmax(node: Argmax, sources: list[np.ndarray], edges: list[StreamEdge]) -> np.ndarray:
     return sources[0].argmax(-1)[..., None]
 
 
-def _window(node: Window, sources: list[np.ndarray], edges: list[Edge]) -> np.ndarray:
+def _window(node: Window, sources: list[np.ndarray], edges: list[StreamEdge]) -> np.ndarray:
     x, rank = sources[0], len(node.kernel)
     if any(node.padding):
         sizes = [size + 2 * side for size, side in zip(x.shape[1:-1], node.padding, strict=True)]
@@ -190,7 +190,7 @@ def _window(node: Window, sources: list[np.ndarray], edges: list[Edge]) -> np.nd
     return seen.reshape(len(seen), -1) if node.edge.layout == "vector" else seen
 
 
-def _layer(node: Layer, sources: list[np.ndarray], edges: list[Edge]) -> np.ndarray:
+def _layer(node: Layer, sources: list[np.ndarray], edges: list[StreamEdge]) -> np.ndarray:
     x = sources[0]
     real = torch.tensor(x.reshape(-1, x.shape[-1])) * torch.tensor(edges[0].scale, dtype=torch.float64)
     levels = to_levels(node.block(real), node.edge.scale)
@@ -211,7 +211,7 @@ def to_levels(real: Tensor, scale: tuple[float, ...]) -> Tensor:
     return levels.to(torch.int64)
 
 
-RULES: dict[type[Node], Callable[..., np.ndarray]] = {
+RULES: dict[type[StreamNode], Callable[..., np.ndarray]] = {
     Input: _same, Register: _same, Wire: _wire, Table: _table, Compare: _compare, Sum: _sum, Pool: _pool, Argmax: _argmax,
     Window: _window, Layer: _layer,
 }  # fmt: skip

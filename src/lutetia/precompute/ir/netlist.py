@@ -20,7 +20,7 @@ class Lut:
 
 
 @dataclass(frozen=True)
-class Form:
+class LutForm:
     """How a table is built. Signals: bits 0 .. n_inputs - 1 of the address (0 the lowest), then one per cell, then constants."""
 
     kind: str  # "shannon", "adder" or "yosys"
@@ -57,7 +57,7 @@ def columns(table: TableData) -> np.ndarray:
     return np.stack([(contents[:, column] >> bit & 1).astype(bool) for column, bit in places])
 
 
-class Cells:
+class LutCells:
     """A list of LUTs that grows, in which equal ones are the same."""
 
     def __init__(self, n_inputs: int) -> None:
@@ -78,7 +78,7 @@ class Cells:
             self.cells.append(cell)
         return self._known[cell]
 
-    def form(self, kind: str, k: int, outputs: list[int]) -> Form:
+    def form(self, kind: str, k: int, outputs: list[int]) -> LutForm:
         """The netlist without the LUTs that nothing reads."""
         alive = set()
         stack = [signal for signal in outputs if signal >= self.n_inputs]
@@ -92,7 +92,7 @@ class Cells:
         place |= {signal: signal for signal in range(-2, self.n_inputs)}
         cells = [self.cells[signal - self.n_inputs] for signal in order]
         moved = tuple(Lut(tuple(place[each] for each in cell.inputs), cell.init) for cell in cells)
-        return Form(kind, k, self.n_inputs, moved, tuple(place[signal] for signal in outputs))
+        return LutForm(kind, k, self.n_inputs, moved, tuple(place[signal] for signal in outputs))
 
 
 def _without_idle(inputs: tuple[int, ...], init: int) -> tuple[tuple[int, ...], int]:

@@ -70,7 +70,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from lutetia.errors import ArgumentError, check_range, fail
-from lutetia.precompute.front.block import Block
+from lutetia.precompute.front.block import LayerBlock
 from lutetia.precompute.tables.domains import Domain, DomainLike, as_domains
 
 Layout: TypeAlias = Literal["vector", "sequence", "image"]
@@ -103,14 +103,14 @@ class Stream:
             raise ArgumentError(f"length is {self.length} and height is {self.height}, expected a sequence or an image")
         object.__setattr__(self, "dtype", as_domains("dtype", self.dtype, self.channels))
 
-    def edge(self, layout: Layout) -> Edge:
+    def edge(self, layout: Layout) -> StreamEdge:
         """The edge of the input, in the layout that the model needs."""
         shape = {"vector": (), "sequence": (self.length,), "image": (self.height, self.width)}[layout]
-        return Edge(self.dtype, layout, shape, scale=(self.scale,) * self.channels)  # type: ignore[arg-type]
+        return StreamEdge(self.dtype, layout, shape, scale=(self.scale,) * self.channels)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
-class Edge:
+class StreamEdge:
     """The type of a stream."""
 
     domains: tuple[Domain, ...]
@@ -148,7 +148,7 @@ class Edge:
         first = int(self.offsets[channel])
         return list(range(first + self.domains[channel].bits - 1, first - 1, -1))
 
-    def carrying(self, domains: Sequence[Domain], scale: Sequence[float] | None = None) -> Edge:
+    def carrying(self, domains: Sequence[Domain], scale: Sequence[float] | None = None) -> StreamEdge:
         """The same frames with other channels."""
         return replace(self, domains=tuple(domains), scale=tuple(scale) if scale is not None else (1.0,) * len(domains))
 
@@ -197,11 +197,11 @@ class Lookup:
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class StreamNode:
     """A node with its sources and its output edge."""
 
     sources: tuple[int, ...]
-    edge: Edge
+    edge: StreamEdge
     name: str = field(default="", kw_only=True)  # the layer it came from
 
     kind: ClassVar[str] = "node"
@@ -218,19 +218,19 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
-class Input(Node):
+class Input(StreamNode):
     """The samples as they arrive."""
 
 
 @dataclass(frozen=True, eq=False)
-class Wire(Node):
+class Wire(StreamNode):
     """Output channel i is channel index[i] of all sources side by side: int64 [channels]."""
 
     index: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
-class Table(Node):
+class Table(StreamNode):
     """A bank of lookup tables that read one bus; every output channel is written by one lookup."""
 
     tables: tuple[TableData, ...]
@@ -238,7 +238,7 @@ class Table(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Compare(Node):
+class Compare(StreamNode):
     """Lane i: x[left[i]] > x[right[i]], or > constant[i] where right[i] is -1: int64 [lanes] each."""
 
     left: np.ndarray
@@ -247,7 +247,7 @@ class Compare(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Sum(Node):
+class Sum(StreamNode):
     """Output o = bias[o] + Σ_j coefficient[j] · x[index[j]] for j from start[o] to start[o + 1]: int64 arrays."""
 
     start: np.ndarray
@@ -257,19 +257,19 @@ class Sum(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Pool(Node):
+class Pool(StreamNode):
     """The maximum over the `taps` of each channel."""
 
     taps: int
 
 
 @dataclass(frozen=True, eq=False)
-class Argmax(Node):
+class Argmax(StreamNode):
     """The number of the greatest channel, the first of equals; one channel."""
 
 
 @dataclass(frozen=True, eq=False)
-class Window(Node):
+class Window(StreamNode):
     """Sliding windows over the samples of a frame; one number per axis."""
 
     kernel: tuple[int, ...]
@@ -285,7 +285,7 @@ class Window(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Register(Node):
+class Register(StreamNode):
     """A queue: `depth` 1 is a pipeline register, more of them let a short path wait for a long one."""
 
     depth: int = 1
@@ -294,15 +294,15 @@ class Register(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Layer(Node):
+class Layer(StreamNode):
     """A PyTorch block that has not become tables yet; its edge says which values it takes."""
 
-    block: Block
+    block: LayerBlock
 
 
 def window_edge(
-    edge: Edge, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], padding: Sequence[int]
-) -> Edge:
+    edge: StreamEdge, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], padding: Sequence[int]
+) -> StreamEdge:
     """The edge behind a window, with the frames that PyTorch's own formula gives."""
     taps = math.prod(kernel)
     shape: list[int | None] = []
@@ -316,13 +316,13 @@ def window_edge(
     return replace(made, rate=_rate(edge, made, stride), phase=edge.phase + _first(edge, kernel, dilation, padding))
 
 
-def _rate(edge: Edge, made: Edge, stride: Sequence[int]) -> Fraction:
+def _rate(edge: StreamEdge, made: StreamEdge, stride: Sequence[int]) -> Fraction:
     if made.samples is None or edge.samples is None:
         return edge.rate / math.prod(stride)
     return edge.rate * Fraction(made.samples, edge.samples)
 
 
-def _first(edge: Edge, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int]) -> int:
+def _first(edge: StreamEdge, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int]) -> int:
     """Samples of the edge, but one, that the first window needs; in input samples this is a bound where the rate is not one."""
     last = [max((k - 1) * d - p, 0) for k, d, p in zip(kernel, dilation, padding, strict=True)]
     place = last[0] if len(last) == 1 else last[0] * (edge.shape[1] or 0) + last[1]

@@ -12,7 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
-from lutetia.precompute.ir.netlist import Cells, Form, columns
+from lutetia.precompute.ir.netlist import LutCells, LutForm, columns
 from lutetia.precompute.ir.stream import TableData
 from lutetia.precompute.passes.shannon import filled
 
@@ -20,7 +20,7 @@ WIDEST, BITS = 14, 24  # address bits and output bits of tables that are looked 
 GROUPS = 60  # of inputs that are tried at each step
 
 
-def adder(table: TableData, k: int) -> Form | None:
+def adder(table: TableData, k: int) -> LutForm | None:
     """The form of partial sums, all outputs together or each on its own; None where inputs do not collapse."""
     if table.k > WIDEST or table.out_bits > BITS or k < 3:
         return None
@@ -31,8 +31,8 @@ def adder(table: TableData, k: int) -> Form | None:
     return min(made, key=lambda form: form.luts) if made else None
 
 
-def _coded(bits: np.ndarray, n: int, k: int, groups: list[list[int]]) -> Form | None:
-    cells = Cells(n)
+def _coded(bits: np.ndarray, n: int, k: int, groups: list[list[int]]) -> LutForm | None:
+    cells = LutCells(n)
     outputs = [0] * len(bits)
     for group in groups:
         # Axis 0 is the most significant address bit, signal n - 1.
@@ -44,7 +44,7 @@ def _coded(bits: np.ndarray, n: int, k: int, groups: list[list[int]]) -> Form | 
     return cells.form("adder", k, outputs)
 
 
-def _collapse(cells: Cells, cube: np.ndarray, signals: list[int], k: int) -> list[int] | None:
+def _collapse(cells: LutCells, cube: np.ndarray, signals: list[int], k: int) -> list[int] | None:
     """Signals for the outputs of a function, cube bool [outputs, 2, 2, ..], of signals, one per axis."""
     rng = np.random.default_rng(len(signals))
     while True:

@@ -15,7 +15,7 @@ import numpy as np
 
 from lutetia.precompute.ir.balance import balance
 from lutetia.precompute.ir.graph import Builder, Graph
-from lutetia.precompute.ir.stream import Compare, Edge, Lookup, Node, Register, Sum, Table, TableData, Wire
+from lutetia.precompute.ir.stream import Compare, Lookup, Register, StreamEdge, StreamNode, Sum, Table, TableData, Wire
 from lutetia.precompute.passes.prune import prune
 
 MIXER = 0x9E3779B97F4A7C15
@@ -39,7 +39,7 @@ def dedupe(graph: Graph) -> Graph:
     return balance(prune(graph.replaced(builder.nodes, place[graph.output])))
 
 
-def _past_wires(builder: Builder, node: Node) -> Node:
+def _past_wires(builder: Builder, node: StreamNode) -> StreamNode:
     """A node that reads a wire reads what the wire reads: only so are equal things behind different channels seen to be equal."""
     while (
         isinstance(node, Table | Compare | Sum)
@@ -102,11 +102,11 @@ def _unique_lanes(builder: Builder, node: Compare) -> int:
     )
 
 
-def _wired(builder: Builder, node: Node, index: np.ndarray, size: int, make) -> int:  # type: ignore[no-untyped-def]
+def _wired(builder: Builder, node: StreamNode, index: np.ndarray, size: int, make) -> int:  # type: ignore[no-untyped-def]
     """A narrower node, and a wire that spreads its channels to where they were."""
     own = np.empty(size, dtype=np.int64)
     own[index] = np.arange(len(index))
-    edge: Edge = node.edge.carrying([node.edge.domains[at] for at in own], [node.edge.scale[at] for at in own])
+    edge: StreamEdge = node.edge.carrying([node.edge.domains[at] for at in own], [node.edge.scale[at] for at in own])
     return builder.add(Wire((builder.add(make(edge)),), node.edge, index, name=node.name))
 
 

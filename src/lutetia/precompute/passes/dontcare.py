@@ -19,7 +19,7 @@ from lutetia.errors import ArgumentError, check_tensor
 from lutetia.precompute.front.support import reduce_lookups
 from lutetia.precompute.ir.graph import Graph
 from lutetia.precompute.ir.interpret import encode, trace_values
-from lutetia.precompute.ir.stream import Edge, Input, Lookup, Pool, Register, Table, TableData, Window, Wire
+from lutetia.precompute.ir.stream import Input, Lookup, Pool, Register, StreamEdge, Table, TableData, Window, Wire
 from lutetia.precompute.tables.domains import Domain
 
 Reach: TypeAlias = list[np.ndarray | None]  # per channel, which codes may occur: bool [2**bits]; None: any
@@ -89,7 +89,7 @@ def _with(reach: np.ndarray | None, domain: Domain, fill: int) -> np.ndarray | N
     return found
 
 
-def _table(node: Table, edge: Edge, before: Reach, values: np.ndarray | None) -> tuple[Table, Reach]:
+def _table(node: Table, edge: StreamEdge, before: Reach, values: np.ndarray | None) -> tuple[Table, Reach]:
     possible: list[np.ndarray | None] = [np.zeros(len(table.contents), dtype=bool) for table in node.tables]
     codes = None if values is None else encode(edge, values.reshape(-1, values.shape[-1]))
     for lookup in node.lookups:
@@ -107,7 +107,7 @@ def _table(node: Table, edge: Edge, before: Reach, values: np.ndarray | None) ->
     return made, _table_reach(made)
 
 
-def _possible(lookup: Lookup, edge: Edge, before: Reach, codes: np.ndarray | None) -> np.ndarray | None:
+def _possible(lookup: Lookup, edge: StreamEdge, before: Reach, codes: np.ndarray | None) -> np.ndarray | None:
     """The rows of its table that a lookup may read: bool [2**k], or None for all."""
     k = len(lookup.inputs)
     at = np.array(lookup.inputs, dtype=np.int64)

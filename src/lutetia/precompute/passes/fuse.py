@@ -11,7 +11,7 @@ from lutetia.precompute.front.support import reduce_lookups
 from lutetia.precompute.ir.balance import balance
 from lutetia.precompute.ir.cost import table_luts
 from lutetia.precompute.ir.graph import Graph, without_dead_nodes
-from lutetia.precompute.ir.stream import Edge, Lookup, Register, Table, TableData, Wire
+from lutetia.precompute.ir.stream import Lookup, Register, StreamEdge, Table, TableData, Wire
 from lutetia.precompute.passes.dontcare import dont_cares
 from lutetia.precompute.passes.prune import prune
 
@@ -86,7 +86,7 @@ def _only_reader(graph: Graph, first: int, last: int) -> bool:
 
 
 def _compose(
-    lookup: Lookup, table: TableData, edge: Edge, wires: np.ndarray, first: Table, budget: int
+    lookup: Lookup, table: TableData, edge: StreamEdge, wires: np.ndarray, first: Table, budget: int
 ) -> tuple[TableData, Lookup] | None:
     """One lookup through the tables that feed it."""
     writers = {output: (inner, column) for inner in first.lookups for column, output in enumerate(inner.outputs)}

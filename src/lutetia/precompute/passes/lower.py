@@ -15,7 +15,7 @@ from lutetia.precompute.front.ops import Linear
 from lutetia.precompute.front.units import structure_of, unit_bits
 from lutetia.precompute.ir.graph import Builder, Graph
 from lutetia.precompute.ir.interpret import evaluate, to_levels
-from lutetia.precompute.ir.stream import Edge, Layer, Lookup, Table, TableData
+from lutetia.precompute.ir.stream import Layer, Lookup, StreamEdge, Table, TableData
 from lutetia.precompute.passes.dontcare import dont_cares
 from lutetia.precompute.passes.sums import add_sums
 from lutetia.precompute.tables.domains import Domain, enumerate_rows, n_rows, pack
@@ -55,7 +55,7 @@ def _lowered(builder: Builder, node: Layer, source: int, max_bits: int) -> int:
     )
 
 
-def _probe(node: Layer, table: Table, edge: Edge) -> None:
+def _probe(node: Layer, table: Table, edge: StreamEdge) -> None:
     """Ask the block itself about a few samples: a structure that is not what it looks like shows here."""
     generator = torch.Generator().manual_seed(0)
     columns = [domain.values()[torch.randint(domain.radix, (PROBES,), generator=generator)] for domain in edge.domains]
@@ -64,7 +64,7 @@ def _probe(node: Layer, table: Table, edge: Edge) -> None:
         raise ArgumentError(f"{node.name} ({node.block}) does not fall apart as its weights, or a claim about it, say")
 
 
-def _table(node: Layer, source: int, edge: Edge) -> Table:
+def _table(node: Layer, source: int, edge: StreamEdge) -> Table:
     """The bank of tables of one layer."""
     units = structure_of(node.block)
     convert = _converter(node.edge)
@@ -78,7 +78,7 @@ def _table(node: Layer, source: int, edge: Edge) -> Table:
     return Table((source,), node.edge, tuple(tables), tuple(lookups), name=node.name)
 
 
-def _converter(edge: Edge) -> Callable[[Tensor], Tensor]:
+def _converter(edge: StreamEdge) -> Callable[[Tensor], Tensor]:
     scale = edge.scale[0] if edge.scale else 1.0
     small = all(domain.bits < 16 for domain in edge.domains)
 

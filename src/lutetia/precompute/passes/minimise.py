@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.precompute.ir.netlist import ONE, ZERO, Cells, Form, columns
+from lutetia.precompute.ir.netlist import ONE, ZERO, LutCells, LutForm, columns
 from lutetia.precompute.ir.stream import TableData
 from lutetia.precompute.passes.adders import adder
 from lutetia.precompute.passes.shannon import shannon
@@ -36,7 +36,7 @@ def minimise_table(table: TableData, k: int = 6) -> TableData:
 
 def minimise_tables(tables: Sequence[TableData], k: int = 6) -> list[TableData]:
     """The same for many, for which yosys starts once per 64."""
-    found: list[dict[str, Form]] = []
+    found: list[dict[str, LutForm]] = []
     wide = []
     for number, table in enumerate(tables):
         forms = {"shannon": shannon(table, k)} if table.k else {}
@@ -64,7 +64,7 @@ def _least(table: TableData, k: int) -> int:
     return len({column[care].astype(np.uint8).tobytes() for column in columns(table)} - free)
 
 
-def _best(table: TableData, forms: dict[str, Form]) -> TableData:
+def _best(table: TableData, forms: dict[str, LutForm]) -> TableData:
     right = {kind: form for kind, form in forms.items() if _is_right(table, form)}
     if set(right) != set(forms):  # a mistake here, or in yosys: never silently
         raise AssertionError(f"the forms {sorted(set(forms) - set(right))} do not give the rows of their table")
@@ -74,7 +74,7 @@ def _best(table: TableData, forms: dict[str, Form]) -> TableData:
     return replace(table, form=replace(right[kind], tried={each: form.luts for each, form in right.items()}))
 
 
-def _is_right(table: TableData, form: Form) -> bool:
+def _is_right(table: TableData, form: LutForm) -> bool:
     wrong = form.columns() != columns(table)
     return not (wrong if table.care is None else wrong[:, table.care]).any()
 
@@ -82,7 +82,7 @@ def _is_right(table: TableData, form: Form) -> bool:
 # ---- yosys -----------------------------------------------------------------------------------------------------------
 
 
-def yosys_forms(tables: Sequence[TableData], k: int) -> list[Form]:
+def yosys_forms(tables: Sequence[TableData], k: int) -> list[LutForm]:
     """What `synth -lut k` makes of each table on its own."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -106,12 +106,12 @@ def _module(number: int, table: TableData) -> str:
     return "\n".join([*lines, f"default: y = {out}'bx;", "endcase", "endmodule"])
 
 
-def _imported(module: dict[str, Any], n: int, k: int) -> Form:
+def _imported(module: dict[str, Any], n: int, k: int) -> LutForm:
     """The `$lut` cells of a module, each after those it reads."""
     signal: dict[Any, int] = {"0": ZERO, "1": ONE, "x": ZERO}
     signal |= {net: at for at, net in enumerate(module["ports"]["a"]["bits"])}
     luts = {cell["connections"]["Y"][0]: cell for cell in module["cells"].values() if cell["type"] == "$lut"}
-    cells = Cells(n)
+    cells = LutCells(n)
 
     for net in _ordered(luts):
         cell = luts[net]

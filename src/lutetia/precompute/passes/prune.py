@@ -8,7 +8,20 @@ from typing import Any
 import numpy as np
 
 from lutetia.precompute.ir.graph import Builder, Graph, without_dead_nodes
-from lutetia.precompute.ir.stream import Compare, Edge, Input, Layer, Node, Pool, Register, Sum, Table, TableData, Window, Wire
+from lutetia.precompute.ir.stream import (
+    Compare,
+    Input,
+    Layer,
+    Pool,
+    Register,
+    StreamEdge,
+    StreamNode,
+    Sum,
+    Table,
+    TableData,
+    Window,
+    Wire,
+)
 
 
 def prune(graph: Graph) -> Graph:
@@ -36,7 +49,7 @@ def prune(graph: Graph) -> Graph:
     return without_dead_nodes(graph.replaced(builder.nodes, place[graph.output]))
 
 
-def _selected(builder: Builder, source: int, node: Node, wanted: np.ndarray, places: np.ndarray) -> int:
+def _selected(builder: Builder, source: int, node: StreamNode, wanted: np.ndarray, places: np.ndarray) -> int:
     """Exactly the channels that a node needs which passes all its channels on: others of the source may be for other readers."""
     if isinstance(node, Window):
         wanted = wanted[:: node.taps]
@@ -71,7 +84,7 @@ def _live(graph: Graph) -> list[np.ndarray]:
     return live
 
 
-def _read(graph: Graph, node: Node, wanted: np.ndarray) -> list[np.ndarray]:
+def _read(graph: Graph, node: StreamNode, wanted: np.ndarray) -> list[np.ndarray]:
     """Which channels of its sources a node reads for some of its own."""
     sizes = [graph.nodes[source].edge.channels for source in node.sources]
     read = np.zeros(sum(sizes), dtype=bool)
@@ -98,7 +111,7 @@ def _read(graph: Graph, node: Node, wanted: np.ndarray) -> list[np.ndarray]:
     return np.split(read, np.cumsum(sizes)[:-1])
 
 
-def _narrowed(graph: Graph, node: Node, kept: np.ndarray, maps: list[np.ndarray], live: list[np.ndarray]) -> Node:
+def _narrowed(graph: Graph, node: StreamNode, kept: np.ndarray, maps: list[np.ndarray], live: list[np.ndarray]) -> StreamNode:
     edge = node.edge.carrying([node.edge.domains[at] for at in kept], [node.edge.scale[at] for at in kept])
     changes: dict[str, Any] = {"edge": edge}
     if isinstance(node, Wire):
@@ -122,7 +135,7 @@ def _narrowed(graph: Graph, node: Node, kept: np.ndarray, maps: list[np.ndarray]
     return replace(node, **changes)
 
 
-def _narrowed_table(node: Table, edge: Edge, kept: np.ndarray, source: np.ndarray) -> dict[str, Any]:
+def _narrowed_table(node: Table, edge: StreamEdge, kept: np.ndarray, source: np.ndarray) -> dict[str, Any]:
     """Lookups that write something that is read, with their bits where they now lie."""
     widths = np.array([domain.bits for domain in edge.domains])
     new_offsets = np.zeros(len(source) + 1, dtype=np.int64)

@@ -10,17 +10,17 @@ from functools import cache
 
 import numpy as np
 
-from lutetia.precompute.ir.netlist import ONE, ZERO, Cells, Form, columns
+from lutetia.precompute.ir.netlist import ONE, ZERO, LutCells, LutForm, columns
 from lutetia.precompute.ir.stream import TableData
 
 ORDERS = 6  # variable orders that are tried on tables of up to LARGE rows
 LARGE = 2**13
 
 
-def shannon(table: TableData, k: int) -> Form:
+def shannon(table: TableData, k: int) -> LutForm:
     """The smallest of a few trees of LUTs of k inputs."""
     bits = np.stack([filled(each, table.care) for each in columns(table)])
-    best: Form | None = None
+    best: LutForm | None = None
     for order in _orders(bits, table.k):
         tree = _Tree(table.k, k, order)
         outputs = [tree.build(_moved(each, order)) for each in bits]
@@ -54,7 +54,7 @@ class _Tree:
 
     def __init__(self, n: int, k: int, order: tuple[int, ...]) -> None:
         self.n, self.k, self.order = n, k, order
-        self.cells = Cells(n)
+        self.cells = LutCells(n)
         self.known: dict[bytes, tuple[int, bool]] = {}
 
     def signal(self, level: int) -> int:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError
-from lutetia.precompute.front.block import Block
+from lutetia.precompute.front.block import LayerBlock
 from lutetia.precompute.front.translate import as_numbers
 from lutetia.precompute.ir.graph import Builder
 from lutetia.precompute.ir.interpret import to_levels
-from lutetia.precompute.ir.stream import Compare, Edge, Layer, Lookup, Sum, Table, TableData
+from lutetia.precompute.ir.stream import Compare, Layer, Lookup, StreamEdge, Sum, Table, TableData
 from lutetia.precompute.tables.domains import Binary, Domain, domain_for
 from lutetia.precompute.tables.exact import ExactSum, exact_sum
 
@@ -61,7 +61,7 @@ def add_sums(builder: Builder, node: Layer, source: int, max_bits: int) -> int:
 class _Rest:
     """What follows the sum, as a function of whole numbers."""
 
-    def __init__(self, block: Block, found: ExactSum, edge: Edge) -> None:
+    def __init__(self, block: LayerBlock, found: ExactSum, edge: StreamEdge) -> None:
         self.block, self.found, self.edge = block, found, edge
         self.low = np.array([domain.low for domain in found.domains])
         self.high = np.array([domain.high for domain in found.domains])
@@ -152,7 +152,7 @@ def _table_of_lanes(node: Layer, source: int, steps: list[Steps], first: np.ndar
     return Table((source,), node.edge, tuple(tables), tuple(lookups), name=node.name)
 
 
-def _table_of_counts(node: Layer, source: int, steps: list[Steps], edge: Edge) -> Table:
+def _table_of_counts(node: Layer, source: int, steps: list[Steps], edge: StreamEdge) -> Table:
     tables = [
         _by_address(list(range(len(each.levels))), edge.domains[channel].bits, each.levels, node.edge.domains[channel])
         for channel, each in enumerate(steps)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lutetia.precompute.front.block import Block
+from lutetia.precompute.front.block import LayerBlock
 from lutetia.precompute.front.ops import Linear
 from lutetia.precompute.tables.domains import Domain, enumerate_rows, n_rows
 
@@ -52,7 +52,7 @@ class UnitLike(Protocol):
 
 
 def unit_values(
-    block: Block,
+    block: LayerBlock,
     units: Sequence[UnitLike],
     domains: Sequence[Domain],
     convert: Callable[[Tensor], Tensor],
@@ -91,7 +91,7 @@ def _chunks(rows: int, width: int) -> list[tuple[int, int]]:
 
 
 def _by_sums(
-    block: Block, sums: Linear, matrix: Any, units: Sequence[UnitLike], signature: Signature, convert: Any
+    block: LayerBlock, sums: Linear, matrix: Any, units: Sequence[UnitLike], signature: Signature, convert: Any
 ) -> list[Tensor]:
     outputs = [output for unit in units for output in unit.outputs]
     weights = torch.from_numpy(_gathered(block, matrix, units, len(signature.domains)))
@@ -137,7 +137,7 @@ def _in_parts(answers: Callable[[int, int], Tensor], chunks: list[tuple[int, int
     return made
 
 
-def _gathered(block: Block, matrix: Any, units: Sequence[UnitLike], k: int) -> np.ndarray:
+def _gathered(block: LayerBlock, matrix: Any, units: Sequence[UnitLike], k: int) -> np.ndarray:
     """The weights of each output for the inputs of its unit: float64 [k, total outputs]."""
     taps = block.taps
     gathered = np.zeros((k, sum(len(unit.outputs) for unit in units)))
@@ -153,7 +153,7 @@ def _gathered(block: Block, matrix: Any, units: Sequence[UnitLike], k: int) -> n
     return gathered
 
 
-def _by_calls(block: Block, units: Sequence[UnitLike], signature: Signature, convert: Any) -> list[Tensor]:
+def _by_calls(block: LayerBlock, units: Sequence[UnitLike], signature: Signature, convert: Any) -> list[Tensor]:
     found: list[Any] = [None] * len(units)
     for layer in _layers(units):
         parts = []

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lutetia.errors import ArgumentError
-from lutetia.precompute.front.block import Block
+from lutetia.precompute.front.block import LayerBlock
 from lutetia.precompute.front.ops import Linear
-from lutetia.precompute.ir.stream import Edge
+from lutetia.precompute.ir.stream import StreamEdge
 from lutetia.precompute.tables.domains import MAX_BITS, Domain, domain_for
 
 
@@ -42,7 +42,7 @@ def lowest_power(values: np.ndarray) -> int | None:
     return int((exponent - 53 + zeros).min())
 
 
-def exact_sum(block: Block, edge: Edge) -> ExactSum:
+def exact_sum(block: LayerBlock, edge: StreamEdge) -> ExactSum:
     """The weighted sums at the start of a block, as whole numbers; refused where float64 itself might round."""
     sums = block.ops[0]
     assert isinstance(sums, Linear)

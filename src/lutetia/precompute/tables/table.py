@@ -333,7 +333,7 @@ def _sorted_rows(domains: Sequence[Domain], inputs: Tensor, outputs: Tensor) -> 
 
 def _function(layer: Any, n_inputs: int | None) -> tuple[Callable[[Tensor], Tensor], int | None, Any]:
     """How to ask a layer: a function of rows, how many inputs it has, and the domain that was claimed for it."""
-    from lutetia.precompute.front.block import Block
+    from lutetia.precompute.front.block import LayerBlock
     from lutetia.precompute.front.decompose import Unit, claim_of
 
     if isinstance(layer, Unit):
@@ -341,7 +341,7 @@ def _function(layer: Any, n_inputs: int | None) -> tuple[Callable[[Tensor], Tens
     if isinstance(layer, torch.nn.Module):
         claim = claim_of(layer)
         domain = claim.domain if claim else None
-        block = Block.of(layer, n_inputs=n_inputs)
+        block = LayerBlock.of(layer, n_inputs=n_inputs)
         return block, block.n_inputs, domain
     if not callable(layer):
         fail("layer", layer, "a module, a unit of one, or a function of rows")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lutetia.precompute.tools.elaborated import ELABORATE, Circuit, read_circuit
+from lutetia.precompute.tools.elaborated import ELABORATE, FlatCircuit, read_circuit
 from lutetia.precompute.tools.find import check_time, run_yosys
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def simulate_builtin(hardware: Hardware, made: Bench, folder: Path, *, seed: int
     return play(read_circuit(folder / "circuit.json", hardware.name), made, seed=seed, stalls=stalls)
 
 
-def play(circuit: Circuit, made: Bench, *, seed: int, stalls: bool) -> tuple[np.ndarray, bool]:
+def play(circuit: FlatCircuit, made: Bench, *, seed: int, stalls: bool) -> tuple[np.ndarray, bool]:
     """Run the bench: every run begins with a reset."""
     rng = np.random.default_rng(seed)
     values = circuit.start(rng)
@@ -61,7 +61,7 @@ def _pauses(rng: np.random.Generator, stalls: bool) -> Iterator[tuple[bool, bool
 
 
 def _one_run(
-    circuit: Circuit,
+    circuit: FlatCircuit,
     values: np.ndarray,
     stimulus: np.ndarray,
     made: Bench,

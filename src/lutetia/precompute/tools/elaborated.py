@@ -38,7 +38,7 @@ ZERO, ONE = 0, 1  # the two bits that never change
 
 
 @dataclass(frozen=True)
-class Circuit:
+class FlatCircuit:
     """Bits by number, 0 and 1 being the constants.
 
     cells   int64 [n, 10]: kind, signed, then first pin and width of A, B, S and Y
@@ -69,7 +69,7 @@ class Circuit:
         values[self.state[1]] = values[self.state[0]]
 
 
-def read_circuit(path: Path, top: str) -> Circuit:
+def read_circuit(path: Path, top: str) -> FlatCircuit:
     """The top module of a file that `write_json` wrote behind `ELABORATE`."""
     module = json.loads(path.read_text())["modules"][top]
     numbers: dict[Any, int] = {"0": ZERO, "x": ZERO, "z": ZERO, "1": ONE}
@@ -86,7 +86,7 @@ def read_circuit(path: Path, top: str) -> Circuit:
             raise DataError(f"yosys made a {cell['type']} of {name}, which the built-in simulator does not know")
         rows.append(_row(cell, numbers, pins))
     cells = np.array(rows, dtype=np.int64).reshape(-1, 10)
-    return Circuit(max(numbers.values()) + 1, cells, np.array(pins, dtype=np.int64), state, ports)
+    return FlatCircuit(max(numbers.values()) + 1, cells, np.array(pins, dtype=np.int64), state, ports)
 
 
 def _numbered(bits: Iterable[Any], numbers: dict[Any, int]) -> np.ndarray:

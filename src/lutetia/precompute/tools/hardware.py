@@ -13,7 +13,7 @@ from lutetia._shared import folders
 from lutetia._shared.folders import MANIFEST as MANIFEST
 from lutetia._version import __version__
 from lutetia.errors import DataError, LutetiaError
-from lutetia.precompute.ir.stream import Edge
+from lutetia.precompute.ir.stream import StreamEdge
 
 if TYPE_CHECKING:
     from lutetia.precompute.ir.graph import Graph
@@ -131,7 +131,7 @@ class Hardware:
             return synthesize(self, target, place=place)
 
 
-def _port(edge: Edge) -> dict[str, Any]:
+def _port(edge: StreamEdge) -> dict[str, Any]:
     return {
         "bits": edge.width,
         "layout": edge.layout,

@@ -26,7 +26,7 @@ from lutetia import flow
 from lutetia.errors import ArgumentError, JobError, check_range
 from lutetia.precompute.hdl.design import Design, design
 from lutetia.precompute.ir.interpret import encode, evaluate
-from lutetia.precompute.ir.stream import Edge, Input, Node, Register, Table, TableData, Window
+from lutetia.precompute.ir.stream import Input, Register, StreamEdge, StreamNode, Table, TableData, Window
 from lutetia.precompute.tables.domains import Domain
 from lutetia.precompute.tools.find import require_program, run_yosys
 from lutetia.precompute.tools.hardware import EquivalenceError
@@ -41,7 +41,7 @@ YOSYS = "prove()"
 
 
 @dataclass(frozen=True)
-class Claim:
+class ProofClaim:
     """One module, and what it must answer: rows [n_rows] are addresses that count, answers Python integers."""
 
     name: str  # what it is, for people
@@ -87,7 +87,7 @@ def prove(hardware: Hardware, max_bits: int = 12) -> Proof:
         folder = Path(place)
         for name, text in hardware.files.items():
             (folder / name).write_text(text)
-        batch: list[Claim] = []
+        batch: list[ProofClaim] = []
         for made in _claims(plan, max_bits):
             if isinstance(made, str):
                 skipped.append(made)
@@ -106,7 +106,7 @@ def prove(hardware: Hardware, max_bits: int = 12) -> Proof:
 # ---- what is claimed -------------------------------------------------------------------------------------------------
 
 
-def _claims(plan: Design, max_bits: int) -> Iterator[Claim | str]:
+def _claims(plan: Design, max_bits: int) -> Iterator[ProofClaim | str]:
     """Claims, and names of what is too wide for one."""
     for number, table in enumerate(plan.tables):
         name = f"table {number} ({table.k} -> {table.out_bits} bits)"
@@ -126,7 +126,7 @@ def _claims(plan: Design, max_bits: int) -> Iterator[Claim | str]:
         yield name if edge.width > max_bits else _of_net(plan, edge, name)
 
 
-def _of_table(plan: Design, number: int, table: TableData, name: str) -> Claim:
+def _of_table(plan: Design, number: int, table: TableData, name: str) -> ProofClaim:
     rows = np.arange(2**table.k) if table.care is None else np.flatnonzero(table.care)
     answers = []
     for row in rows:
@@ -136,7 +136,7 @@ def _of_table(plan: Design, number: int, table: TableData, name: str) -> Claim:
         answers.append(word)
     instance = f"{plan.table(number)} gate (.a({{a}}), .y({{y}}));"
     used = _first_use(plan, table)
-    return Claim(name, table.k, table.out_bits, rows, answers, instance, lambda address: used(address))
+    return ProofClaim(name, table.k, table.out_bits, rows, answers, instance, lambda address: used(address))
 
 
 def _first_use(plan: Design, table: TableData) -> Callable[[int], Any]:
@@ -155,7 +155,7 @@ def _first_use(plan: Design, table: TableData) -> Callable[[int], Any]:
     return decoded
 
 
-def _channels(edge: Edge, bits: dict[int, int]) -> dict[int, int]:
+def _channels(edge: StreamEdge, bits: dict[int, int]) -> dict[int, int]:
     """Channels of which every bit is known, as values."""
     found = {}
     for channel, domain in enumerate(edge.domains):
@@ -166,7 +166,7 @@ def _channels(edge: Edge, bits: dict[int, int]) -> dict[int, int]:
     return found
 
 
-def _of_node(plan: Design, number: int, node: Node, edges: list[Edge], name: str) -> Claim:
+def _of_node(plan: Design, number: int, node: StreamNode, edges: list[StreamEdge], name: str) -> ProofClaim:
     joined = [domain for edge in edges for domain in edge.domains]
     rows, values = _all_values(joined)
     splits = np.split(values, np.cumsum([edge.channels for edge in edges])[:-1], axis=1)
@@ -177,16 +177,18 @@ def _of_node(plan: Design, number: int, node: Node, edges: list[Edge], name: str
         pins.append(f".{prefix}_data({{a}}[{low + edge.width - 1}:{low}]), .{prefix}_valid(1'b1), .{prefix}_ready()")
         low += edge.width
     instance = f"{plan.module(number)} gate ({', '.join(pins)}, .out_data({{y}}), .out_valid(), .out_ready(1'b1));"
-    return Claim(name, low, node.edge.width, rows, answers, instance, lambda address: _values(joined, address))
+    return ProofClaim(name, low, node.edge.width, rows, answers, instance, lambda address: _values(joined, address))
 
 
-def _of_net(plan: Design, edge: Edge, name: str) -> Claim:
+def _of_net(plan: Design, edge: StreamEdge, name: str) -> ProofClaim:
     rows, values = _all_values(list(edge.domains))
     answers = _words(plan.graph.output_edge, plan.graph(torch.from_numpy(values)).numpy())
     pins = "{a}), .in_valid(1'b1), .in_ready(), .out_data({y}), .out_valid(), .out_ready(1'b1)"
     instance = f"{plan.name} gate (.clk(1'b0), .rst(1'b0), .in_data({pins});"
     domains = list(edge.domains)
-    return Claim(name, edge.width, plan.graph.output_edge.width, rows, answers, instance, lambda word: _values(domains, word))
+    return ProofClaim(
+        name, edge.width, plan.graph.output_edge.width, rows, answers, instance, lambda word: _values(domains, word)
+    )
 
 
 def _all_values(domains: list[Domain]) -> tuple[np.ndarray, np.ndarray]:
@@ -202,7 +204,7 @@ def _all_values(domains: list[Domain]) -> tuple[np.ndarray, np.ndarray]:
     return words[kept], np.ascontiguousarray(np.stack(columns, 1)[kept])
 
 
-def _words(edge: Edge, values: np.ndarray) -> list[int]:
+def _words(edge: StreamEdge, values: np.ndarray) -> list[int]:
     """Values [n, channels] as words on the bus."""
     words = [0] * len(values)
     for channel, column in enumerate(encode(edge, values).T.tolist()):
@@ -222,7 +224,7 @@ def _values(domains: list[Domain], word: int) -> dict[str, Any]:
 # ---- yosys -----------------------------------------------------------------------------------------------------------
 
 
-def _prove(hardware: Hardware, claims: list[Claim], folder: Path) -> None:
+def _prove(hardware: Hardware, claims: list[ProofClaim], folder: Path) -> None:
     (folder / "claims.v").write_text("\n".join(_miter(number, claim) for number, claim in enumerate(claims)))
     sources = " ".join([*hardware.sources, "claims.v"])
     script = [f"read_verilog -DSYNTHESIS {sources}", "hierarchy", "proc -norom", "flatten", "opt_clean"]
@@ -238,7 +240,7 @@ def _prove(hardware: Hardware, claims: list[Claim], folder: Path) -> None:
     raise JobError(f"yosys failed with exit code {done.returncode}: {(done.stdout + done.stderr).strip()[-800:]}")
 
 
-def _miter(number: int, claim: Claim) -> str:
+def _miter(number: int, claim: ProofClaim) -> str:
     """The emitted module beside its rows: `ok` wherever a row counts and both agree, or none does.
 
     Rows stand in blocks of 64, chosen by the upper bits: one `case` of thousands exhausts the stack of yosys.
@@ -281,7 +283,7 @@ def _signals(found: dict[str, Any]) -> dict[str, int]:
     return values
 
 
-def _false(claim: Claim, signals: dict[str, int]) -> EquivalenceError:
+def _false(claim: ProofClaim, signals: dict[str, int]) -> EquivalenceError:
     decoded = claim.decoded(signals.get("a", 0))
     example = {"what": claim.name, "input": decoded, "found": signals.get("y"), "expected": signals.get("want")}
     return EquivalenceError(

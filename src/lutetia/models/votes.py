@@ -8,8 +8,9 @@ straight through the sign of a row, and through a bit by the difference that it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numba
 import numpy as np
@@ -18,11 +19,11 @@ from torch import Tensor, nn
 
 from lutetia import flow
 from lutetia.errors import ArgumentError, check_range, check_tensor
-from lutetia.precompute.front.trace import argmax_node
-from lutetia.precompute.ir.graph import Builder, Graph
-from lutetia.precompute.ir.stream import Compare, Edge, Input, Lookup, Register, Sum, Table, TableData
-from lutetia.precompute.passes.dedupe import dedupe
-from lutetia.precompute.tables.domains import Binary, UInt, domain_for
+from lutetia.models.building import Model
+from lutetia.models.votes_config import VotesConfig
+
+if TYPE_CHECKING:
+    from lutetia.precompute import Graph
 
 
 class Votes(nn.Module):
@@ -104,40 +105,46 @@ class Votes(nn.Module):
 
     def graph(self) -> Graph:
         """The classifier as a stream graph: comparisons, tables, counts, argmax, each behind a register."""
+        from lutetia.precompute import votes_graph
+
         with flow.step("votes", part="precompute", tables=self.n_tables, k=self.k):
-            return dedupe(_graph(self))
+            return votes_graph(self)
 
     def extra_repr(self) -> str:
         """The sizes."""
         return f"{self.n_inputs}, {self.n_classes}, n_tables={self.n_tables}, k={self.k}, thresholds={self.thresholds}"
 
 
-def _graph(model: Votes) -> Graph:
-    read = model.choice.detach().argmax(2).numpy()  # [n_tables, k]
-    votes = (model.weight.detach() >= 0).long().numpy()
-    used, place = np.unique(read, return_inverse=True)
-    place = place.reshape(read.shape)
-    builder = Builder()
-    edge = Edge((UInt(model.bits),) * model.n_inputs)
-    node = builder.add(Input((), edge))
-    constants = np.array(model.thresholds, dtype=np.int64)[used // model.n_inputs]
-    lanes = edge.carrying([Binary()] * len(used))
-    node = builder.add(Compare((node,), lanes, used % model.n_inputs, np.full(len(used), -1), constants, name="bits"))
-    node = builder.add(Register((node,), lanes, name="bits"))
-    tables = tuple(TableData(rows[:, None], (1,)) for rows in votes)
-    # Place 0 is the lowest address bit, and a lookup names the highest first.
-    lookups = tuple(Lookup(at, tuple(own[::-1].tolist()), (at,)) for at, own in enumerate(place))
-    voted = edge.carrying([Binary()] * model.n_tables)
-    node = builder.add(Table((node,), voted, tables, lookups, name="votes"))
-    node = builder.add(Register((node,), voted, name="votes"))
-    classes = model.classes.numpy()  # type: ignore[operator]
-    order = np.argsort(classes, kind="stable")
-    start = np.searchsorted(classes[order], np.arange(model.n_classes + 1)).astype(np.int64)
-    counts = edge.carrying([domain_for(0, int(size)) for size in np.diff(start)])
-    ones, zero = np.ones(model.n_tables, dtype=np.int64), np.zeros(model.n_classes, dtype=np.int64)
-    node = builder.add(Sum((node,), counts, start, order.astype(np.int64), ones, zero, name="counts"))
-    node = builder.add(Register((node,), counts, name="counts"))
-    return Graph(builder.nodes, argmax_node(builder, node))
+class VotesClassifier(Model[VotesConfig]):
+    """x [B, *input_shape] from `low` to `high`, or uint8 as 0 to 1 -> class scores [B, n_classes]: `Votes` as a model that
+    `lutetia train` trains, kind = "votes"."""
+
+    kind: ClassVar[str] = "votes"
+    config_class: ClassVar[type[VotesConfig]] = VotesConfig
+
+    def _build(self, config: VotesConfig) -> None:
+        shape = config.input_shape if len(config.input_shape) == 2 else None
+        seed = int(torch.randint(2**31, ()))  # drawn from the generator that follows the seed of the config
+        names = ("k", "bits", "thresholds", "temperature")
+        options: dict[str, Any] = {name: getattr(config, name) for name in names}
+        self.votes = Votes(math.prod(config.input_shape), config.n_classes, config.n_tables, shape=shape, seed=seed, **options)
+
+    def quantise(self, x: Tensor) -> Tensor:
+        """Inputs as whole numbers of `bits` bits: x [B, ...], floats or uint8 -> int64 [B, n_inputs]."""
+        from lutetia.precompute import encoder
+
+        return encoder(self.config.bits, self.config.low, self.config.high, self.votes.n_inputs, affine=True)(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, *input_shape], floats or uint8 -> class scores [B, n_classes]."""
+        check_tensor("x", x, ["B", *self.config.input_shape])
+        if self.training:
+            self.votes.clamp_()
+        return self.votes(self.quantise(x).to(self.votes.weight.device))
+
+    def graph(self) -> Graph:
+        """The classifier as a stream graph."""
+        return self.votes.graph()
 
 
 class _Read(torch.autograd.Function):

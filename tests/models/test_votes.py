@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lutetia.cli import build, main
 from lutetia.errors import ArgumentError
-from lutetia.precompute.votes import Votes
+from lutetia.models import Votes, VotesClassifier, load
 from tools import require_tool
 
 
@@ -95,3 +102,107 @@ def test_what_is_refused() -> None:
         Votes(4, 2, 4, shape=(2, 3))
     with pytest.raises(ArgumentError, match="x is"):
         Votes(4, 2, 4)(torch.zeros(2, 5))
+
+
+# ---- as a model ------------------------------------------------------------------------------------------------------
+
+
+CONFIG = """
+[model]
+kind = "votes"
+input_shape = [8, 8]
+n_tables = 200
+k = 4
+bits = 4
+thresholds = [4, 9]
+[data]
+kind = "digits"
+shuffle = true
+valid = 0.1
+test = 0.2
+[optimizer.rest]
+kind = "adamw"
+lr = 0.02
+[train]
+batch_size = 64
+epochs = 6
+seed = 0
+"""
+
+
+def test_it_is_trained_and_built_by_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "votes.toml").write_text(CONFIG)
+    assert main(["train", str(tmp_path / "votes.toml"), "--out", str(tmp_path / "run"), "--json"]) == 0
+    trained = json.loads(capsys.readouterr().out)["test"]["accuracy"]
+    assert trained > 0.85
+    model = load(tmp_path / "run")
+    assert isinstance(model, VotesClassifier)
+    monkeypatch.setattr(build, "CHECK", ())
+    assert main(["build", str(tmp_path / "run"), "--out", str(tmp_path / "built"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["accuracy"]["float_accuracy"] == pytest.approx(trained)
+    assert report["accuracy"]["agreement"] == 1.0  # it is gates by construction
+    assert report["model"] == "VotesClassifier"
+    assert report["input_bits"] == 4
+    _is_explained(model, tmp_path, capsys)
+
+
+def _is_explained(model: VotesClassifier, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Reasons are what the class loses without a pixel; predict and evaluate know the model too."""
+    x = torch.linspace(0, 1, 64).reshape(8, 8)
+    np.save(folder / "digit.npy", x.numpy())
+    given = [str(folder / "run"), str(folder / "digit.npy")]
+    assert main(["explain", *given, "--json", "--html", str(folder / "why.html")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["kind"], told["rule"]) == ("votes", "occlusion")
+    with torch.no_grad():
+        scores = model(x[None])[0]
+        held = x.clone()
+        held[3, 4] = 0
+        without = model(held[None])[0]
+    target = int(scores.argmax())
+    lost = scores[target] - scores.mean() - (without[target] - without.mean())
+    assert told["prediction"] == target
+    assert told["relevance"][3][4] == pytest.approx(lost.item(), abs=1e-5)
+    assert main(["explain", *given, "--rule", "epsilon"]) == 2
+    assert "expected occlusion" in capsys.readouterr().err
+    assert main(["predict", *given, "--json"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(folder / "run"), "--json"]) == 0
+
+
+def test_a_model_of_votes_is_votes() -> None:
+    model = VotesClassifier(input_shape=(6,), n_classes=2, n_tables=8, k=3, bits=3, thresholds=(2, 4), low=-1.0, high=1.0, seed=0)
+    x = torch.rand(9, 6) * 3 - 1.5
+    codes = ((x.double() + 1) / 2 * 7).round().clamp(0, 7).long()
+    assert torch.equal(model(x), model.votes(codes))
+    with torch.no_grad():
+        model.votes.weight[0] = 5.0
+    model.train()(x)
+    assert model.votes.weight.max() <= 1
+    pixels = torch.randint(0, 256, (4, 6), dtype=torch.uint8)
+    assert torch.equal(VotesClassifier(input_shape=(6,), n_tables=10).quantise(pixels), pixels.long())
+
+
+def test_the_old_name_still_works() -> None:
+    from lutetia import precompute
+
+    assert precompute.Votes is Votes
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_tables": 15}, "n_tables is 15, expected a multiple of n_classes=10"),
+        ({"thresholds": []}, "thresholds is"),
+        ({"thresholds": [255]}, "each of thresholds is 255"),
+        ({"low": 1.0}, "low is 1.0 and high is 1.0, expected low < high"),
+        ({"temperature": 0.0}, "temperature is 0.0"),
+        ({"depth": 3}, "has no field 'depth'"),
+    ],
+)
+def test_configs_that_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        VotesClassifier(**fields)
