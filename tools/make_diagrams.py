@@ -56,25 +56,21 @@ def diagrams() -> dict[str, str]:
         forward, backward = training_step(synapses)
         drawn[f"forward-{name}"] = forward.mermaid(symbols=symbols)
         drawn[f"backward-{name}"] = backward.mermaid("LR", symbols=symbols)  # many inputs: too wide to read from above
-    drawn["backward-in-place"] = training_step(None, gradient="in_place")[1].mermaid("LR", symbols=SIZES)
-    drawn["eval"] = evaluation().mermaid(symbols=SIZES)
-    for algorithm in ("pairs", "cells"):
-        forward, backward = attention_step(algorithm)
-        firings = {tensor.name: tensor.shape[0] for step in forward.steps for tensor in step.outputs if "firing" in tensor.name}
-        symbols = SEQUENCE | ({"n_firings": firings["firing_counts"]} if firings else {})
-        drawn[f"forward-seq-{algorithm}"] = forward.mermaid(symbols=symbols)
-        drawn[f"backward-seq-{algorithm}"] = backward.mermaid("LR", symbols=symbols)
+    forward, _ = attention_step("cells")
+    firings = {tensor.name: tensor.shape[0] for step in forward.steps for tensor in step.outputs if "firing" in tensor.name}
+    drawn["forward-seq-cells"] = forward.mermaid(symbols=SEQUENCE | {"n_firings": firings["firing_counts"]})
+    drawn["backward-seq-pairs"] = attention_step("pairs")[1].mermaid("LR", symbols=SEQUENCE)
     return drawn
 
 
-def training_step(synapses: Synapses | None, gradient: str = "dense") -> tuple[flow.Flow, flow.Flow]:
+def training_step(synapses: Synapses | None) -> tuple[flow.Flow, flow.Flow]:
     """One forward and one backward pass, on the backend whose every kernel is a step of its own."""
     x, weight, anchors = tensors(synapses)
     x.requires_grad_()
     weight.requires_grad_()
     with use_backend("reference"):
         with flow.record() as forward:
-            y = lut(x, weight, anchors, synapses=synapses, gradient=gradient, external_lr=0.1)
+            y = lut(x, weight, anchors, synapses=synapses)
         grad = torch.ones_like(y)  # as it is, so that both backward kernels read this very tensor
         with flow.record() as backward:
             y.backward(grad)
@@ -95,14 +91,6 @@ def attention_step(algorithm: str) -> tuple[flow.Flow, flow.Flow]:
         with flow.record() as backward:
             y.backward(grad)
     return forward, backward
-
-
-def evaluation() -> flow.Flow:
-    """A forward pass that nothing will be learned from, on the compiled backend."""
-    x, weight, anchors = tensors(None)
-    with use_backend("cpu"), flow.record() as recorded:
-        lut(x, weight, anchors)
-    return recorded
 
 
 def tensors(synapses: Synapses | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Write docs/results.md, and the tables of README.md and docs/comparison.md, from the JSON files in benchmarks/results.
+"""Write docs/results.md, docs/notes/results.md, and the tables of README.md and docs/comparison.md from benchmarks/results.
 
 Usage: python tools/make_results.py [--check]
 
@@ -19,11 +19,12 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools")]
 
 from results import FOLDER, Result, load  # noqa: E402
 from results_blocks import BLOCKS  # noqa: E402
-from results_pages import INTRODUCTION, SECTIONS, Section  # noqa: E402
+from results_pages import INTRODUCTION, NOTE_SECTIONS, NOTES, SECTIONS, Section  # noqa: E402
 from results_tables import markdown, measured  # noqa: E402
 
 WIDTH = 130  # columns of a line of text
 PAGE = ROOT / "docs" / "results.md"
+NOTES_PAGE = ROOT / "docs" / "notes" / "results.md"
 MARKED = re.compile(r"(<!-- results:begin(?: (?P<name>[\w-]+))? -->\n).*?(<!-- results:end -->)", re.DOTALL)
 
 
@@ -50,7 +51,11 @@ def read(folder: Path) -> dict[str, Result]:
 
 def make(results: dict[str, Result]) -> dict[Path, str]:
     """The text of every page that shows results."""
-    pages = {PAGE: "\n".join([INTRODUCTION, *(section_text(section, results) for section in SECTIONS)])}
+    parts = {PAGE: (INTRODUCTION, SECTIONS), NOTES_PAGE: (NOTES, NOTE_SECTIONS)}
+    pages = {
+        page: "\n".join([head, *(section_text(section, results) for section in sections)])
+        for page, (head, sections) in parts.items()
+    }
     for path, blocks in BLOCKS.items():
         text = (ROOT / path).read_text(encoding="utf-8")
         pages[ROOT / path] = put(text, {name: block(results) for name, block in blocks.items()}, path)

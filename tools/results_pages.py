@@ -1,4 +1,4 @@
-"""What docs/results.md shows of the results: which columns, under which heading, with which words."""
+"""What docs/results.md and docs/notes/results.md show of the results: which columns, under which heading, with which words."""
 
 from __future__ import annotations
 
@@ -28,11 +28,17 @@ INTRODUCTION = """# Results
 
 <!-- written by tools/make_results.py from benchmarks/results: change those files, then run `make results` -->
 
-Each table is generated from a file in `benchmarks/results`, which also records the machine, the software versions and the
-settings. An `x` says how many times as fast Lutetia is: above 1 it is faster. A dash between two numbers gives the range over
-several runs.
-*Original* is Spiky, the CUDA library that the LUT runtime is modelled on. [How this was measured](notes/measuring.md) ·
-[what others do better](comparison.md)
+Generated from `benchmarks/results`, which also records versions and settings. Above 1x Lutetia is faster. A dash between two
+numbers is a range over runs. *Original* is Spiky, the CUDA library behind the LUT runtime. Two numbers
+in a cell are eval / training step. [How this was measured](notes/measuring.md) ·
+[what others do better](comparison.md) · [more, for kernel authors](notes/results.md)
+"""
+
+NOTES = """# Notes: more measurements
+
+<!-- written by tools/make_results.py from benchmarks/results: change those files, then run `make results` -->
+
+Kernels one by one, floors, and the steps of a build. The rest: [Results](../results.md).
 """
 
 
@@ -59,11 +65,10 @@ STEP_COLUMNS = [
     column("**graph / graph**", "eval, graph/graph", "train, graph/graph", digits=2),
 ]
 STEP_SETTING = (
-    "float32, milliseconds, eval / training step. A training step is the forward pass and the gradients of inputs and weights. "
-    "The original's times are constants, measured beside ours; as shipped it synchronises after every kernel and cannot be "
-    "captured in a CUDA graph, so its graph times are those of a patched build."
+    "float32, milliseconds. A training step is the forward pass and both gradients. The original cannot be captured as shipped: "
+    "its graph times are a patched build's."
 )
-SHAPES = "B batch, I inputs, O outputs, N_t tables, N_c comparisons per table."
+SHAPES = "B batch, I inputs, O outputs, N_t tables, N_c comparisons each."
 
 
 CIRCUITS = table("circuits", "network", column("accuracy", digits=4), "LUTs", column("encoder counted", "encoder"), "tool")
@@ -80,47 +85,11 @@ LUT_SECTIONS = [
         "One LUT layer on a GPU", "lut_step", [table("layers", *STEP_COLUMNS)], layer_sentence, setting=f"{STEP_SETTING} {SHAPES}"
     ),
     Section(
-        "How close a LUT layer comes to the memory's speed",
-        "lut_step",
-        [table("rates", "shape", "eval forward", "train forward", "x gradient", "weight gradient", "plain read")],
-        rates_sentence,
-        setting="TB/s of rows gathered, beside a kernel that reads a buffer of the size of the tables again and again.",
-    ),
-    Section(
         "LUT attention on a GPU",
         "lut_attention",
         [table("layers", STEP_COLUMNS[0], "algorithm", *STEP_COLUMNS[1:], "in place, graph")],
         attention_sentence,
         setting=f"{STEP_SETTING} S length, E inputs and outputs, N_pe position bits.",
-    ),
-    Section(
-        "How close walking pairs comes to its floor",
-        "lut_attention",
-        [
-            table(
-                "floors",
-                "shape",
-                column("floor, eval / train", "eval floor", "train floor"),
-                column("measured", "eval, graph", "train, graph"),
-            )
-        ],
-        "The goal of 10x the original's eager time in training cannot be met at these two shapes by walking pairs: "
-        "moving the bytes alone takes the floor, in milliseconds.",
-    ),
-    Section(
-        "LUT attention by length",
-        "lut_attention",
-        [
-            table(
-                "growth",
-                "length",
-                column("training step, ms", "train, graph"),
-                "over the length before",
-                column("peak memory, GiB", "peak memory", digits=2),
-            )
-        ],
-        "Time grows by less than the square of the length, and memory linearly.",
-        setting="B4 E256 N_t32 N_c3 N_pe3, graph replay.",
     ),
     Section(
         "The four reads on a GPU",
@@ -136,9 +105,8 @@ LUT_SECTIONS = [
                 column("ratio", "eval", "train", digits=2),
             )
         ],
-        "The original's times are its author's report, on an H100, in a mode that they do not state; ours are graph replays on "
-        "an H200, so part of each ratio is the machine and the mode.",
-        setting="24,576 rows, 8 heads of 64 tables, N_c 8, 48 → 48, float32, milliseconds, eval / training step.",
+        "The original's times are its author's, on an H100, mode not stated: part of each ratio is the machine and the mode.",
+        setting="24,576 rows, 8 heads of 64 tables, N_c 8, 48 → 48, float32, milliseconds.",
     ),
     Section(
         "LUT layers on two CPU cores",
@@ -156,38 +124,7 @@ LUT_SECTIONS = [
         ],
         cpu_sentence,
         why_not_run=LONG,
-        setting="Eval forward. Peers take turns in one run on the same threads; on a shared machine ratios move by 10 to 20%.",
-    ),
-    Section(
-        "The weight gradient on two CPU cores",
-        "lut_cpu",
-        [
-            kernel_table(
-                "weight gradient",
-                "weight gradient, anew",
-                **{"index_add_": "`index_add_`", "index_add_ per detector": "`index_add_` per detector"},
-            ),
-            kernel_table("weight gradient", "weight gradient, added", index_add_="`index_add_`, added in place"),
-        ],
-        "`index_add_` needs the gradient repeated for every table, which is part of its time; 64 rows added to 33 MB are bound "
-        "by memory on both sides.",
-        why_not_run=LONG,
-        setting="First made anew, as in a training step, then added to a buffer that is there, as in a step in place.",
-    ),
-    Section(
-        "LUT attention on two CPU cores",
-        "lut_attention_cpu",
-        [
-            table(
-                "steps",
-                "sizes",
-                "backend",
-                column("over the reference backend", "reference / step"),
-                where=lambda row: row["shape"] == "claimed",
-            )
-        ],
-        "The claim is 20x for a training step.",
-        why_not_run=LONG,
+        setting="Eval forward. On a shared machine ratios move by 10 to 20%.",
     ),
 ]
 
@@ -206,8 +143,7 @@ MODEL_SECTIONS = [
                 where=lambda row: row["part"] == "last bytes",
             )
         ],
-        "Milliseconds per byte at batch 1, for the last bytes of a context of 256: through the cache, and with the context "
-        "recomputed for every byte, which gives the same bytes.",
+        "Milliseconds per byte at batch 1, last bytes of a context of 256.",
         why_not_run=LONG,
     ),
     Section(
@@ -230,7 +166,7 @@ MODEL_SECTIONS = [
         "MNIST",
         "train_mnist",
         [table("accuracy", "network", "seed", "weights", column("test accuracy", digits=4))],
-        "Ten epochs, one to two minutes on one CPU core; the checkpoint is the best on 5,000 images held out of training.",
+        "Ten epochs, one to two minutes; the checkpoint is the best on 5,000 held-out images.",
         why_not_run=DATA,
     ),
     Section(
@@ -245,8 +181,8 @@ MODEL_SECTIONS = [
                 column("seed 1", digits=4),
             )
         ],
-        "The lowest validation loss, in nats per byte, after the same bytes; the tables drop a fifth of their detectors in "
-        "training and the dense twin has no dropout, which is part of the gap.",
+        "The lowest validation loss, nats per byte, after the same bytes. The tables have dropout and the dense twin has none, "
+        "which is part of the gap.",
         why_not_run="it needs the data and a GPU",
     ),
     Section(
@@ -263,8 +199,8 @@ MODEL_SECTIONS = [
                 column("at step 5,000", "validation at step 5,000", digits=4),
             )
         ],
-        "In the same eight minutes of one shared GPU the dense twin wins, in bits per byte; at the same number of steps the "
-        "tables are ahead, though their schedule had cooled further by then.",
+        "Bits per byte. In the same minutes the dense twin wins; after the same steps the tables lead, with a schedule that had "
+        "cooled further.",
         why_not_run="it needs the data and a GPU",
     ),
     Section(
@@ -292,7 +228,7 @@ ATTENTION_SECTIONS = [
             )
         ],
         dense_sentence,
-        setting="bf16, 32 query heads on 8 key heads of 128, one new token, microseconds, graph replays over rotating caches.",
+        setting="bf16, 32 query heads on 8 key heads of 128, one new token, microseconds, graph replays.",
     ),
     Section(
         "Ragged decode attention on a GPU",
@@ -325,9 +261,7 @@ ATTENTION_SECTIONS = [
         "decode_attention_cpu",
         [Spread("decode", "SDPA / Lutetia", "shape", ("kind", "dtype"))],
         lambda result: (
-            f"{range_of(rows_of(result, 'decode'), 'SDPA / Lutetia', 'x')} as fast as `scaled_dot_product_attention`, which is "
-            "given a mask on ragged batches; the third row on dense float32 is the one that can fall below 1, on a shared "
-            "machine over thirteen runs."
+            f"{range_of(rows_of(result, 'decode'), 'SDPA / Lutetia', 'x')} as fast as SDPA, which gets a mask on ragged batches."
         ),
         why_not_run=LONG,
         setting="Batch × query heads on key heads × keys × head width.",
@@ -369,12 +303,92 @@ RELEVANCE_SECTIONS = [
                 column("gradient × input", digits=2),
             )
         ],
-        "The area between removing the least and the most relevant parts first: more is better, a random order gives 0; measured "
-        "by hand on few inputs, which cannot tell the first two columns from a baseline that fits.",
+        "The area between removing the least and the most relevant parts first: more is better, random gives 0. Few inputs: a "
+        "fitting baseline is as good.",
     ),
 ]
 
 CIRCUIT_SECTIONS = [
+    Section(
+        "MNIST in gates",
+        "mnist_circuits",
+        [CIRCUITS],
+        "Ours counts everything from 8-bit pixels to the class; 1,000 simulated images agreed. torchlogix was trained and "
+        "counted here; the other counts are their papers'.",
+        why_not_run=DATA,
+        setting="Accuracy on the 10,000 test images.",
+    ),
+]
+
+SECTIONS = [*LUT_SECTIONS, *ATTENTION_SECTIONS, *MODEL_SECTIONS, *RELEVANCE_SECTIONS, *CIRCUIT_SECTIONS]
+
+# For those who work on the kernels: on a page of the notes.
+NOTE_SECTIONS = [
+    Section(
+        "How close a LUT layer comes to the memory's speed",
+        "lut_step",
+        [table("rates", "shape", "eval forward", "train forward", "x gradient", "weight gradient", "plain read")],
+        rates_sentence,
+        setting="TB/s of rows gathered, beside repeated plain reads of a buffer as large as the tables.",
+    ),
+    Section(
+        "How close walking pairs comes to its floor",
+        "lut_attention",
+        [
+            table(
+                "floors",
+                "shape",
+                column("floor, eval / train", "eval floor", "train floor"),
+                column("measured", "eval, graph", "train, graph"),
+            )
+        ],
+        "Milliseconds. Moving the bytes takes the floor, so 10x the original's eager training step cannot be reached here.",
+    ),
+    Section(
+        "LUT attention by length",
+        "lut_attention",
+        [
+            table(
+                "growth",
+                "length",
+                column("training step, ms", "train, graph"),
+                "over the length before",
+                column("peak memory, GiB", "peak memory", digits=2),
+            )
+        ],
+        "Time grows by less than the square of the length, memory linearly.",
+        setting="B4 E256 N_t32 N_c3 N_pe3, graph replay.",
+    ),
+    Section(
+        "The weight gradient on two CPU cores",
+        "lut_cpu",
+        [
+            kernel_table(
+                "weight gradient",
+                "weight gradient, anew",
+                **{"index_add_": "`index_add_`", "index_add_ per detector": "`index_add_` per detector"},
+            ),
+            kernel_table("weight gradient", "weight gradient, added", index_add_="`index_add_`, added in place"),
+        ],
+        "Repeating the gradient for every table is part of `index_add_`'s time.",
+        why_not_run=LONG,
+        setting="First into a new buffer, then added to an existing one.",
+    ),
+    Section(
+        "LUT attention on two CPU cores",
+        "lut_attention_cpu",
+        [
+            table(
+                "steps",
+                "sizes",
+                "backend",
+                column("over the reference backend", "reference / step"),
+                where=lambda row: row["shape"] == "claimed",
+            )
+        ],
+        "The claim is 20x for a training step.",
+        why_not_run=LONG,
+    ),
     Section(
         "Layers into tables",
         "precompute",
@@ -390,34 +404,21 @@ CIRCUIT_SECTIONS = [
                 "emission", "neurons", column("to Verilog, s", "to Verilog"), column("peak memory, GiB", "peak memory", digits=2)
             )
         ],
-        "From the trace to Verilog, neurons of six inputs of two bits; the goal is 60 seconds and 2 GiB.",
+        "Neurons of six inputs of two bits; the goal is 60 seconds and 2 GiB.",
         why_not_run=LONG,
     ),
     Section(
         "Smaller tables",
         "hardware",
         [table("forms", "table", column("yosys 0.70", "yosys"), "Shannon tree", "partial sums", "kept")],
-        "LUT6 of single tables: `minimise` keeps the smallest form, which was never above yosys's.",
+        "LUT6 of single tables; `minimise` keeps the smallest form.",
         why_not_run=LONG,
-    ),
-    Section(
-        "MNIST in gates",
-        "mnist_circuits",
-        [CIRCUITS],
-        "Ours counts everything from 8-bit pixels to the class and was simulated on 1,000 images without a difference; counts of "
-        "others are their papers' and Vivado's, except torchlogix, which was trained and counted here by the same commands of "
-        "yosys. No circuit here went through a vendor's tool or ran on a board.",
-        why_not_run=DATA,
-        setting="Accuracy on the 10,000 test images.",
     ),
     Section(
         "torchlogix on MNIST",
         "mnist_torchlogix",
         [table("networks", "network", column("accuracy", digits=4), "LUT6", "simulated, equal")],
-        "Trained here on the same images and counted by the same commands, with comparisons and argmax; tuned by us, not by its "
-        "authors.",
+        "Comparisons and argmax included; tuned by us, not by its authors.",
         why_not_run=DATA,
     ),
 ]
-
-SECTIONS = [*LUT_SECTIONS, *ATTENTION_SECTIONS, *MODEL_SECTIONS, *RELEVANCE_SECTIONS, *CIRCUIT_SECTIONS]

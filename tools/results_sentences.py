@@ -9,19 +9,17 @@ from results_tables import range_of, value
 def layer_sentence(result: Result) -> str:
     rows = [row for row in rows_of(result, "layers") if row.get("train, graph/graph")]
     return (
-        f"Graph against graph, Lutetia is {range_of(rows, 'eval, graph/graph', 'x')} as fast in eval and "
-        f"{range_of(rows, 'train, graph/graph', 'x')} in training; an eager training step is "
-        f"{range_of(rows[:2], 'train, eager/eager', 'x')} as fast at the two small shapes, where launching is the limit, and "
-        f"{range_of(rows[2:], 'train, eager/eager', 'x')} at the others."
+        f"In graphs {range_of(rows, 'eval, graph/graph', 'x')} in eval and {range_of(rows, 'train, graph/graph', 'x')} in "
+        f"training. Eager training steps: {range_of(rows[:2], 'train, eager/eager', 'x')} at the two small shapes, which are "
+        f"launch-bound, {range_of(rows[2:], 'train, eager/eager', 'x')} at the others."
     )
 
 
 def attention_sentence(result: Result) -> str:
     rows = rows_of(result, "layers")
     return (
-        f"Graph against graph, Lutetia is {range_of(rows, 'eval, graph/graph', 'x')} as fast in eval and "
-        f"{range_of(rows, 'train, graph/graph', 'x')} in training; an eager training step is "
-        f"{range_of(rows[:1], 'train, eager/eager', 'x')} as fast at the first shape and "
+        f"In graphs {range_of(rows, 'eval, graph/graph', 'x')} in eval and {range_of(rows, 'train, graph/graph', 'x')} in "
+        f"training. Eager training steps: {range_of(rows[:1], 'train, eager/eager', 'x')} at the first shape, "
         f"{range_of(rows[-1:], 'train, eager/eager', 'x')} at the last."
     )
 
@@ -33,8 +31,8 @@ def rates_sentence(result: Result) -> str:
         for kernel in ("eval forward", "train forward", "x gradient")
     ]
     return (
-        f"From the second shape on the forward and input-gradient kernels gather rows at {range_of(shares, 'share')} times the "
-        "rate of a plain read, where more than 1 means that rows were found in a cache; the first shape is bound by launching."
+        f"From the second shape on, forward and input gradient reach {range_of(shares, 'share')} times the rate of a plain read "
+        "(more than 1: rows came from a cache). The first shape is launch-bound."
     )
 
 
@@ -45,9 +43,8 @@ def cpu_sentence(result: Result) -> str:
         for kernel in ("eval forward", "nn.LUT")
     ]
     return (
-        f"A forward pass is {range_of(rows, 'addresses + embedding_bag', 'x')} as fast as compiled addresses with "
-        f"`embedding_bag` and {range_of(rows, 'eager torch', 'x')} as fast as eager torch; at batch 1 the kernel takes "
-        f"{micro[0]:.0f} µs and `nn.LUT` {micro[1]:.0f} µs."
+        f"{range_of(rows, 'addresses + embedding_bag', 'x')} as fast as `embedding_bag`, {range_of(rows, 'eager torch', 'x')} as "
+        f"fast as eager torch. At batch 1 the kernel takes {micro[0]:.0f} µs and `nn.LUT` {micro[1]:.0f} µs."
     )
 
 
@@ -56,9 +53,8 @@ def serving_sentence(result: Result) -> str:
     pages = [{"cost": row["pages of 64"] / row["bf16"]} for row in rows]
     eight = [{"cost": row["fp8 cache"] / row["bf16"]} for row in rows if row.get("fp8 cache")]
     return (
-        f"Pages of 64 cost {range_of(pages, 'cost')} times the contiguous time and an FP8 cache "
-        f"{range_of(eight, 'cost', None, 3)} times that of bf16; an eager call takes "
-        f"{value(result, 'eager call', 'time', call='decode_attention')} µs, SDPA's "
+        f"Pages of 64 take {range_of(pages, 'cost')} times as long, an FP8 cache {range_of(eight, 'cost', None, 3)} times. An "
+        f"eager call takes {value(result, 'eager call', 'time', call='decode_attention')} µs, SDPA's "
         f"{value(result, 'eager call', 'time', digits=2, call='SDPA')} µs."
     )
 
@@ -66,19 +62,17 @@ def serving_sentence(result: Result) -> str:
 def dense_sentence(result: Result) -> str:
     large = [row for row in rows_of(result, "dense") if row["shape"] != "B1 8k"]
     return (
-        f"{range_of(rows_of(result, 'dense'), 'cuDNN / Lutetia', 'x', 3)} as fast as cuDNN; where the cache has 250 MB or "
-        f"more both read as fast as memory allows ({range_of(large, 'of the read rate', '%')} of a plain read), and the claim is "
-        "at most 1.01 times cuDNN's time."
+        f"{range_of(rows_of(result, 'dense'), 'cuDNN / Lutetia', 'x', 3)} as fast as cuDNN. From caches of 250 MB on, both read "
+        f"at {range_of(large, 'of the read rate', '%')} of a plain read. The claim: at most 1.01 times cuDNN's time."
     )
 
 
 def ragged_sentence(result: Result) -> str:
     long = next(row for row in rows_of(result, "ragged") if row["shape"] == "B64 8k")
     return (
-        f"Against a mask Lutetia is {range_of(rows_of(result, 'ragged'), 'masked / Lutetia', 'x', 3)} as fast, but a mask is not "
-        f"the best peer: cuDNN given the true lengths takes {long['cuDNN, true lengths']:.0f} µs on the largest batch, an upper "
-        f"bound because its host loop is included; Lutetia takes {long['Lutetia']:.0f} µs. FlashInfer and FlashAttention 3 were "
-        "not measured."
+        f"{range_of(rows_of(result, 'ragged'), 'masked / Lutetia', 'x', 3)} as fast as a mask. cuDNN with true lengths takes at "
+        f"most {long['cuDNN, true lengths']:.0f} µs on the largest batch (its host loop is included), Lutetia "
+        f"{long['Lutetia']:.0f} µs. FlashInfer and FlashAttention 3 were not measured."
     )
 
 
@@ -86,14 +80,14 @@ def train_cpu_sentence(result: Result) -> str:
     rows = rows_of(result, "runs")
     return (
         f"{range_of(rows, 'over the C program', 'x')} the throughput of a reference C program at full batch size "
-        f"({range_of(rows, 'whole run', None, 3)} samples a second including the small initial batches, over 13), with a lower "
-        "loss after the same samples than plain SGD at any of three rates; one seed, rates chosen on this task."
+        f"({range_of(rows, 'whole run', None, 3)} samples a second against 13 with the small initial batches), with a lower "
+        "loss after the same samples than plain SGD. One seed, rates chosen on this task."
     )
 
 
 def relevance_sentence(result: Result) -> str:
     rows = rows_of(result, "models")
     return (
-        f"A fresh walk costs {range_of(rows, 'fresh', None, 3)} times a backward pass, and forward and `attribute` together "
+        f"{range_of(rows, 'fresh', None, 3)} times a backward pass; with the forward pass "
         f"{range_of(rows, 'forward and attribute', None, 3)} times, less than zennit and captum where those run."
     )

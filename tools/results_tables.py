@@ -57,8 +57,9 @@ def markdown(result: Result, shown: Table | Spread) -> str:
     if isinstance(shown, Spread):
         return _spread(rows, shown, units[shown.key])
     rows = [row for row in rows if shown.where(row)]
-    columns = [[each.heading, "---", *(_cell(row, each, units) for row in rows)] for each in shown.columns]
-    return "\n".join(map(_line, zip(*(each for each in columns if set(each[2:]) - {MISSING}), strict=True)))
+    columns = [[each.heading, *(_cell(row, each, units) for row in rows)] for each in shown.columns]
+    heading, *lines = zip(*(each for each in columns if set(each[1:]) - {MISSING}), strict=True)
+    return "\n".join([_line(heading), _rule(heading), *map(_line, lines)])
 
 
 def _cell(row: Row, column: Column, units: dict[str, str | None]) -> str:
@@ -74,13 +75,17 @@ def _line(cells: Any) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def _rule(heading: Sequence[str]) -> str:
+    return "|" + "---|" * len(heading)
+
+
 def _spread(rows: Sequence[Row], shown: Spread, unit: str | None) -> str:
     def kind(row: Row) -> str:
         return ", ".join(str(row[each]) for each in shown.over)
 
     kinds, names = list(dict.fromkeys(map(kind, rows))), list(dict.fromkeys(row[shown.by] for row in rows))
     cells = {(row[shown.by], kind(row)): text_of(row.get(shown.key), unit) for row in rows}
-    lines = [_line([shown.by, *kinds]), "|" + "---|" * (len(kinds) + 1)]
+    lines = [_line([shown.by, *kinds]), _rule([shown.by, *kinds])]
     lines += [_line([name, *(cells.get((name, each)) or MISSING for each in kinds)]) for name in names]
     return "\n".join(lines)
 
