@@ -1,4 +1,4 @@
-"""Draw the diagrams of docs/lut-how.md from real runs.
+"""Draw the diagrams of docs/notes/lut-flow.md from real runs.
 
 Usage: python tools/make_diagrams.py
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from lutetia import flow
 from lutetia.lut import Synapses, growth, lut, lut_attention, random_anchors, use_backend
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "lut-how.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "notes" / "lut-flow.md"
 DIAGRAM = re.compile(r"(<!-- diagram: (?P<name>[\w-]+) -->\n).*?(<!-- /diagram -->)", re.DOTALL)
 
 # All different, and none of them 2 (a pair of anchors), so that each size in a picture has one name.

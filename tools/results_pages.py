@@ -19,7 +19,7 @@ from results_sentences import (
 )
 from results_tables import Spread, Table, column, range_of, table
 
-GPU = "needs a CUDA device"
+GPU = "needs CUDA"
 LONG = "it takes minutes"
 DATA = "it needs the data"
 MILLION = 1e6
@@ -38,7 +38,7 @@ NOTES = """# Notes: more measurements
 
 <!-- written by tools/make_results.py from benchmarks/results: change those files, then run `make results` -->
 
-Kernels one by one, floors, and the steps of a build. The rest: [Results](../results.md).
+Kernels one by one, floors, faithfulness, and the steps of a build. The rest: [Results](../results.md).
 """
 
 
@@ -89,24 +89,7 @@ LUT_SECTIONS = [
         "lut_attention",
         [table("layers", STEP_COLUMNS[0], "algorithm", *STEP_COLUMNS[1:], "in place, graph")],
         attention_sentence,
-        setting=f"{STEP_SETTING} S length, E inputs and outputs, N_pe position bits.",
-    ),
-    Section(
-        "The four reads on a GPU",
-        "lut_reads",
-        [
-            table(
-                "reads",
-                "read",
-                column("original, H100", "original eval", "original train"),
-                column("Lutetia, eager", "eval, eager", "train, eager"),
-                column("Lutetia, compiled", "eval, compiled", "train, compiled"),
-                column("Lutetia, graph", "eval, graph", "train, graph"),
-                column("ratio", "eval", "train", digits=2),
-            )
-        ],
-        "The original's times are its author's, on an H100, mode not stated: part of each ratio is the machine and the mode.",
-        setting="24,576 rows, 8 heads of 64 tables, N_c 8, 48 → 48, float32, milliseconds.",
+        setting="As above; S length, E inputs and outputs, N_pe position bits.",
     ),
     Section(
         "LUT layers on two CPU cores",
@@ -203,13 +186,6 @@ MODEL_SECTIONS = [
         "cooled further.",
         why_not_run="it needs the data and a GPU",
     ),
-    Section(
-        "Digits",
-        "train_digits",
-        [table("accuracy", "read", "test accuracy", column("training, s", "training", digits=2))],
-        "360 unseen digits, two CPU cores.",
-        why_not_run=LONG,
-    ),
 ]
 
 ATTENTION_SECTIONS = [
@@ -288,24 +264,6 @@ RELEVANCE_SECTIONS = [
         why_not_run=LONG,
         setting="As a multiple of one full backward pass: less is better. zennit 1.0 was not measured.",
     ),
-    Section(
-        "How faithful relevance is",
-        "relevance_pretrained",
-        [
-            table(
-                "areas",
-                "model",
-                "inputs",
-                column("`epsilon`, `attnlrp`", "epsilon, attnlrp", digits=2),
-                column("`gamma(0.25)`", "gamma(0.25)", digits=2),
-                column("integrated gradients", digits=2),
-                column("with a fitting baseline", "integrated gradients, fitting baseline", digits=2),
-                column("gradient × input", digits=2),
-            )
-        ],
-        "The area between removing the least and the most relevant parts first: more is better, random gives 0. Few inputs: a "
-        "fitting baseline is as good.",
-    ),
 ]
 
 CIRCUIT_SECTIONS = [
@@ -324,6 +282,48 @@ SECTIONS = [*LUT_SECTIONS, *ATTENTION_SECTIONS, *MODEL_SECTIONS, *RELEVANCE_SECT
 
 # For those who work on the kernels: on a page of the notes.
 NOTE_SECTIONS = [
+    Section(
+        "The four reads on a GPU",
+        "lut_reads",
+        [
+            table(
+                "reads",
+                "read",
+                column("original, H100", "original eval", "original train"),
+                column("Lutetia, eager", "eval, eager", "train, eager"),
+                column("Lutetia, compiled", "eval, compiled", "train, compiled"),
+                column("Lutetia, graph", "eval, graph", "train, graph"),
+                column("ratio", "eval", "train", digits=2),
+            )
+        ],
+        "The original's times are its author's, on an H100, mode not stated: part of each ratio is the machine and the mode.",
+        setting="24,576 rows, 8 heads of 64 tables, N_c 8, 48 → 48, float32, milliseconds.",
+    ),
+    Section(
+        "Digits",
+        "train_digits",
+        [table("accuracy", "read", "test accuracy", column("training, s", "training", digits=2))],
+        "360 unseen digits, two CPU cores.",
+        why_not_run=LONG,
+    ),
+    Section(
+        "How faithful relevance is",
+        "relevance_pretrained",
+        [
+            table(
+                "areas",
+                "model",
+                "inputs",
+                column("`epsilon`, `attnlrp`", "epsilon, attnlrp", digits=2),
+                column("`gamma(0.25)`", "gamma(0.25)", digits=2),
+                column("integrated gradients", digits=2),
+                column("with a fitting baseline", "integrated gradients, fitting baseline", digits=2),
+                column("gradient × input", digits=2),
+            )
+        ],
+        "The area between removing the least and the most relevant parts first: more is better, random gives 0. Few inputs: a "
+        "fitting baseline is as good.",
+    ),
     Section(
         "How close a LUT layer comes to the memory's speed",
         "lut_step",
