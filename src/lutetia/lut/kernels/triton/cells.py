@@ -13,10 +13,15 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError
+from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import Detected, Products, Sequence
+from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.kernels.reference import cells as plain
+from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
 from lutetia.lut.kernels.triton import pairs
+from lutetia.lut.kernels.triton.detect import find
+from lutetia.lut.kernels.triton.launch import cdiv, next_power_of_2
 from lutetia.lut.kernels.triton.pairs import COPIES, Found, all_by_detector, by_detector, in_order, spread_totals
-from lutetia.lut.kernels.triton.rows import cdiv, next_power_of_2
 from lutetia.lut.kernels.triton.source import cells as source
 from lutetia.lut.sums import Sums, sum_dtype
 
@@ -62,7 +67,8 @@ def count_cells(
     return stat, wide
 
 
-def fill(weight: Tensor, sequence: Sequence, sums: Sums) -> Tensor:
+@kernel
+def fill_cells(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
     """y = stat · W: weight [N_t, R, O] -> [B, S, O]."""
     if walks_anyway(sums, sequence, weight):
         return pairs.fill(weight, sequence, sums)
@@ -72,8 +78,15 @@ def fill(weight: Tensor, sequence: Sequence, sums: Sums) -> Tensor:
     return y
 
 
-def propagate(
-    grad: Tensor, weight: Tensor, sequence: Sequence, anchors: Tensor, n_inputs: int, sums: Sums
+@kernel
+def propagate_cells(
+    grad: Tensor,
+    weight: Tensor,
+    connectivity: Connectivity,
+    sequence: Sequence,
+    anchors: Tensor,
+    n_inputs: int,
+    sums: Sums,
 ) -> tuple[Tensor, Tensor]:
     """As by pairs, with every dot product looked up in P = g · Wᵀ."""
     if walks_anyway(sums, sequence, weight, grad):
@@ -90,8 +103,21 @@ def propagate(
     return spread_totals(totals, position_totals, by_detector(which), sequence, anchors, n_inputs)
 
 
-def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums) -> Tensor:
-    """dW = statᵀ · g: grad [B, S, O] -> [N_t, R, O]."""
+@kernel
+def gather_cells(
+    grad: Tensor,
+    connectivity: Connectivity,
+    sequence: Sequence,
+    sums: Sums,
+    into: Tensor | None = None,
+    rate: float = 1.0,
+) -> Tensor:
+    """dW = statᵀ · g: grad [B, S, O] -> [N_t, R, O]; with `into`, into -= rate · dW."""
+    gradient = of_each_meta(connectivity, lambda lr_scale: _gather(grad, sequence, lr_scale, sums))
+    return subtract(gradient, into, rate)
+
+
+def _gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums) -> Tensor:
     if walks_anyway(sums, sequence, grad):
         return pairs.gather(grad, sequence, lr_scale, sums)
     n_detectors, n_rows, n_outputs = sequence.x.indices.shape[2], sequence.n_cells << sequence.n_anchors, grad.shape[2]
@@ -101,6 +127,25 @@ def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums) -> Ten
     for tile in tiles_of(gradient, sequence):
         tile.gather(scaled[tile.rows], gradient[tile.detectors])
     return gradient
+
+
+@kernel
+def count_firings(sequence: Sequence) -> Tensor:
+    """How often each cell (K, PE) fires for each j: int32 [B, S, N_t, C]."""
+    indices, pe_indices = sequence.x.indices.contiguous(), sequence.positions.indices
+    return count_cells(indices, pe_indices, sequence.positional_dim, sequence.n_anchors, torch.int32)[0]
+
+
+@kernel
+def fill_firings(weight: Tensor, firings: tuple[Tensor, Tensor, Tensor], shape: tuple[int, int], sums: Sums) -> Tensor:
+    """y = Σ count · W[row] -> [B, S, O]: a step of a recorded picture, not a fast path, so plain torch will do."""
+    return plain.fill_firings.__wrapped__(weight, firings, shape, sums)  # type: ignore[attr-defined]
+
+
+@kernel
+def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:
+    """y [B, O] of one new position of each row, whose indices join those in the cache."""
+    return plain.add_step(find(x, anchors, False).indices, weight, anchors.shape[1], cache, lengths, places)
 
 
 def walks_anyway(sums: Sums, sequence: Sequence, *operands: Tensor) -> bool:

@@ -10,10 +10,14 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels.protocol import Detected, Sequence
-from lutetia.lut.kernels.reference.rows import subtract
-from lutetia.lut.kernels.triton.rows import ACC, _finish, _sums, cdiv, exactly, next_power_of_2, sort_by_neuron
+from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
+from lutetia.lut.kernels.triton.launch import ACC, cdiv, exactly, finish, next_power_of_2, target_of
+from lutetia.lut.kernels.triton.rows import sort_by_neuron
 from lutetia.lut.kernels.triton.source import pairs as source
+from lutetia.lut.kernels.triton.source.basics import Target
 from lutetia.lut.sums import Sums, sum_dtype
 
 Found: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -27,19 +31,6 @@ COPIES = 16  # of the totals of distances: there are few, and all programs at wo
 
 
 # ---- what was found --------------------------------------------------------------------------------------------------
-
-
-def check_positions(positions: Tensor, train: bool) -> Found:
-    shape, positional_dim = positions.shape[:-1], positions.shape[-1]
-    values = positions.to(sum_dtype(positions)).contiguous()
-    index = values.new_empty(shape, dtype=torch.int32)
-    found = (index, torch.empty_like(index, dtype=values.dtype), torch.empty_like(index)) if train else (index, index, index)
-    padded = next_power_of_2(positional_dim)
-    block = max(1, 512 // padded)
-    source.check_positions_kernel[(cdiv(index.numel(), block),)](
-        values, *found, index.numel(), N_PE=positional_dim, N_PE_PADDED=padded, TRAIN=train, BLOCK=block
-    )
-    return found
 
 
 def by_detector(tensor: Tensor) -> Tensor:
@@ -65,7 +56,8 @@ def in_order(indices: Tensor, n_values: int) -> Found:
     """Places by the value of their index: indices [N, N_t] -> order [N_t, N], end and count of each value [N_t, values]."""
     n_places, n_detectors = indices.shape
     if n_values > 128 or not indices.numel():
-        return sort_by_neuron(indices, n_values)
+        order, end, count, _ = sort_by_neuron(indices, n_values)
+        return order, end, count
     block = max(16, min(256, 4096 // n_values))
     chunk = block * cdiv(n_places, 64 * block)  # at most 64 of them
     chunks = cdiv(n_places, chunk)
@@ -107,18 +99,18 @@ def blocks(sizes: tuple[int, int, int], length: int, n_outputs: int) -> dict[str
 def fill(weight: Tensor, sequence: Sequence, sums: Sums) -> Tensor:
     """weight [N_t, R, O] -> y [B, S, O]."""
     (n_detectors, _, n_outputs), (batch, length, _) = weight.shape, sequence.x.indices.shape
-    out, overflow = _sums([batch, length, n_outputs], sums, weight)
-    if out.numel() and length > 1:
+    target = target_of([batch, length, n_outputs], sums, weight)
+    if target.out.numel() and length > 1:
         detectors, tile = DETECTORS[kind(length)], blocks(FILL, length, n_outputs)
         indices, pe_indices = sequence.x.indices, sequence.positions.indices
         found, steps = (indices.contiguous(), pe_indices.contiguous()), (n_detectors, 1, n_detectors, 1)
         if kind(length) == "long":
             found, steps = (by_detector(indices), by_detector(pe_indices)), (1, length, 1, length - 1)
         source.fill_pairs_kernel[(batch * length, cdiv(n_outputs, tile["BLOCK_O"]), cdiv(n_detectors, detectors))](
-            weight, *found, out, overflow, length, n_detectors, n_outputs, *steps, **table(sequence, n_outputs),
+            weight, *found, target.out, target.overflow, length, n_detectors, n_outputs, *steps, **table(sequence, n_outputs),
             **exactly(sums), ACC=ACC[sum_dtype(weight)], DETECTORS=detectors, **tile,
         )  # fmt: skip
-    return _finish(out, overflow, sums, sum_dtype(weight))
+    return finish(target, sums, sum_dtype(weight))
 
 
 def propagate(
@@ -126,19 +118,20 @@ def propagate(
 ) -> tuple[Tensor, Tensor]:
     """grad [B, S, O], weight [N_t, R, O] -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
     (n_detectors, _, n_outputs), (batch, length, _) = weight.shape, grad.shape
-    totals, overflow = _sums([batch, n_detectors, length], sums, grad, weight)
+    target = target_of([batch, n_detectors, length], sums, grad, weight)
+    totals = target.out
     position_totals = totals.new_zeros(COPIES, n_detectors, max(length - 1, 0))
     found = all_by_detector(sequence.x)
     if batch and length > 1:
         source.slopes_of_pairs_kernel[(batch * length, n_detectors)](
             grad.contiguous(), weight, *found, *all_by_detector(sequence.positions),
-            totals, position_totals, overflow, length, n_detectors, n_outputs, COPIES,
+            totals, position_totals, target.overflow, length, n_detectors, n_outputs, COPIES,
             **table(sequence, n_outputs), **exactly(sums), ACC=ACC[sum_dtype(grad, weight)],
             **blocks(SLOPES[kind(length)], length, n_outputs),
         )  # fmt: skip
     dx, dpositions = spread_totals(totals, position_totals.sum(0), found[2], sequence, anchors, n_inputs)
     dtype = sum_dtype(grad, weight)
-    return _finish(dx, overflow, sums, dtype), _finish(dpositions, overflow, sums, dtype)
+    return finish(target._replace(out=dx), sums, dtype), finish(target._replace(out=dpositions), sums, dtype)
 
 
 def spread_totals(
@@ -167,14 +160,53 @@ def gather(
     (batch, length, n_outputs), n_detectors, dtype = grad.shape, sequence.x.indices.shape[2], sum_dtype(grad)
     n_rows = sequence.n_cells << sequence.n_anchors
     direct = into is not None and not sums.exact and into.dtype == dtype == torch.float32
-    out, overflow = _sums([0 if direct else n_detectors, n_rows, n_outputs], sums, grad)
-    if direct and into is not None:
-        out = into
+    target = Target(into) if direct else target_of([n_detectors, n_rows, n_outputs], sums, grad)
     if batch and length > 1:
         scaled = (grad if lr_scale == 1.0 else grad.to(dtype) * lr_scale).contiguous()
         source.gather_pairs_kernel[(batch * length, n_detectors)](
-            scaled, by_detector(sequence.x.indices), by_detector(sequence.positions.indices), out, overflow,
+            scaled, by_detector(sequence.x.indices), by_detector(sequence.positions.indices), target.out, target.overflow,
             length, n_detectors, n_outputs, float(rate), **table(sequence, n_outputs), IN_PLACE=direct, **exactly(sums),
             ACC=ACC[dtype], **blocks(GATHER, length, n_outputs),
         )  # fmt: skip
-    return out if direct else subtract(_finish(out, overflow, sums, dtype), into, rate)
+    return target.out if direct else subtract(finish(target, sums, dtype), into, rate)
+
+
+# ---- primitives ------------------------------------------------------------------------------------------------------
+# Sparse connectivity walks the pairs of the same layer with its missing synapses filled in by zeros, so it needs the memory of
+# the full tables.
+
+
+@kernel
+def fill_pairs(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
+    """y[j] = Σ_{i<j} Σ_t W[t, cell] -> [B, S, O]."""
+    return fill(connectivity.expand(weight), sequence, sums)
+
+
+@kernel
+def propagate_pairs(
+    grad: Tensor,
+    weight: Tensor,
+    connectivity: Connectivity,
+    sequence: Sequence,
+    anchors: Tensor,
+    n_inputs: int,
+    sums: Sums,
+) -> tuple[Tensor, Tensor]:
+    """grad [B, S, O], anchors [N_t, N_c, 2] -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
+    return propagate(grad, connectivity.expand(weight), sequence, anchors, n_inputs, sums)
+
+
+@kernel
+def gather_pairs(
+    grad: Tensor,
+    connectivity: Connectivity,
+    sequence: Sequence,
+    sums: Sums,
+    into: Tensor | None = None,
+    rate: float = 1.0,
+) -> Tensor:
+    """grad [B, S, O] -> dW; with `into`, into -= rate · dW."""
+    if isinstance(connectivity, Full):
+        return gather(grad, sequence, connectivity.meta.lr_scale, sums, into, rate)
+    gradient = of_each_meta(connectivity, lambda lr_scale: gather(grad, sequence, lr_scale, sums))
+    return subtract(gradient, into, rate)

@@ -12,7 +12,7 @@ import os
 import triton
 import triton.language as tl
 
-from lutetia.lut.kernels.triton.source.rows import uncertainty_slope
+from lutetia.lut.kernels.triton.source.basics import uncertainty_slope
 
 # The interpreter multiplies the bits of bfloat16 as if they were integers: there they are made float32 first.
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")

@@ -10,28 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lutetia.lut.kernels.triton.source.rows import to_fixed, uncertainty_slope
+from lutetia.lut.kernels.triton.source.basics import from_units, to_fixed, uncertainty_slope, units
 
 # ---- what was found --------------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def check_positions_kernel(
-    positions_ptr, index_ptr, delta_ptr, which_ptr, n_rows,
-    N_PE: tl.constexpr, N_PE_PADDED: tl.constexpr, TRAIN: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The signs of BLOCK learned positions as indices, and the values nearest to zero: positions [rows, N_pe]."""
-    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    r = tl.arange(0, N_PE_PADDED)[None, :]
-    mask = (row < n_rows)[:, None] & (r < N_PE)
-    u = tl.load(positions_ptr + row[:, None] * N_PE + r, mask=mask, other=0.0)
-    tl.store(index_ptr + row, tl.sum((u > 0).to(tl.int32) << r, axis=1), mask=row < n_rows)
-    if TRAIN:
-        distance = tl.where(mask, tl.abs(u), float("inf"))
-        # The first of equals, as in `detect_tile`.
-        which = tl.min(tl.where(distance == tl.min(distance, axis=1)[:, None], r, N_PE - 1), axis=1)
-        tl.store(delta_ptr + row, tl.sum(tl.where(r == which[:, None], u, 0.0), axis=1), mask=row < n_rows)
-        tl.store(which_ptr + row, which, mask=row < n_rows)
 
 
 @triton.jit
@@ -138,27 +119,14 @@ def fill_pairs_kernel(
             row = offsets(q | (k << N_PE) | pe, n_outputs, FAR)
             mask = (i < j)[:, None] & o_mask[None, :]
             addend = tl.load(table_ptr + row[:, None] + o[None, :], mask=mask, other=0.0).to(ACC)
-            total += to_fixed(addend, overflow_ptr, mask, SCALE) if SCALE > 0 else addend
+            total += units(addend, overflow_ptr, mask, SCALE)
     tl.atomic_add(out_ptr + (b * length + j) * n_outputs + o, tl.sum(total, axis=0), mask=o_mask, sem="relaxed")
-
-
-@triton.jit
-def in_floats(gain, overflow_ptr, mask, SCALE: tl.constexpr, ACC: tl.constexpr):
-    """A dot product as a float; in fixed sums it was added in integers and must fit its range."""
-    if SCALE > 0:
-        tl.store(overflow_ptr + tl.zeros_like(gain).to(tl.int32), 1, mask=mask & (tl.abs(gain) > 2147483647))
-        return (gain.to(tl.float64) / SCALE).to(ACC)
-    else:
-        return gain
 
 
 @triton.jit
 def add_up(ptr, value, overflow_ptr, mask, SCALE: tl.constexpr):
     """Add slopes to their totals, which are integers in fixed sums."""
-    if SCALE > 0:
-        tl.atomic_add(ptr, to_fixed(value, overflow_ptr, mask, SCALE), mask=mask, sem="relaxed")
-    else:
-        tl.atomic_add(ptr, value, mask=mask, sem="relaxed")
+    tl.atomic_add(ptr, units(value, overflow_ptr, mask, SCALE), mask=mask, sem="relaxed")
 
 
 @triton.jit
@@ -218,13 +186,13 @@ def slopes_of_pairs_kernel(
                     gain2_pe += tl.where(near2, main_units - to_fixed(g * flipped_pe, overflow_ptr, near2, SCALE), 0)
                 else:
                     gain2_pe += g * (main - flipped_pe)  # of use only where the position is near
-        gain = in_floats(tl.sum(gain2, axis=1), overflow_ptr, mask, SCALE, ACC)
+        gain = from_units(tl.sum(gain2, axis=1), overflow_ptr, mask, SCALE, ACC)
         slope = uncertainty_slope(tl.where(at_q, delta_q, delta_k)).to(ACC) * gain
         from_q = tl.where(mask & at_q, slope, 0.0)
-        sum_q += to_fixed(from_q, overflow_ptr, mask, SCALE) if SCALE > 0 else from_q
+        sum_q += units(from_q, overflow_ptr, mask, SCALE)
         add_up(total_ptr + base + i, slope, overflow_ptr, mask & (at_q == 0), SCALE)
         if N_PE > 0:
-            gain = in_floats(tl.sum(gain2_pe, axis=1), overflow_ptr, near, SCALE, ACC)
+            gain = from_units(tl.sum(gain2_pe, axis=1), overflow_ptr, near, SCALE, ACC)
             add_up(position_ptr + d, uncertainty_slope(delta_pe).to(ACC) * gain, overflow_ptr, near, SCALE)
     tl.atomic_add(total_ptr + base + j, tl.sum(sum_q, axis=0), sem="relaxed")
 
