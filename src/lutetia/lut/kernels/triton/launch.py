@@ -34,8 +34,7 @@ def next_power_of_2(n: int) -> int:
 
 def case_of(layout: Layout, sums: Sums, dtype: torch.dtype, **more: Any) -> Case:
     """What a kernel over the rows of a layer is compiled for."""
-    scale = sums.scale if sums.exact else 0.0
-    return Case(layout.n_rows, KIND[layout.kind], layout.width, layout.wide, scale, ACC[dtype], **more)
+    return Case(layout.n_rows, KIND[layout.kind], layout.width, layout.wide, scale_of(sums), ACC[dtype], **more)
 
 
 def tables_of(layout: Layout, weight: Tensor | None, lr: Tensor | None = None) -> Tables:
@@ -51,9 +50,9 @@ def fusion(sums: Sums) -> dict[str, bool]:
     return {"enable_fp_fusion": not sums.exact}
 
 
-def exactly(sums: Sums) -> dict[str, Any]:
-    """Launch options: units per 1.0 in fixed sums (0 for float), and no fused multiply-adds there."""
-    return {"SCALE": sums.scale if sums.exact else 0.0, **fusion(sums)}
+def scale_of(sums: Sums) -> float:
+    """Units per 1.0 in fixed sums, 0 for float."""
+    return sums.scale if sums.exact else 0.0
 
 
 def target_of(shape: list[int], sums: Sums, *operands: Tensor, zero: bool = True) -> Target:

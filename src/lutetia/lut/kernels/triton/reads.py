@@ -11,7 +11,7 @@ from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.reads import rows_that_are_added
 from lutetia.lut.kernels.triton import rows
 from lutetia.lut.kernels.triton.detect import by_columns, compared, read, tile_of
-from lutetia.lut.kernels.triton.launch import cdiv, check_overflow, exactly, finish, next_power_of_2, target_of
+from lutetia.lut.kernels.triton.launch import cdiv, check_overflow, finish, fusion, next_power_of_2, scale_of, target_of
 from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.source import reads as source
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Target
@@ -50,7 +50,7 @@ def send_slopes(
     learned = read.name in ("confidence", "confidence2")
     # Atomics need zeros; where all comes from _gather_slopes nothing need be there.
     target = target_of([batch, n_inputs] if to_x else [0], sums, x, zero=read.name != "confidence")
-    case = compared(x, anchors, read.name, sums)
+    case = compared(x, anchors, read.name, sums)._replace(SCALE=scale_of(sums))
     block_t = tile_of(case, n_detectors)
     grid = (batch, cdiv(n_detectors, block_t))
     shares = x.new_zeros([grid[0] * grid[1] if learned else 0, 3], dtype=torch.int64 if sums.exact else dtype)
@@ -62,8 +62,8 @@ def send_slopes(
             which = x.new_empty([n_detectors, batch], dtype=torch.int32) if sums.exact and read.name == "confidence2" else None
             slopes = Slopes(plain, doubtful, which, shares)
         source.send_slopes_kernel[grid](
-            inputs, gains, slopes, target, (batch, n_inputs, n_detectors),
-            READ=case, TO_X=to_x, BLOCK_T=block_t, num_warps=1, **exactly(sums),
+            inputs, gains, slopes, target if to_x else target._replace(out=None), (batch, n_inputs, n_detectors),
+            READ=case, BLOCK_T=block_t, num_warps=1, **fusion(sums),
         )  # fmt: skip
         if learned and to_x:
             _gather_slopes(inputs, slopes, target, case, sums)
@@ -81,7 +81,7 @@ def _gather_slopes(inputs: Inputs, slopes: Slopes, target: Target, case: ReadCas
     columns = Inputs(by_columns(inputs.x), None, inputs.log_beta)
     source.gather_slopes_kernel[(cdiv(batch, block_b), n_inputs)](
         columns, slopes, pairs_of_inputs(inputs.anchors, n_inputs), target, (batch, n_inputs),
-        READ=case, BLOCK_B=block_b, num_warps=max(1, block_b // 128), **exactly(sums),
+        READ=case, BLOCK_B=block_b, num_warps=max(1, block_b // 128), **fusion(sums),
     )  # fmt: skip
 
 

@@ -149,13 +149,7 @@ def row_gains(
 
 @kernel
 def propagate(
-    grad: Tensor,
-    weight: Tensor,
-    connectivity: Connectivity,
-    detected: Detected,
-    anchors: Tensor,
-    n_inputs: int,
-    sums: Sums,
+    grad: Tensor, weight: Tensor, connectivity: Connectivity, detected: Detected, anchors: Tensor, n_inputs: int, sums: Sums
 ) -> Tensor:
     """grad [B, O], detected [B, N_t], anchors [N_t, N_c, 2] -> dx [B, I]."""
     target = target_of([grad.shape[0], n_inputs], sums, grad, weight)
@@ -281,12 +275,7 @@ def _scatter(grad: Tensor, rows: Rows, layout: Layout, out: Tensor, step: float 
 
 
 def _add_up(
-    grad: Tensor,
-    rows: Rows,
-    layout: Layout,
-    target: Target,
-    sorted_rows: Sorted,
-    how: tuple[Sums, torch.dtype, float | None],
+    grad: Tensor, rows: Rows, layout: Layout, target: Target, sorted_rows: Sorted, how: tuple[Sums, torch.dtype, float | None]
 ) -> None:
     """Each neuron adds up its sorted rows: sums, or, with a step, weights that take it."""
     if rows.indices.numel() == 0 or target.out.numel() == 0:

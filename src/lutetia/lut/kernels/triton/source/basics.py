@@ -84,6 +84,7 @@ class ReadCase(NamedTuple):
     N_C_PADDED: int = 1
     ACC: Any = None  # the dtype in which inputs are compared
     WORK: Any = None  # in which coefficients are worked out: float64 where fixed sums need the same on every backend
+    SCALE: float = 0.0  # as in `Case`
 
 
 class Case(NamedTuple):

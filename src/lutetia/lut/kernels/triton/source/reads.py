@@ -27,17 +27,16 @@ class Slopes(NamedTuple):
 
 
 @triton.jit
-def store_share(share, share_ptr, overflow_ptr, mask, SCALE: tl.constexpr, ACC: tl.constexpr):
+def store_share(share, share_ptr, overflow_ptr, mask, READ: tl.constexpr):
     """Store Σ share [T]."""
-    share = tl.where(mask, share, 0.0).to(ACC)
-    tl.store(share_ptr, tl.sum(units(share, overflow_ptr, mask, SCALE)))
+    share = tl.where(mask, share, 0.0).to(READ.ACC)
+    tl.store(share_ptr, tl.sum(units(share, overflow_ptr, mask, READ.SCALE)))
 
 
 @triton.jit
-def send_slopes_kernel(
-    inputs, gains, slopes, sums, numbers, READ: tl.constexpr, TO_X: tl.constexpr, SCALE: tl.constexpr, BLOCK_T: tl.constexpr
-):
+def send_slopes_kernel(inputs, gains, slopes, sums, numbers, READ: tl.constexpr, BLOCK_T: tl.constexpr):
     """One program per (row of x, tile of detectors): dx at the closest call, plain and doubtful [N_t, B], and shares."""
+    TO_X: tl.constexpr = sums.out is not None
     batch, n_inputs, n_detectors = numbers
     da_ptr, db_ptr = gains
     b = tl.program_id(0).to(tl.int64)
@@ -64,10 +63,10 @@ def send_slopes_kernel(
             ds = da * (1.0 - v) + db * v
             dv = s * (db - da) * v * (1.0 - v) * 2.0 / tau
             nearest = -dv
-            store_share(dv * closest, share_ptr + 2, sums.overflow, t_mask, SCALE, READ.ACC)
+            store_share(dv * closest, share_ptr + 2, sums.overflow, t_mask, READ)
         moment = tl.sum(size * (e / (1.0 + e)), axis=1)
-        store_share(ds * s * gamma * beta * moment, share_ptr, sums.overflow, t_mask, SCALE, READ.ACC)
-        store_share(ds * s * gamma * evidence, share_ptr + 1, sums.overflow, t_mask, SCALE, READ.ACC)
+        store_share(ds * s * gamma * beta * moment, share_ptr, sums.overflow, t_mask, READ)
+        store_share(ds * s * gamma * evidence, share_ptr + 1, sums.overflow, t_mask, READ)
         if TO_X:
             tl.store(slopes.plain + column, ds * power, mask=t_mask)
             tl.store(slopes.doubtful + column, ds * power * (mass * gamma * beta), mask=t_mask)
@@ -75,18 +74,18 @@ def send_slopes_kernel(
         near = 1.0 + closest
         nearest = (da - db) * 0.5 / (near * near)
     if TO_X and READ.KIND != CONFIDENCE:
-        if SCALE > 0 and READ.KIND == CONFIDENCE2:
+        if READ.SCALE > 0 and READ.KIND == CONFIDENCE2:
             # A fixed sum rounds each addend once: the whole slope of the closest call goes here, and gather_slopes leaves it out.
             doubt = tl.exp(-beta * closest)
             nearest += ds * power * (1.0 + mass * gamma * beta * (doubt / (1.0 + doubt)))
             tl.store(slopes.which + column, which, mask=t_mask)
         slope = tl.where((index >> which) & 1 == 1, nearest, -nearest).to(READ.ACC)
         pair_ptr = inputs.anchors + (t * READ.N_C + which) * 2
-        send(slope, pair_ptr, sums.out + b * n_inputs, sums.overflow, t_mask, SCALE)
+        send(slope, pair_ptr, sums.out + b * n_inputs, sums.overflow, t_mask, READ.SCALE)
 
 
 @triton.jit
-def gather_slopes_kernel(inputs, slopes, pairs, sums, numbers, READ: tl.constexpr, SCALE: tl.constexpr, BLOCK_B: tl.constexpr):
+def gather_slopes_kernel(inputs, slopes, pairs, sums, numbers, READ: tl.constexpr, BLOCK_B: tl.constexpr):
     """One program per (rows of the batch, input): add up what the pairs with this input send to it.
 
     `pairs` are starts [I + 1] and entries [n, 2], which list for every input, from starts[i] on, the detector of such a pair, and
@@ -102,7 +101,7 @@ def gather_slopes_kernel(inputs, slopes, pairs, sums, numbers, READ: tl.constexp
     beta = scalar(inputs.log_beta, READ.WORK)
     mine = tl.load(inputs.x + i.to(tl.int64) * batch + b, mask=mask, other=0.0).to(READ.ACC)
     into = sums.out + b.to(tl.int64) * n_inputs + i
-    total = tl.full([BLOCK_B], 0, tl.int64 if SCALE > 0 else READ.ACC)
+    total = tl.full([BLOCK_B], 0, tl.int64 if READ.SCALE > 0 else READ.ACC)
     if READ.KIND == CONFIDENCE2:
         total = tl.load(into, mask=mask, other=0)
     for k in range(tl.load(starts_ptr + i), tl.load(starts_ptr + i + 1)):
@@ -114,10 +113,10 @@ def gather_slopes_kernel(inputs, slopes, pairs, sums, numbers, READ: tl.constexp
         doubt = e / (1.0 + e)
         slope = tl.load(slopes.plain + column, mask=mask, other=0.0)
         slope += tl.load(slopes.doubtful + column, mask=mask, other=0.0) * doubt
-        if READ.KIND == CONFIDENCE2 and SCALE > 0:
+        if READ.KIND == CONFIDENCE2 and READ.SCALE > 0:
             slope = tl.where(tl.load(slopes.which + column, mask=mask, other=0) == (pair // 2) % 32, 0.0, slope)
         # The sign is that of u, for the second of a pair too; but a zero is negative for the first and positive for it.
         up = (u > 0) | ((u == 0) & (pair % 2 == 1))
         slope = tl.where(up, slope, -slope).to(READ.ACC)
-        total += units(slope, sums.overflow, mask, SCALE)
+        total += units(slope, sums.overflow, mask, READ.SCALE)
     tl.store(into, total, mask=mask)

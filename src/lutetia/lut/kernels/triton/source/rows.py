@@ -97,7 +97,7 @@ def fill_kernel(inputs, rows, sums, tables, sizes, READ: tl.constexpr, CASE: tl.
         t, t_mask = detectors_from(start, last, tables, CASE)
         place = b * sizes.n_detectors + t
         if inputs.x is None:
-            index = tl.load(rows.indices + place, mask=t_mask, other=0)
+            index = tl.load(rows.indices + b * sizes.n_detectors + t, mask=t_mask, other=0)
             if READ.COEFFICIENTS > 0:
                 factor = tl.load(rows.a + place, mask=t_mask, other=0.0)
             if READ.COEFFICIENTS > 1:
