@@ -13,7 +13,7 @@ import torch
 from lut.oracle import META, WIRINGS, Case, gradients, make_case
 from lutetia import flow
 from lutetia.lut import lut, use_backend
-from lutetia.lut.autograd.how import NO_WIRES, How, header_of, how_of, synapses_of, synapses_seen, text_of
+from lutetia.lut.autograd.how import NO_WIRES, How, how_of, synapses_of, synapses_seen, text_of
 from lutetia.lut.connectivity.anchors import anchors_seen
 from lutetia.lut.kernels import choice
 
@@ -22,7 +22,7 @@ def how_arguments(case: Case) -> tuple[Any, ...]:
     """What every op ends with."""
     if case.synapses is None:
         return (*NO_WIRES, text_of(How(backend="reference", meta=META)))
-    return (*case.synapses.tensors().values(), text_of(How(backend="reference", header=header_of(case.synapses))))
+    return (*case.synapses.tensors().values(), text_of(How(backend="reference", header=case.synapses.header_text)))
 
 
 def op_and_arguments(name: str, case: Case) -> tuple[Any, tuple[Any, ...]]:
@@ -149,7 +149,7 @@ def test_synapses_are_rebuilt_once_and_forgotten_with_their_tensors(wiring: str,
     case = make_case(wiring)
     assert case.synapses is not None
     tensors = tuple(tensor.clone() for tensor in case.synapses.tensors().values())
-    header = header_of(case.synapses)
+    header = case.synapses.header_text
     gc.collect()
     known = len(synapses_seen.known)
     first = synapses_of(*tensors, header)

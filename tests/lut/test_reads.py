@@ -13,7 +13,7 @@ from lut.oracle import SHAPES, WIRINGS, Case, make_case
 from lutetia import flow
 from lutetia.errors import ArgumentError, LutetiaError, OverflowInSumError
 from lutetia.lut import lut, use_backend
-from lutetia.lut.autograd.how import NO_WIRES, How, header_of, text_of
+from lutetia.lut.autograd.how import NO_WIRES, How, text_of
 from lutetia.lut.kernels.cpu import threads
 
 READS = ("hard", "blend", "confidence", "confidence2")
@@ -336,7 +336,7 @@ def test_autocast_changes_nothing() -> None:
 
 def op_and_arguments(name: str, case: Case, read: str) -> tuple[Any, tuple[Any, ...]]:
     """An op, and arguments for it."""
-    header = "" if case.synapses is None else header_of(case.synapses)
+    header = "" if case.synapses is None else case.synapses.header_text
     wires = NO_WIRES if case.synapses is None else tuple(case.synapses.tensors().values())
     how = (*wires, text_of(How(backend="reference", header=header, read=read)))
     differentiable = name in ("read_detectors", "weigh_rows")

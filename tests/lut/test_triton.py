@@ -10,7 +10,8 @@ pytest.importorskip("triton")
 from lutetia.errors import OverflowInSumError
 from lutetia.lut import full, growth, kernels
 from lutetia.lut.connectivity.anchors import random_anchors
-from lutetia.lut.connectivity.synapses import SynapseMeta, Synapses
+from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels.triton import rows
 from lutetia.lut.kernels.triton.layout import layout_of
 

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from lut.test_reference_seq import make
 from lutetia.errors import ArgumentError
 from lutetia.lut import Sequence, Sums, growth, kernels
-from lutetia.lut.connectivity.synapses import SynapseMeta
+from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels.protocol import Detected
 from lutetia.lut.kernels.triton.cells import count_cells, walks_anyway
 from lutetia.lut.kernels.triton.pairs import in_order

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from lutetia.errors import ArgumentError
-from lutetia.precompute import Graph, UInt, minimise
-from lutetia.precompute.adders import adder
-from lutetia.precompute.minimise import minimise_table, minimise_tables, yosys_forms
-from lutetia.precompute.netlist import ONE, ZERO, Cells, Form
-from lutetia.precompute.shannon import shannon
-from lutetia.precompute.stream import Edge, Input, Lookup, Table, TableData
+from lutetia.precompute import Graph, UInt
+from lutetia.precompute.ir.netlist import ONE, ZERO, LutCells, LutForm
+from lutetia.precompute.ir.stream import Input, Lookup, StreamEdge, Table, TableData
+from lutetia.precompute.passes import minimise
+from lutetia.precompute.passes.adders import adder
+from lutetia.precompute.passes.minimise import minimise_table, minimise_tables, yosys_forms
+from lutetia.precompute.passes.shannon import shannon
 from tools import require_module
 
 
@@ -20,7 +21,7 @@ def table(values: np.ndarray, bits: int, care: np.ndarray | None = None) -> Tabl
     return TableData(values.astype(np.int64)[:, None], (bits,), care)
 
 
-def answers(form: Form) -> np.ndarray:
+def answers(form: LutForm) -> np.ndarray:
     """A netlist evaluated address by address, the slow way."""
     found = []
     for address in range(2**form.n_inputs):
@@ -74,7 +75,7 @@ def test_constants_and_wires_cost_nothing() -> None:
 
 
 def test_equal_luts_are_one() -> None:
-    cells = Cells(3)
+    cells = LutCells(3)
     first = cells.add((0, 1), 0b1000)
     assert cells.add((1, 0), 0b1000) == first
     assert cells.add((0, 1, 1), 0b10000000) == first  # the same after the repeated input is folded
@@ -101,7 +102,7 @@ def test_never_above_yosys_or_shannon() -> None:
 
 
 def test_without_yosys_the_other_forms_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minimise, "find", lambda tool: None)
+    monkeypatch.setattr(minimise, "find_tool", lambda tool: None)
     made = minimise_table(table(np.random.default_rng(0).integers(0, 2, 256), 1))
     assert "yosys" not in made.form.tried
     assert made.form.luts == 5
@@ -110,8 +111,8 @@ def test_without_yosys_the_other_forms_are_left(monkeypatch: pytest.MonkeyPatch)
 def test_the_pass_keeps_the_meaning_and_not_more_than_the_bound() -> None:
     rng = np.random.default_rng(0)
     made = table(np.clip(rng.integers(-2, 3, 4) @ (np.arange(256)[None] >> 2 * np.arange(4)[:, None] & 3) + 3, 0, 3), 2)
-    edge = Edge((UInt(2),) * 4)
-    net = Graph([Input((), edge), Table((0,), Edge((UInt(2),)), (made,), (Lookup(0, tuple(reversed(range(8))), (0,)),))])
+    edge = StreamEdge((UInt(2),) * 4)
+    net = Graph([Input((), edge), Table((0,), StreamEdge((UInt(2),)), (made,), (Lookup(0, tuple(reversed(range(8))), (0,)),))])
     small = net.minimise(6)
     assert small.cost().luts == small.nodes[1].tables[0].form.luts <= net.cost().luts  # type: ignore[attr-defined]
     x = torch.randint(0, 4, (50, 4))

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError
 from lutetia.precompute import Binary, Graph, Int, PlusMinus, Quantise, SparseLinear, Stream, Ternary, UInt, trace
-from lutetia.precompute.cost import table_luts
-from lutetia.precompute.dedupe import canonical
-from lutetia.precompute.stream import Compare, Edge, Input, Lookup, Table, TableData, Wire
-from lutetia.precompute.support import reduce_table
+from lutetia.precompute.front.support import reduce_table
+from lutetia.precompute.ir.cost import table_luts
+from lutetia.precompute.ir.stream import Compare, Input, Lookup, StreamEdge, Table, TableData, Wire
+from lutetia.precompute.passes.dedupe import canonical
 
 
 def tables_of(graph: Graph) -> list[Table]:
@@ -27,7 +27,7 @@ def bank(lookups: list[Lookup], tables: list[TableData], n_bits: int) -> Graph:
     """A graph of one bank of tables over single bits."""
     channels = sum(len(lookup.outputs) for lookup in lookups)
     domains = [UInt(bits) for lookup in lookups for bits in tables[lookup.table].bits]
-    edge = Edge((Binary(),) * n_bits)
+    edge = StreamEdge((Binary(),) * n_bits)
     assert len(domains) == channels
     return Graph([Input((), edge), Table((0,), edge.carrying(domains), tuple(tables), tuple(lookups))])
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import classifier_tables, transformer_tables
 
 from lutetia import toml
 from lutetia.errors import ArgumentError, DataError
 from lutetia.training import make_config, read_config
 from lutetia.training.task import build_model
+from small import classifier_tables, transformer_tables
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
 

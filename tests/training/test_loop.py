@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from small import classifier_config, classifier_tables, transformer_config, write_samples, write_text
 
 from lutetia import models
 from lutetia.errors import ArgumentError, DataError, JobError
@@ -22,6 +21,7 @@ from lutetia.training import folder as folder_module
 from lutetia.training.folder import RunFolder
 from lutetia.training.metrics import draw, read_metrics
 from lutetia.training.progress import Silent
+from small import classifier_config, classifier_tables, transformer_config, write_samples, write_text
 from tools import require_module
 
 SPARSE = {"gradient": "sparse"}

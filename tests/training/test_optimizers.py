@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from small import transformer_config
 from torch import nn
 
 from lutetia.errors import ArgumentError
@@ -14,6 +13,7 @@ from lutetia.nn import LUT, LUTAttention, table_parameters
 from lutetia.training.config import Optimizer, Optimizers
 from lutetia.training.optimizers import clip_gradients, make_optimizers
 from lutetia.training.task import build_model
+from small import transformer_config
 
 
 def model_of(**more: Any) -> nn.Module:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from small import write_text
 
 from lutetia import models, training
+from small import write_text
 
 MODEL: dict[str, Any] = {
     "kind": "classifier",

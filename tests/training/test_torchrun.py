@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from small import LAYER, classifier_config, transformer_config, write_samples, write_text
 from torch import distributed, multiprocessing
 
 import lutetia
 from lutetia.errors import ArgumentError
 from lutetia.training import Config, checkpoint, train
 from ports import free_port
+from small import LAYER, classifier_config, transformer_config, write_samples, write_text
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available() or not distributed.is_gloo_available(), reason="torch was built without gloo"

@@ -16,7 +16,7 @@ from lutetia.cli.naming import class_names, feature_names, range_warnings
 from lutetia.cli.show import Progress, console, print_warning
 from lutetia.cli.values import SPLITS
 from lutetia.errors import ArgumentError, DataError
-from lutetia.models import LUTClassifier, LUTTransformer, Model, in_run, load
+from lutetia.models import Classifier, LUTTransformer, Model, in_run, load
 from lutetia.models.saving import read_config
 from lutetia.training.batches import in_order
 from lutetia.training.checkpoint import read_state
@@ -127,7 +127,7 @@ def _open(model: Model[Any], config: Config | None, request: Request) -> Data:
     assert path is not None
     if isinstance(model, LUTTransformer):
         return open_data(Settings("bytes", path=str(path)), Path())
-    if not isinstance(model, LUTClassifier):
+    if not isinstance(model, Classifier):
         raise ArgumentError(f"the checkpoint holds a {type(model).__name__}, expected a classifier or a language model")
     names = path.name.lower()
     if names.endswith((".csv", ".csv.gz")):
@@ -137,7 +137,7 @@ def _open(model: Model[Any], config: Config | None, request: Request) -> Data:
     raise DataError(f"{path} ends in {path.suffix or 'no suffix'}, expected a .csv or .npz file with classes")
 
 
-def _csv(model: LUTClassifier, path: Path, label: str | int | None) -> Data:
+def _csv(model: Classifier, path: Path, label: str | int | None) -> Data:
     """Rows whose classes are numbered as the model numbers them."""
     label = int(label) if isinstance(label, str) and label.removeprefix("-").isdecimal() else label
     cells = read_cells(path, label)

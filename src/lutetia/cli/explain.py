@@ -17,9 +17,9 @@ from lutetia.cli.pictures import bars, heat_map, token_strip
 from lutetia.cli.show import console, one_line, print_warning
 from lutetia.errors import require
 from lutetia.files import write_atomically
-from lutetia.models import LUTClassifier, LUTTransformer, load
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, VotesClassifier, load
 from lutetia.relevance import pictures
-from lutetia.report.attribution import RULES, attribute_class, attribute_token, lead
+from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead
 from lutetia.report.reasons import as_floats, token_names
 
 WIDEST = 60  # pixels across that a terminal shows; larger images are averaged
@@ -42,16 +42,25 @@ def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[
     check_output("--html", request.html, (".html", ".htm"))
     check_output("--png", request.png, (".png",))
     model: Any = load(checkpoint)
-    if isinstance(model, LUTClassifier):
+    if isinstance(model, VotesClassifier):
+        request = _by_occlusion(request)
+    if isinstance(model, Classifier):
         return _classifier(model, given, request, show)
     assert isinstance(model, LUTTransformer)
     return _transformer(model, given, request, show)
 
 
+def _by_occlusion(request: Request) -> Request:
+    """Votes are counted: relevance has nothing to flow through, but what they lose without an input is exact."""
+    if request.rule not in (DEFAULT_RULE, "occlusion"):
+        raise UsageError(f"--rule is {request.rule}, expected occlusion: votes of tables are counted, not added up from inputs")
+    return request._replace(rule="occlusion")
+
+
 # ---- classifiers -----------------------------------------------------------------------------------------------------
 
 
-def _classifier(model: LUTClassifier, given: str, request: Request, show: bool) -> dict[str, Any]:
+def _classifier(model: Classifier, given: str, request: Request, show: bool) -> dict[str, Any]:
     from lutetia import report
 
     x = as_floats(model, read_sample(model, given, request.row))
@@ -83,20 +92,19 @@ def _classifier(model: LUTClassifier, given: str, request: Request, show: bool) 
         "relevance": found.relevance.tolist(),
     }
     if request.html is not None:
-        rules = list(dict.fromkeys([request.rule, *report.reasons.DEFAULT_RULES]))
+        more = report.reasons.DEFAULT_RULES if isinstance(model, LUTClassifier) else ()
+        rules = list(dict.fromkeys([request.rule, *more]))
         decided = report.decisions(model, x[None], rules=rules, target=target)
         said = f"What in {name} spoke for {class_title(model, target)}, and what against."
-        shown = report.reading(model, x)
-        story = report.Story(f"Read as {class_title(model, prediction)}", said, decided=decided, reading=shown)
-        report.write(request.html, story)
+        report.write(request.html, report.Story(f"Read as {class_title(model, prediction)}", said, decided=decided))
     if request.png is not None:
         _png(request.png, model, x, found.relevance, f"{class_title(model, target)}, {RULES[request.rule].title}")
     if show:
-        _show_classifier(model, told, x, found.relevance)
+        _show_classifier(told, model, x, found.relevance)
     return told
 
 
-def _show_classifier(model: LUTClassifier, told: dict[str, Any], x: torch.Tensor, relevance: torch.Tensor) -> None:
+def _show_classifier(told: dict[str, Any], model: Classifier, x: torch.Tensor, relevance: torch.Tensor) -> None:
     screen = console()
     for warning in told["warnings"]:
         print_warning(warning)
@@ -138,7 +146,7 @@ def _show_end(read: str, target: str, told: dict[str, Any]) -> None:
     console().print(Text(line), soft_wrap=True)
 
 
-def _png(path: Path, model: LUTClassifier, x: torch.Tensor, relevance: torch.Tensor, title: str) -> None:
+def _png(path: Path, model: Classifier, x: torch.Tensor, relevance: torch.Tensor, title: str) -> None:
     """The input and its heat map side by side; features as bars."""
     if x.dim() > 1:
         heat, image = (each.reshape(-1, *x.shape[-2:]) for each in (relevance, x))

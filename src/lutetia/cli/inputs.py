@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lutetia.cli.naming import feature_names
 from lutetia.errors import DataError, require
-from lutetia.models import LUTClassifier, LUTTransformer
+from lutetia.models import Classifier, LUTTransformer
 from lutetia.training.formats import read_npz
 from lutetia.training.tables import Cells, is_number, numbers, read_cells
 
@@ -30,12 +30,12 @@ class Inputs(NamedTuple):
     names: list[str]
 
 
-def read_inputs(model: LUTClassifier, given: Sequence[str]) -> list[Inputs]:
+def read_inputs(model: Classifier, given: Sequence[str]) -> list[Inputs]:
     """All samples that were named, file by file; of a folder its images."""
     return [inputs for each in given for path in _files(each) for inputs in [_read(model, path)]]
 
 
-def read_sample(model: LUTClassifier, given: str, row: int | None) -> Tensor:
+def read_sample(model: Classifier, given: str, row: int | None) -> Tensor:
     """One sample, [*input_shape], floats or uint8: of a file of rows that of this number, the first by default."""
     path = Path(given)
     if path.is_dir():
@@ -66,7 +66,7 @@ def read_tokens(model: LUTTransformer, given: str) -> Tensor:
     return tokens.to(model.embedding.weight.device)
 
 
-def feature_columns(model: LUTClassifier, cells: Cells) -> list[int]:
+def feature_columns(model: Classifier, cells: Cells) -> list[int]:
     """The columns of a CSV file that are the inputs of the model: by their names where both have them, else all, or all but the
     last, which then is the class."""
     names, wanted = feature_names(model), math.prod(model.config.input_shape)
@@ -95,7 +95,7 @@ def _files(given: str) -> list[str]:
     return images
 
 
-def _read(model: LUTClassifier, given: str) -> Inputs:
+def _read(model: Classifier, given: str) -> Inputs:
     shape, path = tuple(model.config.input_shape), Path(given)
     if _is_numbers(given) and not path.exists():
         return Inputs(_fit(_typed(given), shape, "INPUT")[None], [given])

@@ -11,32 +11,32 @@ from torch import Tensor
 
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.show import one_line
-from lutetia.models import LUTClassifier, Model
+from lutetia.models import Classifier, Model
 
 FAR = 1.0  # widths of the training range beyond its ends: further than that is far
 
 
-def class_names(model: LUTClassifier) -> list[str]:
+def class_names(model: Classifier) -> list[str]:
     """A name for each class, fit for a screen: its number where the data did not name it."""
     return [one_line(name) for name in model.metadata.get("classes", map(str, range(model.config.n_classes)))]
 
 
-def has_class_names(model: LUTClassifier) -> bool:
+def has_class_names(model: Classifier) -> bool:
     """Whether the classes have names of their own, that are more than their numbers."""
     return class_names(model) != [str(number) for number in range(model.config.n_classes)]
 
 
-def class_title(model: LUTClassifier, number: int) -> str:
+def class_title(model: Classifier, number: int) -> str:
     """A class in a sentence: its name, or "class 3" where that says more than the bare number."""
     return class_names(model)[number] if has_class_names(model) else f"class {number}"
 
 
-def feature_names(model: LUTClassifier) -> list[str]:
+def feature_names(model: Classifier) -> list[str]:
     """The names of the inputs, as the data wrote them; none where it did not."""
     return list(model.metadata.get("features", ()))
 
 
-def find_class(model: LUTClassifier, text: str) -> int:
+def find_class(model: Classifier, text: str) -> int:
     """The class that --target means: a name, or a number."""
     names = model.metadata.get("classes", [])
     if text in names:

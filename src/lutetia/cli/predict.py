@@ -18,7 +18,7 @@ from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.errors import ArgumentError
 from lutetia.files import write_atomically
-from lutetia.models import LUTClassifier, LUTTransformer, load
+from lutetia.models import Classifier, LUTTransformer, load
 from lutetia.report.reasons import as_floats
 
 BATCH = 1024
@@ -43,7 +43,7 @@ def predict(checkpoint: Path, given: Sequence[str], out: Path | None, show: bool
         raise UsageError("predict was given no INPUT, expected rows, files or text (lutetia predict --help shows examples)")
     check_output("--csv", None if out == STDOUT else out, (".csv",))
     model: Any = load(checkpoint)
-    if isinstance(model, LUTClassifier):
+    if isinstance(model, Classifier):
         names, predictions, warnings = _classes(model, given, show)
     elif isinstance(model, LUTTransformer):
         names, predictions, warnings = _bytes(model, given)
@@ -63,7 +63,7 @@ def predict(checkpoint: Path, given: Sequence[str], out: Path | None, show: bool
     return {"kind": model.kind, "classes": names, "predictions": listed, "warnings": warnings}
 
 
-def _classes(model: LUTClassifier, given: Sequence[str], show: bool) -> tuple[list[str], list[Prediction], list[str]]:
+def _classes(model: Classifier, given: Sequence[str], show: bool) -> tuple[list[str], list[Prediction], list[str]]:
     files = read_inputs(model, given)
     predictions, warnings = [], []
     total = sum(len(each.x) for each in files)

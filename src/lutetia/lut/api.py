@@ -10,12 +10,13 @@ from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
-from lutetia.lut.autograd.how import NO_WIRES, How, header_of, sizes_of, text_of
+from lutetia.lut.autograd.how import NO_WIRES, How, sizes_of, text_of
 from lutetia.lut.autograd.policies import Rate, with_sparse_gradient, with_step_in_place
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
 from lutetia.lut.connectivity.full import DEFAULT_META
-from lutetia.lut.connectivity.synapses import SynapseMeta, Synapses
+from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import TWO_ROWS, Products, Read
 from lutetia.lut.sums import FLOAT, Sums, sum_dtype
@@ -47,7 +48,7 @@ class Wiring(NamedTuple):
         """Those of an object."""
         if synapses is None:
             return None
-        return Wiring(synapses.owner_start, synapses.owner_targets, synapses.owner_meta, header_of(synapses))
+        return Wiring(synapses.owner_start, synapses.owner_targets, synapses.owner_meta, synapses.header_text)
 
 
 class Tables(NamedTuple):

@@ -1,5 +1,7 @@
 """Whole networks of lookup tables, their dense twins, and how they are saved."""
 
+from typing import TypeAlias
+
 from lutetia.models.building import Model
 from lutetia.models.cache import ModelCache
 from lutetia.models.classifier import DenseClassifier, LUTClassifier
@@ -7,8 +9,13 @@ from lutetia.models.classifier_config import ClassifierConfig, LUTLayer, Project
 from lutetia.models.saving import in_run, load, read_config, save, verify
 from lutetia.models.transformer import DenseTransformer, LUTTransformer
 from lutetia.models.transformer_config import TransformerConfig
+from lutetia.models.votes import Votes, VotesClassifier
+from lutetia.models.votes_config import VotesConfig
+
+Classifier: TypeAlias = LUTClassifier | VotesClassifier  # what gives scores of classes and is made of tables
 
 __all__ = [
+    "Classifier",
     "ClassifierConfig",
     "DenseClassifier",
     "DenseTransformer",
@@ -20,6 +27,9 @@ __all__ = [
     "ProjectedLayer",
     "Projection2dLayer",
     "TransformerConfig",
+    "Votes",
+    "VotesClassifier",
+    "VotesConfig",
     "in_run",
     "load",
     "read_config",

@@ -31,7 +31,6 @@ from lutetia.lut import (
     check_anchors,
     check_int,
     full,
-    header_of,
     random_anchors,
     run,
     synapses_of,
@@ -127,7 +126,7 @@ class LUT(nn.Module):
         arrays: list[Tensor | None] = [None] * 3
         if synapses is not None:
             _check_synapses(self, synapses, meta)
-            self._header = header_of(synapses)
+            self._header = synapses.header_text
             # Cloned: a state dict that is loaded here must not change the synapses of others.
             arrays = [array.to(device, copy=True) for array in synapses.tensors().values()]
         for name, array in zip(("synapse_start", "synapse_targets", "synapse_meta"), arrays, strict=True):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lutetia import relevance
 from lutetia.errors import check_choice
-from lutetia.models import LUTClassifier, LUTTransformer
+from lutetia.models import Classifier, LUTTransformer
 
 PRESETS: dict[str, Callable[[], relevance.Rules]] = {
     "epsilon": relevance.presets.epsilon,
@@ -37,19 +37,19 @@ class Rule(NamedTuple):
 RULES: dict[str, Rule] = {
     "decisive": Rule(
         "What decided it",
-        "The lead is traced back through every comparison of every table: orange spoke for the outcome, blue against it.",
+        "The score is traced back through every comparison of every table: orange spoke for the outcome, blue against it.",
     ),
     "epsilon": Rule(
         "What took part",
-        "The lead is shared out over the inputs by how much each took part, whichever way its comparison went.",
+        "The score is shared out over the inputs by how much each took part, whichever way its comparison went.",
     ),
     "gamma": Rule("What agreed", "As “What took part”, with contributions that agree with the sum counted more."),
     "zplus": Rule("What added", "Only positive contributions of linear layers count."),
     "alphabeta": Rule("What added, doubled", "Positive contributions count twice, negative ones once and against."),
     "attnlrp": Rule("AttnLRP", "Relevance by the published rules of AttnLRP for transformers."),
-    "dynamic": Rule("By size alone", "The lead is shared out by the size of each contribution, whatever its sign."),
+    "dynamic": Rule("By size alone", "The score is shared out by the size of each contribution, whatever its sign."),
     "gradient": Rule("A small change", "Gradient × input: the slope used in training, times the value of the input."),
-    "occlusion": Rule("Blanked out", "How far the lead falls when this one input is set to zero."),
+    "occlusion": Rule("Blanked out", "How far the score falls when this one input is blanked."),
 }
 # In `benchmarks/lut_faithfulness.py` it names best what models of tables used: in all nine kinds, by deletion area.
 DEFAULT_RULE = "decisive"
@@ -76,7 +76,7 @@ def lead_seed(scores: Tensor, target: int) -> Tensor:
     return part * scores
 
 
-def attribute_class(model: LUTClassifier, x: Tensor, target: int, rule: str) -> Attribution:
+def attribute_class(model: Classifier, x: Tensor, target: int, rule: str) -> Attribution:
     """What each input did for the lead of a class: x [*input_shape] -> the same shape."""
     check_choice("rule", rule, tuple(RULES))
     if rule == "gradient":
@@ -106,7 +106,7 @@ def attribute_token(model: LUTTransformer, tokens: Tensor, target: int, rule: st
     return Attribution(result[batch][0].detach(), result.report.absorbed)
 
 
-def _gradient(model: LUTClassifier, x: Tensor, target: int) -> Tensor:
+def _gradient(model: Classifier, x: Tensor, target: int) -> Tensor:
     leaf = x[None].detach().clone().requires_grad_()
     with torch.enable_grad():
         (slope,) = torch.autograd.grad(lead(model(leaf)[0], target), leaf)
@@ -114,7 +114,7 @@ def _gradient(model: LUTClassifier, x: Tensor, target: int) -> Tensor:
 
 
 @torch.no_grad()
-def _occlusion(model: LUTClassifier, x: Tensor, target: int) -> Tensor:
+def _occlusion(model: Classifier, x: Tensor, target: int) -> Tensor:
     n = x.numel()
     score = lead(model(x[None])[0], target)
     fallen = torch.empty(n, dtype=score.dtype)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lutetia import relevance
 from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
 from lutetia.lut import FLOATS
-from lutetia.models import LUTClassifier, LUTTransformer
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer
 from lutetia.nn import LUT
 from lutetia.relevance import UnknownOperation
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead_seed
@@ -25,7 +25,7 @@ EPS = 1e-6
 
 
 def decisions(
-    model: LUTClassifier,
+    model: Classifier,
     x: Tensor,
     y: Tensor | None = None,
     *,
@@ -55,12 +55,12 @@ def decisions(
     )
 
 
-def class_names(model: LUTClassifier) -> list[str]:
+def class_names(model: Classifier) -> list[str]:
     """The names of the classes that the checkpoint knows; empty where it knows none."""
     return _names(model, "classes", model.config.n_classes)
 
 
-def feature_names(model: LUTClassifier) -> list[str]:
+def feature_names(model: Classifier) -> list[str]:
     """The names of the inputs that the checkpoint knows; empty where it knows none, or where the input is an image."""
     shape = model.config.input_shape
     return _names(model, "features", shape[0]) if len(shape) == 1 else []
@@ -72,7 +72,7 @@ def _names(model: nn.Module, kind: str, count: int) -> list[str]:
 
 
 def decide(
-    model: LUTClassifier,
+    model: Classifier,
     x: Tensor,
     *,
     rules: Sequence[str] = DEFAULT_RULES,
@@ -82,7 +82,7 @@ def decide(
 ) -> Decision:
     """Explain one input: x [*input_shape], floats or uint8. `target` is the class that is explained, the predicted one by
     default; `n_detectors` of the first tables are shown, the weightiest ones."""
-    if not isinstance(model, LUTClassifier):
+    if not isinstance(model, Classifier):
         fail("model", model, "a classifier of lutetia.models")
     check_tensor("x", x, model.config.input_shape, (*FLOATS, torch.uint8))
     for rule in rules:
@@ -95,7 +95,7 @@ def decide(
         check_range("target", target, 0, model.config.n_classes - 1)
     with as_in_use(model):
         heat = {rule: attribute_class(model, x, target, rule).relevance.flatten().tolist() for rule in rules}
-        found = detectors(model, x, target, n_detectors)
+        found = detectors(model, x, target, n_detectors) if isinstance(model, LUTClassifier) else []
     return Decision(x.flatten().tolist(), prediction, scores.tolist(), heat, target, label, found)
 
 

@@ -25,7 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from lutetia import flow
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
-from lutetia.lut import SCALARS, header_of, random_anchors
+from lutetia.lut import SCALARS, random_anchors
 from lutetia.nn import LUT, LUTAttention
 from lutetia.training.distributed import World, average_gradients
 from lutetia.training.resharding import Spread, spread_parameters, spreads_of
@@ -194,7 +194,7 @@ def _shard_synapses(layer: LUT, mesh: DeviceMesh, bounds: list[int]) -> dict[str
     layer.synapse_meta = spreads["synapse_meta"].cut(synapses.owner_meta)
     rank = mesh.get_local_rank()
     count = bounds[rank + 1] - bounds[rank]
-    layer._header = header_of(replace(synapses, n_detectors=count))
+    layer._header = replace(synapses, n_detectors=count).header_text
     layer._n_weights = weights[rank]
     return spreads
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import guard_scalar
 
 from lutetia._uncompiled import constant_result
 from lutetia.lut.connectivity.full import Connectivity, full
-from lutetia.lut.connectivity.synapses import TENSOR_NAMES, SynapseMeta, Synapses
+from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.synapses import TENSOR_NAMES, Synapses
 from lutetia.lut.kernels import backend_for
 from lutetia.lut.kernels.protocol import Backend, Products
 from lutetia.lut.memo import Memo
@@ -51,19 +51,23 @@ class How(NamedTuple):
 def text_of(how: How) -> str:
     """`how` as the text that travels."""
     if torch.compiler.is_compiling():
+        from torch.fx.experimental.symbolic_shapes import guard_scalar  # loaded by the compiler; loading it takes a second
+
         # Numbers that the compiler would keep symbolic must be constants here.
-        budget = how.products.budget
-        numbers = (guard_scalar(how.sums.rescaler), None if budget is None else guard_scalar(budget))
-        texts = (how.backend, how.header, how.read, how.algorithm, how.products.precision)
-        return _text_of_parts(how.sums.kind, *numbers, how.meta, *texts)
+        meta, budget = how.meta, how.products.budget
+        scales = (meta.lr_scale, meta.min_weight, meta.max_weight, meta.initial_weight, meta.initial_noise)
+        numbers = [guard_scalar(each) for each in (*scales, how.sums.rescaler)]
+        texts = (how.sums.kind, how.backend, how.header, how.read, how.algorithm, how.products.precision)
+        return _text_of_parts(None if budget is None else guard_scalar(budget), *texts, *numbers)
     return _text_of(how)
 
 
 @constant_result
 def _text_of_parts(*parts: Any) -> str:
-    """The same; the compiler calls this once, and knows no named tuples as constants."""
-    kind, rescaler, budget, meta, backend, header, read, algorithm, precision = parts
-    return _text_of(How(Sums(kind, rescaler), backend, meta, header, read, algorithm, Products(precision, budget)))
+    """The same; the compiler calls this once, and knows neither named tuples nor dataclasses as constants."""
+    budget, kind, backend, header, read, algorithm, precision, *scales, rescaler = parts
+    how = How(Sums(kind, rescaler), backend, SynapseMeta(*scales), header, read, algorithm, Products(precision, budget))
+    return _text_of(how)
 
 
 @lru_cache(maxsize=1024)
@@ -100,12 +104,6 @@ def _sizes_of(header: str) -> Sizes:
     facts = json.loads(header)
     listed = facts["n_rows"] if facts["layout"] == "shared" else 1
     return Sizes(facts["n_detectors"], facts["n_rows"], facts["n_outputs"], listed)
-
-
-@constant_result
-def header_of(synapses: Synapses) -> str:
-    """All of the synapses but the tensors, as text."""
-    return json.dumps(synapses.header())
 
 
 def _rebuilt(start: Tensor, targets: Tensor, meta: Tensor, header: str) -> Synapses:

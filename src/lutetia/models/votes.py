@@ -1,0 +1,200 @@
+"""`Votes`: a classifier that is gates by construction: bits, tables of a few bits each, votes that are counted, the most votes.
+
+Each input is compared with a few constants, which gives bits. Every table reads k of these bits and votes for its class or not.
+Both the rows of the tables and *which* bits they read are learned: forward everything is hard, backward the gradient goes
+straight through the sign of a row, and through a bit by the difference that it makes in the table. After A. Bacellar et al.,
+"Differentiable Weightless Neural Networks", ICML 2024 (arXiv 2410.11112).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lutetia import flow
+from lutetia.errors import ArgumentError, check_range, check_tensor
+from lutetia.models.building import Model
+from lutetia.models.votes_config import VotesConfig
+
+if TYPE_CHECKING:
+    from lutetia.precompute import Graph
+
+
+class Votes(nn.Module):
+    """x [batch, n_inputs], whole numbers of `bits` bits -> scores [batch, n_classes].
+
+        weight   Parameter [n_tables, 2**k]: a row votes where it is not negative
+        choice   Parameter [n_tables, k, n_bits]: each table reads, in each place, the bit that stands highest
+
+    Table t votes for class t % n_classes. `shape` (height, width) of an image lets every table start with bits that lie together.
+    `temperature` divides the counts.
+    """
+
+    def __init__(
+        self,
+        n_inputs: int,
+        n_classes: int,
+        n_tables: int,
+        *,
+        k: int = 6,
+        bits: int = 8,
+        thresholds: Sequence[int] = (127,),
+        shape: tuple[int, int] | None = None,
+        temperature: float = 12.0,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value, low, high in (
+            ("n_inputs", n_inputs, 1, None), ("n_classes", n_classes, 2, None), ("n_tables", n_tables, n_classes, None),
+            ("k", k, 1, 8), ("bits", bits, 1, 16),
+        ):  # fmt: skip
+            check_range(name, value, low, high)
+        for threshold in thresholds:
+            check_range("each of thresholds", threshold, 0, 2**bits - 2)
+        if n_tables % n_classes:  # a vote against is -1 in training and 0 in hardware, which is the same for equal numbers
+            raise ArgumentError(f"n_tables is {n_tables}, expected a multiple of n_classes={n_classes}")
+        if not thresholds:
+            raise ArgumentError("thresholds is empty, expected at least one number to compare with")
+        if shape is not None and shape[0] * shape[1] != n_inputs:
+            raise ArgumentError(f"shape is {shape}, expected height x width to be {n_inputs}")
+        self.n_inputs, self.n_classes, self.n_tables, self.k, self.bits = n_inputs, n_classes, n_tables, k, bits
+        self.thresholds, self.temperature = tuple(int(each) for each in thresholds), float(temperature)
+        generator = torch.Generator()
+        generator.manual_seed(seed) if seed is not None else generator.seed()
+        n_bits = n_inputs * len(self.thresholds)
+        choice = torch.randn(n_tables, k, n_bits, generator=generator) * 0.01
+        choice.scatter_add_(2, self._near(shape, generator)[..., None], torch.full((n_tables, k, 1), 0.03))
+        self.choice = nn.Parameter(choice)
+        self.weight = nn.Parameter((torch.rand(n_tables, 2**k, generator=generator) * 2 - 1) * 0.1)
+        self.register_buffer("classes", torch.arange(n_tables) % n_classes)
+
+    def _near(self, shape: tuple[int, int] | None, generator: torch.Generator, reach: int = 4) -> Tensor:
+        """Bits to start with, [n_tables, k]: of one neighbourhood of the image, or any."""
+        size = (self.n_tables, self.k)
+        layer = torch.randint(len(self.thresholds), size, generator=generator) * self.n_inputs
+        if shape is None:
+            return layer + torch.randint(self.n_inputs, size, generator=generator)
+        places = []
+        for side in shape:
+            centre = torch.randint(side, (self.n_tables, 1), generator=generator)
+            places.append((centre + torch.randint(-reach, reach + 1, size, generator=generator)).clamp(0, side - 1))
+        return layer + places[0] * shape[1] + places[1]
+
+    def encode(self, x: Tensor) -> Tensor:
+        """The bits of inputs: x [batch, ...] -> float [batch, n_bits]."""
+        x = x.flatten(1)
+        check_tensor("x", x, ["batch", self.n_inputs])
+        return torch.cat([x > threshold for threshold in self.thresholds], 1).to(self.weight.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [batch, ...] of n_inputs whole numbers -> scores [batch, n_classes]."""
+        votes = _Read.apply(self.encode(x), self.choice, self.weight)
+        counts = votes.new_zeros(len(votes), self.n_classes).index_add(1, self.classes, votes)
+        return counts / self.temperature
+
+    @torch.no_grad()
+    def clamp_(self) -> None:
+        """Keep rows within reach of the sign: to be called after each step of an optimiser."""
+        self.weight.clamp_(-1, 1)
+
+    def graph(self) -> Graph:
+        """The classifier as a stream graph: comparisons, tables, counts, argmax, each behind a register."""
+        from lutetia.precompute import votes_graph
+
+        with flow.step("votes", part="precompute", tables=self.n_tables, k=self.k):
+            return votes_graph(self)
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return f"{self.n_inputs}, {self.n_classes}, n_tables={self.n_tables}, k={self.k}, thresholds={self.thresholds}"
+
+
+class VotesClassifier(Model[VotesConfig]):
+    """x [B, *input_shape] from `low` to `high`, or uint8 as 0 to 1 -> class scores [B, n_classes]: `Votes` as a model that
+    `lutetia train` trains, kind = "votes"."""
+
+    kind: ClassVar[str] = "votes"
+    config_class: ClassVar[type[VotesConfig]] = VotesConfig
+
+    def _build(self, config: VotesConfig) -> None:
+        shape = config.input_shape if len(config.input_shape) == 2 else None
+        seed = int(torch.randint(2**31, ()))  # drawn from the generator that follows the seed of the config
+        names = ("k", "bits", "thresholds", "temperature")
+        options: dict[str, Any] = {name: getattr(config, name) for name in names}
+        self.votes = Votes(math.prod(config.input_shape), config.n_classes, config.n_tables, shape=shape, seed=seed, **options)
+
+    def quantise(self, x: Tensor) -> Tensor:
+        """Inputs as whole numbers of `bits` bits: x [B, ...], floats or uint8 -> int64 [B, n_inputs]."""
+        from lutetia.precompute import encoder
+
+        return encoder(self.config.bits, self.config.low, self.config.high, self.votes.n_inputs, affine=True)(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, *input_shape], floats or uint8 -> class scores [B, n_classes]."""
+        check_tensor("x", x, ["B", *self.config.input_shape])
+        if self.training:
+            self.votes.clamp_()
+        return self.votes(self.quantise(x).to(self.votes.weight.device))
+
+    def graph(self) -> Graph:
+        """The classifier as a stream graph."""
+        return self.votes.graph()
+
+
+class _Read(torch.autograd.Function):
+    """Votes of ±1: bits [batch, n_bits], choice [n_tables, k, n_bits], weight [n_tables, 2**k] -> [batch, n_tables]."""
+
+    @staticmethod
+    def forward(ctx: Any, bits: Tensor, choice: Tensor, weight: Tensor) -> Tensor:
+        chosen = bits[:, choice.argmax(2).flatten()].contiguous()
+        rows = np.empty((len(bits), len(weight)), dtype=np.uint8)
+        votes = torch.empty(len(bits), len(weight))
+        _vote(chosen.numpy(), weight.detach().float().numpy(), rows, votes.numpy())
+        ctx.rows = rows
+        ctx.save_for_backward(bits, weight)
+        return votes.to(weight.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        bits, weight = ctx.saved_tensors
+        k = weight.shape[1].bit_length() - 1
+        of_weight = torch.zeros(weight.shape)
+        of_bits = torch.empty(len(bits), len(weight) * k)
+        _blame(ctx.rows, weight.detach().float().numpy(), grad.float().contiguous().numpy(), of_weight.numpy(), of_bits.numpy())
+        of_choice = None
+        if ctx.needs_input_grad[1]:
+            # What each bit would have changed in place of the chosen one: ones and zeros as ±1.
+            of_choice = (of_bits.T @ (2 * bits.float() - 1)).reshape(len(weight), k, -1).to(weight.dtype)
+        return None, of_choice, of_weight.to(weight.dtype)
+
+
+@numba.njit(parallel=True, cache=True)
+def _vote(chosen, weight, rows, votes):  # type: ignore[no-untyped-def]
+    """chosen float [batch, n_tables · k] -> the rows that are read, and their votes."""
+    k = chosen.shape[1] // weight.shape[0]
+    for sample in numba.prange(chosen.shape[0]):
+        for table in range(weight.shape[0]):
+            row = 0
+            for place in range(k):
+                row |= int(chosen[sample, table * k + place]) << place
+            rows[sample, table] = row
+            votes[sample, table] = 1.0 if weight[table, row] >= 0 else -1.0
+
+
+@numba.njit(parallel=True, cache=True)
+def _blame(rows, weight, grad, of_weight, of_bits):  # type: ignore[no-untyped-def]
+    """The gradient of each row, straight through its sign, and of each bit: what the table says with it, less without it."""
+    k = of_bits.shape[1] // weight.shape[0]
+    for table in numba.prange(weight.shape[0]):
+        for sample in range(rows.shape[0]):
+            row, own = rows[sample, table], grad[sample, table]
+            of_weight[table, row] += own
+            for place in range(k):
+                high, low = row | (1 << place), row & ~(1 << place)
+                of_bits[sample, table * k + place] = own * (weight[table, high] - weight[table, low])
