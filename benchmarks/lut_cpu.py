@@ -170,7 +170,7 @@ def adding_calls(layer: Layer, collide: bool) -> Calls:
 
     def expanded(k: int) -> Tensor:
         addends = (grad * -1.0)[:, None].expand(-1, n_detectors, -1).reshape(-1, n_outputs)
-        slots = reference.lookup_neurons(indices[k], n_rows)
+        slots = (indices[k].long() + n_rows * torch.arange(n_detectors)).flatten()
         return buffer.view(-1, n_outputs).index_add_(0, slots, addends)
 
     def per_detector(k: int) -> None:

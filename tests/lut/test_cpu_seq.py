@@ -13,7 +13,8 @@ from lut.cpu_cases import assert_near, cpu, reference
 from lutetia.errors import ArgumentError, OverflowInSumError
 from lutetia.lut import growth
 from lutetia.lut.connectivity.anchors import random_anchors
-from lutetia.lut.connectivity.synapses import SynapseMeta, Synapses
+from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels.cpu import pairs
 from lutetia.lut.kernels.cpu.loops import pairs as loops
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lutetia.lut import kernels
 from lutetia.lut.connectivity.anchors import random_anchors
-from lutetia.lut.connectivity.synapses import SynapseMeta
+from lutetia.lut.connectivity.meta import SynapseMeta
 
 reference = kernels("reference")
 META = SynapseMeta(lr_scale=0.3, min_weight=-1.0, max_weight=1.0)

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from lut.test_reference_seq import make
 from lutetia.errors import ArgumentError
 from lutetia.lut import Sequence, Sums, growth, kernels
-from lutetia.lut.connectivity.synapses import SynapseMeta
+from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels.protocol import Detected
 from lutetia.lut.kernels.triton.cells import count_cells, walks_anyway
 from lutetia.lut.kernels.triton.pairs import in_order
@@ -127,7 +127,7 @@ def test_counts_of_more_than_eight_bits() -> None:
 @pytest.mark.parametrize(("n_places", "n_values"), [(1, 2), (130, 8), (257, 64), (20, 256)])
 def test_places_in_order_of_their_index(n_places: int, n_values: int) -> None:
     indices = torch.randint(0, n_values, (n_places, 3), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
-    order, end, count = in_order(indices.to(DEVICE), n_values)
+    order, end, count, _ = in_order(indices.to(DEVICE), n_values)
     for t in range(3):
         mine = indices[:, t].long()
         assert torch.equal(mine[order[t].long().cpu()], mine.sort().values)

@@ -170,7 +170,8 @@ def test_the_five_examples_are_there() -> None:
         ({"kind": ["classifier"]}, "a.toml: model.kind is ['classifier']"),
         (
             {"kind": "lut"},
-            "a.toml: model.kind is 'lut', expected one of 'classifier', 'dense_classifier', 'transformer', 'dense_transformer': "
+            "a.toml: model.kind is 'lut', expected one of 'classifier', 'dense_classifier', 'transformer', "
+            "'dense_transformer', 'votes': "
             "this is a kind of layer, for [[model.layers]]",
         ),
     ],

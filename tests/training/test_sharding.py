@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lutetia import flow
 from lutetia.errors import ArgumentError, DataError
 from lutetia.lut import growth
-from lutetia.lut.connectivity.synapses import SynapseMeta
+from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.models import LUTTransformer
 from lutetia.nn import LUT, LUTAttention, LUTProjection2d, ProjectedLUT, cell_total_variation, clamp_after_step
 from lutetia.training import shard_detectors

@@ -93,7 +93,10 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
             report = build.report
             contents = _files(build) | {"flow.json": recorded.to_json(), "report.json": json.dumps(report, indent=2) + "\n"}
             contents["summary.html"] = page(report)
-            folders.write(request.out, contents, {"format": FORMAT, "lutetia": __version__})
+            try:
+                folders.write(request.out, contents, {"format": FORMAT, "lutetia": __version__})
+            except OSError as error:
+                raise DataError(f"{request.out} cannot be written: {error.strerror or error}") from error
 
         run_steps(build, OPTIMISE, screen.around(build))
         build.report |= _shape(build.graph)
@@ -156,7 +159,7 @@ def _check(request: BuildRequest) -> None:
     try:
         folders.check_replaceable(request.out, FORMAT)
     except ArgumentError as error:
-        raise ArgumentError(f"--out was not built here: {error}") from error
+        raise ArgumentError(str(error).replace("is not a folder that was written here", "was not built here")) from error
     check_writable(request.out if request.out.exists() else request.out.parent)
 
 

@@ -35,7 +35,8 @@ from lutetia.lut.connectivity.full import DEFAULT_META as DEFAULT_META
 from lutetia.lut.connectivity.full import Connectivity as Connectivity
 from lutetia.lut.connectivity.full import Full as Full
 from lutetia.lut.connectivity.full import full as full
-from lutetia.lut.connectivity.synapses import SynapseMeta, Synapses
+from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.decode import IndexCache as IndexCache
 from lutetia.lut.decode import decode as decode
 from lutetia.lut.description import LayerDescription as LayerDescription

@@ -15,7 +15,8 @@ from lutetia.lut.autograd.policies import Rate, with_sparse_gradient, with_step_
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
 from lutetia.lut.connectivity.full import DEFAULT_META
-from lutetia.lut.connectivity.synapses import SynapseMeta, Synapses
+from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import TWO_ROWS, Products, Read
 from lutetia.lut.sums import FLOAT, Sums, sum_dtype

@@ -28,12 +28,12 @@ class LUTClassifier(Model[ClassifierConfig]):
     config_class: ClassVar[type[ClassifierConfig]] = ClassifierConfig
 
     def __init__(self, config: ClassifierConfig | None = None, **fields: Any) -> None:
+        super().__init__(config, **fields)  # first, since it names a field that is misspelt
         if config is None and "layers" not in fields and fields.get("readout", "linear") == "linear":
             raise ArgumentError(
                 f"a {type(self).__name__} was given no layers, expected some, such as layers=[LUTLayer(n_outputs=64, "
                 'n_detectors=256, n_anchors=5)], or readout="lut"; layers=[] is a linear model'
             )
-        super().__init__(config, **fields)
 
     def _build(self, config: ClassifierConfig) -> None:
         stack = zip(config.layers, config.shapes, strict=False)

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lutetia.attention import KVCache, decode_attention, prefill
-from lutetia.attention.arguments import MAX_ACTIVE, MAX_HEAD_DIM, check_int
+from lutetia.attention import MAX_ACTIVE, MAX_HEAD_DIM, KVCache, check_int, decode_attention, prefill
 from lutetia.errors import ArgumentError, check_tensor, fail
 
 

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from lutetia.lut import Record, nodes_of, record_of, rows_of, sum_dtype
 from lutetia.nn.lut_relevance import Tables, dot, in_pieces, output_dtype, sizes_of, to_anchors, to_bits
-from lutetia.relevance.graph import Node, Relevance
-from lutetia.relevance.registry import Args, Given, Op, divide, register
+from lutetia.relevance import Args, Given, Node, Op, Relevance, divide, register
 
 DECIDED = "lutetia.decided"  # grad_fn.metadata key of a read: what each bit decides, [B, N_t, N_c]
 

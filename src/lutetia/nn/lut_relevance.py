@@ -22,9 +22,7 @@ import torch
 from torch import Tensor
 
 from lutetia.lut import TOKEN, Record, like_positions, nodes_of, pairs_of, record_of, rows_of, sum_dtype
-from lutetia.relevance.graph import Node, Relevance, unknown
-from lutetia.relevance.registry import Args, Given, Op, divide, register
-from lutetia.relevance.rules.choices import Decisive
+from lutetia.relevance import Args, Decisive, Given, Node, Op, Relevance, divide, register, unknown
 
 MOST_NUMBERS = 1 << 24  # in one scratch tensor; larger batches are done in pieces
 

@@ -5,10 +5,18 @@ Layer-wise relevance propagation, walked over PyTorch's own graph, with promises
 
 from lutetia.relevance import pictures
 from lutetia.relevance.api import attribute, explain
+from lutetia.relevance.graph import Node as Node  # with `Relevance` and what follows it, for rules of other packages
+from lutetia.relevance.graph import Relevance as Relevance
 from lutetia.relevance.graph import UnknownOperation
+from lutetia.relevance.graph import unknown as unknown
 from lutetia.relevance.names import checkpoint, watch
 from lutetia.relevance.plan import Plan, compile
 from lutetia.relevance.promise import Deadlock
+from lutetia.relevance.registry import Args as Args
+from lutetia.relevance.registry import Given as Given
+from lutetia.relevance.registry import Op as Op
+from lutetia.relevance.registry import divide as divide
+from lutetia.relevance.registry import register as register
 from lutetia.relevance.registry import rule
 from lutetia.relevance.report import NodeReport, Report
 from lutetia.relevance.result import Result

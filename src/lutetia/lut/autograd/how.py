@@ -16,7 +16,8 @@ from torch import Tensor
 
 from lutetia._uncompiled import constant_result
 from lutetia.lut.connectivity.full import Connectivity, full
-from lutetia.lut.connectivity.synapses import TENSOR_NAMES, SynapseMeta, Synapses
+from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.synapses import TENSOR_NAMES, Synapses
 from lutetia.lut.kernels import backend_for
 from lutetia.lut.kernels.protocol import Backend, Products
 from lutetia.lut.memo import Memo

@@ -10,7 +10,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lutetia.lut.connectivity.synapses import Layouts, SynapseMeta, Synapses, is_bounded
+from lutetia.lut.connectivity.meta import SynapseMeta, is_bounded
+from lutetia.lut.connectivity.parts import Layouts
+from lutetia.lut.connectivity.synapses import Synapses
 
 DEFAULT_META = SynapseMeta()
 

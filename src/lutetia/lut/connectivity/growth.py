@@ -14,7 +14,8 @@ import torch
 
 from lutetia.errors import ArgumentError, check_choice, check_range, fail
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS, MAX_INT32, check_int
-from lutetia.lut.connectivity.synapses import Layout, SynapseMeta, Synapses
+from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.synapses import Layout, Synapses
 
 Pair: TypeAlias = tuple[int, int]  # height and width
 Size: TypeAlias = int | Pair  # one number stands for both

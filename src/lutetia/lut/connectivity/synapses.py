@@ -16,11 +16,11 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ from safetensors.torch import save as to_safetensors
 from lutetia.errors import ArgumentError, DataError, check_choice, check_tensor, fail
 from lutetia.files import write_atomically
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS, check_int
+from lutetia.lut.connectivity.meta import SynapseMeta, is_bounded, meta_from
+from lutetia.lut.connectivity.parts import Blocks, Groups, Layouts, SynapseStatistics
 
 Layout: TypeAlias = Literal["general", "shared"]
 
@@ -37,83 +39,6 @@ GROUP_SIZE = 32
 FILE_KIND = "lutetia.synapses/1"
 TENSOR_NAMES = {"general": ("row_start", "targets", "meta_of"), "shared": ("det_start", "det_targets", "det_meta")}
 SIZES = ("n_detectors", "n_rows", "n_outputs", "group_size")
-
-
-@dataclass(frozen=True)
-class SynapseMeta:
-    """What synapses of one kind have in common: how they learn, where they start, how far they may go."""
-
-    lr_scale: float = 1.0  # multiplies the gradient of the weight
-    min_weight: float = -math.inf
-    max_weight: float = math.inf
-    initial_weight: float = 0.0
-    initial_noise: float = 1e-3  # weights start uniform in initial_weight ± initial_noise
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            bound = each.name in ("min_weight", "max_weight")
-            if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
-                fail(each.name, value, "a number")
-            if math.isinf(value) and not bound:
-                fail(each.name, value, "a finite number")
-        for name in ("lr_scale", "initial_noise"):
-            if getattr(self, name) < 0:
-                fail(name, getattr(self, name), "a number that is not negative")
-        if self.min_weight > self.max_weight:
-            fail("min_weight", self.min_weight, f"at most max_weight, which is {self.max_weight}")
-        if not self.min_weight <= self.initial_weight <= self.max_weight:
-            fail("initial_weight", self.initial_weight, f"a number from {self.min_weight} to {self.max_weight}")
-
-
-def is_bounded(meta: SynapseMeta) -> bool:
-    """Whether the weights have a bound that could be passed."""
-    return math.isfinite(meta.min_weight) or math.isfinite(meta.max_weight)
-
-
-class Layouts:
-    """What backends made of a connectivity, by the function that made it."""
-
-    def __init__(self) -> None:
-        self._kept: dict[Callable[[Any], Any], Any] = {}
-
-    def get(self, make: Callable[[Any], Any], connectivity: Any) -> Any:
-        """make(connectivity), worked out the first time."""
-        kept = self._kept.get(make)
-        if kept is None:
-            kept = self._kept[make] = make(connectivity)
-        return kept
-
-
-class Groups(NamedTuple):
-    """Forward synapse groups: runs of at most `group_size` synapses with one owner and one meta."""
-
-    start: torch.Tensor  # int64 [n_groups]: first synapse in the owners' list
-    counts: torch.Tensor  # int32 [n_groups]: 1 to group_size
-    meta: torch.Tensor  # int32 [n_groups]
-    of_owner: torch.Tensor  # int64 [n_owners + 1]: the groups of owner i are of_owner[i] to of_owner[i + 1]
-
-
-class Blocks(NamedTuple):
-    """Detectors of a shared layout that have the same list of targets."""
-
-    of_detector: torch.Tensor  # int32 [n_detectors]
-    detectors: torch.Tensor  # int32 [n_detectors]: detectors sorted by block
-    start: torch.Tensor  # int32 [n_blocks + 1] into detectors
-    width: torch.Tensor  # int32 [n_blocks]: number of targets
-    disjoint: bool  # no output belongs to two blocks
-
-
-class SynapseStatistics(NamedTuple):
-    """A summary of a connectivity."""
-
-    n_weights: int
-    n_neurons: int
-    n_groups: int
-    fan_out: tuple[int, float, int]  # smallest, mean and largest number of synapses of a lookup neuron
-    fan_in: tuple[int, float, int]  # the same of an output
-    group_fill: float  # synapses per place in a group; 1.0 when every group is full
-    bytes: int  # of the connectivity and its groups, not of the weights
 
 
 class _Alias:
@@ -482,7 +407,7 @@ class Synapses:
             fail("metas", metas, "a list of metas")
         start, targets, meta = (tensors[name] for name in names)
         sizes = {name: header.get(name) for name in SIZES}
-        made = tuple(_meta_from(entry) for entry in metas)
+        made = tuple(meta_from(entry) for entry in metas)
         arrays = {"owner_start": start, "owner_targets": targets, "owner_meta": meta}
         return cls(layout=layout, metas=made, **arrays, **sizes).validate()  # type: ignore[arg-type]
 
@@ -507,13 +432,6 @@ class Synapses:
             return cls.from_tensors(tensors, header if isinstance(header, dict) else {}).to(device)
         except (OSError, SafetensorError, ValueError) as error:
             raise DataError(f"{path} cannot be read as synapses: {error}") from error
-
-
-def _meta_from(entry: Any) -> SynapseMeta:
-    try:
-        return SynapseMeta(**entry)
-    except TypeError as error:
-        raise ArgumentError(f"a meta is {entry!r}, expected fields of SynapseMeta") from error
 
 
 def _first(flags: torch.Tensor) -> int:

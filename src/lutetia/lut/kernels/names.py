@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lutetia.lut.connectivity.anchors import checked_anchors
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, full
-from lutetia.lut.connectivity.synapses import SynapseMeta, Synapses
+from lutetia.lut.connectivity.meta import SynapseMeta
+from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Products, Read, Sequence
 from lutetia.lut.kernels.reference import list_firings
 from lutetia.lut.sums import Sums, convert_integers_to_floats

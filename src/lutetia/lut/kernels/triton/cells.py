@@ -7,17 +7,24 @@ cut into tiles of sequences and detectors, whose counts and products fit a budge
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError
+from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import Detected, Products, Sequence
+from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.kernels.reference import cells as plain
+from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
 from lutetia.lut.kernels.triton import pairs
-from lutetia.lut.kernels.triton.pairs import COPIES, Found, all_by_detector, by_detector, in_order, spread_totals
-from lutetia.lut.kernels.triton.rows import cdiv, next_power_of_2
+from lutetia.lut.kernels.triton.detect import find
+from lutetia.lut.kernels.triton.launch import cdiv, next_power_of_2
+from lutetia.lut.kernels.triton.pairs import COPIES, all_by_detector, by_detector, in_order, spread_totals
 from lutetia.lut.kernels.triton.source import cells as source
+from lutetia.lut.kernels.triton.source.cells import CellCase, CountCase, Counts, SlopeCase
+from lutetia.lut.kernels.triton.source.pairs import Totals
+from lutetia.lut.kernels.triton.source.rows import Sorted
 from lutetia.lut.sums import Sums, sum_dtype
 
 # Block sizes and warps. The blocks of cells and outputs are the largest ones: narrower tables have narrower blocks.
@@ -25,22 +32,20 @@ COUNT = {"CELLS": 2048, "num_warps": 2}
 FILL = {"BLOCK_N": 64, "BLOCK_C": 32, "BLOCK_O": 64, "num_warps": 4, "num_stages": 3}
 PROJECT = {"BLOCK_N": 64, "BLOCK_C": 128, "BLOCK_O": 32, "num_warps": 4, "num_stages": 3}
 GATHER = {"BLOCK_N": 32, "BLOCK_C": 64, "BLOCK_O": 64, "num_warps": 4, "num_stages": 4}
-SLOPES = {"BLOCK_J": 4, "BLOCK_I": 64, "num_warps": 2}
+SLOPES = {"BLOCK_J": 4, "BLOCK_I": 64}
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------------------
 
 
-def count_cells(
-    indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anchors: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def count_cells(indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anchors: int, dtype: torch.dtype) -> Counts:
     """How often each cell (K, PE) fires for each j, [B, S, N_t, C] of any integers; and whether one passes 8 bits [1]."""
     batch, length, n_detectors = indices.shape
     n_keys, n_positions = 1 << n_anchors, 1 << positional_dim
     shape, wide = (batch, length, n_detectors, n_keys * n_positions), indices.new_zeros(1)
     if length < 2 or not indices.numel():
-        return indices.new_zeros(shape, dtype=dtype), wide
-    stat = indices.new_empty(shape, dtype=dtype)
+        return Counts(indices.new_zeros(shape, dtype=dtype), wide)
+    counts = Counts(indices.new_empty(shape, dtype=dtype), wide)
     words = cdiv(length - 1, 32)
     keys = indices.new_empty(batch, n_detectors, words, n_keys)
     block = min(64, n_keys)
@@ -55,14 +60,13 @@ def count_cells(
     block_k = min(n_keys, COUNT["CELLS"] // block_p)
     block_j = max(1, COUNT["CELLS"] // (block_p * block_k))
     grid = (batch * cdiv(length, block_j), n_keys // block_k * (n_positions // block_p), n_detectors)
-    source.fill_firing_stat_kernel[grid](
-        keys, positions, stat, wide, length, n_detectors, words,
-        N_C=n_anchors, N_PE=positional_dim, BLOCK_J=block_j, BLOCK_K=block_k, BLOCK_P=block_p, num_warps=COUNT["num_warps"],
-    )  # fmt: skip
-    return stat, wide
+    case, numbers = CountCase(n_anchors, positional_dim, block_j, block_k, block_p), (length, n_detectors, words)
+    source.count_cells_kernel[grid](keys, positions, counts, numbers, CASE=case, num_warps=COUNT["num_warps"])
+    return counts
 
 
-def fill(weight: Tensor, sequence: Sequence, sums: Sums) -> Tensor:
+@kernel
+def fill_cells(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
     """y = stat · W: weight [N_t, R, O] -> [B, S, O]."""
     if walks_anyway(sums, sequence, weight):
         return pairs.fill(weight, sequence, sums)
@@ -72,8 +76,9 @@ def fill(weight: Tensor, sequence: Sequence, sums: Sums) -> Tensor:
     return y
 
 
-def propagate(
-    grad: Tensor, weight: Tensor, sequence: Sequence, anchors: Tensor, n_inputs: int, sums: Sums
+@kernel
+def propagate_cells(
+    grad: Tensor, weight: Tensor, connectivity: Connectivity, sequence: Sequence, anchors: Tensor, n_inputs: int, sums: Sums
 ) -> tuple[Tensor, Tensor]:
     """As by pairs, with every dot product looked up in P = g · Wᵀ."""
     if walks_anyway(sums, sequence, weight, grad):
@@ -90,8 +95,16 @@ def propagate(
     return spread_totals(totals, position_totals, by_detector(which), sequence, anchors, n_inputs)
 
 
-def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums) -> Tensor:
-    """dW = statᵀ · g: grad [B, S, O] -> [N_t, R, O]."""
+@kernel
+def gather_cells(
+    grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Tensor | None = None, rate: float = 1.0
+) -> Tensor:
+    """dW = statᵀ · g: grad [B, S, O] -> [N_t, R, O]; with `into`, into -= rate · dW."""
+    gradient = of_each_meta(connectivity, lambda lr_scale: _gather(grad, sequence, lr_scale, sums))
+    return subtract(gradient, into, rate)
+
+
+def _gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums) -> Tensor:
     if walks_anyway(sums, sequence, grad):
         return pairs.gather(grad, sequence, lr_scale, sums)
     n_detectors, n_rows, n_outputs = sequence.x.indices.shape[2], sequence.n_cells << sequence.n_anchors, grad.shape[2]
@@ -101,6 +114,25 @@ def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums) -> Ten
     for tile in tiles_of(gradient, sequence):
         tile.gather(scaled[tile.rows], gradient[tile.detectors])
     return gradient
+
+
+@kernel
+def count_firings(sequence: Sequence) -> Tensor:
+    """How often each cell (K, PE) fires for each j: int32 [B, S, N_t, C]."""
+    indices, pe_indices = sequence.x.indices.contiguous(), sequence.positions.indices
+    return count_cells(indices, pe_indices, sequence.positional_dim, sequence.n_anchors, torch.int32)[0]
+
+
+@kernel
+def fill_firings(weight: Tensor, firings: tuple[Tensor, Tensor, Tensor], shape: tuple[int, int], sums: Sums) -> Tensor:
+    """y = Σ count · W[row] -> [B, S, O]: a step of a recorded picture, not a fast path, so plain torch will do."""
+    return plain.fill_firings.__wrapped__(weight, firings, shape, sums)  # type: ignore[attr-defined]
+
+
+@kernel
+def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:
+    """y [B, O] of one new position of each row, whose indices join those in the cache."""
+    return plain.add_step(find(x, anchors, False).indices, weight, anchors.shape[1], cache, lengths, places)
 
 
 def walks_anyway(sums: Sums, sequence: Sequence, *operands: Tensor) -> bool:
@@ -123,31 +155,34 @@ class Tile:
     def n_places(self) -> int:
         return self.indices.shape[0] * self.indices.shape[1]
 
-    def in_order(self, indices: Tensor) -> Found:
+    def in_order(self, indices: Tensor) -> Sorted:
         """The places of the tile in order of an index of theirs: order [.., N], end and count of each value [.., 2**N_c]."""
         return in_order(indices.view(self.n_places, -1), 1 << self.n_anchors)
 
-    def stat(self) -> tuple[Tensor, Tensor]:
+    def counts(self) -> Counts:
         """Counts in the narrowest integers that hold S - 1, and whether 8 bits would not do."""
         dtype = torch.int16 if self.indices.shape[1] <= 2**15 else torch.int32
         return count_cells(self.indices, self.pe_indices, self.positional_dim, self.n_anchors, dtype)
 
-    def options(self, sizes: dict[str, int], **more: Any) -> dict[str, Any]:
-        """Of a kernel: the block sizes, as far as there are cells and outputs."""
+    def case(self, sizes: dict[str, int], add: bool = False) -> tuple[CellCase, dict[str, int]]:
+        """What a kernel is compiled for: the block sizes, as far as there are cells and outputs; and how it is launched."""
         block_c = max(16, min(sizes["BLOCK_C"], self.n_cells))
         block_o = max(16, min(sizes["BLOCK_O"], next_power_of_2(self.weight.shape[2])))
-        bits = {"N_C": self.n_anchors, "N_PE": self.positional_dim, "PRECISION": self.precision}
-        return {**sizes, "BLOCK_C": block_c, "BLOCK_O": block_o, **bits, **more}
+        case = CellCase(self.n_anchors, self.positional_dim, self.precision, sizes["BLOCK_N"], block_c, block_o, add)
+        return case, {name: sizes[name] for name in ("num_warps", "num_stages")}
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """Places, detectors, outputs."""
+        return self.n_places, self.indices.shape[2], self.weight.shape[2]
 
     def fill(self, y: Tensor) -> None:
         """Add what the tile gives to its y [B, S, O]."""
-        n_detectors, n_outputs = self.indices.shape[2], self.weight.shape[2]
-        options = self.options(FILL)
-        order, _, _ = self.in_order(self.indices)
-        grid = (cdiv(self.n_places, options["BLOCK_N"]), cdiv(n_outputs, options["BLOCK_O"]), n_detectors)
-        source.fill_cells_kernel[grid](
-            self.weight, *self.stat(), self.indices, order, y, self.n_places, n_detectors, n_outputs, **options
-        )
+        _, n_detectors, n_outputs = self.numbers
+        case, launch = self.case(FILL)
+        order = self.in_order(self.indices).order
+        grid = (cdiv(self.n_places, case.BLOCK_N), cdiv(n_outputs, case.BLOCK_O), n_detectors)
+        source.fill_cells_kernel[grid](self.weight, self.counts(), self.indices, order, y, self.numbers, CASE=case, **launch)
 
     def slopes(self, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Total slopes [B, N_t, S] and [N_t, S-1] of the tile."""
@@ -162,33 +197,32 @@ class Tile:
         totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32)
         distances = totals.new_zeros(COPIES, n_detectors, max(length - 1, 0))
         if length > 1:
-            found = all_by_detector(Detected(self.indices, delta, which))
+            rows = all_by_detector(Detected(self.indices, delta, which))
             pe = all_by_detector(Detected(self.pe_indices, pe_delta[:, self.detectors], pe_which[:, self.detectors]))
             source.slopes_of_cells_kernel[(batch * cdiv(length, SLOPES["BLOCK_J"]), n_detectors)](
-                products, *found, *pe, totals, distances, length, n_detectors, COPIES,
-                N_C=self.n_anchors, N_PE=self.positional_dim, **SLOPES,
+                products, rows, pe, Totals(totals, distances), (length, n_detectors, COPIES),
+                CASE=SlopeCase(self.n_anchors, self.positional_dim, **SLOPES), num_warps=2,
             )  # fmt: skip
         return totals, distances.sum(0)
 
     def project(self, grad: Tensor, which: Tensor) -> Tensor:
         """P[n, t, c] = g[n] · W[t, index[n, t], c] of the indices, then of those with bit `which` flipped: [N, 2 N_t, C]."""
-        n_detectors, n_outputs = self.indices.shape[2], self.weight.shape[2]
+        n_detectors = self.indices.shape[2]
         both = torch.cat([self.indices, self.indices ^ (1 << which)], dim=2)
         out = grad.new_empty(self.n_places, 2 * n_detectors, self.n_cells, dtype=torch.float32)
-        options = self.options(PROJECT)
-        order, _, _ = self.in_order(both)
-        grid = (cdiv(self.n_places, options["BLOCK_N"]), cdiv(self.n_cells, options["BLOCK_C"]), 2 * n_detectors)
-        source.project_cells_kernel[grid](grad, self.weight, both, order, out, self.n_places, n_detectors, n_outputs, **options)
+        case, launch = self.case(PROJECT)
+        order = self.in_order(both).order
+        grid = (cdiv(self.n_places, case.BLOCK_N), cdiv(self.n_cells, case.BLOCK_C), 2 * n_detectors)
+        source.project_cells_kernel[grid](grad, self.weight, both, order, out, self.numbers, CASE=case, **launch)
         return out
 
     def gather(self, grad: Tensor, out: Tensor) -> None:
         """statᵀ · g, as the gradient of the tile's tables [N_t, R, O] or, past the first sequences, added to it."""
-        n_detectors, n_outputs = self.indices.shape[2], grad.shape[2]
-        options = self.options(GATHER, ADD=self.rows.start > 0)
-        grid = (n_detectors << self.n_anchors, cdiv(self.n_cells, options["BLOCK_C"]), cdiv(n_outputs, options["BLOCK_O"]))
-        source.gather_cells_kernel[grid](
-            grad.contiguous(), *self.stat(), *self.in_order(self.indices), out, self.n_places, n_detectors, n_outputs, **options
-        )
+        _, n_detectors, n_outputs = self.numbers
+        case, launch = self.case(GATHER, add=self.rows.start > 0)
+        grid = (n_detectors << self.n_anchors, cdiv(self.n_cells, case.BLOCK_C), cdiv(n_outputs, case.BLOCK_O))
+        sorted_rows = self.in_order(self.indices)
+        source.gather_cells_kernel[grid](grad.contiguous(), self.counts(), sorted_rows, out, self.numbers, CASE=case, **launch)
 
 
 def tiles_of(weight: Tensor, sequence: Sequence) -> Iterator[Tile]:

@@ -32,11 +32,6 @@ class Layout:
     block_detectors: Tensor | None = None
     lr_scale: float | Tensor = 1.0  # one number, or one per entry of `targets`
 
-    def tensors(self, filler: Tensor) -> tuple[Tensor, ...]:
-        """start, targets, block_start, block_detectors; a filler where the layout has none and its kernels read none."""
-        found = (self.start, self.targets, self.block_start, self.block_detectors)
-        return tuple(filler if tensor is None else tensor for tensor in found)
-
     @property
     def wide(self) -> bool:
         """Whether offsets into the weights pass an int32."""

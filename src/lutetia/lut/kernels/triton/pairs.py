@@ -5,18 +5,22 @@ The sources are in `source.pairs`; here each is given its grid and its block siz
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels.protocol import Detected, Sequence
-from lutetia.lut.kernels.reference.rows import subtract
-from lutetia.lut.kernels.triton.rows import ACC, _finish, _sums, cdiv, exactly, next_power_of_2, sort_by_neuron
+from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
+from lutetia.lut.kernels.triton.launch import ACC, cdiv, finish, fusion, next_power_of_2, scale_of, target_of
+from lutetia.lut.kernels.triton.rows import sort_by_neuron
 from lutetia.lut.kernels.triton.source import pairs as source
+from lutetia.lut.kernels.triton.source.basics import Rows, Target
+from lutetia.lut.kernels.triton.source.pairs import PairCase, Totals
+from lutetia.lut.kernels.triton.source.rows import Sorted
 from lutetia.lut.sums import Sums, sum_dtype
-
-Found: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 # Positions and outputs at a time, and warps. Where three rows are under way, a part of each is read: fewer registers.
 FILL = (16, 64, 1)
@@ -29,39 +33,26 @@ COPIES = 16  # of the totals of distances: there are few, and all programs at wo
 # ---- what was found --------------------------------------------------------------------------------------------------
 
 
-def check_positions(positions: Tensor, train: bool) -> Found:
-    shape, positional_dim = positions.shape[:-1], positions.shape[-1]
-    values = positions.to(sum_dtype(positions)).contiguous()
-    index = values.new_empty(shape, dtype=torch.int32)
-    found = (index, torch.empty_like(index, dtype=values.dtype), torch.empty_like(index)) if train else (index, index, index)
-    padded = next_power_of_2(positional_dim)
-    block = max(1, 512 // padded)
-    source.check_positions_kernel[(cdiv(index.numel(), block),)](
-        values, *found, index.numel(), N_PE=positional_dim, N_PE_PADDED=padded, TRAIN=train, BLOCK=block
-    )
-    return found
-
-
 def by_detector(tensor: Tensor) -> Tensor:
     """[..., S, N_t] -> [..., N_t, S], contiguous."""
     return tensor.transpose(-1, -2).contiguous()
 
 
-def all_by_detector(detected: Detected) -> Found:
+def all_by_detector(detected: Detected) -> Rows:
     """All three, [..., S, N_t] -> [..., N_t, S], contiguous, in one kernel."""
     index, delta, which = detected
     assert delta is not None
     assert which is not None
     *batch, length, n_detectors = index.shape
-    out = tuple(tensor.new_empty(*batch, n_detectors, length) for tensor in (index, delta, which))
+    out = Rows(*(tensor.new_empty(*batch, n_detectors, length) for tensor in (index, delta, which)))
     if index.numel():
         grid = (index.numel() // (length * n_detectors), cdiv(length, 32), cdiv(n_detectors, 32))
-        given = (tensor.contiguous() for tensor in (index, delta, which))
-        source.by_detector_kernel[grid](*given, *out, length, n_detectors, BLOCK=32)
-    return out[0], out[1], out[2]
+        given = Rows(*(tensor.contiguous() for tensor in (index, delta, which)))
+        source.by_detector_kernel[grid](given, out, length, n_detectors, BLOCK=32)
+    return out
 
 
-def in_order(indices: Tensor, n_values: int) -> Found:
+def in_order(indices: Tensor, n_values: int) -> Sorted:
     """Places by the value of their index: indices [N, N_t] -> order [N_t, N], end and count of each value [N_t, values]."""
     n_places, n_detectors = indices.shape
     if n_values > 128 or not indices.numel():
@@ -70,20 +61,14 @@ def in_order(indices: Tensor, n_values: int) -> Found:
     chunk = block * cdiv(n_places, 64 * block)  # at most 64 of them
     chunks = cdiv(n_places, chunk)
     counts = indices.new_empty(n_detectors, chunks, n_values)
-    order, end, count = indices.new_empty(n_detectors, n_places), *(indices.new_empty(n_detectors, n_values) for _ in range(2))
+    ends = (indices.new_empty(n_detectors, n_values) for _ in range(2))
+    sorted_rows = Sorted(indices.new_empty(n_detectors, n_places), *ends)
     sizes = (n_places, n_detectors, chunk)
     source.count_chunks_kernel[(chunks, n_detectors)](indices, counts, *sizes, N_Q=n_values, BLOCK=block)
     source.order_chunks_kernel[(chunks, n_detectors)](
-        indices, counts, order, end, count, *sizes, N_Q=n_values, N_CHUNKS=next_power_of_2(chunks), BLOCK=block
+        indices, counts, sorted_rows, sizes, N_Q=n_values, N_CHUNKS=next_power_of_2(chunks), BLOCK=block
     )
-    return order, end, count
-
-
-def table(sequence: Sequence, n_outputs: int) -> dict[str, Any]:
-    """What the kernels must know of a table."""
-    n_rows = sequence.n_cells << sequence.n_anchors
-    far = n_rows * n_outputs >= 2**31
-    return {"N_ROWS": n_rows, "N_C": sequence.n_anchors, "N_PE": sequence.positional_dim, "FAR": far}
+    return sorted_rows
 
 
 def kind(length: int) -> str:
@@ -94,11 +79,13 @@ def kind(length: int) -> str:
     return "short" if length <= 64 else "long"
 
 
-def blocks(sizes: tuple[int, int, int], length: int, n_outputs: int) -> dict[str, int]:
-    """The block sizes of a program, as far as there are positions and outputs."""
-    block_i, block_o, warps = sizes
-    block_i, block_o = min(block_i, next_power_of_2(length)), min(block_o, next_power_of_2(n_outputs))
-    return {"BLOCK_I": block_i, "BLOCK_O": block_o, "num_warps": warps}
+def case_of(sequence: Sequence, n_outputs: int, sums: Sums, dtype: torch.dtype, sizes: tuple[int, int, int]) -> dict[str, Any]:
+    """Launch options: what is known of the table, and the block sizes, as far as there are positions and outputs."""
+    (block_i, block_o, warps), n_rows = sizes, sequence.n_cells << sequence.n_anchors
+    table = (n_rows, sequence.n_anchors, sequence.positional_dim, n_rows * n_outputs >= 2**31)
+    block_i, block_o = min(block_i, next_power_of_2(sequence.x.indices.shape[1])), min(block_o, next_power_of_2(n_outputs))
+    case = PairCase(*table, scale_of(sums), ACC[dtype], block_i, block_o)
+    return {"CASE": case, "num_warps": warps, **fusion(sums)}
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------------------
@@ -107,18 +94,17 @@ def blocks(sizes: tuple[int, int, int], length: int, n_outputs: int) -> dict[str
 def fill(weight: Tensor, sequence: Sequence, sums: Sums) -> Tensor:
     """weight [N_t, R, O] -> y [B, S, O]."""
     (n_detectors, _, n_outputs), (batch, length, _) = weight.shape, sequence.x.indices.shape
-    out, overflow = _sums([batch, length, n_outputs], sums, weight)
-    if out.numel() and length > 1:
-        detectors, tile = DETECTORS[kind(length)], blocks(FILL, length, n_outputs)
+    target = target_of([batch, length, n_outputs], sums, weight)
+    if target.out.numel() and length > 1:
+        detectors, options = DETECTORS[kind(length)], case_of(sequence, n_outputs, sums, sum_dtype(weight), FILL)
         indices, pe_indices = sequence.x.indices, sequence.positions.indices
         found, steps = (indices.contiguous(), pe_indices.contiguous()), (n_detectors, 1, n_detectors, 1)
         if kind(length) == "long":
             found, steps = (by_detector(indices), by_detector(pe_indices)), (1, length, 1, length - 1)
-        source.fill_pairs_kernel[(batch * length, cdiv(n_outputs, tile["BLOCK_O"]), cdiv(n_detectors, detectors))](
-            weight, *found, out, overflow, length, n_detectors, n_outputs, *steps, **table(sequence, n_outputs),
-            **exactly(sums), ACC=ACC[sum_dtype(weight)], DETECTORS=detectors, **tile,
-        )  # fmt: skip
-    return _finish(out, overflow, sums, sum_dtype(weight))
+        grid = (batch * length, cdiv(n_outputs, options["CASE"].BLOCK_O), cdiv(n_detectors, detectors))
+        numbers = (length, n_detectors, n_outputs)
+        source.fill_pairs_kernel[grid](weight, found, target, numbers, steps, DETECTORS=detectors, **options)
+    return finish(target, sums, sum_dtype(weight))
 
 
 def propagate(
@@ -126,19 +112,19 @@ def propagate(
 ) -> tuple[Tensor, Tensor]:
     """grad [B, S, O], weight [N_t, R, O] -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
     (n_detectors, _, n_outputs), (batch, length, _) = weight.shape, grad.shape
-    totals, overflow = _sums([batch, n_detectors, length], sums, grad, weight)
+    target = target_of([batch, n_detectors, length], sums, grad, weight)
+    totals = target.out
     position_totals = totals.new_zeros(COPIES, n_detectors, max(length - 1, 0))
-    found = all_by_detector(sequence.x)
+    rows = all_by_detector(sequence.x)
     if batch and length > 1:
+        options = case_of(sequence, n_outputs, sums, sum_dtype(grad, weight), SLOPES[kind(length)])
         source.slopes_of_pairs_kernel[(batch * length, n_detectors)](
-            grad.contiguous(), weight, *found, *all_by_detector(sequence.positions),
-            totals, position_totals, overflow, length, n_detectors, n_outputs, COPIES,
-            **table(sequence, n_outputs), **exactly(sums), ACC=ACC[sum_dtype(grad, weight)],
-            **blocks(SLOPES[kind(length)], length, n_outputs),
+            grad.contiguous(), weight, rows, all_by_detector(sequence.positions),
+            Totals(totals, position_totals, target.overflow), (length, n_detectors, n_outputs, COPIES), **options,
         )  # fmt: skip
-    dx, dpositions = spread_totals(totals, position_totals.sum(0), found[2], sequence, anchors, n_inputs)
+    dx, dpositions = spread_totals(totals, position_totals.sum(0), rows.min_delta_index, sequence, anchors, n_inputs)
     dtype = sum_dtype(grad, weight)
-    return _finish(dx, overflow, sums, dtype), _finish(dpositions, overflow, sums, dtype)
+    return finish(target._replace(out=dx), sums, dtype), finish(target._replace(out=dpositions), sums, dtype)
 
 
 def spread_totals(
@@ -152,7 +138,7 @@ def spread_totals(
     if totals.numel():
         block_t = min(64, next_power_of_2(n_detectors))
         source.scatter_totals_kernel[(batch * length, cdiv(n_detectors, block_t))](
-            totals, which, anchors, dx, length, n_inputs, n_detectors, N_C=anchors.shape[1], BLOCK_T=block_t, num_warps=1
+            totals, which, anchors, dx, (length, n_inputs, n_detectors), N_C=anchors.shape[1], BLOCK_T=block_t, num_warps=1
         )
     dpositions = totals.new_zeros(*pe_which.shape, sequence.positional_dim)
     if sequence.positional_dim:
@@ -167,14 +153,42 @@ def gather(
     (batch, length, n_outputs), n_detectors, dtype = grad.shape, sequence.x.indices.shape[2], sum_dtype(grad)
     n_rows = sequence.n_cells << sequence.n_anchors
     direct = into is not None and not sums.exact and into.dtype == dtype == torch.float32
-    out, overflow = _sums([0 if direct else n_detectors, n_rows, n_outputs], sums, grad)
-    if direct and into is not None:
-        out = into
+    target = Target(into) if direct else target_of([n_detectors, n_rows, n_outputs], sums, grad)
     if batch and length > 1:
         scaled = (grad if lr_scale == 1.0 else grad.to(dtype) * lr_scale).contiguous()
+        indices = (by_detector(sequence.x.indices), by_detector(sequence.positions.indices))
+        numbers = (length, n_detectors, n_outputs, float(rate) if direct else None)
         source.gather_pairs_kernel[(batch * length, n_detectors)](
-            scaled, by_detector(sequence.x.indices), by_detector(sequence.positions.indices), out, overflow,
-            length, n_detectors, n_outputs, float(rate), **table(sequence, n_outputs), IN_PLACE=direct, **exactly(sums),
-            ACC=ACC[dtype], **blocks(GATHER, length, n_outputs),
-        )  # fmt: skip
-    return out if direct else subtract(_finish(out, overflow, sums, dtype), into, rate)
+            scaled, indices, target, numbers, **case_of(sequence, n_outputs, sums, dtype, GATHER)
+        )
+    return target.out if direct else subtract(finish(target, sums, dtype), into, rate)
+
+
+# ---- primitives ------------------------------------------------------------------------------------------------------
+# Sparse connectivity walks the pairs of the same layer with its missing synapses filled in by zeros, so it needs the memory of
+# the full tables.
+
+
+@kernel
+def fill_pairs(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
+    """y[j] = Σ_{i<j} Σ_t W[t, cell] -> [B, S, O]."""
+    return fill(connectivity.expand(weight), sequence, sums)
+
+
+@kernel
+def propagate_pairs(
+    grad: Tensor, weight: Tensor, connectivity: Connectivity, sequence: Sequence, anchors: Tensor, n_inputs: int, sums: Sums
+) -> tuple[Tensor, Tensor]:
+    """grad [B, S, O], anchors [N_t, N_c, 2] -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
+    return propagate(grad, connectivity.expand(weight), sequence, anchors, n_inputs, sums)
+
+
+@kernel
+def gather_pairs(
+    grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Tensor | None = None, rate: float = 1.0
+) -> Tensor:
+    """grad [B, S, O] -> dW; with `into`, into -= rate · dW."""
+    if isinstance(connectivity, Full):
+        return gather(grad, sequence, connectivity.meta.lr_scale, sums, into, rate)
+    gradient = of_each_meta(connectivity, lambda lr_scale: gather(grad, sequence, lr_scale, sums))
+    return subtract(gradient, into, rate)

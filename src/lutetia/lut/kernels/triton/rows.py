@@ -1,154 +1,127 @@
-"""Rows of tables on CUDA, in Triton, one step at a time.
-
-The sources are in `source.rows`; here each is given its grid and its block sizes (measured on an H200). Under
-TRITON_INTERPRET=1 everything here runs on CPU tensors too, which is how it is tested without a GPU.
-"""
+"""Rows of tables on CUDA, in Triton, one step at a time; the sources are in `source.rows`."""
 
 from __future__ import annotations
-
-from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from lutetia.errors import require
-from lutetia.lut.kernels.triton.layout import Layout
-from lutetia.lut.sums import Sums, raise_overflow, sum_dtype
+from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.protocol import Coefficients, Detected
+from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.kernels.reference.rows import subtract
+from lutetia.lut.kernels.triton.detect import compared, detect, detect_columns, room_for
+from lutetia.lut.kernels.triton.launch import (
+    case_of,
+    cdiv,
+    check_overflow,
+    finish,
+    fusion,
+    next_power_of_2,
+    sizes_of,
+    tables_of,
+    target_of,
+)
+from lutetia.lut.kernels.triton.layout import Layout, layout_of
+from lutetia.lut.kernels.triton.source import rows as source
+from lutetia.lut.kernels.triton.source.basics import Case, Inputs, ReadCase, Rows, Target
+from lutetia.lut.kernels.triton.source.rows import GatherNumbers, Sorted
+from lutetia.lut.sums import Sums, sum_dtype
 
-triton = require("triton", "the triton backend of lutetia.lut")
-from lutetia.lut.kernels.triton.source import rows as source  # noqa: E402  (needs triton)
-
-KIND = {"fc": source.FC.value, "shared": source.SHARED.value, "general": source.GENERAL.value}
-ACC = {torch.float32: triton.language.float32, torch.float64: triton.language.float64}
 CAP = 128  # rows of one lookup neuron that one program adds up; the rest is shared out
 
-Found: TypeAlias = tuple[Tensor, Tensor, Tensor]  # indices, min_delta, min_delta_index
+
+def operands(tensor: Tensor, coefficients: Coefficients | None) -> tuple[Tensor, ...]:
+    """What decides the dtype of the sums."""
+    return (tensor,) if coefficients is None else (tensor, coefficients.a)
 
 
-def cdiv(a: int, b: int) -> int:
-    """a / b, rounded up. (Triton's own is for kernels too and takes 5 µs a call.)"""
-    return -(-a // b)
-
-
-def next_power_of_2(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
-
-
-# ---- detect ----------------------------------------------------------------------------------------------------------
-
-
-def _found(x: Tensor, anchors: Tensor, train: bool) -> Found:
-    """Room for indices, and for training also the closest deltas and their numbers (fillers otherwise)."""
-    shape = (*x.shape[:-1], anchors.shape[0])
-    index = x.new_empty(shape, dtype=torch.int32)
-    if not train:
-        return index, index, index
-    return index, x.new_empty(shape, dtype=sum_dtype(x)), torch.empty_like(index)
-
-
-def _check(x: Tensor, anchors: Tensor, found: Found, train: bool) -> None:
-    n_detectors, n_c, _ = anchors.shape
-    rows = found[0].numel() // n_detectors
-    if rows == 0:
-        return
-    padded = next_power_of_2(n_c)
-    block_t = min(next_power_of_2(n_detectors), max(1, 256 // padded))
-    source.check_detectors_kernel[(rows, cdiv(n_detectors, block_t))](
-        x.contiguous(), anchors, *found, x.shape[-1], n_detectors,
-        N_C=n_c, N_C_PADDED=padded, TRAIN=train, ACC=ACC[sum_dtype(x)], BLOCK_T=block_t, num_warps=1,
-    )  # fmt: skip
-
-
-def _check_columns(x: Tensor, anchors: Tensor) -> Tensor:
-    """x [B, I], anchors [N_t, N_c, 2] -> indices [B, N_t], stored by detector: faster for large batches."""
-    (batch, n_inputs), (n_detectors, n_c, _) = x.shape, anchors.shape
-    columns = x.new_empty(n_inputs, batch)
-    source.transpose_kernel[(cdiv(batch, 64), cdiv(n_inputs, 64))](x.contiguous(), columns, batch, n_inputs, BLOCK=64)
-    index = x.new_empty(n_detectors, batch, dtype=torch.int32)
-    block_t = min(16, next_power_of_2(n_detectors))
-    source.check_columns_kernel[(cdiv(batch, 128),)](
-        columns, anchors, index, batch, n_detectors,
-        N_C=n_c, ACC=ACC[sum_dtype(x)], BLOCK_T=block_t, BLOCK_B=128, num_warps=block_t,
-    )  # fmt: skip
-    return index.t()
+def one_by_one(indices: Tensor, coefficients: Coefficients | None) -> list[Rows]:
+    """The rows of each detector, for kernels that take one of each at a time."""
+    if coefficients is None:
+        return [Rows(indices)]
+    a, b, alternatives = coefficients
+    return [Rows(indices, a=a)] + ([] if alternatives is None else [Rows(alternatives, a=b)])
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
 
 
-def _detect_and_fill(
-    x: Tensor, weight: Tensor, anchors: Tensor, layout: Layout, train: bool, sums: Sums
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Both in one kernel, except where two are faster or the layout asks for it; in eval what was found is not kept."""
-    if not train and fills_by_slab(layout, x.shape[0]):
-        return _fill(weight, _check_columns(x, anchors), layout, sums), x, x, x
-    if layout.kind == "general":
-        found = _found(x, anchors, train)
-        _check(x, anchors, found, train)
-        return _fill(weight, found[0], layout, sums), *found
-    found = _found(x, anchors, train) if train else (x, x, x)
-    out, overflow = _sums([x.shape[0], layout.n_outputs], sums, weight, zero=not layout.disjoint)
-    _launch_fill(weight, found, out, overflow, layout, sums, x.contiguous(), anchors, train)
-    return _finish(out, overflow, sums, sum_dtype(weight)), *found
+@kernel
+def fill_rows(
+    weight: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums
+) -> Tensor:
+    """indices [B, N_t] -> y [B, O]."""
+    return _fill(weight, layout_of(connectivity), indices, coefficients, sums)
 
 
-def _fill(weight: Tensor, indices: Tensor, layout: Layout, sums: Sums) -> Tensor:
-    batch = indices.shape[0]
-    out, overflow = _sums([batch, layout.n_outputs], sums, weight, zero=not layout.disjoint)
-    exact, acc = exactly(sums), ACC[sum_dtype(weight)]
+def _fill(weight: Tensor, layout: Layout, indices: Tensor, coefficients: Coefficients | None, sums: Sums) -> Tensor:
+    batch, dtype = indices.shape[0], sum_dtype(*operands(weight, coefficients))
+    target = target_of([batch, layout.n_outputs], sums, *operands(weight, coefficients), zero=not layout.disjoint)
     if batch == 0 or layout.n_weights == 0:
         pass
     elif layout.kind == "general":
-        block_t = min(32, next_power_of_2(layout.n_detectors))
-        source.fill_outputs_general_kernel[(batch, cdiv(layout.n_detectors, block_t))](
-            weight, indices, out, overflow, layout.start, layout.targets,
-            layout.n_detectors, layout.n_outputs, layout.widest,
-            N_ROWS=layout.n_rows, **exact, ACC=acc, BLOCK_T=block_t, BLOCK_O=32,
-        )  # fmt: skip
-    elif fills_by_slab(layout, batch):
-        block_b, block_o, warps = slab_blocks(layout)
-        source.fill_outputs_slab_kernel[(cdiv(batch, block_b), cdiv(layout.width, block_o))](
-            weight, indices, out, overflow, batch, layout.n_detectors, *indices.stride(),
-            N_ROWS=layout.n_rows, WIDTH=layout.width, **exact, WIDE=layout.wide, ACC=acc,
-            BLOCK_B=block_b, BLOCK_O=block_o, num_warps=warps,
+        case = case_of(layout, sums, dtype, BLOCK_T=min(32, next_power_of_2(layout.n_detectors)), BLOCK_O=32)
+        for rows in one_by_one(indices, coefficients):
+            source.fill_general_kernel[(batch, cdiv(layout.n_detectors, case.BLOCK_T))](
+                rows, target, tables_of(layout, weight), sizes_of(layout), layout.widest, CASE=case, **fusion(sums)
+            )
+    elif coefficients is None and fills_by_slab(layout, batch):
+        case = case_of(layout, sums, dtype, BLOCK_B=32, BLOCK_O=64)
+        source.fill_slab_kernel[(cdiv(batch, case.BLOCK_B), cdiv(layout.width, case.BLOCK_O))](
+            indices, indices.stride(), target, tables_of(layout, weight), batch, layout.n_detectors,
+            CASE=case, num_warps=8, **fusion(sums),
         )  # fmt: skip
     else:
-        found = (indices, indices, indices)  # the kernel reads the first only
-        _launch_fill(weight, found, out, overflow, layout, sums)
-    return _finish(out, overflow, sums, sum_dtype(weight))
+        count = 0 if coefficients is None else 1 if coefficients.alternatives is None else 2
+        rows = Rows(indices, None, None, *(coefficients or ()))
+        launch_fill(weight, layout, Inputs(), rows, target, ReadCase(COEFFICIENTS=count), fill_case(layout, sums, dtype))
+    return finish(target, sums, dtype)
 
 
-def _launch_fill(
-    weight: Tensor,
-    found: Found,
-    out: Tensor,
-    overflow: Tensor,
-    layout: Layout,
-    sums: Sums,
-    x: Tensor | None = None,
-    anchors: Tensor | None = None,
-    train: bool = False,
-) -> None:
-    """Fill from indices, or, when x and anchors are given, detect first."""
-    if out.numel() == 0:
-        return
-    block_t, block_o, warps = fill_blocks(layout)
-    n_c = 1 if anchors is None else anchors.shape[1]
-    source.fill_outputs_kernel[(out.shape[0] * layout.n_blocks, cdiv(layout.widest, block_o))](
-        weight if x is None else x, weight if anchors is None else anchors, weight, *found, out, overflow,
-        *layout.tensors(weight), 0 if x is None else x.shape[1], layout.n_detectors, layout.n_outputs, layout.n_blocks,
-        N_ROWS=layout.n_rows, N_C=n_c, N_C_PADDED=next_power_of_2(n_c), LAYOUT=KIND[layout.kind], WIDTH=layout.width,
-        ATOMIC=not layout.disjoint, DETECT=x is not None, TRAIN=train, **exactly(sums),
-        WIDE=layout.wide, ACC=ACC[sum_dtype(weight)], X_ACC=ACC[torch.float32 if x is None else sum_dtype(x)],
-        BLOCK_T=block_t, BLOCK_O=block_o, num_warps=warps,
-    )  # fmt: skip
+def fill_case(layout: Layout, sums: Sums, dtype: torch.dtype) -> Case:
+    block_t, block_o = fill_blocks(layout)
+    return case_of(layout, sums, dtype, BLOCK_T=block_t, BLOCK_O=block_o, ATOMIC=not layout.disjoint)
 
 
-def fill_blocks(layout: Layout) -> tuple[int, int, int]:
-    """Detectors and outputs per step of one program, and its warps."""
+def launch_fill(weight: Tensor, layout: Layout, inputs: Inputs, rows: Rows, target: Target, read: ReadCase, case: Case) -> None:
+    """Fill from rows, or, when inputs are given, from what they choose."""
+    if target.out.numel():
+        n_inputs = None if inputs.x is None else inputs.x.shape[1]
+        source.fill_kernel[(target.out.shape[0] * layout.n_blocks, cdiv(layout.widest, case.BLOCK_O))](
+            inputs, rows, target, tables_of(layout, weight), sizes_of(layout, n_inputs),
+            READ=read, CASE=case, num_warps=1, enable_fp_fusion=case.SCALE == 0,
+        )  # fmt: skip
+
+
+def detect_and_fill(
+    x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums, train: bool
+) -> tuple[Tensor, Detected | None]:
+    """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]; in one launch where each output is stored once."""
+    if layout_of(connectivity).kind != "general":
+        return _detect_and_fill(x, weight, anchors, connectivity, sums, train)
+    detected = detect(x, anchors, train)
+    return fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
+
+
+@kernel
+def _detect_and_fill(
+    x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums, train: bool
+) -> tuple[Tensor, Detected | None]:
+    layout, dtype = layout_of(connectivity), sum_dtype(weight)
+    if not train and fills_by_slab(layout, x.shape[0]):
+        return _fill(weight, layout, detect_columns(x, anchors), None, sums), None
+    detected = room_for(x, anchors, True) if train else None
+    target = target_of([x.shape[0], layout.n_outputs], sums, weight, zero=not layout.disjoint)
+    rows, inputs = Rows(*(detected or (None,))), Inputs(x.contiguous(), anchors)
+    launch_fill(weight, layout, inputs, rows, target, compared(x, anchors), fill_case(layout, sums, dtype))
+    return finish(target, sums, dtype), detected
+
+
+def fill_blocks(layout: Layout) -> tuple[int, int]:
+    """Detectors and outputs per step of one program."""
     block_o = min(256, next_power_of_2(layout.widest))
     block_t = 4 if block_o >= 256 else 8 if block_o >= 64 else 16
-    return min(block_t, next_power_of_2(layout.largest)), block_o, 1
+    return min(block_t, next_power_of_2(layout.largest)), block_o
 
 
 def fills_by_slab(layout: Layout, batch: int) -> bool:
@@ -156,86 +129,124 @@ def fills_by_slab(layout: Layout, batch: int) -> bool:
     return layout.kind == "fc" and batch >= 16384 and layout.width >= 64 and layout.n_weights <= 12 * 2**20
 
 
-def slab_blocks(layout: Layout) -> tuple[int, int, int]:
-    """Rows of the batch and outputs per step of one program, and its warps."""
-    return 32, 64, 8
-
-
 # ---- backward, to the inputs -----------------------------------------------------------------------------------------
 
 
-def _propagate(
+@kernel
+def row_gains(
+    grad: Tensor, weight: Tensor, connectivity: Connectivity, rows: tuple[Tensor, Tensor | None], sums: Sums
+) -> tuple[Tensor, Tensor | None]:
+    """grad [B, O], rows [B, N_t] each -> g·W[t, index_t] of each, [B, N_t]."""
+    layout, dtype = layout_of(connectivity), sum_dtype(grad, weight)
+    make = grad.new_empty if layout.n_weights else grad.new_zeros
+    da, db = (None if row is None else make(row.shape, dtype=dtype) for row in rows)
+    target = Target(da, grad.new_zeros(1, dtype=torch.int32) if sums.exact else None, db)
+    _gains(grad, weight, layout, Rows(rows[0], alternatives=rows[1]), target, sums)
+    check_overflow(target, sums)
+    assert da is not None
+    return da, db
+
+
+@kernel
+def propagate(
+    grad: Tensor, weight: Tensor, connectivity: Connectivity, detected: Detected, anchors: Tensor, n_inputs: int, sums: Sums
+) -> Tensor:
+    """grad [B, O], detected [B, N_t], anchors [N_t, N_c, 2] -> dx [B, I]."""
+    target = target_of([grad.shape[0], n_inputs], sums, grad, weight)
+    _gains(grad, weight, layout_of(connectivity), Rows(*detected), target, sums, (anchors, n_inputs))
+    return finish(target, sums, sum_dtype(grad, weight))
+
+
+def _gains(
     grad: Tensor,
     weight: Tensor,
-    found: Found,
-    anchors: Tensor,
-    n_inputs: int,
     layout: Layout,
+    rows: Rows,
+    target: Target,
     sums: Sums,
-) -> Tensor:
-    batch = grad.shape[0]
-    dx, overflow = _sums([batch, n_inputs], sums, grad, weight)
-    common: dict[str, Any] = {
-        "N_ROWS": layout.n_rows, "N_C": anchors.shape[1], **exactly(sums),
-        "ACC": ACC[sum_dtype(grad, weight)],
-    }  # fmt: skip
-    tensors = (grad.contiguous(), weight, *found, anchors, dx, overflow)
+    to: tuple[Tensor, int] | tuple[None, None] = (None, None),
+) -> None:
+    """g·W of rows into the target, or, with anchors and the number of inputs in `to`, what they send to dx."""
+    batch, (anchors, n_inputs), tables = grad.shape[0], to, tables_of(layout, weight)
+    sizes, dtype, n_c = sizes_of(layout, n_inputs), sum_dtype(grad, weight), 0 if anchors is None else anchors.shape[1]
     if batch == 0 or layout.n_weights == 0:
-        pass
-    elif layout.kind == "general":
-        block_t = min(32, next_power_of_2(layout.n_detectors))
-        source.propagate_general_kernel[(batch, cdiv(layout.n_detectors, block_t))](
-            *tensors, layout.start, layout.targets, n_inputs, layout.n_detectors, layout.n_outputs, layout.widest,
-            BLOCK_T=block_t, BLOCK_O=32, **common,
-        )  # fmt: skip
+        return
+    if layout.kind == "general":
+        case = case_of(layout, sums, dtype, BLOCK_T=min(32, next_power_of_2(layout.n_detectors)), BLOCK_O=32, N_C=n_c)
+        both = [(rows, target.out)]
+        if rows.alternatives is not None:
+            both = [(Rows(rows.indices), target.out), (Rows(rows.alternatives), target.other)]
+        for row, out in both:
+            source.gains_general_kernel[(batch, cdiv(layout.n_detectors, case.BLOCK_T))](
+                grad.contiguous(), row, anchors, Target(out, target.overflow), tables, (sizes, layout.widest),
+                CASE=case, **fusion(sums),
+            )  # fmt: skip
     else:
-        block_t, block_o, warps = propagate_blocks(layout)
-        source.propagate_kernel[(batch * layout.n_blocks, cdiv(layout.largest, block_t))](
-            *tensors, *layout.tensors(weight), n_inputs, layout.n_detectors, layout.n_outputs, layout.n_blocks,
-            LAYOUT=KIND[layout.kind], WIDTH=layout.width, WIDE=layout.wide, BLOCK_T=block_t, BLOCK_O=block_o,
-            num_warps=warps, **common,
-        )  # fmt: skip
-    return _finish(dx, overflow, sums, sum_dtype(grad, weight))
+        block_t, block_o = gains_blocks(layout)
+        case = case_of(layout, sums, dtype, BLOCK_T=block_t, BLOCK_O=block_o, N_C=n_c)
+        source.gains_kernel[(batch * layout.n_blocks, cdiv(layout.largest, block_t))](
+            grad.contiguous(), rows, anchors, target, tables, sizes, CASE=case, num_warps=1, **fusion(sums)
+        )
 
 
-def propagate_blocks(layout: Layout) -> tuple[int, int, int]:
-    """Detectors and outputs per step of one program, and its warps."""
+def gains_blocks(layout: Layout) -> tuple[int, int]:
+    """Detectors and outputs per step of one program."""
     block_t, block_o = (4, 128) if layout.widest > 64 else (16, 32)
-    return min(block_t, next_power_of_2(layout.largest)), min(block_o, next_power_of_2(layout.widest)), 1
+    return min(block_t, next_power_of_2(layout.largest)), min(block_o, next_power_of_2(layout.widest))
 
 
 # ---- backward, to the weights ----------------------------------------------------------------------------------------
 
 
-def _gradient(grad: Tensor, indices: Tensor, layout: Layout, sums: Sums) -> Tensor:
-    """Σ lr_scale · g over the rows of the batch that chose each lookup neuron, flat [n_weights]."""
+@kernel
+def gather_rows(
+    grad: Tensor,
+    connectivity: Connectivity,
+    indices: Tensor,
+    coefficients: Coefficients | None,
+    sums: Sums,
+    into: Tensor | None = None,
+    rate: float = 1.0,
+) -> Tensor:
+    """grad [B, O], indices [B, N_t] -> dW; with `into`, into -= rate · dW, straight into the weights where that can be done."""
+    layout, dtype = layout_of(connectivity), sum_dtype(*operands(grad, coefficients))
     by_atomics = scatters(layout, sums)
-    out, overflow = _sums([layout.n_weights], sums, grad, zero=by_atomics or not grad.shape[0])
+    if into is not None and not sums.exact and into.dtype == dtype == torch.float32:
+        target, step = Target(into), float(rate)
+    else:
+        zero = by_atomics or not grad.shape[0]
+        target, step = target_of([layout.n_weights], sums, *operands(grad, coefficients), zero=zero), None
     if by_atomics:
-        _scatter(grad, indices, layout, out)
+        for rows in one_by_one(indices, coefficients):
+            _scatter(grad, rows, layout, target.out, step, dtype)
     else:
-        _add_up(grad, indices, layout, sort_by_neuron(indices, layout.n_rows), out, overflow, exactly(sums))
-    return _finish(out, overflow, sums, sum_dtype(grad))
+        rows = _listed(indices, coefficients)
+        _add_up(grad, rows, layout, target, sort_by_neuron(rows.indices, layout.n_rows), (sums, dtype, step))
+    if step is not None:
+        return target.out
+    return subtract(finish(target, sums, dtype).view(connectivity.weight_shape), into, rate)
 
 
-def _step(grad: Tensor, indices: Tensor, layout: Layout, external_lr: float, weight: Tensor, sums: Sums) -> None:
-    """weight -= external_lr · gradient, without a gradient buffer where the sums can go straight into the weights."""
-    if sums.exact or not (weight.dtype == sum_dtype(grad) == torch.float32):
-        gradient = _gradient(grad, indices, layout, sums)
-        weight.copy_(weight - external_lr * gradient.view_as(weight))
-    elif scatters(layout, sums):
-        _scatter(grad, indices, layout, weight, external_lr)
-    else:
-        _add_up(
-            grad,
-            indices,
-            layout,
-            sort_by_neuron(indices, layout.n_rows),
-            weight,
-            weight,
-            exactly(sums),
-            external_lr,
-        )
+@kernel
+def gather_compact(
+    grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums
+) -> tuple[Tensor, Tensor]:
+    """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
+    layout, dtype = layout_of(connectivity), sum_dtype(*operands(grad, coefficients))
+    rows = _listed(indices, coefficients)
+    sorted_rows = sort_by_neuron(rows.indices, layout.n_rows)
+    chosen = sorted_rows.count.flatten() > 0
+    widths = chosen * layout.neuron_widths(grad.device)
+    ends = widths.cumsum(0)
+    target = target_of([int(ends[-1])], sums, *operands(grad, coefficients), zero=False)
+    _add_up(grad, rows, layout, target, sorted_rows._replace(compact=ends - widths), (sums, dtype, None))
+    return chosen.nonzero().squeeze(1), finish(target, sums, dtype)
+
+
+def _listed(indices: Tensor, coefficients: Coefficients | None) -> Rows:
+    """Indices and coefficients [B, N_t], or of both rows, one batch after the other, [2 B, N_t]."""
+    rows = one_by_one(indices, coefficients)
+    return rows[0] if len(rows) == 1 else Rows(torch.cat([r.indices for r in rows]), a=torch.cat([r.a for r in rows]))
 
 
 def scatters(layout: Layout, sums: Sums) -> bool:
@@ -243,80 +254,59 @@ def scatters(layout: Layout, sums: Sums) -> bool:
     return layout.kind != "general" and layout.widest <= 64 and not sums.exact
 
 
-def _scaled(grad: Tensor, layout: Layout) -> tuple[Tensor, Tensor, bool]:
-    """g times lr_scale where that is one number; else lr_scale per synapse for the kernel: grad, lr, whether lr counts."""
-    dtype = sum_dtype(grad)
+def _scaled(grad: Tensor, layout: Layout, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """g times lr_scale where that is one number; else g, and lr_scale per synapse for the kernel."""
     if isinstance(layout.lr_scale, Tensor):
-        return grad.contiguous(), layout.lr_scale.to(dtype), True
-    grad = (grad if layout.lr_scale == 1.0 else grad.to(dtype) * layout.lr_scale).contiguous()
-    return grad, grad, False
+        return grad.contiguous(), layout.lr_scale.to(dtype)
+    return (grad if layout.lr_scale == 1.0 else grad.to(dtype) * layout.lr_scale).contiguous(), None
 
 
-def _scatter(grad: Tensor, indices: Tensor, layout: Layout, out: Tensor, external_lr: float = -1.0) -> None:
-    """Add every row of g to the rows of `out` that it chose; with external_lr >= 0 `out` are the weights."""
-    if indices.numel() == 0 or layout.n_weights == 0:
+def _scatter(grad: Tensor, rows: Rows, layout: Layout, out: Tensor, step: float | None, dtype: torch.dtype) -> None:
+    """Add every row of g to the rows of `out` that it chose; with a step `out` are the weights."""
+    if rows.indices.numel() == 0 or layout.n_weights == 0:
         return
-    grad, lr, mixed = _scaled(grad, layout)
-    block_t, block_o, rows, warps = scatter_blocks(layout)
-    tiles = cdiv(layout.largest, block_t)
-    source.scatter_weight_gradients_kernel[
-        (cdiv(grad.shape[0], rows) * layout.n_blocks, tiles * cdiv(layout.widest, block_o))
-    ](
-        grad, indices, lr, out, *layout.tensors(grad),
-        grad.shape[0], layout.n_detectors, layout.n_outputs, layout.n_blocks, tiles, float(external_lr),
-        N_ROWS=layout.n_rows, LAYOUT=KIND[layout.kind], WIDTH=layout.width, MIXED_LR=mixed, IN_PLACE=external_lr >= 0,
-        WIDE=layout.wide, ACC=ACC[sum_dtype(grad)], ROWS=rows, BLOCK_T=block_t, BLOCK_O=block_o, num_warps=warps,
-    )  # fmt: skip
-
-
-def scatter_blocks(layout: Layout) -> tuple[int, int, int, int]:
-    """Detectors and outputs per program, rows of the batch it walks, and its warps."""
-    block_o = min(64, next_power_of_2(layout.widest))
-    return min(16, next_power_of_2(layout.largest)), block_o, 8, 1
+    grad, lr = _scaled(grad, layout, dtype)
+    block_t, block_o, block_b = min(16, next_power_of_2(layout.largest)), min(64, next_power_of_2(layout.widest)), 8
+    case = case_of(layout, Sums(), dtype, BLOCK_T=block_t, BLOCK_O=block_o, BLOCK_B=block_b)
+    batch, tiles = grad.shape[0], cdiv(layout.largest, block_t)
+    source.scatter_kernel[(cdiv(batch, block_b) * layout.n_blocks, tiles * cdiv(layout.widest, block_o))](
+        grad, rows, out, tables_of(layout, None, lr), sizes_of(layout), (batch, tiles, step), CASE=case, num_warps=1
+    )
 
 
 def _add_up(
-    grad: Tensor,
-    indices: Tensor,
-    layout: Layout,
-    sorted_rows: Found,
-    out: Tensor,
-    overflow: Tensor,
-    exact: dict[str, Any],
-    external_lr: float = -1.0,
-    compact: Tensor | None = None,
+    grad: Tensor, rows: Rows, layout: Layout, target: Target, sorted_rows: Sorted, how: tuple[Sums, torch.dtype, float | None]
 ) -> None:
-    """Each neuron adds up its sorted rows into `out`: sums (at `compact` [N_t · R] if given), or weights that take a step."""
-    batch = indices.shape[0]
-    if indices.numel() == 0 or out.numel() == 0:
+    """Each neuron adds up its sorted rows: sums, or, with a step, weights that take it."""
+    if rows.indices.numel() == 0 or target.out.numel() == 0:
         return
-    grad, lr, mixed = _scaled(grad, layout)
-    block_b, block_o, warps = gather_blocks(layout)
-    start, targets, *_ = layout.tensors(grad)
-    tensors = (lr, out, overflow, start, targets, grad if compact is None else compact)
-    options: dict[str, Any] = {
-        "N_ROWS": layout.n_rows, "LAYOUT": KIND[layout.kind], "MIXED_LR": mixed, "IN_PLACE": external_lr >= 0,
-        "COMPACT": compact is not None, **exact, "ACC": ACC[sum_dtype(grad)], "CAP": CAP,
-        "BLOCK_B": block_b, "BLOCK_O": block_o, "num_warps": warps,
-    }  # fmt: skip
-    tiles, step = cdiv(layout.widest, block_o), float(external_lr)
-    source.gather_weight_gradients_kernel[(layout.n_detectors * layout.n_rows, tiles)](
-        grad, *sorted_rows, *tensors, batch, layout.n_outputs, step, **options
+    sums, dtype, step = how
+    grad, lr = _scaled(grad, layout, dtype)
+    batch, listed = grad.shape[0], rows.indices.shape[0]
+    block_b, block_o = gather_blocks(layout)
+    case, tiles, chunks = (
+        case_of(layout, sums, dtype, BLOCK_B=block_b, BLOCK_O=block_o),
+        cdiv(layout.widest, block_o),
+        cdiv(listed, CAP),
     )
-    if batch > CAP:
-        chunks = cdiv(batch, CAP)
-        source.gather_overflow_kernel[(layout.n_detectors * chunks, tiles)](
-            grad, indices, *sorted_rows, *tensors, batch, layout.n_detectors, layout.n_outputs, chunks, step, **options
+    numbers, tables = GatherNumbers(batch, listed, chunks, step), tables_of(layout, None, lr)
+    gradients = (grad, rows, target.overflow, sizes_of(layout))
+    source.gather_kernel[(layout.n_detectors * layout.n_rows, tiles)](
+        gradients, target, sorted_rows, tables, numbers, CASE=case, CAP=CAP, num_warps=1, **fusion(sums)
+    )
+    if listed > CAP:
+        source.gather_rest_kernel[(layout.n_detectors * chunks, tiles)](
+            gradients, target, sorted_rows, tables, numbers, CASE=case, CAP=CAP, num_warps=1, **fusion(sums)
         )
 
 
-def gather_blocks(layout: Layout) -> tuple[int, int, int]:
-    """Rows of g and outputs per step of one program, and its warps."""
+def gather_blocks(layout: Layout) -> tuple[int, int]:
+    """Rows of g and outputs per step of one program."""
     block_o = min(256 if layout.widest > 256 else 128, next_power_of_2(layout.widest))
-    return max(2, 256 // block_o), block_o, 1
+    return max(2, 256 // block_o), block_o
 
 
-def sort_by_neuron(indices: Tensor, n_rows: int) -> Found:
+def sort_by_neuron(indices: Tensor, n_rows: int) -> Sorted:
     """Counting sort of each detector's rows by chosen neuron: order [N_t, B], and end and count of each neuron [N_t, R]."""
     batch, n_detectors = indices.shape
     count = indices.new_zeros(n_detectors, n_rows)
@@ -324,53 +314,10 @@ def sort_by_neuron(indices: Tensor, n_rows: int) -> Found:
     order = indices.new_empty(n_detectors, batch)
     total = indices.numel()
     if total == 0:
-        return order, count, count
+        return Sorted(order, count, count)
     grid = (cdiv(total, 256),)
     source.rank_kernel[grid](indices, count, rank, total, n_detectors, N_ROWS=n_rows, BLOCK=256, num_warps=4)
-    end = count.cumsum(1, dtype=torch.int32)
-    source.place_kernel[grid](indices, end, count, rank, order, total, batch, n_detectors, N_ROWS=n_rows, BLOCK=256, num_warps=4)
-    return order, end, count
-
-
-def _touched(grad: Tensor, indices: Tensor, layout: Layout, sums: Sums) -> Found:
-    """Lookup neurons that were chosen [n], how many weights each has [n], and the sums of all of them, flat."""
-    sorted_rows = sort_by_neuron(indices, layout.n_rows)
-    chosen = sorted_rows[2].flatten() > 0
-    sizes = chosen * layout.neuron_widths(grad.device)
-    ends = sizes.cumsum(0)
-    neurons = chosen.nonzero().squeeze(1)
-    out, overflow = _sums([int(ends[-1])], sums, grad, zero=False)
-    _add_up(grad, indices, layout, sorted_rows, out, overflow, exactly(sums), compact=ends - sizes)
-    return neurons, sizes[neurons], _finish(out, overflow, sums, sum_dtype(grad))
-
-
-# ---- sums ------------------------------------------------------------------------------------------------------------
-
-
-def exactly(sums: Sums) -> dict[str, Any]:
-    """Launch options: units per 1.0 in fixed sums (0 for float). A fused multiply-add would round float64 addends otherwise."""
-    return {"SCALE": sums.scale if sums.exact else 0.0, "enable_fp_fusion": not sums.exact}
-
-
-def _sums(shape: list[int], sums: Sums, *operands: Tensor, zero: bool = True) -> tuple[Tensor, Tensor]:
-    """A buffer for sums (int64 when fixed) and the overflow flag (unused when float: any tensor serves)."""
-    make = operands[0].new_zeros if zero else operands[0].new_empty
-    if not sums.exact:
-        buffer = make(shape, dtype=sum_dtype(*operands))
-        return buffer, buffer
-    return make(shape, dtype=torch.int64), operands[0].new_zeros(1, dtype=torch.int32)
-
-
-def _finish(buffer: Tensor, overflow: Tensor, sums: Sums, dtype: torch.dtype) -> Tensor:
-    """The sums in floating point; raise when one left the range."""
-    if not sums.exact:
-        return buffer
-    out = buffer.new_empty(buffer.shape, dtype=dtype)
-    total = buffer.numel()
-    if total:
-        source.convert_kernel[(cdiv(total, 1024),)](buffer.contiguous(), out, overflow, total, SCALE=sums.scale, BLOCK=1024)
-    if buffer.is_cuda and torch.cuda.is_current_stream_capturing():
-        torch._assert_async(overflow == 0)  # a captured graph cannot raise; a replay that overflows stops the stream
-    elif bool(overflow.item()):
-        raise_overflow(sums)
-    return out
+    sorted_rows = Sorted(order, count.cumsum(1, dtype=torch.int32), count)
+    numbers = (total, batch, n_detectors)
+    source.place_kernel[grid](indices, rank, sorted_rows, numbers, N_ROWS=n_rows, BLOCK=256, num_warps=4)
+    return sorted_rows

@@ -8,14 +8,53 @@ products, one per table and Q: the places n = b · S + j are put in order of the
 from __future__ import annotations
 
 import os
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from lutetia.lut.kernels.triton.source.rows import uncertainty_slope
+from lutetia.lut.kernels.triton.source.basics import uncertainty_slope
 
 # The interpreter multiplies the bits of bfloat16 as if they were integers: there they are made float32 first.
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+
+class CellCase(NamedTuple):
+    """What a product of cells is compiled for."""
+
+    N_C: int
+    N_PE: int
+    PRECISION: str
+    BLOCK_N: int  # places
+    BLOCK_C: int  # cells
+    BLOCK_O: int
+    ADD: bool = False  # to what is there
+
+
+class CountCase(NamedTuple):
+    """What counting is compiled for."""
+
+    N_C: int
+    N_PE: int
+    BLOCK_J: int
+    BLOCK_K: int
+    BLOCK_P: int
+
+
+class SlopeCase(NamedTuple):
+    """What the slopes are compiled for."""
+
+    N_C: int
+    N_PE: int
+    BLOCK_J: int
+    BLOCK_I: int
+
+
+class Counts(NamedTuple):
+    """How often each cell fires [N, N_t, C], and whether a count passes 8 bits [1]."""
+
+    stat: Any
+    wide: Any
 
 
 @triton.jit
@@ -67,30 +106,28 @@ def ones_in(bits):
 
 
 @triton.jit
-def fill_firing_stat_kernel(
-    key_ptr, position_ptr, stat_ptr, wide_ptr, length, n_detectors, words,
-    N_C: tl.constexpr, N_PE: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_P: tl.constexpr,
-):  # fmt: skip
+def count_cells_kernel(key_ptr, position_ptr, counts, numbers, CASE: tl.constexpr):
     """How often each cell (K, PE) fires for each j, 32 positions at a time: the bits that both K and PE have are counted.
 
     One program per (b and tile of j, tile of cells, t). A count of more than 8 bits raises the flag `wide`.
     """
-    tiles = (length + BLOCK_J - 1) // BLOCK_J
+    length, n_detectors, words = numbers
+    tiles = (length + CASE.BLOCK_J - 1) // CASE.BLOCK_J
     tile = tiles - 1 - tl.program_id(0) % tiles  # the longest first
     b, t = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(2).to(tl.int64)
-    j = (tile * BLOCK_J + tl.arange(0, BLOCK_J))[:, None, None]
-    k = (tl.program_id(1) // ((1 << N_PE) // BLOCK_P) * BLOCK_K + tl.arange(0, BLOCK_K))[None, :, None]
-    pe = (tl.program_id(1) % ((1 << N_PE) // BLOCK_P) * BLOCK_P + tl.arange(0, BLOCK_P))[None, None, :]
-    key_ptr += ((b * n_detectors + t) * words << N_C) + k
-    position_ptr += ((t * length) << N_PE) + pe
-    count = tl.zeros([BLOCK_J, BLOCK_K, BLOCK_P], tl.int32)
-    for word in range((tl.minimum((tile + 1) * BLOCK_J, length) + 30) // 32):
+    j = (tile * CASE.BLOCK_J + tl.arange(0, CASE.BLOCK_J))[:, None, None]
+    k = (tl.program_id(1) // ((1 << CASE.N_PE) // CASE.BLOCK_P) * CASE.BLOCK_K + tl.arange(0, CASE.BLOCK_K))[None, :, None]
+    pe = (tl.program_id(1) % ((1 << CASE.N_PE) // CASE.BLOCK_P) * CASE.BLOCK_P + tl.arange(0, CASE.BLOCK_P))[None, None, :]
+    key_ptr += ((b * n_detectors + t) * words << CASE.N_C) + k
+    position_ptr += ((t * length) << CASE.N_PE) + pe
+    count = tl.full([CASE.BLOCK_J, CASE.BLOCK_K, CASE.BLOCK_P], 0, tl.int32)
+    for word in range((tl.minimum((tile + 1) * CASE.BLOCK_J, length) + 30) // 32):
         s = j - word * 32
-        positions = tl.load(position_ptr + (s << N_PE), mask=(s > 0) & (j < length), other=0)
-        count += ones_in(tl.load(key_ptr + (word << N_C)) & positions)
-    at = (((b * length + j) * n_detectors + t) << (N_C + N_PE)) + (k << N_PE) + pe
-    tl.store(stat_ptr + at, count.to(stat_ptr.dtype.element_ty), mask=j < length)
-    tl.store(wide_ptr + tl.zeros_like(count), 1, mask=count > 255)
+        positions = tl.load(position_ptr + (s << CASE.N_PE), mask=(s > 0) & (j < length), other=0)
+        count += ones_in(tl.load(key_ptr + (word << CASE.N_C)) & positions)
+    at = (((b * length + j) * n_detectors + t) << (CASE.N_C + CASE.N_PE)) + (k << CASE.N_PE) + pe
+    tl.store(counts.stat + at, count.to(counts.stat.dtype.element_ty), mask=j < length)
+    tl.store(counts.wide + tl.zeros_like(count), 1, mask=count > 255)
 
 
 @triton.jit
@@ -121,28 +158,26 @@ def product_of_counts(count, other, acc, wide, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def fill_cells_kernel(
-    weight_ptr, stat_ptr, wide_ptr, index_ptr, order_ptr, out_ptr, n_places, n_detectors, n_outputs,
-    N_C: tl.constexpr, N_PE: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
+def fill_cells_kernel(weight_ptr, counts, index_ptr, order_ptr, out_ptr, numbers, CASE: tl.constexpr):
     """y += stat · W[t, Q], one program per (BLOCK_N places in order of Q, tile of outputs, detector)."""
-    N_CELLS: tl.constexpr = 1 << (N_C + N_PE)
+    n_places, n_detectors, n_outputs = numbers
+    PRECISION: tl.constexpr = CASE.PRECISION
+    N_CELLS: tl.constexpr = 1 << (CASE.N_C + CASE.N_PE)
     t = tl.program_id(2).to(tl.int64)
-    p = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    p = tl.program_id(0) * CASE.BLOCK_N + tl.arange(0, CASE.BLOCK_N)
     live = p < n_places
     n = tl.load(order_ptr + t * n_places + p, mask=live, other=0).to(tl.int64)
-    q = tl.load(index_ptr + n * n_detectors + t, mask=live, other=1 << N_C)
-    o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
-    wide = tl.load(wide_ptr)
-    acc = tl.zeros([BLOCK_N, BLOCK_O], tl.float32)
+    q = tl.load(index_ptr + n * n_detectors + t, mask=live, other=1 << CASE.N_C)
+    o = tl.program_id(1) * CASE.BLOCK_O + tl.arange(0, CASE.BLOCK_O)
+    wide = tl.load(counts.wide)
+    acc = tl.full([CASE.BLOCK_N, CASE.BLOCK_O], 0, tl.float32)
     for which in range(tl.min(q), tl.max(tl.where(live, q, 0)) + 1):
         mine = live & (q == which)
-        for start in range(0, N_CELLS, BLOCK_C):
-            c = start + tl.arange(0, BLOCK_C)
+        for start in range(0, N_CELLS, CASE.BLOCK_C):
+            c = start + tl.arange(0, CASE.BLOCK_C)
             at = (n * n_detectors + t)[:, None] * N_CELLS + c[None, :]
-            stat = tl.load(stat_ptr + at, mask=mine[:, None] & (c < N_CELLS)[None, :], other=0).to(tl.int32)
-            rows = (((t << N_C) + which) * N_CELLS + c)[:, None] * n_outputs + o[None, :]
+            stat = tl.load(counts.stat + at, mask=mine[:, None] & (c < N_CELLS)[None, :], other=0).to(tl.int32)
+            rows = (((t << CASE.N_C) + which) * N_CELLS + c)[:, None] * n_outputs + o[None, :]
             weight = tl.load(weight_ptr + rows, mask=(c < N_CELLS)[:, None] & (o < n_outputs)[None, :], other=0.0)
             acc = product_of_counts(stat, weight.to(tl.float32), acc, wide, PRECISION)
     mask = live[:, None] & (o < n_outputs)[None, :]
@@ -150,30 +185,28 @@ def fill_cells_kernel(
 
 
 @triton.jit
-def project_cells_kernel(
-    grad_ptr, weight_ptr, index_ptr, order_ptr, out_ptr, n_places, n_detectors, n_outputs,
-    N_C: tl.constexpr, N_PE: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
+def project_cells_kernel(grad_ptr, weight_ptr, index_ptr, order_ptr, out_ptr, numbers, CASE: tl.constexpr):
     """P[n, t, c] = g[n] · W[t, index[n, t], c], one program per (BLOCK_N places in order of it, tile of cells, t).
 
     t runs over the detectors twice: first index is Q, then Q with the bit of its closest call flipped.
     """
-    N_CELLS: tl.constexpr = 1 << (N_C + N_PE)
+    n_places, n_detectors, n_outputs = numbers
+    PRECISION: tl.constexpr = CASE.PRECISION
+    N_CELLS: tl.constexpr = 1 << (CASE.N_C + CASE.N_PE)
     t = tl.program_id(2).to(tl.int64)
-    p = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    p = tl.program_id(0) * CASE.BLOCK_N + tl.arange(0, CASE.BLOCK_N)
     live = p < n_places
     n = tl.load(order_ptr + t * n_places + p, mask=live, other=0).to(tl.int64)
-    q = tl.load(index_ptr + n * (2 * n_detectors) + t, mask=live, other=1 << N_C)
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    acc = tl.zeros([BLOCK_N, BLOCK_C], tl.float32)
+    q = tl.load(index_ptr + n * (2 * n_detectors) + t, mask=live, other=1 << CASE.N_C)
+    c = tl.program_id(1) * CASE.BLOCK_C + tl.arange(0, CASE.BLOCK_C)
+    acc = tl.full([CASE.BLOCK_N, CASE.BLOCK_C], 0, tl.float32)
     for which in range(tl.min(q), tl.max(tl.where(live, q, 0)) + 1):
         mine = live & (q == which)
-        for start in range(0, n_outputs, BLOCK_O):
-            o = start + tl.arange(0, BLOCK_O)
+        for start in range(0, n_outputs, CASE.BLOCK_O):
+            o = start + tl.arange(0, CASE.BLOCK_O)
             o_mask = o < n_outputs
             g = tl.load(grad_ptr + n[:, None] * n_outputs + o[None, :], mask=mine[:, None] & o_mask[None, :], other=0.0)
-            rows = ((((t % n_detectors) << N_C) + which) * N_CELLS + c)[None, :] * n_outputs + o[:, None]
+            rows = ((((t % n_detectors) << CASE.N_C) + which) * N_CELLS + c)[None, :] * n_outputs + o[:, None]
             weight = tl.load(weight_ptr + rows, mask=(c < N_CELLS)[None, :] & o_mask[:, None], other=0.0)
             if PRECISION == "bf16":
                 acc = bf16_product(g.to(tl.bfloat16), weight.to(tl.bfloat16), acc)
@@ -186,89 +219,87 @@ def project_cells_kernel(
 
 
 @triton.jit
-def gather_cells_kernel(
-    grad_ptr, stat_ptr, wide_ptr, order_ptr, end_ptr, count_ptr, out_ptr, n_places, n_detectors, n_outputs,
-    N_C: tl.constexpr, N_PE: tl.constexpr, ADD: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
+def gather_cells_kernel(grad_ptr, counts, sorted_rows, out_ptr, numbers, CASE: tl.constexpr):
     """dW[t, Q] = statᵀ · g over the places of that Q, one program per (t and Q, tile of cells, tile of outputs)."""
-    N_CELLS: tl.constexpr = 1 << (N_C + N_PE)
+    n_places, n_detectors, n_outputs = numbers
+    PRECISION: tl.constexpr = CASE.PRECISION
+    N_CELLS: tl.constexpr = 1 << (CASE.N_C + CASE.N_PE)
     tq = tl.program_id(0)
-    t = (tq >> N_C).to(tl.int64)
-    last = tl.load(end_ptr + tq)
-    first = last - tl.load(count_ptr + tq)
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    o = tl.program_id(2) * BLOCK_O + tl.arange(0, BLOCK_O)
-    wide = tl.load(wide_ptr)
-    acc = tl.zeros([BLOCK_C, BLOCK_O], tl.float32)
-    for start in range(first, last, BLOCK_N):
-        p = start + tl.arange(0, BLOCK_N)
+    t = (tq >> CASE.N_C).to(tl.int64)
+    last = tl.load(sorted_rows.end + tq)
+    first = last - tl.load(sorted_rows.count + tq)
+    c = tl.program_id(1) * CASE.BLOCK_C + tl.arange(0, CASE.BLOCK_C)
+    o = tl.program_id(2) * CASE.BLOCK_O + tl.arange(0, CASE.BLOCK_O)
+    wide = tl.load(counts.wide)
+    acc = tl.full([CASE.BLOCK_C, CASE.BLOCK_O], 0, tl.float32)
+    for start in range(first, last, CASE.BLOCK_N):
+        p = start + tl.arange(0, CASE.BLOCK_N)
         live = p < last
-        n = tl.load(order_ptr + t * n_places + p, mask=live, other=0).to(tl.int64)
+        n = tl.load(sorted_rows.order + t * n_places + p, mask=live, other=0).to(tl.int64)
         at = (n * n_detectors + t)[:, None] * N_CELLS + c[None, :]
-        stat = tl.load(stat_ptr + at, mask=live[:, None] & (c < N_CELLS)[None, :], other=0).to(tl.int32)
+        stat = tl.load(counts.stat + at, mask=live[:, None] & (c < N_CELLS)[None, :], other=0).to(tl.int32)
         g = tl.load(grad_ptr + n[:, None] * n_outputs + o[None, :], mask=live[:, None] & (o < n_outputs)[None, :], other=0.0)
         acc = product_of_counts(tl.trans(stat), g.to(tl.float32), acc, wide, PRECISION)
     at = (tq.to(tl.int64) * N_CELLS + c)[:, None] * n_outputs + o[None, :]
     mask = (c < N_CELLS)[:, None] & (o < n_outputs)[None, :]
-    if ADD:
+    if CASE.ADD:
         acc += tl.load(out_ptr + at, mask=mask, other=0.0)
     tl.store(out_ptr + at, acc, mask=mask)
 
 
 @triton.jit
-def slopes_of_cells_kernel(
-    p_ptr, index_ptr, delta_ptr, which_ptr, pe_ptr, pe_delta_ptr, pe_which_ptr, total_ptr, position_ptr,
-    length, n_detectors, copies, N_C: tl.constexpr, N_PE: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_I: tl.constexpr,
-):  # fmt: skip
+def slopes_of_cells_kernel(p_ptr, rows, positions, totals, numbers, CASE: tl.constexpr):
     """The slopes of pairs, as in `slopes_of_pairs_kernel`, with every dot product looked up in P [N, 2 · N_t, C].
 
     One program per (b and tile of j, t). It walks the earlier positions twice: by i, for what goes to the anchors at i, and by
     distance, for what goes to the positions: so each is added up before it is written. Neighbouring lanes share a j, hence
     a row of P.
     """
-    tiles = (length + BLOCK_J - 1) // BLOCK_J
+    length, n_detectors, copies = numbers
+    N_C: tl.constexpr = CASE.N_C
+    N_PE: tl.constexpr = CASE.N_PE
+    tiles = (length + CASE.BLOCK_J - 1) // CASE.BLOCK_J
     tile = tiles - 1 - tl.program_id(0) % tiles  # the longest first
     b = (tl.program_id(0) // tiles).to(tl.int64)
-    j = tile * BLOCK_J + tl.arange(0, BLOCK_J)[:, None]
+    j = tile * CASE.BLOCK_J + tl.arange(0, CASE.BLOCK_J)[:, None]
     t = tl.program_id(1)
     base = (b * n_detectors + t) * length
     j_mask = j < length
-    delta_q = tl.load(delta_ptr + base + j, mask=j_mask, other=1.0)
+    delta_q = tl.load(rows.min_delta + base + j, mask=j_mask, other=1.0)
     slope_q = uncertainty_slope(delta_q)
     main_row = ((b * length + j) * (2 * n_detectors) + t) << (N_C + N_PE)
     flipped = n_detectors << (N_C + N_PE)
-    top = tl.minimum((tile + 1) * BLOCK_J, length) - 1  # the last j, and how many distances it has
-    sum_q = tl.zeros([BLOCK_J, BLOCK_I], tl.float32)
-    for start in range(0, top, BLOCK_I):
-        i = start + tl.arange(0, BLOCK_I)[None, :]
+    top = tl.minimum((tile + 1) * CASE.BLOCK_J, length) - 1  # the last j, and how many distances it has
+    sum_q = tl.full([CASE.BLOCK_J, CASE.BLOCK_I], 0, tl.float32)
+    for start in range(0, top, CASE.BLOCK_I):
+        i = start + tl.arange(0, CASE.BLOCK_I)[None, :]
         i_mask = i < length
         pair = (i < j) & j_mask
-        delta_k = tl.load(delta_ptr + base + i, mask=i_mask, other=1.0)
-        k = tl.load(index_ptr + base + i, mask=i_mask, other=0)
-        flip_k = 1 << (tl.load(which_ptr + base + i, mask=i_mask, other=0) + N_PE)
-        cell = (k << N_PE) | tl.load(pe_ptr + t * (length - 1) + j - i - 1, mask=pair, other=0)
+        delta_k = tl.load(rows.min_delta + base + i, mask=i_mask, other=1.0)
+        k = tl.load(rows.indices + base + i, mask=i_mask, other=0)
+        flip_k = 1 << (tl.load(rows.min_delta_index + base + i, mask=i_mask, other=0) + N_PE)
+        cell = (k << N_PE) | tl.load(positions.indices + t * (length - 1) + j - i - 1, mask=pair, other=0)
         at_q = tl.abs(delta_q) < tl.abs(delta_k)
         other_at = tl.where(at_q, flipped + cell, cell ^ flip_k)
         gain = tl.load(p_ptr + main_row + cell, mask=pair, other=0.0) - tl.load(p_ptr + main_row + other_at, mask=pair, other=0.0)
         sum_q += tl.where(at_q, gain, 0.0)
         from_k = uncertainty_slope(delta_k) * tl.sum(tl.where(at_q, 0.0, gain), axis=0)[None, :]
-        tl.atomic_add(total_ptr + base + i, from_k, mask=i_mask, sem="relaxed")
-    tl.atomic_add(total_ptr + base + j, slope_q * tl.sum(sum_q, axis=1)[:, None], mask=j_mask, sem="relaxed")
+        tl.atomic_add(totals.positions + base + i, from_k, mask=i_mask, sem="relaxed")
+    tl.atomic_add(totals.positions + base + j, slope_q * tl.sum(sum_q, axis=1)[:, None], mask=j_mask, sem="relaxed")
     if N_PE > 0:
-        for start in range(0, top, BLOCK_I):
-            distance = start + tl.arange(0, BLOCK_I)[None, :]
+        for start in range(0, top, CASE.BLOCK_I):
+            distance = start + tl.arange(0, CASE.BLOCK_I)[None, :]
             d_mask = distance < length - 1
             i = j - distance - 1
             d = t * (length - 1) + distance
             copy = (tl.program_id(0) % copies) * n_detectors * (length - 1)
-            delta_pe = tl.load(pe_delta_ptr + d, mask=d_mask, other=1.0)
-            pe = tl.load(pe_ptr + d, mask=d_mask, other=0)
-            flip = 1 << tl.load(pe_which_ptr + d, mask=d_mask, other=0)
+            delta_pe = tl.load(positions.min_delta + d, mask=d_mask, other=1.0)
+            pe = tl.load(positions.indices + d, mask=d_mask, other=0)
+            flip = 1 << tl.load(positions.min_delta_index + d, mask=d_mask, other=0)
             close = (i >= 0) & j_mask & (tl.abs(delta_pe) < tl.abs(delta_q))
-            near = close & (tl.abs(delta_pe) < tl.abs(tl.load(delta_ptr + base + i, mask=close, other=0.0)))
-            cell = (tl.load(index_ptr + base + i, mask=near, other=0) << N_PE) | pe
+            near = close & (tl.abs(delta_pe) < tl.abs(tl.load(rows.min_delta + base + i, mask=close, other=0.0)))
+            cell = (tl.load(rows.indices + base + i, mask=near, other=0) << N_PE) | pe
             gain = tl.load(p_ptr + main_row + cell, mask=near, other=0.0)
             gain -= tl.load(p_ptr + main_row + (cell ^ flip), mask=near, other=0.0)
             total = uncertainty_slope(delta_pe) * tl.sum(gain, axis=0)[None, :]
-            tl.atomic_add(position_ptr + copy + d, total, mask=d_mask, sem="relaxed")
+            tl.atomic_add(totals.distances + copy + d, total, mask=d_mask, sem="relaxed")

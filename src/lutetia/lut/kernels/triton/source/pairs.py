@@ -2,52 +2,33 @@
 
 Indices come by detector, [B, N_t, S], so that neighbouring lanes read neighbouring positions; PE indices come as [N_t, S - 1].
 For a pair i < j of one detector: cell = Q[j] << (N_c + N_pe) | K[i] << N_pe | PE[j - i - 1].
-A *place* n = b · S + j is one position of one sequence; there are N = B · S. Counting cells is in `triton_seq_cells_kernels`.
+A *place* n = b · S + j is one position of one sequence; there are N = B · S. Counting cells is in `source.cells`.
 """
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
-from lutetia.lut.kernels.triton.source.rows import to_fixed, uncertainty_slope
+from lutetia.lut.kernels.triton.source.basics import from_units, to_fixed, uncertainty_slope, units
 
 # ---- what was found --------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def check_positions_kernel(
-    positions_ptr, index_ptr, delta_ptr, which_ptr, n_rows,
-    N_PE: tl.constexpr, N_PE_PADDED: tl.constexpr, TRAIN: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The signs of BLOCK learned positions as indices, and the values nearest to zero: positions [rows, N_pe]."""
-    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    r = tl.arange(0, N_PE_PADDED)[None, :]
-    mask = (row < n_rows)[:, None] & (r < N_PE)
-    u = tl.load(positions_ptr + row[:, None] * N_PE + r, mask=mask, other=0.0)
-    tl.store(index_ptr + row, tl.sum((u > 0).to(tl.int32) << r, axis=1), mask=row < n_rows)
-    if TRAIN:
-        distance = tl.where(mask, tl.abs(u), float("inf"))
-        # The first of equals, as in `detect_tile`.
-        which = tl.min(tl.where(distance == tl.min(distance, axis=1)[:, None], r, N_PE - 1), axis=1)
-        tl.store(delta_ptr + row, tl.sum(tl.where(r == which[:, None], u, 0.0), axis=1), mask=row < n_rows)
-        tl.store(which_ptr + row, which, mask=row < n_rows)
-
-
-@triton.jit
-def by_detector_kernel(
-    index_ptr, delta_ptr, which_ptr, index_out_ptr, delta_out_ptr, which_out_ptr, length, n_detectors, BLOCK: tl.constexpr
-):
-    """Three tensors [B, S, N_t] as [B, N_t, S]; one program per (b, tile of positions, tile of detectors)."""
+def by_detector_kernel(rows, out, length, n_detectors, BLOCK: tl.constexpr):
+    """What was found, [B, S, N_t] each, as [B, N_t, S]; one program per (b, tile of positions, tile of detectors)."""
     s = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     t = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     first = tl.program_id(0).to(tl.int64) * length * n_detectors
     mask = (s < length)[:, None] & (t < n_detectors)[None, :]
-    at = first + s[:, None] * n_detectors + t[None, :]
+    place = first + s[:, None] * n_detectors + t[None, :]
     to, to_mask = first + t[:, None] * length + s[None, :], tl.trans(mask)
-    tl.store(index_out_ptr + to, tl.trans(tl.load(index_ptr + at, mask=mask)), mask=to_mask)
-    tl.store(delta_out_ptr + to, tl.trans(tl.load(delta_ptr + at, mask=mask)), mask=to_mask)
-    tl.store(which_out_ptr + to, tl.trans(tl.load(which_ptr + at, mask=mask)), mask=to_mask)
+    tl.store(out.indices + to, tl.trans(tl.load(rows.indices + place, mask=mask)), mask=to_mask)
+    tl.store(out.min_delta + to, tl.trans(tl.load(rows.min_delta + place, mask=mask)), mask=to_mask)
+    tl.store(out.min_delta_index + to, tl.trans(tl.load(rows.min_delta_index + place, mask=mask)), mask=to_mask)
 
 
 # ---- places in order of their Q --------------------------------------------------------------------------------------
@@ -73,10 +54,10 @@ def count_chunks_kernel(
 
 @triton.jit
 def order_chunks_kernel(
-    index_ptr, count_ptr, order_ptr, end_ptr, total_ptr, n_places, n_detectors, chunk,
-    N_Q: tl.constexpr, N_CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    index_ptr, count_ptr, sorted_rows, numbers, N_Q: tl.constexpr, N_CHUNKS: tl.constexpr, BLOCK: tl.constexpr
+):
     """Put the places of each chunk where they belong: order [N_t, N]; and end and count of each value, [N_t, N_Q]."""
+    n_places, n_detectors, chunk = numbers
     t = tl.program_id(1).to(tl.int64)
     first = tl.program_id(0) * chunk
     last = tl.minimum(first + chunk, n_places)
@@ -87,21 +68,42 @@ def order_chunks_kernel(
     total = tl.sum(counts, axis=0)
     end = tl.cumsum(total, axis=0)
     if tl.program_id(0) == 0:
-        tl.store(end_ptr + t * N_Q + q, end)
-        tl.store(total_ptr + t * N_Q + q, total)
+        tl.store(sorted_rows.end + t * N_Q + q, end)
+        tl.store(sorted_rows.count + t * N_Q + q, total)
     free = end - total + tl.sum(tl.where((which < tl.program_id(0))[:, None], counts, 0), axis=0)
     for start in range(first, last, BLOCK):
         n = start + tl.arange(0, BLOCK)
         value = tl.load(index_ptr + n.to(tl.int64) * n_detectors + t, mask=n < last, other=-1)
         hit = (value[:, None] == q[None, :]).to(tl.int32)
         place = tl.sum(hit * (free[None, :] + tl.cumsum(hit, axis=0) - 1), axis=1)
-        tl.store(order_ptr + t * n_places + place, n, mask=n < last)
+        tl.store(sorted_rows.order + t * n_places + place, n, mask=n < last)
         free += tl.sum(hit, axis=0)
 
 
 # ---- walking pairs ---------------------------------------------------------------------------------------------------
 # One program walks the earlier positions of one place, for one detector or a few. Those that run at one time belong to few
-# detectors, so that a row which is read again comes out of the cache. FAR: a table has more numbers than an int32 can say.
+# detectors, so that a row which is read again comes out of the cache.
+
+
+class PairCase(NamedTuple):
+    """What a walk over pairs is compiled for."""
+
+    N_ROWS: int
+    N_C: int
+    N_PE: int
+    FAR: bool  # a table has more numbers than an int32 can say
+    SCALE: float
+    ACC: Any
+    BLOCK_I: int
+    BLOCK_O: int
+
+
+class Totals(NamedTuple):
+    """Where slopes are added: of positions [B, N_t, S], of distances [copies, N_t, S - 1], and the flag of fixed sums."""
+
+    positions: Any
+    distances: Any
+    overflow: Any = None
 
 
 @triton.jit
@@ -111,129 +113,113 @@ def offsets(cell, n_outputs, FAR: tl.constexpr):
 
 
 @triton.jit
-def fill_pairs_kernel(
-    weight_ptr, index_ptr, pe_ptr, out_ptr, overflow_ptr, length, n_detectors, n_outputs, step_s, step_t, pe_step_d, pe_step_t,
-    N_ROWS: tl.constexpr, N_C: tl.constexpr, N_PE: tl.constexpr, FAR: tl.constexpr, SCALE: tl.constexpr, ACC: tl.constexpr,
-    DETECTORS: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
+def fill_pairs_kernel(weight_ptr, indices, sums, numbers, steps, CASE: tl.constexpr, DETECTORS: tl.constexpr):
     """One program per (b, j, tile of outputs, DETECTORS detectors): add the rows of all earlier i to y.
 
     index [B, S, N_t] and pe [S - 1, N_t] have steps of their own: step_s from one position to the next, and so on.
     """
+    index_ptr, pe_ptr = indices
+    length, n_detectors, n_outputs = numbers
+    step_s, step_t, pe_step_d, pe_step_t = steps
     b = (tl.program_id(0) // length).to(tl.int64)
     j = length - 1 - tl.program_id(0) % length  # the longest first
-    o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
+    o = tl.program_id(1) * CASE.BLOCK_O + tl.arange(0, CASE.BLOCK_O)
     o_mask = o < n_outputs
     first = (tl.program_id(2) * DETECTORS).to(tl.int64)
-    total = tl.zeros([BLOCK_I, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
+    total = tl.full([CASE.BLOCK_I, CASE.BLOCK_O], 0, tl.int64 if CASE.SCALE > 0 else CASE.ACC)
     for more in range(tl.minimum(DETECTORS, n_detectors - tl.program_id(2) * DETECTORS)):
         t = first + more
         row_ptr = index_ptr + b * length * n_detectors + t * step_t
-        table_ptr = weight_ptr + t * N_ROWS * n_outputs
-        q = tl.load(row_ptr + j * step_s) << (N_C + N_PE)
-        for start in range(0, j, BLOCK_I):
-            i = start + tl.arange(0, BLOCK_I)
+        table_ptr = weight_ptr + t * CASE.N_ROWS * n_outputs
+        q = tl.load(row_ptr + j * step_s) << (CASE.N_C + CASE.N_PE)
+        for start in range(0, j, CASE.BLOCK_I):
+            i = start + tl.arange(0, CASE.BLOCK_I)
             k = tl.load(row_ptr + i * step_s, mask=i < j, other=0)
             pe = tl.load(pe_ptr + t * pe_step_t + (j - i - 1) * pe_step_d, mask=i < j, other=0)
-            row = offsets(q | (k << N_PE) | pe, n_outputs, FAR)
+            row = offsets(q | (k << CASE.N_PE) | pe, n_outputs, CASE.FAR)
             mask = (i < j)[:, None] & o_mask[None, :]
-            addend = tl.load(table_ptr + row[:, None] + o[None, :], mask=mask, other=0.0).to(ACC)
-            total += to_fixed(addend, overflow_ptr, mask, SCALE) if SCALE > 0 else addend
-    tl.atomic_add(out_ptr + (b * length + j) * n_outputs + o, tl.sum(total, axis=0), mask=o_mask, sem="relaxed")
-
-
-@triton.jit
-def in_floats(gain, overflow_ptr, mask, SCALE: tl.constexpr, ACC: tl.constexpr):
-    """A dot product as a float; in fixed sums it was added in integers and must fit its range."""
-    if SCALE > 0:
-        tl.store(overflow_ptr + tl.zeros_like(gain).to(tl.int32), 1, mask=mask & (tl.abs(gain) > 2147483647))
-        return (gain.to(tl.float64) / SCALE).to(ACC)
-    else:
-        return gain
+            addend = tl.load(table_ptr + row[:, None] + o[None, :], mask=mask, other=0.0).to(CASE.ACC)
+            total += units(addend, sums.overflow, mask, CASE.SCALE)
+    tl.atomic_add(sums.out + (b * length + j) * n_outputs + o, tl.sum(total, axis=0), mask=o_mask, sem="relaxed")
 
 
 @triton.jit
 def add_up(ptr, value, overflow_ptr, mask, SCALE: tl.constexpr):
     """Add slopes to their totals, which are integers in fixed sums."""
-    if SCALE > 0:
-        tl.atomic_add(ptr, to_fixed(value, overflow_ptr, mask, SCALE), mask=mask, sem="relaxed")
-    else:
-        tl.atomic_add(ptr, value, mask=mask, sem="relaxed")
+    tl.atomic_add(ptr, units(value, overflow_ptr, mask, SCALE), mask=mask, sem="relaxed")
 
 
 @triton.jit
-def slopes_of_pairs_kernel(
-    grad_ptr, weight_ptr, index_ptr, delta_ptr, which_ptr, pe_ptr, pe_delta_ptr, pe_which_ptr,
-    total_ptr, position_ptr, overflow_ptr, length, n_detectors, n_outputs, copies,
-    N_ROWS: tl.constexpr, N_C: tl.constexpr, N_PE: tl.constexpr, FAR: tl.constexpr, SCALE: tl.constexpr, ACC: tl.constexpr,
-    BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
-    """One program per (b, j, t): the slopes of all pairs (i, j), added to totals [B, N_t, S], [copies, N_t, S - 1]."""
+def slopes_of_pairs_kernel(grad_ptr, weight_ptr, rows, positions, totals, numbers, CASE: tl.constexpr):
+    """One program per (b, j, t): the slopes of all pairs (i, j), added to the totals."""
+    length, n_detectors, n_outputs, copies = numbers
+    overflow_ptr = totals.overflow
     bj = tl.program_id(0).to(tl.int64)
     b, j = bj // length, length - 1 - (bj % length).to(tl.int32)  # the longest first
     t = tl.program_id(1).to(tl.int64)
     grad_ptr += (b * length + j) * n_outputs
-    weight_ptr += t * N_ROWS * n_outputs
-    position_ptr += (bj % copies) * n_detectors * (length - 1)
+    weight_ptr += t * CASE.N_ROWS * n_outputs
+    distance_ptr = totals.distances + (bj % copies) * n_detectors * (length - 1)
     base = (b * n_detectors + t) * length
-    q = tl.load(index_ptr + base + j) << (N_C + N_PE)
-    delta_q = tl.load(delta_ptr + base + j)
-    flip_q = 1 << (tl.load(which_ptr + base + j) + N_C + N_PE)
-    sum_q = tl.zeros([BLOCK_I], tl.int64 if SCALE > 0 else ACC)
-    for start in range(0, j, BLOCK_I):
-        i = start + tl.arange(0, BLOCK_I)
+    q = tl.load(rows.indices + base + j) << (CASE.N_C + CASE.N_PE)
+    delta_q = tl.load(rows.min_delta + base + j)
+    flip_q = 1 << (tl.load(rows.min_delta_index + base + j) + CASE.N_C + CASE.N_PE)
+    sum_q = tl.full([CASE.BLOCK_I], 0, tl.int64 if CASE.SCALE > 0 else CASE.ACC)
+    for start in range(0, j, CASE.BLOCK_I):
+        i = start + tl.arange(0, CASE.BLOCK_I)
         mask = i < j
-        k = tl.load(index_ptr + base + i, mask=mask, other=0)
-        delta_k = tl.load(delta_ptr + base + i, mask=mask, other=1.0)
-        flip_k = 1 << (tl.load(which_ptr + base + i, mask=mask, other=0) + N_PE)
+        k = tl.load(rows.indices + base + i, mask=mask, other=0)
+        delta_k = tl.load(rows.min_delta + base + i, mask=mask, other=1.0)
+        flip_k = 1 << (tl.load(rows.min_delta_index + base + i, mask=mask, other=0) + CASE.N_PE)
         d = t * (length - 1) + j - i - 1
-        cell = q | (k << N_PE) | tl.load(pe_ptr + d, mask=mask, other=0)
+        cell = q | (k << CASE.N_PE) | tl.load(positions.indices + d, mask=mask, other=0)
         at_q = tl.abs(delta_q) < tl.abs(delta_k)
-        row = offsets(cell, n_outputs, FAR)[:, None]
-        other = offsets(cell ^ tl.where(at_q, flip_q, flip_k), n_outputs, FAR)[:, None]
+        row = offsets(cell, n_outputs, CASE.FAR)[:, None]
+        other = offsets(cell ^ tl.where(at_q, flip_q, flip_k), n_outputs, CASE.FAR)[:, None]
         near = mask
         delta_pe = delta_k
         other_pe = row
-        if N_PE > 0:
-            delta_pe = tl.load(pe_delta_ptr + d, mask=mask, other=1.0)
+        if CASE.N_PE > 0:
+            delta_pe = tl.load(positions.min_delta + d, mask=mask, other=1.0)
             near = mask & (tl.abs(delta_pe) < tl.abs(delta_q)) & (tl.abs(delta_pe) < tl.abs(delta_k))
-            other_pe = offsets(cell ^ (1 << tl.load(pe_which_ptr + d, mask=near, other=0)), n_outputs, FAR)[:, None]
-        gain2 = tl.zeros([BLOCK_I, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
-        gain2_pe = tl.zeros([BLOCK_I, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
-        for o_start in range(0, n_outputs, BLOCK_O):
-            o = o_start + tl.arange(0, BLOCK_O)
+            other_pe = offsets(cell ^ (1 << tl.load(positions.min_delta_index + d, mask=near, other=0)), n_outputs, CASE.FAR)[
+                :, None
+            ]
+        gain2 = tl.full([CASE.BLOCK_I, CASE.BLOCK_O], 0, tl.int64 if CASE.SCALE > 0 else CASE.ACC)
+        gain2_pe = tl.full([CASE.BLOCK_I, CASE.BLOCK_O], 0, tl.int64 if CASE.SCALE > 0 else CASE.ACC)
+        for o_start in range(0, n_outputs, CASE.BLOCK_O):
+            o = o_start + tl.arange(0, CASE.BLOCK_O)
             o_mask = (o < n_outputs)[None, :]
             mask2, near2 = mask[:, None] & o_mask, near[:, None] & o_mask
-            g = tl.load(grad_ptr + o, mask=o < n_outputs, other=0.0).to(ACC)[None, :]
-            main = tl.load(weight_ptr + row + o[None, :], mask=mask2, other=0.0).to(ACC)
-            flipped = tl.load(weight_ptr + other + o[None, :], mask=mask2, other=0.0).to(ACC)
-            if SCALE > 0:
-                main_units = to_fixed(g * main, overflow_ptr, mask2, SCALE)
-                gain2 += main_units - to_fixed(g * flipped, overflow_ptr, mask2, SCALE)
+            g = tl.load(grad_ptr + o, mask=o < n_outputs, other=0.0).to(CASE.ACC)[None, :]
+            main = tl.load(weight_ptr + row + o[None, :], mask=mask2, other=0.0).to(CASE.ACC)
+            flipped = tl.load(weight_ptr + other + o[None, :], mask=mask2, other=0.0).to(CASE.ACC)
+            if CASE.SCALE > 0:
+                main_units = to_fixed(g * main, overflow_ptr, mask2, CASE.SCALE)
+                gain2 += main_units - to_fixed(g * flipped, overflow_ptr, mask2, CASE.SCALE)
             else:
                 gain2 += g * (main - flipped)
-            if N_PE > 0:
-                flipped_pe = tl.load(weight_ptr + other_pe + o[None, :], mask=near2, other=0.0).to(ACC)
-                if SCALE > 0:
-                    gain2_pe += tl.where(near2, main_units - to_fixed(g * flipped_pe, overflow_ptr, near2, SCALE), 0)
+            if CASE.N_PE > 0:
+                flipped_pe = tl.load(weight_ptr + other_pe + o[None, :], mask=near2, other=0.0).to(CASE.ACC)
+                if CASE.SCALE > 0:
+                    gain2_pe += tl.where(near2, main_units - to_fixed(g * flipped_pe, overflow_ptr, near2, CASE.SCALE), 0)
                 else:
                     gain2_pe += g * (main - flipped_pe)  # of use only where the position is near
-        gain = in_floats(tl.sum(gain2, axis=1), overflow_ptr, mask, SCALE, ACC)
-        slope = uncertainty_slope(tl.where(at_q, delta_q, delta_k)).to(ACC) * gain
+        gain = from_units(tl.sum(gain2, axis=1), overflow_ptr, mask, CASE.SCALE, CASE.ACC)
+        slope = uncertainty_slope(tl.where(at_q, delta_q, delta_k)).to(CASE.ACC) * gain
         from_q = tl.where(mask & at_q, slope, 0.0)
-        sum_q += to_fixed(from_q, overflow_ptr, mask, SCALE) if SCALE > 0 else from_q
-        add_up(total_ptr + base + i, slope, overflow_ptr, mask & (at_q == 0), SCALE)
-        if N_PE > 0:
-            gain = in_floats(tl.sum(gain2_pe, axis=1), overflow_ptr, near, SCALE, ACC)
-            add_up(position_ptr + d, uncertainty_slope(delta_pe).to(ACC) * gain, overflow_ptr, near, SCALE)
-    tl.atomic_add(total_ptr + base + j, tl.sum(sum_q, axis=0), sem="relaxed")
+        sum_q += units(from_q, overflow_ptr, mask, CASE.SCALE)
+        add_up(totals.positions + base + i, slope, overflow_ptr, mask & (at_q == 0), CASE.SCALE)
+        if CASE.N_PE > 0:
+            gain = from_units(tl.sum(gain2_pe, axis=1), overflow_ptr, near, CASE.SCALE, CASE.ACC)
+            add_up(distance_ptr + d, uncertainty_slope(delta_pe).to(CASE.ACC) * gain, overflow_ptr, near, CASE.SCALE)
+    tl.atomic_add(totals.positions + base + j, tl.sum(sum_q, axis=0), sem="relaxed")
 
 
 @triton.jit
-def scatter_totals_kernel(
-    total_ptr, which_ptr, anchors_ptr, dx_ptr, length, n_inputs, n_detectors, N_C: tl.constexpr, BLOCK_T: tl.constexpr
-):
+def scatter_totals_kernel(total_ptr, which_ptr, anchors_ptr, dx_ptr, numbers, N_C: tl.constexpr, BLOCK_T: tl.constexpr):
     """The total slope of each (b, s, t) to the anchors of its closest call: totals [B, N_t, S] -> dx [B, S, I]."""
+    length, n_inputs, n_detectors = numbers
     bs = tl.program_id(0).to(tl.int64)
     t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
     mask = t < n_detectors
@@ -245,28 +231,26 @@ def scatter_totals_kernel(
 
 
 @triton.jit
-def gather_pairs_kernel(
-    grad_ptr, index_ptr, pe_ptr, out_ptr, overflow_ptr, length, n_detectors, n_outputs, step,
-    N_ROWS: tl.constexpr, N_C: tl.constexpr, N_PE: tl.constexpr, FAR: tl.constexpr, IN_PLACE: tl.constexpr, SCALE: tl.constexpr,
-    ACC: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
+def gather_pairs_kernel(grad_ptr, indices, sums, numbers, CASE: tl.constexpr):
     """One program per (b, j, t): add g[j] to the row of every pair (i, j)."""
+    index_ptr, pe_ptr = indices
+    length, n_detectors, n_outputs, step = numbers
     bj = tl.program_id(0).to(tl.int64)
     b, j = bj // length, length - 1 - (bj % length).to(tl.int32)
     t = tl.program_id(1).to(tl.int64)
     base = (b * n_detectors + t) * length
-    out_ptr += t * N_ROWS * n_outputs
-    q = tl.load(index_ptr + base + j) << (N_C + N_PE)
-    for o_start in range(0, n_outputs, BLOCK_O):
-        o = o_start + tl.arange(0, BLOCK_O)
+    out_ptr = sums.out + t * CASE.N_ROWS * n_outputs
+    q = tl.load(index_ptr + base + j) << (CASE.N_C + CASE.N_PE)
+    for o_start in range(0, n_outputs, CASE.BLOCK_O):
+        o = o_start + tl.arange(0, CASE.BLOCK_O)
         o_mask = o < n_outputs
-        g = tl.load(grad_ptr + (b * length + j) * n_outputs + o, mask=o_mask, other=0.0).to(ACC)
-        if IN_PLACE:
+        g = tl.load(grad_ptr + (b * length + j) * n_outputs + o, mask=o_mask, other=0.0).to(CASE.ACC)
+        if step is not None:
             g = -step * g
-        g2 = tl.broadcast_to(g[None, :], [BLOCK_I, BLOCK_O])
-        for start in range(0, j, BLOCK_I):
-            i = start + tl.arange(0, BLOCK_I)
+        g2 = tl.broadcast_to(g[None, :], [CASE.BLOCK_I, CASE.BLOCK_O])
+        for start in range(0, j, CASE.BLOCK_I):
+            i = start + tl.arange(0, CASE.BLOCK_I)
             k = tl.load(index_ptr + base + i, mask=i < j, other=0)
             pe = tl.load(pe_ptr + t * (length - 1) + j - i - 1, mask=i < j, other=0)
-            row = offsets(q | (k << N_PE) | pe, n_outputs, FAR)[:, None]
-            add_up(out_ptr + row + o[None, :], g2, overflow_ptr, (i < j)[:, None] & o_mask[None, :], SCALE)
+            row = offsets(q | (k << CASE.N_PE) | pe, n_outputs, CASE.FAR)[:, None]
+            add_up(out_ptr + row + o[None, :], g2, sums.overflow, (i < j)[:, None] & o_mask[None, :], CASE.SCALE)

@@ -1,428 +1,312 @@
-"""The Triton sources of the LUT kernels: CUDA on a GPU, and the same text under Triton's interpreter on a CPU.
+"""The Triton sources of rows: added up forward, multiplied with g, and given what g sends to them.
 
-Names in capitals are compile-time constants. One source serves three layouts of the weights:
+CUDA on a GPU, and the same text under Triton's interpreter on a CPU. One source serves three layouts of the weights:
 
     FC       W[t, row, o]: every detector reaches every output
     SHARED   the rows of detector t reach `targets[start[t] : start[t + 1]]`; detectors with the same targets form a block
     GENERAL  lookup neuron n reaches `targets[start[n] : start[n + 1]]`
 
-A fully connected layer is one block of all detectors, so FC and SHARED run the same loops. WIDTH is the number of outputs that
-every detector reaches, 0 when they differ: known at compile time, rows are read 16 bytes at a time (4x less instructions).
-SCALE is 0 for sums in floating point, else the number of units that make 1.0 in fixed sums. ACC is the dtype of float sums.
+A fully connected layer is one block of all detectors, so FC and SHARED run the same loops. Rows are added as they are, or, where
+there are coefficients, times those.
 """
 
+# mypy: disable-error-code=no-untyped-def
+
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-FC = tl.constexpr(0)
-SHARED = tl.constexpr(1)
-GENERAL = tl.constexpr(2)
+from lutetia.lut.kernels.triton.source.basics import FC, HARD, SHARED, from_units, send, uncertainty_slope, units
+from lutetia.lut.kernels.triton.source.detect import coefficients_tile, detect_tile
 
-FIXED_MAX = tl.constexpr(2147483647.0)
-ROUND = tl.constexpr(6755399441055744.0)  # 1.5 · 2**52: adding and taking it away rounds a float64 half to even
-
-
-# ---- small pieces ----------------------------------------------------------------------------------------------------
+# ---- where things are ------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def to_fixed(value, overflow_ptr, mask, SCALE: tl.constexpr):
-    """An addend as an int64 multiple of one unit; what does not fit an int32 raises the flag."""
-    scaled = value.to(tl.float64) * SCALE
-    fits = tl.abs(scaled) <= FIXED_MAX
-    tl.store(overflow_ptr + tl.zeros_like(scaled).to(tl.int32), 1, mask=mask & (fits == 0))
-    return ((tl.where(fits, scaled, 0.0) + ROUND) - ROUND).to(tl.int64)
-
-
-@triton.jit
-def anchor_delta(x_ptr, anchor_ptr, row, mask, ACC: tl.constexpr):
-    """u = x[a] - x[b] for anchors at anchor_ptr, in input rows that start at `row`."""
-    a = tl.load(anchor_ptr, mask=mask, other=0)
-    b = tl.load(anchor_ptr + 1, mask=mask, other=0)
-    left = tl.load(x_ptr + row + a, mask=mask, other=0.0).to(ACC)
-    right = tl.load(x_ptr + row + b, mask=mask, other=0.0).to(ACC)
-    return left - right
-
-
-@triton.jit
-def uncertainty_slope(u):
-    """0.5 sgn(u) / (1 + |u|)², sgn(0) = -1; divided with correct rounding so that every backend gives the same bits."""
-    near = 1.0 + tl.abs(u)
-    half = tl.where(u > 0, 0.5, -0.5).to(u.dtype)
-    square = near * near
-    return half / square if u.dtype == tl.float64 else tl.div_rn(half, square)
-
-
-# ---- detect ----------------------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def detect_tile(
-    x_ptr, anchors_ptr, row, t, t_mask,
-    N_C: tl.constexpr, N_C_PADDED: tl.constexpr, TRAIN: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    """Indices, closest deltas and their numbers of several detectors [T] on one row of x, all pairs compared at once."""
-    r = tl.arange(0, N_C_PADDED)
-    pair_mask = t_mask[:, None] & (r < N_C)[None, :]
-    pair_ptr = anchors_ptr + t[:, None] * (2 * N_C) + 2 * r[None, :]
-    u = anchor_delta(x_ptr, pair_ptr, row, pair_mask, ACC)
-    index = tl.sum((u > 0).to(tl.int32) << r[None, :], axis=1)
-    if TRAIN:
-        distance = tl.where(pair_mask, tl.abs(u), float("inf"))
-        nearest = tl.min(distance, axis=1)
-        # The first of equals: the smallest r whose distance is the least one. (A NaN equals nothing and leaves N_C - 1.)
-        which = tl.min(tl.where(distance == nearest[:, None], r[None, :], N_C - 1), axis=1)
-        closest = tl.sum(tl.where(r[None, :] == which[:, None], u, 0.0), axis=1)
-        return index, closest, which
+def block_of_detectors(block, tables, sizes, CASE: tl.constexpr):
+    """First and last place of a block in the list of detectors, how many outputs it reaches, where their list begins."""
+    WIDTH: tl.constexpr = CASE.WIDTH
+    if CASE.LAYOUT == FC:
+        return 0, sizes.n_detectors, WIDTH, 0
     else:
-        return index, index, index
+        first = tl.load(tables.block_start + block)
+        head = tl.load(tables.block_detectors + first)
+        targets = tl.load(tables.start + head)
+        width = WIDTH if WIDTH > 0 else (tl.load(tables.start + head + 1) - targets).to(tl.int32)
+        return first, tl.load(tables.block_start + block + 1), width, targets
 
 
 @triton.jit
-def check_detectors_kernel(
-    x_ptr, anchors_ptr, index_ptr, delta_ptr, which_ptr, n_inputs, n_detectors,
-    N_C: tl.constexpr, N_C_PADDED: tl.constexpr, TRAIN: tl.constexpr, ACC: tl.constexpr, BLOCK_T: tl.constexpr,
-):  # fmt: skip
-    """One program per (row of x, tile of detectors)."""
-    b = tl.program_id(0).to(tl.int64)
-    t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
-    mask = t < n_detectors
-    index, closest, which = detect_tile(x_ptr, anchors_ptr, b * n_inputs, t, mask, N_C, N_C_PADDED, TRAIN, ACC)
-    at = b * n_detectors + t
-    tl.store(index_ptr + at, index, mask=mask)
-    if TRAIN:
-        tl.store(delta_ptr + at, closest, mask=mask)
-        tl.store(which_ptr + at, which, mask=mask)
+def detectors_from(first, last, tables, CASE: tl.constexpr):
+    """BLOCK_T detectors from a place in the list of a block on, and which of them are there."""
+    t = first + tl.arange(0, CASE.BLOCK_T)
+    t_mask = t < last
+    if CASE.LAYOUT == SHARED:
+        t = tl.load(tables.block_detectors + t, mask=t_mask, other=0)
+    return t, t_mask
 
 
 @triton.jit
-def transpose_kernel(x_ptr, out_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
-    """out [columns, rows] = x [rows, columns], tile by tile."""
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = (row < n_rows)[:, None] & (column < n_columns)[None, :]
-    tile = tl.load(x_ptr + row[:, None] * n_columns + column[None, :], mask=mask)
-    tl.store(out_ptr + column[:, None] * n_rows + row[None, :], tl.trans(tile), mask=tl.trans(mask))
+def outputs_of(k, k_mask, target_base, tables, CASE: tl.constexpr):
+    """The outputs that the weights k of a row reach."""
+    return k if CASE.LAYOUT == FC else tl.load(tables.targets + target_base + k, mask=k_mask, other=0)
 
 
 @triton.jit
-def check_columns_kernel(
-    columns_ptr, anchors_ptr, index_ptr, batch, n_detectors,
-    N_C: tl.constexpr, ACC: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_B: tl.constexpr,
-):  # fmt: skip
-    """Indices [N_t, B] from x by columns [I, B], one program per BLOCK_B rows of the batch and all detectors.
+def rates_of(k, k_mask, target_base, tables, CASE: tl.constexpr):
+    """The lr_scale of the weights k of a row, as far as g does not have it yet."""
+    if tables.lr is not None:
+        return tl.load(tables.lr + target_base + k, mask=k_mask, other=0.0).to(CASE.ACC)
+    else:
+        return tl.full([CASE.BLOCK_O], 1.0, CASE.ACC)
 
-    Neighbouring lanes are neighbouring rows of the batch, so every read is in line, and the columns of these rows stay in the
-    first-level cache while all detectors compare them.
-    """
-    b = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
-    for start in range(0, n_detectors, BLOCK_T):
-        t = start + tl.arange(0, BLOCK_T)
-        t_mask = t < n_detectors
-        mask = t_mask[:, None] & (b < batch)[None, :]
-        index = tl.zeros([BLOCK_T, BLOCK_B], tl.int32)
-        for r in tl.static_range(N_C):
-            left = tl.load(anchors_ptr + (t * N_C + r) * 2, mask=t_mask, other=0).to(tl.int64) * batch
-            right = tl.load(anchors_ptr + (t * N_C + r) * 2 + 1, mask=t_mask, other=0).to(tl.int64) * batch
-            u = tl.load(columns_ptr + left[:, None] + b[None, :], mask=mask, other=0.0).to(ACC)
-            u -= tl.load(columns_ptr + right[:, None] + b[None, :], mask=mask, other=0.0).to(ACC)
-            index += (u > 0).to(tl.int32) << r
-        tl.store(index_ptr + t.to(tl.int64)[:, None] * batch + b[None, :], index, mask=mask)
+
+@triton.jit
+def row_offset(t, index, tables, width, t_mask, CASE: tl.constexpr):
+    """Where the row `index` of detector t begins in the flat weights."""
+    if CASE.WIDTH > 0:
+        row = t * CASE.N_ROWS + index
+        return row.to(tl.int64) * CASE.WIDTH if CASE.WIDE else row * CASE.WIDTH
+    else:
+        start = tl.load(tables.start + t, mask=t_mask, other=0) * CASE.N_ROWS
+        return start + index * width if CASE.WIDE else start.to(tl.int32) + index * width
+
+
+@triton.jit
+def load_rows(row, k, mask, tables, CASE: tl.constexpr):
+    """The weights k [O] of rows that begin at `row` [T]: [T, O]."""
+    return tl.load(tables.weight + row[:, None] + k[None, :], mask=mask, other=0.0).to(CASE.ACC)
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def block_of_detectors(
-    block, start_ptr, block_start_ptr, block_detectors_ptr, n_detectors, LAYOUT: tl.constexpr, WIDTH: tl.constexpr
-):
-    """First and last place of a block in the list of detectors, how many outputs it reaches, where their list begins."""
-    if LAYOUT == FC:
-        return 0, n_detectors, WIDTH, 0
-    else:
-        first = tl.load(block_start_ptr + block)
-        head = tl.load(block_detectors_ptr + first)
-        targets = tl.load(start_ptr + head)
-        width = WIDTH if WIDTH > 0 else (tl.load(start_ptr + head + 1) - targets).to(tl.int32)
-        return first, tl.load(block_start_ptr + block + 1), width, targets
-
-
-@triton.jit
-def row_offset(
-    t, index, start_ptr, width, t_mask, N_ROWS: tl.constexpr, LAYOUT: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr
-):
-    """Where the row `index` of detector t begins in the flat weights."""
-    if WIDTH > 0:
-        row = t * N_ROWS + index
-        return row.to(tl.int64) * WIDTH if WIDE else row * WIDTH
-    else:
-        start = tl.load(start_ptr + t, mask=t_mask, other=0) * N_ROWS
-        return start + index * width if WIDE else start.to(tl.int32) + index * width
-
-
-@triton.jit
-def fill_outputs_kernel(
-    x_ptr, anchors_ptr, weight_ptr, index_ptr, delta_ptr, which_ptr, out_ptr, overflow_ptr,
-    start_ptr, targets_ptr, block_start_ptr, block_detectors_ptr,
-    n_inputs, n_detectors, n_outputs, n_blocks,
-    N_ROWS: tl.constexpr, N_C: tl.constexpr, N_C_PADDED: tl.constexpr, LAYOUT: tl.constexpr, WIDTH: tl.constexpr,
-    ATOMIC: tl.constexpr, DETECT: tl.constexpr, TRAIN: tl.constexpr, SCALE: tl.constexpr,
-    WIDE: tl.constexpr, ACC: tl.constexpr, X_ACC: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
-    """One program per (row of the batch, block of detectors, tile of its outputs): detect if asked, add up the chosen rows."""
-    b = (tl.program_id(0) // n_blocks).to(tl.int64)
-    block = tl.program_id(0) % n_blocks
+def fill_kernel(inputs, rows, sums, tables, sizes, READ: tl.constexpr, CASE: tl.constexpr):
+    """One program per (row of the batch, block of detectors, tile of its outputs): read the inputs if given, add up the rows."""
+    b = (tl.program_id(0) // sizes.n_blocks).to(tl.int64)
+    first, last, width, target_base = block_of_detectors(tl.program_id(0) % sizes.n_blocks, tables, sizes, CASE)
     tile = tl.program_id(1)
-    first, last, width, target_base = block_of_detectors(
-        block, start_ptr, block_start_ptr, block_detectors_ptr, n_detectors, LAYOUT, WIDTH
-    )
-    o = tile * BLOCK_O + tl.arange(0, BLOCK_O)
+    o = tile * CASE.BLOCK_O + tl.arange(0, CASE.BLOCK_O)
     o_mask = o < width
-    total = tl.zeros([BLOCK_T, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
-    for start in range(first, last, BLOCK_T):
-        t = start + tl.arange(0, BLOCK_T)
-        t_mask = t < last
-        if LAYOUT == SHARED:
-            t = tl.load(block_detectors_ptr + t, mask=t_mask, other=0)
-        if DETECT:
-            index, closest, which = detect_tile(x_ptr, anchors_ptr, b * n_inputs, t, t_mask, N_C, N_C_PADDED, TRAIN, X_ACC)
+    total = tl.full([CASE.BLOCK_T, CASE.BLOCK_O], 0, tl.int64 if CASE.SCALE > 0 else CASE.ACC)
+    for start in range(first, last, CASE.BLOCK_T):
+        t, t_mask = detectors_from(start, last, tables, CASE)
+        place = b * sizes.n_detectors + t
+        if inputs.x is None:
+            index = tl.load(rows.indices + b * sizes.n_detectors + t, mask=t_mask, other=0)
+            if READ.COEFFICIENTS > 0:
+                factor = tl.load(rows.a + place, mask=t_mask, other=0.0)
+            if READ.COEFFICIENTS > 1:
+                other = tl.load(rows.alternatives + place, mask=t_mask, other=0)
+                other_factor = tl.load(rows.b + place, mask=t_mask, other=0.0)
+        elif READ.KIND == HARD:
+            TRAIN: tl.constexpr = rows.min_delta is not None
+            index, closest, which = detect_tile(inputs.x + b * sizes.n_inputs, inputs.anchors, t, t_mask, TRAIN, READ)
             if TRAIN:
-                at = b * n_detectors + t
                 keep = t_mask & (tile == 0)
-                tl.store(index_ptr + at, index, mask=keep)
-                tl.store(delta_ptr + at, closest, mask=keep)
-                tl.store(which_ptr + at, which, mask=keep)
+                tl.store(rows.indices + place, index, mask=keep)
+                tl.store(rows.min_delta + place, closest, mask=keep)
+                tl.store(rows.min_delta_index + place, which, mask=keep)
         else:
-            index = tl.load(index_ptr + b * n_detectors + t, mask=t_mask, other=0)
-        row = row_offset(t, index, start_ptr, width, t_mask, N_ROWS, LAYOUT, WIDTH, WIDE)
+            index, other, factor, other_factor = coefficients_tile(inputs, b * sizes.n_inputs, t, t_mask, READ)
         mask = t_mask[:, None] & o_mask[None, :]
-        addend = tl.load(weight_ptr + row[:, None] + o[None, :], mask=mask, other=0.0).to(ACC)
-        total += to_fixed(addend, overflow_ptr, mask, SCALE) if SCALE > 0 else addend
+        addend = load_rows(row_offset(t, index, tables, width, t_mask, CASE), o, mask, tables, CASE)
+        if READ.COEFFICIENTS > 0:
+            addend = factor.to(CASE.ACC)[:, None] * addend
+        total += units(addend, sums.overflow, mask, CASE.SCALE)
+        if READ.COEFFICIENTS > 1:
+            addend = load_rows(row_offset(t, other, tables, width, t_mask, CASE), o, mask, tables, CASE)
+            total += units(other_factor.to(CASE.ACC)[:, None] * addend, sums.overflow, mask, CASE.SCALE)
     y = tl.sum(total, axis=0)
-    if LAYOUT == SHARED:
-        o = tl.load(targets_ptr + target_base + o, mask=o_mask, other=0)
-    if ATOMIC:
-        tl.atomic_add(out_ptr + b * n_outputs + o, y, mask=o_mask, sem="relaxed")
+    o = outputs_of(o, o_mask, target_base, tables, CASE)
+    if CASE.ATOMIC:
+        tl.atomic_add(sums.out + b * sizes.n_outputs + o, y, mask=o_mask, sem="relaxed")
     else:
-        tl.store(out_ptr + b * n_outputs + o, y, mask=o_mask)
+        tl.store(sums.out + b * sizes.n_outputs + o, y, mask=o_mask)
 
 
 @triton.jit
-def fill_outputs_slab_kernel(
-    weight_ptr, index_ptr, out_ptr, overflow_ptr, batch, n_detectors, row_stride, detector_stride,
-    N_ROWS: tl.constexpr, WIDTH: tl.constexpr, SCALE: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
-    BLOCK_B: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
+def fill_slab_kernel(index_ptr, strides, sums, tables, batch, n_detectors, CASE: tl.constexpr):
     """Large batches, FC: one program per (many rows of the batch, slab of outputs).
 
     The programs of one processor walk the detectors at one pace, so the slab W[t, :, o] stays in its first-level cache while
     many rows of the batch choose from it (B 32768, O 256, 128 tables: 0.32 ms against 0.44 ms).
     """
-    b = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
-    o = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
+    row_stride, detector_stride = strides
+    b = tl.program_id(0) * CASE.BLOCK_B + tl.arange(0, CASE.BLOCK_B)
+    o = tl.program_id(1) * CASE.BLOCK_O + tl.arange(0, CASE.BLOCK_O)
     b_mask = b < batch
-    mask = b_mask[:, None] & (o < WIDTH)[None, :]
+    mask = b_mask[:, None] & (o < CASE.WIDTH)[None, :]
     row_ptr = index_ptr + b.to(tl.int64) * row_stride
-    total = tl.zeros([BLOCK_B, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
+    total = tl.full([CASE.BLOCK_B, CASE.BLOCK_O], 0, tl.int64 if CASE.SCALE > 0 else CASE.ACC)
     for t in range(n_detectors):
         index = tl.load(row_ptr + tl.cast(t, tl.int64) * detector_stride, mask=b_mask, other=0)
-        row = row_offset(t, index, index_ptr, WIDTH, b_mask, N_ROWS, FC, WIDTH, WIDE)
-        addend = tl.load(weight_ptr + row[:, None] + o[None, :], mask=mask, other=0.0).to(ACC)
-        total += to_fixed(addend, overflow_ptr, mask, SCALE) if SCALE > 0 else addend
-    tl.store(out_ptr + b.to(tl.int64)[:, None] * WIDTH + o[None, :], total, mask=mask)
+        row = row_offset(t, index, tables, 0, b_mask, CASE)
+        total += units(load_rows(row, o, mask, tables, CASE), sums.overflow, mask, CASE.SCALE)
+    tl.store(sums.out + b.to(tl.int64)[:, None] * CASE.WIDTH + o[None, :], total, mask=mask)
 
 
 @triton.jit
-def fill_outputs_general_kernel(
-    weight_ptr, index_ptr, out_ptr, overflow_ptr, start_ptr, targets_ptr,
-    n_detectors, n_outputs, max_fan_out,
-    N_ROWS: tl.constexpr, SCALE: tl.constexpr, ACC: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
+def fill_general_kernel(rows, sums, tables, sizes, max_fan_out, CASE: tl.constexpr):
     """One program per (row of the batch, tile of detectors): walk the forward synapse groups of their lookup neurons."""
     b = tl.program_id(0).to(tl.int64)
-    t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
-    t_mask = t < n_detectors
-    neuron = t * N_ROWS + tl.load(index_ptr + b * n_detectors + t, mask=t_mask, other=0)
-    first = tl.load(start_ptr + neuron, mask=t_mask, other=0)
-    last = tl.load(start_ptr + neuron + 1, mask=t_mask, other=0)
-    for start in range(0, max_fan_out, BLOCK_O):
-        synapse = first[:, None] + (start + tl.arange(0, BLOCK_O))[None, :]
+    t = tl.program_id(1) * CASE.BLOCK_T + tl.arange(0, CASE.BLOCK_T)
+    t_mask = t < sizes.n_detectors
+    place = b * sizes.n_detectors + t
+    neuron = t * CASE.N_ROWS + tl.load(rows.indices + place, mask=t_mask, other=0)
+    if rows.a is not None:
+        factor = tl.load(rows.a + place, mask=t_mask, other=0.0).to(CASE.ACC)[:, None]
+    first = tl.load(tables.start + neuron, mask=t_mask, other=0)
+    last = tl.load(tables.start + neuron + 1, mask=t_mask, other=0)
+    for start in range(0, max_fan_out, CASE.BLOCK_O):
+        synapse = first[:, None] + (start + tl.arange(0, CASE.BLOCK_O))[None, :]
         mask = synapse < last[:, None]
-        addend = tl.load(weight_ptr + synapse, mask=mask, other=0.0).to(ACC)
-        o = tl.load(targets_ptr + synapse, mask=mask, other=0)
-        if SCALE > 0:
-            tl.atomic_add(out_ptr + b * n_outputs + o, to_fixed(addend, overflow_ptr, mask, SCALE), mask=mask, sem="relaxed")
-        else:
-            tl.atomic_add(out_ptr + b * n_outputs + o, addend, mask=mask, sem="relaxed")
+        addend = tl.load(tables.weight + synapse, mask=mask, other=0.0).to(CASE.ACC)
+        if rows.a is not None:
+            addend = factor * addend
+        o = tl.load(tables.targets + synapse, mask=mask, other=0)
+        addend = units(addend, sums.overflow, mask, CASE.SCALE)
+        tl.atomic_add(sums.out + b * sizes.n_outputs + o, addend, mask=mask, sem="relaxed")
 
 
 # ---- backward, to the inputs -----------------------------------------------------------------------------------------
+# g · W of the chosen rows. With the anchors of a hard read what goes on is the difference to the row of the closest call, sent to
+# the anchors, else the products themselves.
 
 
 @triton.jit
-def propagate_kernel(
-    grad_ptr, weight_ptr, index_ptr, delta_ptr, which_ptr, anchors_ptr, dx_ptr, overflow_ptr,
-    start_ptr, targets_ptr, block_start_ptr, block_detectors_ptr,
-    n_inputs, n_detectors, n_outputs, n_blocks,
-    N_ROWS: tl.constexpr, N_C: tl.constexpr, LAYOUT: tl.constexpr, WIDTH: tl.constexpr, SCALE: tl.constexpr, WIDE: tl.constexpr,
-    ACC: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
-    """One program per (row of the batch, tile of detectors of one block): two dot products, then the anchors."""
-    b = (tl.program_id(0) // n_blocks).to(tl.int64)
-    block = tl.program_id(0) % n_blocks
-    first, last, width, target_base = block_of_detectors(
-        block, start_ptr, block_start_ptr, block_detectors_ptr, n_detectors, LAYOUT, WIDTH
-    )
-    t = first + tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
-    t_mask = t < last
-    if LAYOUT == SHARED:
-        t = tl.load(block_detectors_ptr + t, mask=t_mask, other=0)
-    at = b * n_detectors + t
-    index = tl.load(index_ptr + at, mask=t_mask, other=0)
-    which = tl.load(which_ptr + at, mask=t_mask, other=0)
-    row = row_offset(t, index, start_ptr, width, t_mask, N_ROWS, LAYOUT, WIDTH, WIDE)
-    alt = row_offset(t, index ^ (1 << which), start_ptr, width, t_mask, N_ROWS, LAYOUT, WIDTH, WIDE)
-    gain2 = tl.zeros([BLOCK_T, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
-    for start in range(0, width, BLOCK_O):
-        o = start + tl.arange(0, BLOCK_O)
-        o_mask = o < width
-        mask = t_mask[:, None] & o_mask[None, :]
-        main_w = tl.load(weight_ptr + row[:, None] + o[None, :], mask=mask, other=0.0).to(ACC)
-        alt_w = tl.load(weight_ptr + alt[:, None] + o[None, :], mask=mask, other=0.0).to(ACC)
-        if LAYOUT == SHARED:
-            o = tl.load(targets_ptr + target_base + o, mask=o_mask, other=0)
-        g = tl.load(grad_ptr + b * n_outputs + o, mask=o_mask, other=0.0).to(ACC)[None, :]
-        if SCALE > 0:
-            gain2 += to_fixed(g * main_w, overflow_ptr, mask, SCALE) - to_fixed(g * alt_w, overflow_ptr, mask, SCALE)
+def gains_kernel(grad_ptr, rows, anchors_ptr, sums, tables, sizes, CASE: tl.constexpr):
+    """One program per (row of the batch, tile of detectors of one block)."""
+    SEND: tl.constexpr = anchors_ptr is not None
+    TWO: tl.constexpr = rows.alternatives is not None
+    b = (tl.program_id(0) // sizes.n_blocks).to(tl.int64)
+    first, last, width, target_base = block_of_detectors(tl.program_id(0) % sizes.n_blocks, tables, sizes, CASE)
+    t, t_mask = detectors_from(first + tl.program_id(1) * CASE.BLOCK_T, last, tables, CASE)
+    place = b * sizes.n_detectors + t
+    index = tl.load(rows.indices + place, mask=t_mask, other=0)
+    row = row_offset(t, index, tables, width, t_mask, CASE)
+    gain = tl.full([CASE.BLOCK_T, CASE.BLOCK_O], 0, tl.int64 if CASE.SCALE > 0 else CASE.ACC)
+    if SEND:
+        which = tl.load(rows.min_delta_index + place, mask=t_mask, other=0)
+        other = index ^ (1 << which)
+    elif TWO:
+        other = tl.load(rows.alternatives + place, mask=t_mask, other=0)
+        other_gain = tl.full([CASE.BLOCK_T, CASE.BLOCK_O], 0, tl.int64 if CASE.SCALE > 0 else CASE.ACC)
+    if SEND or TWO:
+        other_row = row_offset(t, other, tables, width, t_mask, CASE)
+    for start in range(0, width, CASE.BLOCK_O):
+        k = start + tl.arange(0, CASE.BLOCK_O)
+        k_mask = k < width
+        mask = t_mask[:, None] & k_mask[None, :]
+        weight = load_rows(row, k, mask, tables, CASE)
+        if SEND or TWO:
+            other_weight = load_rows(other_row, k, mask, tables, CASE)
+        o = outputs_of(k, k_mask, target_base, tables, CASE)
+        g = tl.load(grad_ptr + b * sizes.n_outputs + o, mask=k_mask, other=0.0).to(CASE.ACC)[None, :]
+        if SEND and CASE.SCALE == 0:
+            gain += g * (weight - other_weight)
         else:
-            gain2 += g * (main_w - alt_w)
-    send_to_anchors(
-        tl.sum(gain2, axis=1), tl.load(delta_ptr + at, mask=t_mask, other=1.0), which, t, t_mask, b,
-        anchors_ptr, dx_ptr, overflow_ptr, n_inputs, N_C, SCALE, ACC,
-    )  # fmt: skip
-
-
-@triton.jit
-def send_to_anchors(
-    gain, delta, which, t, t_mask, b, anchors_ptr, dx_ptr, overflow_ptr, n_inputs,
-    N_C: tl.constexpr, SCALE: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    """dx[a] += slope, dx[b] -= slope at the anchors of the closest call; gain and delta [T]."""
-    if SCALE > 0:
-        limit = tl.abs(gain) > 2147483647
-        tl.store(overflow_ptr + tl.zeros_like(which), 1, mask=t_mask & limit)
-        gain = (gain.to(tl.float64) / SCALE).to(ACC)
-    slope = uncertainty_slope(delta).to(ACC) * gain
-    pair_ptr = anchors_ptr + (t * N_C + which) * 2
-    into_a = dx_ptr + b * n_inputs + tl.load(pair_ptr, mask=t_mask, other=0)
-    into_b = dx_ptr + b * n_inputs + tl.load(pair_ptr + 1, mask=t_mask, other=0)
-    if SCALE > 0:
-        units = to_fixed(slope, overflow_ptr, t_mask, SCALE)
-        tl.atomic_add(into_a, units, mask=t_mask, sem="relaxed")
-        tl.atomic_add(into_b, -units, mask=t_mask, sem="relaxed")
+            gain += units(g * weight, sums.overflow, mask, CASE.SCALE)
+            if SEND:
+                gain -= units(g * other_weight, sums.overflow, mask, CASE.SCALE)
+            elif TWO:
+                other_gain += units(g * other_weight, sums.overflow, mask, CASE.SCALE)
+    result = from_units(tl.sum(gain, axis=1), sums.overflow, t_mask, CASE.SCALE, CASE.ACC)
+    if SEND:
+        slope = uncertainty_slope(tl.load(rows.min_delta + place, mask=t_mask, other=1.0)).to(CASE.ACC) * result
+        pair_ptr = anchors_ptr + (t * CASE.N_C + which) * 2
+        send(slope, pair_ptr, sums.out + b * sizes.n_inputs, sums.overflow, t_mask, CASE.SCALE)
     else:
-        tl.atomic_add(into_a, slope, mask=t_mask, sem="relaxed")
-        tl.atomic_add(into_b, -slope, mask=t_mask, sem="relaxed")
+        tl.store(sums.out + place, result, mask=t_mask)
+        if TWO:
+            result = from_units(tl.sum(other_gain, axis=1), sums.overflow, t_mask, CASE.SCALE, CASE.ACC)
+            tl.store(sums.other + place, result, mask=t_mask)
 
 
 @triton.jit
-def neuron_dot(
-    grad_row_ptr, weight_ptr, start_ptr, targets_ptr, overflow_ptr, neuron, t_mask, max_fan_out,
-    SCALE: tl.constexpr, ACC: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
+def neuron_dot(grad_row_ptr, neuron, t_mask, overflow_ptr, tables, max_fan_out, CASE: tl.constexpr):
     """g · W[neuron] over the synapses of each lookup neuron [T]."""
-    first = tl.load(start_ptr + neuron, mask=t_mask, other=0)
-    last = tl.load(start_ptr + neuron + 1, mask=t_mask, other=0)
-    total = tl.zeros([BLOCK_T, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
-    for start in range(0, max_fan_out, BLOCK_O):
-        synapse = first[:, None] + (start + tl.arange(0, BLOCK_O))[None, :]
+    first = tl.load(tables.start + neuron, mask=t_mask, other=0)
+    last = tl.load(tables.start + neuron + 1, mask=t_mask, other=0)
+    total = tl.full([CASE.BLOCK_T, CASE.BLOCK_O], 0, tl.int64 if CASE.SCALE > 0 else CASE.ACC)
+    for start in range(0, max_fan_out, CASE.BLOCK_O):
+        synapse = first[:, None] + (start + tl.arange(0, CASE.BLOCK_O))[None, :]
         mask = synapse < last[:, None]
-        weight = tl.load(weight_ptr + synapse, mask=mask, other=0.0).to(ACC)
-        o = tl.load(targets_ptr + synapse, mask=mask, other=0)
-        g = tl.load(grad_row_ptr + o, mask=mask, other=0.0).to(ACC)
-        total += to_fixed(g * weight, overflow_ptr, mask, SCALE) if SCALE > 0 else g * weight
+        weight = tl.load(tables.weight + synapse, mask=mask, other=0.0).to(CASE.ACC)
+        o = tl.load(tables.targets + synapse, mask=mask, other=0)
+        g = tl.load(grad_row_ptr + o, mask=mask, other=0.0).to(CASE.ACC)
+        total += units(g * weight, overflow_ptr, mask, CASE.SCALE)
     return tl.sum(total, axis=1)
 
 
 @triton.jit
-def propagate_general_kernel(
-    grad_ptr, weight_ptr, index_ptr, delta_ptr, which_ptr, anchors_ptr, dx_ptr, overflow_ptr, start_ptr, targets_ptr,
-    n_inputs, n_detectors, n_outputs, max_fan_out,
-    N_ROWS: tl.constexpr, N_C: tl.constexpr, SCALE: tl.constexpr, ACC: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
+def gains_general_kernel(grad_ptr, rows, anchors_ptr, sums, tables, numbers, CASE: tl.constexpr):
     """One program per (row of the batch, tile of detectors)."""
+    sizes, max_fan_out = numbers
     b = tl.program_id(0).to(tl.int64)
-    t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
-    t_mask = t < n_detectors
-    at = b * n_detectors + t
-    index = tl.load(index_ptr + at, mask=t_mask, other=0)
-    which = tl.load(which_ptr + at, mask=t_mask, other=0)
-    row_ptr = grad_ptr + b * n_outputs
-    gain = neuron_dot(
-        row_ptr, weight_ptr, start_ptr, targets_ptr, overflow_ptr, t * N_ROWS + index, t_mask, max_fan_out,
-        SCALE, ACC, BLOCK_T, BLOCK_O,
-    )  # fmt: skip
-    gain -= neuron_dot(
-        row_ptr, weight_ptr, start_ptr, targets_ptr, overflow_ptr, t * N_ROWS + (index ^ (1 << which)), t_mask,
-        max_fan_out, SCALE, ACC, BLOCK_T, BLOCK_O,
-    )  # fmt: skip
-    send_to_anchors(
-        gain, tl.load(delta_ptr + at, mask=t_mask, other=1.0), which, t, t_mask, b,
-        anchors_ptr, dx_ptr, overflow_ptr, n_inputs, N_C, SCALE, ACC,
-    )  # fmt: skip
+    t = tl.program_id(1) * CASE.BLOCK_T + tl.arange(0, CASE.BLOCK_T)
+    t_mask = t < sizes.n_detectors
+    place = b * sizes.n_detectors + t
+    index = tl.load(rows.indices + place, mask=t_mask, other=0)
+    grad_ptr += b * sizes.n_outputs
+    gain = neuron_dot(grad_ptr, t * CASE.N_ROWS + index, t_mask, sums.overflow, tables, max_fan_out, CASE)
+    if anchors_ptr is not None:
+        which = tl.load(rows.min_delta_index + place, mask=t_mask, other=0)
+        other = t * CASE.N_ROWS + (index ^ (1 << which))
+        gain -= neuron_dot(grad_ptr, other, t_mask, sums.overflow, tables, max_fan_out, CASE)
+    result = from_units(gain, sums.overflow, t_mask, CASE.SCALE, CASE.ACC)
+    if anchors_ptr is not None:
+        slope = uncertainty_slope(tl.load(rows.min_delta + place, mask=t_mask, other=1.0)).to(CASE.ACC) * result
+        pair_ptr = anchors_ptr + (t * CASE.N_C + which) * 2
+        send(slope, pair_ptr, sums.out + b * sizes.n_inputs, sums.overflow, t_mask, CASE.SCALE)
+    else:
+        tl.store(sums.out + place, result, mask=t_mask)
 
 
 # ---- backward, to the weights ----------------------------------------------------------------------------------------
 # Two ways. *Scatter*: add each row of g to the weights it chose, with atomics: best where rows are short.
 # *Sort*: put the rows of the batch in order of the lookup neuron they chose, detector by detector (a counting sort); then each
 # neuron adds up its own rows of g and writes its weights once, without atomics.
+# A read of two rows scatters twice, or sorts both at once: a list of 2 B rows, of which the second half are the batch again.
 
 
 @triton.jit
-def scatter_weight_gradients_kernel(
-    grad_ptr, index_ptr, lr_ptr, out_ptr, start_ptr, targets_ptr, block_start_ptr, block_detectors_ptr,
-    batch, n_detectors, n_outputs, n_blocks, n_tiles, step,
-    N_ROWS: tl.constexpr, LAYOUT: tl.constexpr, WIDTH: tl.constexpr, MIXED_LR: tl.constexpr, IN_PLACE: tl.constexpr,
-    WIDE: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
-    """One program per (ROWS rows of the batch, tile of detectors of a block, tile of outputs).
+def scatter_kernel(grad_ptr, rows, out_ptr, tables, sizes, numbers, CASE: tl.constexpr):
+    """One program per (BLOCK_B rows of the batch, tile of detectors of a block, tile of outputs).
 
     Neighbouring rows that chose the same neuron are added before the atomic: a batch that hits one entry would wait in line
     for its address otherwise (about 40 ns each).
     """
-    b = (tl.program_id(0) // n_blocks).to(tl.int64) * ROWS
-    block = tl.program_id(0) % n_blocks
-    first, last, width, target_base = block_of_detectors(
-        block, start_ptr, block_start_ptr, block_detectors_ptr, n_detectors, LAYOUT, WIDTH
-    )
-    t = first + (tl.program_id(1) % n_tiles) * BLOCK_T + tl.arange(0, BLOCK_T)
-    t_mask = t < last
-    if LAYOUT == SHARED:
-        t = tl.load(block_detectors_ptr + t, mask=t_mask, other=0)
-    k = (tl.program_id(1) // n_tiles) * BLOCK_O + tl.arange(0, BLOCK_O)
+    batch, n_tiles, step = numbers
+    BLOCK_B: tl.constexpr = CASE.BLOCK_B
+    b = (tl.program_id(0) // sizes.n_blocks).to(tl.int64) * CASE.BLOCK_B
+    first, last, width, target_base = block_of_detectors(tl.program_id(0) % sizes.n_blocks, tables, sizes, CASE)
+    t, t_mask = detectors_from(first + (tl.program_id(1) % n_tiles) * CASE.BLOCK_T, last, tables, CASE)
+    k = (tl.program_id(1) // n_tiles) * CASE.BLOCK_O + tl.arange(0, CASE.BLOCK_O)
     k_mask = k < width
-    o = k
-    if LAYOUT == SHARED:
-        o = tl.load(targets_ptr + target_base + k, mask=k_mask, other=0)
-    lr = tl.full([1, BLOCK_O], 1.0, ACC)
-    if MIXED_LR:
-        lr = tl.load(lr_ptr + target_base + k, mask=k_mask, other=0.0).to(ACC)[None, :]
-    if IN_PLACE:
+    o = outputs_of(k, k_mask, target_base, tables, CASE)
+    lr = rates_of(k, k_mask, target_base, tables, CASE)
+    if step is not None:
         lr = -step * lr
-    index = tl.load(index_ptr + b * n_detectors + t, mask=t_mask, other=-1)
-    total = tl.zeros([BLOCK_T, BLOCK_O], ACC)
-    for j in tl.static_range(ROWS):
-        g = tl.load(grad_ptr + (b + j) * n_outputs + o, mask=k_mask & (b + j < batch), other=0.0).to(ACC)
-        total += g[None, :] * lr
+    index = tl.load(rows.indices + b * sizes.n_detectors + t, mask=t_mask, other=-1)
+    total = tl.full([CASE.BLOCK_T, CASE.BLOCK_O], 0, CASE.ACC)
+    for j in tl.static_range(BLOCK_B):
+        g = tl.load(grad_ptr + (b + j) * sizes.n_outputs + o, mask=k_mask & (b + j < batch), other=0.0).to(CASE.ACC)
+        if rows.a is not None:
+            place = (b + j) * sizes.n_detectors + t
+            factor = tl.load(rows.a + place, mask=t_mask & (b + j < batch), other=0.0).to(CASE.ACC)
+            total += (g * lr)[None, :] * factor[:, None]
+        else:
+            total += g[None, :] * lr[None, :]
         # A row past the batch, or the last of this program, has no successor: -1 differs from every index.
-        alive = t_mask & (b + j + 1 < batch) & (j + 1 < ROWS)
-        following = tl.load(index_ptr + (b + j + 1) * n_detectors + t, mask=alive, other=-1)
+        alive = t_mask & (b + j + 1 < batch) & (j + 1 < CASE.BLOCK_B)
+        following = tl.load(rows.indices + (b + j + 1) * sizes.n_detectors + t, mask=alive, other=-1)
         ends = (following != index)[:, None]
-        row = row_offset(t, tl.maximum(index, 0), start_ptr, width, t_mask, N_ROWS, LAYOUT, WIDTH, WIDE)
+        row = row_offset(t, tl.maximum(index, 0), tables, width, t_mask, CASE)
         tl.atomic_add(
             out_ptr + row[:, None] + k[None, :], total, mask=ends & (index >= 0)[:, None] & k_mask[None, :], sem="relaxed"
         )
@@ -441,132 +325,119 @@ def rank_kernel(index_ptr, count_ptr, rank_ptr, total, n_detectors, N_ROWS: tl.c
 
 
 @triton.jit
-def place_kernel(
-    index_ptr, end_ptr, count_ptr, rank_ptr, order_ptr, total, batch, n_detectors,
-    N_ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def place_kernel(index_ptr, rank_ptr, sorted_rows, numbers, N_ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """order[t, :] lists the rows of the batch, sorted by the lookup neuron that detector t chose for them."""
+    total, batch, n_detectors = numbers
     lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = lane < total
     t = lane % n_detectors
     neuron = t * N_ROWS + tl.load(index_ptr + lane, mask=mask, other=0)
-    start = tl.load(end_ptr + neuron, mask=mask, other=0) - tl.load(count_ptr + neuron, mask=mask, other=0)
+    start = tl.load(sorted_rows.end + neuron, mask=mask, other=0) - tl.load(sorted_rows.count + neuron, mask=mask, other=0)
     rank = tl.load(rank_ptr + lane, mask=mask, other=0)
-    tl.store(order_ptr + t * batch + start + rank, (lane // n_detectors).to(tl.int32), mask=mask)
+    tl.store(sorted_rows.order + t * batch + start + rank, (lane // n_detectors).to(tl.int32), mask=mask)
+
+
+class Sorted(NamedTuple):
+    """Rows of the batch by detector and chosen neuron: order [N_t, B], end and count of each neuron's rows [N_t, R], int32.
+
+    `compact` [N_t · R] holds where the sums of each neuron go, where only those that were chosen have a place.
+    """
+
+    order: Any
+    end: Any
+    count: Any
+    compact: Any = None
+
+
+class GatherNumbers(NamedTuple):
+    """Numbers of a gradient by sorting: rows of the batch, and of the list, which is as long or twice as long.
+
+    With a step, the sums go straight into the weights.
+    """
+
+    batch: Any
+    listed: Any
+    chunks: Any
+    step: Any
 
 
 @triton.jit
-def neuron_synapses(neuron, start_ptr, n_outputs, N_ROWS: tl.constexpr, LAYOUT: tl.constexpr):
+def neuron_synapses(neuron, tables, n_outputs, CASE: tl.constexpr):
     """Where the weights and the targets of one lookup neuron begin, and how many there are (start: det_start or row_start)."""
-    if LAYOUT == FC:
+    if CASE.LAYOUT == FC:
         return neuron.to(tl.int64) * n_outputs, neuron.to(tl.int64) * 0, n_outputs
-    elif LAYOUT == SHARED:
-        start = tl.load(start_ptr + neuron // N_ROWS)
-        width = (tl.load(start_ptr + neuron // N_ROWS + 1) - start).to(tl.int32)
-        return start * N_ROWS + (neuron % N_ROWS).to(tl.int64) * width, start, width
+    elif CASE.LAYOUT == SHARED:
+        start = tl.load(tables.start + neuron // CASE.N_ROWS)
+        width = (tl.load(tables.start + neuron // CASE.N_ROWS + 1) - start).to(tl.int32)
+        return start * CASE.N_ROWS + (neuron % CASE.N_ROWS).to(tl.int64) * width, start, width
     else:
-        start = tl.load(start_ptr + neuron)
-        return start, start, (tl.load(start_ptr + neuron + 1) - start).to(tl.int32)
+        start = tl.load(tables.start + neuron)
+        return start, start, (tl.load(tables.start + neuron + 1) - start).to(tl.int32)
 
 
 @triton.jit
-def sum_rows(
-    grad_ptr, order_ptr, overflow_ptr, first, last, o, o_mask, lr, n_outputs,
-    SCALE: tl.constexpr, ACC: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
-    """Σ lr · g[b, o] over the rows of the batch listed in order[first:last]; lr [1, O]."""
-    total = tl.zeros([BLOCK_B, BLOCK_O], tl.int64 if SCALE > 0 else ACC)
-    for start in range(first, last, BLOCK_B):
-        i = start + tl.arange(0, BLOCK_B)
+def neuron_sum(neuron, span, gradients, sorted_rows, tables, numbers, CASE: tl.constexpr):
+    """Where a tile of a neuron's weights lies and which are there, [O], and Σ lr · g (· a) over the rows order[first:last]."""
+    first, last = span
+    grad_ptr, rows, overflow_ptr, sizes = gradients
+    t = neuron // CASE.N_ROWS
+    base, target_base, width = neuron_synapses(neuron, tables, sizes.n_outputs, CASE)
+    if sorted_rows.compact is not None:
+        base = tl.load(sorted_rows.compact + neuron)
+    k = tl.program_id(1) * CASE.BLOCK_O + tl.arange(0, CASE.BLOCK_O)
+    k_mask = k < width
+    o = outputs_of(k, k_mask, target_base, tables, CASE)
+    lr = rates_of(k, k_mask, target_base, tables, CASE)[None, :]
+    order_ptr = sorted_rows.order + t.to(tl.int64) * numbers.listed
+    total = tl.full([CASE.BLOCK_B, CASE.BLOCK_O], 0, tl.int64 if CASE.SCALE > 0 else CASE.ACC)
+    for start in range(first, last, CASE.BLOCK_B):
+        i = start + tl.arange(0, CASE.BLOCK_B)
         b = tl.load(order_ptr + i, mask=i < last, other=0).to(tl.int64)
-        mask = (i < last)[:, None] & o_mask[None, :]
-        addend = tl.load(grad_ptr + b[:, None] * n_outputs + o[None, :], mask=mask, other=0.0).to(ACC) * lr
-        total += to_fixed(addend, overflow_ptr, mask, SCALE) if SCALE > 0 else addend
-    return tl.sum(total, axis=0)
+        mask = (i < last)[:, None] & k_mask[None, :]
+        if rows.a is not None:
+            factor = tl.load(rows.a + t + b * sizes.n_detectors, mask=i < last, other=0.0).to(CASE.ACC)
+            b = b % numbers.batch
+        addend = tl.load(grad_ptr + b[:, None] * sizes.n_outputs + o[None, :], mask=mask, other=0.0).to(CASE.ACC) * lr
+        if rows.a is not None:
+            addend = addend * factor[:, None]
+        total += units(addend, overflow_ptr, mask, CASE.SCALE)
+    return base + k, k_mask, tl.sum(total, axis=0)
 
 
 @triton.jit
-def gather_weight_gradients_kernel(
-    grad_ptr, order_ptr, end_ptr, count_ptr, lr_ptr, out_ptr, overflow_ptr, start_ptr, targets_ptr, compact_ptr,
-    batch, n_outputs, step,
-    N_ROWS: tl.constexpr, LAYOUT: tl.constexpr, MIXED_LR: tl.constexpr, IN_PLACE: tl.constexpr, COMPACT: tl.constexpr,
-    SCALE: tl.constexpr, ACC: tl.constexpr, CAP: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
-    """One program per (lookup neuron, tile of its synapses): the first CAP rows that chose it; `overflow` takes the rest."""
+def gather_kernel(gradients, sums, sorted_rows, tables, numbers, CASE: tl.constexpr, CAP: tl.constexpr):
+    """One program per (lookup neuron, tile of its synapses): the first CAP rows that chose it; the rest is for `gather_rest`."""
     neuron = tl.program_id(0)
-    count = tl.load(count_ptr + neuron)
-    if IN_PLACE or COMPACT:
+    count = tl.load(sorted_rows.count + neuron)
+    if numbers.step is not None or sorted_rows.compact is not None:
         if count == 0:
             return
-    base, target_base, width = neuron_synapses(neuron, start_ptr, n_outputs, N_ROWS, LAYOUT)
-    if COMPACT:  # only neurons that were chosen have a place in the output
-        base = tl.load(compact_ptr + neuron)
-    k = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
-    k_mask = k < width
-    o = k
-    if LAYOUT != FC:
-        o = tl.load(targets_ptr + target_base + k, mask=k_mask, other=0)
-    lr = tl.full([1, BLOCK_O], 1.0, ACC)
-    if MIXED_LR:
-        lr = tl.load(lr_ptr + target_base + k, mask=k_mask, other=0.0).to(ACC)[None, :]
-    first = tl.load(end_ptr + neuron) - count
-    total = sum_rows(
-        grad_ptr, order_ptr + (neuron // N_ROWS).to(tl.int64) * batch, overflow_ptr, first, first + tl.minimum(count, CAP),
-        o, k_mask, lr, n_outputs, SCALE, ACC, BLOCK_B, BLOCK_O,
-    )  # fmt: skip
-    if IN_PLACE:
-        total = tl.load(out_ptr + base + k, mask=k_mask, other=0.0) - step * total
-    tl.store(out_ptr + base + k, total, mask=k_mask)
+    first = tl.load(sorted_rows.end + neuron) - count
+    span = (first, first + tl.minimum(count, CAP))
+    at, mask, total = neuron_sum(neuron, span, gradients, sorted_rows, tables, numbers, CASE)
+    if numbers.step is not None:
+        total = tl.load(sums.out + at, mask=mask, other=0.0) - numbers.step * total
+    tl.store(sums.out + at, total, mask=mask)
 
 
 @triton.jit
-def gather_overflow_kernel(
-    grad_ptr, index_ptr, order_ptr, end_ptr, count_ptr, lr_ptr, out_ptr, overflow_ptr,
-    start_ptr, targets_ptr, compact_ptr,
-    batch, n_detectors, n_outputs, n_chunks, step,
-    N_ROWS: tl.constexpr, LAYOUT: tl.constexpr, MIXED_LR: tl.constexpr, IN_PLACE: tl.constexpr, COMPACT: tl.constexpr,
-    SCALE: tl.constexpr, ACC: tl.constexpr, CAP: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_O: tl.constexpr,
-):  # fmt: skip
+def gather_rest_kernel(gradients, sums, sorted_rows, tables, numbers, CASE: tl.constexpr, CAP: tl.constexpr):
     """One program per (detector and CAP places of its `order`, tile of synapses): rows past a neuron's first CAP.
 
     Such a row lies more than CAP places behind its neuron's first, so all of them within these CAP places belong to the one
     neuron that owns the first place. This is what keeps a batch that hits one entry from running on one processor.
     """
-    t = tl.program_id(0) // n_chunks
-    here = (tl.program_id(0) % n_chunks) * CAP
-    order_ptr += t.to(tl.int64) * batch
-    head = tl.load(order_ptr + here).to(tl.int64)
-    neuron = t * N_ROWS + tl.load(index_ptr + head * n_detectors + t)
-    end = tl.load(end_ptr + neuron)
-    first = tl.maximum(here, end - tl.load(count_ptr + neuron) + CAP)
+    _, rows, _, sizes = gradients
+    t = tl.program_id(0) // numbers.chunks
+    here = (tl.program_id(0) % numbers.chunks) * CAP
+    head = tl.load(sorted_rows.order + t.to(tl.int64) * numbers.listed + here).to(tl.int64)
+    neuron = t * CASE.N_ROWS + tl.load(rows.indices + head * sizes.n_detectors + t)
+    end = tl.load(sorted_rows.end + neuron)
+    first = tl.maximum(here, end - tl.load(sorted_rows.count + neuron) + CAP)
     last = tl.minimum(here + CAP, end)
     if first >= last:
         return
-    base, target_base, width = neuron_synapses(neuron, start_ptr, n_outputs, N_ROWS, LAYOUT)
-    if COMPACT:  # only neurons that were chosen have a place in the output
-        base = tl.load(compact_ptr + neuron)
-    k = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
-    k_mask = k < width
-    o = k
-    if LAYOUT != FC:
-        o = tl.load(targets_ptr + target_base + k, mask=k_mask, other=0)
-    lr = tl.full([1, BLOCK_O], 1.0, ACC)
-    if MIXED_LR:
-        lr = tl.load(lr_ptr + target_base + k, mask=k_mask, other=0.0).to(ACC)[None, :]
-    total = sum_rows(grad_ptr, order_ptr, overflow_ptr, first, last, o, k_mask, lr, n_outputs, SCALE, ACC, BLOCK_B, BLOCK_O)
-    if IN_PLACE:
-        total = -step * total
-    tl.atomic_add(out_ptr + base + k, total, mask=k_mask, sem="relaxed")
-
-
-# ---- sums ------------------------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def convert_kernel(sum_ptr, out_ptr, overflow_ptr, total, SCALE: tl.constexpr, BLOCK: tl.constexpr):
-    """Integer sums back to floating point; a sum past the range of an int32 raises the flag."""
-    lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = lane < total
-    units = tl.load(sum_ptr + lane, mask=mask, other=0).to(tl.int64)
-    tl.store(overflow_ptr + tl.zeros([BLOCK], tl.int32), 1, mask=mask & (tl.abs(units) > 2147483647))
-    tl.store(out_ptr + lane, (units.to(tl.float64) / SCALE).to(out_ptr.dtype.element_ty), mask=mask)
+    at, mask, total = neuron_sum(neuron, (first, last), gradients, sorted_rows, tables, numbers, CASE)
+    if numbers.step is not None:
+        total = -numbers.step * total
+    tl.atomic_add(sums.out + at, total, mask=mask, sem="relaxed")

@@ -1,0 +1,111 @@
+"""What detectors find, on CUDA; the sources are in `source.detect`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
+from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.kernels.reference.detect import detect_positions as detect_no_positions
+from lutetia.lut.kernels.triton.launch import ACC, cdiv, next_power_of_2
+from lutetia.lut.kernels.triton.source import basics
+from lutetia.lut.kernels.triton.source import detect as source
+from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Sizes
+from lutetia.lut.sums import Sums, sum_dtype
+
+READS = {"hard": basics.HARD.value, "blend": basics.BLEND.value}
+READS |= {"confidence": basics.CONFIDENCE.value, "confidence2": basics.CONFIDENCE2.value}
+
+
+@kernel
+def detect(x: Tensor, anchors: Tensor, train: bool) -> Detected:
+    """x [..., I], anchors [N_t, N_c, 2] -> what was found [..., N_t]."""
+    return find(x, anchors, train)
+
+
+def find(x: Tensor, anchors: Tensor, train: bool) -> Detected:
+    detected = room_for(x, anchors, train)
+    _launch(x, Inputs(x.contiguous(), anchors), Rows(*detected), compared(x, anchors), {})
+    return detected
+
+
+def room_for(x: Tensor, anchors: Tensor, train: bool) -> Detected:
+    """Uninitialised memory for what will be found."""
+    shape = (*x.shape[:-1], anchors.shape[0])
+    indices = x.new_empty(shape, dtype=torch.int32)
+    return Detected(indices, x.new_empty(shape, dtype=sum_dtype(x)), torch.empty_like(indices)) if train else Detected(indices)
+
+
+@kernel
+def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
+    """x [B, I], anchors [N_t, N_c, 2] -> indices int32 and coefficients, [B, N_t] each."""
+    shape, dtype, count = (x.shape[0], anchors.shape[0]), sum_dtype(x), 1 if read.name == "confidence" else 2
+    indices, *others = (x.new_empty(shape, dtype=torch.int32) for _ in range(count))
+    coefficients = Coefficients(*(x.new_empty(shape, dtype=dtype) for _ in range(count)), *others)
+    case = compared(x, anchors, read.name, sums, count)
+    rows = Rows(indices, None, None, *coefficients)
+    _launch(x, Inputs(x.contiguous(), anchors, *read.logs), rows, case, {"enable_fp_fusion": not sums.exact})
+    return indices, coefficients
+
+
+def _launch(x: Tensor, inputs: Inputs, rows: Rows, case: ReadCase, options: dict[str, Any]) -> None:
+    n_detectors = inputs.anchors.shape[0]
+    if not rows.indices.numel():
+        return
+    block_t = tile_of(case, n_detectors)
+    source.detect_kernel[(rows.indices.numel() // n_detectors, cdiv(n_detectors, block_t))](
+        inputs, rows, Sizes(x.shape[-1], n_detectors), READ=case, BLOCK_T=block_t, num_warps=1, **options
+    )
+
+
+def compared(x: Tensor, anchors: Tensor, read: str = "hard", sums: Sums = Sums(), coefficients: int = 0) -> ReadCase:  # noqa: B008
+    """How these inputs are compared."""
+    n_c, acc = anchors.shape[1], ACC[sum_dtype(x)]
+    return ReadCase(READS[read], coefficients, n_c, next_power_of_2(n_c), acc, ACC[torch.float64] if sums.exact else acc)
+
+
+def tile_of(case: ReadCase, n_detectors: int) -> int:
+    """How many detectors one program compares."""
+    return min(next_power_of_2(n_detectors), max(1, 256 // case.N_C_PADDED))
+
+
+def detect_columns(x: Tensor, anchors: Tensor) -> Tensor:
+    """x [B, I], anchors [N_t, N_c, 2] -> indices [B, N_t], stored by detector: faster for large batches."""
+    batch, n_detectors = x.shape[0], anchors.shape[0]
+    index = x.new_empty(n_detectors, batch, dtype=torch.int32)
+    block_t = min(16, next_power_of_2(n_detectors))
+    source.detect_columns_kernel[(cdiv(batch, 128),)](
+        Inputs(by_columns(x), anchors), index, batch, n_detectors,
+        READ=compared(x, anchors), BLOCK_T=block_t, BLOCK_B=128, num_warps=block_t,
+    )  # fmt: skip
+    return index.t()
+
+
+def by_columns(x: Tensor) -> Tensor:
+    """x [B, I] -> [I, B]."""
+    batch, n_inputs = x.shape
+    columns = x.new_empty(n_inputs, batch)
+    source.transpose_kernel[(cdiv(batch, 64), cdiv(n_inputs, 64))](x.contiguous(), columns, batch, n_inputs, BLOCK=64)
+    return columns
+
+
+@kernel
+def detect_positions(positions: Tensor, train: bool) -> Detected:
+    """positions [S-1, N_t, N_pe] -> what was found [S-1, N_t]."""
+    if not positions.numel():
+        return detect_no_positions.__wrapped__(positions, train)  # type: ignore[attr-defined]
+    shape, positional_dim = positions.shape[:-1], positions.shape[-1]
+    values = positions.to(sum_dtype(positions)).contiguous()
+    indices = values.new_empty(shape, dtype=torch.int32)
+    detected = Detected(indices)
+    if train:
+        detected = Detected(indices, values.new_empty(shape), torch.empty_like(indices))
+    padded = next_power_of_2(positional_dim)
+    block = max(1, 512 // padded)
+    source.detect_positions_kernel[(cdiv(indices.numel(), block),)](
+        values, Rows(*detected), indices.numel(), N_PE=positional_dim, N_PE_PADDED=padded, BLOCK=block
+    )
+    return detected

@@ -1,0 +1,162 @@
+"""What the Triton sources share: the groups of arguments they take, fixed sums, and small pieces.
+
+Names in capitals are compile-time constants. Arguments come in named groups, which cost the host less than their members one by
+one (Triton 3.6 and 3.7 look up a kernel of 30 arguments in 8 to 10 µs, not 11). A member that is None is known at compile time.
+"""
+
+# mypy: disable-error-code=no-untyped-def
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+FC = tl.constexpr(0)
+SHARED = tl.constexpr(1)
+GENERAL = tl.constexpr(2)
+
+HARD = tl.constexpr(0)
+BLEND = tl.constexpr(1)
+CONFIDENCE = tl.constexpr(2)
+CONFIDENCE2 = tl.constexpr(3)
+
+FIXED_MAX = tl.constexpr(2147483647.0)
+ROUND = tl.constexpr(6755399441055744.0)  # 1.5 · 2**52: adding and taking it away rounds a float64 half to even
+
+
+class Inputs(NamedTuple):
+    """What is compared: x [B, I], anchors [N_t, N_c, 2], and the scalars [] that a read learns."""
+
+    x: Any = None
+    anchors: Any = None
+    log_beta: Any = None
+    log_gamma: Any = None
+    log_tau: Any = None
+
+
+class Rows(NamedTuple):
+    """Which rows detectors chose, and their coefficients: [B, N_t] each, None where there are none."""
+
+    indices: Any
+    min_delta: Any = None
+    min_delta_index: Any = None
+    a: Any = None
+    b: Any = None
+    alternatives: Any = None
+
+
+class Target(NamedTuple):
+    """Where sums go: int64 and a flag [1] for those that left their range in fixed sums, else floats and None."""
+
+    out: Any
+    overflow: Any = None
+    other: Any = None  # where a second sum goes
+
+
+class Tables(NamedTuple):
+    """The weights and the outputs that they reach, see `Layout`; lr holds the lr_scale of each target where they differ."""
+
+    weight: Any = None
+    start: Any = None
+    targets: Any = None
+    block_start: Any = None
+    block_detectors: Any = None
+    lr: Any = None
+
+
+class Sizes(NamedTuple):
+    """Numbers of a layer."""
+
+    n_inputs: Any = None
+    n_detectors: Any = None
+    n_outputs: Any = None
+    n_blocks: Any = None
+
+
+class ReadCase(NamedTuple):
+    """What the comparison of inputs is compiled for."""
+
+    KIND: int = 0  # the read
+    COEFFICIENTS: int = 0  # how many coefficients each detector has; 0 where rows are added as they are
+    N_C: int = 1
+    N_C_PADDED: int = 1
+    ACC: Any = None  # the dtype in which inputs are compared
+    WORK: Any = None  # in which coefficients are worked out: float64 where fixed sums need the same on every backend
+    SCALE: float = 0.0  # as in `Case`
+
+
+class Case(NamedTuple):
+    """What a kernel over rows is compiled for."""
+
+    N_ROWS: int
+    LAYOUT: int
+    WIDTH: int  # outputs that every detector reaches; 0 when they differ. Known, rows are read 16 bytes at a time
+    WIDE: bool  # offsets into the weights pass an int32
+    SCALE: float  # 0 for sums in floating point, else the units that make 1.0 in fixed sums
+    ACC: Any  # the dtype of float sums
+    BLOCK_T: int = 0
+    BLOCK_O: int = 0
+    BLOCK_B: int = 0  # rows of the batch that one program walks
+    ATOMIC: bool = False  # several programs add to one output
+    N_C: int = 0
+
+
+# ---- fixed sums ------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def to_fixed(value, overflow_ptr, mask, SCALE: tl.constexpr):
+    """An addend as an int64 multiple of one unit; what does not fit an int32 raises the flag."""
+    scaled = value.to(tl.float64) * SCALE
+    fits = tl.abs(scaled) <= FIXED_MAX
+    tl.store(overflow_ptr + tl.zeros_like(scaled).to(tl.int32), 1, mask=mask & (fits == 0))
+    return ((tl.where(fits, scaled, 0.0) + ROUND) - ROUND).to(tl.int64)
+
+
+@triton.jit
+def units(value, overflow_ptr, mask, SCALE: tl.constexpr):
+    """An addend as it is added: an integer in fixed sums, else itself."""
+    return to_fixed(value, overflow_ptr, mask, SCALE) if SCALE > 0 else value
+
+
+@triton.jit
+def from_units(total, overflow_ptr, mask, SCALE: tl.constexpr, ACC: tl.constexpr):
+    """A sum of `units` as a float; a fixed sum must fit an int32."""
+    if SCALE > 0:
+        tl.store(overflow_ptr + tl.zeros_like(total).to(tl.int32), 1, mask=mask & (tl.abs(total) > 2147483647))
+        return (total.to(tl.float64) / SCALE).to(ACC)
+    else:
+        return total
+
+
+@triton.jit
+def convert_kernel(sum_ptr, out_ptr, overflow_ptr, total, SCALE: tl.constexpr, BLOCK: tl.constexpr):
+    """Integer sums back to floating point; a sum past the range of an int32 raises the flag."""
+    lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = lane < total
+    sums = tl.load(sum_ptr + lane, mask=mask, other=0).to(tl.int64)
+    tl.store(out_ptr + lane, from_units(sums, overflow_ptr, mask, SCALE, out_ptr.dtype.element_ty), mask=mask)
+
+
+# ---- slopes ----------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def uncertainty_slope(u):
+    """0.5 sgn(u) / (1 + |u|)², sgn(0) = -1; divided with correct rounding so that every backend gives the same bits."""
+    near = 1.0 + tl.abs(u)
+    half = tl.where(u > 0, 0.5, -0.5).to(u.dtype)
+    square = near * near
+    return half / square if u.dtype == tl.float64 else tl.div_rn(half, square)
+
+
+@triton.jit
+def send(slope, pair_ptr, into_ptr, overflow_ptr, mask, SCALE: tl.constexpr):
+    """into[a] += slope, into[b] -= slope at the anchors a, b that pair_ptr points to; slope [T]."""
+    into_a = into_ptr + tl.load(pair_ptr, mask=mask, other=0)
+    into_b = into_ptr + tl.load(pair_ptr + 1, mask=mask, other=0)
+    share = units(slope, overflow_ptr, mask, SCALE)
+    tl.atomic_add(into_a, share, mask=mask, sem="relaxed")
+    tl.atomic_add(into_b, -share, mask=mask, sem="relaxed")

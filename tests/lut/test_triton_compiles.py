@@ -1,0 +1,101 @@
+"""The Triton kernels compile for a GPU, on a machine without one: the interpreter does not see what the compiler refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+import lutetia
+
+# A driver that says it is an H200, and kernels that are compiled and not launched. Prints loads and multiplications of each.
+COMPILE = """
+import json
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+class Driver:
+    def get_current_target(self): return GPUTarget("cuda", 90, 32)
+    def get_current_device(self): return 0
+    def get_current_stream(self, device): return 0
+
+triton.runtime.driver.set_active(Driver())
+step, compiled, run = "", {}, JITFunction.run
+
+def compile_only(self, *args, grid, warmup, **options):
+    ptx = run(self, *args, grid=grid, warmup=True, **options).asm["ptx"]
+    compiled[f"{step} {self.fn.__name__}"] = [ptx.count("ld.global"), ptx.count("mul.f32") + ptx.count("fma.rn.f32")]
+
+JITFunction.run = compile_only
+
+from lutetia.lut import Sequence, Sums, full, growth, random_anchors
+from lutetia.lut.kernels import triton as backend
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Products, Read
+
+B, I, T, C = 8, 16, 4, 3
+x, anchors, log = torch.zeros(B, I), random_anchors(I, T, C, seed=0), torch.zeros(())
+indices, a = torch.zeros(B, T, dtype=torch.int32), torch.zeros(B, T)
+detected, two = Detected(indices, a, indices), Coefficients(a, a, indices)
+layers = {"full": full(T, 2**C, 32), "wide": full(T, 2**C, 80)}
+layers |= {kind: growth.random(T, C, 80, 0.4, shared=kind == "shared", seed=3) for kind in ("shared", "general")}
+for name, layer in layers.items():
+    for sums in (Sums(), Sums("fixed")) if name in ("wide", "general") else (Sums(),):
+        weight, grad = torch.zeros(layer.weight_shape), torch.zeros(B, layer.n_outputs)
+        for step, coefficients in ((f"{name} {sums.kind} hard", None), (f"{name} {sums.kind} weighted", two)):
+            backend.fill_rows(weight, layer, indices, coefficients, sums)
+            backend.gather_rows(grad, layer, indices, coefficients, sums, weight)
+        step = f"{name} {sums.kind} train"
+        backend.detect_and_fill(x, weight, anchors, layer, sums, True)
+        backend.propagate(grad, weight, layer, detected, anchors, I, sums)
+        backend.row_gains(grad, weight, layer, (indices, indices), sums)
+for name, logs in (("blend", ()), ("confidence", (log, log)), ("confidence2", (log, log, log))):
+    step = read = Read(name, *logs)
+    backend.read(x, anchors, read, Sums())
+    backend.read_and_fill(x, torch.zeros(T, 2**C, 32), anchors, layers["full"], read, Sums())
+    backend.send_slopes(x, anchors, read, (a, a), Sums(), True)
+step = "large batch"
+large, layer = torch.zeros(16384, I), full(T, 2**C, 64)
+backend.detect_and_fill(large, torch.zeros(layer.weight_shape), anchors, layer, Sums(), False)
+S, P = 8, 2
+layer, places, distances = full(T, 1 << 2 * C + P, 16), indices.expand(2, S, T), torch.zeros(S - 1, T, dtype=torch.int32)
+weight, grad = torch.zeros(layer.weight_shape), torch.zeros(2, S, 16)
+found = Detected(places, places.float(), places), Detected(distances, distances.float(), distances)
+backend.detect_positions(torch.zeros(S - 1, T, P), True)
+for step, products, sums in (("pairs", None, Sums()), ("pairs", None, Sums("fixed")), ("cells", Products(), Sums())):
+    sequence = Sequence(*found, C, P, products)
+    getattr(backend, f"fill_{step}")(weight, layer, sequence, sums)
+    getattr(backend, f"propagate_{step}")(grad, weight, layer, sequence, anchors, I, sums)
+    getattr(backend, f"gather_{step}")(grad, layer, sequence, sums)
+print(json.dumps(compiled))
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, list[int]]:
+    """Loads, and multiplications of float32, in the code of each kernel by step and name."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent)}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_every_kernel_compiles(compiled: dict[str, list[int]]) -> None:
+    names = {name.rpartition(" ")[2] for name in compiled}
+    assert {"fill_kernel", "fill_slab_kernel", "fill_general_kernel", "gains_kernel", "gains_general_kernel"} <= names
+    assert {"scatter_kernel", "gather_kernel", "send_slopes_kernel", "gather_slopes_kernel"} <= names
+    assert {"slopes_of_pairs_kernel", "slopes_of_cells_kernel", "fill_cells_kernel", "count_cells_kernel"} <= names
+
+
+@pytest.mark.parametrize("layer", ["full", "wide", "shared"])
+def test_rows_without_coefficients_are_added_as_they_are(layer: str, compiled: dict[str, list[int]]) -> None:
+    hard, weighted = (compiled[f"{layer} float {kind} fill_kernel"] for kind in ("hard", "weighted"))
+    assert hard[1] == 0 < weighted[1]
+    assert hard[0] < weighted[0]
