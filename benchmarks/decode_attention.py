@@ -139,10 +139,12 @@ def serve(name: str, batch: int, length: int) -> Row:
     """What a serving engine would use: the same keys in pages, whose order is shuffled, and in a cache of FP8."""
     q, caches, lengths = case(batch, length, name.startswith("ragged"))
     graphs = {"bf16": [captured(caches, lambda k, v: decode_attention(q, k, v, seq_lens=lengths))]}
+    kept = []  # a graph knows addresses only: what it reads must live as long as it does
     for page in (16, 64):
         order = torch.randperm(batch * length // page, device="cuda")
         where = order.argsort().int().view(batch, -1)
         paged = [(pages_of(k, page)[order], pages_of(v, page)[order]) for k, v in caches]
+        kept.append((where, paged))
         graphs[f"pages of {page}"] = [
             captured(paged, lambda k, v, where=where: decode_attention(q, k, v, seq_lens=lengths, page_table=where))
         ]
