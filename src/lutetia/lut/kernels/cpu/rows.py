@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.errors import ArgumentError, check_tensor, fail, require
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.memory import uncleared
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
@@ -33,6 +33,7 @@ NO_RATES = np.empty(0, np.float32)
 @cache
 def loop(module: str, name: str) -> Callable[..., Any]:
     """A compiled loop; numba is first imported here."""
+    require("numba", "the cpu backend of lutetia.lut")
     return getattr(import_module(f"lutetia.lut.kernels.cpu.loops.{module}"), name)
 
 

@@ -1,33 +1,30 @@
-"""What the compiled loops of the `cpu` backend are made with: how they are compiled, reach memory, add up, and run in parts.
-
-numba keeps what it compiled on disk and watches only the file a function is in: after a change here, touch the other
-this folder.
-"""
+"""What the compiled loops of the `cpu` backend are made with: how they are compiled, reach memory, add up, and run in parts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
-from lutetia._compiling import can_keep
+from lutetia._shared import compiled
+from lutetia._shared.compiled import ir, load_floats, numba, read_scope
 from lutetia.errors import require
 from lutetia.lut.kernels.cpu.threads import OUT_OF_MEMORY, OVERFLOW
 from lutetia.lut.sums import FIXED_MAX
 
-numba = require("numba", "the cpu backend of lutetia.lut")
 extending = require("numba.extending", "the cpu backend of lutetia.lut")
-ir = require("llvmlite.ir", "the cpu backend of lutetia.lut", "numba")
 
 U, INT = np.uint64, ir.IntType(64)
 
 
-OPTIONS = {"nogil": True, "cache": can_keep(), "error_model": "numpy"}
-jit = numba.njit(**OPTIONS)
+OPTIONS = {"nogil": True, "error_model": "numpy"}
+jit = compiled.jit(**OPTIONS)
 # For what runs once per row of weights: a call costs as much as adding 32 of them.
-jit_inline = numba.njit(**OPTIONS, forceinline=True)
+jit_inline = compiled.jit(**OPTIONS, forceinline=True)
 # A sum of floats may be added in any order; everything else keeps to IEEE, which fixed sums need.
-jit_any_order = numba.njit(**OPTIONS, forceinline=True, fastmath={"reassoc", "contract", "nsz"})
+jit_any_order = compiled.jit(**OPTIONS, forceinline=True, fastmath={"reassoc", "contract", "nsz"})
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -35,32 +32,25 @@ jit_any_order = numba.njit(**OPTIONS, forceinline=True, fastmath={"reassoc", "co
 # Without it every short inner loop begins with overlap checks: rows of 48 weights took 1.4 times as long.
 
 
-def _address(context: Any, builder: Any, signature: Any, args: Any) -> tuple[Any, Any]:
-    """Pointer to element args[1] of array args[0], and the alias scope of everything `load` reads."""
-    array = context.make_array(signature.args[0])(context, builder, args[0])
-    module = builder.module
-    domain = module.add_metadata(["lutetia"])
-    scopes = module.add_metadata([module.add_metadata(["read", domain])])
-    return builder.gep(array.data, [args[1]]), scopes
+def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """Pointer to element args[1] of array args[0]."""
+    return builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
 
 
 @extending.intrinsic
 def load(typing: Any, array: Any, at: Any) -> Any:
     """array[at] of a flat array; uint16 holds the bits of bfloat16, int16 those of float16, and both come as float32."""
-    halves = {numba.types.uint16: numba.types.float32, numba.types.int16: numba.types.float32}
+    half = array.dtype in (numba.types.uint16, numba.types.int16)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, scopes = _address(context, builder, signature, args)
+        pointer = _pointer(context, builder, signature, args)
+        if half:
+            return load_floats(builder, pointer, array.dtype, scope=read_scope(builder))
         value = builder.load(pointer)
-        value.set_metadata("alias.scope", scopes)
-        if array.dtype == numba.types.uint16:
-            bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
-            return builder.bitcast(bits, ir.FloatType())
-        if array.dtype == numba.types.int16:
-            return builder.fpext(builder.bitcast(value, ir.HalfType()), ir.FloatType())
+        value.set_metadata("alias.scope", read_scope(builder))
         return value
 
-    return halves.get(array.dtype, array.dtype)(array, numba.types.uint64), generate
+    return (numba.types.float32 if half else array.dtype)(array, numba.types.uint64), generate
 
 
 @extending.intrinsic
@@ -68,7 +58,7 @@ def accumulate(typing: Any, array: Any, at: Any, value: Any) -> Any:
     """array[at] += value of a flat array."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, scopes = _address(context, builder, signature, args)
+        pointer, scopes = _pointer(context, builder, signature, args), read_scope(builder)
         before = builder.load(pointer)
         add = builder.fadd if isinstance(array.dtype, numba.types.Float) else builder.add
         stored = builder.store(add(before, args[2]), pointer)
@@ -85,7 +75,7 @@ def accumulate_apart(typing: Any, array: Any, at: Any, value: Any, place: Any) -
     own_name = f"place {place.literal_value}"
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, _ = _address(context, builder, signature, args)
+        pointer = _pointer(context, builder, signature, args)
         module = builder.module
         domain = module.add_metadata(["lutetia"])
         nodes = {name: module.add_metadata([name, domain]) for name in ("read", *(f"place {k}" for k in range(4)))}
@@ -106,7 +96,7 @@ def prefetch(typing: Any, array: Any, at: Any) -> Any:
     """Begin to fetch the cache line of array[at]."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, _ = _address(context, builder, signature, args)
+        pointer = _pointer(context, builder, signature, args)
         function_type = ir.FunctionType(ir.VoidType(), [pointer.type, *[ir.IntType(32)] * 3])
         function = numba.core.cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
         read, keep, data = (ir.IntType(32)(option) for option in (0, 3, 1))
@@ -130,7 +120,7 @@ def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: An
     kind = ir.FloatType() if grad.dtype == numba.types.float32 else ir.DoubleType()
     flags, pair = ("contract", "reassoc", "nsz"), numba.types.UniTuple(grad.dtype, 2)
     lanes = 64 // (grad.dtype.bitwidth // 8)
-    vector, of_weight = ir.VectorType(kind, lanes), weight.dtype
+    vector = ir.VectorType(kind, lanes)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         g, at, w, row, other, third, n = args
@@ -139,9 +129,9 @@ def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: An
         with numba.core.cgutils.for_range(builder, n) as loop:
             for lane in range(0, BLOCK, lanes):
                 offset = builder.add(builder.mul(loop.index, INT(BLOCK)), INT(lane))
-                g_part = _vector(builder, arrays[0], builder.add(at, offset), grad.dtype, kind, lanes)
+                g_part = load_floats(builder, builder.gep(arrays[0], [builder.add(at, offset)]), grad.dtype, lanes)
                 main, *flipped = (
-                    _vector(builder, arrays[1], builder.add(begin, offset), of_weight, kind, lanes)
+                    load_floats(builder, builder.gep(arrays[1], [builder.add(begin, offset)]), weight.dtype, lanes)
                     for begin in (row, other, third)
                 )
                 for total, part in zip(sums, flipped, strict=True):
@@ -154,19 +144,6 @@ def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: An
 
     place = numba.types.uint64
     return pair(grad, place, weight, place, place, place, place), generate
-
-
-def _vector(builder: Any, data: Any, index: Any, stored: Any, kind: Any, lanes: int) -> Any:
-    """Numbers from data[index] on, as floats of a kind; halves are stored as `load` says."""
-    own = {numba.types.uint16: ir.IntType(16), numba.types.int16: ir.HalfType()}.get(stored, kind)
-    pointer = builder.bitcast(builder.gep(data, [index]), ir.VectorType(own, lanes).as_pointer())
-    value = builder.load(pointer, align=stored.bitwidth // 8)
-    if stored == numba.types.uint16:
-        wide = ir.VectorType(ir.IntType(32), lanes)
-        return builder.bitcast(
-            builder.shl(builder.zext(value, wide), wide([ir.IntType(32)(16)] * lanes)), ir.VectorType(kind, lanes)
-        )
-    return builder.fpext(value, ir.VectorType(kind, lanes)) if stored == numba.types.int16 else value
 
 
 # ---- sums ------------------------------------------------------------------------------------------------------------
@@ -282,6 +259,21 @@ UNSIGNED, POINTER = ir.IntType(32), ir.IntType(8).as_pointer()
 BODY = ir.FunctionType(ir.VoidType(), [POINTER])
 GOMP_PARALLEL = ir.FunctionType(ir.VoidType(), [BODY.as_pointer(), POINTER, UNSIGNED, UNSIGNED])
 LENGTH, N_PARTS, NEXT, FLAGS, ARGUMENTS = range(5)  # what the threads share
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """A compiled kernel; its `in_parts`, (arguments, n, n_parts, launch) -> flags, runs it on the threads of OpenMP."""
+    compiled_kernel, name = jit(function), f"{function.__name__}_in_parts"
+    # A function of its own for each kernel, beside it for the cache: `run_in_parts` must know the kernel when it is compiled.
+    code = _in_parts.__code__.replace(co_filename=function.__code__.co_filename, co_name=name, co_qualname=name)
+    in_parts = FunctionType(code, {**globals(), "__name__": function.__module__, "_kernel": compiled_kernel}, name)
+    in_parts.__module__ = function.__module__
+    compiled_kernel.in_parts = jit(in_parts)
+    return compiled_kernel
+
+
+def _in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(_kernel, arguments, n, n_parts, launch)  # type: ignore[name-defined]  # noqa: F821
 
 
 @extending.intrinsic

@@ -1,8 +1,8 @@
 """The compiled loops of the `cpu` backend for sequences by cells: pairs are counted first, and their sums become products.
 
-The conventions are those of `pairs` and `rows` (numba's cache on disk watches this file alone: touch it after a
-change to either). For a given j and detector Q is fixed, so a cell is one of the C = 2**(N_c + N_pe) rows of that Q, its *slab*.
-The places of one Q share a slab [C, O], and each kernel is a small product with it, for float sums and C of at least 4:
+The conventions are those of `pairs` and `rows`. For a given j and detector Q is fixed, so a cell is one of the
+C = 2**(N_c + N_pe) rows of that Q, its *slab*. The places of one Q share a slab [C, O], and each kernel is a small product with
+it, for float sums and C of at least 4:
 
     forward             y [n, O]     += stat [n, C] · slab [C, O]
     to the inputs       p [n, C]      = g [n, O] · slabᵀ [O, C]        then a pair looks up the g·W it needs

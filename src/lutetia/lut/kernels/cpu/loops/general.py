@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.lut.kernels.cpu.loops.basics import U, jit, load, out_of_range, round_to_unit, run_in_parts, sums_in, write_sums
+from lutetia.lut.kernels.cpu.loops.basics import U, jit, kernel, load, out_of_range, round_to_unit, sums_in, write_sums
 from lutetia.lut.kernels.cpu.loops.rows import send_to_anchors, uncertainty_slope
 
 
-@jit
+@kernel
 def fill_general(weight: Any, synapses: Any, indices: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
     """The same for the general layout: `synapses` holds row_start [N_t · R + 1], targets [n_weights], and R."""
     row_start, targets, n_rows = synapses
@@ -36,7 +36,7 @@ def fill_general(weight: Any, synapses: Any, indices: Any, y: Any, scale: Any, b
     return bad | write_sums(total, scale, y)
 
 
-@jit
+@kernel
 def propagate_general(
     grad: Any, weight: Any, synapses: Any, found: Any, anchors: Any, dx: Any, scale: Any, begin: Any, end: Any
 ) -> Any:
@@ -85,7 +85,7 @@ def row_gain_fixed(grad: Any, i: Any, weight: Any, row_start: Any, targets: Any,
     return total, bad
 
 
-@jit
+@kernel
 def gather_general(
     grad: Any, rates: Any, synapses: Any, indices: Any, places: Any, out: Any, fresh: Any, scale: Any, begin: Any, end: Any
 ) -> Any:
@@ -113,18 +113,3 @@ def gather_general(
                     total[at + k] += np.int64(units)
         bad |= write_sums(total, scale, part)
     return bad
-
-
-@jit
-def fill_general_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(fill_general, arguments, n, n_parts, launch)
-
-
-@jit
-def propagate_general_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(propagate_general, arguments, n, n_parts, launch)
-
-
-@jit
-def gather_general_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(gather_general, arguments, n, n_parts, launch)

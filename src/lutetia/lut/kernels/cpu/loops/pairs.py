@@ -1,8 +1,7 @@
 """The compiled loops of the `cpu` backend for sequences: the pairs i < j, one by one.
 
-The conventions are those of `rows`; numba's cache on disk watches this file alone: touch it after a change to the
-helpers it imports. Everything is per detector first, so that one thread owns what it writes, and the pairs of one j are the
-innermost loop, i rising: their keys and signs are then two plain runs of memory. A kernel is given
+The conventions are those of `rows`. Everything is per detector first, so that one thread owns what it writes, and the pairs of
+one j are the innermost loop, i rising: their keys and signs are then two plain runs of memory. A kernel is given
 
     seq        keys [N_t, B, S], an index << N_pe; signs [N_t, S-1], the PE indices, farthest first; N_c; N_pe
                the row that pair (i, j) reads is keys[j] << N_c | keys[i] | signs[S-1-j+i]

@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from lutetia._shared.compiled import ir, numba
 from lutetia.lut.kernels.cpu.loops.basics import (
     U,
     extending,
-    ir,
-    jit,
     jit_inline,
-    numba,
+    kernel,
     out_of_range,
     round_to_unit,
-    run_in_parts,
     sums_in,
     write_sums,
 )
@@ -140,7 +138,7 @@ def wavering(closest: Any, tau: Any) -> Any:
     return e / (1 + e)
 
 
-@jit
+@kernel
 def read(
     x: Any, anchors: Any, scalars: Any, kind: Any, indices: Any, alternatives: Any, a: Any, b: Any, begin: Any, end: Any
 ) -> None:
@@ -179,15 +177,10 @@ def read(
                     b[first + j, t] = second_factor[j]
 
 
-@jit
-def read_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(read, arguments, n, n_parts, launch)
-
-
 # ---- backward, to the inputs -----------------------------------------------------------------------------------------
 
 
-@jit
+@kernel
 def propagate_reads(
     x: Any, anchors: Any, scalars: Any, kind: Any, da: Any, db: Any, dx: Any, learned: Any, scale: Any, begin: Any, end: Any
 ) -> Any:
@@ -286,8 +279,3 @@ def send(
             total[into_a + U(j)] += np.int64(units)
             total[into_b + U(j)] -= np.int64(units)
     return bad
-
-
-@jit
-def propagate_reads_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(propagate_reads, arguments, n, n_parts, launch)

@@ -2,8 +2,7 @@
 
 Conventions: weights, targets and index tensors are flat and unsigned (a signed index would be tested for "counts from the
 end" on every use). `scale` is None for float sums, else how many units make 1.0; each of the two is compiled apart, so one
-source is both kernels. What can overflow returns True when it did. A function named `..._in_parts` is a kernel with its launch,
-for `threads.over`.
+source is both kernels. What can overflow returns True when it did.
 
 A layout of full or shared connectivity is a tuple of `blocks`: detectors with the same targets, of which each block is a
 small fully connected layer of its own.
@@ -25,7 +24,7 @@ import numpy as np
 
 from lutetia.lut.kernels.cpu.loops.basics import U as U  # these names are public here: other files of loops import them
 from lutetia.lut.kernels.cpu.loops.basics import accumulate as accumulate
-from lutetia.lut.kernels.cpu.loops.basics import add_4_rows, add_row_to_4, jit_inline, prefetch, run_in_parts
+from lutetia.lut.kernels.cpu.loops.basics import add_4_rows, add_row_to_4, jit_inline, kernel, prefetch
 from lutetia.lut.kernels.cpu.loops.basics import add_8_rows as add_8_rows
 from lutetia.lut.kernels.cpu.loops.basics import add_row as add_row
 from lutetia.lut.kernels.cpu.loops.basics import jit as jit
@@ -57,7 +56,7 @@ def largest(values: Any) -> Any:
     return found
 
 
-@jit
+@kernel
 def detect(x: Any, anchors: Any, indices: Any, stacked: Any, min_delta: Any, min_delta_index: Any, begin: Any, end: Any) -> None:
     """x [B, I], anchors [N_t, N_c, 2] -> the others [B, N_t], for rows begin to end; the last two may be None.
 
@@ -70,11 +69,6 @@ def detect(x: Any, anchors: Any, indices: Any, stacked: Any, min_delta: Any, min
                 detect_row(x, anchors, indices, stacked, min_delta, min_delta_index, row)
         else:
             detect_lanes(x, anchors, indices, stacked, min_delta, min_delta_index, first, n)
-
-
-@jit
-def detect_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(detect, arguments, n, n_parts, launch)
 
 
 @jit_inline
@@ -137,7 +131,7 @@ def detect_lanes(
 # ---- forward ---------------------------------------------------------------------------------------------------------
 
 
-@jit
+@kernel
 def fill(weight: Any, blocks: Any, indices: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
     """weight flat, indices [B, N_t] -> y [B, O], for rows begin to end."""
     start, detectors, weight_at, list_at, width, contiguous, targets = blocks
@@ -162,16 +156,11 @@ def fill(weight: Any, blocks: Any, indices: Any, y: Any, scale: Any, begin: Any,
     return bad | write_sums(total, scale, y)
 
 
-@jit
+@kernel
 def evaluate(x: Any, anchors: Any, weight: Any, blocks: Any, indices: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
     """detect and fill, for rows begin to end: one launch instead of two."""
     detect(x, anchors, indices, False, None, None, begin, end)
     return fill(weight, blocks, indices, y, scale, begin, end)
-
-
-@jit
-def evaluate_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(evaluate, arguments, n, n_parts, launch)
 
 
 @jit_inline
@@ -184,11 +173,6 @@ def fetch_8_rows(weight: Any, tables: Any, indices: Any, place: Any, n: Any, n_d
             row = chosen_row(weight_at, detectors, indices, j, i * n_detectors, width)
             for k in range(U(0), min(width, U(64)), U(16)):
                 prefetch(weight, row + k)
-
-
-@jit
-def fill_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(fill, arguments, n, n_parts, launch)
 
 
 @jit
@@ -294,7 +278,7 @@ def send_to_anchors(total: Any, row_at: Any, pair: Any, slope: Any, scale: Any) 
     return out_of_range(units)
 
 
-@jit
+@kernel
 def propagate(grad: Any, weight: Any, blocks: Any, found: Any, anchors: Any, dx: Any, scale: Any, begin: Any, end: Any) -> Any:
     """grad [B, O], weight flat, anchors [N_t, N_c, 2] -> dx [B, I], for rows begin to end.
 
@@ -321,11 +305,6 @@ def propagate(grad: Any, weight: Any, blocks: Any, found: Any, anchors: Any, dx:
                     columns[i * c + k] = grad[i * n_outputs + U(outputs[k])]
         bad |= propagate_block(columns, at, stride, weight, tables, found, anchors, total, scale)
     return bad | write_sums(total, scale, dx)
-
-
-@jit
-def propagate_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(propagate, arguments, n, n_parts, launch)
 
 
 @jit
@@ -368,7 +347,7 @@ def mark(indices: Any, fired: Any) -> None:
             fired[t, indices[i, t]] = 1
 
 
-@jit
+@kernel
 def gather(
     grad: Any, rates: Any, blocks: Any, indices: Any, places: Any, out: Any, fresh: Any, scale: Any, begin: Any, end: Any
 ) -> Any:
@@ -397,11 +376,6 @@ def gather(
             else:
                 bad |= gather_fixed(packed, c, indices, detectors[j], places, out, scale)
     return bad
-
-
-@jit
-def gather_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(gather, arguments, n, n_parts, launch)
 
 
 @jit

@@ -15,10 +15,10 @@ from lutetia.lut.kernels.cpu.loops.basics import (
     jit,
     jit_any_order,
     jit_inline,
+    kernel,
     load,
     out_of_range,
     round_to_unit,
-    run_in_parts,
     sums_in,
     write_sums,
 )
@@ -57,7 +57,7 @@ def weighted_sum_of_4(source: Any, rows: Any, factors: Any, k: Any) -> Any:
     return first + (factors[2] * load(source, rows[2] + k) + factors[3] * load(source, rows[3] + k))
 
 
-@jit
+@kernel
 def fill_weighted(weight: Any, blocks: Any, chosen: Any, factors: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
     """weight flat, chosen = indices, alternatives, factors = a, b, all [B, N_t] -> y [B, O], for rows begin to end.
 
@@ -84,11 +84,6 @@ def fill_weighted(weight: Any, blocks: Any, chosen: Any, factors: Any, y: Any, s
                 for k in range(c):
                     total[i * n_outputs + U(outputs[k])] += sums[i * c + k]
     return bad | write_sums(total, scale, y)
-
-
-@jit
-def fill_weighted_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(fill_weighted, arguments, n, n_parts, launch)
 
 
 @jit
@@ -166,7 +161,7 @@ def dot_row_fixed(grad: Any, at: Any, weight: Any, row: Any, width: Any, scale: 
     return total, bad or out_of_range(total)
 
 
-@jit
+@kernel
 def gains(grad: Any, weight: Any, blocks: Any, chosen: Any, out: Any, scale: Any, begin: Any, end: Any) -> Any:
     """grad [B, O], weight flat, two times chosen [B, N_t] -> two times out [B, N_t] = g · W[chosen], for rows begin to end.
 
@@ -210,15 +205,10 @@ def gains(grad: Any, weight: Any, blocks: Any, chosen: Any, out: Any, scale: Any
     return bad
 
 
-@jit
-def gains_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(gains, arguments, n, n_parts, launch)
-
-
 # ---- backward, to the weights ----------------------------------------------------------------------------------------
 
 
-@jit
+@kernel
 def gather_weighted(
     grad: Any, rates: Any, blocks: Any, chosen: Any, factors: Any, places: Any, out: Any, scale: Any, begin: Any, end: Any
 ) -> Any:
@@ -246,11 +236,6 @@ def gather_weighted(
                         packed[i * c + k] = value * rates[listed + k] if rates.size > 0 else value
             bad |= gather_weighted_table(packed, at, stride, c, detectors[j], chosen, factors, places, out, scale)
     return bad
-
-
-@jit
-def gather_weighted_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(gather_weighted, arguments, n, n_parts, launch)
 
 
 @jit

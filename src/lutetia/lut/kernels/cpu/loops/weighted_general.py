@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.lut.kernels.cpu.loops.basics import U, jit, load, out_of_range, round_to_unit, run_in_parts, sums_in, write_sums
+from lutetia.lut.kernels.cpu.loops.basics import U, jit, kernel, load, out_of_range, round_to_unit, sums_in, write_sums
 
 
-@jit
+@kernel
 def fill_weighted_general(weight: Any, synapses: Any, chosen: Any, factors: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
     """weight flat, chosen and factors as in fill_weighted -> y [B, O], for rows begin to end."""
     row_start, targets, n_rows = synapses
@@ -48,7 +48,7 @@ def add_general(
     return bad
 
 
-@jit
+@kernel
 def gains_general(grad: Any, weight: Any, synapses: Any, chosen: Any, out: Any, scale: Any, begin: Any, end: Any) -> Any:
     """grad [B, O], weight flat, chosen and out as in gains -> out = g · W[chosen], for rows begin to end."""
     bad = gains_general_row(grad, weight, synapses, chosen[0], out[0], scale, begin, end)
@@ -81,7 +81,7 @@ def gains_general_row(grad: Any, weight: Any, synapses: Any, chosen: Any, out: A
     return bad
 
 
-@jit
+@kernel
 def gather_weighted_general(
     grad: Any, rates: Any, synapses: Any, chosen: Any, factors: Any, places: Any, out: Any, scale: Any, begin: Any, end: Any
 ) -> Any:
@@ -121,18 +121,3 @@ def gather_general_row(
                 bad |= out_of_range(units)
                 total[at + k] += np.int64(units)
     return bad
-
-
-@jit
-def fill_weighted_general_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(fill_weighted_general, arguments, n, n_parts, launch)
-
-
-@jit
-def gains_general_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(gains_general, arguments, n, n_parts, launch)
-
-
-@jit
-def gather_weighted_general_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(gather_weighted_general, arguments, n, n_parts, launch)
