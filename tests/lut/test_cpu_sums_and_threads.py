@@ -109,8 +109,8 @@ def everything(case: Case) -> list[Tensor]:
 @pytest.mark.parametrize("launch", ["compiled", "python", "python without openmp"])
 def test_kernels_run_in_parts(launch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if launch != "compiled":
-        for name in ("detect", "fill", "propagate", "gather"):
-            monkeypatch.setattr(cpu_rows.loop("rows", name), "in_parts", None)
+        for file, name in (("detect", "detect"), ("rows", "fill"), ("rows", "propagate"), ("gather", "gather")):
+            monkeypatch.setattr(cpu_rows.loop(file, name), "in_parts", None)
     monkeypatch.setattr(compiled, "_forked", launch == "python without openmp")
     case = make(71, SHAPES[2])
     actual = everything(case)
@@ -187,7 +187,7 @@ def test_kernels_in_a_forked_child() -> None:
 def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     case = make(1, SHAPES[0])
     monkeypatch.setitem(sys.modules, "numba", None)
-    for module in ("basics", "rows"):
+    for module in ("basics", "detect", "rows"):
         monkeypatch.delitem(sys.modules, f"lutetia.lut.kernels.cpu.loops.{module}", raising=False)
         monkeypatch.delattr(sys.modules["lutetia.lut.kernels.cpu.loops"], module, raising=False)
     cpu_rows.loop.cache_clear()

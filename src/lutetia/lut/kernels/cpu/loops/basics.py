@@ -27,6 +27,26 @@ jit_inline = compiled.jit(**OPTIONS, forceinline=True)
 jit_any_order = compiled.jit(**OPTIONS, forceinline=True, fastmath={"reassoc", "contract", "nsz"})
 
 
+def by_none(if_none: Callable[..., Any], if_given: Callable[..., Any]) -> Callable[..., Any]:
+    """One of two functions, by whether the first argument is None. The other is not even compiled, nor need its types fit."""
+    chosen = [each if hasattr(each, "py_func") else numba.njit(**OPTIONS, forceinline=True)(each) for each in (if_none, if_given)]
+
+    def either(first: Any, *rest: Any) -> Any:
+        """What the loops call."""
+
+    def choose(first: Any, *rest: Any) -> Any:
+        function = chosen[not isinstance(first, numba.types.NoneType)]
+        return lambda first, *rest: function(first, *rest)
+
+    extending.overload(either, strict=False)(choose)
+    return either
+
+
+element = by_none(lambda values, place: None, lambda values, place: values[place])
+first_given = by_none(lambda one, other: other, lambda one, other: one)
+times = by_none(lambda factor, value: value, lambda factor, value: factor * value)
+
+
 # ---- memory ----------------------------------------------------------------------------------------------------------
 # `load` and `accumulate` promise the compiler that what the one reads is never what the other writes, as `restrict` does in C.
 # Without it every short inner loop begins with overlap checks: rows of 48 weights took 1.4 times as long.
@@ -149,15 +169,8 @@ def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: An
 # ---- sums ------------------------------------------------------------------------------------------------------------
 
 
-def sums_in(out: Any, scale: Any) -> Any:
-    """Where to add up what belongs in out [n]: there, or for fixed sums in as many integers, which are zero."""
-
-
-@extending.overload(sums_in, strict=False)
-def _sums_in(out: Any, scale: Any) -> Any:
-    if isinstance(scale, numba.types.NoneType):
-        return lambda out, scale: out
-    return lambda out, scale: np.zeros(out.size, np.int64)
+# sums_in(scale, out [n]): where to add up what belongs in out: there, or for fixed sums in as many integers, which are zero.
+sums_in = by_none(lambda scale, out: out, lambda scale, out: np.zeros(out.size, np.int64))
 
 
 @jit
@@ -172,15 +185,33 @@ def out_of_range(units: Any) -> Any:
 
 
 @jit_inline
-def add_row(total: Any, at: Any, source: Any, row: Any, width: Any, scale: Any) -> Any:
-    """total[at:] += source[row:], over `width` elements."""
+def add_one(total: Any, at: Any, value: Any, scale: Any) -> Any:
+    """total[at] += value."""
+    if scale is None:
+        total[at] += value
+        return False
+    units = round_to_unit(value, scale)
+    total[at] += np.int64(units)
+    return out_of_range(units)
+
+
+@jit
+def clear(values: Any) -> None:
+    """values [n] = 0. (numba takes half a second for the general form of this, and again for every kernel.)"""
+    for k in range(values.size):
+        values[k] = 0
+
+
+@jit_inline
+def add_row(total: Any, at: Any, source: Any, row: Any, width: Any, factor: Any, scale: Any) -> Any:
+    """total[at:] += factor · source[row:], over `width` elements; no factor is 1."""
     bad = False
     if scale is None:
         for k in range(width):
-            accumulate(total, at + k, load(source, row + k))
+            accumulate(total, at + k, times(factor, load(source, row + k)))
     else:
         for k in range(width):
-            units = round_to_unit(load(source, row + k), scale)
+            units = round_to_unit(times(factor, load(source, row + k)), scale)
             bad |= out_of_range(units)
             accumulate(total, at + k, np.int64(units))
     return bad
@@ -206,13 +237,13 @@ def add_to_4(total: Any, places: Any, k: Any, value: Any) -> None:
 
 
 @jit_inline
-def add_8_rows(total: Any, at: Any, source: Any, rows: Any, width: Any) -> None:
-    """total[at:] += the sum of eight rows of source: the sum is read and written once instead of eight times."""
+def add_8_rows(total: Any, at: Any, source: Any, rows: Any, factors: Any, width: Any) -> None:
+    """total[at:] += the sum of eight rows of source times their factors: it is read and written once instead of eight times."""
     whole = width & ~U(7)  # in vectors; the rest apart, or a rest of 7 would cost as much as 32
     for k in range(whole):
-        accumulate(total, at + k, sum_of_8(source, rows, k))
+        accumulate(total, at + k, sum_of_8(source, rows, factors, k))
     for k in range(whole, width):
-        accumulate(total, at + k, sum_of_8(source, rows, k))
+        accumulate(total, at + k, sum_of_8(source, rows, factors, k))
 
 
 @jit_inline
@@ -232,10 +263,15 @@ def sum_of_4(source: Any, rows: Any, k: Any) -> Any:
 
 
 @jit_inline
-def sum_of_8(source: Any, rows: Any, k: Any) -> Any:
+def sum_of_8(source: Any, rows: Any, factors: Any, k: Any) -> Any:
     a, b, c, d, e, f, g, h = rows
-    first = (load(source, a + k) + load(source, b + k)) + (load(source, c + k) + load(source, d + k))
-    second = (load(source, e + k) + load(source, f + k)) + (load(source, g + k) + load(source, h + k))
+    if factors is None:
+        first = (load(source, a + k) + load(source, b + k)) + (load(source, c + k) + load(source, d + k))
+        second = (load(source, e + k) + load(source, f + k)) + (load(source, g + k) + load(source, h + k))
+    else:
+        p, q, r, s, t, u, v, w = factors
+        first = (p * load(source, a + k) + q * load(source, b + k)) + (r * load(source, c + k) + s * load(source, d + k))
+        second = (t * load(source, e + k) + u * load(source, f + k)) + (v * load(source, g + k) + w * load(source, h + k))
     return first + second
 
 

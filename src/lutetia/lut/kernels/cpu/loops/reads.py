@@ -23,10 +23,9 @@ from lutetia.lut.kernels.cpu.loops.basics import (
     sums_in,
     write_sums,
 )
+from lutetia.lut.kernels.cpu.loops.detect import LANES, PADDED, transpose_in
 
 HARD, BLEND, CONFIDENCE, CONFIDENCE2 = range(4)
-LANES = 64  # batch rows worked on at once
-PADDED = LANES + 16  # a power of two would put a whole column of lanes in the same few cache sets
 
 
 # ---- exponentials ----------------------------------------------------------------------------------------------------
@@ -96,14 +95,6 @@ def _log_positive(p: Any) -> Any:
 
 
 # ---- detect ----------------------------------------------------------------------------------------------------------
-
-
-@jit_inline
-def transpose_in(lanes: Any, x: Any, first: Any, n: Any) -> None:
-    """lanes [I, PADDED] = rows first to first + n of x [B, I]."""
-    for j in range(n):
-        for i in range(x.shape[1]):
-            lanes[i, j] = x[first + j, i]
 
 
 @jit_inline
@@ -202,7 +193,7 @@ def propagate_reads(
         m = (n + 7) & ~7
         transpose_in(lanes, x, first, n)
         slopes[:] = 0
-        total = sums_in(slopes, scale)
+        total = sums_in(scale, slopes)
         learned[:, first : first + n] = 0
         for t in range(anchors.shape[0]):
             look(lanes, anchors[t], scalars, m, kind >= CONFIDENCE, (bits, which, closest, mass, product))
