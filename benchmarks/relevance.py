@@ -26,10 +26,10 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import relevance
-from results import Row, finish, options_of, peer, progress, result, table
+from results import Row, finish, options_of, peer, progress, result, table, version_of
 from timing import seconds
 
-NEEDS = ("transformers", "zennit", "captum")
+NEEDS = ("transformers",)
 EPS = 1e-6
 CLAIMS = {"fresh": 3.0, "planned": 2.0, "peak memory": 1.5}  # times a backward pass, at most
 NAMES = {
@@ -127,7 +127,7 @@ def planner(model: nn.Module, inputs: Any) -> Callable[[], float]:
 
 def with_zennit(model: nn.Module, inputs: Any) -> Callable[[], float] | None:
     """zennit's epsilon rule, forward pass included: it changes the modules as they run."""
-    if isinstance(inputs, dict):
+    if isinstance(inputs, dict) or version_of("zennit") is None:
         return None
     names = ("torchvision", "torchvision.models", "torchvision.models.resnet")
     for name in names:
@@ -154,7 +154,8 @@ def with_zennit(model: nn.Module, inputs: Any) -> Callable[[], float] | None:
 
 def with_captum(model: nn.Module, inputs: Any) -> Callable[[], float] | None:
     """captum's LRP with its epsilon rule, both forward passes included; it has no rule for Flatten."""
-    if isinstance(inputs, dict) or any(isinstance(module, nn.Flatten) for module in model.modules()):
+    has_flatten = any(isinstance(module, nn.Flatten) for module in model.modules())
+    if isinstance(inputs, dict) or has_flatten or version_of("captum") is None:
         return None
     from captum.attr import LRP
 

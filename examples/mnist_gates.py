@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lutetia.precompute.votes import Votes
+from lutetia.precompute import Votes
 
 CHOICE_EVERY = 4  # the choice of inputs costs most and needs the fewest steps
 

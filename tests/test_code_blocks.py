@@ -153,7 +153,10 @@ def run_in_shell(block: Block, name: str) -> None:
     for program, call in (("python", ""), ("lutetia", "-m lutetia ")):
         (programs / program).write_text(f'#!/bin/sh\nexec "{sys.executable}" {call}"$@"\n')
         (programs / program).chmod(0o755)
-    environment = os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
+    environment = os.environ | {
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(lutetia.__file__).parents[1]),
+    }
     result = subprocess.run(["sh", "-e"], input=block.code, env=environment, capture_output=True, text=True, check=False)
     print(result.stdout)
     place = f"{name}, block at line {block.line}"
@@ -189,7 +192,7 @@ def test_every_block_of_the_readme_stands_alone() -> None:
 
 def test_the_readme_tells_its_story_in_fifteen_lines() -> None:
     (story,) = (block for block in blocks(README.read_text(encoding="utf-8")) if block.in_shell)
-    for command in ("train", "explain", "build"):
+    for command in ("train", "predict", "explain", "build"):
         assert f"lutetia {command} " in story.code
     assert len(story.code.splitlines()) <= 15
 

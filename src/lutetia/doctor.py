@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lutetia._shared.programs import find
+from lutetia._shared.programs import find_tool
 from lutetia._version import __version__
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def program(name: str, enables: str, flag: str = "--version", others: Sequence[s
 
 
 def look_for_program(names: Sequence[str], flag: str, wheel: str) -> Finding:
-    command = next(filter(None, map(find, names)), None)
+    command = next(filter(None, map(find_tool, names)), None)
     if command is None:
         return Finding("missing")
     if len(command) > 1:  # the wheel, by way of this Python: it would take seconds to say what its metadata say

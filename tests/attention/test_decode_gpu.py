@@ -234,7 +234,7 @@ def test_over_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         core = Core(0, 1, ScratchManager(device="cuda"))
         sent = random(3, 5, dtype=torch.float32)
-        (received,) = processes.all_gather(core, sent, [(3, 5)], "sums", None, 60.0)
+        (received,) = processes.all_gather(core, sent, [(3, 5)], "sums", processes.Meeting(None, 60.0))
         assert torch.equal(received, sent)
         q, k, v = random(3, 8, 1, 64), random(3, 2, 300, 64), random(3, 2, 300, 64)
         lengths = lengths_of(300, 7, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import importlib
 import sys
@@ -64,6 +65,17 @@ def test_every_saved_result_has_the_form(results: ModuleType, path: Path) -> Non
         assert table["rows"], table["name"]
     for name, source in found["sources"].items():  # a source says where it comes from: a commit that was run, or a note
         assert source["commit"] or source["note"], name
+
+
+@pytest.mark.parametrize("path", SAVED, ids=lambda path: path.stem)
+def test_a_saved_claim_is_what_the_benchmark_claims_now(results: ModuleType, path: Path) -> None:
+    benchmark = ROOT / "benchmarks" / f"{path.stem}.py"
+    if benchmark.exists():
+        docstring = ast.get_docstring(ast.parse(benchmark.read_text(encoding="utf-8")))
+        assert docstring is not None
+        assert results.load(path)["claim"] == docstring.splitlines()[0]
+    else:
+        assert not (results.load(path)["command"] or "").startswith("lutetia bench")
 
 
 def test_a_result_knows_its_machine(results: ModuleType) -> None:

@@ -19,7 +19,7 @@ import lutetia
 from lutetia import demo
 from lutetia.cli import main, values
 from lutetia.cli.commands import app
-from lutetia.precompute.synthesize import TARGETS
+from lutetia.precompute import TARGETS
 from lutetia.report.attribution import RULES
 
 Capture = pytest.CaptureFixture[str]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,12 @@ import pytest
 import torch
 from setting import FLOWERS, SPECIES
 
+import lutetia
 from lutetia import models
 from lutetia.cli import main
 
 Capture = pytest.CaptureFixture[str]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent)}
 
 
 def told(capsys: Capture, *arguments: object) -> dict[str, Any]:
@@ -145,3 +150,20 @@ def test_mistakes_are_one_sentence(
     assert sentence in said.err
     assert said.err.count("\n") == 1
     assert sorted(each.name for each in trained.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["predict", "runs/iris", "1,2,3,4"], ["explain", "runs/iris", "1,2,3,4"], ["generate", "runs/stdlib", "--max-new", "2"],
+     ["evaluate", "runs/iris"]],
+)  # fmt: skip
+def test_a_command_loads_no_more_than_it_needs(words: list[str], trained: Path) -> None:
+    """What each of these brings takes as long to import as torch itself, or nearly."""
+    code = (
+        "import sys\nfrom lutetia.cli import main\nassert main(sys.argv[1:]) == 0\n"
+        "heavy = ('torch._dynamo', 'torch._inductor', 'torch.distributed.tensor', 'sympy', 'triton', 'matplotlib', 'sklearn')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=trained, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "[]"

@@ -254,10 +254,11 @@ def test_a_full_disk_gives_the_old_demo_back(full_disk: Path, capsys: Capture) -
 
 def without_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build of a second: the tools are not what fails here."""
-    from lutetia.precompute import simulate, tools
+    from lutetia.precompute.tools import find as tools
+    from lutetia.precompute.tools import simulate
 
     for module in (tools, simulate):
-        monkeypatch.setattr(module, "find", lambda tool: None)
+        monkeypatch.setattr(module, "find_tool", lambda tool: None)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lutetia.precompute.tools import find
+from lutetia.precompute import find_tool
 from tools import require_module
 
 nbformat = require_module("nbformat")
@@ -102,7 +102,7 @@ def lut(texts: Texts) -> None:
 def decode_attention(texts: Texts) -> None:
     # Two tiles of ten keys for each of three cores: 2 · 2 + 1 exchanges, in each of which every core sends twice.
     assert f"{(2 * 2 + 1) * 3 * 2} messages in lockstep" in texts["decode-picture"]
-    # A core reads a key in 10.24 ns. Eight take an eighth of that and 4.5 µs to communicate: less from 502 keys on, so from 512.
+    # A core reads a key in 10.24 ns. Eight take an eighth of that, plus 4.5 µs: less from 502 keys on, so 512 is the first.
     assert "should communicate from 512 tokens on" in texts["decode-picture"]
     assert texts["decode-draw"].count("->>") == 3 * 2  # one exchange of three cores
     assert "a message was dropped or doubled" in texts["decode-errors"]
@@ -122,11 +122,11 @@ def relevance(texts: Texts) -> None:
 
 
 def precompute(texts: Texts) -> None:
-    simulated = "512 inputs, equal: True" if find("iverilog") or find("verilator") else "left out:"
+    simulated = "512 inputs, equal: True" if find_tool("iverilog") or find_tool("yosys") else "left out:"
     assert f"simulated: {simulated}" in texts["precompute-verilog"]
     simulated = simulated.replace("512 inputs", "20 digits")
     assert f"simulated: {simulated}" in texts["precompute-picture"]
-    proved, refuted = ("48 proved by SAT", "is not what the graph says") if find("yosys") else ("left out:", "left out:")
+    proved, refuted = ("48 proved by SAT", "is not what the graph says") if find_tool("yosys") else ("left out:", "left out:")
     assert f"proved:    {proved}" in texts["precompute-picture"]
     assert refuted in texts["precompute-broken"]
     float_, whole = map(float, re.findall(r"([\d.]+)%", texts["precompute-digits"]))

@@ -226,6 +226,19 @@ def test_kernels_of_every_backend_have_the_same_names() -> None:
     assert kernels("cpu") is kernels("cpu")
 
 
+def test_kernels_take_their_arguments_by_name() -> None:
+    k, x, anchors = kernels("reference"), torch.randn(3, 6), random_anchors(6, 4, 2, seed=0)
+    weight, grad = torch.randn(4, 4, 5), torch.randn(3, 5)
+    indices, min_delta, which = k.check_detectors(x=x, anchors=anchors)
+    found = {"indices": indices, "min_delta": min_delta, "min_delta_index": which}
+    dx = k.propagate_through_detectors_fc(grad, weight, **found, anchors=anchors, n_inputs=6)
+    assert torch.equal(dx, k.propagate_through_detectors_fc(grad, weight, *found.values(), anchors, 6))
+    with pytest.raises(TypeError, match=r"propagate_through_detectors_fc\(\) is missing the argument 'min_delta'"):
+        k.propagate_through_detectors_fc(grad, weight, indices, anchors=anchors, n_inputs=6)
+    with pytest.raises(TypeError, match="unknown arguments: summs"):
+        k.propagate_through_detectors_fc(grad, weight, *found.values(), anchors, 6, summs="fixed")
+
+
 @pytest.mark.parametrize("call", [kernels, lambda name: use_backend(name).__enter__()])
 def test_an_unknown_backend(call: Callable[[str], Any]) -> None:
     with pytest.raises(ArgumentError, match="'cuda', expected one of 'reference', 'cpu', 'triton'"):

@@ -308,3 +308,14 @@ def test_bad_additions_are_named_before_anything_is_written(options: dict[str, A
     assert not os.listdir(tmp_path)
     with pytest.raises(ArgumentError, match=r"expected a model of lutetia.models"):
         models.save(torch.nn.Linear(2, 2), tmp_path / "m")  # type: ignore[arg-type]
+
+
+def test_all_files_have_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        classifier().save_pretrained(tmp_path / "m")
+    finally:
+        os.umask(before)
+    assert {file.name: oct(file.stat().st_mode & 0o777) for file in (tmp_path / "m").iterdir()} == {
+        name: "0o640" for name in ("config.toml", "model.safetensors", "manifest.json")
+    }

@@ -275,8 +275,8 @@ def test_a_step_reads_no_more_rows_than_pairs() -> None:
     with flow.record() as recorded:
         layer(torch.randn(2, 1, 6), cache=cache)
     step = recorded.steps[-1]
-    assert step.name == "fill_outputs_fc"
-    assert {info.name: info.shape for info in step.inputs}["lookup_indices"] == (2 * 6, 3)
+    assert step.name == "fill_outputs_step"  # the path that runs without a recorder too
+    assert not any(info.shape == tuple(layer.weight.shape) for info in step.outputs)
 
 
 def test_rows_may_be_reordered_and_forgotten() -> None:

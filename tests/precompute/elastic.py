@@ -1,6 +1,6 @@
 """A slow model of the hardware: ready and valid, cycle by cycle, one sample at a time, with stalls on both sides.
 
-It follows the contract in `lutetia.precompute.stream`: nodes without storage pass valid forward and ready back, forks hand a
+It follows the contract in `lutetia.precompute.ir.stream`: nodes without storage pass valid forward and ready back, forks hand a
 sample to each reader once, joins accept from all sources at once, windows walk over the padded frame. Combinational nodes are
 evaluated by the interpreter; windows and queues, which is what stalls and frames can break, are written here a second time.
 """
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from lutetia.precompute import Graph
-from lutetia.precompute.interpret import evaluate
-from lutetia.precompute.stream import Input, Register, Window
+from lutetia.precompute.ir.interpret import evaluate
+from lutetia.precompute.ir.stream import Input, Register, Window
 
 
 class WalkingWindow:

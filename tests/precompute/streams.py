@@ -10,7 +10,7 @@ from nets import random_case
 from torch import Tensor
 
 from lutetia.precompute import Graph, trace
-from lutetia.precompute.hardware import Hardware
+from lutetia.precompute.tools.hardware import Hardware
 
 
 def hardware_case(seed: int, budget: int = 9) -> tuple[Graph, Tensor]:

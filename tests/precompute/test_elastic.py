@@ -12,7 +12,7 @@ from nets import random_case
 from torch import Tensor, nn
 
 from lutetia.precompute import Graph, Int, Quantise, Stream, UInt, trace
-from lutetia.precompute.stream import Register
+from lutetia.precompute.ir.stream import Register
 
 
 def run_frames(net: Graph, x: Tensor, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lutetia.errors import ArgumentError
 from lutetia.nn import LUT, LUTProjection2d
 from lutetia.precompute import lut_network
-from lutetia.precompute.stream import Compare, Sum
+from lutetia.precompute.ir.stream import Compare, Sum
 
 
 def integer_layer(layer: LUT, x: Tensor, weight_bits: int) -> Tensor:

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from lutetia.errors import ArgumentError
-from lutetia.precompute import Graph, UInt, minimise
-from lutetia.precompute.adders import adder
-from lutetia.precompute.minimise import minimise_table, minimise_tables, yosys_forms
-from lutetia.precompute.netlist import ONE, ZERO, Cells, Form
-from lutetia.precompute.shannon import shannon
-from lutetia.precompute.stream import Edge, Input, Lookup, Table, TableData
+from lutetia.precompute import Graph, UInt
+from lutetia.precompute.ir.netlist import ONE, ZERO, Cells, Form
+from lutetia.precompute.ir.stream import Edge, Input, Lookup, Table, TableData
+from lutetia.precompute.passes import minimise
+from lutetia.precompute.passes.adders import adder
+from lutetia.precompute.passes.minimise import minimise_table, minimise_tables, yosys_forms
+from lutetia.precompute.passes.shannon import shannon
 from tools import require_module
 
 
@@ -101,7 +102,7 @@ def test_never_above_yosys_or_shannon() -> None:
 
 
 def test_without_yosys_the_other_forms_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minimise, "find", lambda tool: None)
+    monkeypatch.setattr(minimise, "find_tool", lambda tool: None)
     made = minimise_table(table(np.random.default_rng(0).integers(0, 2, 256), 1))
     assert "yosys" not in made.form.tried
     assert made.form.luts == 5

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError
 from lutetia.precompute import Binary, Graph, Int, PlusMinus, Quantise, SparseLinear, Stream, Ternary, UInt, trace
-from lutetia.precompute.cost import table_luts
-from lutetia.precompute.dedupe import canonical
-from lutetia.precompute.stream import Compare, Edge, Input, Lookup, Table, TableData, Wire
-from lutetia.precompute.support import reduce_table
+from lutetia.precompute.front.support import reduce_table
+from lutetia.precompute.ir.cost import table_luts
+from lutetia.precompute.ir.stream import Compare, Edge, Input, Lookup, Table, TableData, Wire
+from lutetia.precompute.passes.dedupe import canonical
 
 
 def tables_of(graph: Graph) -> list[Table]:

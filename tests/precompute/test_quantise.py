@@ -8,7 +8,7 @@ from torch import nn
 
 from lutetia.errors import ArgumentError
 from lutetia.precompute import Binary, Int, PlusMinus, Quantise, SparseLinear, Ternary, UInt, quantise, quantise_weights
-from lutetia.precompute.domains import Domain
+from lutetia.precompute.tables.domains import Domain
 
 
 @pytest.mark.parametrize("domain", [Binary(), Ternary(), UInt(3), Int(4)], ids=str)

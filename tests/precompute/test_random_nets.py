@@ -11,7 +11,7 @@ from nets import DOMAINS, random_case
 from torch import Tensor, nn
 
 from lutetia.precompute import Quantise, trace
-from lutetia.precompute.stream import Table
+from lutetia.precompute.ir.stream import Table
 
 BATCH = 50
 

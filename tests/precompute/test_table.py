@@ -14,7 +14,7 @@ from torch import nn
 
 from lutetia.errors import ArgumentError, DataError, LutetiaError
 from lutetia.precompute import Binary, Int, IOTable, MissingRowError, PlusMinus, Quantise, Ternary, UInt, decompose
-from lutetia.precompute.domains import Domain, enumerate_rows, infer_domain, pack, row_numbers, unpack
+from lutetia.precompute.tables.domains import Domain, enumerate_rows, infer_domain, pack, row_numbers, unpack
 
 DOMAINS = [Binary(), PlusMinus(), Ternary(), UInt(2), Int(2), Int(3), Int(3).within(-2, 3), UInt(3).within(2, 6), Int(1)]
 

@@ -23,7 +23,7 @@ from lutetia.precompute import (
     quantise_weights,
     trace,
 )
-from lutetia.precompute.stream import Argmax, Layer, Pool, Register, Sum, Table, Window, Wire
+from lutetia.precompute.ir.stream import Argmax, Layer, Pool, Register, Sum, Table, Window, Wire
 
 
 def exact(model: nn.Module, net: Graph, x: Tensor) -> None:

@@ -18,9 +18,9 @@ from lutetia import flow
 from lutetia.errors import ArgumentError, DataError
 from lutetia.nn import LUT
 from lutetia.precompute import Binary, Quantise, Stream, UInt, lut_network, trace
-from lutetia.precompute.hardware import MANIFEST
-from lutetia.precompute.hdl import compressors, tournament
-from lutetia.precompute.stream import Table
+from lutetia.precompute.hdl.design import compressors, tournament
+from lutetia.precompute.ir.stream import Table
+from lutetia.precompute.tools.hardware import MANIFEST
 from tools import require_tool
 
 
@@ -150,6 +150,17 @@ def test_a_tournament_finds_the_first_of_the_greatest(count: int) -> None:
             one, other = winners[first], winners[second]
             winners.append(other if values[other] > values[one] else one)
         assert winners[-1] == values.index(max(values))
+
+
+@pytest.mark.parametrize("word", ["always", "logic", "process", "inout", "library", "begin"])
+@pytest.mark.parametrize("language", ["verilog", "vhdl"])
+def test_words_of_the_languages_are_no_names(word: str, language: str) -> None:
+    """In both languages: the same network may be emitted in the other one."""
+    net = trace(small(), input=Stream(3, Binary())).precompute()
+    with pytest.raises(
+        ArgumentError, match=f"name is '{word}', expected another one: it is a word of (Verilog|SystemVerilog|VHDL)"
+    ):
+        net.emit(language, name=word)
 
 
 def test_a_stage_is_one_process() -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from lutetia.nn import LUT
 from lutetia.precompute import Int, Quantise, Stream, UInt, lut_network, trace
-from lutetia.precompute.hardware import EquivalenceError
+from lutetia.precompute.tools.hardware import EquivalenceError
 from tools import require_tool
 
 BATCH = 5

@@ -116,3 +116,16 @@ def test_of_a_model() -> None:
 def test_wrong_arguments(call: Any) -> None:
     with pytest.raises(ArgumentError):
         call()
+
+
+def test_the_outline_of_the_image_is_drawn_over_the_heat() -> None:
+    image = torch.zeros(8, 8)
+    image[2:6, 3:5] = 1.0
+    without, over = (imread(io.BytesIO(pictures.heat_map(torch.zeros(8, 8), image=each)), format="png") for each in (None, image))
+    black = lambda pixels: int((pixels[..., :3].max(-1) < 0.1).sum())  # noqa: E731
+    right = over[:, over.shape[1] // 2 :]
+    assert black(right) > black(without) + 200
+    assert pictures.edge_of(image.numpy()) == (0.0, pytest.approx(0.4))
+    assert pictures.edge_of(1 - image.numpy()) == (1.0, pytest.approx(0.6))  # dark on light
+    assert pictures.edge_of(np.ones((2, 2))) is None
+    assert pictures.heat_map(torch.zeros(8, 8), torch.ones(8, 8))[:4] == b"\x89PNG"  # nothing to outline

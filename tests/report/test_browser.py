@@ -93,6 +93,25 @@ def test_each_rule_paints_its_own_heat(open_page: OpenPage, text: str, story: re
     assert len({tuple(each) for each in seen}) == 5
 
 
+def test_the_outline_of_the_image_lies_over_its_heat_map(open_page: OpenPage, text: str) -> None:
+    page = open_page(text).page
+    assert page.locator(".picture .outline").count() == 1
+    path = page.locator(".picture .outline").get_attribute("d") or ""
+    assert path.count("M") > 5
+    numbers = [float(each) for each in path.replace("M", " ").replace("L", " ").split()]
+    assert min(numbers) >= -0.5
+    assert max(numbers) <= 7.5
+    page.locator(".segments label").last.click()  # the input alone
+    assert page.locator(".picture .outline").count() == 0
+
+
+def test_the_byte_view_says_that_it_can_be_clicked(open_page: OpenPage, text: str, story: report.Story) -> None:
+    page = open_page(text).page
+    assert "Click or tap any underlined letter" in page.locator("article:has(.strip)").inner_text()
+    pressed = page.locator(".tokens [aria-pressed=true]")
+    assert pressed.inner_text() == story.strips[0].tokens[story.strips[0].opened or -1]
+
+
 def test_pointing_at_a_detector_shows_its_anchors_and_row(open_page: OpenPage, text: str, story: report.Story) -> None:
     page = open_page(text).page
     assert story.decided is not None

@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 import stories
+import torch
 
 from lutetia import report
 from lutetia.errors import ArgumentError, DataError
+from lutetia.flow import record
+from lutetia.flow import step as flow_step
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +170,20 @@ def test_places_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest
         report.write(tmp_path / "report.html", report.Story())
     assert os.listdir(tmp_path) == ["report.html"]
     assert (tmp_path / "report.html").read_text() == "the old one"
+
+
+def test_bytes_are_counted_once_as_in_the_drawing() -> None:
+    x = torch.ones(256)
+    with record() as flow, flow_step("outer", inputs={"x": x}) as outer:
+        with flow_step("inner", inputs={"x": x}) as inner:
+            inner.outputs(y=x + 1)
+        outer.outputs(y=x + 1)
+    assert flow.bytes_moved == 2 * 1024  # what the inner step read and wrote
+    assert "<dt>read and written</dt><dd>2 KiB</dd>" in report.html(report.Story(flows=[report.PartFlow("f", flow)]))
+
+
+def test_trainings_with_nothing_but_a_chart_stand_side_by_side() -> None:
+    chart = [report.Curve("loss", [1, 2], [2.0, 1.0])]
+    matrix, plain = report.Training("m", chart, confusion=[[1]]), report.Training("p", chart)
+    assert report.html(report.Story(trained=[matrix, plain, plain])).count('<div class="columns"><article') == 1
+    assert report.html(report.Story(trained=[matrix, plain])).count('<div class="columns"><article') == 0

@@ -178,3 +178,35 @@ def test_a_text_of_one_byte_has_no_strip() -> None:
 
 def test_bytes_that_are_no_ascii_stand_apart() -> None:
     assert token_names("aé\n".encode()) == ["a", "\\xc3", "\\xa9", "\n"]
+
+
+def test_the_strip_opens_on_a_visible_byte_that_was_expected_from_afar() -> None:
+    model, text = stories.transformer(), b"def f(x):\n  return x"
+    strip = report.strip(model, text, begin=4)
+    with torch.no_grad():
+        chances = model(torch.tensor(list(text))[None])[0].softmax(-1)
+    interest = {}
+    for at in range(4, len(text)):
+        far = sum(abs(value) for value in strip.relevance[at][: at - 3]) / sum(abs(value) for value in strip.relevance[at])
+        if not chr(text[at]).isspace():
+            interest[at] = float(chances[at - 1, text[at]]) * far
+    assert strip.opened == max(interest, key=lambda at: interest[at])
+    assert report.strip(model, "a \n").opened in (1, 2)  # nothing visible to explain
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_names_come_from_the_checkpoint() -> None:
+    model = stories.classifier()
+    assert report.decisions(model, torch.rand(1, 5, 7), rules=["epsilon"]).labels == []
+    model.metadata = {"classes": ["ant", "bee", "cat", "dog"]}  # type: ignore[assignment]
+    decided = report.decisions(model, torch.rand(1, 5, 7), rules=["epsilon"])
+    assert decided.labels == ["ant", "bee", "cat", "dog"]
+    assert decided.titles == {"epsilon": "What took part"}
+    reading = report.reading(model, torch.rand(5, 7))
+    assert reading is not None
+    assert reading.labels == ["ant", "bee", "cat", "dog"]
+    model.metadata = {"classes": ["ant"]}  # type: ignore[assignment]
+    assert report.decisions(model, torch.rand(1, 5, 7), rules=["epsilon"]).labels == []
+    assert report.decisions(model, torch.rand(1, 5, 7), rules=["epsilon"], labels="abcd").labels == "abcd"

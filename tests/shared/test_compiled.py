@@ -85,13 +85,11 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("damage", ["truncated", "one bit", "a folder"])
-def test_a_damaged_file_costs_a_compilation_and_no_call(damage: str, house: Path) -> None:
+def test_a_damaged_file_costs_a_compilation_and_no_call(house: Path) -> None:
     assert run(house) == "3.0 0"
     for path in kept(house):
-        DAMAGES[damage](path)
-    assert run(house) == "3.0 0"
-    assert run(house) == ("3.0 0" if damage == "a folder" else "3.0 1")
+        DAMAGES["truncated"](path)
+    assert [run(house), run(house)] == ["3.0 0", "3.0 1"]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

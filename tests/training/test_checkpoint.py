@@ -123,6 +123,28 @@ def test_good_checkpoints_outlive_damaged_ones(tmp_path: Path) -> None:
     assert (tmp_path / "damaged-step-000010-2").is_dir()
 
 
+def test_a_kill_while_an_old_checkpoint_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of it is not taken for a checkpoint, and goes with the next one that is written."""
+    for step in (1, 2):
+        checkpoint.write(tmp_path, step, content(step))
+    with monkeypatch.context() as patch:
+        unlink, done = Path.unlink, []
+
+        def killed(self: Path, missing_ok: bool = False) -> None:
+            if done:
+                raise KeyboardInterrupt
+            done.append(self)
+            unlink(self, missing_ok)
+
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.prune(tmp_path, 1, best=None)
+    assert checkpoint.steps_in(tmp_path) == [2]
+    assert len(list(tmp_path.iterdir())) == 2
+    checkpoint.prune(tmp_path, 1, best=None)
+    assert {path.name for path in tmp_path.iterdir()} == {"step-000002", "last"}
+
+
 def test_files_that_others_put_into_a_checkpoint_are_kept(tmp_path: Path) -> None:
     for step in (1, 2):
         (checkpoint.write(tmp_path, step, content(step)) / "notes.txt").write_text("mine")

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from small import classifier_config, transformer_config, write_samples, write_text
 from torch import distributed, multiprocessing
 
 import lutetia
-from lutetia.errors import ArgumentError
+from lutetia.errors import ArgumentError, RankError
 from lutetia.training import Config, checkpoint, train
-from lutetia.training.distributed import World, choose_device, mean_of_sparse
+from lutetia.training.distributed import World, choose_device, mean_of_sparse, start
 from ports import free_port
+from small import classifier_config, transformer_config, write_samples, write_text
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available() or not distributed.is_gloo_available(), reason="torch was built without gloo"
@@ -171,10 +171,31 @@ def test_a_lost_rank_is_named_in_time(name: str, timeout: int, tmp_path: Path) -
     assert checkpoint.steps_in(tmp_path / "out" / "checkpoints") == [2]
 
 
+def test_ranks_that_never_come_are_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", str(free_port()))):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RankError, match=r"rank 0 of 2 did not meet the others at localhost:\d+ within 1 s"):
+        start("cpu", timeout=1.0)
+    monkeypatch.delenv("MASTER_ADDR")
+    with pytest.raises(ArgumentError, match=r"WORLD_SIZE is 2, and .*MASTER_ADDR.*: start the processes with torchrun"):
+        start("cpu", timeout=1.0)
+    assert not distributed.is_initialized()
+
+
 @pytest.mark.parametrize("name", ["gpu", "cuda:99", "meta"])
 def test_devices_that_are_not_there_are_refused(name: str) -> None:
     with pytest.raises(ArgumentError, match="the device is"):
         choose_device(name)
+
+
+def test_cuda_without_cuda_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(ArgumentError, match="the device is cuda, but this torch is built without CUDA: expected cpu"):
+        choose_device("cuda")
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    with pytest.raises(ArgumentError, match="the device is cuda:1, but torch finds no GPU: expected cpu"):
+        choose_device("cuda:1")
 
 
 def test_steps_in_place_are_for_one_process() -> None:

@@ -1,1 +1,1 @@
-"""What several parts share: whole folders, self-contained pages, compiled loops. Not part of the public interface."""
+"""What several parts need and no user calls: whole folders, pages, compiled loops and their threads."""

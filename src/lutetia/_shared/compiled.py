@@ -1,4 +1,4 @@
-"""Loops compiled with numba: what is kept of them on disk, the threads they run on, and the vectors they load.
+"""Loops compiled with numba: what is kept of them on disk, and how they load numbers. `lutetia._shared.threads` runs them.
 
 numba watches only the file that a function is in. Here a function is kept under a hash of that file, of every file of loops that
 it imports, and of what those import: a change in a shared one compiles anew, and nobody has to touch other files. What is kept
@@ -9,14 +9,12 @@ has a checksum, and files appear whole: a damaged one, or a folder that cannot b
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import pickle
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -150,54 +148,6 @@ def _imports(text: str) -> Iterator[Path]:
                 yield file
 
 
-# ---- threads ---------------------------------------------------------------------------------------------------------
-# numba's own parallel loops would bring a second team of threads, which competes with torch's: these keep spinning for
-# milliseconds after each operation. So loops run on torch's, through GOMP_parallel, which the GNU, LLVM and Intel runtimes all
-# export on Linux; elsewhere, and in a forked child, which has none of its parent's threads, on a small pool of Python threads.
-
-_forked = False
-
-
-def openmp() -> int:
-    """The address of GOMP_parallel in the runtime that torch has loaded; 0 where there is none, or none of its threads."""
-    return 0 if _forked else _gomp_parallel()
-
-
-@cache
-def _gomp_parallel() -> int:
-    try:
-        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p).value or 0
-    except (AttributeError, OSError, TypeError):  # TypeError: Windows has no namespace of all symbols
-        return 0
-
-
-def launch(body: int, data: int, threads: int) -> None:
-    """Run the C function at an address, void body(void *data), on each of so many OpenMP threads; the GIL is let go."""
-    _parallel(openmp())(body, data, threads, 0)
-
-
-@cache
-def _parallel(address: int) -> Callable[[int, int, int, int], None]:
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)(address)
-
-
-@cache
-def pool() -> ThreadPoolExecutor:
-    """Python threads for where OpenMP is not, started as they are needed."""
-    return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="lutetia")
-
-
-def _after_fork() -> None:
-    """OpenMP in a child would wait for ever for threads that only the parent has; so would the pool."""
-    global _forked
-    _forked = True
-    pool.cache_clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 
@@ -207,16 +157,13 @@ def read_scope(builder: Any) -> Any:
     return builder.module.add_metadata([builder.module.add_metadata(["read", domain])])
 
 
-def load_floats(builder: Any, pointer: Any, stored: Any, lanes: int = 1, scope: Any = None) -> Any:
-    """The number at a pointer, or a vector of `lanes` from there on, as floats; `scope` is the alias scope of what is read.
+def load_number(builder: Any, pointer: Any, stored: Any, lanes: int = 1, scope: Any = None) -> Any:
+    """The number at a pointer, or a vector of `lanes` from there on; `scope` is the alias scope of what is read.
 
     `stored` is the numba type of the memory: uint16 holds the bits of bfloat16, int16 those of float16, and both come as float32.
     """
-    own = {numba.types.uint16: ir.IntType(16), numba.types.int16: ir.HalfType(), numba.types.float32: ir.FloatType()}.get(
-        stored, ir.DoubleType()
-    )
-    place = builder.bitcast(pointer, _of(own, lanes).as_pointer())
-    value = builder.load(place, align=stored.bitwidth // 8)
+    own = ir.HalfType() if stored == numba.types.int16 else pointer.type.pointee
+    value = builder.load(builder.bitcast(pointer, _of(own, lanes).as_pointer()), align=stored.bitwidth // 8)
     if scope is not None:
         value.set_metadata("alias.scope", scope)
     if stored == numba.types.uint16:

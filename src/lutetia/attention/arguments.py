@@ -152,13 +152,26 @@ def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:
     check_range(name, value, low, high)
 
 
-def check_how(cores: Any, shard: Any, sync: Any, backend: Any, policy: Any) -> None:
+class How(NamedTuple):
+    """How a call is to run: the options of `decode_attention` that do not change its result."""
+
+    cores: int
+    shard: str
+    sync: str
+    backend: str
+    batch_invariant: bool
+    policy: str
+
+
+def check_how(how: How) -> None:
     """Check the options that say how a call is to run."""
-    check_int("cores", cores, 1)
-    check_choice("shard", shard, SHARDS)
-    check_choice("sync", sync, SYNCS)
-    check_choice("backend", backend, BACKENDS)
-    check_choice("policy", policy, POLICIES)
+    check_int("cores", how.cores, 1)
+    check_choice("shard", how.shard, SHARDS)
+    check_choice("sync", how.sync, SYNCS)
+    check_choice("backend", how.backend, BACKENDS)
+    check_choice("policy", how.policy, POLICIES)
+    if not isinstance(how.batch_invariant, bool):
+        fail("batch_invariant", how.batch_invariant, "True or False")
 
 
 def _may_read(tensor: Tensor) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.threads import launch, openmp, pool
 from lutetia.attention import reference
 from lutetia.attention.arguments import DecodeCall
 
@@ -44,8 +45,6 @@ def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invarian
 
 def run(dtype: str, plan: np.ndarray, threads: int) -> None:
     """The loop for caches of this dtype, on each of so many threads at once: plan is int64 [SIZE]."""
-    from lutetia._shared.compiled import launch, openmp, pool
-
     work = getattr(compiled(), f"work_{dtype}")
     if threads <= 1:
         work(plan)

@@ -103,8 +103,9 @@ def find(plan: Any, b: Any, h: Any, start: Any, n: Any, keys: Any, values: Any) 
 
 
 @jit_inline
-def scores_of(kind: Any, q: Any, keys: Any, rows: Any, d: Any, n: Any, k: Any, scores: Any) -> None:
-    """scores[r, j] = q[r] · key j, four rows at a time: keys [n] are offsets from address k."""
+def scores_of(kind: Any, q: Any, keys: Any, sizes: Any, k: Any, scores: Any) -> None:
+    """scores[r, j] = q[r] · key j, four rows at a time: keys [n] are offsets from address k; sizes are rows, d, n."""
+    rows, d, n = sizes
     whole, blocks = rows - rows % 4, d - d % BLOCK_D
     for r in range(rows):
         for j in range(n):
@@ -138,8 +139,9 @@ def scores_of(kind: Any, q: Any, keys: Any, rows: Any, d: Any, n: Any, k: Any, s
 
 
 @jit_inline
-def add_values(kind: Any, weights: Any, values: Any, rows: Any, d: Any, n: Any, v: Any, acc: Any) -> None:
-    """acc[r] += Σ_j weights[r, j] · value j, four rows at a time."""
+def add_values(kind: Any, weights: Any, values: Any, sizes: Any, v: Any, acc: Any) -> None:
+    """acc[r] += Σ_j weights[r, j] · value j, four rows at a time; sizes are rows, d, n."""
+    rows, d, n = sizes
     whole, blocks = rows - rows % 4, d - d % BLOCK_D
     for begin in range(0, blocks, BLOCK_D):
         at = v + size_of(kind) * begin
@@ -195,8 +197,10 @@ def weigh(scores: Any, r: Any, n: Any, m: Any, l: Any) -> Any:
 
 
 @jit_inline
-def attend(kind: Any, plan: Any, item: Any, queries: Any, scores: Any, keys: Any, values: Any, m: Any, l: Any, acc: Any) -> None:
-    """The keys [begin, end) of item (b, h, begin, end, partial) into m, l [ROWS] and acc [ROWS, D]; the rest is scratch."""
+def attend(kind: Any, plan: Any, item: Any, sums: Any, scratch: Any) -> None:
+    """The keys [begin, end) of item (b, h, begin, end, partial) into the sums: m, l [ROWS] and the address of acc [ROWS, D]."""
+    m, l, acc = sums
+    queries, scores, keys, values = scratch
     b, h = read_int64(plan[ITEMS], 5 * item), read_int64(plan[ITEMS], 5 * item + 1)
     begin, end = read_int64(plan[ITEMS], 5 * item + 2), read_int64(plan[ITEMS], 5 * item + 3)
     rows, d = plan[ROWS], plan[D]
@@ -211,14 +215,14 @@ def attend(kind: Any, plan: Any, item: Any, queries: Any, scores: Any, keys: Any
     for start in range(begin, end, BLOCK):
         n = min(BLOCK, end - start)
         find(plan, b, h, start, n, keys, values)
-        scores_of(kind, q, keys, rows, d, n, plan[K], scores)
+        scores_of(kind, q, keys, (rows, d, n), plan[K], scores)
         hide(plan, scores, first, start, n)
         for r in range(rows):
             alpha = weigh(scores, r, n, m, l)
             if alpha != np.float32(1):
                 for c in range(r * d, (r + 1) * d):
                     write(acc, c, peek(acc, c) * alpha)
-        add_values(kind, scores, values, rows, d, n, plan[V], acc)
+        add_values(kind, scores, values, (rows, d, n), plan[V], acc)
 
 
 @jit_inline
@@ -253,7 +257,7 @@ def work(kind: Any, plan: Any) -> None:
         item = take_next(address_of(plan) + 8 * NEXT)
         if item >= plan[N_ITEMS]:
             return
-        attend(kind, plan, item, queries, scores, keys, values, m, l, address_of(acc))
+        attend(kind, plan, item, (m, l, address_of(acc)), (queries, scores, keys, values))
         partial = read_int64(plan[ITEMS], 5 * item + 4)
         if partial < 0:
             b, h = read_int64(plan[ITEMS], 5 * item), read_int64(plan[ITEMS], 5 * item + 1)
@@ -352,22 +356,23 @@ def combine(plan: Any, items: Any, partial: Any) -> None:
         while last < len(items) and items[last, 0] == items[n, 0] and items[last, 1] == items[n, 1]:
             last += 1
         if items[n, 4] >= 0:
-            add_parts(partial, items[n, 4], items[n, 4] + last - n, rows, d, m, l, acc)
+            add_parts(partial[items[n, 4] : items[n, 4] + last - n], rows, d, m, l, acc)
             finish(plan, items[n, 0], items[n, 1], m, l, address_of(acc))
         n = last
 
 
 @jit_inline
-def add_parts(partial: Any, begin: Any, end: Any, rows: Any, d: Any, m: Any, l: Any, acc: Any) -> None:
+def add_parts(parts: Any, rows: Any, d: Any, m: Any, l: Any, acc: Any) -> None:
+    """The sum of parts [n, rows * (d + 2)], each of which has its own maximum, into m, l [rows] and acc [rows * d]."""
     for r in range(rows):
         best = MINUS_INF
-        for i in range(begin, end):
-            best = max(best, partial[i, r])
+        for i in range(len(parts)):
+            best = max(best, parts[i, r])
         safe = np.float32(0) if best == MINUS_INF else best
         m[r], l[r] = best, np.float32(0)
         acc[r * d : (r + 1) * d] = 0
-        for i in range(begin, end):
-            weight = exp2(partial[i, r] - safe)
-            l[r] += weight * partial[i, rows + r]
+        for i in range(len(parts)):
+            weight = exp2(parts[i, r] - safe)
+            l[r] += weight * parts[i, rows + r]
             for c in range(d):
-                acc[r * d + c] += weight * partial[i, 2 * rows + r * d + c]
+                acc[r * d + c] += weight * parts[i, 2 * rows + r * d + c]

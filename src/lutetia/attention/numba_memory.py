@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lutetia._shared import compiled
-from lutetia._shared.compiled import ir, load_floats, numba, read_scope
+from lutetia._shared.compiled import ir, load_number, numba, read_scope
 from lutetia.errors import require
 
 extending = require("numba.extending", "the cpu backend of lutetia.attention")
@@ -53,7 +53,7 @@ def load(typing: Any, kind: Any, address: Any, index: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer, scope = _pointer(builder, ir.IntType(16) if half else ir.FloatType(), *args[1:])
-        return load_floats(builder, pointer, kind, scope=scope)
+        return load_number(builder, pointer, kind, scope=scope)
 
     return numba.types.float32(kind, numba.types.int64, numba.types.int64), generate
 
@@ -111,7 +111,7 @@ VECTOR, INT = ir.VectorType(ir.FloatType(), LANES), ir.IntType(64)
 def _load_vector(builder: Any, kind: Any, address: Any, index: Any) -> Any:
     """LANES numbers from address[index] on, as float32, of memory of this kind."""
     pointer = _pointer(builder, ir.IntType(16) if kind == numba.types.uint16 else ir.FloatType(), address, index)[0]
-    return load_floats(builder, pointer, kind, LANES)
+    return load_number(builder, pointer, kind, LANES)
 
 
 # Loops over keys and values, in vectors and by hand: what they add to stays in registers, so that keys and values are read one

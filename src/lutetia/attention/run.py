@@ -13,56 +13,35 @@ from torch import Tensor
 
 from lutetia import flow
 from lutetia.attention import reference
-from lutetia.attention.arguments import DecodeCall, check_call, check_how, check_values
+from lutetia.attention.arguments import DecodeCall, How, check_call, check_how, check_values
 from lutetia.attention.choose import choose_for
 from lutetia.errors import ArgumentError, MissingFeatureError, fail, require
 
 
 def run(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """`decode_attention`, without a gradient; `arguments` are those of `_run`."""
+    """`decode_attention`, without a gradient; `arguments` are all of its, in the order of `DecodeCall` and then `How`."""
+    of_call = len(DecodeCall._fields)
     if not torch.is_grad_enabled():  # as in a loop that writes: to say so again takes as long as the checks
-        return _run(*arguments)
+        return _run(arguments[:of_call], How(*arguments[of_call:]))
     with torch.no_grad():
-        return _run(*arguments)
+        return _run(arguments[:of_call], How(*arguments[of_call:]))
 
 
-def _run(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    seq_lens: Tensor,
-    k_new: Tensor | None,
-    v_new: Tensor | None,
-    scale: float | None,
-    window: int | None,
-    sink: Tensor | None,
-    page_table: Tensor | None,
-    k_scale: Any,
-    v_scale: Any,
-    cores: int,
-    shard: str,
-    sync: str,
-    backend: str,
-    batch_invariant: bool,
-    policy: str,
-) -> tuple[Tensor, Tensor]:
-    """The arguments of `decode_attention`, with its shapes."""
-    check_how(cores, shard, sync, backend, policy)
-    if not isinstance(batch_invariant, bool):
-        fail("batch_invariant", batch_invariant, "True or False")
-    call = check_call(q, k_cache, v_cache, seq_lens, k_new, v_new, scale, window, sink, page_table, k_scale, v_scale)
+def _run(given: tuple[Any, ...], how: How) -> tuple[Tensor, Tensor]:
+    check_how(how)
+    call = check_call(*given)
     check_values(call)
-    executor = executor_of(call, cores, backend)
+    executor = executor_of(call, how.cores, how.backend)
     if executor == "cores":
-        return _on_cores(call, cores, shard, sync, policy)
+        return _on_cores(call, how)
     if not flow.recording():
-        return _execute(executor, call, cores, shard, batch_invariant)
+        return _execute(executor, call, how)
     names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table")
     inputs = {name: value for name in names if (value := getattr(call, name)) is not None}
-    notes = _notes(executor, call, cores, shard, batch_invariant)
-    with flow.step("decode_attention", part="attention", inputs=inputs, backend=executor, **notes) as step:
-        out, lse = _execute(executor, call, cores, shard, batch_invariant)
-        step.outputs(out=out, lse=lse, **({} if k_new is None else {"k_cache": k_cache, "v_cache": v_cache}))
+    with flow.step("decode_attention", part="attention", inputs=inputs, backend=executor, **_notes(executor, call, how)) as step:
+        out, lse = _execute(executor, call, how)
+        written = {} if call.k_new is None else {"k_cache": call.k_cache, "v_cache": call.v_cache}
+        step.outputs(out=out, lse=lse, **written)
     return out, lse
 
 
@@ -101,33 +80,33 @@ def _cpu_executor() -> str:
     return "cpu"
 
 
-def _execute(executor: str, call: DecodeCall, cores: int, shard: str, batch_invariant: bool) -> tuple[Tensor, Tensor]:
+def _execute(executor: str, call: DecodeCall, how: How) -> tuple[Tensor, Tensor]:
     if executor == "triton":
         from lutetia.attention import triton
 
-        return triton.decode(call, cores, shard, batch_invariant)
+        return triton.decode(call, how.cores, how.shard, how.batch_invariant)
     if executor == "cpu":
         from lutetia.attention import cpu
 
-        return cpu.decode(call, cores, shard, batch_invariant)
+        return cpu.decode(call, how.cores, how.shard, how.batch_invariant)
     return reference.decode(call)
 
 
-def _on_cores(call: DecodeCall, cores: int, shard: str, sync: str, policy: str) -> tuple[Tensor, Tensor]:
+def _on_cores(call: DecodeCall, how: How) -> tuple[Tensor, Tensor]:
     """On the core model, sharded as `choose_shard` says."""
-    choice = choose_for(call, cores, shard, sync, policy)
+    choice = choose_for(call, how.cores, how.shard, how.sync, how.policy)
     owner = "batch" if choice.shard == "none" else choice.shard
     cores_module = import_module("lutetia.attention.cores")
-    return cores_module.decode_on_cores(call, cores=choice.cores, shard=owner, sync=sync, tile=choice.tile)
+    return cores_module.decode_on_cores(call, cores=choice.cores, shard=owner, sync=how.sync, tile=choice.tile)
 
 
-def _notes(executor: str, call: DecodeCall, cores: int, shard: str, batch_invariant: bool) -> dict[str, Any]:
+def _notes(executor: str, call: DecodeCall, how: How) -> dict[str, Any]:
     """What a recording says of a launch."""
     read = 2 * call.n_kv_heads * call.head_dim * call.k_cache.element_size()
-    notes: dict[str, Any] = {"bytes_per_key": read, "batch_invariant": batch_invariant}
+    notes: dict[str, Any] = {"bytes_per_key": read, "batch_invariant": how.batch_invariant}
     if executor == "triton":
         from lutetia.attention import triton
 
-        return notes | triton.configure(call, cores, shard, batch_invariant)._asdict()
+        return notes | triton.configure(call, how.cores, how.shard, how.batch_invariant)._asdict()
     lengths = call.seq_lens.tolist()
     return notes | {"live_keys": sum(lengths), "cache_bytes_read": read * sum(lengths)}

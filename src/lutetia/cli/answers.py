@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lutetia.cli import values
-from lutetia.cli.app import Checkpoint, Debug, Json, app
+from lutetia.cli.root import Checkpoint, Debug, Json, app
 from lutetia.cli.show import name_next, print_json
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -111,15 +110,14 @@ def missing(needs: Sequence[str]) -> list[str]:
 
 
 def missing_one(need: str) -> str:
-    from lutetia.doctor import can_import, look_for_cuda, version_of
+    from lutetia._shared.programs import find_tool
+    from lutetia.doctor import can_import, look_for_cuda
 
     if need == "cuda":
-        # torch takes seconds to load, and its CPU build says in its version what it is
-        there = "+cpu" not in (version_of("torch") or "+cpu") and look_for_cuda().status == "found"
-        return "" if there else "a CUDA device"
+        return "" if look_for_cuda().status == "found" else "a CUDA device"
     if need.startswith("program:"):
         name = need.removeprefix("program:")
-        return "" if shutil.which(name) else f"the program {name}"
+        return "" if find_tool(name) else f"the program {name}"
     return "" if can_import(need) else f"the package {need}"
 
 

@@ -1,156 +1,247 @@
-"""`lutetia build`: a trained network of lookup tables as hardware, in a folder with everything that was checked on the way.
+"""`lutetia build`: a trained network of lookup tables as hardware, in a folder with everything that was checked.
 
-summary.html      one page: the graph, the tables, the costs, what was simulated, proved and synthesised
+summary.html      one page: the accuracy, the graph, the tables, the costs, what was simulated, proved and synthesised
 report.json       the same for machines
 tables.json       what each table is; tables.safetensors: its rows
 verilog/, vhdl/   modules, a self-checking test bench and its samples
 flow.json         the steps of the build, for lutetia.flow
 manifest.json     checksums of all files
+
+The folder is written before anything is checked, and again after each check: a check that takes too long costs nothing else.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors.torch import save as to_safetensors
 
 from lutetia import flow
+from lutetia._shared import folders
+from lutetia._shared.folders import MANIFEST
 from lutetia._version import __version__
+from lutetia.cli.build_data import Measured, open_run_data
 from lutetia.cli.build_page import page
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import console
-from lutetia.errors import ArgumentError, MissingFeatureError
+from lutetia.errors import ArgumentError
 from lutetia.files import check_writable
 from lutetia.models import LUTClassifier, load
-from lutetia.precompute import lut_network
-from lutetia.precompute.graph import Graph
-from lutetia.precompute.hardware import MANIFEST, Hardware, write_folder
-from lutetia.precompute.samples import random_input
-from lutetia.precompute.stream import Table
-from lutetia.precompute.synthesize import TARGETS
+from lutetia.precompute import (
+    CHECK,
+    MAKE,
+    OPTIMISE,
+    PROOF,
+    TARGETS,
+    Build,
+    BuildStep,
+    Graph,
+    Hardware,
+    LUTNetwork,
+    Table,
+    fit_bits,
+    lut_network,
+    run_steps,
+)
 
 FORMAT = "lutetia.build/1"
-SAMPLES = 64  # random ones that go through the simulator
-T = TypeVar("T")
+DEFAULT_BITS = 8  # of an input, where no data says how many it takes
+SIMULATED = 64  # samples of the data that are simulated
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the command line asked for."""
+class BuildRequest:
+    """What the command line asked for; None of `input_bits` and `range` is chosen by the data."""
 
     checkpoint: Path
     out: Path
-    input_bits: int
-    weight_bits: int
-    target: str
-    prove: bool
+    input_bits: int | None = None
+    weight_bits: int = 8
+    target: str = "lut6"
+    prove: bool = True
+    data: Path | None = None
+    range: tuple[float, float] | None = None
+    time_limit: float = 600.0
 
 
-@dataclass
-class Steps:
-    """What is done, how long it took, and what could not be done here."""
+def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
+    """Build, write the folder, check what is in it, and return the report."""
+    _check(request)
+    with flow.record() as recorded:
+        model = load(request.checkpoint, expected=LUTClassifier)
+        _check_reads(model, request.checkpoint)
+        screen = Screen(show)
+        network, facts = screen.run("tables", lambda: _network(model, request))
+        samples = facts.pop("samples")
+        build = Build(
+            network.graph,
+            samples=samples,
+            classes=model.metadata.get("classes", ()),
+            target=request.target,
+            time_limit=request.time_limit,
+        )
+        build.report |= facts
+        show_accuracy(build.report, screen)
+
+        def save() -> None:
+            report = build.report
+            contents = _files(build) | {"flow.json": recorded.to_json(), "report.json": json.dumps(report, indent=2) + "\n"}
+            contents["summary.html"] = page(report)
+            folders.write(request.out, contents, {"format": FORMAT, "lutetia": __version__})
+
+        run_steps(build, OPTIMISE, screen.around(build))
+        build.report |= _shape(build.graph)
+        run_steps(build, MAKE, screen.around(build))
+        save()
+        for step in CHECK:
+            if step is not PROOF or request.prove:
+                try:
+                    run_steps(build, [step], screen.around(build))
+                finally:
+                    save()
+    return build.report
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Progress on the terminal."""
 
     show: bool
-    done: list[dict[str, Any]] = field(default_factory=list)
 
-    def run(self, name: str, job: Callable[[], T]) -> T | None:
-        """Do one step; None where a tool is missing, which is told and not fatal."""
+    def run(self, name: str, job: Callable[[], Any]) -> Any:
+        """Do something and say that it is being done."""
         stop_if_interrupted()
-        began = time.perf_counter()
-        screen = console(stderr=True)
-        missing = ""
-        made: T | None = None
-        with screen.status(f"{name} ..") if self.show else nullcontext():
-            try:
-                made = job()
-            except MissingFeatureError as error:
-                missing = str(error)
-        took = time.perf_counter() - began
-        self.done.append({"step": name, "seconds": round(took, 3), "left_out": missing})
+        with console(stderr=True).status(f"{name} ..") if self.show else nullcontext():
+            return job()
+
+    def say(self, name: str, text: str) -> None:
         if self.show:
-            screen.print(f"{name:<12}{f'left out: {missing}' if missing else f'{took:.1f} s'}", soft_wrap=True)
-        return made
+            console(stderr=True).print(f"{name:<12}{text}", soft_wrap=True, markup=False)
+
+    def around(self, build: Build) -> Callable[[BuildStep, Callable[[], None]], None]:
+        """For `run_steps`: a spinner while a step runs, a line when it has ended."""
+
+        def around(step: BuildStep, job: Callable[[], None]) -> None:
+            self.run(step.name, job)
+            record = build.report["steps"][-1]
+            luts = f", {record['luts_before']:,} LUTs before, {record['luts_after']:,} after" if "luts_after" in record else ""
+            self.say(step.name, record["left_out"] or f"{record['seconds']:.1f} s{luts}")
+
+        return around
 
 
-def run_build(request: Request, show: bool) -> dict[str, Any]:
-    """Build, write the folder, and return the report."""
-    _check(request)
-    steps = Steps(show)
-    with flow.record() as recorded:
-        report, files = _built(request, steps)
-    report["steps"] = steps.done
-    files["flow.json"] = recorded.to_json()
-    files["report.json"] = json.dumps(report, indent=2) + "\n"
-    files["summary.html"] = page(report)
-    files[MANIFEST] = json.dumps(_manifest(files), indent=2) + "\n"
-    write_folder(request.out, files)
-    return report
+# ---- before anything is made -----------------------------------------------------------------------------------------
 
 
-def _check(request: Request) -> None:
+def _check(request: BuildRequest) -> None:
     if request.target not in TARGETS:
         raise UsageError(f"there is no target {request.target!r}: did you mean one of {', '.join(TARGETS)}?")
-    if not 1 <= request.input_bits <= 16:
+    if request.input_bits is not None and not 1 <= request.input_bits <= 16:
         raise UsageError(f"--input-bits is {request.input_bits}, expected 1 to 16")
     if not 2 <= request.weight_bits <= 24:
         raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to 24")
-    out = request.out
-    if out.exists() and not (out.is_dir() and (not any(out.iterdir()) or (out / MANIFEST).is_file())):
-        raise ArgumentError(f"{out} is there and was not built here: choose another --out, or remove it")
-    check_writable(out if out.exists() else out.parent)
+    if not request.time_limit > 0:
+        raise UsageError(f"--time-limit is {request.time_limit:g}, expected more than 0 seconds")
+    if request.range is not None and not request.range[0] < request.range[1]:
+        raise UsageError(f"--range is {request.range[0]:g} to {request.range[1]:g}, expected the lower end first")
+    out, checkpoint = request.out.resolve(), request.checkpoint.resolve()
+    if out == checkpoint or out in checkpoint.parents or checkpoint in out.parents:
+        raise ArgumentError(f"--out is {request.out}, which is, holds or lies in the model {request.checkpoint}: choose another")
+    try:
+        folders.check_replaceable(request.out, FORMAT)
+    except ArgumentError as error:
+        raise ArgumentError(f"--out was not built here: {error}") from error
+    check_writable(request.out if request.out.exists() else request.out.parent)
 
 
-def _built(request: Request, steps: Steps) -> tuple[dict[str, Any], dict[str, str | bytes]]:
-    model = load(request.checkpoint, expected=LUTClassifier)
-    network = steps.run("tables", lambda: lut_network(model, bits=request.input_bits, weight_bits=request.weight_bits))
-    assert network is not None
-    graph = network.graph
-    hardware = steps.run("verilog", lambda: graph.emit("verilog"))
-    other = steps.run("vhdl", lambda: graph.emit("vhdl"))
-    assert hardware is not None
-    assert other is not None
-    benches = steps.run("test bench", lambda: (hardware.testbench(), other.testbench()))
-    assert benches is not None
-    x = random_input(graph, SAMPLES, seed=0)
-    simulated = steps.run("simulation", lambda: hardware.simulate(x))
-    proof = steps.run("proof", hardware.prove) if request.prove else None
-    synthesis = steps.run("synthesis", lambda: hardware.synthesize(request.target))
-    report = {
+def _check_reads(model: LUTClassifier, checkpoint: Path) -> None:
+    """Only a hard read is a table: say how to train the same network so."""
+    soft = {number: layer.read for number, layer in enumerate(model.config.layers) if getattr(layer, "read", "hard") != "hard"}
+    if soft:
+        settings = " ".join(f"--set model.layers.{number}.read=hard" for number in soft)
+        reads = " and ".join(sorted({f"{read!r}" for read in soft.values()}))
+        raise ArgumentError(
+            f"{checkpoint} reads its tables by {reads}, which is arithmetic; only read='hard' becomes a circuit. "
+            f"Train it again: lutetia train CONFIG.toml {settings}"
+        )
+
+
+# ---- the integer model -----------------------------------------------------------------------------------------------
+
+
+def _network(model: LUTClassifier, request: BuildRequest) -> tuple[LUTNetwork, dict[str, Any]]:
+    """The integer model, and what is known of it: how inputs become numbers, and its accuracy beside that of the model."""
+    ends, source = _range(model, request)
+    data = open_run_data(request.checkpoint, request.data)
+    choice = None
+    if request.input_bits is None and isinstance(data, Measured):
+        choice = fit_bits(model, *data.calibration, *ends)
+    bits = request.input_bits or (choice.bits if choice else DEFAULT_BITS)
+    network = lut_network(model, bits=bits, weight_bits=request.weight_bits, low=ends[0], high=ends[1])
+    accuracy = _accuracy(network, data)
+    facts = {
         "format": FORMAT,
         "lutetia": __version__,
         "checkpoint": str(request.checkpoint),
         "model": type(model).__name__,
         "weights": sum(each.numel() for each in model.parameters()),
-        "input_bits": request.input_bits,
+        "classes": list(model.metadata.get("classes", ())),
+        "features": list(model.metadata.get("features", ())),
+        "accuracy": accuracy,
+        "input_bits": bits,
         "weight_bits": request.weight_bits,
+        "input": {**network.encoder.to_dict(), "range_from": source, "chosen": choice.to_dict() if choice else None},
+        "samples": network.quantise(data.x[:SIMULATED]) if isinstance(data, Measured) else None,
+    }
+    return network, facts
+
+
+def _range(model: LUTClassifier, request: BuildRequest) -> tuple[tuple[Any, Any], str]:
+    """From where to where the inputs go, and who says so."""
+    if request.range is not None:
+        return request.range, "--range"
+    low, high = (model.metadata.get(key) for key in ("input_low", "input_high"))
+    if low is None or high is None:
+        return (0.0, 1.0), "assumed"
+    return (low, high), "checkpoint"
+
+
+def _accuracy(network: LUTNetwork, data: Measured | str) -> dict[str, Any]:
+    if isinstance(data, str):
+        return {"left_out": f"not measured ({data})"}
+    return {"left_out": "", "split": data.split, **network.report(data.x, data.labels), "samples": len(data.x)}
+
+
+# ---- the folder ------------------------------------------------------------------------------------------------------
+
+
+def _shape(graph: Graph) -> dict[str, Any]:
+    return {
         "graph": _nodes(graph),
         "tables": [_told(number, table) for number, table in enumerate(_tables(graph))],
         "lookups": graph.n_lookups,
         "latency": graph.cost().latency,
         "estimate": {"luts": graph.cost().luts, "flip_flops": graph.cost().flip_flops},
-        "simulated": None if simulated is None else {"samples": SAMPLES, "equal": True},
-        "proof": None if proof is None else proof.to_dict(),
-        "synthesis": None if synthesis is None else synthesis.to_dict(),
     }
+
+
+def _files(build: Build) -> dict[str, str | bytes]:
     files: dict[str, str | bytes] = {}
-    for folder, made, bench in (("verilog", hardware, benches[0]), ("vhdl", other, benches[1])):
-        files |= {f"{folder}/{name}": text for name, text in _with_manifest(made, bench).items()}
-    files["tables.json"] = json.dumps(report["tables"], indent=1) + "\n"
-    files["tables.safetensors"] = to_safetensors(
-        {
-            f"table{number}": torch.from_numpy(table.contents.astype("int64", order="C"))
-            for number, table in enumerate(_tables(graph))
-        }
-    )
-    return report, files
+    for language, hardware in build.hardware.items():
+        files |= {f"{language}/{name}": text for name, text in _with_manifest(hardware, build.benches[language]).items()}
+    files["tables.json"] = json.dumps(build.report["tables"], indent=1) + "\n"
+    tables = {
+        f"table{number}": torch.from_numpy(table.contents.astype("int64", order="C"))
+        for number, table in enumerate(_tables(build.graph))
+    }
+    files["tables.safetensors"] = to_safetensors(tables)
+    return files
 
 
 def _with_manifest(hardware: Hardware, bench: dict[str, str]) -> dict[str, str]:
@@ -178,26 +269,55 @@ def _size(row: dict[str, Any]) -> dict[str, Any]:
     return {key: row[key] for key in ("channels", "bits", "tables", "lookups", "widest", "table_bits", "luts", "flip_flops")}
 
 
-def _manifest(files: dict[str, str | bytes]) -> dict[str, Any]:
-    sums = {
-        name: hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()
-        for name, content in sorted(files.items())
-    }
-    return {"format": FORMAT, "lutetia": __version__, "files": sums}
+# ---- on the screen ---------------------------------------------------------------------------------------------------
+
+
+def show_accuracy(report: dict[str, Any], screen: Screen) -> None:
+    """The first thing to know of a circuit."""
+    for name, text in _accuracy_lines(report):
+        screen.say(name, text)
+
+
+def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
+    accuracy, given = report["accuracy"], report["input"]
+    lines = [("accuracy", accuracy["left_out"])]
+    if not accuracy["left_out"]:
+        text = f"model {accuracy['float_accuracy']:.1%}, circuit {accuracy['integer_accuracy']:.1%}"
+        lines = [("accuracy", f"{text}, on {accuracy['samples']:,} {accuracy['split']} samples")]
+    lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))
+    return lines
+
+
+def _range_text(given: dict[str, Any]) -> str:
+    if given["range_from"] == "assumed":
+        return "assumed to be 0 to 1: the checkpoint does not say; --range LO HI sets it"
+    ends = [given["low"], given["high"]]
+    shown = [min(ends[0]) if isinstance(ends[0], list) else ends[0], max(ends[1]) if isinstance(ends[1], list) else ends[1]]
+    kind = "" if given["map"] == "affine" else ", with more numbers where many inputs have their values"
+    return f"{shown[0]:g} to {shown[1]:g} (by {'the training data' if given['range_from'] == 'checkpoint' else '--range'}){kind}"
 
 
 def show_report(report: dict[str, Any], out: Path) -> None:
-    """What came of it, in a few lines."""
+    """What came of it, in a few lines, the accuracy first."""
     screen = console()
-    tables = report["tables"]
-    screen.print(f"{len(tables)} tables, {report['lookups']} lookups, latency {report['latency']} cycles", soft_wrap=True)
-    if report["simulated"]:
-        screen.print(f"simulated  {report['simulated']['samples']} samples, equal to the integer model", soft_wrap=True)
-    if report["proof"]:
-        left = f", {len(report['proof']['skipped'])} too wide for it" if report["proof"]["skipped"] else ""
-        screen.print(f"proved     {len(report['proof']['proved'])} tables and stages by SAT{left}", soft_wrap=True)
-    made = report["synthesis"]
+
+    def say(name: str, text: str) -> None:
+        screen.print(f"{name:<11}{text}", soft_wrap=True, markup=False)
+
+    for name, text in _accuracy_lines(report):
+        say(name, text)
+    say("tables", f"{len(report['tables'])} tables, {report['lookups']} lookups, latency {report['latency']} cycles")
+    left = {step["step"]: step["left_out"] for step in report["steps"]}
+    simulated, proof, made = report["simulated"], report["proof"], report["synthesis"]
+    if simulated:
+        say("simulated", f"{simulated['samples']} samples, equal to the integer model (in {simulated['by']})")
+    if proof:
+        skipped = f", {len(proof['skipped'])} too wide for it" if proof["skipped"] else ""
+        say("proved", f"{len(proof['proved'])} tables and stages by SAT{skipped}")
     if made:
         counts = f"{made['luts']} LUTs, {made['flip_flops']} flip-flops, {made['bram']} block RAMs ({made['tool']})"
-        screen.print(f"{made['target']:<11}{counts}", soft_wrap=True)
-    screen.print(f"summary    {out / 'summary.html'}", soft_wrap=True)
+        say(made["target"], counts)
+    for name in ("simulation", "proof", "synthesis"):
+        if left.get(name):
+            say(name, left[name])
+    say("summary", str(out / "summary.html"))

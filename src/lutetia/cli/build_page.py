@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from typing import Any
 
 from lutetia import report as pages
 from lutetia.report.story import Check, Circuit, Part, Story, Table
 
 MOST_PARTS = 200  # that are drawn
-MOST_SIZES = 40  # of tables that are listed
 SAID = "Samples flow downwards. Every link carries data, valid and ready; the number beside it is its width in bits."
 COUNTS = ("luts", "flip_flops", "bram", "lut_ram", "wide_muxes", "carries", "dsp")
 
@@ -28,7 +27,7 @@ def _figures(report: dict[str, Any]) -> dict[str, str]:
     figures = {f"accuracy of {name}": f"{value:.1%}" for name, value in _accuracies(report)}
     synthesis, estimate = report["synthesis"], report["estimate"]
     luts = f"{synthesis['luts']:,}" if synthesis else f"about {estimate['luts']:,}"
-    figures["LUTs" + (f" on {synthesis['target']}" if synthesis else ", before synthesis")] = luts
+    figures[f"LUTs, synthesised for {synthesis['target']}" if synthesis else "LUTs, an estimate before synthesis"] = luts
     figures["clock cycles from input to output"] = f"{report['latency']:,}"
     figures["different tables"] = f"{len(report['tables']):,}"
     return figures
@@ -79,7 +78,7 @@ def _checks(report: dict[str, Any]) -> list[Check]:
         samples = f"{simulated['samples']} samples simulated{engine} with random pauses, all equal to the integer model"
         checks = [Check("Simulation", True, samples)]
     if proof:
-        wide = f"; {len(proof['skipped'])} are too wide for a proof" if proof["skipped"] else ""
+        wide = f"; too wide for a proof: {len(proof['skipped'])}" if proof["skipped"] else ""
         checks.append(Check("Proof", True, f"{len(proof['proved'])} tables and stages proved equal by SAT{wide}"))
     else:
         checks.append(Check("Proof", None, _left_out(reasons, "proof")))
@@ -99,11 +98,17 @@ def _left_out(reasons: dict[str, str], step: str) -> str:
 
 
 def _tables(report: dict[str, Any]) -> list[Table]:
-    counted = Counter((table["address_bits"], sum(table["outputs"])) for table in report["tables"])
-    sizes = [(f"{address} bits in, {out} bits out", 1 << address, count) for (address, out), count in sorted(counted.items())]
-    more = f"and {len(sizes) - MOST_SIZES} more sizes" if len(sizes) > MOST_SIZES else ""
+    widths: dict[int, list[int]] = defaultdict(list)
+    for table in report["tables"]:
+        widths[table["address_bits"]].append(sum(table["outputs"]))
+    sizes = [(f"{bits} bits", 1 << bits, _range(outputs), len(outputs)) for bits, outputs in sorted(widths.items())]
     steps = [(step["step"], step["left_out"] or f"{step['seconds']:.2f} s") for step in report["steps"]]
     return [
-        Table(("size", "rows", "tables"), sizes[:MOST_SIZES], more, "Tables by size"),
+        Table(("address", "rows", "bits per row", "different tables"), sizes, "", "Tables by size"),
         Table(("step", "time, or why it was not run"), steps, "", "Steps of the build"),
     ]
+
+
+def _range(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low}" if low == high else f"{low} to {high}"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lutetia.cli import answers, values
-from lutetia.cli.app import Checkpoint, Debug, Json, Row, app
+from lutetia.cli.root import Checkpoint, Debug, Json, Row, app
 from lutetia.cli.show import console, name_next, print_json
 from lutetia.errors import JobError
 
@@ -145,13 +145,24 @@ def explain(
 def build(
     checkpoint: Checkpoint,
     out: Annotated[Path, typer.Option("--out", help="The folder for tables, Verilog, VHDL and the summary.")] = Path("out/build"),
-    input_bits: Annotated[int, typer.Option("--input-bits", help="Bits of each input.")] = 8,
+    input_bits: Annotated[
+        int | None, typer.Option("--input-bits", help="Bits of each input; by default the fewest that cost at most 0.2 points.")
+    ] = None,
     weight_bits: Annotated[int, typer.Option("--weight-bits", help="Bits of each weight.")] = 8,
+    value_range: Annotated[
+        tuple[float, float] | None,
+        typer.Option("--range", metavar="LO HI", help="The range of the inputs; that of the training data by default."),
+    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="The folder of the run's data, to measure accuracy on.")] = None,
     target: Annotated[
         str,
         typer.Option("--target", help="What yosys maps to: lut6, lut4, ice40 or ecp5.", autocompletion=values.complete_hardware),
     ] = "lut6",
     prove: Annotated[bool, typer.Option("--prove/--no-prove", help="Prove the tables by SAT.")] = True,
+    time_limit: Annotated[
+        float,
+        typer.Option("--time-limit", metavar="SECONDS", help="Of simulation, proof and synthesis each; then it is left out."),
+    ] = 600.0,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -159,11 +170,12 @@ def build(
 
     For example:
 
-    lutetia build runs/digits --out out/build --input-bits 4
+    lutetia build runs/digits --out out/build
     """
-    from lutetia.cli.build import Request, run_build, show_report
+    from lutetia.cli.build import BuildRequest, run_build, show_report
 
-    report = run_build(Request(checkpoint, out, input_bits, weight_bits, target, prove), show=not as_json)
+    request = BuildRequest(checkpoint, out, input_bits, weight_bits, target, prove, data, value_range, time_limit)
+    report = run_build(request, show=not as_json)
     if as_json:
         print_json(report)
     else:
@@ -203,6 +215,8 @@ def bench(
     from lutetia.cli.bench import bench as run_bench
 
     code = run_bench(name, Request(arguments or [], quick, save, out), checkout, as_json)
+    if not code and not as_json:
+        name_next("lutetia", "bench", *(["lut_cpu", "--quick"] if name is None else []))
     raise typer.Exit(code)
 
 

@@ -86,17 +86,15 @@ def _classifier(model: LUTClassifier, given: str, request: Request, show: bool) 
         rules = list(dict.fromkeys([request.rule, *report.reasons.DEFAULT_RULES]))
         decided = report.decisions(model, x[None], rules=rules, target=target)
         said = f"What in {name} spoke for {class_title(model, target)}, and what against."
-        shown = report.reading(model, x)
-        story = report.Story(f"Read as {class_title(model, prediction)}", said, decided=decided, reading=shown)
-        report.write(request.html, story)
+        report.write(request.html, report.Story(f"Read as {class_title(model, prediction)}", said, decided=decided))
     if request.png is not None:
         _png(request.png, model, x, found.relevance, f"{class_title(model, target)}, {RULES[request.rule].title}")
     if show:
-        _show_classifier(model, told, x, found.relevance)
+        _show_classifier(told, model, x, found.relevance)
     return told
 
 
-def _show_classifier(model: LUTClassifier, told: dict[str, Any], x: torch.Tensor, relevance: torch.Tensor) -> None:
+def _show_classifier(told: dict[str, Any], model: LUTClassifier, x: torch.Tensor, relevance: torch.Tensor) -> None:
     screen = console()
     for warning in told["warnings"]:
         print_warning(warning)

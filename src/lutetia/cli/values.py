@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-RULES = ("epsilon", "decisive", "gamma", "zplus", "alphabeta", "attnlrp", "dynamic", "gradient", "occlusion")
+RULES = ("decisive", "epsilon", "gamma", "zplus", "alphabeta", "attnlrp", "dynamic", "gradient", "occlusion")
 TARGETS = ("lut6", "lut4", "ice40", "ecp5")
 SPLITS = ("train", "valid", "test")
 MOST_BYTES = 1 << 20  # of a file that is read for completion

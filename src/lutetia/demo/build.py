@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import torch
-from torch import Tensor
+from collections.abc import Callable
+from typing import Any
 
 from lutetia import report
 from lutetia.demo.telling import Context, Told
-from lutetia.errors import JobError, MissingFeatureError
+from lutetia.errors import JobError
 from lutetia.report import Check
 
-if TYPE_CHECKING:
-    from lutetia.precompute import LUTNetwork
-    from lutetia.precompute.hardware import Hardware
-
+SAID = {"simulation": "simulating", "proof": "proving", "synthesis": "counting"}
 SIMULATED = 50  # digits
 
 
 def tell(context: Context) -> Told:
-    from lutetia.precompute import lut_network
+    from lutetia.precompute import CHECK, OPTIMISE, VERILOG, Build, BuildStep, lut_network, run_steps
 
     if context.digits is None:
         raise JobError("there is nothing to build: no network was trained before this chapter")
     digits = context.digits
     network = lut_network(digits.model, bits=4, weight_bits=5)
     measured = network.report(digits.images, digits.labels)
-    hardware = network.graph.emit("verilog")
-    folder = context.out / "circuit"
-    hardware.save(folder)
     inputs = network.quantise(digits.images[:SIMULATED])
-    checks = [_simulated(context, hardware, network, inputs), _proved(context, hardware)]
-    counted, facts = _counted(context, hardware)
-    checks.append(counted)
-    context.circuit = report.circuit(network.graph, x=inputs[:6], checks=checks, facts=facts | _accuracies(measured))
+    build = Build(network.graph, samples=inputs)
+
+    def around(step: BuildStep, job: Callable[[], None]) -> None:
+        context.say(SAID.get(step.name, step.name))
+        job()
+
+    run_steps(build, (*OPTIMISE, VERILOG), around)
+    folder = context.out / "circuit"
+    build.hardware["verilog"].save(folder)
+    run_steps(build, CHECK, around)
+    checks = _checks(build.report)
+    facts = _facts(build.report)
+    context.circuit = report.circuit(build.graph, x=inputs[:6], checks=checks, facts=facts | _accuracies(measured))
     if facts:
         context.figures["the circuit"] = ", ".join(f"{value} {name}" for name, value in facts.items())
     told = "; ".join(check.said for check in checks)
@@ -43,37 +44,27 @@ def tell(context: Context) -> Told:
     )
 
 
-def _simulated(context: Context, hardware: Hardware, network: LUTNetwork, inputs: Tensor) -> Check:
-    from lutetia.precompute import SIMULATORS
-
-    context.say("simulating")
-    name = "simulation against the integer model"
-    try:
-        tool = hardware.simulator()
-        same = torch.equal(hardware.simulate(inputs, tool=tool), network.graph(inputs))
-    except MissingFeatureError as error:
-        return Check(name, None, f"not simulated, the integer interpreter alone ran ({error})")
-    if not same:
-        raise JobError("the simulated circuit does not give what the integer model gives")
-    return Check(name, True, f"{len(inputs)} digits simulated with stalls in {SIMULATORS[tool]}, all equal to the integer model")
-
-
-def _proved(context: Context, hardware: Hardware) -> Check:
-    context.say("proving")
-    try:
-        proof = hardware.prove()
-    except MissingFeatureError as error:
-        return Check("proof by SAT", None, f"not proved ({error})")
-    return Check("proof by SAT", proof.ok, str(proof))
+def _checks(told: dict[str, Any]) -> list[Check]:
+    """What was checked, or why not."""
+    left = {step["step"]: step["left_out"] for step in told["steps"]}
+    simulated, proof, made = told["simulated"], told["proof"], told["synthesis"]
+    checks = []
+    if simulated:
+        said = f"{simulated['samples']} digits simulated with stalls in {simulated['by']}, all equal to the integer model"
+    else:
+        said = f"{left['simulation']}: the integer interpreter alone ran"
+    checks.append(Check("simulation against the integer model", True if simulated else None, said))
+    skipped = f"; {len(proof['skipped'])} left out as too wide" if proof and proof["skipped"] else ""
+    said = f"{len(proof['proved'])} proved by SAT (yosys){skipped}" if proof else left["proof"]
+    checks.append(Check("proof by SAT", True if proof else None, said))
+    said = f"{made['luts']:,} LUT6 and {made['flip_flops']:,} flip-flops ({made['tool']})" if made else left["synthesis"]
+    checks.append(Check("synthesis", True if made else None, said))
+    return checks
 
 
-def _counted(context: Context, hardware: Hardware) -> tuple[Check, dict[str, str]]:
-    context.say("counting")
-    try:
-        made = hardware.synthesize("lut6")
-    except MissingFeatureError as error:
-        return Check("synthesis", None, f"not synthesised ({error})"), {}
-    return Check("synthesis", True, str(made)), {"LUT6": f"{made.luts:,}", "flip-flops": f"{made.flip_flops:,}"}
+def _facts(told: dict[str, Any]) -> dict[str, str]:
+    made = told["synthesis"]
+    return {"LUT6": f"{made['luts']:,}", "flip-flops": f"{made['flip_flops']:,}"} if made else {}
 
 
 def _accuracies(measured: dict[str, float]) -> dict[str, str]:

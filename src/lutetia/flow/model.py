@@ -98,9 +98,9 @@ class Flow:
         return [step for step in self.steps if step.part == name]
 
     def leaves(self) -> list[Step]:
-        """The steps that hold no others: those that did the work."""
-        parents = {step.parent for step in self.steps}
-        return [step for step in self.steps if step.id not in parents]
+        """The innermost steps, those that did the work; a step with steps inside is not one of them."""
+        outer = {step.parent for step in self.steps}
+        return [step for step in self.steps if step.id not in outer]
 
     @property
     def bytes_moved(self) -> int:

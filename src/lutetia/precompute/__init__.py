@@ -1,23 +1,79 @@
-"""Precompute: layers into tables, tables into hardware."""
+"""Precompute: layers into tables, tables into hardware. The door: all that others need, loaded when it is first asked for."""
 
-from lutetia.precompute.claims import precomputable
-from lutetia.precompute.decompose import Unit, Units, decompose
-from lutetia.precompute.domains import Binary, Domain, Int, PlusMinus, Ternary, UInt
-from lutetia.precompute.graph import Graph
-from lutetia.precompute.hardware import EquivalenceError, Hardware
-from lutetia.precompute.lutnet import LUTNetwork, lut_network
-from lutetia.precompute.quantise import Quantise, SparseLinear, quantise, quantise_weights
-from lutetia.precompute.simulate import TITLES as SIMULATORS
-from lutetia.precompute.stream import Stream
-from lutetia.precompute.table import IOTable, MissingRowError
-from lutetia.precompute.tools import TimeLimitError
-from lutetia.precompute.trace import trace
-from lutetia.precompute.votes import Votes
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lutetia.precompute.front.claims import precomputable
+    from lutetia.precompute.front.decompose import Unit, Units, decompose
+    from lutetia.precompute.front.encoder import BitsChoice, Encoder
+    from lutetia.precompute.front.lutnet import LUTNetwork, fit_bits, lut_network
+    from lutetia.precompute.front.quantise import Quantise, SparseLinear, quantise, quantise_weights
+    from lutetia.precompute.front.trace import trace
+    from lutetia.precompute.ir.graph import Graph
+    from lutetia.precompute.ir.interpret import trace_values
+    from lutetia.precompute.ir.stream import Stream, Table, TableData
+    from lutetia.precompute.passes.minimise import minimise_tables
+    from lutetia.precompute.pipeline import (
+        CHECK,
+        MAKE,
+        OPTIMISE,
+        PROOF,
+        SIMULATION,
+        SYNTHESIS,
+        VERILOG,
+        Build,
+        BuildStep,
+        run_steps,
+    )
+    from lutetia.precompute.tables.domains import Binary, Domain, Int, PlusMinus, Ternary, UInt, enumerate_rows, pack
+    from lutetia.precompute.tables.table import IOTable, MissingRowError
+    from lutetia.precompute.tools.find import TimeLimitError, find_tool, require_program, run_program, run_yosys, time_limit
+    from lutetia.precompute.tools.hardware import EquivalenceError, Hardware
+    from lutetia.precompute.tools.simulate import SIMULATORS
+    from lutetia.precompute.tools.synthesize import TARGETS, read_cells, recipe
+    from lutetia.precompute.votes import Votes
+
+_ROOMS = {
+    "front.claims": "precomputable",
+    "front.decompose": "Unit Units decompose",
+    "front.encoder": "BitsChoice Encoder",
+    "front.lutnet": "LUTNetwork fit_bits lut_network",
+    "front.quantise": "Quantise SparseLinear quantise quantise_weights",
+    "front.trace": "trace",
+    "ir.graph": "Graph",
+    "ir.interpret": "trace_values",
+    "ir.stream": "Stream Table TableData",
+    "passes.minimise": "minimise_tables",
+    "pipeline": "Build BuildStep CHECK MAKE OPTIMISE PROOF SIMULATION SYNTHESIS VERILOG run_steps",
+    "tables.domains": "Binary Domain Int PlusMinus Ternary UInt enumerate_rows pack",
+    "tables.table": "IOTable MissingRowError",
+    "tools.find": "TimeLimitError find_tool require_program run_program run_yosys time_limit",
+    "tools.hardware": "EquivalenceError Hardware",
+    "tools.simulate": "SIMULATORS",
+    "tools.synthesize": "TARGETS read_cells recipe",
+    "votes": "Votes",
+}
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = [
+    "CHECK",
+    "MAKE",
+    "OPTIMISE",
+    "PROOF",
+    "SIMULATION",
     "SIMULATORS",
+    "SYNTHESIS",
+    "TARGETS",
+    "VERILOG",
     "Binary",
+    "BitsChoice",
+    "Build",
+    "BuildStep",
     "Domain",
+    "Encoder",
     "EquivalenceError",
     "Graph",
     "Hardware",
@@ -29,6 +85,8 @@ __all__ = [
     "Quantise",
     "SparseLinear",
     "Stream",
+    "Table",
+    "TableData",
     "Ternary",
     "TimeLimitError",
     "UInt",
@@ -36,9 +94,32 @@ __all__ = [
     "Units",
     "Votes",
     "decompose",
+    "enumerate_rows",
+    "find_tool",
+    "fit_bits",
     "lut_network",
+    "minimise_tables",
+    "pack",
     "precomputable",
     "quantise",
     "quantise_weights",
+    "read_cells",
+    "recipe",
+    "require_program",
+    "run_program",
+    "run_steps",
+    "run_yosys",
+    "time_limit",
     "trace",
+    "trace_values",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"lutetia.precompute has no {name!r}")
+    return getattr(importlib.import_module(f"lutetia.precompute.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from lutetia import flow
 from lutetia.errors import ArgumentError, check_range, check_tensor
-from lutetia.precompute.dedupe import dedupe
-from lutetia.precompute.domains import Binary, UInt, domain_for
-from lutetia.precompute.graph import Builder, Graph
-from lutetia.precompute.stream import Compare, Edge, Input, Lookup, Register, Sum, Table, TableData
-from lutetia.precompute.trace import argmax_node
+from lutetia.precompute.front.trace import argmax_node
+from lutetia.precompute.ir.graph import Builder, Graph
+from lutetia.precompute.ir.stream import Compare, Edge, Input, Lookup, Register, Sum, Table, TableData
+from lutetia.precompute.passes.dedupe import dedupe
+from lutetia.precompute.tables.domains import Binary, UInt, domain_for
 
 
 class Votes(nn.Module):

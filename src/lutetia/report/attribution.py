@@ -37,19 +37,19 @@ class Rule(NamedTuple):
 RULES: dict[str, Rule] = {
     "decisive": Rule(
         "What decided it",
-        "The lead is traced back through every comparison of every table: orange spoke for the outcome, blue against it.",
+        "The score is traced back through every comparison of every table: orange spoke for the outcome, blue against it.",
     ),
     "epsilon": Rule(
         "What took part",
-        "The lead is shared out over the inputs by how much each took part, whichever way its comparison went.",
+        "The score is shared out over the inputs by how much each took part, whichever way its comparison went.",
     ),
     "gamma": Rule("What agreed", "As “What took part”, with contributions that agree with the sum counted more."),
     "zplus": Rule("What added", "Only positive contributions of linear layers count."),
     "alphabeta": Rule("What added, doubled", "Positive contributions count twice, negative ones once and against."),
     "attnlrp": Rule("AttnLRP", "Relevance by the published rules of AttnLRP for transformers."),
-    "dynamic": Rule("By size alone", "The lead is shared out by the size of each contribution, whatever its sign."),
+    "dynamic": Rule("By size alone", "The score is shared out by the size of each contribution, whatever its sign."),
     "gradient": Rule("A small change", "Gradient × input: the slope used in training, times the value of the input."),
-    "occlusion": Rule("Blanked out", "How far the lead falls when this one input is set to zero."),
+    "occlusion": Rule("Blanked out", "How far the score falls when this one input is blanked."),
 }
 # In `benchmarks/lut_faithfulness.py` it names best what models of tables used: in all nine kinds, by deletion area.
 DEFAULT_RULE = "decisive"

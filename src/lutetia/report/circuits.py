@@ -71,7 +71,7 @@ def waveform(graph: Graph, x: Tensor) -> Waveform:
 
     The values are the integer interpreter's, the times those of the graph's registers when nothing stalls.
     """
-    from lutetia.precompute.interpret import trace_values
+    from lutetia.precompute import trace_values
 
     if any(node.edge.shape for node in graph.nodes):
         fail("graph", graph, "one whose frames are a single sample, such as a LUT network")

@@ -16,7 +16,7 @@ def picture(reading: Reading) -> Html:
     """Four steps side by side: compare, note, look up, add."""
     number, count, rows = reading.detector.number, len(reading.detector.anchors), len(reading.table)
     pairs = "pair" if count == 1 else f"{count} pairs"
-    compared = f"Table {number} always compares the same {pairs} of pixels. The dot of the brighter pixel is filled."
+    compared = f"Table {number} always compares the same {pairs} of pixels. The dot of the greater value is filled."
     learned = f"The table has {rows} rows, learned in training. Orange speaks for a class, blue against it."
     steps = [
         ("Compare pixels", _image(reading), compared),
@@ -87,12 +87,12 @@ def _answers(reading: Reading) -> Html:
                 tag("td", f"× {1 << r}", class_="soft"),
             )
         )
-    heads = [tag("th", head, scope="col", colspan=span) for head, span in (("pair", 1), ("brightness", 3), ("bit", 2))]
+    heads = [tag("th", head, scope="col", colspan=span) for head, span in (("pair", 1), ("pixel values", 3), ("bit", 2))]
     return tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="answers")
 
 
 def _swatch(shade: float) -> Html:
-    square = tag("rect", x=0.5, y=0.5, width=15, height=15, rx=3, class_="frame")
+    square = tag("rect", x=0.5, y=0.5, width=15, height=15, rx=3, class_="box")
     fill = tag("rect", x=0.5, y=0.5, width=15, height=15, rx=3, class_="ink", fill_opacity=round(shade, 3))
     return tag("svg", square, fill, viewBox="0 0 16 16", width=16, height=16, aria_hidden="true")
 

@@ -20,7 +20,7 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.rendezvous import rendezvous
 
-from lutetia.errors import ArgumentError
+from lutetia.errors import ArgumentError, RankError
 from lutetia.training.watch import Watch
 
 
@@ -68,8 +68,7 @@ def start(device: str | None = None, detectors: int = 1, timeout: float = 600.0)
     limit, watch = timedelta(seconds=timeout), None
     if size > 1 and not distributed.is_initialized():
         # One store serves all restarts, and the addresses of the dead still lie in it: without a prefix the living call them.
-        store, _, _ = next(rendezvous("env://", rank, size))
-        store = distributed.PrefixStore(f"restart-{restarts}", store)  # type: ignore[attr-defined]
+        store = distributed.PrefixStore(f"restart-{restarts}", _meet(rank, size, limit))  # type: ignore[attr-defined]
         # Both: what ranks tell each other beside tensors goes over gloo, and never makes a GPU wait.
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
         distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
@@ -80,6 +79,23 @@ def start(device: str | None = None, detectors: int = 1, timeout: float = 600.0)
     groups = [_group_of(rank, ranks.T, limit), _group_of(rank, ranks, limit)]
     mesh = DeviceMesh.from_group(groups, chosen.type, mesh=ranks, mesh_dim_names=("data", "detectors"))
     return World(chosen, rank, size, restarts, rank // detectors, size // detectors, groups[0], mesh["detectors"], watch)
+
+
+def _meet(rank: int, size: int, limit: timedelta) -> Any:
+    """The store at which all ranks meet, once all of them are there."""
+    try:
+        store, _, _ = next(rendezvous("env://", rank, size, timeout=limit))
+    except ValueError as error:
+        raise ArgumentError(
+            f"WORLD_SIZE is {size}, and {' '.join(str(error).split())}: start the processes with torchrun"
+        ) from error
+    except RuntimeError as error:
+        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise RankError(
+            f"rank {rank} of {size} did not meet the others at {where} within {limit.total_seconds():g} s (parallel.timeout): "
+            f"{' '.join(str(error).split())}"
+        ) from error
+    return store
 
 
 def _group_of(rank: int, lines: Tensor, limit: timedelta) -> Any:

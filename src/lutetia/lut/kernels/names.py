@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +17,29 @@ from lutetia.lut.kernels.reference import list_firings
 from lutetia.lut.sums import Sums, convert_integers_to_floats
 
 Found = tuple[Tensor, Tensor, Tensor]  # indices, min_delta, min_delta_index
+F = TypeVar("F", bound=Callable[..., Any])
+FOUND = ("indices", "min_delta", "min_delta_index")
+POSITIONS = ("pe_indices", "pe_min_delta", "pe_min_delta_index")
+SEQUENCE = ("indices", "pe_indices", "positional_dim")
+ROWS = ("indices", "alternatives", "a", "b")
+LOGS = ("log_beta", "log_gamma", "log_tau")
+
+
+def _takes(*names: str) -> Callable[[F], F]:
+    """Let a kernel that hands on its arguments by place be given them by name too; `names` in the order of the places."""
+
+    def decorate(kernel: F) -> F:
+        @wraps(kernel)
+        def call(self: Kernels, *args: Any, **how: Any) -> Any:
+            by_name = [name for name in names[len(args) :] if name in how]
+            if by_name and by_name != list(names[len(args) : len(args) + len(by_name)]):
+                absent = next(name for name in names[len(args) :] if name not in by_name)
+                raise TypeError(f"{kernel.__name__}() is missing the argument {absent!r}")
+            return kernel(self, *args, *[how.pop(name) for name in by_name], **how)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
 
 
 class Kernels:
@@ -30,6 +55,7 @@ class Kernels:
 
     def __init__(self, name: str, backend: Backend) -> None:
         self.name, self.backend = name, backend
+        vars(self).update({each: getattr(self, each) for each in NAMES})  # a namespace that can be listed
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
@@ -72,6 +98,7 @@ class Kernels:
         """The same where synapses are missing: weight [n_weights]."""
         return self.backend.detect_and_fill(x, weight, checked_anchors(anchors, x.shape[1]), synapses, _sums(how), False)[0]
 
+    @_takes("grad", "weight", *FOUND, "anchors", "n_inputs")
     def propagate_through_detectors_fc(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> Tensor:
         """The slope of the blend of the chosen row and its nearest neighbour, sent to the anchors of the closest call.
 
@@ -80,6 +107,7 @@ class Kernels:
         """
         return self.propagate_through_detectors_sparse(grad, weight, *rest, full(*weight.shape), **how)
 
+    @_takes("grad", "weight", *FOUND, "anchors", "n_inputs", "synapses")
     def propagate_through_detectors_sparse(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> Tensor:
         """The same where synapses, which come last, are missing: weight [n_weights] -> dx [B, I]."""
         *detected, anchors, n_inputs, synapses = rest
@@ -112,6 +140,7 @@ class Kernels:
 
     # ---- reads -------------------------------------------------------------------------------------------------------
 
+    @_takes("x", "anchors", *LOGS)
     def read_detectors(self, x: Tensor, anchors: Tensor, *logs: Tensor | None, read: str, exact: bool = False) -> Coefficients:
         """x [B, I], anchors [N_t, N_c, 2], log β, log γ, log τ [] or None -> indices, alternatives, a, b, each [B, N_t].
 
@@ -121,10 +150,12 @@ class Kernels:
         indices, (a, b, others) = self.backend.read(x, checked_anchors(anchors, x.shape[1]), Read(read, *logs), sums)
         return indices, others, a, b  # type: ignore[return-value]
 
+    @_takes("x", "weight", "anchors", *LOGS)
     def detect_and_read_eval_fc(self, x: Tensor, weight: Tensor, anchors: Tensor, *logs: Tensor | None, **how: Any) -> Tensor:
         """A read and its rows, nothing kept; `read` names it: x [B, I], weight [N_t, R, O], scalars [] -> y [B, O]."""
         return self.detect_and_read_eval_sparse(x, weight, anchors, *logs, full(*weight.shape), **how)
 
+    @_takes("x", "weight", "anchors", *LOGS, "synapses")
     def detect_and_read_eval_sparse(
         self, x: Tensor, weight: Tensor, anchors: Tensor, *logs: Any, read: str, **how: Any
     ) -> Tensor:
@@ -133,24 +164,29 @@ class Kernels:
         checked = checked_anchors(anchors, x.shape[1])
         return self.backend.read_and_fill(x, weight, checked, synapses, Read(read, *scalars), _sums(how))
 
+    @_takes("weight", *ROWS)
     def fill_outputs_weighted_fc(self, weight: Tensor, *rows: Tensor, two: bool, **how: Any) -> Tensor:
         """y = Σ_t a_t · W[t, index_t], and with `two` + b_t · W[t, alt_t]: indices, alternatives, a, b [B, N_t] -> [B, O]."""
         return self.fill_outputs_weighted_sparse(weight, *rows, full(*weight.shape), two=two, **how)
 
+    @_takes("weight", *ROWS, "synapses")
     def fill_outputs_weighted_sparse(self, weight: Tensor, *rows: Any, two: bool, **how: Any) -> Tensor:
         """The same where synapses, which come last, are missing: weight [n_weights]."""
         indices, coefficients = _weighted(rows[:4], two)
         return self.backend.fill_rows(weight, rows[4], indices, coefficients, _sums(how))
 
+    @_takes("grad", "weight", *ROWS[:2])
     def row_gains_fc(self, grad: Tensor, weight: Tensor, *rows: Tensor, for_b: bool, **how: Any) -> tuple[Tensor, Tensor | None]:
         """da = g·W[t, index_t] and, with `for_b`, db = g·W[t, alt_t]: grad [B, O], indices, alternatives [B, N_t]."""
         return self.row_gains_sparse(grad, weight, *rows, full(*weight.shape), for_b=for_b, **how)
 
+    @_takes("grad", "weight", *ROWS[:2], "synapses")
     def row_gains_sparse(self, grad: Tensor, weight: Tensor, *rows: Any, for_b: bool, **how: Any) -> tuple[Tensor, Tensor | None]:
         """The same where synapses, which come last, are missing: weight [n_weights]."""
         indices, others, synapses = rows
         return self.backend.row_gains(grad, weight, synapses, (indices, others if for_b else None), _sums(how))
 
+    @_takes("x", "anchors", *LOGS, "da", "db")
     def propagate_through_reads(
         self, x: Tensor, anchors: Tensor, *rest: Tensor | None, read: str, to_x: bool = True, **how: Any
     ) -> tuple[Tensor | None, Tensor]:
@@ -160,6 +196,7 @@ class Kernels:
         checked = checked_anchors(anchors, x.shape[1])
         return self.backend.send_slopes(x, checked, Read(read, *logs), (da, db), _sums(how), to_x)
 
+    @_takes("grad", *ROWS, "n_rows")
     def gather_weighted_gradients_fc(
         self, grad: Tensor, *rows: Any, two: bool, meta: SynapseMeta = DEFAULT_META, **how: Any
     ) -> Tensor:
@@ -167,12 +204,14 @@ class Kernels:
         connectivity = full(rows[0].shape[1], rows[4], grad.shape[1], meta)
         return self.gather_weighted_gradients_sparse(grad, *rows[:4], connectivity, two=two, **how)
 
+    @_takes("grad", *ROWS, "synapses")
     def gather_weighted_gradients_sparse(self, grad: Tensor, *rows: Any, two: bool, **how: Any) -> Tensor:
         """The same where synapses, which come last, are missing -> [n_weights], or the updated weight."""
         (indices, coefficients), (into, rate) = _weighted(rows[:4], two), _step(how)
         gradient = self.backend.gather_rows(grad, rows[4], indices, coefficients, _sums(how), into, rate)
         return _clamped(gradient, into, rows[4])
 
+    @_takes("grad", *ROWS, "n_rows")
     def gather_weighted_rows_fc(
         self, grad: Tensor, *rows: Any, two: bool, meta: SynapseMeta = DEFAULT_META, **how: Any
     ) -> tuple[Tensor, Tensor]:
@@ -182,6 +221,7 @@ class Kernels:
         slots, values = self.backend.gather_compact(grad, connectivity, indices, coefficients, _sums(how))
         return slots, values.view(-1, grad.shape[1])
 
+    @_takes("grad", *ROWS, "synapses")
     def gather_weighted_rows_sparse(self, grad: Tensor, *rows: Any, two: bool, **how: Any) -> tuple[Tensor, Tensor]:
         """The same where synapses, which come last, are missing: places in weight int64 [n], rising; values [n]."""
         indices, coefficients = _weighted(rows[:4], two)
@@ -198,25 +238,30 @@ class Kernels:
         """positions [S-1, N_t, N_pe] -> PE indices int32 [S-1, N_t]."""
         return self.backend.detect_positions(positions, False).indices
 
+    @_takes("weight", *SEQUENCE)
     def fill_outputs_seq_fc(self, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
         """weight [N_t, R, O], indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim -> y [B, S, O], pair by pair."""
         return self.fill_outputs_seq_sparse(weight, *sequence, full(*weight.shape), **how)
 
+    @_takes("weight", *SEQUENCE, "synapses")
     def fill_outputs_seq_sparse(self, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
         """The same where synapses, which come last, are missing: weight [n_weights]."""
         *found, synapses = sequence
         return self.backend.fill_pairs(weight, synapses, _indices(*found, synapses.n_rows), _sums(how))
 
+    @_takes("weight", *SEQUENCE)
     def fill_outputs_cells_fc(self, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
         """The arguments and results of `fill_outputs_seq_fc`, by cells."""
         made = _indices(*sequence, weight.shape[1], _products(how))
         return self.backend.fill_cells(weight, full(*weight.shape), made, _sums(how))
 
+    @_takes("grad", "weight", *FOUND, *POSITIONS, "anchors", "n_inputs", "positional_dim")
     def propagate_through_detectors_seq_fc(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> tuple[Tensor, Tensor]:
         """grad [B, S, O], weight [N_t, R, O]; indices, min_delta, min_delta_index [B, S, N_t], the same of the positions
         [S-1, N_t], anchors [N_t, N_c, 2], n_inputs, positional_dim -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
         return self.propagate_through_detectors_seq_sparse(grad, weight, *rest, full(*weight.shape), **how)
 
+    @_takes("grad", "weight", *FOUND, *POSITIONS, "anchors", "n_inputs", "positional_dim", "synapses")
     def propagate_through_detectors_seq_sparse(
         self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any
     ) -> tuple[Tensor, Tensor]:
@@ -225,11 +270,13 @@ class Kernels:
         sequence, anchors, n_inputs = _detections(rest, None)
         return self.backend.propagate_pairs(grad, weight, synapses, sequence, anchors, n_inputs, _sums(how))
 
+    @_takes("grad", "weight", *FOUND, *POSITIONS, "anchors", "n_inputs", "positional_dim")
     def propagate_through_cells_fc(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> tuple[Tensor, Tensor]:
         """The arguments and results of `propagate_through_detectors_seq_fc`, by cells."""
         sequence, anchors, n_inputs = _detections(rest, _products(how))
         return self.backend.propagate_cells(grad, weight, full(*weight.shape), sequence, anchors, n_inputs, _sums(how))
 
+    @_takes("grad", *SEQUENCE, "n_rows")
     def gather_weight_gradients_seq_fc(
         self, grad: Tensor, *sequence: Any, meta: SynapseMeta = DEFAULT_META, **how: Any
     ) -> Tensor:
@@ -237,12 +284,14 @@ class Kernels:
         *found, n_rows = sequence
         return self.gather_weight_gradients_seq_sparse(grad, *found, full(found[0].shape[2], n_rows, grad.shape[2], meta), **how)
 
+    @_takes("grad", *SEQUENCE, "synapses")
     def gather_weight_gradients_seq_sparse(self, grad: Tensor, *sequence: Any, **how: Any) -> Tensor:
         """The same with synapses in the place of n_rows -> [n_weights], or the updated weight."""
         (*found, synapses), (into, rate) = sequence, _step(how)
         made = _indices(*found, synapses.n_rows)
         return _clamped(self.backend.gather_pairs(grad, synapses, made, _sums(how), into, rate), into, synapses)
 
+    @_takes("grad", *SEQUENCE, "n_rows")
     def gather_weight_gradients_cells_fc(
         self, grad: Tensor, *sequence: Any, meta: SynapseMeta = DEFAULT_META, **how: Any
     ) -> Tensor:

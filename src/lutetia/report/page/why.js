@@ -31,9 +31,9 @@ function buildWhy(place) {
   const scale = html("p", { className: "scale" }, "against", html("i"), "for");
   const picture = why.flat ? why.features : html("div", { className: "picture" }, why.canvas, why.overlay);
   const scores = [html("h3", { className: "sub" }, "All tables together: scores, compared with their mean"), why.scores];
-  const look = html("div", {}, segments, picture, scale, why.about);
+  const look = html("div", {}, picture, scale, why.about);
   if (items.length > 1) place.append(radios("item", "Input", choices, 0, pickItem, "picker"));
-  place.append(html("div", { className: "looking" }, look, why.side, html("div", {}, why.detail, ...scores)));
+  place.append(segments, html("div", { className: "looking" }, look, why.side, html("div", {}, why.detail, ...scores)));
   const all = () => {
     for (const { item, canvas } of thumbs) if (!why.flat) paint(canvas, shape, item.values);
     drawWhy();

@@ -1,0 +1,56 @@
+"""The threads that compiled loops run on: those torch already has.
+
+numba's own parallel loops would bring a second team, which competes with torch's: these keep spinning for milliseconds after each
+operation. So loops run through GOMP_parallel, which the GNU, LLVM and Intel runtimes all export on Linux; elsewhere, and in a
+forked child, which has none of its parent's threads, on a small pool of Python threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+forked = False
+
+
+def openmp() -> int:
+    """The address of GOMP_parallel in the runtime that torch has loaded; 0 where there is none, or none of its threads."""
+    return 0 if forked else _gomp_parallel()
+
+
+@cache
+def _gomp_parallel() -> int:
+    try:
+        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p).value or 0
+    except (AttributeError, OSError, TypeError):  # TypeError: Windows has no namespace of all symbols
+        return 0
+
+
+def launch(body: int, data: int, threads: int) -> None:
+    """Run the C function at an address, void body(void *data), on each of so many OpenMP threads; the GIL is let go."""
+    _parallel(openmp())(body, data, threads, 0)
+
+
+@cache
+def _parallel(address: int) -> Callable[[int, int, int, int], None]:
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)(address)
+
+
+@cache
+def pool() -> ThreadPoolExecutor:
+    """Python threads for where OpenMP is not, started as they are needed."""
+    return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="lutetia")
+
+
+def _after_fork() -> None:
+    """OpenMP in a child would wait for ever for threads that only the parent has; so would the pool."""
+    global forked
+    forked = True
+    pool.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,69 @@
+"""The data of the run that a checkpoint comes from: what `lutetia build` measures on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lutetia import training
+from lutetia.errors import LutetiaError
+from lutetia.training.config import read_toml
+
+MOST_CALIBRATION = 2000  # samples that choose the bits of the inputs
+SPLITS = ("test", "valid", "train")  # what accuracy is told of, the best first
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Samples to measure on, and samples to choose bits by: x [n, ...], labels [n]."""
+
+    split: str
+    x: Tensor
+    labels: Tensor
+    calibration: tuple[Tensor, Tensor]
+
+
+def open_run_data(checkpoint: Path, data: Path | None) -> Measured | str:
+    """The data of a checkpoint's run, from the folder `data` where it is given; or why there is none."""
+    place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
+    if place is None or "data" not in read_toml(place / "config.toml"):
+        return f"{checkpoint} does not say what it was trained on"
+    config = training.read_config(place / "config.toml")
+    folders = [data] if data is not None else [*_recorded(place), Path(), place]
+    why = ""
+    for folder in folders:
+        try:
+            return _measured(training.open_data(config.data, folder))
+        except LutetiaError as error:
+            why = why or str(error)
+    return f"its data cannot be opened: {why} (--data FOLDER says where it is)"
+
+
+def _places(checkpoint: Path) -> list[Path]:
+    """Where a checkpoint keeps its config: in itself, or, for the folder of a run, in the checkpoint that it stands for."""
+    return [checkpoint / "checkpoints" / "best", checkpoint / "checkpoints" / "last", checkpoint]
+
+
+def _recorded(place: Path) -> list[Path]:
+    """The folder that paths of the data were relative to, where the checkpoint says so."""
+    try:
+        folder = json.loads((place / "state.json").read_text(encoding="utf-8"))["data_folder"]
+        return [Path(folder)] if isinstance(folder, str) else []
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+def _measured(opened: training.Data) -> Measured | str:
+    splits = {name: part for name, part in opened.splits.items() if isinstance(part, training.Samples)}
+    if not splits:
+        return "its data is text"
+    split = next(name for name in SPLITS if name in splits)
+    parts = [splits[name] for name in ("valid", "train") if name in splits]
+    x = torch.cat([torch.as_tensor(each.x) for each in parts])[:MOST_CALIBRATION]
+    labels = torch.cat([torch.as_tensor(each.y) for each in parts])[:MOST_CALIBRATION]
+    chosen = splits[split]
+    return Measured(split, torch.as_tensor(chosen.x), torch.as_tensor(chosen.y), (x, labels))

@@ -1,0 +1,144 @@
+"""How the inputs of a network become whole numbers.
+
+A LUT layer only compares inputs with each other, so one map for all inputs that never falls keeps every comparison, apart from
+values that share a number. A map per input would not: a comparison of two inputs would no longer be the one that was trained.
+
+    affine   value v -> round((v - low) / (high - low) · (2**bits - 1)), for inputs of one range
+    ramps    the same with the mean of all inputs' own ramps: round(mean_i clip((v - low_i) / (high_i - low_i)) · (2**bits - 1)).
+             Where many inputs have their values the map is steep: features of other units each keep some numbers of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lutetia.errors import ArgumentError, fail
+
+Range: TypeAlias = float | Sequence[float] | np.ndarray | Tensor
+MOST_BITS = 16
+MOST_LOSS = 0.002  # of accuracy, that inputs of few bits may cost
+LEAST_AGREEMENT = 0.995  # of samples whose class stays: on few samples accuracy alone says little
+NARROW = 0.25  # of the common range: where a quarter of the inputs spans less, they need ramps
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """A map from values to numbers of `bits` bits: low and high float64 [n_inputs]; `affine` as above."""
+
+    bits: int
+    low: np.ndarray
+    high: np.ndarray
+    affine: bool
+
+    @property
+    def step(self) -> float:
+        """The real number that one step stands for; of ramps, which have no such number, 1."""
+        return float(self.high.max() - self.low.min()) / (2**self.bits - 1) if self.affine else 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [batch, ...], floats, or uint8 as 0 to 1 -> int64 [batch, n_inputs]."""
+        values = (x.double() / 255 if x.dtype == torch.uint8 else x.double()).flatten(1).cpu()
+        top = 2**self.bits - 1
+        if self.affine:
+            low, high = float(self.low.min()), float(self.high.max())
+            return ((values - low) / (high - low) * top).round().clamp(0, top).to(torch.int64)
+        knots, heights = self._ramps()
+        shares = np.interp(values.numpy(), knots, heights)
+        return torch.from_numpy(np.rint(shares * top).astype(np.int64))
+
+    def _ramps(self) -> tuple[np.ndarray, np.ndarray]:
+        """The map as a line through points: float64 [n_knots] each."""
+        wide = self.high > self.low
+        low, high = self.low[wide], self.high[wide]
+        knots = np.unique(np.concatenate([low, high]))
+        return knots, np.clip((knots[:, None] - low) / (high - low), 0, 1).mean(1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data; one number for all inputs where they share it."""
+        ends = {"low": self.low, "high": self.high}
+        plain = {name: end[0].item() if (end == end[0]).all() else end.tolist() for name, end in ends.items()}
+        return {"bits": self.bits, "map": "affine" if self.affine else "ramps", **plain}
+
+
+def encoder(bits: int, low: Range, high: Range, n_inputs: int, *, affine: bool | None = None) -> Encoder:
+    """The map for inputs from `low` to `high`, a number or one per input.
+
+    `affine` None chooses: ramps where a quarter of the inputs spans less than a quarter of the common range.
+    """
+    ends = [_as_range(name, end, n_inputs) for name, end in (("low", low), ("high", high))]
+    if (ends[0] > ends[1]).any() or not ends[0].min() < ends[1].max():
+        raise ArgumentError(f"low is {_shown(low)} and high is {_shown(high)}, expected low < high")
+    if affine is None:
+        widths = (ends[1] - ends[0])[ends[1] > ends[0]]
+        affine = bool(np.quantile(widths, 0.25, method="lower") >= NARROW * (ends[1].max() - ends[0].min()))
+    return Encoder(bits, ends[0], ends[1], affine)
+
+
+def _as_range(name: str, end: Range, n_inputs: int) -> np.ndarray:
+    values = np.asarray(end, dtype=np.float64)
+    if not np.isfinite(values).all() or (values.ndim and values.shape != (n_inputs,)):
+        fail(name, end, f"a number, or {n_inputs} of them, one for each input")
+    return np.broadcast_to(values, (n_inputs,)).copy()
+
+
+def _shown(end: Range) -> str:
+    return str(end) if isinstance(end, int | float) else "a list"
+
+
+@dataclass(frozen=True)
+class BitsTried:
+    """What inputs of so many bits do to the float model: its accuracy, and on how many samples its class stays."""
+
+    bits: int
+    accuracy: float
+    agreement: float
+
+
+@dataclass(frozen=True)
+class BitsChoice:
+    """The fewest bits of an input that cost next to no accuracy, and what was measured on the way."""
+
+    bits: int
+    float_accuracy: float
+    tried: tuple[BitsTried, ...]
+    samples: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def choose_bits(
+    classes: Callable[[Tensor], Tensor],
+    encoders: Callable[[int], Encoder],
+    x: Tensor,
+    labels: Tensor,
+    most_loss: float = MOST_LOSS,
+) -> BitsChoice:
+    """Try 1 bit, 2 bits, .. until the accuracy on x [n, ...] is at most `most_loss` below that of the inputs as they are, and
+    at least 99.5% of the samples keep their class.
+
+    `classes` is the float model, which compares its inputs: it is asked about the numbers in place of the values.
+    """
+    exact = classes(x)
+    accuracy = _share(exact == labels)
+    tried: list[BitsTried] = []
+    for bits in range(1, MOST_BITS + 1):
+        coded = encoders(bits)
+        values = coded(x).double() * coded.step + (float(coded.low.min()) if coded.affine else 0.0)
+        found = classes(values.reshape(x.shape))
+        tried.append(BitsTried(bits, _share(found == labels), _share(found == exact)))
+        if tried[-1].accuracy >= accuracy - most_loss and tried[-1].agreement >= LEAST_AGREEMENT:
+            return BitsChoice(bits, accuracy, tuple(tried), len(x))
+    best = max(tried, key=lambda each: (each.agreement, -each.bits))
+    return BitsChoice(best.bits, accuracy, tuple(tried), len(x))
+
+
+def _share(right: Tensor) -> float:
+    return float(right.double().mean())

@@ -1,0 +1,306 @@
+"""Networks of lookup tables as stream graphs: they are tables already.
+
+A LUT layer is comparisons of pairs of inputs, an index made of the answers, a row of each detector's table, and the sum of the
+rows. In hardware: equal comparisons once, one table per detector, sums of proven width. Inputs become integers of n bits and
+weights fixed point; what these compute is the *integer model*, which is a model of its own. Its accuracy stands beside that of
+the float model in the report.
+
+Only attributes are looked at (`anchors`, `weight`, `synapses`, `lut`, `layers`, `readout`), so any module that is built the same
+way will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lutetia import flow
+from lutetia.errors import ArgumentError, check_range, check_tensor, fail
+from lutetia.precompute.front.encoder import BitsChoice, Encoder, Range, choose_bits, encoder
+from lutetia.precompute.front.trace import argmax_node
+from lutetia.precompute.ir.graph import Builder, Graph
+from lutetia.precompute.ir.stream import Compare, Edge, Input, Lookup, Register, Sum, Table, TableData
+from lutetia.precompute.passes.dedupe import dedupe
+from lutetia.precompute.tables.domains import Binary, Domain, UInt, domain_for
+
+
+@dataclass(frozen=True)
+class Detectors:
+    """The tables of a layer: anchors [N_t, N_c, 2], weight float64 [N_t, 2**N_c, O]."""
+
+    anchors: np.ndarray
+    weight: np.ndarray
+
+
+@dataclass(frozen=True)
+class Readout:
+    """A linear layer: weight float64 [O, I], bias [O]."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+
+@dataclass(frozen=True)
+class Rescaled:
+    """Each channel times a number, and all of them by something positive: what an RMS norm is to a comparison."""
+
+    weight: np.ndarray
+
+
+class LUTNetwork:
+    """The integer model of a network of lookup tables: its graph, and how to put inputs into it."""
+
+    def __init__(self, graph: Graph, model: nn.Module, encoder: Encoder) -> None:
+        self.graph, self.model, self.encoder = graph, model, encoder
+
+    @property
+    def bits(self) -> int:
+        """Bits of each input."""
+        return self.encoder.bits
+
+    def quantise(self, x: Tensor) -> Tensor:
+        """Inputs of the float model -> whole numbers: x [batch, ...], floats, or uint8 as 0 to 1 -> int64 [batch, n_inputs]."""
+        return self.encoder(x)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The classes (or sums, without an argmax) that the integer model gives: x [batch, ...] -> int64 [batch, n]."""
+        return self.graph(self.quantise(x))
+
+    def classes(self, x: Tensor) -> Tensor:
+        """x [batch, ...] -> class numbers [batch]."""
+        y = self(x)
+        return y[:, 0] if y.shape[1] == 1 else y.argmax(1)
+
+    @torch.no_grad()
+    def report(self, x: Tensor, labels: Tensor, batch: int = 1024) -> dict[str, float]:
+        """The accuracy of the float model and of the integer model, and how often they agree: labels [batch]."""
+        check_tensor("labels", labels, [len(x)])
+        float_classes = scores(self.model, x, batch).argmax(1)
+        classes = self.classes(x)
+        return {
+            "samples": float(len(x)),
+            "float_accuracy": float((float_classes == labels).double().mean()),
+            "integer_accuracy": float((classes == labels).double().mean()),
+            "agreement": float((classes == float_classes).double().mean()),
+        }
+
+
+@torch.no_grad()
+def scores(model: nn.Module, x: Tensor, batch: int = 1024) -> Tensor:
+    """The class scores of the float model, in eval mode: x [n, ...] -> [n, n_classes]; a bare LUT layer is given flat inputs."""
+    was_training, first = model.training, next(model.parameters())
+    model.eval()
+    flat = hasattr(model, "anchors")
+    parts = []
+    for part in x.split(batch):
+        part = part.to(first.device, first.dtype) / 255 if part.dtype == torch.uint8 else part.to(first.device, first.dtype)
+        parts.append(model(part.flatten(1) if flat else part).flatten(1).cpu())
+    model.train(was_training)
+    return torch.cat(parts)
+
+
+def fit_bits(model: nn.Module, x: Tensor, labels: Tensor, low: Range = 0.0, high: Range = 1.0) -> BitsChoice:
+    """The fewest bits of an input at which the model loses at most 0.2 points of accuracy: x [n, ...], labels [n]."""
+    stages = _folded(list(_stages(model)))
+    affine = True if isinstance(stages[0], Readout) else None
+    n_inputs = _n_inputs(model, stages[0])
+    x = x.double() / 255 if x.dtype == torch.uint8 else x.double()
+    return choose_bits(
+        lambda values: scores(model, values).argmax(1), lambda bits: encoder(bits, low, high, n_inputs, affine=affine), x, labels
+    )
+
+
+def lut_network(
+    model: nn.Module, *, bits: int = 8, weight_bits: int = 8, low: Range = 0.0, high: Range = 1.0, argmax: bool = True
+) -> LUTNetwork:
+    """The integer model of a LUT layer, a LUT projection, a classifier of them, or a Sequential of these.
+
+    Inputs from `low` to `high`, a number each or one per input, become integers of `bits` bits: see `encoder`. Weights are
+    rounded to `weight_bits` bits. Sums have the width that they provably need. A network that classifies ends in an `argmax`.
+    Reads other than "hard" are not tables and are refused.
+    """
+    check_range("bits", bits, 1, 16)
+    check_range("weight_bits", weight_bits, 2, 24)
+    stages = _folded(list(_stages(model)))
+    if not stages:
+        fail("model", model, "a LUT layer, a LUTProjection2d, a LUTClassifier, or a Sequential of these")
+    first = stages[0]
+    n_inputs = _n_inputs(model, first)
+    coded = encoder(bits, low, high, n_inputs, affine=True if isinstance(first, Readout) else None)
+    if isinstance(first, Readout):  # an input of 0 stands for `low`, which comparisons do not feel and sums do
+        first = stages[0] = Readout(first.weight, first.bias + float(coded.low.min()) * first.weight.sum(1))
+    with flow.step("lut_network", part="precompute", bits=bits, weight_bits=weight_bits, layers=len(stages)) as step:
+        builder = Builder()
+        node = builder.add(Input((), Edge((UInt(bits),) * n_inputs, scale=(coded.step,) * n_inputs)))
+        for number, stage in enumerate(stages):
+            name = f"layer {number}"
+            if isinstance(stage, Detectors):
+                node = _detectors(builder, node, stage, weight_bits, name)
+            else:
+                assert isinstance(stage, Readout)
+                node = _readout(builder, node, stage, weight_bits, name)
+        if argmax:
+            node = argmax_node(builder, node)
+        graph = dedupe(Graph(builder.nodes, node))
+        step.note(tables=graph.n_tables, lookups=graph.n_lookups)
+    return LUTNetwork(graph, model, coded)
+
+
+# ---- what the model is made of ---------------------------------------------------------------------------------------
+
+
+def _stages(model: Any) -> Iterable[Detectors | Readout | Rescaled]:
+    if isinstance(model, nn.Identity | nn.Dropout | nn.Flatten):
+        return
+    if isinstance(model, nn.Sequential):
+        for child in model:
+            yield from _stages(child)
+    elif isinstance(getattr(model, "anchors", None), Tensor):
+        yield _detectors_of(model)
+    elif isinstance(getattr(model, "lut", None), nn.Module):
+        yield from _stages(model.lut)
+    elif all(isinstance(getattr(model, name, None), nn.Module) for name in ("compress", "tables", "decompress")):
+        for name in ("compress", "tables", "decompress"):
+            yield from _stages(getattr(model, name))
+    elif isinstance(getattr(model, "layers", None), nn.ModuleList) and isinstance(getattr(model, "readout", None), nn.Module):
+        norms = list(getattr(model, "norms", [])) or [nn.Identity()] * len(model.layers)
+        for layer, norm in zip(model.layers, norms, strict=True):
+            yield from _stages(layer)
+            yield from _stages(norm)
+        yield from _stages(model.readout)
+    elif isinstance(model, nn.Linear):
+        bias = np.zeros(model.out_features) if model.bias is None else _array(model.bias)
+        yield Readout(_array(model.weight), bias)
+    elif isinstance(model, nn.RMSNorm):
+        yield Rescaled(np.ones(model.normalized_shape) if model.weight is None else _array(model.weight))
+    else:
+        raise ArgumentError(
+            f"{type(model).__name__} has no form in whole numbers here, expected LUT layers, linear ones or RMS norms"
+        )
+
+
+def _detectors_of(model: Any) -> Detectors:
+    read = getattr(model, "read", "hard")
+    if read != "hard":
+        raise ArgumentError(f"read is {read!r}, expected 'hard': only then is a detector a table")
+    weight, synapses = model.weight.detach().cpu().double(), getattr(model, "synapses", None)
+    if synapses is not None:
+        weight = synapses.expand(model.weight.detach()).cpu().double()
+    return Detectors(model.anchors.detach().cpu().numpy().astype(np.int64), weight.numpy())
+
+
+def _array(values: Tensor) -> np.ndarray:
+    return values.detach().cpu().double().numpy()
+
+
+def _n_inputs(model: Any, first: Any) -> int:
+    """The inputs of the first layer, which its anchors alone do not tell."""
+    if isinstance(first, Readout):
+        return int(first.weight.shape[1])
+    layer = next(module for module in model.modules() if isinstance(getattr(module, "anchors", None), Tensor))
+    return int(getattr(layer, "n_inputs", first.anchors.max() + 1))
+
+
+def _folded(stages: list[Any]) -> list[Detectors | Readout]:
+    """RMS norms into the weights before them: comparisons and the greatest score do not feel a positive factor."""
+    made: list[Any] = []
+    for number, stage in enumerate(stages):
+        if not isinstance(stage, Rescaled):
+            made.append(stage)
+            continue
+        for following in stages[number + 1 :]:
+            if isinstance(following, Detectors):
+                break  # from here on only comparisons are left of it
+            if isinstance(following, Readout) and following.bias.any():
+                raise ArgumentError("a linear layer with a bias behind an RMS norm feels the norm: train with norm='none'")
+        if not made:
+            raise ArgumentError(
+                "a norm in front of the first layer is not part of the integer model: normalise the inputs yourself"
+            )
+        before = made[-1]
+        if isinstance(before, Detectors):
+            made[-1] = Detectors(before.anchors, before.weight * stage.weight)
+        else:
+            made[-1] = Readout(before.weight * stage.weight[:, None], before.bias * stage.weight)
+    return made
+
+
+# ---- the nodes -------------------------------------------------------------------------------------------------------
+
+
+def _detectors(builder: Builder, source: int, stage: Detectors, weight_bits: int, name: str) -> int:
+    """Comparisons, tables, sums."""
+    lanes = _comparisons(builder, source, stage.anchors, name)
+    top = np.abs(stage.weight).max()
+    scale = float(top) / (2 ** (weight_bits - 1) - 1) if top else 1.0
+    levels = np.rint(stage.weight / scale).astype(np.int64)  # [N_t, R, O]
+    lowest = levels.min(1)  # what every row of a detector has in common goes into the bias of the sum
+    highest = (levels - lowest[:, None]).max(1)
+    tables: list[TableData] = []
+    targets: list[int] = []
+    lookups, domains = [], []
+    n_anchors = stage.anchors.shape[1]
+    for detector in range(len(levels)):
+        outputs = np.flatnonzero(highest[detector])
+        if not len(outputs):
+            continue
+        own = [domain_for(0, int(highest[detector, output])) for output in outputs]
+        contents = levels[detector][:, outputs] - lowest[detector, outputs]
+        # Bit r of the index is pair r, so the last pair is the most significant address bit.
+        inputs = tuple(detector * n_anchors + pair for pair in reversed(range(n_anchors)))
+        channels = tuple(range(len(targets), len(targets) + len(outputs)))
+        lookups.append(Lookup(len(tables), inputs, channels))
+        tables.append(TableData(contents, tuple(domain.bits for domain in own)))
+        domains += own
+        targets += outputs.tolist()
+    edge = builder.edge(source)
+    rows_edge = edge.carrying(domains, [scale] * len(domains))
+    rows = builder.add(Table((lanes,), rows_edge, tuple(tables), tuple(lookups), name=name))
+    rows = builder.add(Register((rows,), rows_edge, name=name))
+    return _sums(builder, rows, np.array(targets), lowest.sum(0), domains, scale, name)
+
+
+def _comparisons(builder: Builder, source: int, anchors: np.ndarray, name: str) -> int:
+    """One lane for each pair of each detector; `dedupe` makes one of equal ones."""
+    left, right = anchors.reshape(-1, 2).T
+    edge = builder.edge(source).carrying([Binary()] * len(left))
+    return builder.add(Compare((source,), edge, left.copy(), right.copy(), np.zeros(len(left), dtype=np.int64), name=name))
+
+
+def _sums(
+    builder: Builder, source: int, targets: np.ndarray, bias: np.ndarray, domains: list[Domain], scale: float, name: str
+) -> int:
+    """One sum per output, of proven range."""
+    order = np.argsort(targets, kind="stable")
+    start = np.searchsorted(targets[order], np.arange(len(bias) + 1)).astype(np.int64)
+    tops = np.array([domain.high for domain in domains], dtype=np.int64)[order]
+    ranges = [
+        domain_for(int(offset), int(offset + tops[start[output] : start[output + 1]].sum())) for output, offset in enumerate(bias)
+    ]
+    edge = builder.edge(source).carrying(ranges, [scale] * len(ranges))
+    ones = np.ones(len(order), dtype=np.int64)
+    summed = builder.add(Sum((source,), edge, start, order.astype(np.int64), ones, bias.astype(np.int64), name=name))
+    return builder.add(Register((summed,), edge, name=name))
+
+
+def _readout(builder: Builder, source: int, stage: Readout, weight_bits: int, name: str) -> int:
+    """A linear layer in fixed point."""
+    before = builder.edge(source)
+    top = np.abs(stage.weight).max()
+    scale = float(top) / (2 ** (weight_bits - 1) - 1) if top else 1.0
+    levels = np.rint(stage.weight / scale).astype(np.int64)
+    bias = np.rint(stage.bias / (scale * before.scale[0])).astype(np.int64)
+    low, high = (np.array([getattr(domain, end) for domain in before.domains], dtype=np.int64) for end in ("low", "high"))
+    least = bias + np.minimum(levels * low, levels * high).sum(1)
+    most = bias + np.maximum(levels * low, levels * high).sum(1)
+    ranges = [domain_for(int(a), int(b)) for a, b in zip(least, most, strict=True)]
+    edge = before.carrying(ranges, [scale * before.scale[0]] * len(ranges))
+    rows, columns = np.nonzero(levels)
+    start = np.searchsorted(rows, np.arange(len(bias) + 1)).astype(np.int64)
+    summed = builder.add(Sum((source,), edge, start, columns.astype(np.int64), levels[rows, columns], bias, name=name))
+    return builder.add(Register((summed,), edge, name=name))

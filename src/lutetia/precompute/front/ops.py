@@ -1,0 +1,366 @@
+"""Ops: what a block is a chain of. Each knows its window, which inputs each output reads, and how to run in float64.
+
+Linear    Linear, masked Linear, SparseLinear, Conv1d, Conv2d, average pooling, the sum of two streams: outputs are weighted sums
+Max       max pooling
+Each      batch norm, activations, quantisers: one value at a time, perhaps different in each channel
+Claimed   a module that `@precomputable` speaks for
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lutetia.errors import ArgumentError, fail
+from lutetia.precompute.front.claims import INPUTS, OUTPUTS, Claim, Structure, claim_of, size_of
+from lutetia.precompute.front.quantise import Quantise, SparseLinear
+
+Run: TypeAlias = Callable[[Tensor], Tensor]
+Rows: TypeAlias = list[tuple[np.ndarray, np.ndarray]]  # per output: channels and taps
+
+# One value at a time, and never falling as the value rises: thresholds can stand for them.
+MONOTONE = (
+    nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Hardsigmoid, nn.Sigmoid, nn.Tanh, nn.Softsign, nn.Softplus, nn.LogSigmoid,
+    nn.ELU, nn.SELU, nn.CELU, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout, Quantise,
+)  # fmt: skip
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+ELEMENTWISE = (
+    *MONOTONE, nn.LeakyReLU, nn.PReLU, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Threshold, nn.Hardshrink, nn.Softshrink,
+    nn.Tanhshrink,
+)  # fmt: skip
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
+AVERAGES = (nn.AvgPool1d, nn.AvgPool2d)
+MAXIMA = (nn.MaxPool1d, nn.MaxPool2d)
+
+
+@dataclass(frozen=True)
+class WindowShape:
+    """Kernel, stride, dilation and padding, one number per axis."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+
+
+class Op:
+    """One link of a block."""
+
+    window: WindowShape | None = None
+    in_channels: int | None = None  # None: any number, kept
+    out_channels: int | None = None
+    rank = 0  # 1 for sequences only, 2 for images only
+    mixes = False  # whether an output reads more than its own channel at its own place
+    linear = False
+    monotone = False
+    pointwise = False  # a mixing op without a window that works at any rank
+
+    def ready(self) -> Run:
+        """A function [n, C, *window] -> [n, C', *smaller window] in float64, without padding."""
+        raise NotImplementedError
+
+    def rows(self, channels: int) -> Rows:
+        """Per output, the channels and taps that it may depend on."""
+        raise NotImplementedError
+
+    def offsets(self) -> list[tuple[int, ...]]:
+        """Where each tap lies, from the first one."""
+        if self.window is None:
+            return [()]
+        kernel, dilation = self.window.kernel, self.window.dilation
+        return [tuple(int(at) * step for at, step in zip(tap, dilation, strict=True)) for tap in np.ndindex(*kernel)]
+
+
+class Each(Op):
+    """A module or function that keeps channels apart."""
+
+    def __init__(self, function: Any, channels: int | None = None, rank: int = 0, monotone: bool = False) -> None:
+        self.function, self.monotone, self.rank = function, monotone, rank
+        self.in_channels = self.out_channels = channels
+
+    def ready(self) -> Run:
+        return _double(self.function) if isinstance(self.function, nn.Module) else self.function
+
+    @property
+    def quantiser(self) -> Quantise | None:
+        """The quantiser that this op is, if it is one."""
+        return self.function if isinstance(self.function, Quantise) else None
+
+    def __str__(self) -> str:
+        return _name(self.function)
+
+
+class Linear(Op):
+    """Weighted sums: `matrix()` has the weights in float64, `run` is the module itself."""
+
+    mixes = linear = True
+    structure: Structure | None = None  # what a claim says, which overrides the weights
+
+    def __init__(self, module: nn.Module, in_channels: int, out_channels: int, window: WindowShape | None = None) -> None:
+        self.module, self.in_channels, self.out_channels, self.window = module, in_channels, out_channels, window
+        self.rank = 0 if window is None else len(window.kernel)
+        taps = 1 if window is None else math.prod(window.kernel)
+        claim = claim_of(module)
+        self.structure = claim.structure(in_channels * taps, out_channels) if claim and claim.groups is not None else None
+
+    def ready(self) -> Run:
+        return _without_padding(_double(self.module))
+
+    def rows(self, channels: int) -> Rows:
+        if self.structure is not None:
+            return _claimed_rows(self.structure, 1 if self.window is None else math.prod(self.window.kernel))
+        return [(source, tap) for source, tap, _ in self.matrix()]
+
+    def matrix(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Per output: channels, taps and weights (float64), of the weights that are not zero."""
+        module = self.module
+        if isinstance(module, SparseLinear):
+            return _sparse_matrix(module)
+        weight = _effective_weight(module)
+        groups = getattr(module, "groups", 1)
+        assert self.in_channels is not None
+        assert self.out_channels is not None
+        per_group, outputs = self.in_channels // groups, self.out_channels // groups
+        flat = weight.reshape(self.out_channels, per_group, -1).numpy()
+        found = []
+        for output in range(self.out_channels):
+            channel, tap = np.nonzero(flat[output])
+            found.append((channel + output // outputs * per_group, tap, flat[output][channel, tap]))
+        return found
+
+    def bias(self) -> np.ndarray:
+        """float64 [out_channels]."""
+        bias = getattr(self.module, "bias", None)
+        return np.zeros(self.out_channels or 0) if bias is None else bias.detach().double().cpu().numpy()
+
+    @property
+    def divisor(self) -> int:
+        """What the sum is divided by at the end: 1, but for averages."""
+        return 1
+
+    def __str__(self) -> str:
+        return _name(self.module)
+
+
+class Average(Linear):
+    """Average pooling: sums of ones, divided by the number of taps."""
+
+    def __init__(self, module: nn.Module, window: WindowShape, channels: int | None = None) -> None:
+        self.module, self.window, self.rank = module, window, len(window.kernel)
+        self.in_channels = self.out_channels = channels
+
+    def rows(self, channels: int) -> Rows:
+        return _own_taps(channels, self.divisor)
+
+    def matrix(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        if self.in_channels is None:
+            raise ArgumentError(f"{self} does not know its channels here")
+        return [(channel, tap, np.ones(len(tap))) for channel, tap in self.rows(self.in_channels)]
+
+    @property
+    def divisor(self) -> int:
+        assert self.window is not None
+        return math.prod(self.window.kernel)
+
+
+class Added(Linear):
+    """Two streams of the same channels, side by side, added (or subtracted): channels c and c + C."""
+
+    pointwise = True
+
+    def __init__(self, channels: int, sign: int = 1) -> None:
+        self.module, self.sign, self.window = nn.Identity(), sign, None
+        self.in_channels, self.out_channels = 2 * channels, channels
+
+    def ready(self) -> Run:
+        channels, sign = self.out_channels or 0, self.sign
+        return lambda x: x[:, :channels] + sign * x[:, channels:]
+
+    def matrix(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        channels = self.out_channels or 0
+        zero, weights = np.zeros(2, dtype=np.int64), np.array([1.0, self.sign])
+        return [(np.array([channel, channel + channels]), zero, weights) for channel in range(channels)]
+
+    def __str__(self) -> str:
+        return "add" if self.sign > 0 else "subtract"
+
+
+class Max(Op):
+    """Max pooling within a block."""
+
+    mixes = True
+
+    def __init__(self, module: nn.Module, window: WindowShape) -> None:
+        self.module, self.window, self.rank = module, window, len(window.kernel)
+
+    def ready(self) -> Run:
+        return _without_padding(_double(self.module))
+
+    def rows(self, channels: int) -> Rows:
+        assert self.window is not None
+        return _own_taps(channels, math.prod(self.window.kernel))
+
+    def __str__(self) -> str:
+        return _name(self.module)
+
+
+class Claimed(Op):
+    """A module of any kind with a claim: its structure is what the claim says."""
+
+    mixes = True
+
+    def __init__(self, module: nn.Module, claim: Claim) -> None:
+        self.module = module
+        sizes = [size_of(module, names) for names in (INPUTS, OUTPUTS)]
+        self.structure = claim.structure(*sizes)
+        self.in_channels = sizes[0] or 1 + max((max(inputs, default=-1) for inputs, _ in self.structure), default=-1)
+        self.out_channels = sum(len(outputs) for _, outputs in self.structure)
+
+    def ready(self) -> Run:
+        return _double(self.module)
+
+    def rows(self, channels: int) -> Rows:
+        return _claimed_rows(self.structure, 1)
+
+    def __str__(self) -> str:
+        return _name(self.module)
+
+
+def _claimed_rows(structure: Structure, taps: int) -> Rows:
+    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    for inputs, outputs in structure:
+        channels, tap = np.divmod(np.array(inputs, dtype=np.int64), taps)
+        found.update(dict.fromkeys(outputs, (channels, tap)))
+    return [found[output] for output in range(len(found))]
+
+
+def op_of(module: nn.Module) -> Op:
+    """The op of one layer; a module that is not known is refused, with the way out."""
+    if isinstance(module, CONVOLUTIONS):
+        return Linear(module, module.in_channels, module.out_channels, _conv_window(module))
+    if isinstance(module, SparseLinear | nn.Linear) or _is_masked_linear(module):
+        sparse = isinstance(module, SparseLinear)
+        out_features, in_features = (module.out_features, module.in_features) if sparse else _weight(module).shape
+        return Linear(module, int(in_features), int(out_features))  # type: ignore[arg-type]
+    claim = claim_of(module)
+    if claim is not None and claim.groups is not None:
+        return Claimed(module, claim)
+    if isinstance(module, MAXIMA):
+        return Max(module, pool_window(module))
+    if isinstance(module, AVERAGES):
+        return Average(module, pool_window(module))
+    if isinstance(module, NORMS):
+        return norm_op(module)
+    if isinstance(module, ELEMENTWISE):
+        channels = module.num_parameters if isinstance(module, nn.PReLU) and module.num_parameters > 1 else None
+        rising = isinstance(module, MONOTONE) or (isinstance(module, nn.LeakyReLU) and module.negative_slope >= 0)
+        return Each(module, channels, monotone=rising)
+    raise ArgumentError(
+        f"{type(module).__name__} is not a layer that is known here: say how it falls apart with @precomputable(groups=..)"
+    )
+
+
+def norm_op(module: nn.Module) -> Each:
+    """Batch norm in eval mode: monotone in each channel, up or down."""
+    if getattr(module, "running_mean", None) is None:
+        fail("track_running_stats", False, "batch norm that keeps its statistics: without them every batch is another function")
+    return Each(module, module.num_features, 2 if isinstance(module, nn.BatchNorm2d) else 0, True)  # type: ignore[arg-type]
+
+
+def pool_window(module: Any) -> WindowShape:
+    """The window of a pooling layer; what would make windows of several sizes is refused."""
+    rank = 1 if isinstance(module, nn.MaxPool1d | nn.AvgPool1d) else 2
+    if module.ceil_mode:
+        raise ArgumentError(f"ceil_mode of {module} is True, expected False: all windows must be alike")
+    padding = numbers(module.padding, rank)
+    if any(padding) and isinstance(module, AVERAGES) and not module.count_include_pad:
+        raise ArgumentError(f"count_include_pad of {module} is False, expected True: all windows must be alike")
+    if getattr(module, "divisor_override", None):
+        raise ArgumentError(f"divisor_override of {module} is set, expected None")
+    if getattr(module, "return_indices", False):
+        raise ArgumentError(f"return_indices of {module} is True, expected False")
+    kernel = numbers(module.kernel_size, rank)
+    return WindowShape(kernel, numbers(module.stride, rank), numbers(getattr(module, "dilation", 1), rank), padding)
+
+
+def _conv_window(module: Any) -> WindowShape:
+    rank = 1 if isinstance(module, nn.Conv1d) else 2
+    padding = module.padding
+    if padding == "valid":
+        padding = (0,) * rank
+    elif padding == "same":
+        padding = tuple((size - 1) * step / 2 for size, step in zip(module.kernel_size, module.dilation, strict=True))
+        if any(side != int(side) for side in padding):
+            raise ArgumentError(f"padding of {module} is 'same' with an even window, expected as much padding on both sides")
+    padding = tuple(int(side) for side in padding)
+    if module.padding_mode != "zeros" and any(padding):
+        raise ArgumentError(f"padding_mode of {module} is {module.padding_mode!r}, expected 'zeros'")
+    return WindowShape(module.kernel_size, module.stride, module.dilation, padding)
+
+
+def numbers(value: Any, rank: int) -> tuple[int, ...]:
+    """3 -> (3, 3) for images; a tuple stays."""
+    return (value,) * rank if isinstance(value, int) else tuple(int(each) for each in value)
+
+
+def _is_masked_linear(module: nn.Module) -> bool:
+    weight, mask = getattr(module, "weight", None), getattr(module, "mask", None)
+    return isinstance(weight, Tensor) and isinstance(mask, Tensor) and weight.dim() == 2 and mask.shape == weight.shape
+
+
+def _weight(module: nn.Module) -> Tensor:
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return weight.detach()
+
+
+def _effective_weight(module: nn.Module) -> Tensor:
+    weight, mask = _weight(module), getattr(module, "mask", None)
+    if isinstance(mask, Tensor) and mask.shape == weight.shape:
+        weight = weight * mask
+    return weight.cpu().double()
+
+
+def _sparse_matrix(module: SparseLinear) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    weight, inputs = module.weight.detach().cpu().double().numpy(), module.inputs.cpu().numpy()
+    found = []
+    for row, picked in zip(weight, inputs, strict=True):
+        used = row != 0
+        found.append((picked[used], np.zeros(int(used.sum()), dtype=np.int64), row[used]))
+    return found
+
+
+def _own_taps(channels: int, taps: int) -> Rows:
+    return [(np.full(taps, channel), np.arange(taps)) for channel in range(channels)]
+
+
+def _double(module: nn.Module) -> nn.Module:
+    return clone(module).to(torch.float64).eval()
+
+
+def clone(module: nn.Module) -> nn.Module:
+    """A copy of a module; also of one that was pruned, whose weight is the result of a product and does not copy by itself."""
+    results = [
+        value for each in module.modules() for value in vars(each).values() if isinstance(value, Tensor) and not value.is_leaf
+    ]
+    return copy.deepcopy(module, {id(value): value.detach().clone() for value in results})
+
+
+def _without_padding(module: nn.Module) -> nn.Module:
+    """Take the padding away from a copy of a layer: it is asked about one window at a time."""
+    if isinstance(module, CONVOLUTIONS):
+        module.padding = (0,) * len(module.kernel_size)
+    elif isinstance(module, (*MAXIMA, *AVERAGES)):
+        module.padding = 0
+    return module
+
+
+def _name(function: Any) -> str:
+    return type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__name__", "function")

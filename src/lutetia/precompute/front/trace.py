@@ -1,0 +1,353 @@
+"""`trace`: a PyTorch model as a stream graph, through torch.fx.
+
+Layers are gathered into blocks that end where the values are on a grid of integers: at a quantiser, or where a layer's own
+weights keep them on one. A window stands in front of what looks at several samples; one pipeline register stands behind every
+block.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from lutetia import flow
+from lutetia.errors import ArgumentError, fail
+from lutetia.precompute.front.block import Block
+from lutetia.precompute.front.claims import claim_of
+from lutetia.precompute.front.grid import grid_of
+from lutetia.precompute.front.ops import Added, Average, Each, Op, WindowShape, clone, numbers, op_of, pool_window
+from lutetia.precompute.front.quantise import Quantise, SparseLinear
+from lutetia.precompute.front.translate import as_numbers
+from lutetia.precompute.ir.balance import balance
+from lutetia.precompute.ir.graph import Builder, Graph
+from lutetia.precompute.ir.stream import (
+    Argmax,
+    Edge,
+    Input,
+    Layer,
+    Layout,
+    Pool,
+    Register,
+    Stream,
+    Window,
+    Wire,
+    window_edge,
+)
+from lutetia.precompute.tables.domains import Ternary
+
+RANK = {"vector": 0, "sequence": 1, "image": 2}
+ONE_D = (nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d)
+TWO_D = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.BatchNorm2d)
+GLOBAL = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d)
+RISING = {torch.relu, F.relu, F.relu6, torch.sigmoid, F.sigmoid, torch.tanh, F.tanh, torch.sign, torch.round, torch.floor,
+          torch.ceil, torch.clamp, F.hardtanh, "relu", "sigmoid", "tanh", "sign", "round", "floor", "ceil", "clamp"}  # fmt: skip
+ELEMENTWISE = {*RISING, torch.abs, torch.neg, operator.neg, F.leaky_relu, F.gelu, F.silu, F.hardswish, "abs", "neg"}
+ARITHMETIC = {
+    operator.add,
+    operator.iadd,
+    torch.add,
+    operator.sub,
+    torch.sub,
+    operator.mul,
+    torch.mul,
+    operator.truediv,
+    torch.div,
+}
+ADD = {operator.add, operator.iadd, torch.add, "add", "add_"}
+SUBTRACT = {operator.sub, torch.sub, "sub"}
+SKIPPED = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
+
+
+def trace(model: nn.Module, input: Stream) -> Graph:
+    """The stream graph of a model, whose input is `input`. In eval mode: batch norm as learned, dropout off.
+
+    What PyTorch computes from the samples in float64, the graph computes in integers, bit for bit.
+    """
+    if not isinstance(input, Stream):
+        fail("input", input, "a Stream, such as Stream(channels=4, dtype=UInt(2))")
+    model = clone(model).eval()
+    if _Fx().is_leaf_module(model, ""):
+        model = nn.Sequential(model)
+    with flow.step("trace", part="precompute", model=type(model).__name__, channels=input.channels) as step:
+        graph = balance(_Tracing(model, input).run())
+        step.note(nodes=len(graph.nodes))
+    return graph
+
+
+class _Fx(fx.Tracer):
+    """Layers that are known as a whole stay whole."""
+
+    def is_leaf_module(self, module: nn.Module, name: str) -> bool:
+        known = isinstance(module, Quantise | SparseLinear) or claim_of(module) is not None or hasattr(module, "mask")
+        return known or super().is_leaf_module(module, name)
+
+
+@dataclass(frozen=True)
+class _Value:
+    """What a node of the fx graph gives: a stream, and the layers that still wait for a grid."""
+
+    node: int
+    block: Block | None = None
+
+
+class _Tracing:
+    """One walk over the fx graph."""
+
+    def __init__(self, model: nn.Module, stream: Stream) -> None:
+        self.model, self.stream = model, stream
+        self.builder = Builder()
+        self.name = ""
+
+    def run(self) -> Graph:
+        try:
+            graph = _Fx().trace(self.model)
+        except fx.proxy.TraceError as error:
+            raise ArgumentError(f"the model cannot be followed by torch.fx, expected no branches on values: {error}") from error
+        values: dict[fx.Node, Any] = {}
+        output = None
+        for node in graph.nodes:
+            self.name = str(node.target) if node.op == "call_module" else node.name
+            if node.op == "placeholder":
+                if values:
+                    raise ArgumentError(
+                        f"the model has the inputs {[n.name for n in values]} and {node.name}, expected one input"
+                    )
+                values[node] = _Value(self.builder.add(Input((), self.stream.edge(self._layout()), name=node.name)))
+            elif node.op == "output":
+                (result,) = node.args
+                if not isinstance(result, fx.Node):
+                    fail("the output of the model", result, "one tensor")
+                output = self.settle(values[result])
+            else:
+                args = [values[a] if isinstance(a, fx.Node) else _opened(a, values) for a in node.args]
+                values[node] = self._apply(node, args)
+        assert output is not None
+        return Graph(self.builder.nodes, output)
+
+    def _layout(self) -> Layout:
+        modules = list(self.model.modules())
+        if self.stream.height is not None:
+            return "image"
+        if any(isinstance(module, TWO_D) for module in modules):
+            raise ArgumentError("the model has layers for images, expected a Stream with height and width")
+        sequence = self.stream.length is not None or any(isinstance(module, ONE_D) for module in modules)
+        return "sequence" if sequence else "vector"
+
+    # ---- one fx node --------------------------------------------------------------------------------------------------
+
+    def _apply(self, node: fx.Node, args: list[Any]) -> _Value:
+        if node.op == "call_module":
+            return self.module(self.model.get_submodule(str(node.target)), args[0])
+        target: Any = node.target
+        values = [arg for arg in args if isinstance(arg, _Value)]
+        if len(values) == 2 and (target in ADD or target in SUBTRACT):
+            return self.added(values[0], values[1], 1 if target in ADD else -1)
+        if target in ELEMENTWISE or (target in ARITHMETIC and len(values) == 1):
+            return self.each(_function(target, args, node.kwargs), args, rising=target in RISING)
+        if target in (torch.flatten, "flatten"):
+            ends = dict(zip(("start_dim", "end_dim"), args[1:], strict=False)) | node.kwargs
+            return self.flattened(args[0], ends.get("start_dim", 0), ends.get("end_dim", -1))
+        if target in ("view", "reshape") and len(args) == 3 and args[2] == -1:
+            return self.flattened(args[0], 1, -1)  # x.view(len(x), -1)
+        if target in ("size", getattr, operator.getitem) and args[1] in (0, "shape"):
+            return args[0]  # the size of the batch, which only `view` reads
+        if target in (torch.cat, torch.concat) and (node.kwargs.get("dim", (args[1:] or [0])[0]) == 1):
+            return self.joined(args[0])
+        if target in (torch.argmax, "argmax") and node.kwargs.get("dim", (args[1:] or [None])[0]) in (1, -1):
+            return self.argmax(args[0])
+        if target in (F.max_pool1d, F.max_pool2d, F.avg_pool1d, F.avg_pool2d):
+            raise ArgumentError(f"{node.format_node()} is a functional pooling, expected the module, such as nn.MaxPool1d")
+        raise ArgumentError(f"{node.format_node()} is not known here, expected layers, sums, concatenation, flatten or argmax")
+
+    def module(self, module: nn.Module, value: _Value) -> _Value:
+        """One layer."""
+        if isinstance(module, SKIPPED):
+            return value
+        if isinstance(module, nn.Flatten):
+            return self.flattened(value, module.start_dim, module.end_dim)
+        if isinstance(module, GLOBAL):
+            return self.global_pool(module, value)
+        if isinstance(module, nn.MaxPool1d | nn.MaxPool2d):
+            return self.max_pool(pool_window(module), value)
+        if isinstance(module, nn.AvgPool1d | nn.AvgPool2d):
+            return self.average(module, pool_window(module), value)
+        op = op_of(module)
+        if not op.mixes:
+            return self._extended(value, op)
+        return self.mixed(op, value)
+
+    def mixed(self, op: Op, value: _Value) -> _Value:
+        """A layer that mixes channels or samples: behind values on a grid, or, without a window, behind anything."""
+        trivial = op.window is None or all(k == s == 1 and not p for k, s, p in _per_axis(op.window))
+        try:
+            node = self.settle(value)
+        except ArgumentError:
+            if not trivial or value.block is None:
+                raise
+            return _Value(value.node, value.block.extended(op))
+        edge = self.builder.edge(node)
+        if op.window is not None:
+            node = self.window(node, op.window)
+        elif edge.layout != "vector":
+            raise ArgumentError(f"{self.name} works on vectors and is given a {edge.layout}: flatten it first")
+        return _Value(node, Block((op,), edge.channels, RANK[edge.layout]))
+
+    def _extended(self, value: _Value, op: Op) -> _Value:
+        edge = self.builder.edge(value.node)
+        block = value.block.extended(op) if value.block else Block((op,), edge.channels, RANK[edge.layout])
+        made = _Value(value.node, block)
+        return _Value(self.settle(made)) if isinstance(op, Each) and op.quantiser is not None else made
+
+    # ---- the pieces ---------------------------------------------------------------------------------------------------
+
+    def settle(self, value: _Value) -> int:
+        """The node whose values are these, on their grid of integers."""
+        if value.block is None:
+            return value.node
+        before = self.builder.edge(value.node)
+        domain, scale = grid_of(value.block, before, self.name)
+        edge = before.carrying(domain, [scale] * len(domain))
+        layer = self.builder.add(Layer((value.node,), edge, value.block, name=self.name))
+        return self.builder.add(Register((layer,), edge, name=self.name))
+
+    def window(self, node: int, shape: WindowShape, fill: Sequence[int] | None = None) -> int:
+        edge = self.builder.edge(node)
+        if len(shape.kernel) != RANK[edge.layout]:
+            raise ArgumentError(f"{self.name} has a window of {len(shape.kernel)} axes and is given a {edge.layout}")
+        if all(k == s == 1 and not p for k, s, p in _per_axis(shape)):
+            return node
+        if fill is None and any(shape.padding):
+            node, edge = self._with_zero(node)
+        made = window_edge(edge, shape.kernel, shape.stride, shape.dilation, shape.padding)
+        values = tuple(fill) if fill is not None else (0,) * edge.channels
+        window = Window((node,), made, shape.kernel, shape.stride, shape.dilation, shape.padding, values, name=self.name)
+        return self.builder.add(window)
+
+    def _with_zero(self, node: int) -> tuple[int, Edge]:
+        """The same stream with room for the zeros of padding."""
+        edge = self.builder.edge(node)
+        if any(domain.step != 1 for domain in edge.domains):
+            node = as_numbers(self.builder, node, Ternary())
+            edge = self.builder.edge(node)
+        domains = tuple(domain.within(min(domain.low, 0), max(domain.high, 0)) for domain in edge.domains)
+        return node, replace(edge, domains=domains)
+
+    def max_pool(self, shape: WindowShape, value: _Value) -> _Value:
+        node = self.settle(value)
+        edge = self.builder.edge(node)
+        window = self.window(node, shape, [domain.low for domain in edge.domains])
+        taps = math.prod(shape.kernel)
+        made = self.builder.edge(window).carrying(edge.domains, edge.scale)
+        return _Value(self.builder.add(Pool((window,), made, taps, name=self.name)) if taps > 1 else window)
+
+    def average(self, module: nn.Module, shape: WindowShape, value: _Value) -> _Value:
+        node = self.settle(value)
+        channels = self.builder.edge(node).channels
+        window = self.window(node, shape)
+        return _Value(window, Block((Average(module, shape, channels),), channels, len(shape.kernel)))
+
+    def global_pool(self, module: Any, value: _Value) -> _Value:
+        node = self.settle(value)
+        edge = self.builder.edge(node)
+        if numbers(module.output_size, max(len(edge.shape), 1)) != (1,) * len(edge.shape) or edge.samples is None:
+            fail(
+                f"output_size of {self.name}", module.output_size, "1, and frames of known size: adaptive pooling is global here"
+            )
+        kernel: tuple[int, ...] = edge.shape  # type: ignore[assignment]
+        ones, zeros = (1,) * len(kernel), (0,) * len(kernel)
+        shape = WindowShape(kernel, kernel, ones, zeros)
+        if isinstance(module, nn.AdaptiveMaxPool1d | nn.AdaptiveMaxPool2d):
+            return self.max_pool(shape, _Value(node))
+        mean: nn.Module = nn.AvgPool1d(kernel[0]) if len(kernel) == 1 else nn.AvgPool2d((kernel[0], kernel[1]))
+        return self.average(mean, shape, _Value(node))
+
+    def each(self, function: Callable[[Tensor], Tensor], args: list[Any], rising: bool) -> _Value:
+        value = next(arg for arg in args if isinstance(arg, _Value))
+        return self._extended(value, Each(function, monotone=rising))
+
+    def added(self, first: _Value, second: _Value, sign: int) -> _Value:
+        nodes = [self.settle(first), self.settle(second)]
+        edges = [self.builder.edge(node) for node in nodes]
+        if edges[0].channels != edges[1].channels or edges[0].shape != edges[1].shape:
+            sizes = " and ".join(f"{edge.channels} channels of {edge.shape or 'one sample'}" for edge in edges)
+            raise ArgumentError(f"{self.name} adds {sizes}, expected the same twice")
+        node = self.join(nodes)
+        channels = edges[0].channels
+        return _Value(node, Block((Added(channels, sign),), 2 * channels, RANK[edges[0].layout]))
+
+    def joined(self, parts: Sequence[_Value]) -> _Value:
+        nodes = [self.settle(part) for part in parts]
+        shapes = [self.builder.edge(node).shape for node in nodes]
+        if len(set(shapes)) > 1:
+            raise ArgumentError(f"{self.name} joins frames of {shapes}, expected equal ones")
+        return _Value(self.join(nodes))
+
+    def join(self, nodes: Sequence[int]) -> int:
+        edges = [self.builder.edge(node) for node in nodes]
+        domains = [domain for edge in edges for domain in edge.domains]
+        edge = edges[0].carrying(domains, [scale for each in edges for scale in each.scale])
+        edge = replace(edge, phase=max(each.phase for each in edges))
+        return self.builder.add(Wire(tuple(nodes), edge, np.arange(len(domains)), name=self.name))
+
+    def flattened(self, value: _Value, start: int, end: int) -> _Value:
+        if (start, end) != (1, -1):
+            raise ArgumentError(f"{self.name} flattens from {start} to {end}, expected 1 to -1: a batch is not part of a sample")
+        node = self.settle(value)
+        edge = self.builder.edge(node)
+        if edge.layout == "vector":
+            return _Value(node)
+        if edge.samples is None:
+            raise ArgumentError(f"{self.name} makes one vector of an endless sequence, expected a Stream with a length")
+        kernel: tuple[int, ...] = edge.shape  # type: ignore[assignment]
+        ones, zeros = (1,) * len(kernel), (0,) * len(kernel)
+        made = replace(window_edge(edge, kernel, kernel, ones, zeros), layout="vector", shape=())
+        fill = (0,) * edge.channels
+        return _Value(self.builder.add(Window((node,), made, kernel, kernel, ones, zeros, fill, name=self.name)))
+
+    def argmax(self, value: _Value) -> _Value:
+        node = self.settle(value)
+        edge = self.builder.edge(node)
+        if len(set(edge.scale)) > 1:
+            raise ArgumentError(f"{self.name} compares channels of the scales {sorted(set(edge.scale))}, expected one scale")
+        return _Value(argmax_node(self.builder, node, self.name))
+
+
+def argmax_node(builder: Builder, node: int, name: str = "argmax") -> int:
+    """An argmax behind a node."""
+    from lutetia.precompute.tables.domains import domain_for
+
+    if any(domain.step != 1 for domain in builder.edge(node).domains):
+        node = as_numbers(builder, node, Ternary())
+    edge = builder.edge(node)
+    made = edge.carrying([domain_for(0, edge.channels - 1)])
+    return builder.add(Argmax((node,), made, name=name))
+
+
+def _per_axis(shape: WindowShape) -> list[tuple[int, int, int]]:
+    return list(zip(shape.kernel, shape.stride, shape.padding, strict=True))
+
+
+def _opened(arg: Any, values: dict[fx.Node, Any]) -> Any:
+    if isinstance(arg, tuple | list):
+        return [values[each] if isinstance(each, fx.Node) else each for each in arg]
+    return arg
+
+
+def _function(target: Any, args: list[Any], options: dict[str, Any]) -> Callable[[Tensor], Tensor]:
+    """A function of the one tensor among the arguments."""
+    at = next(place for place, arg in enumerate(args) if isinstance(arg, _Value))
+
+    def function(x: Tensor) -> Tensor:
+        given = [*args[:at], x, *args[at + 1 :]]
+        return getattr(x, target)(*given[1:], **options) if isinstance(target, str) else target(*given, **options)
+
+    function.__name__ = target if isinstance(target, str) else target.__name__
+    return function

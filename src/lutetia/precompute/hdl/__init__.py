@@ -1,0 +1,1 @@
+"""A stream graph as Verilog or VHDL, and its test benches."""

@@ -1,0 +1,62 @@
+`default_nettype none
+
+// A queue of DEPTH samples: a pipeline register when DEPTH is 1. Empty after a reset, latency 1.
+// It accepts a sample in the cycle in which it hands one on, so a full one does not stop the stream.
+module lutetia_register #(
+    parameter WIDTH = 1,  // bits of a sample
+    parameter DEPTH = 1
+) (
+    input wire clk,
+    input wire rst,
+    input wire [WIDTH-1:0] in_data,
+    input wire in_valid,
+    output wire in_ready,
+    output wire [WIDTH-1:0] out_data,
+    output wire out_valid,
+    input wire out_ready
+);
+    // Counters are as wide as they must be; the numbers beside them have 32 bits.
+    /* verilator lint_off WIDTH */
+    generate
+        if (DEPTH == 1) begin : single
+            reg [WIDTH-1:0] data;
+            reg full;
+            assign in_ready = !full | out_ready;
+            assign out_valid = full;
+            assign out_data = data;
+            always @(posedge clk)
+                if (rst) begin
+                    full <= 1'b0;
+                    data <= {WIDTH{1'b0}};
+                end else if (in_ready) begin
+                    full <= in_valid;
+                    if (in_valid) data <= in_data;
+                end
+        end else begin : queue
+            reg [WIDTH-1:0] data [0:DEPTH-1];
+            reg [$clog2(DEPTH)-1:0] first, last;
+            reg [$clog2(DEPTH+1)-1:0] held;
+            wire push = in_valid & in_ready;
+            wire pop = out_valid & out_ready;
+            assign in_ready = held != DEPTH | out_ready;
+            assign out_valid = held != 0;
+            assign out_data = data[first];
+            always @(posedge clk)
+                if (push) data[last] <= in_data;
+            always @(posedge clk)
+                if (rst) begin
+                    first <= 0;
+                    last <= 0;
+                    held <= 0;
+                end else begin
+                    if (push) last <= last == DEPTH - 1 ? 0 : last + 1;
+                    if (pop) first <= first == DEPTH - 1 ? 0 : first + 1;
+                    if (push & !pop) held <= held + 1;
+                    if (pop & !push) held <= held - 1;
+                end
+        end
+    endgenerate
+    /* verilator lint_on WIDTH */
+endmodule
+
+`default_nettype wire

@@ -1,0 +1,1 @@
+"""The stream graph, its meaning in whole numbers, and what it costs."""

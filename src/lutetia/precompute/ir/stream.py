@@ -1,0 +1,335 @@
+"""The stream graph: what flows between tables, and through which nodes.
+
+# Graph schema
+
+A graph is a tuple of nodes in topological order; node 0 is the `Input`, `graph.output` is the number of the last one. Every node
+has `sources` (numbers of earlier nodes) and one output `edge`. A node that several others read is a fork; only a `Wire` may join.
+
+## Edges
+An edge is a stream of samples; a sample is a vector of `channels` integers, one `Domain` per channel.
+
+    bus         channel 0 lies in the lowest bits: channel c occupies bits offset[c] to offset[c] + domains[c].bits - 1, its least
+                significant bit first, offset[c] = Σ of the bits of the channels before it. `width` is the total.
+    code        what the wires carry: two's complement when `signed`, else plain binary; for step 2 (±1) code 0 is low, 1 is high.
+    layout      "vector" (each sample stands alone), "sequence" (frames of `shape = (length,)`), "image" (frames of
+                `shape = (height, width)`, in raster order). A length of None is an endless stream: no frames, and no padding.
+    rate        samples of this edge per sample of the input; exact per frame where the shape is known.
+    phase       how many input samples a frame must have delivered before the first sample of this edge can be there, minus one.
+    scale       the real number that one step stands for, per channel: value · scale is what PyTorch computes. Not hardware.
+
+Taps and channels: a window of C channels and K taps has channel c · K + t for tap t of channel c, t = 0 the oldest sample, rows
+of an image before columns: PyTorch's own order of weights.
+
+## Nodes
+    Input                                      the samples as they arrive
+    Wire(index)                                output channel i = channel index[i] of all sources side by side (source 0 first)
+    Table(tables, lookups)                     a bank of lookup tables. Lookup u puts bits `inputs` of the source bus together,
+                                               the first one most significant, flips the bits of `flip` (xor), reads row address
+                                               of tables[table], and writes its codes to the output channels `outputs`. contents
+                                               [2**k, n_outputs] are codes; where care[address] is False any code will do.
+    Compare(left, right, constant)             lane i: 1 when x[left[i]] > x[right[i]], or > constant[i] where right[i] is -1;
+                                               numbers, not codes, so signed where the domain is
+    Sum(start, index, coefficient, bias)       output o = bias[o] + Σ coefficient[j] · x[index[j]], j from start[o] to start[o +
+                                               1]; exact: the domain of the output is the proven range
+    Pool(taps)                                 output c = max of channels c · taps .. c · taps + taps - 1; numbers, or the codes
+                                               of a ±1 channel, which have the same order
+    Argmax()                                   the number of the greatest channel, the first of equals
+    Window(kernel, stride, dilation, padding)  see below; `fill` has the value of padding for each channel
+    Register(depth)                            the same samples; a queue of up to `depth` of them
+    Layer(block)                               a PyTorch block that is not a table yet; `precompute` replaces it, no hardware
+
+All but `Window` and `Register` are combinational: latency 0, one sample out for one sample in. `Compare`, `Sum` and `Argmax`
+never read a ±1 channel (step 2): a table translates it first. A `Window` over a whole frame makes a "vector" of it.
+
+## Ready and valid
+Each edge has data, valid (from the producer) and ready (from the consumer); a sample is accepted in a cycle in which both are
+high. Producers keep valid and data until then and never wait for ready before raising valid. What counts is the order of accepted
+samples, never the cycle: stalls on either side change nothing. After the last sample of a frame the next frame begins with the
+next accepted sample, without a reset.
+
+    combinational   valid, data forward; ready back. A join is valid when all its sources are, and accepts from all at once; a
+                    fork hands each sample to every reader exactly once, in any order.
+    Register        a queue of `depth` samples, latency 1: empty after reset.
+    Window          walks over the padded frame, [height + 2p, width + 2p] in raster order, one place per step. At a place inside
+                    the frame it accepts one input sample, at a place of padding it takes `fill` and accepts nothing. After the
+                    place (y, x) it emits the window whose last tap lies there, when y - (kh - 1) · dh and x - (kw - 1) · dw are
+                    not negative and multiples of the strides (so a stride counts accepted samples and padding only). It does not
+                    step while an emitted window waits. After the last place it starts again. A sequence is an image of one row.
+                    Latency 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from lutetia.errors import ArgumentError, check_range, fail
+from lutetia.precompute.front.block import Block
+from lutetia.precompute.tables.domains import Domain, DomainLike, as_domains
+
+Layout: TypeAlias = Literal["vector", "sequence", "image"]
+LAYOUTS: tuple[Layout, ...] = ("vector", "sequence", "image")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What enters a network: samples of `channels` values of a domain (one for all, or one per channel).
+
+    With `height` and `width` frames are images, samples their pixels in raster order; with `length` frames are sequences. Without
+    any of them samples stand alone, or, where the model has layers for sequences, make up one endless sequence.
+    """
+
+    channels: int
+    dtype: DomainLike | Sequence[DomainLike]
+    length: int | None = None
+    height: int | None = None
+    width: int | None = None
+    scale: float = 1.0  # the real number that 1 stands for
+
+    def __post_init__(self) -> None:
+        check_range("channels", self.channels, 1)
+        for name in ("length", "height", "width"):
+            if getattr(self, name) is not None:
+                check_range(name, getattr(self, name), 1)
+        if (self.height is None) != (self.width is None):
+            raise ArgumentError(f"height is {self.height} and width is {self.width}, expected both or neither")
+        if self.height is not None and self.length is not None:
+            raise ArgumentError(f"length is {self.length} and height is {self.height}, expected a sequence or an image")
+        object.__setattr__(self, "dtype", as_domains("dtype", self.dtype, self.channels))
+
+    def edge(self, layout: Layout) -> Edge:
+        """The edge of the input, in the layout that the model needs."""
+        shape = {"vector": (), "sequence": (self.length,), "image": (self.height, self.width)}[layout]
+        return Edge(self.dtype, layout, shape, scale=(self.scale,) * self.channels)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The type of a stream."""
+
+    domains: tuple[Domain, ...]
+    layout: Layout = "vector"
+    shape: tuple[int | None, ...] = ()
+    rate: Fraction = Fraction(1)
+    phase: int = 0
+    scale: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.scale:
+            object.__setattr__(self, "scale", (1.0,) * len(self.domains))
+
+    @property
+    def channels(self) -> int:
+        return len(self.domains)
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """The lowest bit of each channel on the bus, and at the end the width: int64 [channels + 1]."""
+        return np.concatenate([[0], np.cumsum([domain.bits for domain in self.domains], dtype=np.int64)]).astype(np.int64)
+
+    @property
+    def width(self) -> int:
+        """Bits of the bus."""
+        return int(self.offsets[-1])
+
+    @property
+    def samples(self) -> int | None:
+        """Samples of one frame; None for an endless stream."""
+        return None if None in self.shape else math.prod(self.shape)  # type: ignore[arg-type]
+
+    def bits_of(self, channel: int) -> list[int]:
+        """The bits of a channel on the bus, the most significant one first."""
+        first = int(self.offsets[channel])
+        return list(range(first + self.domains[channel].bits - 1, first - 1, -1))
+
+    def carrying(self, domains: Sequence[Domain], scale: Sequence[float] | None = None) -> Edge:
+        """The same frames with other channels."""
+        return replace(self, domains=tuple(domains), scale=tuple(scale) if scale is not None else (1.0,) * len(domains))
+
+
+@dataclass(frozen=True, eq=False)
+class TableData:
+    """One lookup table: contents [2**k, n_outputs], integers of any size: codes; k address bits, `bits` of each output."""
+
+    contents: np.ndarray
+    bits: tuple[int, ...]
+    care: np.ndarray | None = None  # bool [2**k]; None: every row counts
+    form: Any = None  # how `minimise` would build it
+
+    @property
+    def k(self) -> int:
+        """Address bits."""
+        return len(self.contents).bit_length() - 1
+
+    @property
+    def out_bits(self) -> int:
+        return sum(self.bits)
+
+    @cached_property
+    def words(self) -> np.ndarray:
+        """Each row as one number, output 0 in the lowest bits: int64 [2**k]."""
+        word = np.zeros(len(self.contents), dtype=np.int64)
+        for column in reversed(range(len(self.bits))):
+            word = (word << self.bits[column]) | self.contents[:, column].astype(np.int64)
+        return word
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for tables that are the same."""
+        care = b"" if self.care is None else np.packbits(self.care).tobytes()
+        return self.bits, np.ascontiguousarray(self.contents).tobytes(), care
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """One use of a table."""
+
+    table: int
+    inputs: tuple[int, ...]  # bits of the source bus, most significant address bit first
+    outputs: tuple[int, ...]  # output channels
+    flip: int = 0  # xor of the address
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A node with its sources and its output edge."""
+
+    sources: tuple[int, ...]
+    edge: Edge
+    name: str = field(default="", kw_only=True)  # the layer it came from
+
+    kind: ClassVar[str] = "node"
+    latency: ClassVar[int] = 0  # clock cycles from an accepted input to its output, when nothing stalls
+
+    def __init_subclass__(cls) -> None:
+        cls.kind = cls.__name__.lower()
+
+    @property
+    def source(self) -> int:
+        """The only source."""
+        (only,) = self.sources
+        return only
+
+
+@dataclass(frozen=True, eq=False)
+class Input(Node):
+    """The samples as they arrive."""
+
+
+@dataclass(frozen=True, eq=False)
+class Wire(Node):
+    """Output channel i is channel index[i] of all sources side by side: int64 [channels]."""
+
+    index: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Node):
+    """A bank of lookup tables that read one bus; every output channel is written by one lookup."""
+
+    tables: tuple[TableData, ...]
+    lookups: tuple[Lookup, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Compare(Node):
+    """Lane i: x[left[i]] > x[right[i]], or > constant[i] where right[i] is -1: int64 [lanes] each."""
+
+    left: np.ndarray
+    right: np.ndarray
+    constant: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Sum(Node):
+    """Output o = bias[o] + Σ_j coefficient[j] · x[index[j]] for j from start[o] to start[o + 1]: int64 arrays."""
+
+    start: np.ndarray
+    index: np.ndarray
+    coefficient: np.ndarray
+    bias: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Pool(Node):
+    """The maximum over the `taps` of each channel."""
+
+    taps: int
+
+
+@dataclass(frozen=True, eq=False)
+class Argmax(Node):
+    """The number of the greatest channel, the first of equals; one channel."""
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Node):
+    """Sliding windows over the samples of a frame; one number per axis."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+    fill: tuple[int, ...]  # the value of padding, per source channel
+    latency: ClassVar[int] = 1
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.kernel)
+
+
+@dataclass(frozen=True, eq=False)
+class Register(Node):
+    """A queue: `depth` 1 is a pipeline register, more of them let a short path wait for a long one."""
+
+    depth: int = 1
+    balance: bool = False  # put there for a join, and put anew by passes
+    latency: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Layer(Node):
+    """A PyTorch block that has not become tables yet; its edge says which values it takes."""
+
+    block: Block
+
+
+def window_edge(
+    edge: Edge, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], padding: Sequence[int]
+) -> Edge:
+    """The edge behind a window, with the frames that PyTorch's own formula gives."""
+    taps = math.prod(kernel)
+    shape: list[int | None] = []
+    for size, k, s, d, p in zip(edge.shape, kernel, stride, dilation, padding, strict=True):
+        if size is not None and size + 2 * p < (k - 1) * d + 1:
+            raise ArgumentError(f"a window of {k} taps {d} apart does not fit into {size} samples padded by {p} on both sides")
+        shape.append(None if size is None else (size + 2 * p - (k - 1) * d - 1) // s + 1)
+    domains = [domain for domain in edge.domains for _ in range(taps)]
+    scale = [each for each in edge.scale for _ in range(taps)]
+    made = replace(edge, domains=tuple(domains), scale=tuple(scale), shape=tuple(shape))
+    return replace(made, rate=_rate(edge, made, stride), phase=edge.phase + _first(edge, kernel, dilation, padding))
+
+
+def _rate(edge: Edge, made: Edge, stride: Sequence[int]) -> Fraction:
+    if made.samples is None or edge.samples is None:
+        return edge.rate / math.prod(stride)
+    return edge.rate * Fraction(made.samples, edge.samples)
+
+
+def _first(edge: Edge, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int]) -> int:
+    """Samples of the edge, but one, that the first window needs; in input samples this is a bound where the rate is not one."""
+    last = [max((k - 1) * d - p, 0) for k, d, p in zip(kernel, dilation, padding, strict=True)]
+    place = last[0] if len(last) == 1 else last[0] * (edge.shape[1] or 0) + last[1]
+    return math.ceil(place / edge.rate) if edge.rate else place
+
+
+def check_layout(name: str, layout: Any) -> None:
+    """One of the three layouts."""
+    if layout not in LAYOUTS:
+        fail(name, layout, "one of " + ", ".join(map(repr, LAYOUTS)))

@@ -1,0 +1,1 @@
+"""What turns one stream graph into another: tables, fusing, minimising."""

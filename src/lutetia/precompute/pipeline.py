@@ -1,0 +1,146 @@
+"""The way from a stream graph to checked hardware, as a list of named steps.
+
+    build = Build(network.graph, samples=network.quantise(x))
+    run_steps(build, OPTIMISE)   # fuse and minimise: the LUTs before and after each are in the report
+    run_steps(build, MAKE)       # Verilog, VHDL, test benches: quick, and worth keeping whatever comes after
+    run_steps(build, CHECK)      # simulation, proof, synthesis: each within a time limit
+    build.report                 # plain data, what the page of a build shows
+
+A step that needs a tool which is not installed, or that runs out of time, is left out and says so. One that finds a mistake
+raises, after it has been written down.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from lutetia.errors import LutetiaError, MissingFeatureError
+from lutetia.precompute.front.samples import random_input
+from lutetia.precompute.ir.graph import Graph
+from lutetia.precompute.tools.find import TimeLimitError, time_limit
+from lutetia.precompute.tools.hardware import Hardware
+from lutetia.precompute.tools.simulate import SIMULATORS
+
+RANDOM_SAMPLES = 64  # that are simulated where none are given
+TIME_LIMIT = 600.0  # seconds of each step
+BUDGET = 12  # address bits of a fused table
+LUT_INPUTS = {"lut6": 6, "lut4": 4, "ice40": 4, "ecp5": 4}
+
+
+@dataclass
+class Build:
+    """A graph on its way to hardware.
+
+    samples   what is simulated, as for `graph(x)`; random ones by default
+    classes   the names of the answers of a classifier, for the report
+    """
+
+    graph: Graph
+    samples: Tensor | None = None
+    classes: Sequence[str] = ()
+    target: str = "lut6"
+    time_limit: float | None = TIME_LIMIT
+    hardware: dict[str, Hardware] = field(default_factory=dict)  # by language
+    benches: dict[str, dict[str, str]] = field(default_factory=dict)
+    report: dict[str, Any] = field(default_factory=lambda: {"simulated": None, "proof": None, "synthesis": None, "steps": []})
+
+
+@dataclass(frozen=True)
+class BuildStep:
+    """One step: its name, what to call it when it could not be done, and what it does."""
+
+    name: str
+    undone: str
+    run: Callable[[Build], None]
+
+
+def run_steps(
+    build: Build, steps: Sequence[BuildStep], around: Callable[[BuildStep, Callable[[], None]], None] | None = None
+) -> None:
+    """Run steps in order; `around` is called with each and with what runs it, to show progress or to save what there is."""
+    for step in steps:
+        job = _job(build, step)
+        job() if around is None else around(step, job)
+
+
+def _job(build: Build, step: BuildStep) -> Callable[[], None]:
+    def job() -> None:
+        began = time.perf_counter()
+        record = {"step": step.name, "seconds": 0.0, "left_out": "", "failed": ""}
+        build.report["steps"].append(record)
+        try:
+            with time_limit(build.time_limit):
+                step.run(build)
+        except (MissingFeatureError, TimeLimitError) as error:
+            record["left_out"] = f"{step.undone} ({error})"
+        except LutetiaError as error:
+            record["failed"] = str(error)
+            raise
+        finally:
+            record["seconds"] = round(time.perf_counter() - began, 3)
+
+    return job
+
+
+# ---- the steps -------------------------------------------------------------------------------------------------------
+
+
+def _optimise(change: Callable[[Graph, int], Graph]) -> Callable[[Build], None]:
+    def run(build: Build) -> None:
+        k = LUT_INPUTS[build.target]
+        before = build.graph.cost(k).luts
+        build.graph = change(build.graph, k)
+        build.report["steps"][-1] |= {"luts_before": before, "luts_after": build.graph.cost(k).luts}
+
+    return run
+
+
+def _emit(language: str) -> Callable[[Build], None]:
+    def run(build: Build) -> None:
+        build.hardware[language] = build.graph.emit(language)
+
+    return run
+
+
+def _benches(build: Build) -> None:
+    build.benches = {language: hardware.testbench() for language, hardware in build.hardware.items()}
+
+
+def _simulate(build: Build) -> None:
+    hardware = build.hardware["verilog"]
+    x = random_input(build.graph, RANDOM_SAMPLES, seed=0) if build.samples is None else build.samples
+    tool = hardware.simulator()
+    y = hardware.simulate(x, tool=tool)
+    entry: dict[str, Any] = {"samples": len(x), "equal": True, "tool": tool, "by": SIMULATORS[tool]}
+    entry["inputs"] = "random" if build.samples is None else "given"
+    if build.classes and y.dim() == 2 and y.shape[1] == 1:
+        counts = Counter(y[:, 0].tolist())
+        entry["answers"] = {str(name): counts[number] for number, name in enumerate(build.classes) if counts[number]}
+    build.report["simulated"] = entry
+
+
+def _prove(build: Build) -> None:
+    build.report["proof"] = build.hardware["verilog"].prove().to_dict()
+
+
+def _synthesise(build: Build) -> None:
+    build.report["synthesis"] = build.hardware["verilog"].synthesize(build.target).to_dict()
+
+
+FUSE = BuildStep("fuse", "not fused", _optimise(lambda graph, k: graph.fuse(BUDGET).dedupe()))
+MINIMISE = BuildStep("minimise", "not minimised", _optimise(lambda graph, k: graph.minimise(k)))
+VERILOG = BuildStep("verilog", "not written", _emit("verilog"))
+VHDL = BuildStep("vhdl", "not written", _emit("vhdl"))
+BENCHES = BuildStep("test bench", "not written", _benches)
+SIMULATION = BuildStep("simulation", "not simulated", _simulate)
+PROOF = BuildStep("proof", "not proved", _prove)
+SYNTHESIS = BuildStep("synthesis", "not synthesised", _synthesise)
+OPTIMISE = (FUSE, MINIMISE)
+MAKE = (VERILOG, VHDL, BENCHES)
+CHECK = (SIMULATION, PROOF, SYNTHESIS)

@@ -1,0 +1,1 @@
+"""IO tables and the domains of their values."""

@@ -1,0 +1,86 @@
+"""IO tables as files: safetensors for tensors, JSON for reading. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_safetensors
+
+from lutetia.errors import ArgumentError, DataError, fail
+from lutetia.files import write_atomically
+from lutetia.precompute.tables.domains import Domain
+
+if TYPE_CHECKING:
+    from lutetia.precompute.tables.table import IOTable
+
+FILE_KIND = "lutetia.io_table/1"
+FIELDS = ("bits", "signed", "low", "high", "step")
+
+
+def save(table: IOTable, path: str | os.PathLike[str]) -> None:
+    """Write a table; the ending of the name says how."""
+    header = {
+        "kind": FILE_KIND,
+        "domains": [[getattr(domain, name) for name in FIELDS] for domain in table.domains],
+        "default": table.default,
+    }
+    if Path(path).suffix == ".json":
+        text = json.dumps({**header, "pairs": table.pairs()}).encode()
+    elif Path(path).suffix == ".safetensors":
+        tensors = {"outputs": table.outputs.contiguous()}
+        if not table.is_complete:
+            tensors["inputs"] = table.inputs.contiguous()
+        text = to_safetensors(tensors, {"lutetia": json.dumps(header)})
+    else:
+        fail("path", str(path), "a name that ends in .safetensors or .json")
+    with write_atomically(path) as file:
+        file.write(text)
+
+
+def load(path: str | os.PathLike[str]) -> IOTable:
+    """Read a table that `save` wrote."""
+    suffix = Path(path).suffix
+    if suffix not in (".json", ".safetensors"):
+        fail("path", str(path), "a name that ends in .safetensors or .json")
+    if not Path(path).is_file():
+        raise DataError(f"{path} is missing, expected a saved table")
+    try:
+        return _load_json(path) if suffix == ".json" else _load_safetensors(path)
+    except (OSError, SafetensorError, ArgumentError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise DataError(f"{path} is not a saved table, or is damaged: {type(error).__name__}: {error}") from error
+
+
+def _load_json(path: str | os.PathLike[str]) -> IOTable:
+    from lutetia.precompute.tables.table import IOTable
+
+    data = json.loads(Path(path).read_text(encoding="utf-8"))
+    domains, default = _header(data)
+    pairs = data["pairs"]
+    inputs = torch.tensor([row for row, _ in pairs], dtype=torch.int64).reshape(len(pairs), len(domains))
+    outputs = torch.tensor([answer for _, answer in pairs], dtype=torch.int64)
+    return IOTable(inputs, outputs, domain=domains, default=default)
+
+
+def _load_safetensors(path: str | os.PathLike[str]) -> IOTable:
+    from lutetia.precompute.tables.table import IOTable
+
+    with safe_open(str(path), framework="pt") as file:
+        domains, default = _header(json.loads((file.metadata() or {}).get("lutetia", "{}")))
+        inputs = file.get_tensor("inputs") if "inputs" in file.keys() else None  # noqa: SIM118 (no iteration here)
+        return IOTable(inputs, file.get_tensor("outputs"), domain=domains, default=default)
+
+
+def _header(data: Any) -> tuple[tuple[Domain, ...], list[int] | None]:
+    if not isinstance(data, dict) or data.get("kind") != FILE_KIND:
+        raise ValueError(f"its kind is not {FILE_KIND}")
+    domains = []
+    for bits, signed, low, high, step in data["domains"]:
+        if not all(type(number) is int for number in (bits, low, high, step)) or type(signed) is not bool:
+            raise ValueError("a domain is not made of numbers")
+        domains.append(Domain(bits, signed, low, high, step))
+    return tuple(domains), data["default"]

@@ -1,0 +1,143 @@
+"""`Hardware`: what `net.emit("verilog")` gives: files as text, a manifest, and what tools make of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from lutetia._shared import folders
+from lutetia._shared.folders import MANIFEST as MANIFEST
+from lutetia._version import __version__
+from lutetia.errors import DataError, LutetiaError
+from lutetia.precompute.ir.stream import Edge
+
+if TYPE_CHECKING:
+    from lutetia.precompute.ir.graph import Graph
+    from lutetia.precompute.tools.prove import Proof
+    from lutetia.precompute.tools.synthesize import Synthesis
+
+FORMAT = "lutetia.hardware/1"
+
+
+class EquivalenceError(LutetiaError):
+    """Hardware does something else than the graph it was made from; `counterexample` says where."""
+
+    kind = "equivalence"
+
+    def __init__(self, message: str, counterexample: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.counterexample = counterexample or {}
+
+
+@dataclass
+class Hardware:
+    """A graph as modules of a hardware language.
+
+    graph      what it must compute; `graph(x)` is the reference
+    language   "verilog" or "vhdl"
+    name       of the top module
+    files      text by file name: modules and the memories they read
+    """
+
+    graph: Graph
+    language: str
+    name: str
+    files: dict[str, str] = field(repr=False)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The files that hold modules, the top module last."""
+        ending = ".v" if self.language == "verilog" else ".vhd"
+        names = [name for name in self.files if name.endswith(ending) and name != f"{self.name}{ending}"]
+        return {name: self.files[name] for name in (*names, f"{self.name}{ending}")}
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What the files are: ports, channels, nodes, checksums."""
+        graph = self.graph
+        return {
+            "format": FORMAT,
+            "lutetia": __version__,
+            "language": self.language,
+            "top": self.name,
+            "clock": "clk, rising edge",
+            "reset": "rst, synchronous, active high",
+            "input": _port(graph.input_edge),
+            "output": _port(graph.output_edge),
+            "nodes": [
+                {"number": number, "kind": node.kind, "name": node.name, "sources": list(node.sources), "bits": node.edge.width}
+                for number, node in enumerate(graph.nodes)
+            ],
+            "tables": graph.n_tables,
+            "lookups": graph.n_lookups,
+            "files": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(self.files.items())},
+        }
+
+    def testbench(self, x: Tensor | None = None, *, seed: int = 0, stalls: bool = True) -> dict[str, str]:
+        """A self-checking test bench and its samples: x as for `graph(x)`, by default a few random frames."""
+        from lutetia.precompute.hdl.testbench import testbench
+
+        return testbench(self, x, seed=seed, stalls=stalls)
+
+    def save(self, folder: str | os.PathLike[str], *, testbench: bool = True) -> None:
+        """Write all files, the manifest and a test bench to a folder, which appears whole or not at all."""
+        files = dict(self.files)
+        if testbench:
+            files |= self.testbench()
+        facts = {key: value for key, value in self.manifest.items() if key != "files"}
+        try:
+            folders.write(folder, files, facts)
+        except OSError as error:
+            raise DataError(f"{os.fspath(folder)} cannot be written: {error.strerror or error}") from error
+
+    def simulator(self, tool: str | None = None) -> str:
+        """The simulator that `simulate` takes on this machine: "icarus" where it is installed, else the built-in one."""
+        from lutetia.precompute.tools.simulate import simulator
+
+        return simulator(self, tool)
+
+    def simulate(
+        self, x: Tensor, *, tool: str | None = None, stalls: bool = True, seed: int = 0, time_limit: float | None = None
+    ) -> Tensor:
+        """Run samples through a simulator and compare with the graph: x as for `graph(x)` -> what came out, the same shape.
+
+        `tool` is "icarus", "builtin" (which needs yosys from PyPI alone), "verilator", "cocotb" or, for VHDL, "ghdl"; by default
+        what `simulator()` says. With `stalls` both sides pause at random. Raises EquivalenceError at the first sample that
+        differs, and TimeLimitError after `time_limit` seconds.
+        """
+        from lutetia.precompute.tools.simulate import simulate
+
+        return simulate(self, x, tool=tool, stalls=stalls, seed=seed, limit=time_limit)
+
+    def prove(self, max_bits: int = 12, *, time_limit: float | None = None) -> Proof:
+        """Prove by SAT that every table of up to `max_bits` address bits, every narrow stage, and the whole net where it is
+        purely combinational, does what the graph says. Raises EquivalenceError with a counterexample where one does not."""
+        from lutetia.precompute.tools import find
+        from lutetia.precompute.tools.prove import prove
+
+        with find.time_limit(time_limit):
+            return prove(self, max_bits)
+
+    def synthesize(self, target: str = "lut6", *, place: bool = True, time_limit: float | None = None) -> Synthesis:
+        """What yosys makes of it: "lut6", "lut4", "ice40" or "ecp5"; for ice40 also placed and routed, where nextpnr is there."""
+        from lutetia.precompute.tools import find
+        from lutetia.precompute.tools.synthesize import synthesize
+
+        with find.time_limit(time_limit):
+            return synthesize(self, target, place=place)
+
+
+def _port(edge: Edge) -> dict[str, Any]:
+    return {
+        "bits": edge.width,
+        "layout": edge.layout,
+        "shape": list(edge.shape),
+        "channels": [
+            {"low": int(low), "bits": domain.bits, "domain": str(domain), "scale": scale}
+            for low, domain, scale in zip(edge.offsets[:-1], edge.domains, edge.scale, strict=True)
+        ],
+    }
