@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lut.cpu_cases import SHAPES, Case, both, cpu, make, reference, sparse
-from lutetia._shared import compiled
+from lutetia._shared import threads as shared_threads
 from lutetia.errors import ArgumentError, MissingFeatureError, OverflowInSumError
 from lutetia.lut import growth
 from lutetia.lut.kernels.cpu import rows as cpu_rows
@@ -111,7 +111,7 @@ def test_kernels_run_in_parts(launch: str, monkeypatch: pytest.MonkeyPatch) -> N
     if launch != "compiled":
         for file, name in (("detect", "detect"), ("rows", "fill"), ("rows", "propagate"), ("gather", "gather")):
             monkeypatch.setattr(cpu_rows.loop(file, name), "in_parts", None)
-    monkeypatch.setattr(compiled, "_forked", launch == "python without openmp")
+    monkeypatch.setattr(shared_threads, "forked", launch == "python without openmp")
     case = make(71, SHAPES[2])
     actual = everything(case)
     torch.set_num_threads(1)
@@ -121,7 +121,7 @@ def test_kernels_run_in_parts(launch: str, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("forked", [False, True])
 def test_the_parts_cover_the_range(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_forked", forked)
+    monkeypatch.setattr(shared_threads, "forked", forked)
     calls: list[tuple[Any, ...]] = []
 
     def kernel(*call: Any) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,10 +58,10 @@ class Plan:
     full: bool = False  # whether every lookup neuron reaches every output, in order
     rates: float | np.ndarray = 1.0  # lr_scale of every synapse listed, float64, or one for all
 
-    @property
-    def synapses(self) -> Blocks | Neurons | None:
-        """The one of the two that there is."""
-        return self.blocks or self.rows
+    @cached_property
+    def synapses(self) -> tuple[Any, ...]:
+        """The one of the two that there is, as the loops take it."""
+        return tuple(self.blocks or self.rows or ())
 
     @property
     def n_weights(self) -> int:

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from lutetia._shared.threads import openmp
 from lutetia.errors import ArgumentError, check_tensor, fail, require
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.cpu.arrays import Found, Gradients, Places, Reads, Rows, Sink
+from lutetia.lut.kernels.cpu.arrays import Places
 from lutetia.lut.kernels.cpu.memory import uncleared
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
-from lutetia.lut.kernels.cpu.threads import OUT_OF_MEMORY, openmp, over
+from lutetia.lut.kernels.cpu.threads import OUT_OF_MEMORY, over
 from lutetia.lut.kernels.protocol import Coefficients, Detected
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.sums import FLOAT, Sums, raise_overflow, sum_dtype
@@ -70,7 +71,7 @@ def fill_rows(
     """indices [B, N_t] -> y [B, O]."""
     plan = plan_of(connectivity)
     reads = reads_of(indices, coefficients, plan, weight)
-    n = len(reads.first.indices)
+    n = len(reads[0][0])
     y = new_array((n, plan.n_outputs), weight, *factors(coefficients))
     arrays = (weight_array(weight, plan), plan.synapses, reads, y, scale_of(sums))
     raise_if(over(n, n_rows_of(coefficients) * n * plan.n_synapses, loop_over(plan, "fill"), *arrays), sums)
@@ -100,7 +101,7 @@ def _detect_and_fill(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: C
         table = torch.from_numpy(weights).view(-1, plan.n_outputs)
         return embedding_bag(torch.from_numpy(indices.view(np.int32)), table, mode="sum")
     y = new_array((n, plan.n_outputs), weight)
-    raise_if(over(n, work, loop("rows", "evaluate"), (rows, pairs), weights, plan.blocks, y, scale_of(sums)), sums)
+    raise_if(over(n, work, loop("rows", "evaluate"), (rows, pairs), weights, plan.synapses, y, scale_of(sums)), sums)
     return torch.from_numpy(y)
 
 
@@ -121,7 +122,8 @@ def row_gains(
         if row is not None
     ]
     out = [np.empty(row.shape, addend.dtype) for row in indices]
-    arrays = (addend, weights, plan.synapses, Reads(*map(Rows, indices, out)), scale_of(sums))
+    first, *second = zip(indices, out, strict=True)
+    arrays = (addend, weights, plan.synapses, (first, second[0] if second else None), scale_of(sums))
     work = len(out) * len(addend) * plan.n_synapses
     raise_if(over(len(addend), work, loop_over(plan, "gains"), *arrays), sums)
     return torch.from_numpy(out[0]), torch.from_numpy(out[1]) if len(out) == 2 else None
@@ -147,7 +149,7 @@ def propagate(
     check_tensor("grad", grad, [len(indices), plan.n_outputs])
     check_tensor("min_delta", detected.min_delta, list(indices.shape))
     dx = new_array((len(indices), n_inputs), grad, weight, detected.min_delta)
-    found = Found(indices, array_of(detected.min_delta), which, array_of(anchors))
+    found = (indices, array_of(detected.min_delta), which, array_of(anchors))
     addend = grad.to(sum_dtype(grad, weight))
     arrays = (array_of(addend), weight_array(weight, plan), plan.synapses, found, dx, scale_of(sums))
     raise_if(over(len(indices), 3 * len(indices) * plan.n_synapses, loop_over(plan, "propagate"), *arrays), sums)
@@ -238,8 +240,8 @@ def _add_to(
     rates = where.rates
     if isinstance(rates, float):
         grad, rates = (grad if rates == 1.0 else grad * rates), NO_RATES
-    gradients = Gradients(array_of(grad), rates.astype(out.dtype, copy=False))
-    arrays = (gradients, plan.synapses, reads, Sink(out, where.places, where.fresh), scale_of(sums))
+    gradients, sink = (array_of(grad), rates.astype(out.dtype, copy=False)), (out, tuple(where.places), where.fresh)
+    arrays = (gradients, plan.synapses, reads, sink, scale_of(sums))
     work = n_rows_of(coefficients) * indices.shape[0] * plan.n_synapses + (out.size // 8 if where.fresh else 0)
     raise_if(over(plan.n_detectors, work, loop_over(plan, "gather"), *arrays), sums)
 
@@ -247,20 +249,20 @@ def _add_to(
 # ---- arguments and results -------------------------------------------------------------------------------------------
 
 
-def reads_of(indices: Tensor, coefficients: Coefficients | None, plan: Plan, addend: Tensor) -> Reads:
-    """The rows that indices [B, N_t] and coefficients name, checked, as arrays; `addend` is what is multiplied."""
+def reads_of(indices: Tensor, coefficients: Coefficients | None, plan: Plan, addend: Tensor) -> tuple[Any, ...]:
+    """The rows that indices [B, N_t] and coefficients name, checked, as in `arrays.Reads`; `addend` is what is multiplied."""
     first = index_array("indices", indices, plan.n_detectors, plan.n_rows)
     if coefficients is None:
-        return Reads(Rows(first))
+        return (first, None), None
     a, b, alternatives = coefficients
     dtype = sum_dtype(addend, a)
     check_tensor("a", a, list(first.shape))
     if alternatives is None or b is None:
-        return Reads(Rows(first, array_of(a.to(dtype))))
+        return (first, array_of(a.to(dtype))), None
     second = index_array("alternatives", alternatives, plan.n_detectors, plan.n_rows)
     check_tensor("alternatives", alternatives, list(first.shape))
     check_tensor("b", b, list(first.shape))
-    return Reads(Rows(first, array_of(a.to(dtype))), Rows(second, array_of(b.to(dtype))))
+    return (first, array_of(a.to(dtype))), (second, array_of(b.to(dtype)))
 
 
 def n_rows_of(coefficients: Coefficients | None) -> int:

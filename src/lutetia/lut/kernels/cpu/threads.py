@@ -2,7 +2,7 @@
 
 Why not numba's `parallel=True`: its `workqueue` layer ends the process when two Python threads launch at once, its `omp` layer
 ends it in a forked child, and it takes several times as long to compile. So a kernel k(*arguments, begin, end) is compiled
-serial and without the GIL, and runs on the threads of `_shared.compiled`.
+serial and without the GIL, and runs on the threads of `_shared.threads`.
 
 A kernel made with `loops.basics.kernel` has its launch compiled too: that takes 2 µs; through Python it takes 50 to 100.
 """
@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from lutetia._shared.threads import launch, openmp, pool
 
 SMALLEST_SHARE = 100_000  # additions that take about 10 µs: less than it takes to wake a thread that has gone to sleep
 OVERFLOW, OUT_OF_MEMORY = 1, 2  # flags: what went wrong in a kernel
@@ -28,23 +30,14 @@ def over(n: int, additions: int, kernel: Callable[..., Any], *arguments: Any) ->
     n_parts = min(torch.get_num_threads(), n, additions // SMALLEST_SHARE)
     if n_parts <= 1:
         return OVERFLOW if kernel(*arguments, 0, n) else 0
-    launch, in_parts = openmp(), getattr(kernel, "in_parts", None)
-    if launch and in_parts is not None:
-        return in_parts(arguments, n, n_parts, launch)
+    in_parts = getattr(kernel, "in_parts", None)
+    if in_parts is not None and (address := openmp()):
+        return in_parts(arguments, n, n_parts, address)
     return _through_python(n, n_parts, kernel, arguments)
-
-
-def openmp() -> int:
-    """The address of GOMP_parallel where torch's threads can be had, else 0."""
-    from lutetia._shared import compiled  # not above: it imports numba
-
-    return compiled.openmp()
 
 
 def _through_python(n: int, n_parts: int, kernel: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
     """Threads that come back to Python for each range."""
-    from lutetia._shared.compiled import launch, pool
-
     kernel(*arguments, 0, 0)  # should it need compiling, then here: the stack of another thread may be small
     ranges = iter([(n * part // n_parts, n * (part + 1) // n_parts) for part in range(n_parts)])
     results: list[Any] = []

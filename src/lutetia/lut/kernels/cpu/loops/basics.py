@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lutetia._shared import compiled
-from lutetia._shared.compiled import ir, load_floats, numba, read_scope
+from lutetia._shared.compiled import ir, load_number, numba, read_scope
 from lutetia.errors import require
 from lutetia.lut.kernels.cpu.threads import OUT_OF_MEMORY, OVERFLOW
 from lutetia.lut.sums import FIXED_MAX
@@ -63,12 +63,7 @@ def load(typing: Any, array: Any, at: Any) -> Any:
     half = array.dtype in (numba.types.uint16, numba.types.int16)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, signature, args)
-        if half:
-            return load_floats(builder, pointer, array.dtype, scope=read_scope(builder))
-        value = builder.load(pointer)
-        value.set_metadata("alias.scope", read_scope(builder))
-        return value
+        return load_number(builder, _pointer(context, builder, signature, args), array.dtype, scope=read_scope(builder))
 
     return (numba.types.float32 if half else array.dtype)(array, numba.types.uint64), generate
 
@@ -149,9 +144,9 @@ def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: An
         with numba.core.cgutils.for_range(builder, n) as loop:
             for lane in range(0, BLOCK, lanes):
                 offset = builder.add(builder.mul(loop.index, INT(BLOCK)), INT(lane))
-                g_part = load_floats(builder, builder.gep(arrays[0], [builder.add(at, offset)]), grad.dtype, lanes)
+                g_part = load_number(builder, builder.gep(arrays[0], [builder.add(at, offset)]), grad.dtype, lanes)
                 main, *flipped = (
-                    load_floats(builder, builder.gep(arrays[1], [builder.add(begin, offset)]), weight.dtype, lanes)
+                    load_number(builder, builder.gep(arrays[1], [builder.add(begin, offset)]), weight.dtype, lanes)
                     for begin in (row, other, third)
                 )
                 for total, part in zip(sums, flipped, strict=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.lut.kernels.cpu.arrays import Lines
+from lutetia.lut.kernels.cpu.arrays import Blocks, Lines, Places, Reads, Rows, Sink
 from lutetia.lut.kernels.cpu.loops.basics import (
     U,
     add_4_rows,
@@ -14,7 +14,6 @@ from lutetia.lut.kernels.cpu.loops.basics import (
     add_row,
     add_row_to_4,
     by_none,
-    clear,
     element,
     first_given,
     jit,
@@ -31,6 +30,19 @@ from lutetia.lut.kernels.cpu.loops.rows import FAR, ONCE
 
 WIDE = 128  # gradients per row from which on sorting the batch pays
 
+rows_from = by_none(lambda rows: None, lambda rows: Rows(*rows))
+
+
+@jit_inline
+def reads_from(reads: Any) -> Any:
+    """Plain tuples under their names."""
+    return Reads(rows_from(reads[0]), rows_from(reads[1]))
+
+
+@jit_inline
+def sink_from(sink: Any) -> Any:
+    return Sink(sink[0], Places(*sink[1]), sink[2])
+
 
 # ---- one table at a time --------------------------------------------------------------------------------------------
 
@@ -45,7 +57,7 @@ def gather_table(lines: Any, width: Any, t: Any, reads: Any, sink: Any, scale: A
     spans, bad = sink.places.spans, False
     part = sink.out[spans[t] : spans[t + U(1)]]
     if sink.fresh:
-        clear(part)
+        part[:] = 0
     total = sums_in(scale, part)
     far = sink.out.size > FAR and lines.n <= ONCE
     for i in range(lines.n):
@@ -110,7 +122,7 @@ def clear_tables(sink: Any, detectors: Any) -> None:
     """The sums of some detectors = 0, when they are fresh."""
     if sink.fresh:
         for t in detectors:
-            clear(sink.out[sink.places.spans[t] : sink.places.spans[t + U(1)]])
+            sink.out[sink.places.spans[t] : sink.places.spans[t + U(1)]] = 0
 
 
 @jit
@@ -242,7 +254,8 @@ def gather(gradients: Any, blocks: Any, reads: Any, sink: Any, scale: Any, begin
 
     A fresh sink is cleared, each table just before it is added to, while it is at hand.
     """
-    bad, early = False, scale_before(reads.first.factors, scale)
+    blocks, reads, sink, bad = Blocks(*blocks), reads_from(reads), sink_from(sink), False
+    early = scale_before(reads.first.factors, scale)
     for block in range(blocks.width.size):
         positions = (max(blocks.start[block], U(begin)), min(blocks.start[block + 1], U(end)))
         if positions[0] < positions[1]:

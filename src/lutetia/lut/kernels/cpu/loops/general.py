@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from lutetia.lut.kernels.cpu.arrays import Neurons
 from lutetia.lut.kernels.cpu.loops.basics import (
     U,
     add_one,
     by_none,
-    clear,
     element,
     jit,
     kernel,
@@ -24,18 +24,19 @@ from lutetia.lut.kernels.cpu.loops.basics import (
     times,
     write_sums,
 )
+from lutetia.lut.kernels.cpu.loops.gather import reads_from, rows_from, sink_from
 from lutetia.lut.kernels.cpu.loops.rows import send_to_anchors, uncertainty_slope
 
 
 @kernel
 def fill(weight: Any, neurons: Any, reads: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
     """weight flat, reads [B, N_t] -> y [B, O], for rows begin to end."""
-    y = y[begin:end]
+    y, neurons = y[begin:end], Neurons(*neurons)
     flat = y.reshape(-1)
-    clear(flat)
+    flat[:] = 0
     total = sums_in(scale, flat)
-    bad = add_neurons(total, U(y.shape[1]), weight, neurons, reads.first, begin, scale)
-    bad |= add_neurons(total, U(y.shape[1]), weight, neurons, reads.second, begin, scale)
+    bad = add_neurons(total, U(y.shape[1]), weight, neurons, rows_from(reads[0]), begin, scale)
+    bad |= add_neurons(total, U(y.shape[1]), weight, neurons, rows_from(reads[1]), begin, scale)
     return bad | write_sums(total, scale, flat)
 
 
@@ -57,8 +58,9 @@ def add_neurons(total: Any, n_outputs: Any, weight: Any, neurons: Any, rows: Any
 @kernel
 def gains(grad: Any, weight: Any, neurons: Any, reads: Any, scale: Any, begin: Any, end: Any) -> Any:
     """grad [B, O], weight flat -> the factors of reads = g · W of their rows, for batch rows begin to end."""
-    bad = write_gains(grad, weight, neurons, reads.first, scale, begin, end)
-    return bad | write_gains(grad, weight, neurons, reads.second, scale, begin, end)
+    neurons = Neurons(*neurons)
+    bad = write_gains(grad, weight, neurons, rows_from(reads[0]), scale, begin, end)
+    return bad | write_gains(grad, weight, neurons, rows_from(reads[1]), scale, begin, end)
 
 
 @jit
@@ -109,10 +111,10 @@ def difference(grad: Any, i: Any, weight: Any, neurons: Any, neuron: Any, other:
 @kernel
 def propagate(grad: Any, weight: Any, neurons: Any, found: Any, dx: Any, scale: Any, begin: Any, end: Any) -> Any:
     """grad [B, O], weight flat -> dx [B, I], for rows begin to end."""
-    indices, min_delta, min_delta_index, anchors = found
+    (indices, min_delta, min_delta_index, anchors), neurons = found, Neurons(*neurons)
     bad, one, n_inputs = False, min_delta.dtype.type(1), U(dx.shape[1])
     dx = dx[begin:end].reshape(-1)
-    clear(dx)
+    dx[:] = 0
     total = sums_in(scale, dx)
     for t in range(indices.shape[1]):
         for i in range(begin, end):
@@ -128,11 +130,12 @@ def propagate(grad: Any, weight: Any, neurons: Any, found: Any, dx: Any, scale: 
 @kernel
 def gather(gradients: Any, neurons: Any, reads: Any, sink: Any, scale: Any, begin: Any, end: Any) -> Any:
     """sink += gradients [B, O] at the rows read, for detectors begin to end."""
-    bad, spans = False, sink.places.spans
+    reads, sink, neurons, bad = reads_from(reads), sink_from(sink), Neurons(*neurons), False
+    spans = sink.places.spans
     for t in range(U(begin), U(end)):
         part = sink.out[spans[t] : spans[t + U(1)]]
         if sink.fresh:
-            clear(part)
+            part[:] = 0
         total = sums_in(scale, part)
         bad |= gather_table(total, gradients, neurons, reads.first, sink.places, t, scale)
         bad |= gather_table(total, gradients, neurons, reads.second, sink.places, t, scale)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.lut.kernels.cpu.arrays import Lines, Reads, Rows, Tables
+from lutetia.lut.kernels.cpu.arrays import Blocks, Lines, Reads, Rows, Tables
 from lutetia.lut.kernels.cpu.loops.basics import (
     U,
     add_8_rows,
@@ -43,9 +43,8 @@ HANDFUL = 64  # batch rows that go one after the other through tables far from t
 @kernel
 def fill(weight: Any, blocks: Any, reads: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
     """weight flat, reads [B, N_t] -> y [B, O], for rows begin to end."""
-    n, n_outputs, bad = U(end - begin), U(y.shape[1]), False
-    n_detectors = U(reads.first.indices.shape[1])
-    reads = Reads(flat_rows(reads.first, begin, end), flat_rows(reads.second, begin, end))
+    n, n_outputs, bad, n_detectors = U(end - begin), U(y.shape[1]), False, U(reads[0][0].shape[1])
+    blocks, reads = Blocks(*blocks), Reads(flat_rows(reads[0], begin, end), flat_rows(reads[1], begin, end))
     y = y[begin:end].reshape(-1)
     y[:] = 0
     total = sums_in(scale, y)
@@ -68,7 +67,7 @@ def evaluate(inputs: Any, weight: Any, blocks: Any, y: Any, scale: Any, begin: A
     x, anchors = inputs
     indices = np.empty((end - begin, anchors.shape[0]), np.uint32)
     detect(x[begin:end], anchors, indices, False, None, 0, end - begin)
-    return fill(weight, blocks, Reads(Rows(indices, None), None), y[begin:end], scale, 0, end - begin)
+    return fill(weight, blocks, ((indices, None), None), y[begin:end], scale, 0, end - begin)
 
 
 @jit
@@ -89,7 +88,7 @@ flat_part = by_none(lambda values, begin, end: None, lambda values, begin, end: 
 # Rows of the batch from begin to end, flat.
 flat_rows = by_none(
     lambda rows, begin, end: None,
-    lambda rows, begin, end: Rows(flat_part(rows.indices, begin, end), flat_part(rows.factors, begin, end)),
+    lambda rows, begin, end: Rows(flat_part(rows[0], begin, end), flat_part(rows[1], begin, end)),
 )
 
 
@@ -216,8 +215,8 @@ def columns_of(grad: Any, blocks: Any, block: Any) -> Any:
 @kernel
 def gains(grad: Any, weight: Any, blocks: Any, reads: Any, scale: Any, begin: Any, end: Any) -> Any:
     """grad [B, O], weight flat -> the factors of reads = g · W of their rows, for batch rows begin to end."""
-    bad, n_detectors = False, U(reads.first.indices.shape[1])
-    reads = Reads(flat_rows(reads.first, begin, end), flat_rows(reads.second, begin, end))
+    bad, n_detectors = False, U(reads[0][0].shape[1])
+    blocks, reads = Blocks(*blocks), Reads(flat_rows(reads[0], begin, end), flat_rows(reads[1], begin, end))
     for block in range(blocks.width.size):
         columns, tables = columns_of(grad[begin:end], blocks, block), tables_of(blocks, block, n_detectors)
         n_tables = U(tables.detectors.size)
@@ -284,9 +283,12 @@ def dot_row_fixed(grad: Any, at: Any, weight: Any, row: Any, width: Any, scale: 
 
 @kernel
 def propagate(grad: Any, weight: Any, blocks: Any, found: Any, dx: Any, scale: Any, begin: Any, end: Any) -> Any:
-    """grad [B, O], weight flat -> dx [B, I], for rows begin to end."""
-    bad = False
-    indices, min_delta, min_delta_index = found.indices[begin:end], found.min_delta[begin:end], found.min_delta_index[begin:end]
+    """grad [B, O], weight flat -> dx [B, I], for rows begin to end.
+
+    `found` is indices, min_delta and min_delta_index, [B, N_t] each, and the anchors [N_t, N_c, 2].
+    """
+    bad, blocks, anchors = False, Blocks(*blocks), found[3]
+    indices, min_delta, min_delta_index = found[0][begin:end], found[1][begin:end], found[2][begin:end]
     one, n_detectors = min_delta.dtype.type(1), U(indices.shape[1])
     dx, n_inputs = dx[begin:end].reshape(-1), U(dx.shape[1])
     dx[:] = 0
@@ -303,7 +305,7 @@ def propagate(grad: Any, weight: Any, blocks: Any, found: Any, dx: Any, scale: A
                     other = tables.weight_at[j] + U(index ^ (np.uint32(1) << which)) * width
                     gain, overflow = difference(columns.data, at, weight, row, other, width, scale)
                     slope = uncertainty_slope(min_delta[i, t], one) * gain
-                    bad |= overflow | send_to_anchors(total, i * n_inputs, found.anchors[t, which], slope, scale)
+                    bad |= overflow | send_to_anchors(total, i * n_inputs, anchors[t, which], slope, scale)
     return bad | write_sums(total, scale, dx)
 
 
