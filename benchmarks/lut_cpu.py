@@ -27,7 +27,7 @@ from torch import Tensor
 from lutetia.lut import kernels, random_anchors
 from lutetia.lut.connectivity.growth import from_edges
 from lutetia.lut.connectivity.synapses import Synapses
-from lutetia.lut.kernels.cpu.loops.basics import jit, run_in_parts
+from lutetia.lut.kernels.cpu.loops.basics import kernel as compiled_kernel
 from lutetia.lut.kernels.cpu.threads import over
 from lutetia.nn import LUT
 from results import Row, finish, options_of, peer, progress, result, table
@@ -113,7 +113,7 @@ def layer_calls(layer: Layer) -> Calls:
     return {OURS: lambda k: module(layer.xs[k]), "kernel call": calls[OURS], "fused row loop": calls["fused row loop"]}
 
 
-@jit
+@compiled_kernel  # on the same threads as everyone else: those of numba's parallel=True would keep the others from their cores
 def row_loop(x: Any, weight: Any, anchors: Any, y: Any, begin: Any, end: Any) -> Any:
     """The forward pass as one would first write it: for each batch row, each detector, its index, then its weights."""
     for row in range(begin, end):
@@ -126,12 +126,6 @@ def row_loop(x: Any, weight: Any, anchors: Any, y: Any, begin: Any, end: Any) ->
             for o in range(weight.shape[2]):
                 y[row, o] += weight[t, index, o]
     return False
-
-
-@jit
-def row_loop_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    """On the same threads as everyone else: those of numba's parallel=True would keep the others from their cores."""
-    return run_in_parts(row_loop, arguments, n, n_parts, launch)
 
 
 def fused(x: np.ndarray, weight: np.ndarray, anchors: np.ndarray) -> np.ndarray:

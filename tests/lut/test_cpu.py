@@ -11,8 +11,11 @@ from torch.testing import assert_close
 import lutetia.nn
 from lut.cpu_cases import BATCHES, METAS, SHAPES, assert_near, both, cpu, make, reference, sparse
 from lutetia.lut import growth
+from lutetia.lut.connectivity.full import full
 from lutetia.lut.kernels.cpu import memory, plan
 from lutetia.lut.kernels.cpu import rows as cpu_rows
+from lutetia.lut.kernels.protocol import Coefficients
+from lutetia.lut.sums import Sums
 
 # ---- detect ----------------------------------------------------------------------------------------------------------
 
@@ -215,6 +218,19 @@ def test_memory_that_was_used_before_is_cleared(layout: str, sums: str, kept: li
             both("gather_weight_gradients_fc", case.grad, case.found[0], case.n_rows, sums=sums)
         else:
             both("gather_weight_gradients_sparse", case.grad, case.found[0], sparse(case, layout)[0], sums=sums)
+    assert len(kept) == 1
+
+
+@pytest.mark.parametrize("sums", [Sums("float"), Sums("fixed")])
+@pytest.mark.parametrize("layout", ["full", "general", "shared", "blocks"])
+def test_memory_is_cleared_for_rows_with_coefficients(layout: str, sums: Sums, kept: list[Any]) -> None:
+    for batch in (7, 64, 0, 71):
+        case = make(batch, SHAPES[3])
+        connectivity = full(*case.weight.shape) if layout == "full" else sparse(case, layout)[0]
+        indices, a = case.found[0], case.found[1].sigmoid()
+        for coefficients in (Coefficients(a), Coefficients(a, 1 - a, indices ^ 1)):
+            arguments = (case.grad, connectivity, indices, coefficients, sums)
+            assert_near(*(module.backend.gather_rows(*arguments) for module in (cpu, reference)), sums.kind)
     assert len(kept) == 1
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lut.cpu_cases import SHAPES, Case, both, cpu, make, reference, sparse
+from lutetia._shared import threads as shared_threads
 from lutetia.errors import ArgumentError, MissingFeatureError, OverflowInSumError
 from lutetia.lut import growth
 from lutetia.lut.kernels.cpu import rows as cpu_rows
@@ -108,8 +109,9 @@ def everything(case: Case) -> list[Tensor]:
 @pytest.mark.parametrize("launch", ["compiled", "python", "python without openmp"])
 def test_kernels_run_in_parts(launch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if launch != "compiled":
-        monkeypatch.setattr(threads, "in_parts", lambda kernel: None)
-    monkeypatch.setattr(threads, "forked", launch == "python without openmp")
+        for file, name in (("detect", "detect"), ("rows", "fill"), ("rows", "propagate"), ("gather", "gather")):
+            monkeypatch.setattr(cpu_rows.loop(file, name), "in_parts", None)
+    monkeypatch.setattr(shared_threads, "forked", launch == "python without openmp")
     case = make(71, SHAPES[2])
     actual = everything(case)
     torch.set_num_threads(1)
@@ -117,18 +119,9 @@ def test_kernels_run_in_parts(launch: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("in_parts")
-def test_every_kernel_has_its_launch_compiled() -> None:
-    for kernel in ("detect", "fill", "propagate", "gather"):
-        assert threads.in_parts(cpu_rows.loop("rows", kernel)) is cpu_rows.loop("rows", f"{kernel}_in_parts")
-    for kernel in ("fill_general", "propagate_general", "gather_general"):
-        assert threads.in_parts(cpu_rows.loop("general", kernel)) is not None
-    assert threads.in_parts(cpu_rows.loop("rows", "largest")) is None
-
-
-@pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("forked", [False, True])
 def test_the_parts_cover_the_range(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "forked", forked)
+    monkeypatch.setattr(shared_threads, "forked", forked)
     calls: list[tuple[Any, ...]] = []
 
     def kernel(*call: Any) -> bool:
@@ -194,7 +187,7 @@ def test_kernels_in_a_forked_child() -> None:
 def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     case = make(1, SHAPES[0])
     monkeypatch.setitem(sys.modules, "numba", None)
-    for module in ("basics", "rows"):
+    for module in ("basics", "detect", "rows"):
         monkeypatch.delitem(sys.modules, f"lutetia.lut.kernels.cpu.loops.{module}", raising=False)
         monkeypatch.delattr(sys.modules["lutetia.lut.kernels.cpu.loops"], module, raising=False)
     cpu_rows.loop.cache_clear()

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lutetia.errors import ArgumentError
 from lutetia.lut.connectivity.full import Connectivity, full
+from lutetia.lut.kernels.cpu.arrays import Keys, Margins
 from lutetia.lut.kernels.cpu.pairs import (
     Gather,
     Slopes,
@@ -20,7 +21,7 @@ from lutetia.lut.kernels.cpu.pairs import (
 )
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, new_array, plan_of
 from lutetia.lut.kernels.cpu.rows import loop, raise_if, scale_of, weight_array
-from lutetia.lut.kernels.cpu.sequence_plan import Arrays, arrays_of, grad_array, n_pairs, within_budget
+from lutetia.lut.kernels.cpu.sequence_plan import arrays_of, grad_array, n_pairs, within_budget
 from lutetia.lut.kernels.cpu.threads import over
 from lutetia.lut.kernels.protocol import Products, Sequence
 from lutetia.lut.kernels.recorder import kernel
@@ -103,7 +104,7 @@ def _by_cells(grad: Tensor, weight: Tensor, sequence: Sequence, plan: Plan) -> S
     """Slopes from the products of g with all cells of a place."""
     g = grad_array(grad, weight, sequence, plan)
 
-    def add(seq: Arrays, margins: tuple[np.ndarray, ...], slopes: tuple[np.ndarray, np.ndarray]) -> None:
+    def add(seq: Keys, margins: Margins, slopes: tuple[np.ndarray, np.ndarray]) -> None:
         padded, n_cells = plan.n_outputs + 3, sequence.n_cells
         within_budget(_budget(sequence), seq, (padded * n_cells + 4 * (padded + n_cells)) * g.itemsize)
         arrays = (g, weight_array(weight, plan), seq, margins, slopes)

@@ -1,8 +1,8 @@
 """Sequences on the CPU, pair by pair, compiled; the primitives of `protocol.Backend`.
 
-The loops are in `loops.pairs`; here tensors become arrays, detector by detector, are checked, and the work is shared out over
-threads: positions going forward, detectors and batch rows to the inputs, detectors to the weights. No two threads write to the
-same place, and how many there are never changes a result.
+The loops are in `loops.pairs` and `loops.slopes`; here tensors become arrays, detector by detector, are checked, and the work is
+shared out over threads: positions going forward, detectors and batch rows to the inputs, detectors to the weights. No two threads
+write to the same place, and how many there are never changes a result.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from torch import Tensor
 
 from lutetia.errors import check_tensor, fail
 from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.cpu.arrays import Gradients, Keys, Margins
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, new_array, plan_of
-from lutetia.lut.kernels.cpu.rows import detect, index_array, loop, raise_if, scale_of, weight_array
-from lutetia.lut.kernels.cpu.sequence_plan import Arrays, arrays_of, grad_array, margins_of, n_pairs, tables_of
+from lutetia.lut.kernels.cpu.rows import detect, index_array, loop, raise_if, scale_of
+from lutetia.lut.kernels.cpu.sequence_plan import arrays_of, grad_array, margins_of, n_pairs, tables_of
 from lutetia.lut.kernels.cpu.threads import over
 from lutetia.lut.kernels.protocol import Detected, Sequence
 from lutetia.lut.kernels.recorder import kernel
@@ -52,7 +53,7 @@ def fill_pairs(weight: Tensor, connectivity: Connectivity, sequence: Sequence, s
     """y[j] = Σ_{i<j} Σ_t W[t, cell] -> [B, S, O]."""
     plan, (batch, length, _) = plan_of(connectivity), sequence.x.indices.shape
     y = new_array((batch * length, plan.n_outputs), weight)
-    arrays = (weight_array(weight, plan), *tables_of(plan), arrays_of(sequence, plan), y, scale_of(sums))
+    arrays = (tables_of(plan, weight), arrays_of(sequence, plan), y, scale_of(sums))
     additions = n_pairs(sequence) * plan.n_synapses
     raise_if(over(batch * ((length + 1) // 2), additions, loop("pairs", "fill_seq"), *arrays), sums)
     return torch.from_numpy(y).view(batch, length, plan.n_outputs)
@@ -64,9 +65,9 @@ def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths
     n_rows = weight.shape[1]
     positional_dim = n_rows.bit_length() - 1 - 2 * anchors.shape[1]
     y, held = np.empty((len(x), weight.shape[2]), array_of(x).dtype), lengths.numpy()
-    arrays = (array_of(x), array_of(anchors), array_of(weight).reshape(-1), cache.numpy(), held)
-    additions = int(held.sum()) * weight.shape[0] * weight.shape[2]
-    over(len(x), additions, loop("pairs", "fill_step"), *arrays, array_of(places), positional_dim, y)
+    earlier = (cache.numpy(), held, array_of(places), positional_dim)
+    arrays = ((array_of(x), array_of(anchors)), array_of(weight).reshape(-1), earlier, y)
+    over(len(x), int(held.sum()) * weight.shape[0] * weight.shape[2], loop("pairs", "fill_step"), *arrays)
     return torch.from_numpy(y)
 
 
@@ -90,7 +91,7 @@ def propagate_pairs(
 class Slopes(NamedTuple):
     """Something that adds up slopes for every place and detector, and for every distance and detector."""
 
-    add: Callable[[Arrays, tuple[np.ndarray, ...], tuple[np.ndarray, np.ndarray]], None]
+    add: Callable[[Keys, Margins, tuple[np.ndarray, np.ndarray]], None]
     plan: Plan
     dtype: np.dtype[Any]
 
@@ -99,10 +100,10 @@ def by_pairs(grad: Tensor, weight: Tensor, sequence: Sequence, plan: Plan, sums:
     """Slopes from the rows themselves."""
     g = grad_array(grad, weight, sequence, plan)
 
-    def add(seq: Arrays, margins: tuple[np.ndarray, ...], slopes: tuple[np.ndarray, np.ndarray]) -> None:
-        arrays = (g, weight_array(weight, plan), *tables_of(plan), seq, margins, slopes, scale_of(sums))
+    def add(seq: Keys, margins: Margins, slopes: tuple[np.ndarray, np.ndarray]) -> None:
+        arrays = (g, tables_of(plan, weight), seq, margins, slopes, scale_of(sums))
         work = 3 * n_pairs(sequence) * plan.n_synapses
-        raise_if(over(seq[0].shape[0] * seq[0].shape[1], work, loop("pairs", "propagate_seq"), *arrays), sums)
+        raise_if(over(seq[0].shape[0] * seq[0].shape[1], work, loop("slopes", "propagate_seq"), *arrays), sums)
 
     return Slopes(add, plan, g.dtype)
 
@@ -123,7 +124,7 @@ def send(slopes: Slopes, sequence: Sequence, anchors: Tensor, n_inputs: int, sum
 
     dx = np.empty((batch * length, n_inputs), slopes.dtype)
     arrays = (totals[0].reshape(n_detectors, -1), np.ascontiguousarray(which.T), array_of(anchors), dx, scale_of(sums))
-    raise_if(over(len(dx), totals[0].size, loop("pairs", "send_slopes"), *arrays), sums)
+    raise_if(over(len(dx), totals[0].size, loop("slopes", "send_slopes"), *arrays), sums)
     of_distance = torch.from_numpy(totals[1]).sum(1).flip(1).t()  # nearest first
     dpositions = of_distance.new_zeros(*of_distance.shape, n_pe)
     if n_pe:
@@ -169,7 +170,7 @@ def of_pairs(grad: Tensor, sequence: Sequence, plan: Plan, sums: Sums) -> Gather
 
     def add(begin: int, end: int, out: np.ndarray, rate: float) -> None:
         scaled, rates = scaled_by(g, plan, rate)
-        arrays = (scaled, rates, *tables_of(plan), seq, out, begin, scale_of(sums))
+        arrays = (Gradients(scaled, rates), tables_of(plan), seq, (out, begin), scale_of(sums))
         raise_if(over(end - begin, (end - begin) * additions, loop("pairs", "gather_seq"), *arrays), sums)
 
     return Gather(add, plan, g.dtype)

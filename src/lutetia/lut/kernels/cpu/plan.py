@@ -1,6 +1,6 @@
 """How the weights of a layer lie in memory, as arrays that the compiled loops can walk, and tensors as such arrays.
 
-`loops.rows` says what the arrays of a plan mean.
+`arrays` says what the arrays of a plan mean.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.connectivity.synapses import Synapses
+from lutetia.lut.kernels.cpu.arrays import Blocks, Neurons, Places
 
 BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}  # numba has neither: the loops decode the bits
 AT_HAND = 2**18  # weights that stay in the caches of one core
@@ -52,10 +53,15 @@ class Plan:
     n_rows: int
     n_outputs: int
     table_at: np.ndarray  # uint64 [N_t + 1]: where the weights of each detector begin
-    blocks: tuple[np.ndarray, ...] | None = None  # full and shared connectivity
-    rows: tuple[Any, ...] | None = None  # general connectivity
+    blocks: Blocks | None = None  # full and shared connectivity
+    rows: Neurons | None = None  # general connectivity
     full: bool = False  # whether every lookup neuron reaches every output, in order
     rates: float | np.ndarray = 1.0  # lr_scale of every synapse listed, float64, or one for all
+
+    @cached_property
+    def synapses(self) -> tuple[Any, ...]:
+        """The one of the two that there is, as the loops take it."""
+        return tuple(self.blocks or self.rows or ())
 
     @property
     def n_weights(self) -> int:
@@ -76,17 +82,17 @@ class Plan:
         return self.full and self.n_weights <= AT_HAND and n * self.n_synapses >= A_CALL
 
     @cached_property
-    def places(self) -> tuple[Any, ...]:
+    def places(self) -> Places:
         """Where the gradients of all weights go: where the weights are."""
-        starts = np.empty(0, np.uint64) if self.rows is None else self.rows[0]
-        return starts, self.table_at, np.uint64(self.n_rows)
+        starts = np.empty(0, np.uint64) if self.rows is None else self.rows.row_start
+        return Places(starts, self.table_at, np.uint64(self.n_rows))
 
-    def places_of(self, neurons: np.ndarray) -> tuple[Any, ...]:
+    def places_of(self, neurons: np.ndarray) -> Places:
         """Where the gradients of these lookup neurons go, int64 [n], when only theirs are kept, one after the other."""
         starts = np.zeros(self.n_detectors * self.n_rows + 1, np.uint64)
         starts[1:][neurons] = self._extent(neurons)[1]
         np.cumsum(starts, out=starts)
-        return starts, starts[:: self.n_rows].copy(), np.uint64(self.n_rows)
+        return Places(starts, starts[:: self.n_rows].copy(), np.uint64(self.n_rows))
 
     def weights_of(self, neurons: np.ndarray) -> np.ndarray:
         """The places in the weight tensor of all weights of these lookup neurons [n], in order: int64."""
@@ -96,7 +102,7 @@ class Plan:
     def _extent(self, neurons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the weights of each lookup neuron begin and how many they are, both int64 [n]."""
         if self.rows is not None:
-            row_start = self.rows[0].view(np.int64)
+            row_start = self.rows.row_start.view(np.int64)
             return row_start[neurons], row_start[neurons + 1] - row_start[neurons]
         table_at = self.table_at.view(np.int64)
         t, row = np.divmod(neurons, self.n_rows)
@@ -119,7 +125,7 @@ def _full_plan(connectivity: Full) -> Plan:
     """One block of all detectors, which all have the same list of targets."""
     n_detectors, n_rows, n_outputs = connectivity.weight_shape
     table_at = np.arange(n_detectors + 1, dtype=np.uint64) * np.uint64(n_rows * n_outputs)
-    blocks = (
+    blocks = Blocks(
         np.array([0, n_detectors], np.uint64),
         np.arange(n_detectors, dtype=np.uint64),
         table_at[:-1],
@@ -134,7 +140,7 @@ def _full_plan(connectivity: Full) -> Plan:
 
 def _general_plan(synapses: Synapses) -> Plan:
     row_start, n_rows = array_of(synapses.row_start).view(np.uint64), synapses.n_rows
-    rows = (row_start, array_of(synapses.targets), np.uint64(n_rows))
+    rows = Neurons(row_start, array_of(synapses.targets), np.uint64(n_rows))
     sizes = (synapses.n_detectors, n_rows, synapses.n_outputs)
     return Plan(*sizes, row_start[::n_rows].copy(), rows=rows, rates=_rates(synapses))
 
@@ -146,7 +152,7 @@ def _shared_plan(synapses: Synapses) -> Plan:
     width = array_of(synapses.block_width.long()).view(np.uint64)
     lists = zip(list_at[detectors[start[:-1]]], width, strict=True)
     contiguous = np.array([_is_run(targets[at : at + count]) for at, count in lists])
-    blocks = (start, detectors, table_at[detectors], list_at[detectors], width, contiguous, targets)
+    blocks = Blocks(start, detectors, table_at[detectors], list_at[detectors], width, contiguous, targets)
     sizes = (synapses.n_detectors, synapses.n_rows, synapses.n_outputs)
     return Plan(*sizes, table_at, blocks, rates=_rates(synapses))
 

@@ -26,15 +26,12 @@ def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums) -> tuple[Tensor, Co
     """x [B, I], anchors [N_t, N_c, 2] -> indices int32 and coefficients, [B, N_t] each."""
     rows, pairs = float_array_of(x), array_of(anchors)
     shape = (len(rows), len(pairs))
-    indices, a = np.empty(shape, np.int32), np.empty(shape, rows.dtype)
-    others = None if read.name == "confidence" else (np.empty(shape, np.int32), np.empty(shape, rows.dtype))
-    second = (None, None) if others is None else (others[0].view(np.uint32), others[1])
-    scalars = _scalars(read, np.dtype(np.float64) if sums.exact else rows.dtype)
-    arrays = (rows, pairs, scalars, KINDS[read.name], indices.view(np.uint32), second[0], a, second[1])
+    rows_read = [(np.empty(shape, np.int32), np.empty(shape, rows.dtype)) for _ in range(1 + (read.name != "confidence"))]
+    first, *second = [(indices.view(np.uint32), factors) for indices, factors in rows_read]
+    arrays = (rows, pairs, _how(read, sums, rows.dtype), (first, second[0] if second else None))
     raise_if(over(len(rows), _work(len(rows), pairs, read), loop("reads", "read"), *arrays))
-    if others is None:
-        return torch.from_numpy(indices), Coefficients(torch.from_numpy(a))
-    return torch.from_numpy(indices), Coefficients(*map(torch.from_numpy, (a, others[1], others[0])))
+    (indices, a), *others = [tuple(map(torch.from_numpy, each)) for each in rows_read]
+    return indices, Coefficients(a, *(each for alternatives, b in others for each in (b, alternatives)))
 
 
 def read_and_fill(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, read_: Read, sums: Sums) -> Tensor:
@@ -43,9 +40,10 @@ def read_and_fill(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Conn
     return fill_rows(weight, connectivity, indices, rows_that_are_added(coefficients, read_), sums)
 
 
-def _scalars(read: Read, dtype: np.dtype[Any]) -> np.ndarray:
-    """β, γ, τ as an array [3]; 1 where there is none."""
-    return np.exp(np.array([0.0 if log is None else float(log) for log in read.logs], dtype))
+def _how(read: Read, sums: Sums, dtype: np.dtype[Any]) -> tuple[np.ndarray, int]:
+    """β, γ, τ as an array [3], 1 where there is none, in the dtype of the arithmetic; and the number of the read."""
+    logs = [0.0 if log is None else float(log) for log in read.logs]
+    return np.exp(np.array(logs, np.float64 if sums.exact else dtype)), KINDS[read.name]
 
 
 def _work(n: int, pairs: np.ndarray, read: Read) -> int:
@@ -63,11 +61,10 @@ def send_slopes(
     check_tensor("da", da, [n, len(pairs)])
     if db is None and read.name != "confidence":
         db = torch.zeros_like(da)
-    scalars = _scalars(read, np.dtype(np.float64) if sums.exact else rows.dtype)
     to_a = array_of(da.to(sum_dtype(da)))
     to_b = None if read.name == "confidence" or db is None else array_of(db.to(sum_dtype(da)))
     dx, learned = new_array(rows.shape, x) if to_x else None, np.empty((3, n), np.int64 if sums.exact else np.float64)
-    arrays = (rows, pairs, scalars, KINDS[read.name], to_a, to_b, dx, learned, scale_of(sums))
+    arrays = (rows, pairs, _how(read, sums, rows.dtype), (to_a, to_b), (dx, learned), scale_of(sums))
     raise_if(over(n, 3 * _work(n, pairs, read), loop("reads", "propagate_reads"), *arrays), sums)
     units = sums.scale if sums.exact else 1.0
     return None if dx is None else torch.from_numpy(dx), torch.from_numpy(learned.sum(1) / units).to(sum_dtype(x))

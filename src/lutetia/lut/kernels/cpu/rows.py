@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia._shared.threads import openmp
+from lutetia.errors import ArgumentError, check_tensor, fail, require
 from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.cpu.arrays import Places
 from lutetia.lut.kernels.cpu.memory import uncleared
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
-from lutetia.lut.kernels.cpu.threads import OUT_OF_MEMORY, openmp, over
+from lutetia.lut.kernels.cpu.threads import OUT_OF_MEMORY, over
 from lutetia.lut.kernels.protocol import Coefficients, Detected
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.sums import FLOAT, Sums, raise_overflow, sum_dtype
@@ -33,15 +35,13 @@ NO_RATES = np.empty(0, np.float32)
 @cache
 def loop(module: str, name: str) -> Callable[..., Any]:
     """A compiled loop; numba is first imported here."""
+    require("numba", "the cpu backend of lutetia.lut")
     return getattr(import_module(f"lutetia.lut.kernels.cpu.loops.{module}"), name)
 
 
-def loop_over(plan: Plan, name: str, coefficients: Coefficients | None = None) -> Callable[..., Any]:
-    """The loop over rows of this name, for the layout of a plan, with coefficients or without."""
-    suffix = "" if plan.blocks else "_general"
-    if coefficients is not None:
-        return loop(f"weighted{suffix}", f"{name}_weighted{suffix}")
-    return loop("rows" if plan.blocks else "general", f"{name}{suffix}")
+def loop_over(plan: Plan, name: str) -> Callable[..., Any]:
+    """The loop of this name for the layout of a plan."""
+    return loop("general" if plan.blocks is None else "gather" if name == "gather" else "rows", name)
 
 
 # ---- detect ----------------------------------------------------------------------------------------------------------
@@ -52,13 +52,13 @@ def detect(x: Tensor, anchors: Tensor, train: bool) -> Detected:
     """x [..., I], anchors [N_t, N_c, 2] -> what was found [..., N_t]."""
     shape = (*x.shape[:-1], anchors.shape[0])
     indices = np.empty(shape, np.int32)
-    closest = (new_array(shape, x), np.empty(shape, np.int32)) if train else ()
+    margins = (new_array(shape, x), np.empty(shape, np.int32)) if train else ()
     pairs, rows = array_of(anchors), float_array_of(x).reshape(-1, x.shape[-1])
     columns = (len(rows), len(pairs))
-    flat: list[Any] = [array.reshape(columns) for array in closest] or [None, None]
-    arrays = (rows, pairs, indices.view(np.uint32).reshape(columns), False, *flat)
-    raise_if(over(len(rows), 2 * len(rows) * pairs.size, loop("rows", "detect"), *arrays))
-    return Detected(*map(torch.from_numpy, (indices, *closest)))
+    closest = tuple(array.reshape(columns) for array in margins) or None
+    arrays = (rows, pairs, indices.view(np.uint32).reshape(columns), False, closest)
+    raise_if(over(len(rows), 2 * len(rows) * pairs.size, loop("detect", "detect"), *arrays))
+    return Detected(*map(torch.from_numpy, (indices, *margins)))
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
@@ -70,11 +70,11 @@ def fill_rows(
 ) -> Tensor:
     """indices [B, N_t] -> y [B, O]."""
     plan = plan_of(connectivity)
-    chosen = rows_read(indices, coefficients, plan, weight)
-    n = len(chosen[0]) if coefficients is None else len(chosen[0][0])
+    reads = reads_of(indices, coefficients, plan, weight)
+    n = len(reads[0][0])
     y = new_array((n, plan.n_outputs), weight, *factors(coefficients))
-    arrays = (weight_array(weight, plan), plan.blocks or plan.rows, *chosen, y, scale_of(sums))
-    raise_if(over(n, n_rows_of(coefficients) * n * plan.n_synapses, loop_over(plan, "fill", coefficients), *arrays), sums)
+    arrays = (weight_array(weight, plan), plan.synapses, reads, y, scale_of(sums))
+    raise_if(over(n, n_rows_of(coefficients) * n * plan.n_synapses, loop_over(plan, "fill"), *arrays), sums)
     return torch.from_numpy(y)
 
 
@@ -94,14 +94,14 @@ def _detect_and_fill(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: C
     check_anchors_fit(anchors, plan)
     rows, pairs, weights = float_array_of(x), array_of(anchors), weight_array(weight, plan)
     n = len(rows)
-    indices, work = np.empty((n, plan.n_detectors), np.uint32), n * (2 * pairs.size + plan.n_synapses)
+    work = n * (2 * pairs.size + plan.n_synapses)
     if not sums.exact and plan.suits_bags(n) and x.dtype == weight.dtype == torch.float32 and openmp():
-        over(n, work, loop("rows", "detect"), rows, pairs, indices, True, None, None)
+        indices = np.empty((n, plan.n_detectors), np.uint32)
+        over(n, work, loop("detect", "detect"), rows, pairs, indices, True, None)
         table = torch.from_numpy(weights).view(-1, plan.n_outputs)
         return embedding_bag(torch.from_numpy(indices.view(np.int32)), table, mode="sum")
     y = new_array((n, plan.n_outputs), weight)
-    arrays = (rows, pairs, weights, plan.blocks, indices, y, scale_of(sums))
-    raise_if(over(n, work, loop("rows", "evaluate"), *arrays), sums)
+    raise_if(over(n, work, loop("rows", "evaluate"), (rows, pairs), weights, plan.synapses, y, scale_of(sums)), sums)
     return torch.from_numpy(y)
 
 
@@ -116,14 +116,17 @@ def row_gains(
     plan = plan_of(connectivity)
     check_tensor("grad", grad, [rows[0].shape[0], plan.n_outputs])
     addend, weights = array_of(grad.to(sum_dtype(grad, weight))), weight_array(weight, plan)
-    first = index_array("indices", rows[0], plan.n_detectors, plan.n_rows)
-    second = first[:0] if rows[1] is None else index_array("alternatives", rows[1], plan.n_detectors, plan.n_rows)
-    out = np.empty(first.shape, addend.dtype), np.empty(second.shape, addend.dtype)
-    arrays = (addend, weights, plan.blocks or plan.rows, (first, second), out, scale_of(sums))
-    suffix = "" if plan.blocks else "_general"
-    work = (1 + (rows[1] is not None)) * len(first) * plan.n_synapses
-    raise_if(over(len(first), work, loop(f"weighted{suffix}", f"gains{suffix}"), *arrays), sums)
-    return torch.from_numpy(out[0]), None if rows[1] is None else torch.from_numpy(out[1])
+    indices = [
+        index_array(name, row, plan.n_detectors, plan.n_rows)
+        for name, row in zip(("indices", "alternatives"), rows, strict=True)
+        if row is not None
+    ]
+    out = [np.empty(row.shape, addend.dtype) for row in indices]
+    first, *second = zip(indices, out, strict=True)
+    arrays = (addend, weights, plan.synapses, (first, second[0] if second else None), scale_of(sums))
+    work = len(out) * len(addend) * plan.n_synapses
+    raise_if(over(len(addend), work, loop_over(plan, "gains"), *arrays), sums)
+    return torch.from_numpy(out[0]), torch.from_numpy(out[1]) if len(out) == 2 else None
 
 
 @kernel
@@ -146,9 +149,9 @@ def propagate(
     check_tensor("grad", grad, [len(indices), plan.n_outputs])
     check_tensor("min_delta", detected.min_delta, list(indices.shape))
     dx = new_array((len(indices), n_inputs), grad, weight, detected.min_delta)
-    seen, synapses = (indices, array_of(detected.min_delta), which), plan.blocks or plan.rows
+    found = (indices, array_of(detected.min_delta), which, array_of(anchors))
     addend = grad.to(sum_dtype(grad, weight))
-    arrays = (array_of(addend), weight_array(weight, plan), synapses, seen, array_of(anchors), dx, scale_of(sums))
+    arrays = (array_of(addend), weight_array(weight, plan), plan.synapses, found, dx, scale_of(sums))
     raise_if(over(len(indices), 3 * len(indices) * plan.n_synapses, loop_over(plan, "propagate"), *arrays), sums)
     return torch.from_numpy(dx)
 
@@ -199,20 +202,18 @@ def gather_compact(
 class Where(NamedTuple):
     """Where gradients go, what multiplies them, and whether what is there must be cleared first."""
 
-    places: Any
+    places: Places
     rates: Rates
     fresh: bool = False
 
 
 def _gather(
-    grad: Tensor, indices: Tensor, coefficients: Coefficients | None, plan: Plan, sums: Sums, places: Any = None
+    grad: Tensor, indices: Tensor, coefficients: Coefficients | None, plan: Plan, sums: Sums, places: Places | None = None
 ) -> Tensor:
     """The gradients of all weights, flat; or those that have a place in `places`."""
     places = places or plan.places
     addend = grad.to(sum_dtype(grad, *factors(coefficients)))
-    out = uncleared(int(places[1][-1]), addend.dtype)
-    if coefficients is not None:
-        out.zero_()
+    out = uncleared(int(places.spans[-1]), addend.dtype)
     _add_to(out.numpy(), addend, indices, coefficients, plan, sums, Where(places, plan.rates, fresh=True))
     return out
 
@@ -225,7 +226,7 @@ def _gather_fired(
     others = None if coefficients is None else coefficients.alternatives
     for name, rows in (("indices", indices), ("alternatives", others)):
         if rows is not None:
-            loop("rows", "mark")(index_array(name, rows, plan.n_detectors, plan.n_rows), fired)
+            loop("detect", "mark")(index_array(name, rows, plan.n_detectors, plan.n_rows), fired)
     neurons = np.flatnonzero(fired)
     return neurons, _gather(grad, indices, coefficients, plan, sums, plan.places_of(neurons))
 
@@ -234,37 +235,34 @@ def _add_to(
     out: np.ndarray, grad: Tensor, indices: Tensor, coefficients: Coefficients | None, plan: Plan, sums: Sums, where: Where
 ) -> None:
     """out [n] += rates · grad [B, O] at the rows that indices [B, N_t] name; a fresh one is cleared first."""
-    chosen = rows_read(indices, coefficients, plan, grad)
+    reads = reads_of(indices, coefficients, plan, grad)
     check_tensor("grad", grad, [indices.shape[0], plan.n_outputs])
     rates = where.rates
     if isinstance(rates, float):
         grad, rates = (grad if rates == 1.0 else grad * rates), NO_RATES
-    layout, rates = plan.blocks or plan.rows, rates.astype(out.dtype, copy=False)
-    clear = () if coefficients is not None else (where.fresh,)
-    arrays = (array_of(grad), rates, layout, *chosen, where.places, out, *clear, scale_of(sums))
+    gradients, sink = (array_of(grad), rates.astype(out.dtype, copy=False)), (out, tuple(where.places), where.fresh)
+    arrays = (gradients, plan.synapses, reads, sink, scale_of(sums))
     work = n_rows_of(coefficients) * indices.shape[0] * plan.n_synapses + (out.size // 8 if where.fresh else 0)
-    raise_if(over(plan.n_detectors, work, loop_over(plan, "gather", coefficients), *arrays), sums)
+    raise_if(over(plan.n_detectors, work, loop_over(plan, "gather"), *arrays), sums)
 
 
 # ---- arguments and results -------------------------------------------------------------------------------------------
 
 
-def rows_read(indices: Tensor, coefficients: Coefficients | None, plan: Plan, addend: Tensor) -> tuple[Any, ...]:
-    """Indices [B, N_t], or with coefficients (indices, alternatives) and (a, b), checked, as arrays; the second of each empty
-    where there is one row. `addend` is what is multiplied."""
+def reads_of(indices: Tensor, coefficients: Coefficients | None, plan: Plan, addend: Tensor) -> tuple[Any, ...]:
+    """The rows that indices [B, N_t] and coefficients name, checked, as in `arrays.Reads`; `addend` is what is multiplied."""
     first = index_array("indices", indices, plan.n_detectors, plan.n_rows)
     if coefficients is None:
-        return (first,)
+        return (first, None), None
     a, b, alternatives = coefficients
     dtype = sum_dtype(addend, a)
     check_tensor("a", a, list(first.shape))
     if alternatives is None or b is None:
-        factor = array_of(a.to(dtype))
-        return (first, np.empty((0, 0), first.dtype)), (factor, np.empty((0, 0), factor.dtype))
+        return (first, array_of(a.to(dtype))), None
     second = index_array("alternatives", alternatives, plan.n_detectors, plan.n_rows)
     check_tensor("alternatives", alternatives, list(first.shape))
     check_tensor("b", b, list(first.shape))
-    return (first, second), (array_of(a.to(dtype)), array_of(b.to(dtype)))
+    return (first, array_of(a.to(dtype))), (second, array_of(b.to(dtype)))
 
 
 def n_rows_of(coefficients: Coefficients | None) -> int:
@@ -287,7 +285,7 @@ def index_array(name: str, indices: Tensor, n_detectors: int, end: int) -> np.nd
     """indices [B, N_t] as unsigned, checked to lie below `end`."""
     check_tensor(name, indices, ["B", n_detectors])
     array = array_of(indices if indices.dtype == torch.int32 else indices.to(torch.int32))
-    if array.size and loop("rows", "largest")(array.reshape(-1)) >= end:
+    if array.size and loop("detect", "largest")(array.reshape(-1)) >= end:
         raise ArgumentError(f"{name} are from {int(indices.min())} to {int(indices.max())}, expected 0 to {end - 1}")
     return array
 

@@ -1,24 +1,21 @@
 """How a sequence and the tables it reads lie in memory, as arrays that the compiled loops can walk, and the scratch they may use.
 
-`loops.pairs` says what the arrays mean.
+`arrays` says what the arrays mean.
 """
 
 from __future__ import annotations
-
-from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_tensor
+from lutetia.lut.kernels.cpu.arrays import Keys, Margins, SequenceTables
 from lutetia.lut.kernels.cpu.plan import Plan, array_of
-from lutetia.lut.kernels.cpu.rows import index_array
+from lutetia.lut.kernels.cpu.rows import index_array, weight_array
 from lutetia.lut.kernels.protocol import Sequence
 from lutetia.lut.kernels.reference.rows import uncertainty_slope
 from lutetia.lut.sums import sum_dtype
-
-Arrays: TypeAlias = tuple[np.ndarray, np.ndarray, np.uint32, np.uint32]  # keys, signs, N_c, N_pe
 
 SMALL = 1 << 26  # bytes of scratch for which nobody need ask how much memory there is
 
@@ -29,7 +26,7 @@ def n_pairs(sequence: Sequence) -> int:
     return batch * length * (length - 1) // 2
 
 
-def arrays_of(sequence: Sequence, plan: Plan) -> Arrays:
+def arrays_of(sequence: Sequence, plan: Plan) -> Keys:
     """The indices, checked, as the loops want them."""
     n_anchors, n_pe, indices, pe_indices = sequence.n_anchors, sequence.positional_dim, sequence.x[0], sequence.positions[0]
     if n_anchors < 1 or plan.n_rows != 1 << (2 * n_anchors + n_pe):
@@ -39,15 +36,17 @@ def arrays_of(sequence: Sequence, plan: Plan) -> Arrays:
     chosen = index_array("indices", indices.flatten(0, 1), plan.n_detectors, 1 << n_anchors).reshape(indices.shape)
     signs = index_array("pe_indices", pe_indices, plan.n_detectors, 1 << n_pe)
     keys = np.ascontiguousarray(chosen.transpose(2, 0, 1)) << np.uint32(n_pe)
-    return keys, np.ascontiguousarray(signs[::-1].T), np.uint32(n_anchors), np.uint32(n_pe)
+    return Keys(keys, np.ascontiguousarray(signs[::-1].T), np.uint32(n_anchors), np.uint32(n_pe))
 
 
-def tables_of(plan: Plan) -> tuple[tuple[np.ndarray, ...], np.ndarray | None]:
-    """`tables` and `row_start` of `loops.pairs`."""
-    n = plan.n_detectors
+def tables_of(plan: Plan, weight: Tensor | None = None) -> SequenceTables:
+    """The tables of a plan, with their weights where these are read."""
+    n, weights = plan.n_detectors, None if weight is None else weight_array(weight, plan)
     if plan.rows is not None:
+        row_start, targets, n_rows = plan.rows
         none = np.zeros(n, np.uint64)
-        return (np.arange(n + 1, dtype=np.uint64) * plan.rows[2], none, none.view(np.int64), none, plan.rows[1]), plan.rows[0]
+        start = np.arange(n + 1, dtype=np.uint64) * n_rows
+        return SequenceTables(weights, start, none, none.view(np.int64), none, targets, row_start)
     assert plan.blocks is not None
     start, detectors, _, list_at, width, contiguous, targets = plan.blocks
     block = np.repeat(np.arange(len(width)), start[1:].astype(np.int64) - start[:-1].astype(np.int64))
@@ -55,7 +54,7 @@ def tables_of(plan: Plan) -> tuple[tuple[np.ndarray, ...], np.ndarray | None]:
     widths[detectors], lists[detectors] = width[block], list_at
     in_a_run = contiguous[block]
     column[detectors[in_a_run]] = targets[list_at[in_a_run]]
-    return (plan.table_at, widths, column, lists, targets), None
+    return SequenceTables(weights, plan.table_at, widths, column, lists, targets)
 
 
 def grad_array(grad: Tensor, weight: Tensor, sequence: Sequence, plan: Plan) -> np.ndarray:
@@ -64,9 +63,8 @@ def grad_array(grad: Tensor, weight: Tensor, sequence: Sequence, plan: Plan) -> 
     return array_of(grad.to(sum_dtype(grad, weight))).reshape(-1, plan.n_outputs)
 
 
-def margins_of(sequence: Sequence) -> tuple[np.ndarray, ...]:
-    """`margins` of the loops: |min_delta|, its slope and the bit of its index in a key, each [N_t, B, S]; then the same of the
-    positions, each [N_t, S-1], farthest first."""
+def margins_of(sequence: Sequence) -> Margins:
+    """How close the calls of a sequence were, and which bit the closest decides."""
     for found, prefix in ((sequence.x, ""), (sequence.positions, "pe_")):
         check_tensor(prefix + "min_delta", found.min_delta, list(found.indices.shape))
         check_tensor(prefix + "min_delta_index", found.min_delta_index, list(found.indices.shape))
@@ -74,10 +72,10 @@ def margins_of(sequence: Sequence) -> tuple[np.ndarray, ...]:
     pe_delta, pe_which = (tensor.detach().flip(0).t() for tensor in sequence.positions[1:] if tensor is not None)
     bits = (1 << (which.int() + sequence.positional_dim), 1 << pe_which.int())
     margins = (delta.abs(), uncertainty_slope(delta), bits[0], pe_delta.abs(), uncertainty_slope(pe_delta), bits[1])
-    return tuple(array_of(margin) for margin in margins)
+    return Margins(*map(array_of, margins))
 
 
-def within_budget(budget: int | None, seq: Arrays, bytes_per_tile: int, tiles: int = 1) -> int:
+def within_budget(budget: int | None, seq: Keys, bytes_per_tile: int, tiles: int = 1) -> int:
     """How many of the tiles that each thread would like it can have, at least one."""
     per_tile = bytes_per_tile * torch.get_num_threads()
     least = seq[0].nbytes + seq[1].nbytes + per_tile

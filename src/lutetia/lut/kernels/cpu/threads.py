@@ -1,32 +1,25 @@
 """Running a compiled kernel over a range, on the threads torch already has.
 
 Why not numba's `parallel=True`: its `workqueue` layer ends the process when two Python threads launch at once, its `omp` layer
-ends it in a forked child, it takes several times as long to compile, and a second team of threads competes with torch's, which
-keeps spinning for milliseconds after each operation. So kernels are compiled serial, without the GIL and for a range, and run
+ends it in a forked child, and it takes several times as long to compile. So a kernel k(*arguments, begin, end) is compiled
+serial and without the GIL, and runs on the threads of `_shared.threads`.
 
-- on the OpenMP threads of torch, through `GOMP_parallel`, which the GNU, LLVM and Intel runtimes all export on Linux;
-- elsewhere, and in a forked child, which has none of its parent's threads, on a small pool of Python threads.
-
-A kernel k(*arguments, begin, end) may have a companion beside it, k_in_parts(arguments, n, n_parts, launch), made with
-`numba_basics.run_in_parts`: then the launch is compiled too and takes 2 µs; through Python it takes 50 to 100.
+A kernel made with `loops.basics.kernel` has its launch compiled too: that takes 2 µs; through Python it takes 50 to 100.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import Any
 
 import torch
 
+from lutetia._shared.threads import launch, openmp, pool
+
 SMALLEST_SHARE = 100_000  # additions that take about 10 µs: less than it takes to wake a thread that has gone to sleep
 OVERFLOW, OUT_OF_MEMORY = 1, 2  # flags: what went wrong in a kernel
 Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-forked = False
 
 
 def over(n: int, additions: int, kernel: Callable[..., Any], *arguments: Any) -> int:
@@ -37,29 +30,10 @@ def over(n: int, additions: int, kernel: Callable[..., Any], *arguments: Any) ->
     n_parts = min(torch.get_num_threads(), n, additions // SMALLEST_SHARE)
     if n_parts <= 1:
         return OVERFLOW if kernel(*arguments, 0, n) else 0
-    launch, companion = openmp(), in_parts(kernel)
-    if launch and companion is not None:
-        return companion(arguments, n, n_parts, launch)
+    in_parts = getattr(kernel, "in_parts", None)
+    if in_parts is not None and (address := openmp()):
+        return in_parts(arguments, n, n_parts, address)
     return _through_python(n, n_parts, kernel, arguments)
-
-
-@cache
-def in_parts(kernel: Callable[..., Any]) -> Callable[..., int] | None:
-    """The kernel with its launch compiled, where its module has it."""
-    return getattr(sys.modules.get(kernel.__module__), f"{kernel.__name__}_in_parts", None)
-
-
-def openmp() -> int:
-    """The address of GOMP_parallel in the runtime that torch has loaded; 0 where there is none, or none of its threads."""
-    return 0 if forked else _gomp_parallel()
-
-
-@cache
-def _gomp_parallel() -> int:
-    try:
-        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p).value or 0
-    except (AttributeError, OSError, TypeError):  # TypeError: Windows has no namespace of all symbols
-        return 0
 
 
 def _through_python(n: int, n_parts: int, kernel: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
@@ -76,28 +50,12 @@ def _through_python(n: int, n_parts: int, kernel: Callable[..., Any], arguments:
         except BaseException as error:
             errors.append(error)
 
-    if launch := openmp():
-        parallel = ctypes.CFUNCTYPE(None, Body, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)(launch)
-        parallel(Body(work), None, n_parts, 0)
+    if openmp():
+        body = Body(work)
+        launch(ctypes.cast(body, ctypes.c_void_p).value or 0, 0, n_parts)
     else:
-        for future in [_pool().submit(work) for _ in range(n_parts)]:
+        for future in [pool().submit(work) for _ in range(n_parts)]:
             future.result()
     if errors:
         raise errors[0]
     return OVERFLOW if any(results) else 0
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="lutetia")  # starts threads as they are needed
-
-
-def _after_fork() -> None:
-    """OpenMP in a child would wait for ever for threads that only the parent has; so would the pool."""
-    global forked
-    forked = True
-    _pool.cache_clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,33 +1,50 @@
-"""What the compiled loops of the `cpu` backend are made with: how they are compiled, reach memory, add up, and run in parts.
-
-numba keeps what it compiled on disk and watches only the file a function is in: after a change here, touch the other
-this folder.
-"""
+"""What the compiled loops of the `cpu` backend are made with: how they are compiled, reach memory, add up, and run in parts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
-from lutetia._compiling import can_keep
+from lutetia._shared import compiled
+from lutetia._shared.compiled import ir, load_number, numba, read_scope
 from lutetia.errors import require
 from lutetia.lut.kernels.cpu.threads import OUT_OF_MEMORY, OVERFLOW
 from lutetia.lut.sums import FIXED_MAX
 
-numba = require("numba", "the cpu backend of lutetia.lut")
 extending = require("numba.extending", "the cpu backend of lutetia.lut")
-ir = require("llvmlite.ir", "the cpu backend of lutetia.lut", "numba")
 
 U, INT = np.uint64, ir.IntType(64)
 
 
-OPTIONS = {"nogil": True, "cache": can_keep(), "error_model": "numpy"}
-jit = numba.njit(**OPTIONS)
+OPTIONS = {"nogil": True, "error_model": "numpy"}
+jit = compiled.jit(**OPTIONS)
 # For what runs once per row of weights: a call costs as much as adding 32 of them.
-jit_inline = numba.njit(**OPTIONS, forceinline=True)
+jit_inline = compiled.jit(**OPTIONS, forceinline=True)
 # A sum of floats may be added in any order; everything else keeps to IEEE, which fixed sums need.
-jit_any_order = numba.njit(**OPTIONS, forceinline=True, fastmath={"reassoc", "contract", "nsz"})
+jit_any_order = compiled.jit(**OPTIONS, forceinline=True, fastmath={"reassoc", "contract", "nsz"})
+
+
+def by_none(if_none: Callable[..., Any], if_given: Callable[..., Any]) -> Callable[..., Any]:
+    """One of two functions, by whether the first argument is None. The other is not even compiled, nor need its types fit."""
+    chosen = [each if hasattr(each, "py_func") else numba.njit(**OPTIONS, forceinline=True)(each) for each in (if_none, if_given)]
+
+    def either(first: Any, *rest: Any) -> Any:
+        """What the loops call."""
+
+    def choose(first: Any, *rest: Any) -> Any:
+        function = chosen[not isinstance(first, numba.types.NoneType)]
+        return lambda first, *rest: function(first, *rest)
+
+    extending.overload(either, strict=False)(choose)
+    return either
+
+
+element = by_none(lambda values, place: None, lambda values, place: values[place])
+first_given = by_none(lambda one, other: other, lambda one, other: one)
+times = by_none(lambda factor, value: value, lambda factor, value: factor * value)
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -35,32 +52,20 @@ jit_any_order = numba.njit(**OPTIONS, forceinline=True, fastmath={"reassoc", "co
 # Without it every short inner loop begins with overlap checks: rows of 48 weights took 1.4 times as long.
 
 
-def _address(context: Any, builder: Any, signature: Any, args: Any) -> tuple[Any, Any]:
-    """Pointer to element args[1] of array args[0], and the alias scope of everything `load` reads."""
-    array = context.make_array(signature.args[0])(context, builder, args[0])
-    module = builder.module
-    domain = module.add_metadata(["lutetia"])
-    scopes = module.add_metadata([module.add_metadata(["read", domain])])
-    return builder.gep(array.data, [args[1]]), scopes
+def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """Pointer to element args[1] of array args[0]."""
+    return builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
 
 
 @extending.intrinsic
 def load(typing: Any, array: Any, at: Any) -> Any:
     """array[at] of a flat array; uint16 holds the bits of bfloat16, int16 those of float16, and both come as float32."""
-    halves = {numba.types.uint16: numba.types.float32, numba.types.int16: numba.types.float32}
+    half = array.dtype in (numba.types.uint16, numba.types.int16)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, scopes = _address(context, builder, signature, args)
-        value = builder.load(pointer)
-        value.set_metadata("alias.scope", scopes)
-        if array.dtype == numba.types.uint16:
-            bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
-            return builder.bitcast(bits, ir.FloatType())
-        if array.dtype == numba.types.int16:
-            return builder.fpext(builder.bitcast(value, ir.HalfType()), ir.FloatType())
-        return value
+        return load_number(builder, _pointer(context, builder, signature, args), array.dtype, scope=read_scope(builder))
 
-    return halves.get(array.dtype, array.dtype)(array, numba.types.uint64), generate
+    return (numba.types.float32 if half else array.dtype)(array, numba.types.uint64), generate
 
 
 @extending.intrinsic
@@ -68,7 +73,7 @@ def accumulate(typing: Any, array: Any, at: Any, value: Any) -> Any:
     """array[at] += value of a flat array."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, scopes = _address(context, builder, signature, args)
+        pointer, scopes = _pointer(context, builder, signature, args), read_scope(builder)
         before = builder.load(pointer)
         add = builder.fadd if isinstance(array.dtype, numba.types.Float) else builder.add
         stored = builder.store(add(before, args[2]), pointer)
@@ -85,7 +90,7 @@ def accumulate_apart(typing: Any, array: Any, at: Any, value: Any, place: Any) -
     own_name = f"place {place.literal_value}"
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, _ = _address(context, builder, signature, args)
+        pointer = _pointer(context, builder, signature, args)
         module = builder.module
         domain = module.add_metadata(["lutetia"])
         nodes = {name: module.add_metadata([name, domain]) for name in ("read", *(f"place {k}" for k in range(4)))}
@@ -106,7 +111,7 @@ def prefetch(typing: Any, array: Any, at: Any) -> Any:
     """Begin to fetch the cache line of array[at]."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, _ = _address(context, builder, signature, args)
+        pointer = _pointer(context, builder, signature, args)
         function_type = ir.FunctionType(ir.VoidType(), [pointer.type, *[ir.IntType(32)] * 3])
         function = numba.core.cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
         read, keep, data = (ir.IntType(32)(option) for option in (0, 3, 1))
@@ -130,7 +135,7 @@ def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: An
     kind = ir.FloatType() if grad.dtype == numba.types.float32 else ir.DoubleType()
     flags, pair = ("contract", "reassoc", "nsz"), numba.types.UniTuple(grad.dtype, 2)
     lanes = 64 // (grad.dtype.bitwidth // 8)
-    vector, of_weight = ir.VectorType(kind, lanes), weight.dtype
+    vector = ir.VectorType(kind, lanes)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         g, at, w, row, other, third, n = args
@@ -139,9 +144,9 @@ def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: An
         with numba.core.cgutils.for_range(builder, n) as loop:
             for lane in range(0, BLOCK, lanes):
                 offset = builder.add(builder.mul(loop.index, INT(BLOCK)), INT(lane))
-                g_part = _vector(builder, arrays[0], builder.add(at, offset), grad.dtype, kind, lanes)
+                g_part = load_number(builder, builder.gep(arrays[0], [builder.add(at, offset)]), grad.dtype, lanes)
                 main, *flipped = (
-                    _vector(builder, arrays[1], builder.add(begin, offset), of_weight, kind, lanes)
+                    load_number(builder, builder.gep(arrays[1], [builder.add(begin, offset)]), weight.dtype, lanes)
                     for begin in (row, other, third)
                 )
                 for total, part in zip(sums, flipped, strict=True):
@@ -156,31 +161,11 @@ def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: An
     return pair(grad, place, weight, place, place, place, place), generate
 
 
-def _vector(builder: Any, data: Any, index: Any, stored: Any, kind: Any, lanes: int) -> Any:
-    """Numbers from data[index] on, as floats of a kind; halves are stored as `load` says."""
-    own = {numba.types.uint16: ir.IntType(16), numba.types.int16: ir.HalfType()}.get(stored, kind)
-    pointer = builder.bitcast(builder.gep(data, [index]), ir.VectorType(own, lanes).as_pointer())
-    value = builder.load(pointer, align=stored.bitwidth // 8)
-    if stored == numba.types.uint16:
-        wide = ir.VectorType(ir.IntType(32), lanes)
-        return builder.bitcast(
-            builder.shl(builder.zext(value, wide), wide([ir.IntType(32)(16)] * lanes)), ir.VectorType(kind, lanes)
-        )
-    return builder.fpext(value, ir.VectorType(kind, lanes)) if stored == numba.types.int16 else value
-
-
 # ---- sums ------------------------------------------------------------------------------------------------------------
 
 
-def sums_in(out: Any, scale: Any) -> Any:
-    """Where to add up what belongs in out [n]: there, or for fixed sums in as many integers, which are zero."""
-
-
-@extending.overload(sums_in, strict=False)
-def _sums_in(out: Any, scale: Any) -> Any:
-    if isinstance(scale, numba.types.NoneType):
-        return lambda out, scale: out
-    return lambda out, scale: np.zeros(out.size, np.int64)
+# sums_in(scale, out [n]): where to add up what belongs in out: there, or for fixed sums in as many integers, which are zero.
+sums_in = by_none(lambda scale, out: out, lambda scale, out: np.zeros(out.size, np.int64))
 
 
 @jit
@@ -195,15 +180,33 @@ def out_of_range(units: Any) -> Any:
 
 
 @jit_inline
-def add_row(total: Any, at: Any, source: Any, row: Any, width: Any, scale: Any) -> Any:
-    """total[at:] += source[row:], over `width` elements."""
+def add_one(total: Any, at: Any, value: Any, scale: Any) -> Any:
+    """total[at] += value."""
+    if scale is None:
+        total[at] += value
+        return False
+    units = round_to_unit(value, scale)
+    total[at] += np.int64(units)
+    return out_of_range(units)
+
+
+@jit
+def clear(values: Any) -> None:
+    """values [n] = 0. (numba takes half a second for the general form of this, and again for every kernel.)"""
+    for k in range(values.size):
+        values[k] = 0
+
+
+@jit_inline
+def add_row(total: Any, at: Any, source: Any, row: Any, width: Any, factor: Any, scale: Any) -> Any:
+    """total[at:] += factor · source[row:], over `width` elements; no factor is 1."""
     bad = False
     if scale is None:
         for k in range(width):
-            accumulate(total, at + k, load(source, row + k))
+            accumulate(total, at + k, times(factor, load(source, row + k)))
     else:
         for k in range(width):
-            units = round_to_unit(load(source, row + k), scale)
+            units = round_to_unit(times(factor, load(source, row + k)), scale)
             bad |= out_of_range(units)
             accumulate(total, at + k, np.int64(units))
     return bad
@@ -229,13 +232,13 @@ def add_to_4(total: Any, places: Any, k: Any, value: Any) -> None:
 
 
 @jit_inline
-def add_8_rows(total: Any, at: Any, source: Any, rows: Any, width: Any) -> None:
-    """total[at:] += the sum of eight rows of source: the sum is read and written once instead of eight times."""
+def add_8_rows(total: Any, at: Any, source: Any, rows: Any, factors: Any, width: Any) -> None:
+    """total[at:] += the sum of eight rows of source times their factors: it is read and written once instead of eight times."""
     whole = width & ~U(7)  # in vectors; the rest apart, or a rest of 7 would cost as much as 32
     for k in range(whole):
-        accumulate(total, at + k, sum_of_8(source, rows, k))
+        accumulate(total, at + k, sum_of_8(source, rows, factors, k))
     for k in range(whole, width):
-        accumulate(total, at + k, sum_of_8(source, rows, k))
+        accumulate(total, at + k, sum_of_8(source, rows, factors, k))
 
 
 @jit_inline
@@ -255,10 +258,15 @@ def sum_of_4(source: Any, rows: Any, k: Any) -> Any:
 
 
 @jit_inline
-def sum_of_8(source: Any, rows: Any, k: Any) -> Any:
+def sum_of_8(source: Any, rows: Any, factors: Any, k: Any) -> Any:
     a, b, c, d, e, f, g, h = rows
-    first = (load(source, a + k) + load(source, b + k)) + (load(source, c + k) + load(source, d + k))
-    second = (load(source, e + k) + load(source, f + k)) + (load(source, g + k) + load(source, h + k))
+    if factors is None:
+        first = (load(source, a + k) + load(source, b + k)) + (load(source, c + k) + load(source, d + k))
+        second = (load(source, e + k) + load(source, f + k)) + (load(source, g + k) + load(source, h + k))
+    else:
+        p, q, r, s, t, u, v, w = factors
+        first = (p * load(source, a + k) + q * load(source, b + k)) + (r * load(source, c + k) + s * load(source, d + k))
+        second = (t * load(source, e + k) + u * load(source, f + k)) + (v * load(source, g + k) + w * load(source, h + k))
     return first + second
 
 
@@ -282,6 +290,21 @@ UNSIGNED, POINTER = ir.IntType(32), ir.IntType(8).as_pointer()
 BODY = ir.FunctionType(ir.VoidType(), [POINTER])
 GOMP_PARALLEL = ir.FunctionType(ir.VoidType(), [BODY.as_pointer(), POINTER, UNSIGNED, UNSIGNED])
 LENGTH, N_PARTS, NEXT, FLAGS, ARGUMENTS = range(5)  # what the threads share
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """A compiled kernel; its `in_parts`, (arguments, n, n_parts, launch) -> flags, runs it on the threads of OpenMP."""
+    compiled_kernel, name = jit(function), f"{function.__name__}_in_parts"
+    # A function of its own for each kernel, beside it for the cache: `run_in_parts` must know the kernel when it is compiled.
+    code = _in_parts.__code__.replace(co_filename=function.__code__.co_filename, co_name=name, co_qualname=name)
+    in_parts = FunctionType(code, {**globals(), "__name__": function.__module__, "_kernel": compiled_kernel}, name)
+    in_parts.__module__ = function.__module__
+    compiled_kernel.in_parts = jit(in_parts)
+    return compiled_kernel
+
+
+def _in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
+    return run_in_parts(_kernel, arguments, n, n_parts, launch)  # type: ignore[name-defined]  # noqa: F821
 
 
 @extending.intrinsic

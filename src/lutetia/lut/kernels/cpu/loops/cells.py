@@ -1,8 +1,8 @@
 """The compiled loops of the `cpu` backend for sequences by cells: pairs are counted first, and their sums become products.
 
-The conventions are those of `pairs` and `rows` (numba's cache on disk watches this file alone: touch it after a
-change to either). For a given j and detector Q is fixed, so a cell is one of the C = 2**(N_c + N_pe) rows of that Q, its *slab*.
-The places of one Q share a slab [C, O], and each kernel is a small product with it, for float sums and C of at least 4:
+The conventions are those of `pairs` and `rows`. For a given j and detector Q is fixed, so a cell is one of the
+C = 2**(N_c + N_pe) rows of that Q, its *slab*. The places of one Q share a slab [C, O], and each kernel is a small product with
+it, for float sums and C of at least 4:
 
     forward             y [n, O]     += stat [n, C] · slab [C, O]
     to the inputs       p [n, C]      = g [n, O] · slabᵀ [O, C]        then a pair looks up the g·W it needs
@@ -17,10 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.lut.kernels.cpu.loops.pairs import by_query, clear, pair_row, places_of, take
-from lutetia.lut.kernels.cpu.loops.rows import U, accumulate, add_row, jit, jit_any_order, load, sums_in, write_sums
-
-NONE = np.uint32(0)
+from lutetia.lut.kernels.cpu.loops.basics import U, accumulate, add_row, clear, jit, jit_any_order, load, sums_in, write_sums
+from lutetia.lut.kernels.cpu.loops.pairs import by_query, pair_row, pairs_in_slab, places_of, take
 
 
 @jit
@@ -30,16 +28,14 @@ def count_firings(seq: Any, stat: Any, begin: Any, end: Any) -> None:
     for place in places_of(begin, end, keys.shape[2]):
         for t in range(keys.shape[0]):
             clear(stat[place, t])
-            count_pairs(keys[t].reshape(-1), signs[t], place, U(keys.shape[2]), stat[place, t], U(1))
+            count_pairs(pairs_in_slab(keys[t].reshape(-1), signs[t], place, U(keys.shape[2])), stat[place, t], U(1))
 
 
 @jit
-def count_pairs(keys: Any, signs: Any, place: Any, length: Any, stat: Any, stride: Any) -> None:
+def count_pairs(pairs: Any, stat: Any, stride: Any) -> None:
     """stat[cell · stride] += 1 for all pairs of one place and one detector."""
-    j = place % length
-    i_at, sign_at = place - j, length - U(1) - j
-    for i in range(j):
-        stat[pair_row(NONE, keys, i_at + i, signs, sign_at + i) * stride] += 1
+    for i in range(pairs.n):
+        stat[pair_row(pairs, i) * stride] += 1
 
 
 @jit
@@ -50,13 +46,13 @@ def copy(source: Any, target: Any) -> None:
 
 
 @jit_any_order
-def add_product(total: Any, at: Any, left: Any, left_at: Any, n: Any, right: Any, right_at: Any, width: Any) -> None:
+def add_product(total: Any, at: Any, left: Any, n: Any, right: Any, right_at: Any, width: Any) -> None:
     """total [4, width] += left [4, n] · right [n, width], each a part of a flat array; n is a multiple of 4.
 
     Four times four: each of 8 loads serves two or more of 16 multiplications, as fast as a BLAS on products this small.
     """
     for m in range(U(0), n, U(4)):
-        l0, l1, l2, l3 = left_at + m, left_at + n + m, left_at + U(2) * n + m, left_at + U(3) * n + m
+        l0, l1, l2, l3 = m, n + m, U(2) * n + m, U(3) * n + m
         a0, b0, c0, d0 = load(left, l0), load(left, l0 + U(1)), load(left, l0 + U(2)), load(left, l0 + U(3))
         a1, b1, c1, d1 = load(left, l1), load(left, l1 + U(1)), load(left, l1 + U(2)), load(left, l1 + U(3))
         a2, b2, c2, d2 = load(left, l2), load(left, l2 + U(1)), load(left, l2 + U(2)), load(left, l2 + U(3))
@@ -81,11 +77,11 @@ def fill_firings(weight: Any, firings: Any, y: Any, scale: Any, begin: Any, end:
     width, bad = U(y.shape[1]), False
     y = y[begin:end].reshape(-1)
     clear(y)
-    total = sums_in(y, scale)
+    total = sums_in(scale, y)
     one = np.empty(y.size // max(end - begin, 1), total.dtype)
     for n in range(np.searchsorted(place, begin), np.searchsorted(place, end)):
         clear(one)
-        bad |= add_row(one, U(0), weight, U(row[n]) * width, width, scale)
+        bad |= add_row(one, U(0), weight, U(row[n]) * width, width, None, scale)
         at, times = U(place[n] - begin) * width, total.dtype.type(count[n])
         for k in range(width):
             accumulate(total, at + k, times * load(one, k))
@@ -110,10 +106,11 @@ def fill_cells(weight: Any, seq: Any, y: Any, begin: Any, end: Any) -> None:
                 clear(stat)
                 clear(sums.reshape(-1))
                 for k in range(U(four.size)):
-                    count_pairs(table_keys, signs[t], places[four[k]], U(keys.shape[2]), stat[k * n_cells :], U(1))
-                add_product(sums.reshape(-1), U(0), stat, U(0), n_cells, weight, slab, width)
+                    pairs = pairs_in_slab(table_keys, signs[t], places[four[k]], U(keys.shape[2]))
+                    count_pairs(pairs, stat[k * n_cells :], U(1))
+                add_product(sums.reshape(-1), U(0), stat, n_cells, weight, slab, width)
                 for k in range(four.size):
-                    add_row(y[places[four[k]]], U(0), sums[k], U(0), width, None)
+                    add_row(y[places[four[k]]], U(0), sums[k], U(0), width, None, None)
 
 
 # ---- backward, to the inputs and the positions -----------------------------------------------------------------------
@@ -136,35 +133,36 @@ def propagate_cells(grad: Any, weight: Any, seq: Any, margins: Any, sums: Any, b
             if mine[0][q] < mine[0][q + U(1)] or other[0][q] < other[0][q + U(1)]:
                 turn(weight, ((U(t) << U(n_anchors)) + q) * n_cells, U(grad.shape[1]), turned)
                 for is_mine in (True, False):
-                    propagate_slab(grad, turned, g, p, mine if is_mine else other, q, is_mine, t, b, seq, margins, sums)
+                    starts, order = mine if is_mine else other
+                    places = order[starts[q] : starts[q + U(1)]]
+                    propagate_slab(grad, (turned, g, p), places, (is_mine, t, b), seq, margins, sums)
 
 
 @jit
-def propagate_slab(
-    grad: Any, turned: Any, g: Any, p: Any, by_q: Any, q: Any, is_mine: Any, t: Any, b: Any, seq: Any, margins: Any, sums: Any
-) -> None:
-    """The places that have this Q (or, if not mine, would have it were their closest call the other way), four at a time.
+def propagate_slab(grad: Any, scratch: Any, places: Any, where: Any, seq: Any, margins: Any, sums: Any) -> None:
+    """The places that have one Q (or, if not mine, would have it were their closest call the other way), four at a time.
 
-    turned [O, C] is the slab of Q; g [4, O] and p [4, C] are scratch. Places are counted from batch row b.
+    `scratch` is the slab of Q, turned [O, C], and g [4, O] and p [4, C]; `where` is whether it is theirs, the detector, and the
+    batch row from which places are counted.
     """
-    keys, signs, _, _ = seq
+    (turned, g, p), (is_mine, t, b) = scratch, where
     near, slope, flip, pe_near, pe_slope, pe_flip = margins
-    starts, order = by_q
-    length, n_outputs = U(keys.shape[2]), U(g.shape[1])
-    for first in range(starts[q], starts[q + U(1)], 4):
-        four = order[first : min(first + 4, starts[q + U(1)])]
+    length, n_outputs = U(seq.keys.shape[2]), U(g.shape[1])
+    for first in range(0, places.size, 4):
+        four = places[first : min(first + 4, places.size)]
         for k in range(four.size):
             copy(grad[U(b) * length + four[k]], g[k])
         clear(p.reshape(-1))
-        add_product(p.reshape(-1), U(0), g.reshape(-1), U(0), n_outputs, turned.reshape(-1), U(0), U(turned.shape[1]))
+        add_product(p.reshape(-1), U(0), g.reshape(-1), n_outputs, turned.reshape(-1), U(0), U(turned.shape[1]))
         for k in range(four.size):
             row, j = U(b) + four[k] // length, four[k] % length
+            pairs = pairs_in_slab(seq.keys[t, row], seq.signs[t], j, length)
             if is_mine:
                 one = (near[t, row], slope[t, row], flip[t, row], sums[0][t, row])
                 pe = (pe_near[t], pe_slope[t], pe_flip[t], sums[1][t, row])
-                look_up_pairs(p[k], keys[t, row], signs[t], j, one, pe)
+                look_up_pairs(p[k], pairs, one, pe)
             else:
-                sums[0][t, row, j] -= slope[t, row, j] * sum_at_query(p[k], keys[t, row], signs[t], j, near[t, row])
+                sums[0][t, row, j] -= slope[t, row, j] * sum_at_query(p[k], pairs, near[t, row])
 
 
 @jit
@@ -185,17 +183,18 @@ def turn(weight: Any, first: Any, n_outputs: Any, turned: Any) -> None:
 
 
 @jit
-def look_up_pairs(p: Any, keys: Any, signs: Any, j: Any, one: Any, pe: Any) -> None:
+def look_up_pairs(p: Any, pairs: Any, one: Any, pe: Any) -> None:
     """The slopes of all pairs of one place j, but for the flipped Q, from p [C] = g·W of all cells that have its Q.
 
     All is looked up and most is thrown away, since half of the branches would be guessed wrong.
     """
     near, slope, flip, slopes = one
     pe_near, pe_slope, pe_flip, pe_slopes = pe
-    sign_at, near_j, nothing, at_query = U(keys.size) - U(1) - j, near[j], p.dtype.type(0), p.dtype.type(0)
+    j, nothing, at_query = pairs.n, p.dtype.type(0), p.dtype.type(0)
+    near_j = near[j]
     for i in range(j):
-        m = sign_at + i
-        cell, near_i, pe_near_m = pair_row(NONE, keys, i, signs, m), near[i], pe_near[m]
+        m = pairs.sign_at + i
+        cell, near_i, pe_near_m = pair_row(pairs, i), near[i], pe_near[m]
         main, is_query = p[cell], near_j < near_i
         key_slope = slope[i] * (main - p[cell ^ U(flip[i])])
         position_slope = pe_slope[m] * (main - p[cell ^ U(pe_flip[m])])
@@ -206,11 +205,11 @@ def look_up_pairs(p: Any, keys: Any, signs: Any, j: Any, one: Any, pe: Any) -> N
 
 
 @jit
-def sum_at_query(p: Any, keys: Any, signs: Any, j: Any, near: Any) -> Any:
+def sum_at_query(p: Any, pairs: Any, near: Any) -> Any:
     """Σ of p [C] over the pairs of place j in which Q is the closer call."""
-    total, nothing, near_j, sign_at = p.dtype.type(0), p.dtype.type(0), near[j], U(keys.size) - U(1) - j
-    for i in range(j):
-        other = p[pair_row(NONE, keys, i, signs, sign_at + i)]
+    total, nothing, near_j = p.dtype.type(0), p.dtype.type(0), near[pairs.n]
+    for i in range(pairs.n):
+        other = p[pair_row(pairs, i)]
         total += other if near_j < near[i] else nothing
     return total
 
@@ -240,6 +239,6 @@ def gather_cells(grad: Any, seq: Any, out: Any, first: Any, tile: Any, begin: An
                     clear(g[k])
                 for k in range(places.size):
                     copy(grad[places[k]], g[k])
-                    count_pairs(table_keys, signs[t], places[k], U(keys.shape[2]), stat[k:], used)
+                    count_pairs(pairs_in_slab(table_keys, signs[t], places[k], U(keys.shape[2])), stat[k:], used)
                 for cell in range(U(0), n_cells, U(4)):
-                    add_product(out, slab + cell * width, stat, cell * used, used, g.reshape(-1), U(0), width)
+                    add_product(out, slab + cell * width, stat[cell * used :], used, g.reshape(-1), U(0), width)

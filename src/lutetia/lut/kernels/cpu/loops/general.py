@@ -1,6 +1,6 @@
 """The compiled loops of the `cpu` backend for the general layout, where each lookup neuron has outputs of its own.
 
-The conventions are those of `rows`. `synapses` holds row_start [N_t · R + 1], targets [n_weights], and R.
+The conventions are those of `rows`.
 """
 
 from __future__ import annotations
@@ -9,122 +9,151 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.lut.kernels.cpu.loops.basics import U, jit, load, out_of_range, round_to_unit, run_in_parts, sums_in, write_sums
+from lutetia.lut.kernels.cpu.arrays import Neurons
+from lutetia.lut.kernels.cpu.loops.basics import (
+    U,
+    add_one,
+    by_none,
+    element,
+    jit,
+    kernel,
+    load,
+    out_of_range,
+    round_to_unit,
+    sums_in,
+    times,
+    write_sums,
+)
+from lutetia.lut.kernels.cpu.loops.gather import reads_from, rows_from, sink_from
 from lutetia.lut.kernels.cpu.loops.rows import send_to_anchors, uncertainty_slope
 
 
-@jit
-def fill_general(weight: Any, synapses: Any, indices: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
-    """The same for the general layout: `synapses` holds row_start [N_t · R + 1], targets [n_weights], and R."""
-    row_start, targets, n_rows = synapses
-    n_outputs, bad = U(y.shape[1]), False
-    y = y[begin:end].reshape(-1)
-    indices = indices[begin:end]
-    y[:] = 0
-    total = sums_in(y, scale)
-    for t in range(indices.shape[1]):
-        for i in range(indices.shape[0]):
-            neuron = U(t) * n_rows + U(indices[i, t])
-            for s in range(row_start[neuron], row_start[neuron + U(1)]):
-                at = U(i) * n_outputs + U(targets[s])
-                if scale is None:
-                    total[at] += load(weight, s)
-                else:
-                    units = round_to_unit(load(weight, s), scale)
-                    bad |= out_of_range(units)
-                    total[at] += np.int64(units)
-    return bad | write_sums(total, scale, y)
+@kernel
+def fill(weight: Any, neurons: Any, reads: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
+    """weight flat, reads [B, N_t] -> y [B, O], for rows begin to end."""
+    y, neurons = y[begin:end], Neurons(*neurons)
+    flat = y.reshape(-1)
+    flat[:] = 0
+    total = sums_in(scale, flat)
+    bad = add_neurons(total, U(y.shape[1]), weight, neurons, rows_from(reads[0]), begin, scale)
+    bad |= add_neurons(total, U(y.shape[1]), weight, neurons, rows_from(reads[1]), begin, scale)
+    return bad | write_sums(total, scale, flat)
 
 
 @jit
-def propagate_general(
-    grad: Any, weight: Any, synapses: Any, found: Any, anchors: Any, dx: Any, scale: Any, begin: Any, end: Any
-) -> Any:
-    """The same for the general layout: `synapses` holds row_start [N_t · R + 1], targets [n_weights], and R."""
-    row_start, targets, n_rows = synapses
-    indices, min_delta, min_delta_index = found
+def add_neurons(total: Any, n_outputs: Any, weight: Any, neurons: Any, rows: Any, begin: Any, scale: Any) -> Any:
+    """total [n · O] += the rows of n batch rows from `begin` on."""
+    bad = False
+    if rows is not None:
+        for t in range(rows.indices.shape[1]):
+            for i in range(U(total.size) // max(n_outputs, U(1))):
+                place = (U(begin) + i, U(t))
+                neuron, factor = U(t) * neurons.n_rows + U(rows.indices[place]), element(rows.factors, place)
+                for s in range(neurons.row_start[neuron], neurons.row_start[neuron + U(1)]):
+                    at = i * n_outputs + U(neurons.targets[s])
+                    bad |= add_one(total, at, times(factor, load(weight, s)), scale)
+    return bad
+
+
+@kernel
+def gains(grad: Any, weight: Any, neurons: Any, reads: Any, scale: Any, begin: Any, end: Any) -> Any:
+    """grad [B, O], weight flat -> the factors of reads = g · W of their rows, for batch rows begin to end."""
+    neurons = Neurons(*neurons)
+    bad = write_gains(grad, weight, neurons, rows_from(reads[0]), scale, begin, end)
+    return bad | write_gains(grad, weight, neurons, rows_from(reads[1]), scale, begin, end)
+
+
+@jit
+def write_gains(grad: Any, weight: Any, neurons: Any, rows: Any, scale: Any, begin: Any, end: Any) -> Any:
+    bad = False
+    if rows is not None:
+        for t in range(rows.indices.shape[1]):
+            for i in range(begin, end):
+                neuron = U(t) * neurons.n_rows + U(rows.indices[i, t])
+                total, overflow = dot(grad, i, weight, neurons, neuron, scale)
+                rows.factors[i, t], out = from_units(scale, total, grad)
+                bad |= overflow | out
+    return bad
+
+
+@jit
+def dot(grad: Any, i: Any, weight: Any, neurons: Any, neuron: Any, scale: Any) -> Any:
+    """Σ grad[i] · weight over the synapses of a lookup neuron, and whether an addend was out of range; fixed sums in units."""
+    total, units, bad = grad.dtype.type(0), np.int64(0), False
+    for s in range(neurons.row_start[neuron], neurons.row_start[neuron + U(1)]):
+        value = grad[i, neurons.targets[s]] * load(weight, s)
+        if scale is None:
+            total += value
+        else:
+            rounded = round_to_unit(value, scale)
+            bad |= out_of_range(rounded)
+            units += np.int64(rounded)
+    return which_sum(scale, total, units), bad
+
+
+which_sum = by_none(lambda scale, total, units: total, lambda scale, total, units: units)
+# A sum in the dtype of grad, and whether it was out of range.
+from_units = by_none(
+    lambda scale, total, grad: (total, False),
+    lambda scale, total, grad: (grad.dtype.type(np.float64(total) / scale), out_of_range(total)),
+)
+
+
+@jit
+def difference(grad: Any, i: Any, weight: Any, neurons: Any, neuron: Any, other: Any, scale: Any) -> Any:
+    """g·W[neuron] - g·W[other] as one sum, and whether something was out of range."""
+    plus, bad = dot(grad, i, weight, neurons, neuron, scale)
+    minus, overflow = dot(grad, i, weight, neurons, other, scale)
+    gain, out = from_units(scale, plus - minus, grad)
+    return gain, bad | overflow | out
+
+
+@kernel
+def propagate(grad: Any, weight: Any, neurons: Any, found: Any, dx: Any, scale: Any, begin: Any, end: Any) -> Any:
+    """grad [B, O], weight flat -> dx [B, I], for rows begin to end."""
+    (indices, min_delta, min_delta_index, anchors), neurons = found, Neurons(*neurons)
     bad, one, n_inputs = False, min_delta.dtype.type(1), U(dx.shape[1])
     dx = dx[begin:end].reshape(-1)
     dx[:] = 0
-    total = sums_in(dx, scale)
+    total = sums_in(scale, dx)
     for t in range(indices.shape[1]):
         for i in range(begin, end):
             index, which = indices[i, t], min_delta_index[i, t]
-            neuron = U(t) * n_rows + U(index)
-            other = U(t) * n_rows + U(index ^ (np.uint32(1) << which))
-            if scale is None:
-                gain = row_gain(grad, i, weight, row_start, targets, neuron)
-                gain -= row_gain(grad, i, weight, row_start, targets, other)
-            else:
-                plus, overflow = row_gain_fixed(grad, i, weight, row_start, targets, neuron, scale)
-                minus, overflow_too = row_gain_fixed(grad, i, weight, row_start, targets, other, scale)
-                bad |= overflow | overflow_too | out_of_range(plus - minus)
-                gain = grad.dtype.type(np.float64(plus - minus) / scale)
+            first = U(t) * neurons.n_rows
+            other = first + U(index ^ (np.uint32(1) << which))
+            gain, overflow = difference(grad, i, weight, neurons, first + U(index), other, scale)
             slope = uncertainty_slope(min_delta[i, t], one) * gain
-            bad |= send_to_anchors(total, U(i - begin) * n_inputs, anchors[t, which], slope, scale)
+            bad |= overflow | send_to_anchors(total, U(i - begin) * n_inputs, anchors[t, which], slope, scale)
     return bad | write_sums(total, scale, dx)
 
 
-@jit
-def row_gain(grad: Any, i: Any, weight: Any, row_start: Any, targets: Any, neuron: Any) -> Any:
-    """Σ grad[i] · weight over the synapses of a lookup neuron."""
-    gain = grad.dtype.type(0)
-    for s in range(row_start[neuron], row_start[neuron + U(1)]):
-        gain += grad[i, targets[s]] * load(weight, s)
-    return gain
-
-
-@jit
-def row_gain_fixed(grad: Any, i: Any, weight: Any, row_start: Any, targets: Any, neuron: Any, scale: Any) -> Any:
-    """The same in units, and whether an addend was out of range."""
-    total, bad = np.int64(0), False
-    for s in range(row_start[neuron], row_start[neuron + U(1)]):
-        units = round_to_unit(grad[i, targets[s]] * load(weight, s), scale)
-        bad |= out_of_range(units)
-        total += np.int64(units)
-    return total, bad
-
-
-@jit
-def gather_general(
-    grad: Any, rates: Any, synapses: Any, indices: Any, places: Any, out: Any, fresh: Any, scale: Any, begin: Any, end: Any
-) -> Any:
-    """The same for the general layout, for detectors begin to end; `rates` holds a number per weight, or none at all."""
-    row_start, targets, _ = synapses
-    starts, spans, n_rows = places
-    bad = False
+@kernel
+def gather(gradients: Any, neurons: Any, reads: Any, sink: Any, scale: Any, begin: Any, end: Any) -> Any:
+    """sink += gradients [B, O] at the rows read, for detectors begin to end."""
+    reads, sink, neurons, bad = reads_from(reads), sink_from(sink), Neurons(*neurons), False
+    spans = sink.places.spans
     for t in range(U(begin), U(end)):
-        part = out[spans[t] : spans[t + U(1)]]
-        if fresh:
+        part = sink.out[spans[t] : spans[t + U(1)]]
+        if sink.fresh:
             part[:] = 0
-        total = sums_in(part, scale)
-        for i in range(indices.shape[0]):
-            neuron = t * n_rows + U(indices[i, t])
-            first, at = row_start[neuron], starts[neuron] - spans[t]
-            for k in range(row_start[neuron + U(1)] - first):
-                value = grad[i, targets[first + k]]
-                if rates.size > 0:
-                    value = value * rates[first + k]
-                if scale is None:
-                    total[at + k] += value
-                else:
-                    units = round_to_unit(value, scale)
-                    bad |= out_of_range(units)
-                    total[at + k] += np.int64(units)
+        total = sums_in(scale, part)
+        bad |= gather_table(total, gradients, neurons, reads.first, sink.places, t, scale)
+        bad |= gather_table(total, gradients, neurons, reads.second, sink.places, t, scale)
         bad |= write_sums(total, scale, part)
     return bad
 
 
 @jit
-def fill_general_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(fill_general, arguments, n, n_parts, launch)
-
-
-@jit
-def propagate_general_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(propagate_general, arguments, n, n_parts, launch)
-
-
-@jit
-def gather_general_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(gather_general, arguments, n, n_parts, launch)
+def gather_table(total: Any, gradients: Any, neurons: Any, rows: Any, places: Any, t: Any, scale: Any) -> Any:
+    """The share of some rows [B, N_t] in the sums of detector t."""
+    bad, (grad, rates) = False, gradients
+    if rows is not None:
+        for i in range(rows.indices.shape[0]):
+            neuron, factor = t * places.n_rows + U(rows.indices[i, t]), element(rows.factors, (i, t))
+            first, at = neurons.row_start[neuron], places.starts[neuron] - places.spans[t]
+            for k in range(neurons.row_start[neuron + U(1)] - first):
+                value = grad[i, neurons.targets[first + k]]
+                if rates.size > 0:
+                    value = value * rates[first + k]
+                bad |= add_one(total, at + k, times(factor, value), scale)
+    return bad

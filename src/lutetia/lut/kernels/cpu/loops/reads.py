@@ -12,23 +12,22 @@ from typing import Any
 
 import numpy as np
 
+from lutetia._shared.compiled import ir, numba
 from lutetia.lut.kernels.cpu.loops.basics import (
     U,
+    add_one,
+    by_none,
     extending,
-    ir,
-    jit,
     jit_inline,
-    numba,
+    kernel,
     out_of_range,
     round_to_unit,
-    run_in_parts,
     sums_in,
     write_sums,
 )
+from lutetia.lut.kernels.cpu.loops.detect import LANES, PADDED, transpose_in
 
 HARD, BLEND, CONFIDENCE, CONFIDENCE2 = range(4)
-LANES = 64  # batch rows worked on at once
-PADDED = LANES + 16  # a power of two would put a whole column of lanes in the same few cache sets
 
 
 # ---- exponentials ----------------------------------------------------------------------------------------------------
@@ -101,14 +100,6 @@ def _log_positive(p: Any) -> Any:
 
 
 @jit_inline
-def transpose_in(lanes: Any, x: Any, first: Any, n: Any) -> None:
-    """lanes [I, PADDED] = rows first to first + n of x [B, I]."""
-    for j in range(n):
-        for i in range(x.shape[1]):
-            lanes[i, j] = x[first + j, i]
-
-
-@jit_inline
 def look(lanes: Any, pairs: Any, scalars: Any, m: Any, learned: Any, work: Any) -> None:
     """One detector on m lanes: bits, which and the rows of `work`: |min_delta|, Σ|u|, Π (1 + e**(-β|u|))."""
     bits, which, closest, mass, product = work
@@ -140,67 +131,95 @@ def wavering(closest: Any, tau: Any) -> Any:
     return e / (1 + e)
 
 
-@jit
-def read(
-    x: Any, anchors: Any, scalars: Any, kind: Any, indices: Any, alternatives: Any, a: Any, b: Any, begin: Any, end: Any
-) -> None:
-    """x [B, I], anchors [N_t, N_c, 2] -> the others [B, N_t], for rows begin to end; alternatives and b may be None."""
-    n_detectors, dtype = anchors.shape[0], scalars.dtype
-    one, half, gamma, tau = dtype.type(1), dtype.type(0.5), scalars[1], scalars[2]
-    lanes = np.zeros((x.shape[1], PADDED), x.dtype)
+@jit_inline
+def new_look(scalars: Any) -> Any:
+    """Room for what `look` writes."""
     bits, which = np.empty(PADDED, np.uint32), np.empty(PADDED, np.uint32)
-    closest, mass, product = np.empty(PADDED, dtype), np.empty(PADDED, dtype), np.empty(PADDED, dtype)
-    first_factor, second_factor = np.empty(PADDED, dtype), np.empty(PADDED, dtype)
+    return bits, which, np.empty(PADDED, scalars.dtype), np.empty(PADDED, scalars.dtype), np.empty(PADDED, scalars.dtype)
+
+
+@kernel
+def read(x: Any, anchors: Any, how: Any, reads: Any, begin: Any, end: Any) -> None:
+    """x [B, I], anchors [N_t, N_c, 2] -> reads [B, N_t], for rows begin to end; `how` is the scalars and the kind."""
+    scalars, kind = how
+    one, half, gamma, tau = scalars.dtype.type(1), scalars.dtype.type(0.5), scalars[1], scalars[2]
+    lanes, work = np.zeros((x.shape[1], PADDED), x.dtype), new_look(scalars)
+    bits, which, closest, mass, product = work
+    a, b = np.empty(PADDED, scalars.dtype), np.empty(PADDED, scalars.dtype)
     for first in range(begin, end, LANES):
         n = min(LANES, end - first)
         m = (n + 7) & ~7
         transpose_in(lanes, x, first, n)
-        for t in range(n_detectors):
-            look(lanes, anchors[t], scalars, m, kind >= CONFIDENCE, (bits, which, closest, mass, product))
+        for t in range(anchors.shape[0]):
+            look(lanes, anchors[t], scalars, m, kind >= CONFIDENCE, work)
             if kind == HARD:
                 for j in range(m):
-                    first_factor[j], second_factor[j] = 1, 0
+                    a[j], b[j] = 1, 0
             elif kind == BLEND:
                 for j in range(m):
-                    second_factor[j] = half / (one + closest[j])
-                    first_factor[j] = one - second_factor[j]
+                    b[j] = half / (one + closest[j])
+                    a[j] = one - b[j]
             else:
                 for j in range(m):
-                    first_factor[j] = mass[j] * exp_negative(-gamma * log_positive(product[j]))
+                    a[j] = mass[j] * exp_negative(-gamma * log_positive(product[j]))
                 if kind == CONFIDENCE2:
                     for j in range(m):
-                        v, s = wavering(closest[j], tau), first_factor[j]
-                        first_factor[j], second_factor[j] = s * (one - v), s * v
+                        v, s = wavering(closest[j], tau), a[j]
+                        a[j], b[j] = s * (one - v), s * v
             for j in range(n):
-                indices[first + j, t], a[first + j, t] = bits[j], first_factor[j]
-            if b is not None:
-                for j in range(n):
-                    alternatives[first + j, t] = bits[j] ^ (np.uint32(1) << which[j])
-                    b[first + j, t] = second_factor[j]
+                reads[0][0][first + j, t], reads[0][1][first + j, t] = bits[j], a[j]
+            write_second(reads[1], bits, which, b, (first, n, t))
 
 
-@jit
-def read_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(read, arguments, n, n_parts, launch)
+@jit_inline
+def write_alternatives(second: Any, bits: Any, which: Any, b: Any, where: Any) -> None:
+    """The other rows of detector t and their factors, for n batch rows; `where` is the first of them, n and t."""
+    first, n, t = where
+    for j in range(n):
+        second[0][first + j, t] = bits[j] ^ (np.uint32(1) << which[j])
+        second[1][first + j, t] = b[j]
+
+
+write_second = by_none(lambda second, bits, which, b, where: None, write_alternatives)
 
 
 # ---- backward, to the inputs -----------------------------------------------------------------------------------------
 
 
-@jit
-def propagate_reads(
-    x: Any, anchors: Any, scalars: Any, kind: Any, da: Any, db: Any, dx: Any, learned: Any, scale: Any, begin: Any, end: Any
-) -> Any:
-    """da, db [B, N_t] -> dx [B, I] and learned [3, B], the shares of each row in the scalars' gradients; for rows begin to end.
+@jit_inline
+def copy_rows(values: Any, lane: Any, where: Any) -> None:
+    """lane [n] = those of values [B, N_t] of detector t; `where` is the first batch row, n and t."""
+    first, n, t = where
+    for j in range(n):
+        lane[j] = values[first + j, t]
 
-    db may be None. learned is float64, or int64 for fixed sums.
+
+copy_in = by_none(lambda values, lane, where: None, copy_rows)
+
+
+@jit_inline
+def transpose_slopes(dx: Any, slopes: Any, first: Any, n: Any) -> None:
+    """Rows first to first + n of dx [B, I] = slopes [I · PADDED]."""
+    for j in range(n):
+        for i in range(dx.shape[1]):
+            dx[first + j, i] = slopes[i * PADDED + j]
+
+
+transpose_out = by_none(lambda dx, slopes, first, n: None, transpose_slopes)
+
+
+@kernel
+def propagate_reads(x: Any, anchors: Any, how: Any, gains: Any, out: Any, scale: Any, begin: Any, end: Any) -> Any:
+    """gains [B, N_t] of a and b -> out, which is dx [B, I] and learned [3, B], the shares of each row in the scalars' gradients.
+
+    For rows begin to end. The gains of b, and dx, may be None; learned is float64, or int64 for fixed sums.
     """
-    dtype, n_inputs, bad = scalars.dtype, x.shape[1], False
-    beta, gamma, tau = scalars[0], scalars[1], scalars[2]
+    (scalars, kind), (da, db), (dx, learned) = how, gains, out
+    dtype, bad, beta, gamma, tau = scalars.dtype, False, scalars[0], scalars[1], scalars[2]
     one, half, two = dtype.type(1), dtype.type(0.5), dtype.type(2)
-    lanes, slopes = np.zeros((n_inputs, PADDED), x.dtype), np.empty(n_inputs * PADDED, x.dtype)
-    bits, which = np.empty(PADDED, np.uint32), np.empty(PADDED, np.uint32)
-    closest, mass, product = np.empty(PADDED, dtype), np.empty(PADDED, dtype), np.empty(PADDED, dtype)
+    lanes, slopes = np.zeros((x.shape[1], PADDED), x.dtype), np.empty(x.shape[1] * PADDED, x.dtype)
+    work = new_look(scalars)
+    _, which, closest, mass, product = work
     plain, doubtful, nearest = np.zeros(PADDED, dtype), np.zeros(PADDED, dtype), np.zeros(PADDED, dtype)
     to_a, to_b = np.zeros(PADDED, dtype), np.zeros(PADDED, dtype)
     moment, shares = np.zeros(PADDED, dtype), np.zeros((3, PADDED), dtype)
@@ -209,14 +228,12 @@ def propagate_reads(
         m = (n + 7) & ~7
         transpose_in(lanes, x, first, n)
         slopes[:] = 0
-        total = sums_in(slopes, scale)
+        total = sums_in(scale, slopes)
         learned[:, first : first + n] = 0
         for t in range(anchors.shape[0]):
-            look(lanes, anchors[t], scalars, m, kind >= CONFIDENCE, (bits, which, closest, mass, product))
-            for j in range(n):
-                to_a[j] = da[first + j, t]
-                if db is not None:
-                    to_b[j] = db[first + j, t]
+            look(lanes, anchors[t], scalars, m, kind >= CONFIDENCE, work)
+            copy_in(da, to_a, (first, n, t))
+            copy_in(db, to_b, (first, n, t))
             # The slope to |u_r| is plain + doubtful · σ(-β|u_r|), and to the smallest also `nearest`.
             if kind < CONFIDENCE:
                 for j in range(m):
@@ -238,38 +255,32 @@ def propagate_reads(
                     shares[1, j] = ds * s * gamma * evidence
                     moment[j] = 0
             for r in range(anchors.shape[1]):
-                a, b = anchors[t, r, 0], anchors[t, r, 1]
-                bad |= send(lanes, a, b, r, m, beta, kind, which, plain, doubtful, nearest, moment, total, scale)
+                pair = (anchors[t, r, 0], anchors[t, r, 1], np.uint32(r))
+                bad |= send(lanes, pair, m, (beta, kind), (which, plain, doubtful, nearest, moment), total, scale)
             if kind >= CONFIDENCE:
                 for j in range(m):
                     shares[0, j] = doubtful[j] * moment[j]  # doubtful is ds · s · γ · β
                 for k in range(3):
                     for j in range(n):
-                        if scale is None:
-                            learned[k, first + j] += shares[k, j]
-                        else:
-                            units = round_to_unit(x.dtype.type(shares[k, j]), scale)
-                            bad |= out_of_range(units)
-                            learned[k, first + j] += np.int64(units)
+                        bad |= add_one(learned[k], first + j, rounded(scale, shares[k, j], x), scale)
         bad |= write_sums(total, scale, slopes)
-        if dx is not None:
-            for j in range(n):
-                for i in range(n_inputs):
-                    dx[first + j, i] = slopes[i * PADDED + j]
+        transpose_out(dx, slopes, first, n)
     return bad
 
 
+# Fixed sums add up what has the precision of x.
+rounded = by_none(lambda scale, value, x: value, lambda scale, value, x: x.dtype.type(value))
+
+
 @jit_inline
-def send(
-    lanes: Any, a: Any, b: Any, r: Any, m: Any, beta: Any, kind: Any, which: Any,
-    plain: Any, doubtful: Any, nearest: Any, moment: Any, total: Any, scale: Any,
-) -> Any:  # fmt: skip
+def send(lanes: Any, pair: Any, m: Any, how: Any, slopes: Any, total: Any, scale: Any) -> Any:
     """total[a] += slope, total[b] -= slope on m lanes, for pair r = (a, b) of a detector; moment += |u| σ(-β|u|)."""
+    (a, b, r), (beta, kind), (which, plain, doubtful, nearest, moment) = pair, how, slopes
     bad, into_a, into_b = False, U(a) * U(PADDED), U(b) * U(PADDED)
     one = plain.dtype.type(1)
     for j in range(m):
         u = lanes[a, j] - lanes[b, j]
-        slope = nearest[j] if which[j] == np.uint32(r) and kind != CONFIDENCE else plain.dtype.type(0)
+        slope = nearest[j] if which[j] == r and kind != CONFIDENCE else plain.dtype.type(0)
         if kind >= CONFIDENCE:
             size = plain.dtype.type(abs(u))
             e = exp_negative(-beta * size)
@@ -286,8 +297,3 @@ def send(
             total[into_a + U(j)] += np.int64(units)
             total[into_b + U(j)] -= np.int64(units)
     return bad
-
-
-@jit
-def propagate_reads_in_parts(arguments: Any, n: Any, n_parts: Any, launch: Any) -> Any:
-    return run_in_parts(propagate_reads, arguments, n, n_parts, launch)

@@ -1,0 +1,106 @@
+"""The compiled loops of the `cpu` backend for detectors, and for the indices they give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lutetia.lut.kernels.cpu.loops.basics import jit, jit_inline, kernel
+
+LANES = 64  # batch rows compared at once
+PADDED = LANES + 16  # a power of two would put a whole column of lanes in the same few cache sets
+FEW = 6  # rows below which comparing one by one is faster
+
+
+@jit
+def largest(values: Any) -> Any:
+    """The largest of an unsigned array [n], 0 when it is empty."""
+    result = values.dtype.type(0)
+    for i in range(values.size):
+        result = max(result, values[i])
+    return result
+
+
+@jit
+def mark(indices: Any, fired: Any) -> None:
+    """fired [N_t, R] = 1 for each lookup neuron that indices [B, N_t] name."""
+    for i in range(indices.shape[0]):
+        for t in range(indices.shape[1]):
+            fired[t, indices[i, t]] = 1
+
+
+@kernel
+def detect(x: Any, anchors: Any, indices: Any, stacked: Any, closest: Any, begin: Any, end: Any) -> None:
+    """x [B, I], anchors [N_t, N_c, 2] -> indices [B, N_t], for rows begin to end; closest: None, or min_delta and its index.
+
+    Stacked, indices count through the tables: t · R + index.
+    """
+    for first in range(begin, end, LANES):
+        n = min(LANES, end - first)
+        if n < FEW:
+            for row in range(first, first + n):
+                detect_row(x, anchors, indices, stacked, closest, row)
+        else:
+            detect_lanes(x, anchors, indices, stacked, closest, first, n)
+
+
+@jit_inline
+def first_row(t: Any, anchors: Any, stacked: Any) -> Any:
+    """The number of the first row of table t."""
+    return np.uint32(t) << np.uint32(anchors.shape[1]) if stacked else np.uint32(0)
+
+
+@jit
+def detect_row(x: Any, anchors: Any, indices: Any, stacked: Any, closest: Any, row: Any) -> None:
+    for t in range(anchors.shape[0]):
+        bits = first_row(t, anchors, stacked)
+        margin, which = x[row, anchors[t, 0, 0]] - x[row, anchors[t, 0, 1]], np.uint32(0)
+        for r in range(anchors.shape[1]):
+            u = x[row, anchors[t, r, 0]] - x[row, anchors[t, r, 1]]
+            bits |= np.uint32(u > 0) << np.uint32(r)  # no branch: half of them would be guessed wrong
+            if closest is not None:
+                closer = abs(u) < abs(margin)
+                margin, which = (u if closer else margin), (np.uint32(r) if closer else which)
+        indices[row, t] = bits
+        if closest is not None:
+            closest[0][row, t], closest[1][row, t] = margin, which
+
+
+@jit
+def detect_lanes(x: Any, anchors: Any, indices: Any, stacked: Any, closest: Any, first: Any, n: Any) -> None:
+    """The same for n rows at once: with x transposed, one instruction compares many rows (8 times as fast)."""
+    n_detectors, n_anchors, _ = anchors.shape
+    lanes = np.zeros((x.shape[1], PADDED), x.dtype)
+    bits = np.empty((n_detectors, PADDED), np.uint32)
+    transpose_in(lanes, x, first, n)
+    if closest is not None:
+        margin, which = np.empty((n_detectors, PADDED), x.dtype), np.empty((n_detectors, PADDED), np.uint32)
+    for t in range(n_detectors):
+        a, b, start = anchors[t, 0, 0], anchors[t, 0, 1], first_row(t, anchors, stacked)
+        for j in range(LANES):
+            bits[t, j] = start
+            if closest is not None:
+                margin[t, j], which[t, j] = lanes[a, j] - lanes[b, j], 0
+        for r in range(n_anchors):
+            a, b, bit = anchors[t, r, 0], anchors[t, r, 1], np.uint32(1) << np.uint32(r)
+            for j in range(LANES):
+                u = lanes[a, j] - lanes[b, j]
+                bits[t, j] |= bit if u > 0 else np.uint32(0)
+                if closest is not None:
+                    closer = abs(u) < abs(margin[t, j])
+                    margin[t, j] = u if closer else margin[t, j]
+                    which[t, j] = np.uint32(r) if closer else which[t, j]
+    for j in range(n):
+        for t in range(n_detectors):
+            indices[first + j, t] = bits[t, j]
+            if closest is not None:
+                closest[0][first + j, t], closest[1][first + j, t] = margin[t, j], which[t, j]
+
+
+@jit_inline
+def transpose_in(lanes: Any, x: Any, first: Any, n: Any) -> None:
+    """lanes [I, PADDED] = rows first to first + n of x [B, I]."""
+    for j in range(n):
+        for i in range(x.shape[1]):
+            lanes[i, j] = x[first + j, i]

@@ -1,0 +1,200 @@
+"""The compiled loops of the `cpu` backend for sequences, pair by pair, on the way back to the inputs and the positions.
+
+The conventions are those of `pairs`. A slope that goes to the anchors of x[b, i] at detector t always goes to the same two of
+them, whatever the pair. So the pairs are summed up in slopes [N_t, B, S], and in pe_slopes [N_t, B, S-1] (farthest first), where
+each (t, b) has its own run: threads never meet, and the sums are the same for any number of threads. `send_slopes` then spreads
+them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lutetia.lut.kernels.cpu.arrays import Lines, Neurons
+from lutetia.lut.kernels.cpu.loops import general
+from lutetia.lut.kernels.cpu.loops.basics import (
+    BLOCK,
+    U,
+    accumulate,
+    add_one,
+    by_none,
+    clear,
+    dot_blocks,
+    first_given,
+    jit,
+    jit_any_order,
+    load,
+    sums_in,
+    write_sums,
+)
+from lutetia.lut.kernels.cpu.loops.gather import pack_columns
+from lutetia.lut.kernels.cpu.loops.pairs import AHEAD, FAR, by_query, fetch_row, pair_row, pairs_of, table_of
+from lutetia.lut.kernels.cpu.loops.rows import difference
+
+
+@jit
+def propagate_seq(grad: Any, tables: Any, seq: Any, margins: Any, sums: Any, scale: Any, begin: Any, end: Any) -> Any:
+    """grad [B · S, O] -> sums, for the numbers t · B + b from begin to end; `sums` is slopes and pe_slopes, which are zero."""
+    keys, _, n_anchors, positional_dim = seq
+    n_batch, length, n_outputs, bad = max(keys.shape[1], 1), U(keys.shape[2]), U(grad.shape[1]), False
+    for t in range(begin // n_batch, (end + n_batch - 1) // n_batch):
+        b, b_end = U(max(begin - t * n_batch, 0)), U(min(end - t * n_batch, n_batch))
+        table, some = table_of(tables, t), grad[b * length : b_end * length]
+        _, order = by_query(keys[t, b:b_end].reshape(-1), n_anchors, positional_dim)
+        if tables.column[t] >= 0:
+            lines = Lines(some.reshape(-1), U(tables.column[t]), n_outputs, U(some.shape[0]))
+        else:
+            packed = np.empty(U(some.shape[0]) * table.width, grad.dtype)
+            outputs = table.targets[tables.list_at[t] : tables.list_at[t] + table.width]
+            pack_columns(packed, some, outputs, packed[:0], U(0), None)
+            lines = Lines(packed, U(0), table.width, U(some.shape[0]))
+        far = tables.start[t + 1] - tables.start[t] > FAR
+        one_by_one = first_given(scale, table.row_start)
+        bad |= propagate_table(one_by_one, lines, table, (order, t, b, far), seq, margins, sums, scale)
+    return bad
+
+
+@jit
+def propagate_rows(_: Any, lines: Any, table: Any, places: Any, seq: Any, margins: Any, sums: Any, scale: Any) -> Any:
+    """All pairs of one table in float sums. `places` is their order, counted from batch row b, the detector, b, and whether the
+    table is far from the cache; each has its line of gradients.
+
+    While the pairs of one place are worked on, the rows of the next are fetched: each pair reads its row, that with the bit of
+    the closer position flipped, and where its distance is closer still, that with a bit of the distance flipped.
+    """
+    grad, at, stride, _ = lines
+    weight, first_row, width, _, _ = table
+    order, t, b, far = places
+    keys, signs, length, n_anchors = seq.keys[t].reshape(-1), seq.signs[t], U(seq.keys.shape[2]), U(seq.n_anchors)
+    near, slope, flip = margins.near[t].reshape(-1), margins.slope[t].reshape(-1), margins.flip[t].reshape(-1)
+    pe_near, pe_slope, pe_flip = margins.pe_near[t], margins.pe_slope[t], margins.pe_flip[t]
+    slopes, pe_slopes = sums[0][t].reshape(-1), sums[1][t].reshape(-1)
+    rows, others, thirds = np.empty(2 * length, np.uint64), np.empty(2 * length, np.uint64), np.empty(2 * length, np.uint64)
+    none = grad.dtype.type(0)
+    for n in range(U(order.size + 1)):
+        if n < U(order.size):
+            run, j, to = (b + order[n] // length) * length, order[n] % length, (n & U(1)) * length
+            first, near_j, flip_j = U(load(keys, run + j)) << n_anchors, load(near, run + j), U(load(flip, run + j)) << n_anchors
+            at_pe = length - U(1) - j
+            for i in range(j):  # a function of its own for this loop, though inlined, made everything a tenth slower
+                cell = first | U(load(keys, run + i)) | U(load(signs, at_pe + i))
+                near_i, flip_i = load(near, run + i), U(load(flip, run + i))
+                near_pe, flip_pe = load(pe_near, at_pe + i), U(load(pe_flip, at_pe + i))
+                flipped, nearest = (flip_j if near_j < near_i else flip_i), (near_j if near_j < near_i else near_i)
+                rows[to + i] = first_row + cell * width
+                others[to + i] = first_row + (cell ^ flipped) * width
+                thirds[to + i] = first_row + (cell ^ (flip_pe if near_pe < nearest else U(0))) * width
+            if far:
+                for i in range(to, to + min(j, U(AHEAD))):
+                    fetch_row(weight, rows[i])
+                    fetch_row(weight, others[i])
+                    fetch_row(weight, thirds[i])
+        if n > U(0):
+            place, at_row = order[n - U(1)], ((n - U(1)) & U(1)) * length
+            row_b, j, g_at = b + place // length, place % length, at + place * stride
+            run, at_pe = row_b * length, length - U(1) - j
+            near_j, slope_j, total, run_pe = load(near, run + j), load(slope, run + j), none, row_b * (length - U(1)) + at_pe
+            for i in range(j):
+                row, other, third = rows[at_row + i], others[at_row + i], thirds[at_row + i]
+                gain, pe_gain = two_gains(grad, g_at, weight, row, other, third, width)
+                # Everything is worked out and then chosen from: a branch would be guessed wrong half of the time.
+                to_j, to_i, to_pe = slope_j * gain, load(slope, run + i) * gain, load(pe_slope, at_pe + i) * pe_gain
+                at_query = near_j < load(near, run + i)
+                total += to_j if at_query else none
+                accumulate(slopes, run + i, none if at_query else to_i)
+                accumulate(pe_slopes, run_pe + i, to_pe if third != row else none)
+            accumulate(slopes, run + j, total)
+    return False
+
+
+@jit
+def propagate_places(_: Any, lines: Any, table: Any, places: Any, seq: Any, margins: Any, sums: Any, scale: Any) -> Any:
+    """The same for fixed sums and the general layout."""
+    near, slope, flip, pe_near, pe_slope, pe_flip = margins
+    order, t, b, _ = places
+    bad, length, later = False, U(seq.keys.shape[2]), np.empty(seq.keys.shape[2], np.uint64)
+    for place in order:
+        row, j = b + place // length, place % length
+        pairs = pairs_of(seq.keys[t, row], seq.signs[t], seq.n_anchors, j, length)
+        one = (near[t, row], slope[t, row], flip[t, row], sums[0][t, row])
+        pe = (pe_near[t], pe_slope[t], pe_flip[t], sums[1][t, row])
+        flip_j = U(flip[t, row, j]) << U(seq.n_anchors)
+        bad |= propagate_place((lines.data, lines.first + place * lines.stride), table, pairs, one, pe, (flip_j, later), scale)
+    return bad
+
+
+propagate_table = by_none(propagate_rows, propagate_places)
+
+
+@jit_any_order
+def two_gains(grad: Any, at: Any, weight: Any, row: Any, other: Any, third: Any, width: Any) -> Any:
+    """g·W[row] - g·W[other], and g·W[row] - g·W[third]."""
+    if width == U(BLOCK):  # then the compiler knows how many there are, and leaves out the loop
+        return dot_blocks(grad, at, weight, row, other, third, U(1))
+    whole = width & ~U(BLOCK - 1)
+    gain, pe_gain = dot_blocks(grad, at, weight, row, other, third, whole // U(BLOCK))
+    for k in range(whole, width):
+        g, w = load(grad, at + k), load(weight, row + k)
+        gain += g * (w - load(weight, other + k))
+        pe_gain += g * (w - load(weight, third + k))
+    return gain, pe_gain
+
+
+@jit
+def propagate_place(grad: Any, table: Any, pairs: Any, one: Any, pe: Any, scratch: Any, scale: Any) -> Any:
+    """All pairs of one place j and one table. `grad` is an array and where the gradient of the place begins.
+
+    `scratch` is the bit in a row that flips j's own closest call, and [S] places.
+    """
+    near, slope, flip, slopes = one
+    pe_near, pe_slope, pe_flip, pe_slopes = pe
+    (flip_j, later), j, bad, n_later = scratch, pairs.n, False, U(0)
+    near_j = near[j]
+    for i in range(j):
+        row, near_i, flip_i = pair_row(pairs, i), near[i], U(flip[i])
+        at_query = near_j < near_i
+        where, flipped = (j if at_query else i), (flip_j if at_query else flip_i)  # no branch: half would be guessed wrong
+        gain, overflow = gain_of(table.row_start, grad, table, row, row ^ flipped, scale)
+        bad |= overflow | add_one(slopes, where, slope[where] * gain, scale)
+        later[n_later] = i  # a branch here would be guessed wrong, and what was fetched ahead of it thrown away
+        n_later += U(pe_near[pairs.sign_at + i] < (near_j if at_query else near_i))
+    for i in later[:n_later]:
+        row, m = pair_row(pairs, i), pairs.sign_at + i
+        gain, overflow = gain_of(table.row_start, grad, table, row, row ^ U(pe_flip[m]), scale)
+        bad |= overflow | add_one(pe_slopes, m, pe_slope[m] * gain, scale)
+    return bad
+
+
+@jit
+def gain_of_rows(_: Any, grad: Any, table: Any, row: Any, other: Any, scale: Any) -> Any:
+    """g·W[row] - g·W[other], and whether an addend or the sum was out of range."""
+    row, other = table.first + row * table.width, table.first + other * table.width
+    return difference(grad[0], grad[1], table.weight, row, other, table.width, scale)
+
+
+@jit
+def gain_of_neurons(row_start: Any, grad: Any, table: Any, row: Any, other: Any, scale: Any) -> Any:
+    """The same for the general layout."""
+    neurons = Neurons(row_start, table.targets, U(0))
+    row, other = table.first + row, table.first + other
+    return general.difference(grad[0][grad[1] :].reshape(1, -1), U(0), table.weight, neurons, row, other, scale)
+
+
+gain_of = by_none(gain_of_rows, gain_of_neurons)
+
+
+@jit
+def send_slopes(slopes: Any, min_delta_index: Any, anchors: Any, dx: Any, scale: Any, begin: Any, end: Any) -> Any:
+    """slopes, min_delta_index [N_t, B · S], anchors [N_t, N_c, 2] -> dx [B · S, I], for places begin to end."""
+    n_inputs = U(dx.shape[1])
+    dx = dx[begin:end].reshape(-1)
+    clear(dx)
+    total = sums_in(scale, dx)
+    for t in range(slopes.shape[0]):
+        for place in range(U(begin), U(end)):
+            pair, at = anchors[t, min_delta_index[t, place]], (place - U(begin)) * n_inputs
+            total[at + U(pair[0])] += slopes[t, place]
+            total[at + U(pair[1])] -= slopes[t, place]
+    return write_sums(total, scale, dx)
