@@ -9,13 +9,4 @@ from lutetia.attention.decode import decode_attention
 from lutetia.attention.paged import PagedKVCache
 from lutetia.attention.prefill import prefill
 
-__all__ = [
-    "Choice",
-    "KVCache",
-    "Machine",
-    "PagedKVCache",
-    "choose_shard",
-    "decode_attention",
-    "explain_choice",
-    "prefill",
-]
+__all__ = ["Choice", "KVCache", "Machine", "PagedKVCache", "choose_shard", "decode_attention", "explain_choice", "prefill"]

@@ -148,13 +148,7 @@ def ring(core: Core, exchange: Exchange) -> Talking[list[Tensor]]:
     for turn in range(n - 1):
         sent, got = (me - turn) % n, (me - turn - 1) % n
         parts[got] = yield from sendrecv(
-            core,
-            parts[sent],
-            to=(me + 1) % n,
-            source=(me - 1) % n,
-            shape=exchange.shapes[got],
-            tag=exchange.tag,
-            round=turn,
+            core, parts[sent], to=(me + 1) % n, source=(me - 1) % n, shape=exchange.shapes[got], tag=exchange.tag, round=turn
         )
     return [parts[each] for each in range(n)]
 

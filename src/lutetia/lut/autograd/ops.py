@@ -331,13 +331,7 @@ def _lut_attention_weight_gradients(grad: Tensor, indices: Tensor, pe_indices: T
 
 
 def gather_sequence(
-    grad: Tensor,
-    sequence: Sequence,
-    wires: Wires,
-    size: tuple[int, ...],
-    how: How,
-    into: Tensor | None = None,
-    rate: float = 1.0,
+    grad: Tensor, sequence: Sequence, wires: Wires, size: tuple[int, ...], how: How, into: Tensor | None = None, rate: float = 1.0
 ) -> Tensor:
     """dW of this size; with `into`, into -= rate · dW."""
     sequence = with_algorithm(sequence, how, grad.shape[2], grad)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -34,10 +34,12 @@ class Call(NamedTuple):
     formula: Formula
     rest: tuple[Any, ...]
 
-    def run(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """y, and what was found."""
-        output = getattr(torch.ops.lutetia, self.formula.op)(*tensors, *self.rest)
-        return output if isinstance(output, tuple) else (output,)
+    def start(self, ctx: Any, tensors: Sequence[Tensor]) -> Tensor:
+        """y; what the backward pass needs is kept on ctx."""
+        result = getattr(torch.ops.lutetia, self.formula.op)(*tensors, *self.rest)
+        output = result if isinstance(result, tuple) else (result,)
+        self.formula.remember(ctx, (*tensors, *self.rest), output)
+        return output[0]
 
 
 # ---- what the gradient of a weight is made of ------------------------------------------------------------------------
@@ -125,9 +127,7 @@ class _Sparse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *tensors, ctx.call = arguments
-        output = ctx.call.run(tensors)
-        ctx.call.formula.remember(ctx, (*tensors, *ctx.call.rest), output)
-        return output[0]
+        return ctx.call.start(ctx, tensors)
 
     @staticmethod
     @once_differentiable
@@ -223,9 +223,7 @@ class _InPlace(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *tensors, token, ctx.call, ctx.step = arguments
         ctx.token_dtype = token.dtype
-        output = ctx.call.run(tensors)
-        ctx.call.formula.remember(ctx, (*tensors, *ctx.call.rest), output)
-        return output[0]
+        return ctx.call.start(ctx, tensors)
 
     @staticmethod
     @once_differentiable

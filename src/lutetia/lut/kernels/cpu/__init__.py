@@ -3,15 +3,7 @@
 from lutetia.lut.kernels.cpu.cells import count_firings, fill_cells, fill_firings, gather_cells, propagate_cells
 from lutetia.lut.kernels.cpu.pairs import detect_positions, fill_pairs, fill_step, gather_pairs, propagate_pairs
 from lutetia.lut.kernels.cpu.reads import read, read_and_fill, send_slopes
-from lutetia.lut.kernels.cpu.rows import (
-    detect,
-    detect_and_fill,
-    fill_rows,
-    gather_compact,
-    gather_rows,
-    propagate,
-    row_gains,
-)
+from lutetia.lut.kernels.cpu.rows import detect, detect_and_fill, fill_rows, gather_compact, gather_rows, propagate, row_gains
 
 __all__ = [
     "count_firings",

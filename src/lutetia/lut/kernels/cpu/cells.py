@@ -9,16 +9,7 @@ from torch import Tensor
 from lutetia.errors import ArgumentError
 from lutetia.lut.connectivity.full import Connectivity, full
 from lutetia.lut.kernels.cpu.arrays import Keys, Margins
-from lutetia.lut.kernels.cpu.pairs import (
-    Gather,
-    Slopes,
-    by_pairs,
-    fill_pairs,
-    gradient_or_step,
-    of_pairs,
-    scaled_by,
-    send,
-)
+from lutetia.lut.kernels.cpu.pairs import Gather, Slopes, by_pairs, fill_pairs, gradient_or_step, of_pairs, scaled_by, send
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, new_array, plan_of
 from lutetia.lut.kernels.cpu.rows import loop, raise_if, scale_of, weight_array
 from lutetia.lut.kernels.cpu.sequence_plan import arrays_of, grad_array, n_pairs, within_budget
@@ -87,13 +78,7 @@ def fill_cells(weight: Tensor, connectivity: Connectivity, sequence: Sequence, s
 
 @kernel
 def propagate_cells(
-    grad: Tensor,
-    weight: Tensor,
-    connectivity: Connectivity,
-    sequence: Sequence,
-    anchors: Tensor,
-    n_inputs: int,
-    sums: Sums,
+    grad: Tensor, weight: Tensor, connectivity: Connectivity, sequence: Sequence, anchors: Tensor, n_inputs: int, sums: Sums
 ) -> tuple[Tensor, Tensor]:
     """`propagate_pairs` by cells."""
     slopes = _by_cells(grad, weight, sequence, plan_of(connectivity)) if _serve(sequence, sums) else None
@@ -116,12 +101,7 @@ def _by_cells(grad: Tensor, weight: Tensor, sequence: Sequence, plan: Plan) -> S
 
 @kernel
 def gather_cells(
-    grad: Tensor,
-    connectivity: Connectivity,
-    sequence: Sequence,
-    sums: Sums,
-    into: Tensor | None = None,
-    rate: float = 1.0,
+    grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Tensor | None = None, rate: float = 1.0
 ) -> Tensor:
     """`gather_pairs` by cells."""
     plan = plan_of(connectivity)

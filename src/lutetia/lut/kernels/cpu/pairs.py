@@ -76,13 +76,7 @@ def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths
 
 @kernel
 def propagate_pairs(
-    grad: Tensor,
-    weight: Tensor,
-    connectivity: Connectivity,
-    sequence: Sequence,
-    anchors: Tensor,
-    n_inputs: int,
-    sums: Sums,
+    grad: Tensor, weight: Tensor, connectivity: Connectivity, sequence: Sequence, anchors: Tensor, n_inputs: int, sums: Sums
 ) -> tuple[Tensor, Tensor]:
     """grad [B, S, O], anchors [N_t, N_c, 2] -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
     return send(by_pairs(grad, weight, sequence, plan_of(connectivity), sums), sequence, anchors, n_inputs, sums)
@@ -138,12 +132,7 @@ def send(slopes: Slopes, sequence: Sequence, anchors: Tensor, n_inputs: int, sum
 
 @kernel
 def gather_pairs(
-    grad: Tensor,
-    connectivity: Connectivity,
-    sequence: Sequence,
-    sums: Sums,
-    into: Tensor | None = None,
-    rate: float = 1.0,
+    grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Tensor | None = None, rate: float = 1.0
 ) -> Tensor:
     """grad [B, S, O] -> dW; with `into`, into -= rate · dW."""
     return gradient_or_step(of_pairs(grad, sequence, plan_of(connectivity), sums), connectivity, sums, into, rate)

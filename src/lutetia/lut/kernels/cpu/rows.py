@@ -131,13 +131,7 @@ def row_gains(
 
 @kernel
 def propagate(
-    grad: Tensor,
-    weight: Tensor,
-    connectivity: Connectivity,
-    detected: Detected,
-    anchors: Tensor,
-    n_inputs: int,
-    sums: Sums,
+    grad: Tensor, weight: Tensor, connectivity: Connectivity, detected: Detected, anchors: Tensor, n_inputs: int, sums: Sums
 ) -> Tensor:
     """grad [B, O], detected [B, N_t], anchors [N_t, N_c, 2] -> dx [B, I]."""
     plan = plan_of(connectivity)

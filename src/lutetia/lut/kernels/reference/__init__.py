@@ -12,14 +12,7 @@ from lutetia.lut.kernels.reference.cells import (
 from lutetia.lut.kernels.reference.detect import detect, detect_positions
 from lutetia.lut.kernels.reference.pairs import fill_pairs, gather_pairs, propagate_pairs
 from lutetia.lut.kernels.reference.reads import read, read_and_fill, send_slopes
-from lutetia.lut.kernels.reference.rows import (
-    detect_and_fill,
-    fill_rows,
-    gather_compact,
-    gather_rows,
-    propagate,
-    row_gains,
-)
+from lutetia.lut.kernels.reference.rows import detect_and_fill, fill_rows, gather_compact, gather_rows, propagate, row_gains
 
 __all__ = [
     "count_firings",

@@ -69,13 +69,7 @@ def fill_cells(weight: Tensor, connectivity: Connectivity, sequence: Sequence, s
 
 @kernel
 def propagate_cells(
-    grad: Tensor,
-    weight: Tensor,
-    connectivity: Connectivity,
-    sequence: Sequence,
-    anchors: Tensor,
-    n_inputs: int,
-    sums: Sums,
+    grad: Tensor, weight: Tensor, connectivity: Connectivity, sequence: Sequence, anchors: Tensor, n_inputs: int, sums: Sums
 ) -> tuple[Tensor, Tensor]:
     """`propagate_pairs` by cells: P = g·Wᵀ holds g·W[t, cell] of all cells, and a pair looks up a few of them.
 
@@ -95,12 +89,7 @@ def propagate_cells(
 
 @kernel
 def gather_cells(
-    grad: Tensor,
-    connectivity: Connectivity,
-    sequence: Sequence,
-    sums: Sums,
-    into: Tensor | None = None,
-    rate: float = 1.0,
+    grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Tensor | None = None, rate: float = 1.0
 ) -> Tensor:
     """`gather_pairs` by cells: each firing adds count · lr_scale · g[j], at once for all its pairs."""
     dtype = sum_dtype(grad)

@@ -61,13 +61,7 @@ def rows_of_pairs(tables: Tensor, cells: Tensor) -> Tensor:
 
 @kernel
 def propagate_pairs(
-    grad: Tensor,
-    weight: Tensor,
-    connectivity: Connectivity,
-    sequence: Sequence,
-    anchors: Tensor,
-    n_inputs: int,
-    sums: Sums,
+    grad: Tensor, weight: Tensor, connectivity: Connectivity, sequence: Sequence, anchors: Tensor, n_inputs: int, sums: Sums
 ) -> tuple[Tensor, Tensor]:
     """grad [B, S, O], anchors [N_t, N_c, 2] -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
     return send_gains(gain_of_pairs(grad, connectivity.expand(weight), sums), sequence, anchors, n_inputs, sums)
@@ -134,12 +128,7 @@ def _add_slope(dx: Tensor, a: Tensor, b: Tensor, slope: Tensor, sums: Sums) -> N
 
 @kernel
 def gather_pairs(
-    grad: Tensor,
-    connectivity: Connectivity,
-    sequence: Sequence,
-    sums: Sums,
-    into: Tensor | None = None,
-    rate: float = 1.0,
+    grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Tensor | None = None, rate: float = 1.0
 ) -> Tensor:
     """dW[t, cell] += lr_scale · g[j] over all pairs: grad [B, S, O] -> dW; with `into`, into -= rate · dW.
 

@@ -83,13 +83,7 @@ def row_gains(
 
 @kernel
 def propagate(
-    grad: Tensor,
-    weight: Tensor,
-    connectivity: Connectivity,
-    detected: Detected,
-    anchors: Tensor,
-    n_inputs: int,
-    sums: Sums,
+    grad: Tensor, weight: Tensor, connectivity: Connectivity, detected: Detected, anchors: Tensor, n_inputs: int, sums: Sums
 ) -> Tensor:
     """The slope of the blend of the chosen row and its nearest neighbour, sent to the anchors of the closest call.
 

@@ -87,8 +87,7 @@ def tables_of(blocks: Any, block: Any, n_detectors: Any) -> Any:
 flat_part = by_none(lambda values, begin, end: None, lambda values, begin, end: values[begin:end].reshape(-1))
 # Rows of the batch from begin to end, flat.
 flat_rows = by_none(
-    lambda rows, begin, end: None,
-    lambda rows, begin, end: Rows(flat_part(rows[0], begin, end), flat_part(rows[1], begin, end)),
+    lambda rows, begin, end: None, lambda rows, begin, end: Rows(flat_part(rows[0], begin, end), flat_part(rows[1], begin, end))
 )
 
 
