@@ -185,10 +185,10 @@ def test_the_originals_times_stand_in_the_files_as_they_are(results: ModuleType)
 
 
 def test_the_smallest_layer_is_compared_mode_for_mode(results: ModuleType) -> None:
-    """Eager with eager, graph with graph: dividing our graph's time into the original's eager time would give 36x here."""
+    """Eager with eager, graph with graph: dividing our graph's time into the original's eager time would give 35x here."""
     row = results.rows_of(results.load(results.FOLDER / "lut_step.json"), "layers")[0]
-    assert min(row["train, eager/eager"]) == pytest.approx(0.599 / 1.03)
-    assert row["train, graph/graph"] == pytest.approx(0.0699 / 0.0168)
+    for mode, original in (("eager", 0.599), ("graph", 0.0699)):  # its training steps in ms
+        assert row[f"train, {mode}/{mode}"] == pytest.approx(original / row[f"train, {mode}"], rel=1e-3)
 
 
 # ---- the pages -------------------------------------------------------------------------------------------------------
