@@ -98,7 +98,7 @@ def address(site: Path) -> Iterator[str]:
     thread.join()
 
 
-@pytest.mark.parametrize("page", ["lut-how", "decode-attention-how", "notebooks/lut"])
+@pytest.mark.parametrize("page", ["notes/lut-flow", "decode-attention-how", "notebooks/lut"])
 def test_a_browser_draws_the_diagrams_without_another_host(browser: Browser, address: str, page: str) -> None:
     from browser import Opened, watch  # here, since pytest loads the module as a plugin first
 

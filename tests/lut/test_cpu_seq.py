@@ -344,7 +344,7 @@ def test_a_step_leaves_rows_that_nobody_read(algorithm: str) -> None:
     assert_close(stepped, case.weight - 0.1 * gradient)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[1] > 1])
 def test_fill_step_is_the_last_position_of_the_whole(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Rows of different lengths: row b is at position max(S - 1 - b, 0)."""
@@ -354,7 +354,11 @@ def test_fill_step_is_the_last_position_of_the_whole(shape: tuple[int, ...], dty
     cache = (case.found[0].short() * held[:, :, None]).transpose(1, 2).contiguous()
     before = cache.clone()
     places = case.pe[0].flip(0).t().contiguous()
-    y = cpu.backend.fill_step(case.x[rows, at].contiguous(), case.weight, case.anchors, cache, at, places)
+    kept = cache.clone()
+    step = (case.x[rows, at].contiguous(), case.weight, case.anchors)
+    y = cpu.backend.fill_step(*step, cache, at, places)
     assert_close(y, reference.fill_outputs_seq_fc(*case.forward)[rows, at])
+    other = reference.backend.fill_step(*step, kept, at, places)  # added in another order: a few roundings of float32 apart
+    torch.testing.assert_close(other, y, rtol=1e-5, atol=1e-5)
     before[rows, :, at] = case.found[0][rows, at].short()
     assert torch.equal(cache, before)

@@ -279,6 +279,18 @@ def test_a_step_reads_no_more_rows_than_pairs() -> None:
     assert not any(info.shape == tuple(layer.weight.shape) for info in step.outputs)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves_take_the_fast_step_too(dtype: torch.dtype) -> None:
+    layer, x = make(dtype=dtype), torch.randn(2, 6, 6).to(dtype)
+    cache, steps = layer.new_cache(2), []
+    with flow.record() as recorded, torch.no_grad():
+        for j in range(6):
+            steps.append(layer(x[:, j : j + 1], cache=cache))
+    assert [step.name for step in recorded.steps].count("fill_outputs_step") == 6
+    assert steps[0].dtype == dtype
+    torch.testing.assert_close(torch.cat(steps, 1), layer(x).detach(), rtol=0.02, atol=1e-5)
+
+
 def test_rows_may_be_reordered_and_forgotten() -> None:
     layer, x = make(sums="fixed"), torch.randn(3, 8, 6)
     cache = layer.new_cache(3)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut.api import Options, Tables, check_attention, check_lengths
+from lutetia.lut.api import FLOATS, Options, Tables, check_attention, check_lengths
 from lutetia.lut.autograd.how import How
 from lutetia.lut.autograd.ops import fill_sequence, n_outputs_of, output_dtype, positions_of, ready, solid, with_algorithm
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, check_int
@@ -25,7 +25,6 @@ from lutetia.lut.kernels.protocol import Backend, Detected, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of
 from lutetia.lut.sums import from_units, sum_dtype, to_units
 
-SUMMED = (torch.float32, torch.float64)  # dtypes that are added up without loss
 NUMBERS_AT_ONCE = 1 << 24  # numbers of scratch: pairs are taken in turns of so many
 
 
@@ -121,7 +120,9 @@ def _is_step(x: Any, cache: Any, tables: Tables, lengths: Tensor | None, options
     weight, anchors, wiring, positions = tables
     if lengths is not None or wiring is not None or options.sums.exact or not isinstance(cache, IndexCache):
         return False
-    if x.dim() != 3 or x.shape[1] != 1 or x.dtype != weight.dtype or x.dtype not in SUMMED or positions is None:
+    if x.dim() != 3 or x.shape[1] != 1 or x.dtype not in FLOATS or weight.dtype not in FLOATS or positions is None:
+        return False
+    if weight.is_cuda and sum_dtype(weight) != weight.dtype:  # there, `fill_step` adds in the dtype of the table
         return False
     if cache.indices.shape[:2] != (len(x), len(anchors)) or cache.max_length > positions.shape[0] + 1 or not len(x):
         return False
@@ -140,7 +141,7 @@ def _step(x: Tensor, cache: IndexCache, tables: Tables) -> Tensor:
     held = (cache.indices, cache.lengths, cache.places_of(positions, kernels))
     y = kernels.fill_step(solid(x.squeeze(1)), solid(weight.detach()), anchors, *held)
     cache.lengths += 1
-    return y.unsqueeze(1)
+    return y.unsqueeze(1).to(output_dtype(x, weight))
 
 
 # ---- any number of new positions -------------------------------------------------------------------------------------

@@ -236,8 +236,8 @@ class Backend(Protocol):
     # ---- decoding ----------------------------------------------------------------------------------------------------
 
     def fill_step(self, x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:
-        """y [B, O] of one new position of each row: x [B, I], weight [N_t, R, O] of float32 or float64, anchors [N_t, N_c, 2].
+        """y [B, O] of one new position of each row: x [B, I], weight [N_t, R, O], anchors [N_t, N_c, 2].
 
         cache int16 [B, N_t, S] holds lengths [B] (int64, in the memory of the host) earlier indices and gets the new ones; places
-        int32 [N_t, S-1] are the PE indices, farthest first. Fewer than 2**31 rows in all; y has the dtype of weight and x.
+        int32 [N_t, S-1] are the PE indices, farthest first. Fewer than 2**31 rows in all; y has the dtype of sums.
         """

@@ -17,7 +17,7 @@ from torch import Tensor
 from lutetia.errors import check_tensor, fail
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.arrays import Gradients, Keys, Margins
-from lutetia.lut.kernels.cpu.plan import Plan, array_of, new_array, plan_of
+from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
 from lutetia.lut.kernels.cpu.rows import detect, index_array, loop, raise_if, scale_of
 from lutetia.lut.kernels.cpu.sequence_plan import arrays_of, grad_array, margins_of, n_pairs, tables_of
 from lutetia.lut.kernels.cpu.threads import over
@@ -64,9 +64,9 @@ def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths
     """y [B, O] of one new position of each row, whose indices join those in the cache; in one launch."""
     n_rows = weight.shape[1]
     positional_dim = n_rows.bit_length() - 1 - 2 * anchors.shape[1]
-    y, held = np.empty((len(x), weight.shape[2]), array_of(x).dtype), lengths.numpy()
+    y, held = new_array((len(x), weight.shape[2]), weight), lengths.numpy()
     earlier = (cache.numpy(), held, array_of(places), positional_dim)
-    arrays = ((array_of(x), array_of(anchors)), array_of(weight).reshape(-1), earlier, y)
+    arrays = ((float_array_of(x), array_of(anchors)), array_of(weight).reshape(-1), earlier, y)
     over(len(x), int(held.sum()) * weight.shape[0] * weight.shape[2], loop("pairs", "fill_step"), *arrays)
     return torch.from_numpy(y)
 

@@ -116,7 +116,7 @@ def add_step(q: Tensor, weight: Tensor, n_anchors: int, cache: Tensor, lengths: 
     """The rows of one step, added up: q [B, N_t] are the new indices, the others as in `fill_step` -> y [B, O]."""
     n_detectors, n_rows, n_outputs = weight.shape
     n_pe = n_rows.bit_length() - 1 - 2 * n_anchors
-    held, table = lengths.tolist(), weight.detach().view(-1, n_outputs)
+    held, table = lengths.tolist(), weight.detach().to(sum_dtype(weight)).view(-1, n_outputs)
     longest = max(held, default=0)
     starts = torch.arange(0, n_detectors * n_rows, n_rows, dtype=torch.int32, device=q.device)
     cells = (q << (n_anchors + n_pe)).add_(starts)  # the first row of this Q, of each detector
