@@ -18,7 +18,6 @@ from lutetia.training.tables import read_csv
 
 CLASS_NAMES = ("classes", "class_names", "target_names")  # keys of an npz file, as the next line
 FEATURE_NAMES = ("features", "feature_names")
-SPLITS = ("train", "valid", "test")
 SHUFFLE_SEED = 0  # of data.shuffle: which samples are held out must not depend on the seed of the run
 NOT_LIBRARY = ("site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test")
 
