@@ -4,9 +4,7 @@
 """
 
 from lutetia.lut.algorithm import check_algorithm as check_algorithm
-from lutetia.lut.api import FLOATS as FLOATS
 from lutetia.lut.api import GRADIENTS as GRADIENTS
-from lutetia.lut.api import READS as READS
 from lutetia.lut.api import SCALAR_NAMES as SCALAR_NAMES
 from lutetia.lut.api import SCALARS as SCALARS
 from lutetia.lut.api import Learning as Learning
@@ -41,11 +39,13 @@ from lutetia.lut.decode import IndexCache as IndexCache
 from lutetia.lut.decode import decode as decode
 from lutetia.lut.description import LayerDescription as LayerDescription
 from lutetia.lut.kernels.choice import kernels, use_backend
+from lutetia.lut.kernels.protocol import READS as READS
 from lutetia.lut.kernels.protocol import Products as Products
 from lutetia.lut.kernels.protocol import Read as Read
 from lutetia.lut.kernels.protocol import Sequence as Sequence
 from lutetia.lut.kernels.reference.pairs import pairs_of as pairs_of
 from lutetia.lut.kernels.reference.rows import rows_of as rows_of
+from lutetia.lut.sums import FLOATS as FLOATS
 from lutetia.lut.sums import Sums as Sums
 from lutetia.lut.sums import sum_dtype as sum_dtype
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut.api import FLOATS, Options, Tables, check_attention, check_lengths
+from lutetia.lut.api import Options, Tables, check_attention, check_lengths
 from lutetia.lut.autograd.how import How
 from lutetia.lut.autograd.ops import fill_sequence, n_outputs_of, output_dtype, positions_of, ready, solid, with_algorithm
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, check_int
@@ -25,7 +25,7 @@ from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import Backend, Detected, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of
 from lutetia.lut.memo import Memo
-from lutetia.lut.sums import from_units, sum_dtype, to_units
+from lutetia.lut.sums import FLOATS, from_units, sum_dtype, to_units
 
 NUMBERS_AT_ONCE = 1 << 24  # numbers of scratch: pairs are taken in turns of so many
 
