@@ -20,8 +20,9 @@ from lutetia.files import write_atomically
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, VotesClassifier, load
 from lutetia.relevance import pictures
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead
-from lutetia.report.reasons import as_floats, token_names
+from lutetia.report.reasons import as_floats, detectors, first_tables, token_names
 
+TABLES_SHOWN = 3  # whose comparisons with thresholds are named
 WIDEST = 60  # pixels across that a terminal shows; larger images are averaged
 
 
@@ -90,6 +91,7 @@ def _classifier(model: Classifier, given: str, request: Request, show: bool) -> 
         "explained": float(lead(scores, target)),
         "absorbed": found.absorbed,
         "relevance": found.relevance.tolist(),
+        "tables": _tables(model, x, target),
     }
     if request.html is not None:
         more = report.reasons.DEFAULT_RULES if isinstance(model, LUTClassifier) else ()
@@ -116,9 +118,23 @@ def _show_classifier(told: dict[str, Any], model: Classifier, x: torch.Tensor, r
         pixels, image = (_shrunk(each.reshape(-1, *x.shape[-2:]).sum(0), widest) for each in (relevance, x))
         height, width = pixels.shape
         screen.print(heat_map(screen, pixels.flatten().tolist(), height, width, _ink(image)), end="", soft_wrap=True)
+    for table in told["tables"]:
+        said = ", ".join(map(one_line, table["comparisons"]))
+        screen.print(Text(f"table {table['number']} ({table['contribution']:+.3g}): {said}"), soft_wrap=True)
     read, second = class_title(model, told["prediction"]), class_title(model, told["runner_up"])
     chances = f"{told['probability']:.1%}, then {second} {told['runner_up_probability']:.1%}"
     _show_end(f"read as {read} ({chances})", class_title(model, told["target"]), told)
+
+
+def _tables(model: Classifier, x: torch.Tensor, target: int) -> list[dict[str, Any]]:
+    """What the weightiest tables compared, where a classifier of features compares them with thresholds; the weightiest first."""
+    if not isinstance(model, LUTClassifier) or x.dim() != 1 or getattr(first_tables(model)[1], "thresholds", None) is None:
+        return []
+    names = feature_names(model) or [f"x{number}" for number in range(len(x))]
+    return [
+        {"number": each.number, "contribution": each.contribution, "comparisons": each.comparisons(names)}
+        for each in detectors(model, x, target, TABLES_SHOWN)
+    ]
 
 
 def _ink(image: torch.Tensor) -> list[bool] | None:

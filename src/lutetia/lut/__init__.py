@@ -4,7 +4,6 @@
 """
 
 from lutetia.lut.algorithm import check_algorithm as check_algorithm
-from lutetia.lut.api import FLOATS as FLOATS
 from lutetia.lut.api import GRADIENTS as GRADIENTS
 from lutetia.lut.api import READS as READS
 from lutetia.lut.api import SCALAR_NAMES as SCALAR_NAMES
@@ -26,17 +25,22 @@ from lutetia.lut.autograd.policies import nodes_of as nodes_of
 from lutetia.lut.autograd.saved import Record as Record
 from lutetia.lut.autograd.saved import record_of as record_of
 from lutetia.lut.connectivity import growth
+from lutetia.lut.connectivity.anchors import FLOATS as FLOATS
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES as INTEGER_DTYPES
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS as MAX_ANCHORS
 from lutetia.lut.connectivity.anchors import MAX_INT32 as MAX_INT32
 from lutetia.lut.connectivity.anchors import check_anchors, random_anchors
 from lutetia.lut.connectivity.anchors import check_int as check_int
+from lutetia.lut.connectivity.anchors import check_thresholds as check_thresholds
 from lutetia.lut.connectivity.full import DEFAULT_META as DEFAULT_META
 from lutetia.lut.connectivity.full import Connectivity as Connectivity
 from lutetia.lut.connectivity.full import Full as Full
 from lutetia.lut.connectivity.full import full as full
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
+from lutetia.lut.connectivity.thresholds import KINDS as KINDS
+from lutetia.lut.connectivity.thresholds import draw_comparisons as draw_comparisons
+from lutetia.lut.connectivity.thresholds import thresholds_of_data as thresholds_of_data
 from lutetia.lut.decode import IndexCache as IndexCache
 from lutetia.lut.decode import decode as decode
 from lutetia.lut.description import LayerDescription as LayerDescription

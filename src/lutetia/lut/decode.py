@@ -15,10 +15,10 @@ from torch import Tensor
 
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut.api import FLOATS, Options, Tables, check_attention, check_lengths
+from lutetia.lut.api import Options, Tables, check_attention, check_lengths
 from lutetia.lut.autograd.how import How
 from lutetia.lut.autograd.ops import fill_sequence, n_outputs_of, output_dtype, positions_of, ready, solid, with_algorithm
-from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, check_int
+from lutetia.lut.connectivity.anchors import FLOATS, INTEGER_DTYPES, check_int
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import Backend, Detected, Sequence
@@ -117,7 +117,7 @@ def decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None,
 
 def _is_step(x: Any, cache: Any, tables: Tables, lengths: Tensor | None, options: Options) -> bool:
     """Whether this is one new position of each row, for which `fill_step` serves, and all fits."""
-    weight, anchors, wiring, positions = tables
+    weight, anchors, wiring, positions, _ = tables
     if lengths is not None or wiring is not None or options.sums.exact or not isinstance(cache, IndexCache):
         return False
     if x.dim() != 3 or x.shape[1] != 1 or x.dtype not in FLOATS or weight.dtype not in FLOATS or positions is None:
@@ -135,7 +135,7 @@ def _is_step(x: Any, cache: Any, tables: Tables, lengths: Tensor | None, options
 
 def _step(x: Tensor, cache: IndexCache, tables: Tables) -> Tensor:
     """x [B, 1, I] -> y [B, 1, O]."""
-    weight, anchors, _, positions = tables
+    weight, anchors, _, positions, _ = tables
     assert positions is not None
     kernels, anchors = choice.backend_for(choice.chosen, x), ready(x, anchors)
     held = (cache.indices, cache.lengths, cache.places_of(positions, kernels))
@@ -163,7 +163,7 @@ class Layer(NamedTuple):
 
 
 def _layer(x: Tensor, tables: Tables, options: Options) -> Layer:
-    weight, anchors, wiring, positions = tables
+    weight, anchors, wiring, positions, _ = tables
     assert positions is not None
     header = "" if wiring is None else wiring.header
     how = How(options.sums, choice.chosen, header=header, algorithm=options.algorithm, products=options.products)

@@ -71,7 +71,8 @@ def _table_layer(config: ClassifierConfig, layer: Layer, shape: tuple[int, ...])
     """The module of a layer that is given this shape."""
     read: dict[str, Any] = {"read": layer.read, "table_dropout": layer.table_dropout}
     if isinstance(layer, LUTLayer):
-        return LUT(math.prod(shape), layer.n_outputs, layer.n_detectors, layer.n_anchors, **read, **_options(config))
+        sizes = (math.prod(shape), layer.n_outputs, layer.n_detectors, layer.n_anchors)
+        return LUT(*sizes, anchors=layer.anchors, **read, **_options(config))
     if isinstance(layer, ProjectedLayer):
         options: dict[str, Any] = {name: getattr(layer, name) for name in ("heads", "head_width", "n_detectors", "n_anchors")}
         return ProjectedLUT(math.prod(shape), layer.n_outputs, **options, **read, gradient=config.gradient)
