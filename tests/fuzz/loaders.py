@@ -120,7 +120,9 @@ def use_run(folder: Path) -> None:
     if newest is None:
         return
     checkpoint.read_state(newest[0])
-    trainer = Trainer(config, opened, build_model(config.model, "run"), distributed.start("cpu"), RunFolder(folder / "out"), Silent())
+    trainer = Trainer(
+        config, opened, build_model(config.model, "run"), distributed.start("cpu"), RunFolder(folder / "out"), Silent()
+    )
     trainer.restore(newest[1], "checkpoint")
     trainer.step()
 

@@ -85,4 +85,18 @@ def _value(data: bytes, draw: random.Random, _: Sequence[bytes]) -> bytes:
 
 
 Way = Callable[[bytes, random.Random, Sequence[bytes]], bytes]
-WAYS: tuple[Way, ...] = (_flip, _flip, _overwrite, _cut, _remove, _repeat, _insert, _splice, _number, _number, _number, _value, _value)
+WAYS: tuple[Way, ...] = (
+    _flip,
+    _flip,
+    _overwrite,
+    _cut,
+    _remove,
+    _repeat,
+    _insert,
+    _splice,
+    _number,
+    _number,
+    _number,
+    _value,
+    _value,
+)

@@ -34,7 +34,15 @@ class Runner:
         found: list[str] = []
         first, folder = 0, self.failures / "current" / name
         while first < count:
-            job = {"what": what, "name": name, "seed": seed, "first": first, "count": count - first, "folder": str(folder), **more}
+            job = {
+                "what": what,
+                "name": name,
+                "seed": seed,
+                "first": first,
+                "count": count - first,
+                "folder": str(folder),
+                **more,
+            }
             number, end = self._job(job, folder, found)
             if not isinstance(end, str):
                 total.update(end)
@@ -83,7 +91,9 @@ class Runner:
             command = [sys.executable, str(Path(__file__).parent / "child.py")]
             self.failures.mkdir(parents=True, exist_ok=True)
             with open(self.failures / "stderr.txt", "ab") as log:
-                self._child = subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+                self._child = subprocess.Popen(
+                    command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+                )
             self._rest = b""
         return self._child
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from wild_calls import GROUPS
 from runner import Fuzz
+from wild_calls import GROUPS
 
 from tools import require_module
 
