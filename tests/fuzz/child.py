@@ -1,7 +1,8 @@
 """The process that meets damaged files and wild calls: it may crash, hang or run out of memory, and its parent notices.
 
-It reads jobs, one JSON object to a line: {"what": "loader" or "calls", "name", "seed", "first", "count", "folder"}. For each case it
-prints `{"begin": number}`; for each job at its end `{"done": {..}}`. An error that is not Lutetia's is printed as `{"raw": ..}`.
+It reads jobs, one JSON object to a line: {"what": "loader", "corpus" or "calls", "name", "seed", "first", "count", "folder",
+"keep"}. For each case it prints `{"begin": number}`, and for each job at its end `{"done": {..}}`. An error that is not
+Lutetia's is printed as `{"raw": ..}`, and its input copied from the folder to the one to keep.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def tell(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def attempt(number: int, action: Callable[[], object]) -> str:
+def attempt(job: dict[str, Any], number: int, action: Callable[[], object]) -> str:
     """Run one case under its time limit: "accepted", "refused", or "raw"."""
     from lutetia.errors import LutetiaError
 
@@ -50,7 +51,10 @@ def attempt(number: int, action: Callable[[], object]) -> str:
     except LutetiaError:
         return "refused"
     except BaseException as error:  # whatever it is: that is the finding
-        tell(raw=number, error=type(error).__name__, trace="".join(traceback.format_exception(error)[-6:])[-3000:])
+        trace = "".join(traceback.format_exception(error))[-4000:]
+        shutil.copytree(job["folder"], f"{job['keep']}-{number}", dirs_exist_ok=True)
+        Path(f"{job['keep']}-{number}", "how.txt").write_text(f"{type(error).__name__}\n{trace}")
+        tell(raw=f"{job['keep']}-{number}: {' '.join(str(trace).splitlines()[-1:])[:300]}")
         return "raw"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -68,7 +72,9 @@ def run_loader(job: dict[str, Any], counts: Counter[str]) -> None:
         names = list(loader.damaged) or sorted(str(file.relative_to(whole)) for file in whole.rglob("*") if file.is_file())
         contents = {name: (whole / name).read_bytes() for name in names if (whole / name).exists()}
         if job["first"] == 0:
-            counts[attempt(-1, lambda: loader.use(_copied(whole, place)))] += 1  # undamaged, and before the limit: it compiles
+            counts[attempt(job, -1, lambda: loader.use(_copied(whole, place)))] += (
+                1  # undamaged, and before the limit: it compiles
+            )
         limit_memory()
         for number in range(job["first"], job["first"] + job["count"]):
             draw = random.Random(f"{job['name']} {job['seed']} {number}")
@@ -77,7 +83,7 @@ def run_loader(job: dict[str, Any], counts: Counter[str]) -> None:
                 (place / name).write_bytes(mutate(contents[name], draw, list(contents.values())))
             if loader.signed:
                 sign(place)
-            counts[attempt(number, lambda: loader.use(place))] += 1
+            counts[attempt(job, number, lambda: loader.use(place))] += 1
 
 
 def run_corpus(job: dict[str, Any], counts: Counter[str]) -> None:
@@ -94,7 +100,7 @@ def run_corpus(job: dict[str, Any], counts: Counter[str]) -> None:
         shutil.copytree(case, place, dirs_exist_ok=True)
         if loader.signed:
             sign(place)
-        counts[attempt(number, lambda: loader.use(place))] += 1
+        counts[attempt(job, number, lambda: loader.use(place))] += 1
 
 
 def run_calls(job: dict[str, Any], counts: Counter[str]) -> None:
@@ -108,7 +114,7 @@ def run_calls(job: dict[str, Any], counts: Counter[str]) -> None:
         wild = Wild(random.Random(f"{job['name']} {job['seed']} {number}"))
         name, action = wild.pick(group)
         (place / "call.txt").write_text(name)
-        counts[attempt(number, action)] += 1
+        counts[attempt(job, number, action)] += 1
 
 
 def _copied(whole: Path, place: Path) -> Path:

@@ -1,8 +1,8 @@
 """Every loader of a file, each with files that are whole and with what is done to what it has loaded.
 
-A `Loader` makes its whole files in a folder, names those that are damaged, and uses them: any outcome is right but an error that is
-not Lutetia's, a crash, a hang, or memory beyond what the files explain. Files with checksums are signed again after the damage, or
-nothing behind the checksums would ever be reached.
+A `Loader` makes its whole files in a folder, names those that are damaged, and uses them. Any outcome is right but an error that
+is not Lutetia's, a crash, a hang, or memory beyond what the files explain. Files with checksums are signed again after the
+damage, or nothing behind the checksums would ever be reached.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SMALL = {**TRANSFORMER, "positional_dim": 1, "ff_detectors": 2, "ff_anchors": 2,
 
 @dataclasses.dataclass(frozen=True)
 class Loader:
-    """`make` writes whole files into a folder, `use` loads them; `damaged` are the files that mutations change, all by default."""
+    """`make` writes whole files into a folder, `use` loads them; `damaged` are the files that mutations change, else all."""
 
     make: Callable[[Path], object]
     use: Callable[[Path], object]
@@ -84,20 +84,30 @@ def use_model(folder: Path) -> None:
 
 
 def model_loader(make: Callable[[], Any]) -> Loader:
-    return Loader(lambda folder: make().save_pretrained(folder / "model"), use_model, ("model/config.toml", "model/metadata.json",
-                  "model/model.safetensors"), signed=True)  # fmt: skip
+    return Loader(
+        lambda folder: make().save_pretrained(folder / "model"),
+        use_model,
+        ("model/config.toml", "model/metadata.json", "model/model.safetensors"),
+        signed=True,
+    )
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
 
 RUN = {
-    "model": {"kind": "classifier", "input_shape": [5], "n_classes": 3, "initial_noise": 0.1, "gradient": "sparse",
-              "layers": [{"kind": "lut", "n_outputs": 4, "n_detectors": 2, "n_anchors": 2}]},
+    "model": {
+        "kind": "classifier",
+        "input_shape": [5],
+        "n_classes": 3,
+        "initial_noise": 0.1,
+        "gradient": "sparse",
+        "layers": [{"kind": "lut", "n_outputs": 4, "n_detectors": 2, "n_anchors": 2}],
+    },
     "data": {"kind": "npz", "path": "samples.npz", "valid": 0.2},
     "optimizer": {"tables": {"kind": "sparse_adam", "lr": 0.05}, "rest": {"lr": 0.02}},
     "train": {"batch_size": 4, "steps": 2, "eval_every": 1, "log_every": 1},
     "checkpoint": {"every": 1, "keep": 1},
-}  # fmt: skip
+}
 
 
 def write_samples(folder: Path) -> None:
@@ -279,28 +289,48 @@ def use_text(folder: Path) -> None:
 LOADERS: dict[str, Loader] = {
     "classifier": model_loader(classifier),
     "transformer": model_loader(language_model),
-    "softmax_transformer": model_loader(lambda: models.LUTTransformer(
-        SMALL_CONFIG, attention="softmax", feed_forward="projected", ff_heads=1, ff_head_width=2, unembedding="lut")),
+    "softmax_transformer": model_loader(
+        lambda: models.LUTTransformer(
+            SMALL_CONFIG, attention="softmax", feed_forward="projected", ff_heads=1, ff_head_width=2, unembedding="lut"
+        )
+    ),
     "dense_transformer": model_loader(lambda: models.DenseTransformer(SMALL_CONFIG)),
     "dense_classifier": model_loader(lambda: models.DenseClassifier(input_shape=(4, 4), n_classes=3, layers=LAYERS[2:], seed=0)),
-    "votes": model_loader(lambda: models.VotesClassifier(input_shape=(2, 2), n_classes=2, n_tables=4, k=2, bits=3, thresholds=(3,), seed=0)),
+    "votes": model_loader(
+        lambda: models.VotesClassifier(input_shape=(2, 2), n_classes=2, n_tables=4, k=2, bits=3, thresholds=(3,), seed=0)
+    ),
     "manifest": Loader(lambda folder: language_model().save_pretrained(folder / "model"), use_model, ("model/manifest.json",)),
-    "checkpoint": Loader(make_run, use_run, tuple(f"out/checkpoints/step-000002/{name}" for name in (
-        "state.json", "optimizer.safetensors", "rng.safetensors", "model.safetensors")), signed=True),
+    "checkpoint": Loader(
+        make_run,
+        use_run,
+        tuple(
+            f"out/checkpoints/step-000002/{name}"
+            for name in ("state.json", "optimizer.safetensors", "rng.safetensors", "model.safetensors")
+        ),
+        signed=True,
+    ),
     "config": Loader(make_text_run, use_config),
-    "metrics": Loader(lambda folder: (folder / "metrics.jsonl").write_text(
-        '{"kind": "train", "step": 1, "loss": 0.5}\n{"kind": "valid", "step": 2, "loss": 0.25}\n'), use_metrics),
+    "metrics": Loader(
+        lambda folder: (folder / "metrics.jsonl").write_text(
+            '{"kind": "train", "step": 1, "loss": 0.5}\n{"kind": "valid", "step": 2, "loss": 0.25}\n'
+        ),
+        use_metrics,
+    ),
     "idx": Loader(make_idx, lambda folder: open_data(Data("idx", images="images", labels="labels.gz"), folder)),
     "csv": Loader(make_csv, lambda folder: open_data(Data("csv", path="rows.csv"), folder)),
     "npz": Loader(make_npz, use_npz),
-    "text": Loader(lambda folder: (folder / "text.gz").write_bytes(gzip.compress(b"the cat sat on the mat\n" * 9, mtime=0)), use_text),
+    "text": Loader(
+        lambda folder: (folder / "text.gz").write_bytes(gzip.compress(b"the cat sat on the mat\n" * 9, mtime=0)), use_text
+    ),
     "inputs": Loader(make_inputs, use_inputs, ("x.npy", "x.npz", "x.csv", "x.txt")),
     "images": Loader(make_images, use_inputs, tuple(f"x.{kind}" for kind in ("png", "pgm", "jpg", "bmp", "gif", "webp", "tif"))),
     "evaluation": Loader(make_inputs, use_evaluation, ("x.csv",)),
     "tables": Loader(make_tables, use_tables),
     "flow": Loader(make_flow, use_flow),
     "hardware": Loader(make_hardware, use_hardware, ("built/manifest.json", "built/top.v")),
-    "synapses": Loader(lambda folder: growth.random(4, 2, 3, 0.5, seed=0).save(folder / "synapses.safetensors"),
-                       lambda folder: Synapses.load(folder / "synapses.safetensors")),
+    "synapses": Loader(
+        lambda folder: growth.random(4, 2, 3, 0.5, seed=0).save(folder / "synapses.safetensors"),
+        lambda folder: Synapses.load(folder / "synapses.safetensors"),
+    ),
     "sources": Loader(make_source, use_source),
-}  # fmt: skip
+}

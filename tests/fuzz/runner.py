@@ -41,6 +41,7 @@ class Runner:
                 "first": first,
                 "count": count - first,
                 "folder": str(folder),
+                "keep": str(self.failures / name),
                 **more,
             }
             number, end = self._job(job, folder, found)
@@ -79,7 +80,7 @@ class Runner:
                 if "done" in said:
                     return number, Counter(said["done"])
                 if "raw" in said:
-                    found.append(self._keep(folder, job["name"], said["raw"], f"{said['error']}\n{said['trace']}"))
+                    found.append(said["raw"])
                 number = said.get("begin", number)
                 continue
             code = child.wait()

@@ -17,10 +17,58 @@ from torch import Tensor, nn
 from lutetia import attention, models, precompute
 from lutetia.precompute import Binary, Int, IOTable, PlusMinus, Stream, Ternary, UInt
 
-DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
-          torch.bool, torch.complex64, torch.float8_e4m3fn]  # fmt: skip
-ODD: list[Any] = [None, True, False, -1, 0, 1, 2, 3, 7, 2**31, 2**63, -(2**63), 10**30, 0.5, -0.5, float("nan"), float("inf"), -float("inf"), 1e300,
-                  "", "x", "auto", "\0", b"ab", (), [], [1], (2, 2), {}, {"a": 1}, [[1, 2], [3]], object(), torch.float32, "cuda:99", 1 + 2j, print]  # fmt: skip
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.float8_e4m3fn,
+]
+ODD: list[Any] = [
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1,
+    2,
+    3,
+    7,
+    2**31,
+    2**63,
+    -(2**63),
+    10**30,
+    0.5,
+    -0.5,
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+    1e300,
+    "",
+    "x",
+    "auto",
+    "\0",
+    b"ab",
+    (),
+    [],
+    [1],
+    (2, 2),
+    {},
+    {"a": 1},
+    [[1, 2], [3]],
+    object(),
+    torch.float32,
+    "cuda:99",
+    1 + 2j,
+    print,
+]
 Made = Callable[["Wild"], tuple[Callable[..., object], dict[str, Any]]]
 
 
@@ -89,7 +137,8 @@ def consume(value: object) -> None:
 
 def _shown(value: Any) -> str:
     if isinstance(value, Tensor):
-        return f"{value.dtype} {list(value.shape)} {value.device} {value.flatten()[:9].tolist() if value.device.type == 'cpu' and not value.is_sparse else ''}"
+        numbers = value.flatten()[:9].tolist() if value.layout == torch.strided else value.layout
+        return f"{value.dtype} {list(value.shape)} {numbers}"
     return repr(value)[:200]
 
 
@@ -97,7 +146,14 @@ def _shown(value: Any) -> str:
 
 
 def _decode(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
-    batch, kv, ratio, active, d, longest = (wild.one(1, 2, 3), wild.one(1, 2), wild.one(1, 2, 3), wild.one(1, 1, 2, 4), wild.one(2, 8, 16), 16)  # fmt: skip
+    batch, kv, ratio, active, d, longest = (
+        wild.one(1, 2, 3),
+        wild.one(1, 2),
+        wild.one(1, 2, 3),
+        wild.one(1, 1, 2, 4),
+        wild.one(2, 8, 16),
+        16,
+    )
     dtype = wild.one(torch.float32, torch.float32, torch.float64, torch.float16, torch.bfloat16)
     shape = (batch, kv, longest, d)
     arguments: dict[str, Any] = {
@@ -108,9 +164,19 @@ def _decode(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     }
     if wild.draw.random() < 0.3:
         arguments |= {name: torch.randn(batch, kv, active, d).to(dtype) for name in ("k_new", "v_new")}
-    options = {"scale": 0.5, "window": 4, "sink": torch.zeros(kv * ratio), "cores": wild.one(1, 2, 3), "shard": wild.one("auto", "batch", "sequence"),
-               "sync": wild.one("lse", "ring", "max"), "backend": wild.one("auto", "cpu", "cores", "reference"), "batch_invariant": True,
-               "k_scale": 2.0, "v_scale": torch.ones(kv), "policy": wild.one("cost", "neuron")}  # fmt: skip
+    options = {
+        "scale": 0.5,
+        "window": 4,
+        "sink": torch.zeros(kv * ratio),
+        "cores": wild.one(1, 2, 3),
+        "shard": wild.one("auto", "batch", "sequence"),
+        "sync": wild.one("lse", "ring", "max"),
+        "backend": wild.one("auto", "cpu", "cores", "reference"),
+        "batch_invariant": True,
+        "k_scale": 2.0,
+        "v_scale": torch.ones(kv),
+        "policy": wild.one("cost", "neuron"),
+    }
     arguments |= {name: options[name] for name in wild.draw.sample(list(options), wild.draw.randrange(4))}
     if wild.draw.random() < 0.15:
         pages = torch.randn(8, 4, kv, d).to(dtype)
@@ -129,8 +195,13 @@ def _prefill(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         "k": torch.randn(batch, kv, 8, d),
         "v": torch.randn(batch, kv, 8, d),
     }
-    options = {"lengths": torch.full((batch,), n), "start": torch.zeros(batch, dtype=torch.int64), "scale": 0.5, "window": 3,
-               "sink": torch.zeros(2 * kv)}  # fmt: skip
+    options = {
+        "lengths": torch.full((batch,), n),
+        "start": torch.zeros(batch, dtype=torch.int64),
+        "scale": 0.5,
+        "window": 3,
+        "sink": torch.zeros(2 * kv),
+    }
     return attention.prefill, arguments | {
         name: options[name] for name in wild.draw.sample(list(options), wild.draw.randrange(4))
     }
@@ -186,18 +257,55 @@ def _paged_cache(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
 
 
 def _choose(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
-    sizes = {"lengths": [100, 7], "cores": 4, "n_q_heads": 4, "n_kv_heads": 2, "head_dim": 8, "s_active": 1, "element_bytes": 2, "capacity": None,
-             "shard": wild.one("auto", "batch", "sequence"), "sync": "lse", "policy": wild.one("cost", "neuron"), "out_in_sb": False}  # fmt: skip
+    sizes = {
+        "lengths": [100, 7],
+        "cores": 4,
+        "n_q_heads": 4,
+        "n_kv_heads": 2,
+        "head_dim": 8,
+        "s_active": 1,
+        "element_bytes": 2,
+        "capacity": None,
+        "shard": wild.one("auto", "batch", "sequence"),
+        "sync": "lse",
+        "policy": wild.one("cost", "neuron"),
+        "out_in_sb": False,
+    }
     return lambda **given: attention.explain_choice(attention.choose_shard(**given)), sizes
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------
 
-FIELDS: dict[str, Any] = {"vocab": 12, "context": 6, "width": 4, "n_layers": 1, "attention": "lut", "n_heads": 1, "n_kv_heads": None, "n_detectors": 2,
-                          "n_anchors": 2, "positional_dim": 1, "shared_positions": False, "algorithm": "auto", "rope_base": 100.0, "feed_forward": "lut",
-                          "ff_detectors": 2, "ff_anchors": 2, "ff_heads": 1, "ff_head_width": 2, "ff_multiple": 1, "read": "hard", "table_dropout": 0.0,
-                          "norm": "rms", "unembedding": "linear", "gradient": "dense", "sums": "float", "int_rescaler": 1.0, "initial_noise": 0.1,
-                          "seed": 0}  # fmt: skip
+FIELDS: dict[str, Any] = {
+    "vocab": 12,
+    "context": 6,
+    "width": 4,
+    "n_layers": 1,
+    "attention": "lut",
+    "n_heads": 1,
+    "n_kv_heads": None,
+    "n_detectors": 2,
+    "n_anchors": 2,
+    "positional_dim": 1,
+    "shared_positions": False,
+    "algorithm": "auto",
+    "rope_base": 100.0,
+    "feed_forward": "lut",
+    "ff_detectors": 2,
+    "ff_anchors": 2,
+    "ff_heads": 1,
+    "ff_head_width": 2,
+    "ff_multiple": 1,
+    "read": "hard",
+    "table_dropout": 0.0,
+    "norm": "rms",
+    "unembedding": "linear",
+    "gradient": "dense",
+    "sums": "float",
+    "int_rescaler": 1.0,
+    "initial_noise": 0.1,
+    "seed": 0,
+}
 
 
 def small(value: Any) -> bool:
@@ -294,9 +402,22 @@ def _classifier(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         else:
             models.ClassifierConfig(**fields)
 
-    return use, {"x": torch.randn(2, 4, 4), "input_shape": (4, 4), "n_classes": 3, "layers": [layer], "norm": wild.one("none", "rms", "layer"),
-                 "readout": wild.one("linear", "lut"), "readout_detectors": 2, "readout_anchors": 2, "readout_read": "hard", "gradient": "dense",
-                 "sums": "float", "int_rescaler": 1.0, "initial_noise": 0.1, "seed": 0}  # fmt: skip
+    return use, {
+        "x": torch.randn(2, 4, 4),
+        "input_shape": (4, 4),
+        "n_classes": 3,
+        "layers": [layer],
+        "norm": wild.one("none", "rms", "layer"),
+        "readout": wild.one("linear", "lut"),
+        "readout_detectors": 2,
+        "readout_anchors": 2,
+        "readout_read": "hard",
+        "gradient": "dense",
+        "sums": "float",
+        "int_rescaler": 1.0,
+        "initial_noise": 0.1,
+        "seed": 0,
+    }
 
 
 def _votes(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
@@ -308,8 +429,19 @@ def _votes(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         else:
             models.VotesConfig(**fields)
 
-    return use, {"x": torch.rand(2, 2, 2), "input_shape": (2, 2), "n_classes": 2, "n_tables": 4, "k": 2, "bits": 3, "thresholds": (3, 4),
-                 "temperature": 1.0, "low": 0.0, "high": 1.0, "seed": 0}  # fmt: skip
+    return use, {
+        "x": torch.rand(2, 2, 2),
+        "input_shape": (2, 2),
+        "n_classes": 2,
+        "n_tables": 4,
+        "k": 2,
+        "bits": 3,
+        "thresholds": (3, 4),
+        "temperature": 1.0,
+        "low": 0.0,
+        "high": 1.0,
+        "seed": 0,
+    }
 
 
 def _votes_module(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
@@ -317,8 +449,18 @@ def _votes_module(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         if small({key: value for key, value in fields.items() if key != "seed"}):
             models.Votes(**fields)(x)
 
-    return use, {"x": torch.randint(0, 8, (2, 4)), "n_inputs": 4, "n_classes": 2, "n_tables": 4, "k": 2, "bits": 3, "thresholds": (3, 4),
-                 "shape": wild.one(None, (2, 2)), "temperature": 1.0, "seed": 0}  # fmt: skip
+    return use, {
+        "x": torch.randint(0, 8, (2, 4)),
+        "n_inputs": 4,
+        "n_classes": 2,
+        "n_tables": 4,
+        "k": 2,
+        "bits": 3,
+        "thresholds": (3, 4),
+        "shape": wild.one(None, (2, 2)),
+        "temperature": 1.0,
+        "seed": 0,
+    }
 
 
 def _files(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
@@ -338,9 +480,14 @@ def _table(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         repr(table)
         table.grouped(groups)
 
-    return use, {"inputs": wild.one(None, torch.tensor([[0, 0], [0, 1], [1, 1]])), "outputs": wild.one(torch.arange(4)[:, None], torch.arange(3)[:, None]),
-                 "domain": wild.one(None, Binary(), (Binary(), Binary()), Binary), "default": wild.one(None, (0,)), "asked": torch.tensor([[0, 1]]),
-                 "groups": 1}  # fmt: skip
+    return use, {
+        "inputs": wild.one(None, torch.tensor([[0, 0], [0, 1], [1, 1]])),
+        "outputs": wild.one(torch.arange(4)[:, None], torch.arange(3)[:, None]),
+        "domain": wild.one(None, Binary(), (Binary(), Binary()), Binary),
+        "default": wild.one(None, (0,)),
+        "asked": torch.tensor([[0, 1]]),
+        "groups": 1,
+    }
 
 
 def _pairs(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
@@ -447,8 +594,17 @@ def _trace(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
 
     layers = nn.Sequential(precompute.SparseLinear(4, 3, 2), precompute.Quantise(UInt(2)), nn.ReLU())
     precompute.quantise_weights(layers[0], Ternary())
-    return use, {"model": layers, "channels": 4, "dtype": wild.one(Binary(), UInt(2)), "x": torch.randint(0, 2, (3, 4)), "max_bits": 10, "budget": 8,
-                 "k": wild.one(4, 6), "language": wild.one("verilog", "vhdl"), "name": wild.one("top", "always", "a b", "")}  # fmt: skip
+    return use, {
+        "model": layers,
+        "channels": 4,
+        "dtype": wild.one(Binary(), UInt(2)),
+        "x": torch.randint(0, 2, (3, 4)),
+        "max_bits": 10,
+        "budget": 8,
+        "k": wild.one(4, 6),
+        "language": wild.one("verilog", "vhdl"),
+        "name": wild.one("top", "always", "a b", ""),
+    }
 
 
 def _decompose(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
@@ -457,8 +613,13 @@ def _decompose(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         units.sizes  # noqa: B018
         IOTable.of(units[0], domain)
 
-    return use, {"module": wild.one(nn.Linear(3, 2), nn.Conv2d(1, 1, 2), precompute.SparseLinear(4, 3, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU())),
-                 "n_inputs": None, "domain": wild.one(Binary(), Ternary())}  # fmt: skip
+    return use, {
+        "module": wild.one(
+            nn.Linear(3, 2), nn.Conv2d(1, 1, 2), precompute.SparseLinear(4, 3, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+        ),
+        "n_inputs": None,
+        "domain": wild.one(Binary(), Ternary()),
+    }
 
 
 def _network(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
@@ -495,10 +656,36 @@ def _claims(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
 
 
 GROUPS: dict[str, dict[str, Made]] = {
-    "attention": {"decode_attention": _decode, "prefill": _prefill, "KVCache": _kv_cache, "PagedKVCache": _paged_cache, "choose_shard": _choose},
-    "models": {"transformer": _transformer, "forward": _forward, "generate": _generate, "classifier": _classifier, "votes": _votes,
-               "Votes": _votes_module, "files": _files},
-    "precompute": {"IOTable": _table, "from_pairs": _pairs, "of": _of, "Domain": _domain, "Int": _makers, "enumerate_rows": _rows, "pack": _pack,
-                   "quantise": _quantise, "quantise_weights": _quantise_weights, "encoder": _encoder, "trace": _trace, "decompose": _decompose,
-                   "lut_network": _network, "precomputable": _claims},
-}  # fmt: skip
+    "attention": {
+        "decode_attention": _decode,
+        "prefill": _prefill,
+        "KVCache": _kv_cache,
+        "PagedKVCache": _paged_cache,
+        "choose_shard": _choose,
+    },
+    "models": {
+        "transformer": _transformer,
+        "forward": _forward,
+        "generate": _generate,
+        "classifier": _classifier,
+        "votes": _votes,
+        "Votes": _votes_module,
+        "files": _files,
+    },
+    "precompute": {
+        "IOTable": _table,
+        "from_pairs": _pairs,
+        "of": _of,
+        "Domain": _domain,
+        "Int": _makers,
+        "enumerate_rows": _rows,
+        "pack": _pack,
+        "quantise": _quantise,
+        "quantise_weights": _quantise_weights,
+        "encoder": _encoder,
+        "trace": _trace,
+        "decompose": _decompose,
+        "lut_network": _network,
+        "precomputable": _claims,
+    },
+}
