@@ -51,7 +51,7 @@ class SoftmaxAttention(nn.Module):
         self.key = linear(width, n_kv_heads * self.head_dim, bias=False)
         self.value = linear(width, n_kv_heads * self.head_dim, bias=False)
         self.out = linear(width, width, bias=False, std=out_std)
-        self.rope_base = rope_base
+        self.rope_base = float(rope_base)
         self.register_buffer("turns", self._turns(), persistent=False)
         self.cores, self.shard = 1, "auto"  # of decode attention: see lutetia.attention.decode_attention
 
