@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 forked = False
@@ -54,7 +55,7 @@ def spread(threads: int, n: int, kernel: Callable[..., Any], *arguments: Any) ->
         kernel(*arguments, 0, n)
         return
     kernel(*arguments, 0, 0)  # should it need compiling, then here: the stack of another thread may be small
-    others = [pool().submit(kernel, *arguments, *each) for each in zip(ends[1:], ends[2:], strict=False)]
+    others = [pool().submit(kernel, *arguments, *each) for each in pairwise(ends[1:])]
     try:
         kernel(*arguments, ends[0], ends[1])
     finally:

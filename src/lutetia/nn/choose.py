@@ -22,6 +22,7 @@ from lutetia.errors import check_choice, check_range, check_tensor, fail
 Array = np.ndarray[Any, Any]
 KINDS = ("pairs", "thresholds", "mixed")
 WORTH_THREADS = 200_000  # comparisons: less is done before a second thread has begun
+EQUAL = 1e-9  # part of a gain that is rounding
 PAIRS = 0.25  # of the candidates, where both kinds are wanted
 SMOOTHING = 1.0  # samples of the mean that each cell is thought to hold besides its own
 
@@ -38,7 +39,7 @@ def choose_anchors(
     rows: int = 4096,
     seed: int = 0,
 ) -> Tensor:
-    """Anchors for `nn.LUT`, int32 [n_detectors, n_anchors, 2], each the best of `candidates` on its detector's own `rows` samples.
+    """Anchors for `nn.LUT`, int32 [n_detectors, n_anchors, 2], each the best of `candidates` on `rows` samples of its own.
 
     x [n, n_inputs]; target [n] of integer classes, or floats [n] or [n, k]. A second entry of n_inputs + t stands for
     thresholds[t]: `kind` "thresholds" chooses only such, "mixed" a quarter of pairs among them.
@@ -79,28 +80,29 @@ class Chooser:
     def choose(self, n_anchors: int, rows: Array, target: Array, weight: Array) -> Array:
         """The anchors of one detector, int64 [n_anchors, 2], one after another.
 
-        rows [m] of the columns of x, target float32 [m, k] and weight float32 [m] of these rows.
+        rows [m] of the columns of x, target [m, k] and weight [m] of these rows.
         """
         anchors = np.empty((n_anchors, 2), np.int64)
         cells = np.zeros(len(rows), np.int64)
         for place in range(n_anchors):
             candidates = self.draw()
-            gains = np.empty(len(candidates), np.float32)
+            gains = np.empty(len(candidates))
             threads = self.threads if len(rows) * len(candidates) >= WORTH_THREADS else 1
             given = (self.x, self.constants, candidates, rows, cells, target, weight, 1 << place, gains)
             spread(threads, len(candidates), _gains, *given)
-            anchors[place] = candidates[int(gains.argmax())]
+            # The first of those that are equal but for rounding, whatever the order of the samples.
+            anchors[place] = candidates[int(np.argmax(gains >= gains.max() * (1 - EQUAL)))]
             _split(self.x, self.constants, anchors[place], rows, cells)
         return anchors
 
 
 def _centred(target: Tensor) -> Array:
-    """Classes as one-hot rows, numbers as columns, less their means: float32 [n, k]."""
+    """Classes as one-hot rows, numbers as columns, less their means: float64 [n, k]."""
     if target.dtype.is_floating_point:
         wanted = target.double().reshape(len(target), -1).numpy()
     else:
         wanted = torch.nn.functional.one_hot(target.long()).double().numpy()
-    return np.ascontiguousarray(wanted - wanted.mean(0), dtype=np.float32)
+    return np.ascontiguousarray(wanted - wanted.mean(0))
 
 
 def _drawer(random: np.random.Generator, n_inputs: int, n_constants: int, count: int, pairs: float) -> Callable[[], Array]:
@@ -118,9 +120,9 @@ def _drawer(random: np.random.Generator, n_inputs: int, n_constants: int, count:
 @jit(nogil=True, fastmath=True)
 def _gains(x, constants, candidates, rows, cells, target, weight, n_cells, gains, begin, end):  # type: ignore[no-untyped-def]
     """How much of the target candidates explain: Σ over cells of (Σ target)² / (Σ weight + smoothing)."""
-    n_inputs, k, m = x.shape[0], target.shape[1], rows.shape[0]
-    sums = np.empty((2 * n_cells, k), np.float32)
-    held = np.empty(2 * n_cells, np.float32)
+    k, m = target.shape[1], rows.shape[0]
+    sums = np.empty((2 * n_cells, k))
+    held = np.empty(2 * n_cells)
     bits = np.empty(m, np.uint8)
     for number in range(begin, end):
         _compare(x, constants, candidates[number], rows, bits)
@@ -131,10 +133,10 @@ def _gains(x, constants, candidates, rows, cells, target, weight, n_cells, gains
             held[cell] += weight[at]
             for d in range(k):
                 sums[cell, d] += target[at, d]
-        gain = np.float32(0)
+        gain = 0.0
         for cell in range(2 * n_cells):
             for d in range(k):
-                gain += sums[cell, d] * sums[cell, d] / (held[cell] + np.float32(SMOOTHING))
+                gain += sums[cell, d] * sums[cell, d] / (held[cell] + SMOOTHING)
         gains[number] = gain
 
 

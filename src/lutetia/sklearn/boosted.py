@@ -12,8 +12,21 @@ from sklearn.utils.validation import check_is_fitted
 
 from lutetia.models import Tabular
 from lutetia.sklearn.base import Array, TabularEstimator
+from lutetia.sklearn.checks import check_params
 from lutetia.training.boosting import Boosting
 from lutetia.training.tabular import Rows, fit_tabular
+
+PARAMS: dict[str, tuple[type | tuple[type, ...], float, float]] = {
+    "n_tables": (int, 1, np.inf),
+    "n_anchors": (int, 1, 12),
+    "learning_rate": ((int, float), 1e-12, np.inf),
+    "candidates": (int, 1, np.inf),
+    "pairs": ((int, float), 0, 1),
+    "max_rows": (int, 1, np.inf),
+    "smoothing": ((int, float), 0, np.inf),
+    "max_bins": (int, 2, 255),
+    "n_iter_no_change": (int, 1, np.inf),
+}
 
 
 class BoostedEstimator(TabularEstimator):
@@ -32,7 +45,7 @@ class BoostedEstimator(TabularEstimator):
 
     def _boosting(self, eval_set: Any) -> Boosting:
         """The settings of the estimator's parameters, checked."""
-        self._check_params()
+        check_params(self, PARAMS)
         stops = self.n_iter_no_change if self.early_stopping or eval_set is not None else None
         return Boosting(
             n_tables=self.n_tables,
@@ -46,27 +59,6 @@ class BoostedEstimator(TabularEstimator):
             seed=self._seed(),
             threads=self._threads(),
         )
-
-    def _check_params(self) -> None:
-        wanted: dict[str, tuple[type | tuple[type, ...], float, float]] = {
-            "n_tables": (int, 1, np.inf),
-            "n_anchors": (int, 1, 12),
-            "learning_rate": ((int, float), 1e-12, np.inf),
-            "candidates": (int, 1, np.inf),
-            "pairs": ((int, float), 0, 1),
-            "max_rows": (int, 1, np.inf),
-            "smoothing": ((int, float), 0, np.inf),
-            "max_bins": (int, 2, 255),
-            "n_iter_no_change": (int, 1, np.inf),
-        }
-        for name, (kind, low, high) in wanted.items():
-            value = getattr(self, name)
-            value = value.item() if isinstance(value, np.generic) else value
-            if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
-                limits = f"of at least {low:g}" if high == np.inf else f"from {low:g} to {high:g}"
-                raise ValueError(f"{name} is {value!r}, expected {'an integer' if kind is int else 'a number'} {limits}")
-        if self.handle_unknown not in ("error", "missing"):
-            raise ValueError(f'handle_unknown is {self.handle_unknown!r}, expected "error" or "missing"')
 
     def _most_codes(self) -> int:
         return int(self.max_bins)
@@ -150,8 +142,8 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
     """A classifier of lookup tables: `n_tables` tables of 2**n_anchors rows each, whose sum is the score of each class.
 
     Columns become ranks by quantiles of the training data; each table asks `n_anchors` questions, a column against a threshold or
-    two columns against each other, each the best of `candidates` for the loss that is left. Missing values (NaN, None) have a rank
-    of their own. Columns of categories: see `categorical_features`. An `eval_set`, or `early_stopping`, ends the fit after
+    two columns against each other, each the best of `candidates` for the loss that is left. Missing values have a rank of their
+    own. Columns of categories: see `categorical_features`. An `eval_set`, or `early_stopping`, ends the fit after
     10 · n_iter_no_change tables that did not help.
     """
 
@@ -215,12 +207,8 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         self.n_tables, self.n_anchors, self.learning_rate = n_tables, n_anchors, learning_rate
         self.candidates, self.pairs, self.max_rows, self.smoothing = candidates, pairs, max_rows, smoothing
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
-        self.early_stopping, self.validation_fraction, self.n_iter_no_change = (
-            early_stopping,
-            validation_fraction,
-            n_iter_no_change,
-        )
-        self.random_state, self.n_jobs, self.verbose = random_state, n_jobs, verbose
+        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
+        self.n_iter_no_change, self.random_state, self.n_jobs, self.verbose = n_iter_no_change, random_state, n_jobs, verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Self:
         """Fit to X [n, columns] and numbers y [n]."""

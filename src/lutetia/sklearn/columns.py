@@ -28,7 +28,7 @@ def column_of(x: Any, number: int) -> Array:
 def find_categories(x: Any, wanted: Any, names: Sequence[str] | None, n_columns: int) -> Categories:
     """The columns of categories and the values of each.
 
-    `wanted` is "from_dtype" (the categories of pandas and polars), None, or a list of names or numbers of columns, or of booleans.
+    `wanted` is "from_dtype" (the categories of pandas and polars), None, or a list of names, numbers or booleans.
     """
     declared = {number: values for number in range(n_columns) if (values := _declared(x, number)) is not None}
     if wanted is None:

@@ -30,7 +30,7 @@ class Comparison(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Explanation:
     """For each sample: `relevance` float64 [n, columns] of the columns named `features`, and `comparisons`, the most effective
-    first. What is explained is how far the score of class number `targets[i]` is above the mean score; in a regression, the score."""
+    first. What is explained is how far the score of class number `targets[i]` is above the mean; in a regression, the score."""
 
     features: list[str]
     targets: list[int]

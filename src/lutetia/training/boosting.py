@@ -71,13 +71,13 @@ class Classes:
     weight: Array
 
     def start(self) -> Array:
-        """The logits of the classes' shares, float32 [n_outputs]."""
+        """The logits of the classes' shares, float64 [n_outputs]."""
         shares = np.bincount(self.y, self.weight, self.n_outputs) + 1e-3
         logits = np.log(shares / shares.sum())
-        return (logits - logits.mean()).astype(np.float32)
+        return logits - logits.mean()
 
     def gradients(self, scores: Array) -> tuple[Array, Array | None]:
-        """What is missing to the target, and the curvature of the loss: float32 [n, n_outputs] each."""
+        """What is missing to the target, and the curvature of the loss: float64 [n, n_outputs] each."""
         missing, curvature = np.empty_like(scores), np.empty_like(scores)
         _softmax_gradients(scores, self.y, self.weight, missing, curvature)
         return missing, curvature
@@ -91,28 +91,28 @@ class Classes:
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """Numbers y float32 [n], each sample with a weight float32 [n]; the scores are these numbers."""
+    """Numbers y float64 [n], each sample with a weight float32 [n]; the scores are these numbers."""
 
     y: Array
     weight: Array
     n_outputs: int = 1
 
     def start(self) -> Array:
-        """The mean, float32 [1]."""
-        return np.array([np.average(self.y.astype(np.float64), weights=self.weight)], np.float32)
+        """The mean, float64 [1]."""
+        return np.array([np.average(self.y, weights=self.weight)])
 
     def gradients(self, scores: Array) -> tuple[Array, Array | None]:
-        """What is missing to the target, float32 [n, 1]; the curvature is the weight."""
+        """What is missing to the target, float64 [n, 1]; the curvature is the weight."""
         return (self.y - scores[:, 0])[:, None] * self.weight[:, None], None
 
     def loss(self, scores: Array) -> float:
         """The mean squared error."""
-        return float(np.average((self.y.astype(np.float64) - scores[:, 0]) ** 2, weights=self.weight))
+        return float(np.average((self.y - scores[:, 0]) ** 2, weights=self.weight))
 
 
 @dataclass(eq=False)
 class Boosted:
-    """Fitted tables: anchors int64 [T, A, 2], weight float32 [T, 2**A, K], base float32 [K]; the losses on the way."""
+    """Fitted tables: anchors int64 [T, A, 2], weight float64 [T, 2**A, K], base float64 [K]; the losses on the way."""
 
     anchors: Array
     weight: Array
@@ -138,9 +138,9 @@ def boost(
     random = np.random.default_rng(settings.seed)
     n, k = codes.shape[1], goal.n_outputs
     base = goal.start()
-    scores = np.tile(base, (n, 1))
+    scores = np.tile(base.astype(np.float64), (n, 1))  # a sum of hundreds of small steps
     held = None if valid is None else np.tile(base, (valid.codes.shape[1], 1))
-    weight = np.zeros((settings.n_tables, 1 << settings.n_anchors, k), np.float32)
+    weight = np.zeros((settings.n_tables, 1 << settings.n_anchors, k))
     anchors = np.empty((settings.n_tables, settings.n_anchors, 2), np.int64)
     chooser = Chooser(codes, CONSTANTS, _drawer(random, tops, settings), settings.threads)
     losses: dict[str, list[float]] = {"train": [], "valid": []}
@@ -179,7 +179,7 @@ def _sketched(missing: Array, directions: int, random: np.random.Generator) -> A
     k = missing.shape[1]
     if k <= directions or k == 2:
         return np.ascontiguousarray(missing[:, : min(k, 1 if k == 2 else k)])
-    return missing @ random.standard_normal((k, directions), dtype=np.float32)
+    return missing @ random.standard_normal((k, directions))
 
 
 def _drawer(random: np.random.Generator, tops: Array, settings: Boosting) -> Callable[[], Array]:
@@ -201,7 +201,7 @@ def _drawer(random: np.random.Generator, tops: Array, settings: Boosting) -> Cal
 
 
 def score(codes: Array, anchors: Array, weight: Array, scores: Array, threads: int = 1) -> None:
-    """Add what tables say: codes uint8 [F, n], anchors [T, A, 2], weight [T, 2**A, K] -> scores float32 [n, K]."""
+    """Add what tables say: codes uint8 [F, n], anchors [T, A, 2], weight [T, 2**A, K] -> scores [n, K]."""
     n = codes.shape[1]
     spread(threads, -(-n // BLOCK), _score, codes, anchors, weight, scores)
 
@@ -216,7 +216,7 @@ def _softmax_gradients(scores, y, weight, missing, curvature):  # type: ignore[n
         highest = scores[sample, 0]
         for output in range(1, k):
             highest = max(highest, scores[sample, output])
-        total = np.float32(0)
+        total = 0.0
         for output in range(k):
             missing[sample, output] = np.exp(scores[sample, output] - highest)
             total += missing[sample, output]

@@ -26,7 +26,7 @@ class Rows:
     def goal(self, n_classes: int) -> Goal:
         """What tables are fitted to; one class stands for a regression."""
         if n_classes == 1:
-            return Numbers(self.y.astype(np.float32), self.weight)
+            return Numbers(self.y.astype(np.float64), self.weight)
         return Classes(self.y.astype(np.int64), n_classes, self.weight)
 
 
@@ -62,7 +62,7 @@ def fit_tabular(
     model = make_model(encoding, shape, n_tables=len(fitted.anchors), n_anchors=settings.n_anchors)
     model.set_tables(
         torch.from_numpy(fitted.anchors).to(torch.int32),
-        torch.from_numpy((fitted.weight.astype(np.float64) * scale + base / len(fitted.weight)).astype(np.float32)),
+        torch.from_numpy((fitted.weight * scale + base / len(fitted.weight)).astype(np.float32)),
     )
     return model.eval(), fitted
 
