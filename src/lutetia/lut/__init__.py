@@ -18,7 +18,6 @@ from lutetia.lut.api import check_lengths as check_lengths
 from lutetia.lut.api import lut, lut_attention
 from lutetia.lut.api import run as run
 from lutetia.lut.api import run_attention as run_attention
-from lutetia.lut.autograd.how import synapses_of as synapses_of
 from lutetia.lut.autograd.ops import like_positions as like_positions
 from lutetia.lut.autograd.policies import TOKEN as TOKEN
 from lutetia.lut.autograd.policies import Rate as Rate
@@ -37,6 +36,7 @@ from lutetia.lut.connectivity.full import Full as Full
 from lutetia.lut.connectivity.full import full as full
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
+from lutetia.lut.connectivity.synapses import synapses_of as synapses_of
 from lutetia.lut.decode import IndexCache as IndexCache
 from lutetia.lut.decode import decode as decode
 from lutetia.lut.description import LayerDescription as LayerDescription

@@ -13,6 +13,7 @@ from lutetia.errors import ArgumentError, check_tensor
 from lutetia.lut import FLOATS, SynapseMeta
 from lutetia.models.building import Model, linear, norm_of
 from lutetia.models.classifier_config import ClassifierConfig, Layer, LUTLayer, ProjectedLayer
+from lutetia.models.sizes import ModelSize, classifier_size, dense_classifier_size
 from lutetia.nn import LUT, LUTProjection2d, ProjectedLUT
 
 BRIGHTEST = 255  # uint8 pixels become numbers from 0 to 1
@@ -60,6 +61,10 @@ class LUTClassifier(Model[ClassifierConfig]):
             if not isinstance(norm, nn.Identity):
                 x = norm(x.flatten(1)).view_as(x)
         return self.readout(x.flatten(1))
+
+    @classmethod
+    def least_size(cls, config: ClassifierConfig) -> ModelSize:
+        return classifier_size(config)
 
     def dense_twin(self) -> DenseClassifier:
         """A fresh model of the same config, of ordinary linear layers, for comparison."""
@@ -111,6 +116,10 @@ class DenseClassifier(LUTClassifier):
         self.readout = linear(counts[-1], config.n_classes)
         if config.readout == "none":
             self.layers[-1], self.readout = linear(counts[-2], counts[-1]), nn.Identity()
+
+    @classmethod
+    def least_size(cls, config: ClassifierConfig) -> ModelSize:
+        return dense_classifier_size(config)
 
 
 def _he(n_inputs: int, n_outputs: int) -> nn.Linear:

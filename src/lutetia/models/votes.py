@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from lutetia import flow
 from lutetia.errors import ArgumentError, check_range, check_tensor
 from lutetia.models.building import Model
+from lutetia.models.sizes import ModelSize, votes_size
 from lutetia.models.votes_config import VotesConfig
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Votes(nn.Module):
     Table t votes for class t % n_classes. `shape` (height, width) of an image lets every table start with bits that lie together.
     `temperature` divides the counts.
     """
+
+    classes: Tensor
 
     def __init__(
         self,
@@ -86,6 +89,11 @@ class Votes(nn.Module):
             places.append((centre + torch.randint(-reach, reach + 1, size, generator=generator)).clamp(0, side - 1))
         return layer + places[0] * shape[1] + places[1]
 
+    def check_classes(self) -> None:
+        """Refuse a buffer `classes`, which a file may have brought, that is not the one this module was made with."""
+        if not torch.equal(self.classes.cpu(), torch.arange(self.n_tables) % self.n_classes):
+            raise ArgumentError("classes holds other numbers than those of the tables, 0, 1, 2, .. in turn")
+
     def encode(self, x: Tensor) -> Tensor:
         """The bits of inputs: x [batch, ...] -> float [batch, n_bits]."""
         x = x.flatten(1)
@@ -128,6 +136,10 @@ class VotesClassifier(Model[VotesConfig]):
         names = ("k", "bits", "thresholds", "temperature")
         options: dict[str, Any] = {name: getattr(config, name) for name in names}
         self.votes = Votes(math.prod(config.input_shape), config.n_classes, config.n_tables, shape=shape, seed=seed, **options)
+
+    @classmethod
+    def least_size(cls, config: VotesConfig) -> ModelSize:
+        return votes_size(config)
 
     def quantise(self, x: Tensor) -> Tensor:
         """Inputs as whole numbers of `bits` bits: x [B, ...], floats or uint8 -> int64 [B, n_inputs]."""

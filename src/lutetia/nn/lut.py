@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -37,6 +40,17 @@ from lutetia.lut import (
 )
 
 MAX_ROWS = 2**MAX_ANCHORS
+drawn: ContextVar[bool] = ContextVar("drawn", default=True)  # whether new layers draw their weights
+
+
+@contextmanager
+def without_draws() -> Iterator[None]:
+    """Let layers that are made in the block leave their weights as the memory is: a file is about to bring others."""
+    token = drawn.set(False)
+    try:
+        yield
+    finally:
+        drawn.reset(token)
 
 
 class LUT(nn.Module):
@@ -118,7 +132,8 @@ class LUT(nn.Module):
             learned = name in SCALARS[read]  # never in halves, where small steps would be lost
             work = torch.float64 if dtype == torch.float64 else torch.float32
             self.register_parameter(name, nn.Parameter(torch.empty((), device=device, dtype=work)) if learned else None)
-        self.reset_parameters()
+        if drawn.get():
+            self.reset_parameters()
 
     def _hold_synapses(self, synapses: Synapses | None, meta: SynapseMeta, device: torch.device | str | None) -> None:
         """Keep synapses as buffers, so that they move and are saved with the layer."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lutetia.errors import DataError, MissingFeatureError, require
-from lutetia.files import write_atomically
+from lutetia.files import read_bytes, write_atomically
 
 FILE = "metrics.jsonl"
 
@@ -59,12 +59,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     if not path.exists():
         return lines
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for text in read_bytes(path, "the metrics of a run").decode("utf-8", "replace").splitlines():
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
-        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int) or not isinstance(line.get("kind"), str):
             break
         lines.append(line)
     return lines
