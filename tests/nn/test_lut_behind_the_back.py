@@ -32,7 +32,7 @@ def test_anchors_that_changed_uncounted_are_refused(how: str, value: int, read: 
     (lut.anchors.data if how == "data" else lut.anchors.numpy())[2, 1, 0] = value
     assert lut.anchors._version == version
     for run in (lut.eval(), lut.train()):
-        with torch.no_grad(), pytest.raises(ArgumentError, match="anchor 1 of detector 2 .* expected inputs from 0 to 5"):
+        with torch.no_grad(), pytest.raises(ArgumentError, match=r"anchor 1 of detector 2 .* expected inputs from 0 to 5"):
             run(X)
         with pytest.raises(ArgumentError, match="anchor 1 of detector 2"):
             run(X[:1])
@@ -67,7 +67,7 @@ def test_synapses_that_changed_uncounted_stay_those_that_were_checked(shared: bo
     lut(X).sum().backward()
     torch.testing.assert_close(lut.eval()(X).detach(), before)
     lut.synapse_targets.fill_(10**6)
-    with pytest.raises(ArgumentError, match="has output 1000000, expected 0 to 3|runs from"):
+    with pytest.raises(ArgumentError, match=r"has output 1000000, expected 0 to 3|runs from"):
         lut(X)
 
 
@@ -101,7 +101,7 @@ def test_indices_past_32_bits_do_not_wrap(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_whole_numbers_are_no_inputs(backend: str) -> None:
-    with pytest.raises(ArgumentError, match="x is int32 .* expected dtype float32"):
+    with pytest.raises(ArgumentError, match=r"x is int32 .* expected dtype float32"):
         kernels(backend).check_detectors_eval(torch.tensor([[-1, 1]], dtype=torch.int32), torch.tensor([[[0, 1]]]))
 
 

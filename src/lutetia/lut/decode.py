@@ -161,7 +161,7 @@ def decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None,
 
 def _is_step(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None, options: Options, longest: int) -> bool:
     """Whether this is one new position of each row, for which `fill_step` serves, and all fits; rows hold up to `longest`."""
-    weight, anchors, wiring, positions = tables
+    weight, anchors, wiring, positions, _ = tables
     if lengths is not None or wiring is not None or options.sums.exact:
         return False
     if x.shape[1] != 1 or x.dtype not in FLOATS or weight.dtype not in FLOATS or positions is None or positions.dim() != 3:
@@ -181,7 +181,7 @@ def _is_step(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | Non
 
 def _step(x: Tensor, cache: IndexCache, tables: Tables) -> Tensor:
     """x [B, 1, I] -> y [B, 1, O]."""
-    weight, anchors, _, positions = tables
+    weight, anchors, _, positions, _ = tables
     assert positions is not None
     kernels, anchors = choice.backend_for(choice.chosen, x), ready(x, anchors)
     held = (cache.indices, cache.lengths, cache.places_of(positions, kernels))
@@ -210,7 +210,7 @@ class Layer(NamedTuple):
 
 
 def _layer(x: Tensor, tables: Tables, options: Options) -> Layer:
-    weight, anchors, wiring, positions = tables
+    weight, anchors, wiring, positions, _ = tables
     assert positions is not None
     header = "" if wiring is None else wiring.header
     how = How(options.sums, choice.chosen, header=header, algorithm=options.algorithm, products=options.products)

@@ -17,6 +17,7 @@ from lutetia.models import generation
 from lutetia.models.building import STD, Model, linear, norm_of
 from lutetia.models.cache import ModelCache
 from lutetia.models.sampling import Sampling
+from lutetia.models.sizes import ModelSize, dense_transformer_size, transformer_size
 from lutetia.models.softmax_attention import SoftmaxAttention
 from lutetia.models.transformer_config import MAX_HEAD_DIM, TransformerConfig
 from lutetia.nn import LUT, LUTAttention, ProjectedLUT
@@ -103,6 +104,10 @@ class LUTTransformer(Model[TransformerConfig]):
         else:
             sizes = (config.width, config.vocab, config.unembedding_detectors, config.unembedding_anchors)
             self.unembedding = LUT(*sizes, read=config.read, **_tables(config))
+
+    @classmethod
+    def least_size(cls, config: TransformerConfig) -> ModelSize:
+        return transformer_size(config)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, cache: ModelCache | None = None) -> Tensor:
         """tokens [B, S], integers -> logits [B, S, vocab], which past `lengths`, an integer tensor [B], mean nothing.
@@ -215,6 +220,10 @@ class DenseTransformer(LUTTransformer):
 
     def _build(self, config: TransformerConfig) -> None:
         super()._build(dense(config))
+
+    @classmethod
+    def least_size(cls, config: TransformerConfig) -> ModelSize:
+        return dense_transformer_size(config)
 
 
 def dense(config: TransformerConfig) -> TransformerConfig:

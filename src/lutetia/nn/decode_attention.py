@@ -90,7 +90,7 @@ class DecodeAttention(nn.Module):
         """q [B, n_heads, s, d] after what is in the cache, which k and v [B, n_kv_heads, s, d] join."""
         if not isinstance(cache, KVCache):
             fail("cache", cache, "a KVCache, made with new_cache")
-        sizes = [len(q), self.n_kv_heads, "max_length", self.head_dim]
+        sizes: list[int | str] = [len(q), self.n_kv_heads, "max_length", self.head_dim]
         check_tensor("cache.k", cache.k, sizes, device=q.device)
         check_tensor("cache.v", cache.v, [*cache.k.shape], cache.k.dtype, q.device)
         check_tensor("cache.lengths", cache.lengths, [len(q)], torch.int32, q.device)
