@@ -15,9 +15,10 @@ from lutetia.lut.autograd.ops import evaluate, is_direct
 from lutetia.lut.autograd.policies import Rate, with_sparse_gradient, with_step_in_place
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
+from lutetia.lut.connectivity.checked import synapses_of
 from lutetia.lut.connectivity.full import DEFAULT_META, full
 from lutetia.lut.connectivity.meta import SynapseMeta
-from lutetia.lut.connectivity.synapses import Synapses, synapses_of
+from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import READS, TWO_ROWS, Products, Read
 from lutetia.lut.sums import FLOAT, FLOATS, Sums, sum_dtype

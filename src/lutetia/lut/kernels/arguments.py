@@ -15,8 +15,8 @@ from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS, MAX_INT32, check_int
+from lutetia.lut.connectivity.checked import checked_synapses
 from lutetia.lut.connectivity.full import Full
-from lutetia.lut.connectivity.synapses import checked_synapses
 from lutetia.lut.sums import FLOATS
 
 F = TypeVar("F", bound=Callable[..., Any])
