@@ -17,7 +17,7 @@ from lutetia.errors import ArgumentError, check_choice, check_range, check_tenso
 SHARDS = ("auto", "batch", "sequence")
 SYNCS = ("lse", "deferred", "lockstep")
 MAX_CORES = 4096
-BACKENDS = ("auto", "cores", "cpu", "triton")
+BACKENDS = ("auto", "reference", "cores", "cpu", "triton")
 POLICIES = ("cost", "neuron")
 MAX_ACTIVE = 8
 MAX_HEAD_DIM = 256

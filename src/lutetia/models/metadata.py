@@ -1,10 +1,12 @@
 """What a checkpoint says of its data: `model.metadata`, plain values that `metadata.json` holds.
 
-task         "classification" or "language"
+task         "classification", "regression" or "language"
 classes      the names of the classes, one for each output
 features     the names of the inputs, one for each number
 input_low    the smallest value of each input in the training data, or one number for all of them
 input_high   the largest
+target       the name of what is predicted
+categories   by the number of an input, as a string, the values that its numbers stand for
 
 Every key is optional. A file is checked before it is believed: its types, and its lengths against the config of the model.
 """
@@ -23,7 +25,7 @@ from lutetia.errors import ArgumentError, DataError, fail
 from lutetia.files import read_json
 
 METADATA = "metadata.json"
-TASKS = ("classification", "language")
+TASKS = ("classification", "regression", "language")
 MOST_BYTES = 1 << 26  # of the file: names and ranges of a few hundred thousand inputs
 LONGEST_NAME = 1000
 

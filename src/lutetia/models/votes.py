@@ -12,8 +12,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numba
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -177,49 +175,24 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, bits: Tensor, choice: Tensor, weight: Tensor) -> Tensor:
-        chosen = bits[:, choice.argmax(2).flatten()].contiguous()
-        rows = np.empty((len(bits), len(weight)), dtype=np.uint8)
-        votes = torch.empty(len(bits), len(weight))
-        _vote(chosen.numpy(), weight.detach().float().numpy(), rows, votes.numpy())
-        ctx.rows = rows
-        ctx.save_for_backward(bits, weight)
-        return votes.to(weight.dtype)
+        k = weight.shape[1].bit_length() - 1
+        chosen = bits[:, choice.argmax(2).flatten()].view(-1, len(weight), k)
+        rows = (chosen.to(torch.uint8) << torch.arange(k, dtype=torch.uint8)).sum(2)  # int64 [batch, n_tables]
+        ctx.save_for_backward(bits, weight, rows)
+        return torch.where(weight[torch.arange(len(weight)), rows] >= 0, 1.0, -1.0).to(weight.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        bits, weight = ctx.saved_tensors
+        from lutetia.models.votes_gradient import gradients  # compiled: needed in training only
+
+        bits, weight, rows = ctx.saved_tensors
         k = weight.shape[1].bit_length() - 1
         of_weight = torch.zeros(weight.shape)
         of_bits = torch.empty(len(bits), len(weight) * k)
-        _blame(ctx.rows, weight.detach().float().numpy(), grad.float().contiguous().numpy(), of_weight.numpy(), of_bits.numpy())
+        numbers = (rows, weight.detach().float(), grad.float().contiguous(), of_weight, of_bits)
+        gradients(*(each.numpy() for each in numbers))
         of_choice = None
         if ctx.needs_input_grad[1]:
             # What each bit would have changed in place of the chosen one: ones and zeros as ±1.
             of_choice = (of_bits.T @ (2 * bits.float() - 1)).reshape(len(weight), k, -1).to(weight.dtype)
         return None, of_choice, of_weight.to(weight.dtype)
-
-
-@numba.njit(parallel=True, cache=True)
-def _vote(chosen, weight, rows, votes):  # type: ignore[no-untyped-def]
-    """chosen float [batch, n_tables · k] -> the rows that are read, and their votes."""
-    k = chosen.shape[1] // weight.shape[0]
-    for sample in numba.prange(chosen.shape[0]):
-        for table in range(weight.shape[0]):
-            row = 0
-            for place in range(k):
-                row |= int(chosen[sample, table * k + place]) << place
-            rows[sample, table] = row
-            votes[sample, table] = 1.0 if weight[table, row] >= 0 else -1.0
-
-
-@numba.njit(parallel=True, cache=True)
-def _blame(rows, weight, grad, of_weight, of_bits):  # type: ignore[no-untyped-def]
-    """The gradient of each row, straight through its sign, and of each bit: what the table says with it, less without it."""
-    k = of_bits.shape[1] // weight.shape[0]
-    for table in numba.prange(weight.shape[0]):
-        for sample in range(rows.shape[0]):
-            row, own = rows[sample, table], grad[sample, table]
-            of_weight[table, row] += own
-            for place in range(k):
-                high, low = row | (1 << place), row & ~(1 << place)
-                of_bits[sample, table * k + place] = own * (weight[table, high] - weight[table, low])
