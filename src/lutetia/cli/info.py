@@ -8,7 +8,7 @@ from typing import Any
 from lutetia._shared.folders import MANIFEST, read_manifest
 from lutetia.cli.show import console, one_line
 from lutetia.errors import LutetiaError
-from lutetia.models import LUTClassifier, Tabular, VotesClassifier, Model, in_run, load
+from lutetia.models import LUTClassifier, Model, Tabular, VotesClassifier, in_run, load
 from lutetia.models.saving import MANIFEST_FORMAT
 from lutetia.training.checkpoint import read_state
 

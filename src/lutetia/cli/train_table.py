@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import Progress, console, one_line
 from lutetia.errors import DataError
+from lutetia.training.config import override, read_toml
 from lutetia.training.progress import clock
 from lutetia.training.table_files import is_table
 from lutetia.training.table_run import TableConfig, guess_config, make_table_config, train_table
-from lutetia.training.config import override, read_toml
 
 SHOWN = 30  # columns on a screen
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut.api import FLOATS, Options, Tables, check_attention, check_lengths
+from lutetia.lut.api import Options, Tables, check_attention, check_lengths
 from lutetia.lut.autograd.how import How
 from lutetia.lut.autograd.ops import fill_sequence, n_outputs_of, output_dtype, positions_of, ready, solid, with_algorithm
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, check_int
@@ -25,7 +25,7 @@ from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import Backend, Detected, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of
 from lutetia.lut.memo import Memo
-from lutetia.lut.sums import from_units, sum_dtype, to_units
+from lutetia.lut.sums import FLOATS, from_units, sum_dtype, to_units
 
 NUMBERS_AT_ONCE = 1 << 24  # numbers of scratch: pairs are taken in turns of so many
 
@@ -161,7 +161,7 @@ def decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None,
 
 def _is_step(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None, options: Options, longest: int) -> bool:
     """Whether this is one new position of each row, for which `fill_step` serves, and all fits; rows hold up to `longest`."""
-    weight, anchors, wiring, positions = tables
+    weight, anchors, wiring, positions, _ = tables
     if lengths is not None or wiring is not None or options.sums.exact:
         return False
     if x.shape[1] != 1 or x.dtype not in FLOATS or weight.dtype not in FLOATS or positions is None or positions.dim() != 3:
@@ -181,7 +181,7 @@ def _is_step(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | Non
 
 def _step(x: Tensor, cache: IndexCache, tables: Tables) -> Tensor:
     """x [B, 1, I] -> y [B, 1, O]."""
-    weight, anchors, _, positions = tables
+    weight, anchors, _, positions, _ = tables
     assert positions is not None
     kernels, anchors = choice.backend_for(choice.chosen, x), ready(x, anchors)
     held = (cache.indices, cache.lengths, cache.places_of(positions, kernels))
@@ -210,7 +210,7 @@ class Layer(NamedTuple):
 
 
 def _layer(x: Tensor, tables: Tables, options: Options) -> Layer:
-    weight, anchors, wiring, positions = tables
+    weight, anchors, wiring, positions, _ = tables
     assert positions is not None
     header = "" if wiring is None else wiring.header
     how = How(options.sums, choice.chosen, header=header, algorithm=options.algorithm, products=options.products)

@@ -66,6 +66,18 @@ class LUTClassifier(Model[ClassifierConfig]):
     def least_size(cls, config: ClassifierConfig) -> ModelSize:
         return classifier_size(config)
 
+    @torch.no_grad()
+    def set_thresholds_from(self, x: Tensor) -> None:
+        """Set the thresholds of each layer that has some to quantiles of what it is given: x [B, *input_shape]."""
+        layers = [module for module in self.modules() if isinstance(module, LUT) and module.thresholds is not None]
+        hooks = [layer.register_forward_pre_hook(lambda layer, given: layer.set_thresholds_from(given[0])) for layer in layers]
+        try:
+            if layers:
+                self(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
     def dense_twin(self) -> DenseClassifier:
         """A fresh model of the same config, of ordinary linear layers, for comparison."""
         parameter = next(self.parameters())
@@ -76,6 +88,7 @@ def _table_layer(config: ClassifierConfig, layer: Layer, shape: tuple[int, ...])
     """The module of a layer that is given this shape."""
     read: dict[str, Any] = {"read": layer.read, "table_dropout": layer.table_dropout}
     if isinstance(layer, LUTLayer):
+        read["anchors"] = layer.anchors
         return LUT(math.prod(shape), layer.n_outputs, layer.n_detectors, layer.n_anchors, **read, **_options(config))
     if isinstance(layer, ProjectedLayer):
         options: dict[str, Any] = {name: getattr(layer, name) for name in ("heads", "head_width", "n_detectors", "n_anchors")}

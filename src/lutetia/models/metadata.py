@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from itertools import repeat
 from pathlib import Path
@@ -85,7 +86,7 @@ def _check_range(metadata: Mapping[str, Any], n_inputs: int | None) -> None:
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def dump_metadata(metadata: Mapping[str, Any]) -> str:

@@ -65,7 +65,7 @@ class Tabular(Model[TabularConfig]):
     def set_tables(self, anchors: Tensor, weight: Tensor) -> None:
         """Give the layer of tables what was fitted: anchors int32 [T, A, 2], weight [T, 2**A, n_classes]."""
         assert isinstance(self.core, LUT)
-        self.core.anchors.copy_(anchors)
+        self.core.anchors = anchors.to(self.core.anchors.device, torch.int32)
         self.core.weight.data.copy_(weight)
 
     def threshold_text(self, encoded: int, code: int) -> str:
@@ -97,14 +97,9 @@ class Tabular(Model[TabularConfig]):
         return LUTNetwork(graph, self, CodeEncoder(BITS, lambda x: self.encode(x)))
 
 
-class ThresholdLUT(LUT):
-    """A layer of tables whose anchors may compare a code with a constant: codes [B, n_encoded] -> scores [B, n_classes]."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        constants = torch.arange(N_CONSTANTS, dtype=x.dtype, device=x.device)
-        return super().forward(torch.cat([x, constants.expand(len(x), -1)], 1))
-
-
 def threshold_layer(config: TabularConfig) -> LUT:
-    """The layer of tables of a model."""
-    return ThresholdLUT(config.n_encoded + N_CONSTANTS, config.n_classes, config.n_tables, config.n_anchors, seed=config.seed)
+    """The layer of tables of a model, whose thresholds are all the codes; anchors are set when it is fitted."""
+    anchors = torch.tensor([0, config.n_encoded]).expand(config.n_tables, config.n_anchors, 2)
+    thresholds = torch.arange(N_CONSTANTS, dtype=torch.float32)
+    sizes = (config.n_encoded, config.n_classes, config.n_tables, config.n_anchors)
+    return LUT(*sizes, anchors=anchors, thresholds=thresholds, seed=config.seed)

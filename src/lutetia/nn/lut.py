@@ -33,10 +33,12 @@ from lutetia.lut import (
     Wiring,
     check_anchors,
     check_int,
+    check_thresholds,
+    draw_comparisons,
     full,
-    random_anchors,
     run,
     synapses_of,
+    thresholds_of_data,
 )
 
 MAX_ROWS = 2**MAX_ANCHORS
@@ -59,8 +61,13 @@ class LUT(nn.Module):
     Each of `n_detectors` detectors compares `n_anchors` pairs of inputs; the answers, as bits, say which of the 2**n_anchors
     rows of its table it adds to the output.
 
-        weight    Parameter [n_detectors, 2**n_anchors, n_outputs]; with `synapses` flat [n_weights]
-        anchors   int32 buffer [n_detectors, n_anchors, 2]: the inputs each pair compares; drawn, given, or assigned
+        weight      Parameter [n_detectors, 2**n_anchors, n_outputs]; with `synapses` flat [n_weights]
+        anchors     int32 buffer [n_detectors, n_anchors, 2]: the inputs each pair compares; drawn, given, or assigned
+        thresholds  buffer [n_thresholds], or None: constants, which a pair (a, b) with b >= n_inputs compares x[a] with
+
+    `anchors` are drawn as "pairs" of inputs (the default), as "thresholds", each input with a constant of its own from -1 to 1,
+    or "mixed", every second one a threshold; or they are a tensor, with the `thresholds` that it names. Thresholds do not learn:
+    `set_thresholds_from(x)` sets them to quantiles of data, or assign `layer.thresholds`.
 
     `meta` is what all synapses of a fully connected layer have in common; `synapses` carry their own. `seed` makes anchors and
     weights the same every time, on every device; without one they follow torch's global generator.
@@ -78,6 +85,7 @@ class LUT(nn.Module):
     """
 
     anchors: Tensor
+    thresholds: Tensor | None
     log_beta: nn.Parameter | None
     log_gamma: nn.Parameter | None
     log_tau: nn.Parameter | None
@@ -102,7 +110,8 @@ class LUT(nn.Module):
         seed: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        anchors: Tensor | None = None,
+        anchors: Tensor | str | None = None,
+        thresholds: Tensor | None = None,
         read: str = "hard",
         table_dropout: float = 0.0,
     ) -> None:
@@ -121,19 +130,44 @@ class LUT(nn.Module):
         self.sums, self.int_rescaler = sums, int_rescaler
         self.external_lr: Rate | None = None
         self.read, self.table_dropout = read, table_dropout
+        self.compares = "given"  # or how the anchors were drawn
 
-        if anchors is None:
-            anchors = random_anchors(n_inputs, n_detectors, n_anchors, seed)
-        self.register_buffer("anchors", _own_anchors(anchors, n_inputs, n_detectors, n_anchors).to(device))
+        work = torch.float64 if dtype == torch.float64 else torch.float32  # never halves: small differences would be lost
+        if anchors is None or isinstance(anchors, str):
+            if thresholds is not None:
+                fail("thresholds", thresholds, "None where anchors are drawn, which come with their own")
+            self.compares = anchors or "pairs"
+            anchors, constants = draw_comparisons(self.compares, n_inputs, n_detectors, n_anchors, seed)
+            thresholds = None if constants is None else constants.to(work)
+        self._hold_anchors(anchors, thresholds, device)
         self._hold_synapses(synapses, meta, device)
         shape = (n_detectors, self.n_rows, n_outputs) if synapses is None else (synapses.n_weights,)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         for name in SCALAR_NAMES:
-            learned = name in SCALARS[read]  # never in halves, where small steps would be lost
-            work = torch.float64 if dtype == torch.float64 else torch.float32
+            learned = name in SCALARS[read]
             self.register_parameter(name, nn.Parameter(torch.empty((), device=device, dtype=work)) if learned else None)
         if drawn.get():
             self.reset_parameters()
+
+    def _hold_anchors(self, anchors: Tensor, thresholds: Tensor | None, device: torch.device | str | None) -> None:
+        """Keep tensors of the layer's own of anchors that were drawn or given, after a check, and of their thresholds."""
+        check_tensor("anchors", anchors, [self.n_detectors, self.n_anchors, 2], INTEGER_DTYPES)
+        if thresholds is not None:
+            check_thresholds(thresholds)
+        check_anchors(anchors, self.n_inputs, 0 if thresholds is None else len(thresholds))
+        self.register_buffer("anchors", anchors.to(torch.int32, copy=True).to(device))
+        self.register_buffer("thresholds", None if thresholds is None else thresholds.detach().to(device, copy=True))
+
+    @torch.no_grad()
+    def set_thresholds_from(self, x: Tensor) -> None:
+        """Set the thresholds to quantiles of data x [..., n_inputs]: those of one input, in their order, spread over its values.
+
+        A threshold lies half-way between two values that occur. The layer must have thresholds, each for one input only.
+        """
+        check_tensor("x", x, ["...", self.n_inputs])
+        if self.thresholds is None:
+            fail("thresholds", None, 'constants to set: make the layer with anchors="thresholds" or "mixed"')
+        self.thresholds.copy_(thresholds_of_data(x, self.anchors, self.thresholds))
 
     def _hold_synapses(self, synapses: Synapses | None, meta: SynapseMeta, device: torch.device | str | None) -> None:
         """Keep synapses as buffers, so that they move and are saved with the layer."""
@@ -168,7 +202,8 @@ class LUT(nn.Module):
     def describe(self) -> LayerDescription:
         """The parts of the layer, for whoever explains, builds, shards or decodes it."""
         read = Read(self.read, self.log_beta, self.log_gamma, self.log_tau)
-        return LayerDescription(self.weight, self.anchors, self.connectivity, getattr(self, "positions", None), read)
+        positions = getattr(self, "positions", None)
+        return LayerDescription(self.weight, self.anchors, self.connectivity, positions, read, self.thresholds)
 
     def _wiring(self) -> Wiring | None:
         if self._header is None:
@@ -197,7 +232,8 @@ class LUT(nn.Module):
         """x [..., n_inputs] -> y [..., n_outputs]."""
         if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["...", self.n_inputs])
-        tables, sums = Tables(self.weight, self.anchors, self._wiring()), Sums(self.sums, self.int_rescaler)
+        tables = Tables(self.weight, self.anchors, self._wiring(), None, self.thresholds)
+        sums = Sums(self.sums, self.int_rescaler)
         learning = Learning(self.gradient, self.meta, self.external_lr)
         if self.read == "hard" and not (self.training and self.table_dropout):
             return run(x, tables, sums, learning)
@@ -212,6 +248,8 @@ class LUT(nn.Module):
     def extra_repr(self) -> str:
         """The sizes, and what differs from the defaults."""
         parts = [f"{self.n_inputs}, {self.n_outputs}, n_detectors={self.n_detectors}, n_anchors={self.n_anchors}"]
+        if self.thresholds is not None:
+            parts.append(f"n_thresholds={len(self.thresholds)}")
         if self._header is not None:
             parts.append(f"n_weights={self._n_weights}")
         if self.gradient != "dense":
@@ -266,19 +304,12 @@ def check_dropout(table_dropout: Any) -> None:
 
 
 def _check_sizes(n_inputs: int, n_outputs: int, n_detectors: int, n_anchors: int) -> None:
-    check_int("n_inputs", n_inputs, 2)
+    check_int("n_inputs", n_inputs, 1)
     check_int("n_outputs", n_outputs, 1)
     check_int("n_detectors", n_detectors, 1)
     if isinstance(n_anchors, int) and n_anchors > MAX_ANCHORS:
         raise ArgumentError(f"n_anchors is {n_anchors}, expected at most {MAX_ANCHORS}: a table has no more than {MAX_ROWS} rows")
     check_int("n_anchors", n_anchors, 1, MAX_ANCHORS)
-
-
-def _own_anchors(anchors: Tensor, n_inputs: int, n_detectors: int, n_anchors: int) -> Tensor:
-    """Anchors that were given, checked, as an int32 tensor of the layer's own [n_detectors, n_anchors, 2]."""
-    check_tensor("anchors", anchors, [n_detectors, n_anchors, 2], INTEGER_DTYPES)
-    check_anchors(anchors, n_inputs)
-    return anchors.to(torch.int32, copy=True)
 
 
 def _check_synapses(layer: LUT, synapses: Synapses, meta: SynapseMeta) -> None:

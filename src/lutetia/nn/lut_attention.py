@@ -59,13 +59,15 @@ class LUTAttention(LUT):
         seed: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        anchors: Tensor | None = None,
+        anchors: Tensor | str | None = None,
     ) -> None:
         check_int("n_anchors", n_anchors, 1)
         check_int("positional_dim", positional_dim)
         check_int("max_length", max_length, 1)
         check_bits(n_anchors, positional_dim)
         check_algorithm(algorithm, synapses is not None)
+        if isinstance(anchors, str) and anchors != "pairs":
+            fail("anchors", anchors, '"pairs" or a tensor: attention has no thresholds')
         if not isinstance(shared_positions, bool):
             fail("shared_positions", shared_positions, "True or False")
         self.positional_dim, self.max_length = positional_dim, max_length  # n_rows, which LUT asks for, depends on them

@@ -138,7 +138,8 @@ def detectors(model: LUTClassifier, x: Tensor, target: int, most: int) -> list[D
     given = batch.flatten(1)[0]
     with torch.no_grad():
         left, right = layer.anchors.long().unbind(-1)
-        bits = given[left] > given[right]  # [N_t, N_c]
+        compared = given if layer.thresholds is None else torch.cat([given, layer.thresholds.to(given)])
+        bits = compared[left] > compared[right]  # [N_t, N_c]
         rows = (bits.long() << torch.arange(bits.shape[1], device=x.device)).sum(1)  # pair 0 is the lowest bit
         weight = layer.weight if layer.synapses is None else layer.synapses.expand(layer.weight)
         chosen = weight[torch.arange(len(rows), device=x.device), rows].double()  # [N_t, O]
@@ -164,8 +165,14 @@ def _detector(
     shown = list(range(len(names)))
     if len(shown) > SHOWN_VALUES:
         shown = sorted(worth.abs().argsort(descending=True, stable=True)[:SHOWN_VALUES].tolist())
-    pairs = [(int(a), int(b)) for a, b in layer.anchors[number].tolist()]
-    return Detector(number, pairs, bits.tolist(), row, values[shown].tolist(), total, [names[each] for each in shown])
+    n_inputs, pairs, constants = layer.n_inputs, [], []
+    for a, b in layer.anchors[number].tolist():
+        if layer.thresholds is not None and b >= n_inputs:
+            constants.append(float(layer.thresholds[b - n_inputs]))
+            b = n_inputs + len(constants) - 1
+        pairs.append((a, b))
+    outputs = [names[each] for each in shown]
+    return Detector(number, pairs, bits.tolist(), row, values[shown].tolist(), total, outputs, constants)
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,14 @@ __all__ = [
     "shard_detectors",
     "train",
 ]
-_LATER = {"train": "run", "fit": "fit", "fit_tabular": "tabular", "shard_detectors": "sharding", "full_state_dict": "resharding", "load_full_state_dict": "resharding"}
+_LATER = {
+    "train": "run",
+    "fit": "fit",
+    "fit_tabular": "tabular",
+    "shard_detectors": "sharding",
+    "full_state_dict": "resharding",
+    "load_full_state_dict": "resharding",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from lutetia import flow
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
-from lutetia.lut import SCALARS, random_anchors
+from lutetia.lut import SCALARS, draw_comparisons
 from lutetia.nn import LUT, LUTAttention
 from lutetia.training.distributed import World, average_gradients
 from lutetia.training.resharding import Spread, spread_parameters, spreads_of
@@ -90,6 +90,8 @@ def _check(model: nn.Module, layers: list[LUT], mesh: DeviceMesh) -> None:
         if layer.weight.is_meta:
             if layer._header is not None or layer.seed is None:
                 raise ArgumentError(f"{name} is on meta, expected that only of layers without synapses, and with a seed")
+            if layer.thresholds is not None and layer.compares == "given":
+                raise ArgumentError(f"{name} is on meta with thresholds that were given, expected ones that a seed draws")
         elif layer.weight.device.type != mesh.device_type:
             raise ArgumentError(f"{name} is on {layer.weight.device}, expected {mesh.device_type}, the device of the mesh")
         if layer.gradient != "dense" and layer.n_detectors < mesh.size():
@@ -152,7 +154,11 @@ def _shard(layer: LUT, mesh: DeviceMesh, made: dict[int, nn.Parameter]) -> None:
 
 def _draw_small(layer: LUT, device: str) -> None:
     """Make all of a layer on meta but its tables, as its seed says."""
-    layer.anchors = random_anchors(layer.n_inputs, layer.n_detectors, layer.n_anchors, layer.seed).to(device)
+    sizes = (layer.n_inputs, layer.n_detectors, layer.n_anchors, layer.seed)
+    anchors, thresholds = draw_comparisons("pairs" if layer.compares == "given" else layer.compares, *sizes)
+    layer.anchors = anchors.to(device)
+    if layer.thresholds is not None and thresholds is not None:
+        layer.thresholds = thresholds.to(device, layer.thresholds.dtype)
     for name, start in SCALARS[layer.read].items():
         setattr(layer, name, nn.Parameter(torch.full_like(getattr(layer, name), start, device=device)))
     if isinstance(layer, LUTAttention):
@@ -250,6 +256,10 @@ class ShardedLUT(LUT):
         """Bring this rank's weights within the bounds of their metas."""
         if self.n_own:
             self.plain.clamp_weights_(self.own())
+
+    def set_thresholds_from(self, x: Tensor) -> None:
+        """Refused: a share knows the anchors of its own detectors only."""
+        raise ArgumentError("a sharded layer sets no thresholds: call set_thresholds_from before shard_detectors")
 
     def reset_parameters(self) -> None:
         """Refused: a share cannot draw what the whole would have drawn."""

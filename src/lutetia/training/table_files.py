@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from lutetia.errors import ArgumentError, DataError, require
-from lutetia.training.formats import Array, read_npz
+from lutetia.training.arrays import read_npz
+from lutetia.training.formats import Array
 from lutetia.training.tables import is_number, read_cells
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})  # cells that hold no value, in any case
@@ -198,7 +199,9 @@ def _value(cell: str) -> Any:
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and value.lower() in MISSING)
+    return (
+        value is None or (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and value.lower() in MISSING)
+    )
 
 
 def _text(value: Any) -> str:
@@ -246,6 +249,8 @@ def _images(path: Path) -> TableFile:
             raise DataError(f"{image} is not an image that can be read, or is damaged: {error}") from error
         size = size or own.shape
         if own.shape != size:
-            raise DataError(f"{image} has {own.shape[0]} × {own.shape[1]} pixels, expected {size[0]} × {size[1]} as {files[0][0]} has")
+            raise DataError(
+                f"{image} has {own.shape[0]} × {own.shape[1]} pixels, expected {size[0]} × {size[1]} as {files[0][0]} has"
+            )
         pixels.append(own)
     return TableFile(path, {}, np.stack(pixels).astype(np.float64) / 255, [name for _, name in files])

@@ -176,7 +176,9 @@ def _leave(config: TableConfig, folder: Path, out: Path, model: Tabular, summary
     state = json.dumps({"step": summary["tables"], "data_folder": str(out.resolve())}) + "\n"
     save(model, out / MODEL, config=own.to_dict(), files={"state.json": state.encode()})
     with write_atomically(out / "config.toml") as file:
-        file.write(("# What was guessed from the data. Edit it, then: lutetia train THIS FILE\n" + toml.dumps(own.to_dict())).encode())
+        file.write(
+            ("# What was guessed from the data. Edit it, then: lutetia train THIS FILE\n" + toml.dumps(own.to_dict())).encode()
+        )
     with write_atomically(out / "summary.json") as file:
         file.write((json.dumps(summary, indent=2) + "\n").encode())
 

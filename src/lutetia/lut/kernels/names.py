@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import check_choice, check_range, check_tensor, fail
-from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, checked_anchors
+from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, checked_anchors, constants_of
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
@@ -29,7 +29,8 @@ class Kernels:
 
     All that add take `sums` ("float", "fixed") and `int_rescaler`. Those that gather gradients also take `meta` (`_fc` only), and
     `external_lr` with `weight`: where external_lr is not negative, the weight takes the step -external_lr · dW at once, is
-    clamped to the bounds of its metas, and is returned. Those by cells take `precision` and `budget`.
+    clamped to the bounds of its metas, and is returned. Those by cells take `precision` and `budget`. Those of one step
+    that compare inputs take `thresholds` [n], the constants that anchors may name.
     """
 
     def __init__(self, name: str, backend: Backend) -> None:
@@ -39,14 +40,16 @@ class Kernels:
     # ---- one step ----------------------------------------------------------------------------------------------------
 
     @takes("x ... I, anchors N_t N_c 2")
-    def check_detectors(self, x: Tensor, anchors: Tensor) -> Found:
+    def check_detectors(self, x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Found:
         """x [..., I], anchors [N_t, N_c, 2] -> indices int32, min_delta, min_delta_index int32, each [..., N_t]."""
-        return _found(self.backend.detect(x, checked_anchors(anchors, x.shape[-1]), True))
+        checked, constants = _comparing(x, anchors, thresholds)
+        return _found(self.backend.detect(x, checked, True, constants))
 
     @takes("x ... I, anchors N_t N_c 2")
-    def check_detectors_eval(self, x: Tensor, anchors: Tensor) -> Tensor:
+    def check_detectors_eval(self, x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Tensor:
         """x [..., I], anchors [N_t, N_c, 2] -> indices int32 [..., N_t]."""
-        return self.backend.detect(x, checked_anchors(anchors, x.shape[-1]), False).indices
+        checked, constants = _comparing(x, anchors, thresholds)
+        return self.backend.detect(x, checked, False, constants).indices
 
     @takes(f"{WEIGHT}, indices B N_t <R")
     def fill_outputs_fc(self, weight: Tensor, indices: Tensor, **how: Any) -> Tensor:
@@ -68,8 +71,8 @@ class Kernels:
         self, x: Tensor, weight: Tensor, anchors: Tensor, synapses: Connectivity, **how: Any
     ) -> tuple[Tensor, ...]:
         """The same where synapses are missing: weight [n_weights]."""
-        checked = checked_anchors(anchors, x.shape[1])
-        y, detected = self.backend.detect_and_fill(x, weight, checked, synapses, _sums(how), True)
+        checked, constants = _comparing(x, anchors, how.pop("thresholds", None))
+        y, detected = self.backend.detect_and_fill(x, weight, checked, synapses, _sums(how), True, constants)
         assert detected is not None
         return y, *_found(detected)
 
@@ -83,7 +86,8 @@ class Kernels:
         self, x: Tensor, weight: Tensor, anchors: Tensor, synapses: Connectivity, **how: Any
     ) -> Tensor:
         """The same where synapses are missing: weight [n_weights]."""
-        return self.backend.detect_and_fill(x, weight, checked_anchors(anchors, x.shape[1]), synapses, _sums(how), False)[0]
+        checked, constants = _comparing(x, anchors, how.pop("thresholds", None))
+        return self.backend.detect_and_fill(x, weight, checked, synapses, _sums(how), False, constants)[0]
 
     @takes(f"grad B O, {WEIGHT}, {DETECTED}")
     def propagate_through_detectors_fc(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> Tensor:
@@ -98,7 +102,7 @@ class Kernels:
     def propagate_through_detectors_sparse(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> Tensor:
         """The same where synapses, which come last, are missing: weight [n_weights] -> dx [B, I]."""
         *detected, anchors, n_inputs, synapses = rest
-        checked = checked_anchors(anchors, n_inputs)
+        checked = checked_anchors(anchors, n_inputs, how.pop("thresholds", None))
         return self.backend.propagate(grad, weight, synapses, Detected(*detected), checked, n_inputs, _sums(how))
 
     @takes("grad B O, indices B N_t <R, n_rows")
@@ -131,13 +135,15 @@ class Kernels:
     # ---- reads -------------------------------------------------------------------------------------------------------
 
     @takes(f"x B I, anchors N_t N_c 2, {LOGS}")
-    def read_detectors(self, x: Tensor, anchors: Tensor, *logs: Tensor | None, read: str, exact: bool = False) -> Coefficients:
+    def read_detectors(
+        self, x: Tensor, anchors: Tensor, *logs: Tensor | None, read: str, exact: bool = False, thresholds: Tensor | None = None
+    ) -> Coefficients:
         """x [B, I], anchors [N_t, N_c, 2], log β, log γ, log τ [] or None -> indices, alternatives, a, b, each [B, N_t].
 
         Where a read has no second row, alternatives and b are None.
         """
-        sums = Sums("fixed" if exact else "float")
-        indices, (a, b, others) = self.backend.read(x, checked_anchors(anchors, x.shape[1]), _read(read, logs), sums)
+        sums, (checked, constants) = Sums("fixed" if exact else "float"), _comparing(x, anchors, thresholds)
+        indices, (a, b, others) = self.backend.read(x, checked, _read(read, logs), sums, constants)
         return indices, others, a, b  # type: ignore[return-value]
 
     @takes(f"x B I, {WEIGHT}, anchors N_t N_c 2, {LOGS}")
@@ -151,8 +157,8 @@ class Kernels:
     ) -> Tensor:
         """The same where synapses, which come after the scalars, are missing: weight [n_weights]."""
         *scalars, synapses = logs
-        checked = checked_anchors(anchors, x.shape[1])
-        return self.backend.read_and_fill(x, weight, checked, synapses, _read(read, scalars), _sums(how))
+        checked, constants = _comparing(x, anchors, how.pop("thresholds", None))
+        return self.backend.read_and_fill(x, weight, checked, synapses, _read(read, scalars), _sums(how), constants)
 
     @takes(f"{WEIGHT}, {ROWS}")
     def fill_outputs_weighted_fc(self, weight: Tensor, *rows: Tensor, two: bool, **how: Any) -> Tensor:
@@ -184,8 +190,8 @@ class Kernels:
     ) -> tuple[Tensor | None, Tensor]:
         """log β, log γ, log τ, then da, db [B, N_t] -> dx [B, I], and the gradients of the three logarithms [3]."""
         *logs, da, db = rest
-        checked = checked_anchors(anchors, x.shape[1])
-        return self.backend.send_slopes(x, checked, _read(read, logs), (da, db), _sums(how), bool(to_x))
+        checked, constants = _comparing(x, anchors, how.pop("thresholds", None))
+        return self.backend.send_slopes(x, checked, _read(read, logs), (da, db), _sums(how), bool(to_x), constants)
 
     @takes(f"grad B O, {ROWS}, n_rows")
     def gather_weighted_gradients_fc(
@@ -331,6 +337,11 @@ def _sums(how: dict[str, Any]) -> Sums:
     if how:
         raise TypeError(f"unknown arguments: {', '.join(how)}")
     return sums
+
+
+def _comparing(x: Tensor, anchors: Tensor, thresholds: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Anchors that were checked, and thresholds as the primitives take them."""
+    return checked_anchors(anchors, x.shape[-1], thresholds), constants_of(thresholds, x)
 
 
 def _step(how: dict[str, Any], connectivity: Connectivity, grad: Tensor) -> tuple[Tensor | None, float]:

@@ -1,7 +1,8 @@
 """How the inputs of a network become whole numbers.
 
-A LUT layer only compares inputs with each other, so one map for all inputs that never falls keeps every comparison, apart from
-values that share a number. A map per input would not: a comparison of two inputs would no longer be the one that was trained.
+A LUT layer only compares inputs, with each other or with constants, so one map for all inputs that never falls keeps every
+comparison, apart from values that share a number. A map per input would not: a comparison of two inputs would no longer be the
+one that was trained.
 
     affine   value v -> round((v - low) / (high - low) · (2**bits - 1)), for inputs of one range
     ramps    the same with the mean of all inputs' own ramps: round(mean_i clip((v - low_i) / (high_i - low_i)) · (2**bits - 1)).
@@ -51,6 +52,14 @@ class Encoder:
         knots, heights = self._ramps()
         shares = np.interp(values.numpy(), knots, heights)
         return torch.from_numpy(np.rint(shares * top).astype(np.int64))
+
+    def values(self) -> np.ndarray:
+        """The value that each number stands for, rising: float64 [2**bits]."""
+        numbers = np.arange(2**self.bits, dtype=np.float64)
+        if self.affine:
+            return numbers * self.step + self.low.min()
+        knots, heights = self._ramps()
+        return np.interp(numbers / (2**self.bits - 1), heights, knots)
 
     def _ramps(self) -> tuple[np.ndarray, np.ndarray]:
         """The map as a line through points: float64 [n_knots] each."""
@@ -141,15 +150,14 @@ def choose_bits(
     """Try 1 bit, 2 bits, .. until the accuracy on x [n, ...] is at most `most_loss` below that of the inputs as they are, and
     at least 99.5% of the samples keep their class.
 
-    `classes` is the float model, which compares its inputs: it is asked about the numbers in place of the values.
+    `classes` is the float model: it is asked about the values that the numbers stand for.
     """
     exact = classes(x)
     accuracy = _share(exact == labels)
     tried: list[BitsTried] = []
     for bits in range(1, MOST_BITS + 1):
         coded = encoders(bits)
-        values = coded(x).double() * coded.step + (float(coded.low.min()) if coded.affine else 0.0)
-        found = classes(values.reshape(x.shape))
+        found = classes(torch.from_numpy(coded.values())[coded(x)].reshape(x.shape))
         tried.append(BitsTried(bits, _share(found == labels), _share(found == exact)))
         if tried[-1].accuracy >= accuracy - most_loss and tried[-1].agreement >= LEAST_AGREEMENT:
             return BitsChoice(bits, accuracy, tuple(tried), len(x))

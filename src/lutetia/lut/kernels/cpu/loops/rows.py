@@ -66,7 +66,7 @@ def evaluate(inputs: Any, weight: Any, blocks: Any, y: Any, scale: Any, begin: A
     """detect and fill, for rows begin to end of x [B, I], given with its anchors: one launch instead of two."""
     x, anchors = inputs
     indices = np.empty((end - begin, anchors.shape[0]), np.uint32)
-    detect(x[begin:end], anchors, indices, False, None, 0, end - begin)
+    detect((x[begin:end], anchors, None), indices, False, None, 0, end - begin)
     return fill(weight, blocks, ((indices, None), None), y[begin:end], scale, 0, end - begin)
 
 
@@ -304,7 +304,7 @@ def propagate(grad: Any, weight: Any, blocks: Any, found: Any, dx: Any, scale: A
                     other = tables.weight_at[j] + U(index ^ (np.uint32(1) << which)) * width
                     gain, overflow = difference(columns.data, at, weight, row, other, width, scale)
                     slope = uncertainty_slope(min_delta[i, t], one) * gain
-                    bad |= overflow | send_to_anchors(total, i * n_inputs, anchors[t, which], slope, scale)
+                    bad |= overflow | send_to_anchors(total, (i, n_inputs), anchors[t, which], slope, scale)
     return bad | write_sums(total, scale, dx)
 
 
@@ -346,14 +346,17 @@ def uncertainty_slope(u: Any, one: Any) -> Any:
 
 
 @jit
-def send_to_anchors(total: Any, row_at: Any, pair: Any, slope: Any, scale: Any) -> Any:
-    """total[a] += slope, total[b] -= slope for the pair (a, b)."""
-    a, b = row_at + U(pair[0]), row_at + U(pair[1])
+def send_to_anchors(total: Any, row: Any, pair: Any, slope: Any, scale: Any) -> Any:
+    """total[a] += slope, total[b] -= slope for the pair (a, b); `row` is its number and I, and b >= I a constant."""
+    i, n_inputs = row
+    a, b, is_input = i * n_inputs + U(pair[0]), i * n_inputs + U(pair[1]), U(pair[1]) < n_inputs
     if scale is None:
         total[a] += slope
-        total[b] -= slope
+        if is_input:
+            total[b] -= slope
         return False
     units = round_to_unit(slope, scale)
     total[a] += np.int64(units)
-    total[b] -= np.int64(units)
+    if is_input:
+        total[b] -= np.int64(units)
     return out_of_range(units)
