@@ -249,8 +249,7 @@ def _images(path: Path) -> TableFile:
             raise DataError(f"{image} is not an image that can be read, or is damaged: {error}") from error
         size = size or own.shape
         if own.shape != size:
-            raise DataError(
-                f"{image} has {own.shape[0]} × {own.shape[1]} pixels, expected {size[0]} × {size[1]} as {files[0][0]} has"
-            )
+            wanted = f"{size[0]} × {size[1]} as {files[0][0]} has"
+            raise DataError(f"{image} has {own.shape[0]} × {own.shape[1]} pixels, expected {wanted}")
         pixels.append(own)
     return TableFile(path, {}, np.stack(pixels).astype(np.float64) / 255, [name for _, name in files])

@@ -30,6 +30,7 @@ from lutetia.training.table_files import TASKS, Table, find_target, make_table, 
 from lutetia.training.tabular import Rows, Shape, fit_tabular
 
 MODEL = Path("checkpoints") / "best"
+HEAD = "# What was guessed from the data. Edit it, then: lutetia train THIS FILE\n"
 SPLIT_SEED = 0  # which rows are held out must not depend on the seed of the fit
 
 
@@ -176,9 +177,7 @@ def _leave(config: TableConfig, folder: Path, out: Path, model: Tabular, summary
     state = json.dumps({"step": summary["tables"], "data_folder": str(out.resolve())}) + "\n"
     save(model, out / MODEL, config=own.to_dict(), files={"state.json": state.encode()})
     with write_atomically(out / "config.toml") as file:
-        file.write(
-            ("# What was guessed from the data. Edit it, then: lutetia train THIS FILE\n" + toml.dumps(own.to_dict())).encode()
-        )
+        file.write((HEAD + toml.dumps(own.to_dict())).encode())
     with write_atomically(out / "summary.json") as file:
         file.write((json.dumps(summary, indent=2) + "\n").encode())
 
