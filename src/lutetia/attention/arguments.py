@@ -252,6 +252,11 @@ def _factor(name: str, value: Any, n_kv_heads: int, device: torch.device) -> Ten
         check_tensor(name, value, dtype=QUERIES, device=device)
         if value.dim() > 1 or value.numel() not in (1, n_kv_heads):
             fail(name, value, f"one number, or shape [{n_kv_heads}], one for each head of the cache")
-        return value.to(torch.float32).expand(n_kv_heads).contiguous()
+        return factor_of(value, n_kv_heads)
     check_range(name, value)
     return torch.full((n_kv_heads,), float(value), device=device)
+
+
+def factor_of(value: Tensor, n_kv_heads: int) -> Tensor:
+    """A tensor of one or H_kv numbers as float32 [H_kv]."""
+    return value.to(torch.float32).expand(n_kv_heads).contiguous()

@@ -92,6 +92,7 @@ class Train:
     clip: float | None = option(None, low=0)  # the largest norm of all gradients together
     precision: str = option("float32", choices=PRECISIONS)
     compile: bool = False
+    graph: bool = True  # on CUDA, capture a whole step as one graph where that can be done
     seed: int = option(0, low=0, high=2**63 - 1)
     eval_every: int = option(0, low=0)  # in steps; 0: only at the end
     eval_batches: int | None = option(None, low=1)  # of each evaluation on the way; None: all
