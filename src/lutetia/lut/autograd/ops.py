@@ -33,9 +33,30 @@ LOGS = "Tensor? log_beta, Tensor? log_gamma, Tensor? log_tau"
 COMPARING = "HOW, Tensor? thresholds=None"  # what ops that compare inputs end with; a default is not handed to an implementation
 
 
+IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {}
+PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def direct(*tensors: Tensor) -> bool:
+    """Whether ops of these tensors may be called without torch's dispatcher, which takes longer than a small layer: nobody traces
+    or watches, and they are ordinary tensors."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack():
+        return False
+    for tensor in tensors:
+        if type(tensor) not in PLAIN or tensor.layout is not torch.strided or not (tensor.is_cpu or tensor.is_cuda):
+            return False
+    return True
+
+
+def op(name: str, *tensors: Tensor) -> Callable[..., Any]:
+    """An op for these tensors, or what it does."""
+    return IMPLEMENTATIONS[name] if direct(*tensors) else getattr(torch.ops.lutetia, name)
+
+
 def define(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
     """Make an op: `schema` up to the arguments that all have, and what it returns."""
     name = schema.split("(")[0]
+    IMPLEMENTATIONS[name] = run
     LIBRARY.define(schema.replace("HOW", HOW))
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, run, device)

@@ -16,10 +16,12 @@ from lutetia.lut.kernels.triton.layout import Layout
 from lutetia.lut.sums import Sums, raise_overflow, sum_dtype
 
 triton = require("triton", "the triton backend of lutetia.lut")
-from lutetia.lut.kernels.triton.source import basics  # noqa: E402  (needs triton)
+from lutetia._shared.launches import KeptKernel  # noqa: E402  (needs triton)
+from lutetia.lut.kernels.triton.source import basics  # noqa: E402
 from lutetia.lut.kernels.triton.source.basics import Case, Sizes, Tables, Target  # noqa: E402
 
 KIND = {"fc": basics.FC.value, "shared": basics.SHARED.value, "general": basics.GENERAL.value}
+convert_kernel = KeptKernel(basics.convert_kernel)
 ACC = {torch.float32: triton.language.float32, torch.float64: triton.language.float64}
 
 
@@ -69,9 +71,7 @@ def finish(target: Target, sums: Sums, dtype: torch.dtype) -> Tensor:
         return target.out
     out, total = torch.empty_like(target.out, dtype=dtype, memory_format=torch.contiguous_format), target.out.numel()
     if total:
-        basics.convert_kernel[(cdiv(total, 1024),)](
-            target.out.contiguous(), out, target.overflow, total, SCALE=sums.scale, BLOCK=1024
-        )
+        convert_kernel[(cdiv(total, 1024),)](target.out.contiguous(), out, target.overflow, total, SCALE=sums.scale, BLOCK=1024)
     check_overflow(target, sums)
     return out
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lutetia._shared.launches import kept
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import TWO_ROWS, Read
 from lutetia.lut.kernels.recorder import kernel
@@ -13,11 +14,13 @@ from lutetia.lut.kernels.triton import rows
 from lutetia.lut.kernels.triton.detect import by_columns, compared, read, tile_of
 from lutetia.lut.kernels.triton.launch import cdiv, check_overflow, finish, fusion, next_power_of_2, scale_of, target_of
 from lutetia.lut.kernels.triton.layout import layout_of
-from lutetia.lut.kernels.triton.source import reads as source
+from lutetia.lut.kernels.triton.source import reads as sources
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Target
 from lutetia.lut.kernels.triton.source.reads import Slopes
 from lutetia.lut.memo import Memo
 from lutetia.lut.sums import Sums, sum_dtype
+
+source = kept(sources)
 
 
 def read_and_fill(

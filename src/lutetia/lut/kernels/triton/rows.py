@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lutetia._shared.launches import kept
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import Coefficients, Detected
 from lutetia.lut.kernels.recorder import kernel
@@ -22,10 +23,12 @@ from lutetia.lut.kernels.triton.launch import (
     target_of,
 )
 from lutetia.lut.kernels.triton.layout import Layout, layout_of
-from lutetia.lut.kernels.triton.source import rows as source
+from lutetia.lut.kernels.triton.source import rows as sources
 from lutetia.lut.kernels.triton.source.basics import Case, Inputs, ReadCase, Rows, Target
 from lutetia.lut.kernels.triton.source.rows import GatherNumbers, Sorted
 from lutetia.lut.sums import Sums, sum_dtype
+
+source = kept(sources)
 
 CAP = 128  # rows of one lookup neuron that one program adds up; the rest is shared out
 
