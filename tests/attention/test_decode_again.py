@@ -59,7 +59,6 @@ def test_numbers_as_scales_and_wide_lengths() -> None:
 def test_what_makes_a_call_another_one() -> None:
     case = make(batch=1, lengths=(40,), capacity=64)
     base = signature((*arguments_of(case), *HOW))
-    assert base is not None
     apart = torch.empty(case.q.numel() + 1)[1:].view(case.q.shape)  # not aligned to 16 bytes
     others = [
         arguments_of(Case(case.q.double(), case.k, case.v, case.arguments)),
@@ -70,7 +69,6 @@ def test_what_makes_a_call_another_one() -> None:
         arguments_of(case, seq_lens=case.arguments["seq_lens"].long()),
     ]
     assert len({base, *(signature((*other, *HOW)) for other in others)}) == 1 + len(others)
-    assert signature((*arguments_of(case, window=[3]), *HOW)) is None  # the checks will say what is wrong
 
 
 def test_queries_beyond_float16_on_an_fp8_cache() -> None:

@@ -97,7 +97,7 @@ def test_triton_with_general_connectivity_and_by_columns() -> None:
     thresholds = with_thresholds(case)
     check(case, thresholds, "triton")
     x, anchors = case.x.to(DEVICE), case.anchors.to(DEVICE)
-    expected = kernels("reference").check_detectors_eval(x, anchors, thresholds.to(DEVICE))
+    expected = kernels("reference").check_detectors_eval(x, anchors, thresholds=thresholds.to(DEVICE))
     assert torch.equal(detect_columns(x, anchors, thresholds.to(DEVICE)), expected)
 
 
@@ -107,10 +107,10 @@ def test_thresholds_are_compared_in_the_dtype_of_sums(backend: str, dtype: torch
     x = torch.tensor([[1.0, 0.0]], dtype=dtype)
     anchors, beyond = torch.tensor([[[0, 2]]], dtype=torch.int32), 1.0 + 2.0**-40
     for thresholds, expected in (([1.0 - 2.0**-20], 1), ([1.0], 0), ([beyond], 0)):
-        found = kernels(backend).check_detectors(x, anchors, torch.tensor(thresholds, dtype=torch.float64))
+        found = kernels(backend).check_detectors(x, anchors, thresholds=torch.tensor(thresholds, dtype=torch.float64))
         assert found[0].item() == expected
     assert found[1].item() == 0.0  # in float32 the last is exactly 1
-    assert kernels(backend).check_detectors_eval(x.double() * beyond, anchors, torch.tensor([1.0])).item() == 1
+    assert kernels(backend).check_detectors_eval(x.double() * beyond, anchors, thresholds=torch.tensor([1.0])).item() == 1
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])

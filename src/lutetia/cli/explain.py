@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.text import Text
 
+from lutetia.cli.backend import forward_work, kernels_for
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import read_sample, read_tokens
 from lutetia.cli.naming import class_names, class_title, feature_names, find_class, range_warnings
@@ -24,6 +25,7 @@ from lutetia.report.reasons import as_floats, detectors, first_tables, token_nam
 
 TABLES_SHOWN = 3  # whose comparisons with thresholds are named
 WIDEST = 60  # pixels across that a terminal shows; larger images are averaged
+FORWARD_PASSES = 8  # what a rule costs at most, as forward passes
 
 
 class Request(NamedTuple):
@@ -37,7 +39,7 @@ class Request(NamedTuple):
 
 
 def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[str, Any]:
-    """Explain one output, and with `show` draw it in the terminal; what `--json` tells of it."""
+    """Explain one output, and with `show` draw it in the terminal. Returns what `--json` prints."""
     if request.rule not in RULES:
         raise UsageError(f"there is no rule {request.rule!r}: {did_you_mean(request.rule, RULES)}")
     check_output("--html", request.html, (".html", ".htm"))
@@ -46,9 +48,22 @@ def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[
     if isinstance(model, VotesClassifier):
         request = _by_occlusion(request)
     if isinstance(model, Classifier):
-        return _classifier(model, given, request, show)
+        x = as_floats(model, read_sample(model, given, request.row))
+        work = forward_work(model, _passes(request, x.numel()))
+        with kernels_for(model, work) as backend:
+            return {**_classifier(model, given, x, request, show), "backend": backend}
     assert isinstance(model, LUTTransformer)
-    return _transformer(model, given, request, show)
+    if request.row is not None:
+        raise UsageError("--row is for classifiers, and this is a language model: give it text")
+    tokens = read_tokens(model, given)
+    work = forward_work(model, _passes(request, len(tokens)), len(tokens))
+    with kernels_for(model, work) as backend:
+        return {**_transformer(model, tokens, request, show), "backend": backend}
+
+
+def _passes(request: Request, n_inputs: int) -> int:
+    """About as many inputs as the model sees: occlusion blanks each of its inputs, and a page shows occlusion too."""
+    return FORWARD_PASSES + (n_inputs if request.rule == "occlusion" or request.html is not None else 0)
 
 
 def _by_occlusion(request: Request) -> Request:
@@ -61,10 +76,9 @@ def _by_occlusion(request: Request) -> Request:
 # ---- classifiers -----------------------------------------------------------------------------------------------------
 
 
-def _classifier(model: Classifier, given: str, request: Request, show: bool) -> dict[str, Any]:
+def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Request, show: bool) -> dict[str, Any]:
     from lutetia import report
 
-    x = as_floats(model, read_sample(model, given, request.row))
     with torch.no_grad():
         scores = model(x[None])[0]
     prediction = int(scores.argmax())
@@ -188,12 +202,9 @@ def _save(figure: Any, path: Path) -> None:
 # ---- language models -------------------------------------------------------------------------------------------------
 
 
-def _transformer(model: LUTTransformer, given: str, request: Request, show: bool) -> dict[str, Any]:
+def _transformer(model: LUTTransformer, tokens: torch.Tensor, request: Request, show: bool) -> dict[str, Any]:
     from lutetia import report
 
-    if request.row is not None:
-        raise UsageError("--row is for classifiers, and this is a language model: give it text")
-    tokens = read_tokens(model, given)
     with torch.no_grad():
         scores = model(tokens[None])[0, -1]
     prediction = int(scores.argmax())

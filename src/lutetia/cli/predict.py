@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lutetia.cli.backend import MOST_AT_ONCE, Work, forward_work, kernels_for
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.inputs import read_inputs, read_tokens
 from lutetia.cli.naming import class_names, range_warnings
@@ -26,6 +27,15 @@ SHOWN = 40  # inputs on a screen; files hold all
 STDOUT = Path("-")
 
 
+class Answers(NamedTuple):
+    """What `predict` found: the names of the outcomes, a prediction for each input, warnings, and the kernels that ran."""
+
+    names: list[str]
+    predictions: list[Prediction]
+    warnings: list[str]
+    backend: str
+
+
 class Prediction(NamedTuple):
     """What a model expects of one input: probabilities [C], in the order of the names."""
 
@@ -38,17 +48,18 @@ class Prediction(NamedTuple):
 
 
 def predict(checkpoint: Path, given: Sequence[str], out: Path | None, show: bool) -> dict[str, Any]:
-    """Predict, write the CSV that was asked for, and with `show` show it; what `--json` prints of it."""
+    """Predict and write the CSV, if any; with `show`, print the predictions. Returns what `--json` prints."""
     if not given:
         raise UsageError("predict was given no INPUT, expected rows, files or text (lutetia predict --help shows examples)")
     check_output("--csv", None if out == STDOUT else out, (".csv",))
     model: Any = load(checkpoint)
     if isinstance(model, Classifier):
-        names, predictions, warnings = _classes(model, given, show)
+        answers = _classes(model, given, show)
     elif isinstance(model, LUTTransformer):
-        names, predictions, warnings = _bytes(model, given)
+        answers = _bytes(model, given)
     else:
         raise ArgumentError(f"{checkpoint} holds a {type(model).__name__}, expected a classifier or a language model")
+    names, predictions, warnings, backend = answers
     if out is not None:
         _write_csv(out, names, predictions)
     if show:
@@ -60,34 +71,42 @@ def predict(checkpoint: Path, given: Sequence[str], out: Path | None, show: bool
         {"input": each.input, "number": each.best()[0], "class": names[each.best()[0]], "probabilities": each.probabilities}
         for each in predictions
     ]
-    return {"kind": model.kind, "classes": names, "predictions": listed, "warnings": warnings}
+    return {"kind": model.kind, "classes": names, "predictions": listed, "warnings": warnings, "backend": backend}
 
 
-def _classes(model: Classifier, given: Sequence[str], show: bool) -> tuple[list[str], list[Prediction], list[str]]:
+def _classes(model: Classifier, given: Sequence[str], show: bool) -> Answers:
     files = read_inputs(model, given)
     predictions, warnings = [], []
     total = sum(len(each.x) for each in files)
-    with Progress("predicting", total, show) as progress, torch.no_grad():
+    one = forward_work(model, 1)
+    size = min(BATCH, max(1, MOST_AT_ONCE // max(1, one.at_once)))
+    work = Work(total * one.numbers, one.at_once)
+    with Progress("predicting", total, show) as progress, kernels_for(model, work) as backend, torch.no_grad():
         for file in files:
-            for begin in range(0, len(file.x), BATCH):
+            for begin in range(0, len(file.x), size):
                 stop_if_interrupted()
-                x = as_floats(model, file.x[begin : begin + BATCH])
+                x = as_floats(model, file.x[begin : begin + size])
                 chances = model(x).double().softmax(1).tolist()
-                predictions += [Prediction(*each) for each in zip(file.names[begin : begin + BATCH], chances, strict=True)]
+                predictions += [Prediction(*each) for each in zip(file.names[begin : begin + size], chances, strict=True)]
                 progress.advance(len(x))
             warnings += range_warnings(model, as_floats(model, file.x), file.names)
-    return class_names(model), predictions, warnings
+    return Answers(class_names(model), predictions, warnings, backend)
 
 
-def _bytes(model: LUTTransformer, given: Sequence[str]) -> tuple[list[str], list[Prediction], list[str]]:
-    """What byte comes next, for each text."""
+def _bytes(model: LUTTransformer, given: Sequence[str]) -> Answers:
+    """The next byte of each text."""
     names = [byte_name(token) for token in range(model.config.vocab)]
+    texts = [read_tokens(model, text) for text in given]
+    work = Work()
+    for tokens in texts:
+        work = work.then(forward_work(model, 1, len(tokens)))
     predictions = []
-    with torch.no_grad():
-        for text in given:
-            scores = model(read_tokens(model, text)[None])[0, -1]
+    with kernels_for(model, work) as backend, torch.no_grad():
+        for text, tokens in zip(given, texts, strict=True):
+            stop_if_interrupted()
+            scores = model(tokens[None])[0, -1]
             predictions.append(Prediction(text, scores.double().softmax(0).tolist()))
-    return names, predictions, []
+    return Answers(names, predictions, [], backend)
 
 
 def byte_name(token: int) -> str:

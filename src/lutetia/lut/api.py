@@ -14,17 +14,16 @@ from lutetia.lut.autograd.how import NO_WIRES, How, sizes_of, text_of
 from lutetia.lut.autograd.ops import direct, op
 from lutetia.lut.autograd.policies import Rate, with_dense_gradient, with_reads, with_sparse_gradient, with_step_in_place
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
-from lutetia.lut.connectivity.anchors import FLOATS, INTEGER_DTYPES, MAX_ANCHORS
+from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
 from lutetia.lut.connectivity.full import DEFAULT_META
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels import choice
-from lutetia.lut.kernels.protocol import TWO_ROWS, Products, Read
-from lutetia.lut.sums import FLOAT, Sums, sum_dtype
+from lutetia.lut.kernels.protocol import READS, TWO_ROWS, Products, Read
+from lutetia.lut.sums import FLOAT, FLOATS, Sums, sum_dtype
 
 GRADIENTS = ("dense", "sparse", "in_place")
 MAX_BITS = MAX_ANCHORS  # a table has at most 2**24 rows: 2 N_c + N_pe bits
-READS = ("hard", "blend", "confidence", "confidence2")
 # What each read learns, and where it starts.
 SCALARS: dict[str, dict[str, float]] = {
     "hard": {},
@@ -48,6 +47,8 @@ class Wiring(NamedTuple):
         """Those of an object."""
         if synapses is None:
             return None
+        if not isinstance(synapses, Synapses):
+            fail("synapses", synapses, "Synapses, made with lutetia.lut.growth")
         return Wiring(synapses.owner_start, synapses.owner_targets, synapses.owner_meta, synapses.header_text)
 
 

@@ -13,30 +13,25 @@ from lutetia.models.building import STD, linear
 
 
 class SoftmaxCache(KVCache):
-    """A KV cache that is also counted on the host, so that a step need not wait for the device, and that can be reordered.
-
-    counts   int64 [B], in the memory of the host: `lengths`
-    """
+    """A KV cache that can be reordered."""
 
     def __init__(self, batch: int, attention: SoftmaxAttention) -> None:
         weight = attention.key.weight
         sizes = (batch, attention.n_kv_heads, attention.context, attention.head_dim)
         super().__init__(*sizes, dtype=weight.dtype, device=weight.device)
-        self.counts = torch.zeros(batch, dtype=torch.int64)
 
-    def append(self, k_new: Tensor, v_new: Tensor, lengths: Tensor | None = None) -> None:
-        super().append(k_new, v_new, lengths)
-        self.counts += k_new.shape[2] if lengths is None else lengths.cpu()
+    def held(self) -> list[int]:
+        """How many tokens each row holds; the device is asked only when something else than `append` changed it."""
+        return self._host_lengths()
 
     def clear(self) -> None:
         """Forget all tokens."""
         self.reset()
-        self.counts.zero_()
 
     def reorder(self, rows: Tensor) -> None:
         """Make row b the former row rows[b], an integer tensor [any B] in the memory of the host."""
         here = rows.to(self.k.device)
-        self.k, self.v, self.lengths, self.counts = self.k[here], self.v[here], self.lengths[here], self.counts[rows]
+        self.k, self.v, self.lengths = self.k[here], self.v[here], self.lengths[here]
 
 
 class SoftmaxAttention(nn.Module):
@@ -56,9 +51,9 @@ class SoftmaxAttention(nn.Module):
         self.key = linear(width, n_kv_heads * self.head_dim, bias=False)
         self.value = linear(width, n_kv_heads * self.head_dim, bias=False)
         self.out = linear(width, width, bias=False, std=out_std)
-        self.rope_base = rope_base
+        self.rope_base = float(rope_base)
         self.register_buffer("turns", self._turns(), persistent=False)
-        self.cores, self.shard = 1, "auto"  # of decode attention: see lutetia.attention.decode_attention
+        self.cores, self.shard, self.backend = 1, "auto", "auto"  # options of lutetia.attention.decode_attention
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, cache: SoftmaxCache | None = None) -> Tensor:
         """x [B, S, width] -> y [B, S, width]. With a `cache` x holds only the positions that follow those in it, of which
@@ -77,7 +72,7 @@ class SoftmaxAttention(nn.Module):
 
     def _decode(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, cache: SoftmaxCache) -> Tensor:
         """y [B, H, s, d] of new positions, whose keys and values join the cache."""
-        fresh, s = not bool(cache.counts.any()), q.shape[2]
+        fresh, s = not any(cache.held()), q.shape[2]
         where = cache.lengths.long()[:, None] + torch.arange(s, device=q.device)  # [B, s]
         turn = self.turns[:, where[:, None].clamp(max=self.context - 1)]  # the cache says it where there is no room for more
         q, k, v = (each.to(cache.k.dtype) for each in (_turned(q, turn), _turned(k, turn), v))
@@ -85,8 +80,9 @@ class SoftmaxAttention(nn.Module):
         if fresh:  # past its length a row sees padding, and nobody looks there
             return _attend(q, k, v, None)
         if s == 1 and lengths is None:
-            return decode_attention(q, cache.k, cache.v, seq_lens=cache.lengths, cores=self.cores, shard=self.shard)[0]
-        reached = int(cache.counts.max())
+            options: dict[str, Any] = {"cores": self.cores, "shard": self.shard, "backend": self.backend}
+            return decode_attention(q, cache.k, cache.v, seq_lens=cache.lengths, **options)[0]
+        reached = max(cache.held())
         seen = torch.arange(reached, device=q.device) <= where[:, :, None]  # [B, s, reached]
         return _attend(q, cache.k[:, :, :reached], cache.v[:, :, :reached], seen[:, None])
 

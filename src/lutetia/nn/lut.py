@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -39,6 +42,17 @@ from lutetia.lut import (
 )
 
 MAX_ROWS = 2**MAX_ANCHORS
+drawn: ContextVar[bool] = ContextVar("drawn", default=True)  # whether new layers draw their weights
+
+
+@contextmanager
+def without_draws() -> Iterator[None]:
+    """Let layers that are made in the block leave their weights as the memory is: a file is about to bring others."""
+    token = drawn.set(False)
+    try:
+        yield
+    finally:
+        drawn.reset(token)
 
 
 class LUT(nn.Module):
@@ -123,8 +137,8 @@ class LUT(nn.Module):
             if thresholds is not None:
                 fail("thresholds", thresholds, "None where anchors are drawn, which come with their own")
             self.compares = anchors or "pairs"
-            anchors, drawn = draw_comparisons(self.compares, n_inputs, n_detectors, n_anchors, seed)
-            thresholds = None if drawn is None else drawn.to(work)
+            anchors, constants = draw_comparisons(self.compares, n_inputs, n_detectors, n_anchors, seed)
+            thresholds = None if constants is None else constants.to(work)
         self._hold_anchors(anchors, thresholds, device)
         self._hold_synapses(synapses, meta, device)
         shape = (n_detectors, self.n_rows, n_outputs) if synapses is None else (synapses.n_weights,)
@@ -132,7 +146,8 @@ class LUT(nn.Module):
         for name in SCALAR_NAMES:
             learned = name in SCALARS[read]
             self.register_parameter(name, nn.Parameter(torch.empty((), device=device, dtype=work)) if learned else None)
-        self.reset_parameters()
+        if drawn.get():
+            self.reset_parameters()
 
     def _hold_anchors(self, anchors: Tensor, thresholds: Tensor | None, device: torch.device | str | None) -> None:
         """Keep tensors of the layer's own of anchors that were drawn or given, after a check, and of their thresholds."""

@@ -21,7 +21,7 @@ from lutetia.lut import (
     decode,
     run_attention,
 )
-from lutetia.nn.lut import LUT, SPARSE_CLASSES
+from lutetia.nn.lut import LUT, SPARSE_CLASSES, drawn
 
 
 class LUTAttention(LUT):
@@ -89,7 +89,8 @@ class LUTAttention(LUT):
         self.algorithm, self.shared_positions = algorithm, shared_positions
         shape = (max_length - 1, 1 if shared_positions else n_detectors, positional_dim)
         self.positions = nn.Parameter(torch.empty(shape, device=device, dtype=self.weight.dtype))
-        self._draw_positions()
+        if drawn.get():
+            self._draw_positions()
 
     @property
     def n_rows(self) -> int:

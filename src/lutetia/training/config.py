@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,14 +169,7 @@ def make_config(tables: Mapping[str, Any], name: str = "config", overrides: Sequ
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist, expected a config file, TOML as in the folder examples") from error
-    except (IsADirectoryError, PermissionError) as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not TOML: {error}") from error
+    return toml.read(path, "a config file, TOML as in the folder examples")
 
 
 def _copy(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,8 +212,8 @@ def _override(tables: dict[str, Any], text: str) -> str:
     if isinstance(place, list):
         raise ArgumentError(f"--set is given {text!r}, which names a whole table of a list, expected a key of it")
     try:
-        place[names[-1]] = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        place[names[-1]] = toml.loads(f"value = {value}")["value"]
+    except DataError:
         place[names[-1]] = value.strip()
     if names[0] == "data" and names[-1] in PATHS and isinstance(place[names[-1]], str):
         place[names[-1]] = os.path.abspath(place[names[-1]])  # a path that is typed is relative to where it is typed

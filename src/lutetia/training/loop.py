@@ -34,7 +34,7 @@ from lutetia.training.schedule import factor
 from lutetia.training.sharding import ShardedLUT, shard_detectors
 from lutetia.training.signals import Caught
 from lutetia.training.state import pack_optimizer, pack_rng, seed_all, unpack_optimizer, unpack_rng
-from lutetia.training.task import context_of, is_better, loss_of, metrics_of
+from lutetia.training.task import context_of, is_better, loss_of, metrics_of, set_thresholds
 
 FORMAT = 1  # of state.json
 
@@ -78,6 +78,7 @@ class Trainer:
         train = config.train
         self.metadata = check_metadata(model.metadata, model.config)  # now, and not when the first checkpoint is due
         self.model = model.to(world.device)
+        set_thresholds(self.model, data)  # a checkpoint to resume from brings its own
         self.n_weights = sum(parameter.numel() for parameter in model.parameters())
         if world.mesh is not None:
             shard_detectors(self.model, world.mesh)

@@ -257,6 +257,10 @@ class ShardedLUT(LUT):
         if self.n_own:
             self.plain.clamp_weights_(self.own())
 
+    def set_thresholds_from(self, x: Tensor) -> None:
+        """Refused: a share knows the anchors of its own detectors only."""
+        raise ArgumentError("a sharded layer sets no thresholds: call set_thresholds_from before shard_detectors")
+
     def reset_parameters(self) -> None:
         """Refused: a share cannot draw what the whole would have drawn."""
         raise ArgumentError("a sharded layer draws no weights anew: call reset_parameters before shard_detectors")

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Numbers
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 import lutetia
-from lutetia.errors import ArgumentError
+from lutetia.errors import ArgumentError, describe
 from lutetia.lut.algorithm import choose
 from lutetia.lut.autograd.how import HOW, How, Wires, how_of, sizes_of
 from lutetia.lut.connectivity.anchors import checked_anchors, constants_of
@@ -60,7 +60,13 @@ def define(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> No
     LIBRARY.define(schema.replace("HOW", HOW))
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, run, device)
+        LIBRARY.impl(name, _refuse_sparse, f"Sparse{device}")
     torch.library.register_fake(f"lutetia::{name}", fake, lib=LIBRARY)
+
+
+def _refuse_sparse(*arguments: Any) -> NoReturn:
+    sparse = next(each for each in arguments if isinstance(each, Tensor) and each.layout != torch.strided)
+    raise ArgumentError(f"a tensor of the layer is {describe(sparse)} and sparse, expected dense tensors")
 
 
 def ready(x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Tensor:

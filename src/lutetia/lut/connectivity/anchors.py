@@ -13,12 +13,11 @@ import torch
 
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.memo import Memo
-from lutetia.lut.sums import sum_dtype
+from lutetia.lut.sums import FLOATS, sum_dtype
 
 MAX_ANCHORS = 24  # a table has at most 2**24 rows
 MAX_INT32 = 2**31 - 1
 INTEGER_DTYPES = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def check_int(name: str, value: Any, low: int = 0, high: int = MAX_INT32) -> None:

@@ -32,6 +32,7 @@ from lutetia.files import write_atomically
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS, check_int
 from lutetia.lut.connectivity.meta import SynapseMeta, is_bounded, meta_from
 from lutetia.lut.connectivity.parts import Blocks, Groups, Layouts, SynapseStatistics
+from lutetia.lut.memo import Memo
 
 Layout: TypeAlias = Literal["general", "shared"]
 
@@ -73,7 +74,10 @@ class Synapses:
     header_text: str = field(default="", init=False, repr=False, compare=False)  # made here: the compiler reads it as a constant
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "header_text", json.dumps(self.header()))
+        check_choice("layout", self.layout, tuple(TENSOR_NAMES))
+        if not isinstance(self.metas, tuple) or not self.metas or not all(isinstance(m, SynapseMeta) for m in self.metas):
+            fail("metas", self.metas, "a tuple of at least one SynapseMeta")
+        object.__setattr__(self, "header_text", json.dumps(self.header(), default=repr))
 
     # The tensors under the names the kernels use. General: neuron n owns weights row_start[n] to row_start[n + 1].
     row_start = _Alias("owner_start", "general")  # int64 [n_neurons + 1]
@@ -347,13 +351,10 @@ class Synapses:
         return self
 
     def _check_sizes(self) -> None:
-        check_choice("layout", self.layout, tuple(TENSOR_NAMES))
         for name in SIZES:
             check_int(name, getattr(self, name), 1)
         if self.n_rows not in [2**bits for bits in range(1, MAX_ANCHORS + 1)]:
             fail("n_rows", self.n_rows, f"a power of two from 2 to {2**MAX_ANCHORS}")
-        if not isinstance(self.metas, tuple) or not self.metas or not all(isinstance(m, SynapseMeta) for m in self.metas):
-            fail("metas", self.metas, "a tuple of at least one SynapseMeta")
         # Keys (neuron, meta, output) are int64.
         if self.n_neurons * self.n_outputs * len(self.metas) >= 2**63:
             raise ArgumentError(f"{self.n_neurons} neurons × {self.n_outputs} outputs are too many to number in 63 bits")
@@ -432,6 +433,35 @@ class Synapses:
             return cls.from_tensors(tensors, header if isinstance(header, dict) else {}).to(device)
         except (OSError, SafetensorError, ValueError) as error:
             raise DataError(f"{path} cannot be read as synapses: {error}") from error
+
+
+# ---- synapses as kernels may trust them ------------------------------------------------------------------------------
+
+
+def _rebuilt(start: torch.Tensor, targets: torch.Tensor, meta: torch.Tensor, header: str) -> Synapses:
+    facts = json.loads(header)
+    # Copies on the CPU, where `.numpy()` and `.data` change a tensor and nobody is told: kernels read what was checked. On CUDA
+    # aliases, since a captured graph holds addresses: those of the layer's own tensors must stay the right ones.
+    arrays = [each.detach().clone() if each.device.type == "cpu" else each.detach() for each in (start, targets, meta)]
+    return Synapses.from_tensors(dict(zip(TENSOR_NAMES[facts["layout"]], arrays, strict=True)), facts)
+
+
+synapses_seen = Memo(_rebuilt)
+
+
+def synapses_of(start: torch.Tensor | None, targets: torch.Tensor | None, meta: torch.Tensor | None, header: str) -> Synapses:
+    """The synapses of these tensors, built and checked once, so that the layouts in them are kept."""
+    return synapses_seen.get((start, targets, meta), header)  # type: ignore[arg-type]
+
+
+def checked_synapses(synapses: Any) -> Synapses:
+    """Synapses that anyone may have made, as a kernel may use them."""
+    if not isinstance(synapses, Synapses):
+        fail("synapses", synapses, "Synapses, made with lutetia.lut.growth")
+    tensors = (synapses.owner_start, synapses.owner_targets, synapses.owner_meta)
+    for name, tensor in zip(TENSOR_NAMES[synapses.layout], tensors, strict=True):
+        check_tensor(name, tensor)
+    return synapses_of(*tensors, synapses.header_text)
 
 
 def _first(flags: torch.Tensor) -> int:

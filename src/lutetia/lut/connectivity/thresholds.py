@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_choice, check_tensor
-from lutetia.lut.connectivity.anchors import FLOATS, MAX_ANCHORS, MAX_INT32, check_int, draw_distinct, random_anchors
+from lutetia.lut.connectivity.anchors import MAX_ANCHORS, MAX_INT32, check_int, draw_distinct, random_anchors
+from lutetia.lut.sums import FLOATS
 
 KINDS = ("pairs", "thresholds", "mixed")
 RANGE = (-1.0, 1.0)  # from which thresholds are drawn

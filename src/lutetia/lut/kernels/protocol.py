@@ -24,6 +24,7 @@ from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.sums import Sums
 
 PRECISIONS = ("float32", "tf32", "bf16")  # of the products of cells, where a backend can choose
+READS = ("hard", "blend", "confidence", "confidence2")
 TWO_ROWS = ("blend", "confidence2")  # the reads that add a second row
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from lutetia.errors import check_tensor
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.plan import array_of, float_array_of, new_array
-from lutetia.lut.kernels.cpu.rows import fill_rows, loop, raise_if, scale_of
+from lutetia.lut.kernels.cpu.rows import anchor_array, fill_rows, loop, raise_if, scale_of
 from lutetia.lut.kernels.cpu.threads import over
 from lutetia.lut.kernels.protocol import Coefficients, Read
 from lutetia.lut.kernels.recorder import kernel
@@ -24,7 +24,7 @@ KINDS = {"hard": 0, "blend": 1, "confidence": 2, "confidence2": 3}
 @kernel
 def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums, thresholds: Tensor | None = None) -> tuple[Tensor, Coefficients]:
     """x [B, I], anchors [N_t, N_c, 2], thresholds [n] -> indices int32 and coefficients, [B, N_t] each."""
-    rows, pairs = float_array_of(x), array_of(anchors)
+    rows, pairs = float_array_of(x), anchor_array(anchors, x.shape[1], thresholds)
     shape = (len(rows), len(pairs))
     rows_read = [(np.empty(shape, np.int32), np.empty(shape, rows.dtype)) for _ in range(1 + (read.name != "confidence"))]
     first, *second = [(indices.view(np.uint32), factors) for indices, factors in rows_read]
@@ -75,9 +75,11 @@ def send_slopes(
     thresholds: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor]:
     """The gradients of a and b, [B, N_t] each -> dx [B, I] (None unless `to_x`), and of log β, log γ, log τ: [3]."""
-    rows, pairs, (da, db) = float_array_of(x), array_of(anchors), gains
+    rows, pairs, (da, db) = float_array_of(x), anchor_array(anchors, x.shape[1], thresholds), gains
     n = len(rows)
     check_tensor("da", da, [n, len(pairs)])
+    if db is not None:
+        check_tensor("db", db, [n, len(pairs)])
     if db is None and read.name != "confidence":
         db = torch.zeros_like(da)
     to_a = array_of(da.to(sum_dtype(da)))

@@ -186,7 +186,10 @@ def of_each_meta(connectivity: Connectivity, gather: Callable[[float], Tensor]) 
 
 def subtract(gradient: Tensor, into: Tensor | None, rate: float) -> Tensor:
     """The gradient itself, or `into` after into -= rate · gradient."""
-    return gradient if into is None else into.copy_(into - rate * gradient)
+    if into is None:
+        return gradient
+    into.detach().copy_(into.detach() - rate * gradient)
+    return into
 
 
 def lookup_neurons(indices: Tensor, n_rows: int) -> Tensor:

@@ -23,6 +23,16 @@ def largest(values: Any) -> Any:
 
 
 @jit
+def anchors_outside(anchors: Any, end: Any, second_end: Any) -> Any:
+    """Whether a pair of anchors [N_t, N_c, 2] names what is not there: from `end` on, the second of it from `second_end` on."""
+    outside = False
+    for t in range(anchors.shape[0]):
+        for r in range(anchors.shape[1]):
+            outside |= (anchors[t, r, 0] >= end) | (anchors[t, r, 1] >= second_end)
+    return outside
+
+
+@jit
 def mark(indices: Any, fired: Any) -> None:
     """fired [N_t, R] = 1 for each lookup neuron that indices [B, N_t] name."""
     for i in range(indices.shape[0]):
