@@ -46,7 +46,7 @@ class TabularConfig(Config):
             check_int("each of gate_codes", code, 0, 254)
         if self.core == "gates" and (self.n_classes < 2 or not self.gate_codes):
             raise ArgumentError(
-                f"gates have {self.n_classes} classes and {len(self.gate_codes)} gate_codes, expected two classes and one code at least"
+                f"gates have {self.n_classes} classes and {len(self.gate_codes)} gate_codes, expected at least 2 and 1"
             )
         if self.core == "tables" and self.gate_codes:
             fail("gate_codes", list(self.gate_codes), 'none, as core is "tables"')
