@@ -175,7 +175,7 @@ class DenseReads(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         with torch.no_grad():
-            gradients = read_backward(ctx, *grads)
+            gradients = read_backward(ctx, *grads)  # type: ignore[arg-type]
         return _once(gradients, ctx)
 
 

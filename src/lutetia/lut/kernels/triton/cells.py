@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lutetia._shared.launches import kept
 from lutetia.errors import ArgumentError
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import Detected, Products, Sequence
@@ -22,13 +21,11 @@ from lutetia.lut.kernels.triton import pairs
 from lutetia.lut.kernels.triton.detect import find
 from lutetia.lut.kernels.triton.launch import cdiv, next_power_of_2
 from lutetia.lut.kernels.triton.pairs import COPIES, all_by_detector, by_detector, in_order, spread_totals
-from lutetia.lut.kernels.triton.source import cells as sources
+from lutetia.lut.kernels.triton.source import cells as source
 from lutetia.lut.kernels.triton.source.cells import CellCase, CountCase, Counts, SlopeCase
 from lutetia.lut.kernels.triton.source.pairs import Totals
 from lutetia.lut.kernels.triton.source.rows import Sorted
 from lutetia.lut.sums import Sums, sum_dtype
-
-source = kept(sources)
 
 # Block sizes and warps. The blocks of cells and outputs are the largest ones: narrower tables have narrower blocks.
 COUNT = {"CELLS": 2048, "num_warps": 2}

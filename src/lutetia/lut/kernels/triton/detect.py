@@ -7,17 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lutetia._shared.launches import kept
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.detect import detect_positions as detect_no_positions
 from lutetia.lut.kernels.triton.launch import ACC, cdiv, next_power_of_2
 from lutetia.lut.kernels.triton.source import basics
-from lutetia.lut.kernels.triton.source import detect as sources
+from lutetia.lut.kernels.triton.source import detect as source
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Sizes
 from lutetia.lut.sums import Sums, sum_dtype
-
-source = kept(sources)
 
 READS = {"hard": basics.HARD.value, "blend": basics.BLEND.value}
 READS |= {"confidence": basics.CONFIDENCE.value, "confidence2": basics.CONFIDENCE2.value}

@@ -10,20 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lutetia._shared.launches import kept
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels.protocol import Detected, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
 from lutetia.lut.kernels.triton.launch import ACC, cdiv, finish, fusion, next_power_of_2, scale_of, target_of
 from lutetia.lut.kernels.triton.rows import sort_by_neuron
-from lutetia.lut.kernels.triton.source import pairs as sources
+from lutetia.lut.kernels.triton.source import pairs as source
 from lutetia.lut.kernels.triton.source.basics import Rows, Target
 from lutetia.lut.kernels.triton.source.pairs import PairCase, Totals
 from lutetia.lut.kernels.triton.source.rows import Sorted
 from lutetia.lut.sums import Sums, sum_dtype
-
-source = kept(sources)
 
 # Positions and outputs at a time, and warps. Where three rows are under way, a part of each is read: fewer registers.
 FILL = (16, 64, 1)

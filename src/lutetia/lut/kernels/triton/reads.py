@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lutetia._shared.launches import kept
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import TWO_ROWS, Read
 from lutetia.lut.kernels.recorder import kernel
@@ -14,13 +13,11 @@ from lutetia.lut.kernels.triton import rows
 from lutetia.lut.kernels.triton.detect import by_columns, compared, read, tile_of
 from lutetia.lut.kernels.triton.launch import cdiv, check_overflow, finish, fusion, next_power_of_2, scale_of, target_of
 from lutetia.lut.kernels.triton.layout import layout_of
-from lutetia.lut.kernels.triton.source import reads as sources
+from lutetia.lut.kernels.triton.source import reads as source
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Target
 from lutetia.lut.kernels.triton.source.reads import Slopes
 from lutetia.lut.memo import Memo
 from lutetia.lut.sums import Sums, sum_dtype
-
-source = kept(sources)
 
 
 def read_and_fill(
@@ -53,11 +50,10 @@ def _read_and_fill(
 ) -> Tensor:
     layout, count = layout_of(connectivity), 2 if read.name in TWO_ROWS else 0 if read.name == "hard" else 1
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, x, zero=not (layout.disjoint and layout.n_weights))
-    case, inputs = compared(x, anchors, read.name, sums, count), Inputs(x.contiguous(), anchors, *read.logs, thresholds)
-    dtype = sum_dtype(weight, x)
     if layout.n_weights:
-        rows.launch_fill(weight, layout, inputs, Rows(None), target, case, rows.fill_case(layout, sums, dtype))
-    return finish(target, sums, dtype)
+        inputs = Inputs(x.contiguous(), anchors, *read.logs, thresholds)
+        rows.launch_fill(weight, layout, inputs, Rows(None), target, (sums, sum_dtype(weight, x)), (read.name, count))
+    return finish(target, sums, sum_dtype(weight, x))
 
 
 @kernel
