@@ -190,6 +190,11 @@ def make_inputs(folder: Path) -> None:
     (folder / "x.txt").write_text("some text")
 
 
+def make_evaluation(folder: Path) -> None:
+    classifier().save_pretrained(folder / "model")
+    (folder / "x.csv").write_text("\n".join(",".join([*map(str, range(16)), name]) for name in "abcab"))
+
+
 def make_images(folder: Path) -> None:
     from PIL import Image
 
@@ -324,7 +329,7 @@ LOADERS: dict[str, Loader] = {
     ),
     "inputs": Loader(make_inputs, use_inputs, ("x.npy", "x.npz", "x.csv", "x.txt")),
     "images": Loader(make_images, use_inputs, tuple(f"x.{kind}" for kind in ("png", "pgm", "jpg", "bmp", "gif", "webp", "tif"))),
-    "evaluation": Loader(make_inputs, use_evaluation, ("x.csv",)),
+    "evaluation": Loader(make_evaluation, use_evaluation, ("x.csv",)),
     "tables": Loader(make_tables, use_tables),
     "flow": Loader(make_flow, use_flow),
     "hardware": Loader(make_hardware, use_hardware, ("built/manifest.json", "built/top.v")),
