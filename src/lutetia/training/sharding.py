@@ -161,7 +161,7 @@ def _draw_small(layer: LUT, device: str) -> None:
 
 
 def _draw_tables(layer: LUT, first: int, count: int) -> Tensor:
-    """Fresh tables [count, n_rows, n_outputs], from the detector `first` on: each drawn by itself, so whatever rank it is on."""
+    """Fresh tables [count, n_rows, n_outputs], from the detector `first` on: each drawn separately, the same on any rank."""
     assert layer.seed is not None
     meta, dtype = layer.meta, layer.weight.dtype
     tables = torch.empty(count, layer.n_rows, layer.n_outputs, dtype=dtype, device=layer.anchors.device)
@@ -253,7 +253,7 @@ class ShardedLUT(LUT):
 
     def reset_parameters(self) -> None:
         """Refused: a share cannot draw what the whole would have drawn."""
-        raise ArgumentError("a sharded layer draws no weights anew: call reset_parameters before shard_detectors")
+        raise ArgumentError("a sharded layer cannot draw new weights: call reset_parameters before shard_detectors")
 
     def extra_repr(self) -> str:
         """The sizes, and how many detectors are here."""
