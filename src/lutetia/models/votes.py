@@ -16,8 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import flow
-from lutetia.errors import ArgumentError, check_range, check_tensor
+from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.lut import MAX_INT32, check_int
 from lutetia.models.building import Model
+from lutetia.models.fields import check_number, sizes
+from lutetia.models.sizes import ModelSize, votes_size
 from lutetia.models.votes_config import VotesConfig
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ class Votes(nn.Module):
     `temperature` divides the counts.
     """
 
+    classes: Tensor
+
     def __init__(
         self,
         n_inputs: int,
@@ -49,13 +54,22 @@ class Votes(nn.Module):
     ) -> None:
         super().__init__()
         for name, value, low, high in (
-            ("n_inputs", n_inputs, 1, None), ("n_classes", n_classes, 2, None), ("n_tables", n_tables, n_classes, None),
+            ("n_inputs", n_inputs, 1, MAX_INT32), ("n_classes", n_classes, 2, MAX_INT32), ("n_tables", n_tables, 2, MAX_INT32),
             ("k", k, 1, 8), ("bits", bits, 1, 16),
         ):  # fmt: skip
-            check_range(name, value, low, high)
+            check_int(name, value, low, high)
+        if not isinstance(thresholds, tuple | list):
+            fail("thresholds", thresholds, "a list of whole numbers")
         for threshold in thresholds:
-            check_range("each of thresholds", threshold, 0, 2**bits - 2)
-        if n_tables % n_classes:  # a vote against is -1 in training and 0 in hardware, which is the same for equal numbers
+            check_int("each of thresholds", threshold, 0, 2**bits - 2)
+        check_number("temperature", temperature, 0.0, low_fits=False)
+        if seed is not None:
+            check_int("seed", seed, 0, 2**63 - 1)
+        if shape is not None:
+            shape = sizes("shape", shape, (2,))  # type: ignore[assignment]
+        if (
+            n_tables < n_classes or n_tables % n_classes
+        ):  # a vote against is -1 in training and 0 in hardware, which is the same for equal numbers
             raise ArgumentError(f"n_tables is {n_tables}, expected a multiple of n_classes={n_classes}")
         if not thresholds:
             raise ArgumentError("thresholds is empty, expected at least one number to compare with")
@@ -84,8 +98,15 @@ class Votes(nn.Module):
             places.append((centre + torch.randint(-reach, reach + 1, size, generator=generator)).clamp(0, side - 1))
         return layer + places[0] * shape[1] + places[1]
 
+    def check_classes(self) -> None:
+        """Refuse a buffer `classes`, which a file may have brought, that is not the one this module was made with."""
+        if not torch.equal(self.classes.cpu(), torch.arange(self.n_tables) % self.n_classes):
+            raise ArgumentError("classes holds other numbers than those of the tables, 0, 1, 2, .. in turn")
+
     def encode(self, x: Tensor) -> Tensor:
         """The bits of inputs: x [batch, ...] -> float [batch, n_bits]."""
+        if not isinstance(x, Tensor) or x.dim() < 2:
+            check_tensor("x", x, ["batch", self.n_inputs])
         x = x.flatten(1)
         check_tensor("x", x, ["batch", self.n_inputs])
         return torch.cat([x > threshold for threshold in self.thresholds], 1).to(self.weight.dtype)
@@ -126,6 +147,10 @@ class VotesClassifier(Model[VotesConfig]):
         names = ("k", "bits", "thresholds", "temperature")
         options: dict[str, Any] = {name: getattr(config, name) for name in names}
         self.votes = Votes(math.prod(config.input_shape), config.n_classes, config.n_tables, shape=shape, seed=seed, **options)
+
+    @classmethod
+    def least_size(cls, config: VotesConfig) -> ModelSize:
+        return votes_size(config)
 
     def quantise(self, x: Tensor) -> Tensor:
         """Inputs as whole numbers of `bits` bits: x [B, ...], floats or uint8 -> int64 [B, n_inputs]."""

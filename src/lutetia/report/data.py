@@ -54,6 +54,7 @@ def _detector(detector: Detector) -> dict[str, Any]:
     return {
         "number": detector.number,
         "anchors": [list(pair) for pair in detector.anchors],
+        "constants": _rounded(detector.constants),
         "bits": [int(bit) for bit in detector.bits],
         "row": detector.row,
         "values": _rounded(detector.values),

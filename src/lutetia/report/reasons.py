@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lutetia import relevance
 from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
 from lutetia.lut import FLOATS
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular
 from lutetia.nn import LUT
 from lutetia.relevance import UnknownOperation
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead_seed
@@ -102,6 +102,8 @@ def decide(
 def as_floats(model: nn.Module, x: Tensor) -> Tensor:
     """Inputs as the numbers that the model computes with; uint8 pixels from 0 to 1."""
     own = next(model.parameters())
+    if isinstance(model, Tabular) and x.dtype != torch.uint8:
+        return x.to(own.device, torch.float64)  # its edges are doubles, which a number must not be rounded past
     return x.to(own.device, own.dtype) / 255 if x.dtype == torch.uint8 else x.to(own.device, own.dtype)
 
 
@@ -136,7 +138,8 @@ def detectors(model: LUTClassifier, x: Tensor, target: int, most: int) -> list[D
     given = batch.flatten(1)[0]
     with torch.no_grad():
         left, right = layer.anchors.long().unbind(-1)
-        bits = given[left] > given[right]  # [N_t, N_c]
+        compared = given if layer.thresholds is None else torch.cat([given, layer.thresholds.to(given)])
+        bits = compared[left] > compared[right]  # [N_t, N_c]
         rows = (bits.long() << torch.arange(bits.shape[1], device=x.device)).sum(1)  # pair 0 is the lowest bit
         weight = layer.weight if layer.synapses is None else layer.synapses.expand(layer.weight)
         chosen = weight[torch.arange(len(rows), device=x.device), rows].double()  # [N_t, O]
@@ -162,8 +165,14 @@ def _detector(
     shown = list(range(len(names)))
     if len(shown) > SHOWN_VALUES:
         shown = sorted(worth.abs().argsort(descending=True, stable=True)[:SHOWN_VALUES].tolist())
-    pairs = [(int(a), int(b)) for a, b in layer.anchors[number].tolist()]
-    return Detector(number, pairs, bits.tolist(), row, values[shown].tolist(), total, [names[each] for each in shown])
+    n_inputs, pairs, constants = layer.n_inputs, [], []
+    for a, b in layer.anchors[number].tolist():
+        if layer.thresholds is not None and b >= n_inputs:
+            constants.append(float(layer.thresholds[b - n_inputs]))
+            b = n_inputs + len(constants) - 1
+        pairs.append((a, b))
+    outputs = [names[each] for each in shown]
+    return Detector(number, pairs, bits.tolist(), row, values[shown].tolist(), total, outputs, constants)
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------

@@ -54,12 +54,19 @@ class Detector:
     """
 
     number: int
-    anchors: Sequence[tuple[int, int]]  # numbers of the inputs of each pair, a and b
+    anchors: Sequence[tuple[int, int]]  # numbers of the inputs of each pair, a and b; past the inputs b numbers a constant
     bits: Sequence[bool]  # whether the input at a was the greater
     row: int
     values: Sequence[float]  # of the row, by output
     contribution: float  # what the row did for the class that is explained
     outputs: Sequence[str] = ()  # names of the values; their numbers by default
+    constants: Sequence[float] = ()  # with which inputs are compared, the first as input n_inputs
+
+    def comparisons(self, names: Sequence[str]) -> list[str]:
+        """What was compared and found, by the names of the inputs: "x3 > 0.42"."""
+        everything = [*names, *(f"{value:.4g}" for value in self.constants)]
+        pairs = zip(self.anchors, self.bits, strict=True)
+        return [f"{everything[a]} {'>' if bit else '≤'} {everything[b]}" for (a, b), bit in pairs]
 
 
 @dataclass(frozen=True)

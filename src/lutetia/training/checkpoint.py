@@ -30,7 +30,7 @@ from torch import Tensor
 
 from lutetia._shared import folders
 from lutetia.errors import DataError
-from lutetia.files import remove
+from lutetia.files import read_json, read_text, remove
 from lutetia.models import verify
 from lutetia.models.saving import MANIFEST_FORMAT
 
@@ -127,21 +127,14 @@ def read(path: Path) -> Content:
             except SafetensorError as error:
                 raise DataError(f"{path / name} is not a safetensors file: {error}") from error
         else:
-            try:
-                content.texts[name] = (path / name).read_text(encoding="utf-8")
-            except ValueError as error:
-                raise DataError(f"{path / name} is not UTF-8: {error}") from error
+            content.texts[name] = read_text(path / name, "a text of the checkpoint")
     return content
 
 
 def read_state(path: Path) -> dict[str, Any]:
     """state.json of a checkpoint; empty for a model that no run has written."""
-    try:
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path / 'state.json'} cannot be read: {error}") from error
+    file = path / "state.json"
+    state = read_json(file, "the state of a run") if os.path.lexists(file) else {}
     return state if isinstance(state, dict) else {}
 
 

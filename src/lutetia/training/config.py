@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +91,7 @@ class Train:
     clip: float | None = option(None, low=0)  # the largest norm of all gradients together
     precision: str = option("float32", choices=PRECISIONS)
     compile: bool = False
+    graph: bool = True  # on CUDA, capture a whole step as one graph where that can be done
     seed: int = option(0, low=0, high=2**63 - 1)
     eval_every: int = option(0, low=0)  # in steps; 0: only at the end
     eval_batches: int | None = option(None, low=1)  # of each evaluation on the way; None: all
@@ -160,7 +160,7 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def make_config(tables: Mapping[str, Any], name: str = "config", overrides: Sequence[str] = ()) -> Config:
     """A config from tables that were read or written by hand; `name` is the name of the file in messages."""
     tables = _without_head(_copy(tables))
-    keys = [_override(tables, text) for text in overrides]
+    keys = [override(tables, text) for text in overrides]
     origin = Origin(name, keys)
     config = build(Config, tables, origin)
     _check(config, origin)
@@ -169,14 +169,7 @@ def make_config(tables: Mapping[str, Any], name: str = "config", overrides: Sequ
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist, expected a config file, TOML as in the folder examples") from error
-    except (IsADirectoryError, PermissionError) as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not TOML: {error}") from error
+    return toml.read(path, "a config file, TOML as in the folder examples")
 
 
 def _copy(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,7 +190,7 @@ def _without_head(tables: dict[str, Any]) -> dict[str, Any]:
     return tables
 
 
-def _override(tables: dict[str, Any], text: str) -> str:
+def override(tables: dict[str, Any], text: str) -> str:
     """Put `a.b=value` in its place; returns the key. A number picks from a list of tables, as in model.layers.0.read.
 
     A value that is not TOML, such as a bare word, is a string.
@@ -219,8 +212,8 @@ def _override(tables: dict[str, Any], text: str) -> str:
     if isinstance(place, list):
         raise ArgumentError(f"--set is given {text!r}, which names a whole table of a list, expected a key of it")
     try:
-        place[names[-1]] = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        place[names[-1]] = toml.loads(f"value = {value}")["value"]
+    except DataError:
         place[names[-1]] = value.strip()
     if names[0] == "data" and names[-1] in PATHS and isinstance(place[names[-1]], str):
         place[names[-1]] = os.path.abspath(place[names[-1]])  # a path that is typed is relative to where it is typed

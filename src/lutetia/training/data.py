@@ -13,7 +13,8 @@ import numpy as np
 
 from lutetia.errors import ArgumentError, DataError, require
 from lutetia.training import config as settings
-from lutetia.training.formats import Array, map_bytes, read_idx, read_npz
+from lutetia.training.arrays import read_npz
+from lutetia.training.formats import Array, map_bytes, read_idx
 from lutetia.training.tables import read_csv
 
 CLASS_NAMES = ("classes", "class_names", "target_names")  # keys of an npz file, as the next line

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,15 +25,16 @@ from lutetia.training.data import Data
 from lutetia.training.distributed import World
 from lutetia.training.evaluate import autocast, evaluation_sums
 from lutetia.training.folder import RunFolder
+from lutetia.training.graphs import GraphedStep, hinders_capture
 from lutetia.training.metrics import Metrics
 from lutetia.training.optimizers import clip_gradients, make_optimizers
 from lutetia.training.progress import Display
 from lutetia.training.resharding import full_state_dict, load_full_state_dict, spread_parameters
 from lutetia.training.schedule import factor
-from lutetia.training.sharding import ShardedLUT, shard_detectors
+from lutetia.training.sharding import shard_detectors
 from lutetia.training.signals import Caught
 from lutetia.training.state import pack_optimizer, pack_rng, seed_all, unpack_optimizer, unpack_rng
-from lutetia.training.task import context_of, is_better, loss_of, metrics_of
+from lutetia.training.task import context_of, is_better, loss_of, metrics_of, set_thresholds
 
 FORMAT = 1  # of state.json
 
@@ -77,6 +78,7 @@ class Trainer:
         train = config.train
         self.metadata = check_metadata(model.metadata, model.config)  # now, and not when the first checkpoint is due
         self.model = model.to(world.device)
+        set_thresholds(self.model, data)  # a checkpoint to resume from brings its own
         self.n_weights = sum(parameter.numel() for parameter in model.parameters())
         if world.mesh is not None:
             shard_detectors(self.model, world.mesh)
@@ -102,6 +104,7 @@ class Trainer:
         self._loss = torch.zeros((), device=world.device)
         self._norm = torch.zeros(())
         self._metrics: Metrics | None = None
+        self._graphed = self._make_graphed()
         # Drop-out must differ between ranks that see other data; those that share detectors must draw alike.
         seed_all(derive(train.seed, "rank", world.data_rank))
 
@@ -188,11 +191,35 @@ class Trainer:
 
     def step(self) -> None:
         """One step of the optimisers, on one batch in the configured number of parts."""
-        at, train = self.position, self.config.train
-        self.model.train()
+        at = self.position
+        if not self.model.training:
+            self.model.train()
         rate = factor(self.config.schedule, self.done(), 1 / self.total_steps if self.total_steps else 0.0)
         self.optimizers.set_rates(rate)
-        for number, (x, target) in enumerate(self.batches.take(*self.batches.at(at.step))):
+        parts = self.batches.take(*self.batches.at(at.step))
+        if self._graphed is None:
+            self._work(parts)
+        else:
+            self._graphed(list(parts))
+        at.step += 1
+        at.loss_count += 1
+        if self.world.watch is not None:
+            self.world.watch.moved(at.step)
+
+    def _make_graphed(self) -> GraphedStep | None:
+        """What captures the steps, where that can be done."""
+        hindrance = hinders_capture(self.config, self.world, self.optimizers)
+        if hindrance is not None:
+            if hindrance:
+                self.show.say(f"train.graph: {hindrance}; steps are launched from Python")
+            return None
+        self.optimizers.keep_rates_on_device()
+        return GraphedStep(self._work, self.optimizers.zero_grad, self.show.say)
+
+    def _work(self, parts: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """What one step computes."""
+        train = self.config.train
+        for number, (x, target) in enumerate(parts):
             last = number == train.accumulate - 1
             with distributed.without_sync(self.wrapped, last):
                 with autocast(self.world.device.type, train.precision):
@@ -203,10 +230,6 @@ class Trainer:
                     loss = loss + self.config.regularize.cell_variation * self._variation()
                 self.scaler.scale(loss).backward()
         self._apply()
-        at.step += 1
-        at.loss_count += 1
-        if self.world.watch is not None:
-            self.world.watch.moved(at.step)
 
     def _apply(self) -> None:
         parameters = self.optimizers.parameters()
@@ -270,7 +293,7 @@ class Trainer:
         if self.context:
             values["bits_per_byte"] = loss / math.log(2)
         for name, optimizer in self.optimizers.by_name.items():
-            values[f"lr_{name}"] = optimizer.param_groups[0]["lr"]
+            values[f"lr_{name}"] = float(optimizer.param_groups[0]["lr"])
         if train.clip is not None:
             values["gradient_norm"] = float(self._norm)
         values |= {"per_second": steps_per_second * count, "elapsed": at.elapsed}
@@ -410,8 +433,6 @@ class Trainer:
 
 def _variation_of(layer: LUT) -> Tensor:
     """The cell variation of a layer, []; of a sharded one this rank's addend, which is 0 where it has no tables."""
-    if not isinstance(layer, ShardedLUT):
-        return cell_total_variation(layer)
     if not layer.n_own:
         return torch.zeros((), device=layer.weight.device)
     return cell_total_variation(layer.own()) * (layer.n_own / layer.n_detectors)

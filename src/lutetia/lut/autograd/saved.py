@@ -100,7 +100,7 @@ def record_of(ctx: Any) -> Record:
 
 def remember_lut(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """Of `lut`: x, weight, anchors, and how -> y, and what was found."""
-    x, weight, anchors, start, targets, meta, how = inputs
+    x, weight, anchors, start, targets, meta, how, _ = inputs
     _, indices, min_delta, min_delta_index = output
     ctx.facts = Facts(how, tuple(weight.shape), weight.dtype, x.shape[1], x.dtype)
     saved = Saved(indices, start=start, targets=targets, meta=meta)
@@ -131,19 +131,20 @@ def rows_to_weight(ctx: Any, grad: Tensor) -> Tensor:
 
 def remember_read(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """Of `read_detectors`. The margins are worked out again from x: there are N_c times as many as of anything else."""
-    x, anchors, *logs, _, _, _, ctx.how = inputs
+    x, anchors, *logs, _, _, _, ctx.how, thresholds = inputs
     one_row = how_of(ctx.how).read == "confidence"
     ctx.mark_non_differentiable(*output[2:], *([output[1]] if one_row else []))
-    ctx.save_for_backward(x, anchors, *logs)
+    ctx.save_for_backward(x, anchors, *logs, thresholds)
 
 
 def read_backward(ctx: Any, da: Tensor | None, db: Tensor | None, *_: None) -> list[Tensor | None]:
     """da, db [B, N_t] -> dx [B, I], nothing for anchors, the gradients of the scalars []."""
     if da is None and db is None:
         return [None] * 5
-    x, anchors, *logs = ctx.saved_tensors
+    x, anchors, *logs, thresholds = ctx.saved_tensors
     to_x, wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[2:5]
-    dx, learned = torch.ops.lutetia.read_detectors_gradients(x, anchors, *logs, da, db, to_x, None, None, None, ctx.how)
+    run, rest = torch.ops.lutetia.read_detectors_gradients, (None, None, None, ctx.how, thresholds)
+    dx, learned = run(x, anchors, *logs, da, db, to_x, *rest)
     parts = zip(logs, learned.unbind(), wanted, strict=True)
     return [dx if to_x else None, None, *(part.to(log.dtype) if want else None for log, part, want in parts)]
 

@@ -1,7 +1,8 @@
 """How the inputs of a network become whole numbers.
 
-A LUT layer only compares inputs with each other, so one map for all inputs that never falls keeps every comparison, apart from
-values that share a number. A map per input would not: a comparison of two inputs would no longer be the one that was trained.
+A LUT layer only compares inputs, with each other or with constants, so one map for all inputs that never falls keeps every
+comparison, apart from values that share a number. A map per input would not: a comparison of two inputs would no longer be the
+one that was trained.
 
     affine   value v -> round((v - low) / (high - low) · (2**bits - 1)), for inputs of one range
     ramps    the same with the mean of all inputs' own ramps: round(mean_i clip((v - low_i) / (high_i - low_i)) · (2**bits - 1)).
@@ -52,6 +53,14 @@ class Encoder:
         shares = np.interp(values.numpy(), knots, heights)
         return torch.from_numpy(np.rint(shares * top).astype(np.int64))
 
+    def values(self) -> np.ndarray:
+        """The value that each number stands for, rising: float64 [2**bits]."""
+        numbers = np.arange(2**self.bits, dtype=np.float64)
+        if self.affine:
+            return numbers * self.step + self.low.min()
+        knots, heights = self._ramps()
+        return np.interp(numbers / (2**self.bits - 1), heights, knots)
+
     def _ramps(self) -> tuple[np.ndarray, np.ndarray]:
         """The map as a line through points: float64 [n_knots] each."""
         wide = self.high > self.low
@@ -64,6 +73,23 @@ class Encoder:
         ends = {"low": self.low, "high": self.high}
         plain = {name: end[0].item() if (end == end[0]).all() else end.tolist() for name, end in ends.items()}
         return {"bits": self.bits, "map": "affine" if self.affine else "ramps", **plain}
+
+
+@dataclass(frozen=True, eq=False)
+class CodeEncoder:
+    """A map that a model has of its own, from values to codes of `bits` bits: `codes` takes x [batch, ...]."""
+
+    bits: int
+    codes: Callable[[Tensor], Tensor]
+    step: float = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [batch, ...] -> int64 [batch, n_codes]."""
+        return self.codes(x).to(torch.int64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"bits": self.bits, "map": "ranks", "low": 0, "high": 2**self.bits - 1}
 
 
 def encoder(bits: int, low: Range, high: Range, n_inputs: int, *, affine: bool | None = None) -> Encoder:
@@ -124,15 +150,14 @@ def choose_bits(
     """Try 1 bit, 2 bits, .. until the accuracy on x [n, ...] is at most `most_loss` below that of the inputs as they are, and
     at least 99.5% of the samples keep their class.
 
-    `classes` is the float model, which compares its inputs: it is given the integers instead of the values.
+    `classes` is the float model: it is given the values that the integers represent.
     """
     exact = classes(x)
     accuracy = _share(exact == labels)
     tried: list[BitsTried] = []
     for bits in range(1, MOST_BITS + 1):
         coded = encoders(bits)
-        values = coded(x).double() * coded.step + (float(coded.low.min()) if coded.affine else 0.0)
-        found = classes(values.reshape(x.shape))
+        found = classes(torch.from_numpy(coded.values())[coded(x)].reshape(x.shape))
         tried.append(BitsTried(bits, _share(found == labels), _share(found == exact)))
         if tried[-1].accuracy >= accuracy - most_loss and tried[-1].agreement >= LEAST_AGREEMENT:
             return BitsChoice(bits, accuracy, tuple(tried), len(x))

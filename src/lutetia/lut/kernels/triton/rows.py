@@ -94,25 +94,37 @@ def launch_fill(weight: Tensor, layout: Layout, inputs: Inputs, rows: Rows, targ
 
 
 def detect_and_fill(
-    x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums, train: bool
+    x: Tensor,
+    weight: Tensor,
+    anchors: Tensor,
+    connectivity: Connectivity,
+    sums: Sums,
+    train: bool,
+    thresholds: Tensor | None = None,
 ) -> tuple[Tensor, Detected | None]:
     """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]; in one launch where each output is stored once."""
     if layout_of(connectivity).kind != "general":
-        return _detect_and_fill(x, weight, anchors, connectivity, sums, train)
-    detected = detect(x, anchors, train)
+        return _detect_and_fill(x, weight, anchors, connectivity, sums, train, thresholds)
+    detected = detect(x, anchors, train, thresholds)
     return fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
 
 
 @kernel
 def _detect_and_fill(
-    x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums, train: bool
+    x: Tensor,
+    weight: Tensor,
+    anchors: Tensor,
+    connectivity: Connectivity,
+    sums: Sums,
+    train: bool,
+    thresholds: Tensor | None,
 ) -> tuple[Tensor, Detected | None]:
     layout, dtype = layout_of(connectivity), sum_dtype(weight)
     if not train and fills_by_slab(layout, x.shape[0]):
-        return _fill(weight, layout, detect_columns(x, anchors), None, sums), None
+        return _fill(weight, layout, detect_columns(x, anchors, thresholds), None, sums), None
     detected = room_for(x, anchors, True) if train else None
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, zero=not layout.disjoint)
-    rows, inputs = Rows(*(detected or (None,))), Inputs(x.contiguous(), anchors)
+    rows, inputs = Rows(*(detected or (None,))), Inputs(x.contiguous(), anchors, thresholds=thresholds)
     launch_fill(weight, layout, inputs, rows, target, compared(x, anchors), fill_case(layout, sums, dtype))
     return finish(target, sums, dtype), detected
 
