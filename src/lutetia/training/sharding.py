@@ -165,7 +165,7 @@ def _draw_small(layer: LUT, device: str) -> None:
 
 
 def _draw_tables(layer: LUT, first: int, count: int) -> Tensor:
-    """Fresh tables [count, n_rows, n_outputs], from the detector `first` on: each drawn by itself, so whatever rank it is on."""
+    """Fresh tables [count, n_rows, n_outputs], from the detector `first` on: each drawn separately, the same on any rank."""
     assert layer.seed is not None
     meta, dtype = layer.meta, layer.weight.dtype
     tables = torch.empty(count, layer.n_rows, layer.n_outputs, dtype=dtype, device=layer.anchors.device)
