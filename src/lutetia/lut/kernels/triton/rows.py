@@ -97,7 +97,8 @@ def detect_and_fill(
     x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums, train: bool
 ) -> tuple[Tensor, Detected | None]:
     """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]; in one launch where each output is stored once."""
-    if layout_of(connectivity).kind != "general":
+    layout = layout_of(connectivity)
+    if layout.kind != "general" and layout.widest:  # without any weight no program would run
         return _detect_and_fill(x, weight, anchors, connectivity, sums, train)
     detected = detect(x, anchors, train)
     return fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
