@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, distributed, multiprocessing, nn
+from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 
+import warm
 from lutetia import flow
 from lutetia.errors import ArgumentError, DataError
 from lutetia.lut import growth
@@ -375,4 +376,8 @@ def test_ranks_with_some_detectors_each_are_one_with_all(monkeypatch: pytest.Mon
     """Four processes, as 4, as 2 (twice), and as 2 × 2: one test, since starting them takes longer than all they do."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    multiprocessing.spawn(work, args=(free_port(),), nprocs=4)
+    for name, (build, shape) in CASES.items():  # first in one process, which compiles what all need, once
+        for dtype in (torch.float64, torch.float32)[: 1 + (name == "transformer")]:
+            model = build().to(dtype)
+            learn(model, inputs(shape, dtype), torch.optim.SGD(model.parameters()), last=True)
+    warm.spawn(work, (free_port(),), 4)
