@@ -14,8 +14,17 @@ from lutetia.lut import Synapses, check_anchors, growth, kernels, lut, lut_atten
 from lutetia.lut.kernels.names import NAMES
 
 READS = ("hard", "blend", "confidence", "confidence2")
-FUNCTIONS = ("lut", "lut_attention", "random_anchors", "check_anchors", "growth.random", "growth.from_edges", "growth.windows_2d",
-             "growth.fully_connected", "Synapses")  # fmt: skip
+FUNCTIONS = (
+    "lut",
+    "lut_attention",
+    "random_anchors",
+    "check_anchors",
+    "growth.random",
+    "growth.from_edges",
+    "growth.windows_2d",
+    "growth.fully_connected",
+    "Synapses",
+)
 
 
 class Layer:

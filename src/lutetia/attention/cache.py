@@ -91,7 +91,12 @@ class KVCache:
         if rows is None:
             self.lengths.zero_()
             return
-        index = torch.as_tensor(rows, device=self.lengths.device)
+        try:
+            index = torch.as_tensor(rows, device=self.lengths.device)
+        except (TypeError, ValueError, RuntimeError):
+            fail("rows", rows, "whole numbers, or a bool tensor [B]")
+        if index.numel() and (index.is_floating_point() or index.is_complex()):
+            fail("rows", index, "whole numbers, or a bool tensor [B]")
         if index.dtype == torch.bool:
             check_tensor("rows", index, [len(self.lengths)])
         else:

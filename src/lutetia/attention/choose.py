@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from lutetia.attention.arguments import POLICIES, SYNCS, DecodeCall, check_int, first_seen
+from lutetia.attention.arguments import LARGEST, MAX_CORES, POLICIES, SYNCS, DecodeCall, check_int, first_seen
 from lutetia.errors import ArgumentError, check_choice, fail
 
 FLASH_TILE = 8192  # keys of a tile, when a core holds more
@@ -87,13 +87,19 @@ def choose_shard(
     tile is left to choose. `out_in_sb`: every core is to hold the whole result.
     """
     global _last
-    check_int("cores", cores, 1)
+    check_int("cores", cores, 1, MAX_CORES)
+    sizes = {"n_q_heads": n_q_heads, "n_kv_heads": n_kv_heads, "head_dim": head_dim, "s_active": s_active}
+    for name, size in {**sizes, "element_bytes": element_bytes}.items():
+        check_int(name, size, 1, LARGEST)
+    if capacity is not None:
+        check_int("capacity", capacity, 0)
     check_choice("policy", policy, POLICIES)
     check_choice("sync", sync, SYNCS)
     check_choice("shard", shard, ("auto", "batch", "sequence"))
-    bad = [length for length in lengths if length < 0]
-    if bad:
-        fail("lengths", bad[0], "lengths of at least 0")
+    if not isinstance(lengths, Sequence) or isinstance(lengths, str | bytes):
+        fail("lengths", lengths, "a list of lengths")
+    for length in lengths:
+        check_int("each of lengths", length, 0)
     if capacity is None:
         capacity = max(lengths, default=0)
     rows = n_q_heads * s_active

@@ -44,8 +44,9 @@ def decode_attention(
     Caches of float8_e4m3fn hold numbers that `k_scale` and `v_scale`, one or [H_kv], are to be multiplied with.
 
     `backend` "auto" is Triton on CUDA and compiled code on the CPU, or with `cores` > 1 the model of cores ("cores"), which share
-    the rows or the keys (`shard`, or by `policy` "cost" or "neuron") and talk as `sync` says. On "cpu" and "triton" a core's part
-    is a split. `batch_invariant` fixes the size of splits: the bits of a row then do not depend on the other rows.
+    the rows or the keys (`shard`, or by `policy` "cost" or "neuron") and talk as `sync` says. "reference" is plain torch. On
+    "cpu" and "triton" a core's part is a split. `batch_invariant` fixes the split size: then a row's bits do not
+    depend on other rows.
 
     There is no gradient. On CUDA nothing waits for the device, and the values of `seq_lens` and `page_table` are only checked
     when `lutetia.debug` is on.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.text import Text
 
+from lutetia.cli.backend import forward_work, kernels_for
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import read_sample, read_tokens
 from lutetia.cli.naming import class_names, class_title, feature_names, find_class, range_warnings
@@ -17,13 +18,14 @@ from lutetia.cli.pictures import bars, heat_map, token_strip
 from lutetia.cli.show import console, one_line, print_warning
 from lutetia.errors import require
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer, VotesClassifier, load
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, load
 from lutetia.relevance import pictures
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead
 from lutetia.report.reasons import as_floats, detectors, first_tables, token_names
 
 TABLES_SHOWN = 3  # whose comparisons with thresholds are named
 WIDEST = 60  # pixels across that a terminal shows; larger images are averaged
+FORWARD_PASSES = 8  # what a rule costs at most, as forward passes
 
 
 class Request(NamedTuple):
@@ -37,18 +39,31 @@ class Request(NamedTuple):
 
 
 def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[str, Any]:
-    """Explain one output, and with `show` draw it in the terminal; what `--json` tells of it."""
+    """Explain one output, and with `show` draw it in the terminal. Returns what `--json` prints."""
     if request.rule not in RULES:
         raise UsageError(f"there is no rule {request.rule!r}: {did_you_mean(request.rule, RULES)}")
     check_output("--html", request.html, (".html", ".htm"))
     check_output("--png", request.png, (".png",))
     model: Any = load(checkpoint)
-    if isinstance(model, VotesClassifier):
+    if isinstance(model, VotesClassifier) or (isinstance(model, Tabular) and model.config.core == "gates"):
         request = _by_occlusion(request)
     if isinstance(model, Classifier):
-        return _classifier(model, given, request, show)
+        x = as_floats(model, read_sample(model, given, request.row))
+        work = forward_work(model, _passes(request, x.numel()))
+        with kernels_for(model, work) as backend:
+            return {**_classifier(model, given, x, request, show), "backend": backend}
     assert isinstance(model, LUTTransformer)
-    return _transformer(model, given, request, show)
+    if request.row is not None:
+        raise UsageError("--row is for classifiers, and this is a language model: give it text")
+    tokens = read_tokens(model, given)
+    work = forward_work(model, _passes(request, len(tokens)), len(tokens))
+    with kernels_for(model, work) as backend:
+        return {**_transformer(model, tokens, request, show), "backend": backend}
+
+
+def _passes(request: Request, n_inputs: int) -> int:
+    """About as many inputs as the model sees: occlusion blanks each of its inputs, and a page shows occlusion too."""
+    return FORWARD_PASSES + (n_inputs if request.rule == "occlusion" or request.html is not None else 0)
 
 
 def _by_occlusion(request: Request) -> Request:
@@ -61,12 +76,13 @@ def _by_occlusion(request: Request) -> Request:
 # ---- classifiers -----------------------------------------------------------------------------------------------------
 
 
-def _classifier(model: Classifier, given: str, request: Request, show: bool) -> dict[str, Any]:
+def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Request, show: bool) -> dict[str, Any]:
     from lutetia import report
 
-    x = as_floats(model, read_sample(model, given, request.row))
     with torch.no_grad():
         scores = model(x[None])[0]
+    if isinstance(model, Tabular) and model.is_regression:
+        return _number(model, x, float(scores[0]), request, show)
     prediction = int(scores.argmax())
     target = prediction if request.target is None else find_class(model, request.target)
     chances = scores.double().softmax(0)
@@ -103,6 +119,34 @@ def _classifier(model: Classifier, given: str, request: Request, show: bool) -> 
         _png(request.png, model, x, found.relevance, f"{class_title(model, target)}, {RULES[request.rule].title}")
     if show:
         _show_classifier(told, model, x, found.relevance)
+    return told
+
+
+def _number(model: Tabular, x: torch.Tensor, value: float, request: Request, show: bool) -> dict[str, Any]:
+    """What each column did for the number that a regression predicts."""
+    if request.target is not None or request.html is not None:
+        raise UsageError("--target and --html are for classifiers: a regression has one number to explain")
+    found = attribute_class(model, x, 0, request.rule)
+    title = model.metadata.get("target") or "the prediction"
+    told = {
+        "kind": model.kind,
+        "rule": request.rule,
+        "target_name": title,
+        "prediction": value,
+        "features": feature_names(model),
+        "warnings": range_warnings(model, x[None], ["the input"]),
+        "absorbed": found.absorbed,
+        "relevance": found.relevance.tolist(),
+    }
+    if request.png is not None:
+        _png(request.png, model, x, found.relevance, f"{title}, {RULES[request.rule].title}")
+    if show:
+        screen = console()
+        for warning in told["warnings"]:
+            print_warning(warning)
+        names = [one_line(name) for name in feature_names(model)] or [f"x{number}" for number in range(x.numel())]
+        screen.print(bars(screen, names, found.relevance.flatten().tolist()), end="", soft_wrap=True)
+        screen.print(Text(f"{one_line(title)} {value:.6g}, shared out over the columns (rule {request.rule})"), soft_wrap=True)
     return told
 
 
@@ -188,12 +232,9 @@ def _save(figure: Any, path: Path) -> None:
 # ---- language models -------------------------------------------------------------------------------------------------
 
 
-def _transformer(model: LUTTransformer, given: str, request: Request, show: bool) -> dict[str, Any]:
+def _transformer(model: LUTTransformer, tokens: torch.Tensor, request: Request, show: bool) -> dict[str, Any]:
     from lutetia import report
 
-    if request.row is not None:
-        raise UsageError("--row is for classifiers, and this is a language model: give it text")
-    tokens = read_tokens(model, given)
     with torch.no_grad():
         scores = model(tokens[None])[0, -1]
     prediction = int(scores.argmax())

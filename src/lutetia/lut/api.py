@@ -11,10 +11,12 @@ from torch import Tensor
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.autograd.how import NO_WIRES, How, sizes_of, text_of
+from lutetia.lut.autograd.ops import evaluate, is_direct
 from lutetia.lut.autograd.policies import Rate, with_sparse_gradient, with_step_in_place
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
-from lutetia.lut.connectivity.full import DEFAULT_META
+from lutetia.lut.connectivity.checked import synapses_of
+from lutetia.lut.connectivity.full import DEFAULT_META, full
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels import choice
@@ -175,10 +177,15 @@ def run(
         _explain(x, tables)
     weight, anchors, wiring, _, thresholds = tables
     rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    learned = torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)
+    if read is None and not learned and thresholds is None and is_direct(x, weight):
+        connectivity = full(*weight.shape, learning.meta) if wiring is None else synapses_of(*wiring)
+        y = evaluate(choice.backend_for(choice.chosen, x), rows, weight, anchors, connectivity, sums)
+        return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
     how = How(sums, choice.chosen, learning.meta, "" if wiring is None else wiring.header)
     if read is not None:
         y = _weigh(rows, tables, how._replace(read=read.name), learning, read, table_dropout)
-    elif not (torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)):
+    elif not learned:
         y = torch.ops.lutetia.lut_eval(rows, weight, anchors, *tables.wires, text_of(how), thresholds)
     else:
         y = _learn(LUT, (rows, weight, anchors), (*tables.wires, text_of(how), thresholds), learning)

@@ -139,9 +139,17 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
     return model.to(device).eval()
 
 
+def _path(path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        fail("path", path, "a folder, as a str or a Path")
+    if "\0" in os.fspath(path):
+        fail("path", path, "a name without a null byte")
+    return Path(path)
+
+
 def in_run(path: str | os.PathLike[str]) -> Path:
     """The checkpoint that the folder of a run stands for; another folder as it is."""
-    folder = Path(path)
+    folder = _path(path)
     if (folder / MANIFEST).exists():
         return folder
     return next((each for name in ("best", "last") if (each := folder / "checkpoints" / name).is_dir()), folder)
@@ -149,7 +157,7 @@ def in_run(path: str | os.PathLike[str]) -> Path:
 
 def verify(path: str | os.PathLike[str]) -> list[str]:
     """Check that a folder is a model's and that its files are those that were written; their names."""
-    folder = Path(path)
+    folder = _path(path)
     if not folder.is_dir():
         raise DataError(f"{folder} is {'a file' if folder.exists() else 'not there'}, expected the folder of a saved model")
     if not (folder / CONFIG).is_file():
@@ -159,7 +167,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What `config.toml` in the folder of a model says, with a `kind` that is known here."""
-    file = Path(path) / CONFIG
+    file = _path(path) / CONFIG
     tables = toml.read(file, "the config of a saved model")
     if tables.get("format") != FORMAT:
         raise DataError(f"{file} has the format {tables.get('format')!r}, expected {FORMAT!r}: it is no model of Lutetia's")

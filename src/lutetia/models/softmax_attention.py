@@ -51,9 +51,9 @@ class SoftmaxAttention(nn.Module):
         self.key = linear(width, n_kv_heads * self.head_dim, bias=False)
         self.value = linear(width, n_kv_heads * self.head_dim, bias=False)
         self.out = linear(width, width, bias=False, std=out_std)
-        self.rope_base = rope_base
+        self.rope_base = float(rope_base)
         self.register_buffer("turns", self._turns(), persistent=False)
-        self.cores, self.shard = 1, "auto"  # of decode attention: see lutetia.attention.decode_attention
+        self.cores, self.shard, self.backend = 1, "auto", "auto"  # options of lutetia.attention.decode_attention
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, cache: SoftmaxCache | None = None) -> Tensor:
         """x [B, S, width] -> y [B, S, width]. With a `cache` x holds only the positions that follow those in it, of which
@@ -80,7 +80,8 @@ class SoftmaxAttention(nn.Module):
         if fresh:  # past its length a row sees padding, and nobody looks there
             return _attend(q, k, v, None)
         if s == 1 and lengths is None:
-            return decode_attention(q, cache.k, cache.v, seq_lens=cache.lengths, cores=self.cores, shard=self.shard)[0]
+            options: dict[str, Any] = {"cores": self.cores, "shard": self.shard, "backend": self.backend}
+            return decode_attention(q, cache.k, cache.v, seq_lens=cache.lengths, **options)[0]
         reached = max(cache.held())
         seen = torch.arange(reached, device=q.device) <= where[:, :, None]  # [B, s, reached]
         return _attend(q, cache.k[:, :, :reached], cache.v[:, :, :reached], seen[:, None])

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lutetia import relevance
 from lutetia.errors import check_choice
-from lutetia.models import Classifier, LUTTransformer
+from lutetia.models import Classifier, LUTTransformer, Tabular
 
 PRESETS: dict[str, Callable[[], relevance.Rules]] = {
     "epsilon": relevance.presets.epsilon,
@@ -65,13 +65,13 @@ class Attribution(NamedTuple):
 
 
 def lead(scores: Tensor, target: int) -> Tensor:
-    """How far an output is above the mean: scores [..., C] -> [...]."""
-    return scores[..., target] - scores.mean(-1)
+    """How far an output is above the mean: scores [..., C] -> [...]; a single output is its own lead."""
+    return scores[..., target] - (scores.mean(-1) if scores.shape[-1] > 1 else 0.0)
 
 
 def lead_seed(scores: Tensor, target: int) -> Tensor:
     """The lead as relevance to begin with, each output's own part of it: scores [..., C] -> the same shape."""
-    part = torch.full_like(scores, -1 / scores.shape[-1])
+    part = torch.full_like(scores, -1 / scores.shape[-1] if scores.shape[-1] > 1 else 0.0)
     part[..., target] += 1
     return part * scores
 
@@ -79,11 +79,18 @@ def lead_seed(scores: Tensor, target: int) -> Tensor:
 def attribute_class(model: Classifier, x: Tensor, target: int, rule: str) -> Attribution:
     """What each input did for the lead of a class: x [*input_shape] -> the same shape."""
     check_choice("rule", rule, tuple(RULES))
-    if rule == "gradient":
-        return Attribution(_gradient(model, x, target), None)
     if rule == "occlusion":
         return Attribution(_occlusion(model, x, target), None)
-    batch = x[None]
+    if isinstance(model, Tabular):  # what its tables compare are codes, of which a column may have several
+        found = _attribute_batch(model.core, model.encode(x[None]), target, rule)
+        return Attribution(model.by_column(found.relevance).view(x.shape), found.absorbed)
+    return _attribute_batch(model, x[None], target, rule)
+
+
+def _attribute_batch(model: nn.Module, batch: Tensor, target: int, rule: str) -> Attribution:
+    """Relevance for one sample, batch [1, ...]."""
+    if rule == "gradient":
+        return Attribution(_gradient(model, batch, target), None)
     with torch.no_grad():
         seed = lead_seed(model(batch), target)
     result = relevance.attribute(model, batch, target=seed, rules=PRESETS[rule]())
@@ -106,8 +113,8 @@ def attribute_token(model: LUTTransformer, tokens: Tensor, target: int, rule: st
     return Attribution(result[batch][0].detach(), result.report.absorbed)
 
 
-def _gradient(model: Classifier, x: Tensor, target: int) -> Tensor:
-    leaf = x[None].detach().clone().requires_grad_()
+def _gradient(model: nn.Module, batch: Tensor, target: int) -> Tensor:
+    leaf = batch.detach().clone().requires_grad_()
     with torch.enable_grad():
         (slope,) = torch.autograd.grad(lead(model(leaf)[0], target), leaf)
     return (slope * leaf).detach()[0]
@@ -118,10 +125,11 @@ def _occlusion(model: Classifier, x: Tensor, target: int) -> Tensor:
     n = x.numel()
     score = lead(model(x[None])[0], target)
     fallen = torch.empty(n, dtype=score.dtype)
+    blank = float("nan") if isinstance(model, Tabular) else 0.0  # missing is what nothing is to a table of columns
     for begin in range(0, n, OCCLUDED_AT_ONCE):
         end = min(n, begin + OCCLUDED_AT_ONCE)
         held = x.reshape(1, n).repeat(end - begin, 1)
-        held[torch.arange(end - begin), torch.arange(begin, end)] = 0
+        held[torch.arange(end - begin), torch.arange(begin, end)] = blank
         fallen[begin:end] = score - lead(model(held.view(-1, *x.shape)), target)
     return fallen.view(x.shape)
 

@@ -160,7 +160,7 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def make_config(tables: Mapping[str, Any], name: str = "config", overrides: Sequence[str] = ()) -> Config:
     """A config from tables that were read or written by hand; `name` stands for the file in messages."""
     tables = _without_head(_copy(tables))
-    keys = [_override(tables, text) for text in overrides]
+    keys = [override(tables, text) for text in overrides]
     origin = Origin(name, keys)
     config = build(Config, tables, origin)
     _check(config, origin)
@@ -190,7 +190,7 @@ def _without_head(tables: dict[str, Any]) -> dict[str, Any]:
     return tables
 
 
-def _override(tables: dict[str, Any], text: str) -> str:
+def override(tables: dict[str, Any], text: str) -> str:
     """Put `a.b=value` in its place; returns the key. A number picks from a list of tables, as in model.layers.0.read.
 
     A value that is not TOML, such as a bare word, is a string.

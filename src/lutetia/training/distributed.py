@@ -153,7 +153,7 @@ def averages_by_hand(model: nn.Module, world: World) -> bool:
     if world.data_size == 1:
         return False
     layers = [module for module in model.modules() if getattr(module, "gradient", None) == "sparse"]
-    sharded = any(hasattr(module, "spreads") for module in model.modules())
+    sharded = any(getattr(module, "share", None) is not None for module in model.modules())
     # DistributedDataParallel takes all parameters of a module to have sparse gradients, or none: scalars and positions do not.
     mixed = any(len(list(layer.parameters(recurse=False))) > 1 for layer in layers)
     return sharded or mixed or (bool(layers) and world.device.type == "cuda")

@@ -31,7 +31,7 @@ from lutetia.training.optimizers import clip_gradients, make_optimizers
 from lutetia.training.progress import Display
 from lutetia.training.resharding import full_state_dict, load_full_state_dict, spread_parameters
 from lutetia.training.schedule import factor
-from lutetia.training.sharding import ShardedLUT, shard_detectors
+from lutetia.training.sharding import shard_detectors
 from lutetia.training.signals import Caught
 from lutetia.training.state import pack_optimizer, pack_rng, seed_all, unpack_optimizer, unpack_rng
 from lutetia.training.task import context_of, is_better, loss_of, metrics_of, set_thresholds
@@ -433,8 +433,6 @@ class Trainer:
 
 def _variation_of(layer: LUT) -> Tensor:
     """The cell variation of a layer, []; of a sharded one this rank's addend, which is 0 where it has no tables."""
-    if not isinstance(layer, ShardedLUT):
-        return cell_total_variation(layer)
     if not layer.n_own:
         return torch.zeros((), device=layer.weight.device)
     return cell_total_variation(layer.own()) * (layer.n_own / layer.n_detectors)

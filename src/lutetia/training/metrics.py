@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -70,6 +70,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+
+
 def draw(folder: Path, title: str = "") -> Path:
     """Draw loss.png from the metrics of a run."""
     require("matplotlib", "the picture of the loss")
@@ -83,7 +87,7 @@ def draw(folder: Path, title: str = "") -> Path:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for kind, style in (("train", {"linewidth": 1.0}), ("valid", {"marker": "o", "markersize": 3}), ("test", {"marker": "*"})):
-        points = [(line["step"], line[key]) for line in lines if line["kind"] == kind and math.isfinite(line.get(key, math.nan))]
+        points = [(line["step"], line[key]) for line in lines if line["kind"] == kind and _is_finite(line.get(key))]
         if points:
             axes.plot(*zip(*points, strict=True), label=kind, **style)
     axes.set(xlabel="step", ylabel=unit)

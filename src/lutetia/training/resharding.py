@@ -128,7 +128,7 @@ def spreads_of(model: nn.Module) -> dict[str, Spread]:
     """How the parameters and buffers of a model are spread, by name; those that all ranks hold alike are not in it."""
     found = {}
     for prefix, module in model.named_modules():
-        for name, spread in getattr(module, "spreads", {}).items():
+        for name, spread in getattr(getattr(module, "share", None), "spreads", {}).items():
             found[f"{prefix}.{name}" if prefix else name] = spread
     return found
 

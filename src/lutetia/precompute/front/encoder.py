@@ -75,6 +75,23 @@ class Encoder:
         return {"bits": self.bits, "map": "affine" if self.affine else "ramps", **plain}
 
 
+@dataclass(frozen=True, eq=False)
+class CodeEncoder:
+    """A map that a model has of its own, from values to codes of `bits` bits: `codes` takes x [batch, ...]."""
+
+    bits: int
+    codes: Callable[[Tensor], Tensor]
+    step: float = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [batch, ...] -> int64 [batch, n_codes]."""
+        return self.codes(x).to(torch.int64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"bits": self.bits, "map": "ranks", "low": 0, "high": 2**self.bits - 1}
+
+
 def encoder(bits: int, low: Range, high: Range, n_inputs: int, *, affine: bool | None = None) -> Encoder:
     """The map for inputs from `low` to `high`, a number or one per input.
 

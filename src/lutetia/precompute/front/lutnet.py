@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lutetia import flow
 from lutetia.errors import ArgumentError, check_range, check_tensor, fail
-from lutetia.precompute.front.encoder import BitsChoice, Encoder, Range, choose_bits, encoder
+from lutetia.precompute.front.encoder import BitsChoice, CodeEncoder, Encoder, Range, choose_bits, encoder
 from lutetia.precompute.front.trace import argmax_node
 from lutetia.precompute.ir.graph import Builder, Graph
 from lutetia.precompute.ir.stream import Compare, Input, Lookup, Register, StreamEdge, Sum, Table, TableData
@@ -57,7 +57,7 @@ class Rescaled:
 class LUTNetwork:
     """The integer model of a network of lookup tables: its graph, and how to put inputs into it."""
 
-    def __init__(self, graph: Graph, model: nn.Module, encoder: Encoder) -> None:
+    def __init__(self, graph: Graph, model: nn.Module, encoder: Encoder | CodeEncoder) -> None:
         self.graph, self.model, self.encoder = graph, model, encoder
 
     @property
