@@ -42,6 +42,7 @@ def quantise(x: Tensor, domain: DomainLike, scale: float = 1.0) -> Tensor:
     check_tensor("x", x, dtype=NUMBERS)
     if not isinstance(scale, Tensor):
         check_range("scale", scale, -sys.float_info.max, sys.float_info.max)
+        scale = float(scale)
     elif scale.numel() != 1 or scale.dtype not in NUMBERS:
         fail("scale", scale, "a number")
     reach = 0.0 if domain.step != 1 else 0.5

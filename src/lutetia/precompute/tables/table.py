@@ -94,9 +94,11 @@ class IOTable:
         default: Sequence[int] | None = None,
     ) -> IOTable:
         """A table of the rows that are listed, such as `[((0, 0, 0), (1,)), ((0, 0, 1), (0,))]`."""
-        if not isinstance(pairs, Iterable):
+        try:
+            given = list(pairs)
+        except TypeError:
             fail("pairs", pairs, "a list of ((inputs), (outputs)) pairs")
-        listed = [_pair(place, pair) for place, pair in enumerate(pairs)]
+        listed = [_pair(place, pair) for place, pair in enumerate(given)]
         if not listed:
             raise ArgumentError("pairs is empty, expected at least one ((inputs), (outputs)) pair")
         sizes = [(len(inputs), len(outputs)) for inputs, outputs in listed]
