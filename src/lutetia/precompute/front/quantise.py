@@ -141,8 +141,7 @@ class SparseLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in_features] -> [..., out_features]."""
-        if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.in_features:
-            check_tensor("x", x, ["...", self.in_features])
+        check_tensor("x", x, ["...", self.in_features])
         y = (x[..., self.inputs] * self.weight).sum(-1)
         return y if self.bias is None else y + self.bias
 

@@ -293,7 +293,9 @@ def _pair(place: int, pair: Any) -> Pair:
 
 def _default(default: Any) -> Values:
     try:
-        return tuple(map(_int, default))
+        numbers = tuple(map(_int, default))
+        torch.tensor(numbers, dtype=torch.int64)  # which holds no more than 64 bits
+        return numbers
     except (TypeError, ValueError, RuntimeError, OverflowError):
         fail("default", default, "whole numbers, one per output")
 
