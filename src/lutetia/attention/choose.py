@@ -24,7 +24,7 @@ class Machine(NamedTuple):
 
     bandwidth: float = 400e9  # bytes a second that a core reads of its cache
     link: float = 100e9  # bytes a second between two cores
-    latency: float = 2e-6  # seconds of an exchange, whatever its size
+    latency: float = 2e-6  # seconds per exchange, of any size
     combine: float = 100e9  # bytes a second of partial results that a core adds up
 
 
@@ -150,7 +150,7 @@ def neuron_rule(batch: int, rows: int, capacity: int) -> tuple[str, str]:
 
 
 def tile_of(held: int) -> int:
-    """Keys of a tile for a core that holds so many: all of them, or flash tiles."""
+    """Keys per tile for a core that holds `held` keys: all of them, or flash tiles."""
     return FLASH_TILE if held > FLASH_TILE else max(held, 1)
 
 
@@ -177,7 +177,7 @@ class Workload(NamedTuple):
     machine: Machine
 
     def read(self, keys: int) -> float:
-        """Seconds to read so many keys, and their values, of all heads."""
+        """Seconds to read `keys` keys and their values, for all heads."""
         return 2 * keys * self.n_kv_heads * self.head_dim * self.element_bytes / self.machine.bandwidth
 
 

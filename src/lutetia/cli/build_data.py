@@ -12,6 +12,7 @@ from lutetia import training
 from lutetia.errors import LutetiaError
 from lutetia.training.checkpoint import read_state
 from lutetia.training.config import read_toml
+from lutetia.training.table_run import TableConfig, is_table_config, make_table_config, open_table
 
 MOST_CALIBRATION = 2000  # samples that choose the bits of the inputs
 SPLITS = ("test", "valid", "train")  # what accuracy is told of, the best first
@@ -32,12 +33,15 @@ def open_run_data(checkpoint: Path, data: Path | None) -> Measured | str:
     place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
     if place is None or "data" not in read_toml(place / "config.toml"):
         return f"{checkpoint} does not say what it was trained on"
-    config = training.read_config(place / "config.toml")
+    tables = read_toml(place / "config.toml")
+    is_table = is_table_config(tables)
+    wanted = make_table_config(tables, str(place)) if is_table else training.read_config(place / "config.toml").data
     folders = [data] if data is not None else [*_recorded(place), Path(), place]
     why = ""
     for folder in folders:
         try:
-            return _measured(training.open_data(config.data, folder))
+            opened = open_table(wanted, folder)[1] if isinstance(wanted, TableConfig) else training.open_data(wanted, folder)
+            return _measured(opened)
         except LutetiaError as error:
             why = why or str(error)
     return f"its data cannot be opened: {why} (--data FOLDER says where it is)"

@@ -18,7 +18,7 @@ from lutetia.cli.pictures import bars, heat_map, token_strip
 from lutetia.cli.show import console, one_line, print_warning
 from lutetia.errors import require
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer, VotesClassifier, load
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, load
 from lutetia.relevance import pictures
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead
 from lutetia.report.reasons import as_floats, detectors, first_tables, token_names
@@ -45,7 +45,7 @@ def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[
     check_output("--html", request.html, (".html", ".htm"))
     check_output("--png", request.png, (".png",))
     model: Any = load(checkpoint)
-    if isinstance(model, VotesClassifier):
+    if isinstance(model, VotesClassifier) or (isinstance(model, Tabular) and model.config.core == "gates"):
         request = _by_occlusion(request)
     if isinstance(model, Classifier):
         x = as_floats(model, read_sample(model, given, request.row))
@@ -81,6 +81,8 @@ def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Request
 
     with torch.no_grad():
         scores = model(x[None])[0]
+    if isinstance(model, Tabular) and model.is_regression:
+        return _number(model, x, float(scores[0]), request, show)
     prediction = int(scores.argmax())
     target = prediction if request.target is None else find_class(model, request.target)
     chances = scores.double().softmax(0)
@@ -117,6 +119,34 @@ def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Request
         _png(request.png, model, x, found.relevance, f"{class_title(model, target)}, {RULES[request.rule].title}")
     if show:
         _show_classifier(told, model, x, found.relevance)
+    return told
+
+
+def _number(model: Tabular, x: torch.Tensor, value: float, request: Request, show: bool) -> dict[str, Any]:
+    """What each column did for the number that a regression predicts."""
+    if request.target is not None or request.html is not None:
+        raise UsageError("--target and --html are for classifiers: a regression has one number to explain")
+    found = attribute_class(model, x, 0, request.rule)
+    title = model.metadata.get("target") or "the prediction"
+    told = {
+        "kind": model.kind,
+        "rule": request.rule,
+        "target_name": title,
+        "prediction": value,
+        "features": feature_names(model),
+        "warnings": range_warnings(model, x[None], ["the input"]),
+        "absorbed": found.absorbed,
+        "relevance": found.relevance.tolist(),
+    }
+    if request.png is not None:
+        _png(request.png, model, x, found.relevance, f"{title}, {RULES[request.rule].title}")
+    if show:
+        screen = console()
+        for warning in told["warnings"]:
+            print_warning(warning)
+        names = [one_line(name) for name in feature_names(model)] or [f"x{number}" for number in range(x.numel())]
+        screen.print(bars(screen, names, found.relevance.flatten().tolist()), end="", soft_wrap=True)
+        screen.print(Text(f"{one_line(title)} {value:.6g}, shared out over the columns (rule {request.rule})"), soft_wrap=True)
     return told
 
 
@@ -172,7 +202,7 @@ def _shrunk(pixels: torch.Tensor, widest: int) -> torch.Tensor:
 
 def _show_end(read: str, target: str, told: dict[str, Any]) -> None:
     absorbed = "" if told["absorbed"] is None else f", {told['absorbed']:.3g} of it due to biases and other constants"
-    line = f"{read}; shown is what put {target} {told['explained']:.4g} above the mean score{absorbed} (rule {told['rule']})"
+    line = f"{read}; shown is what put {target} {told['explained']:.4g} above its rivals{absorbed} (rule {told['rule']})"
     console().print(Text(line), soft_wrap=True)
 
 

@@ -15,9 +15,10 @@ from torch import Tensor
 from lutetia.cli.naming import feature_names
 from lutetia.errors import DataError, require
 from lutetia.files import read_bytes
-from lutetia.models import Classifier, LUTTransformer
+from lutetia.models import Classifier, LUTTransformer, Tabular
 from lutetia.training.arrays import read_npy, read_npz
 from lutetia.training.formats import check_file
+from lutetia.training.table_files import numbered
 from lutetia.training.tables import Cells, is_number, numbers, read_cells
 
 IMAGES = (".png", ".pgm", ".ppm", ".pbm", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -84,6 +85,17 @@ def feature_columns(model: Classifier, cells: Cells) -> list[int]:
     return list(range(wanted))
 
 
+def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.ndarray:
+    """Columns of a CSV file as float64 [n, len(columns)]: empty cells are missing, categories are known by their names."""
+    categories = model.metadata.get("categories", {})
+    parts = []
+    for number, column in enumerate(columns):
+        known = categories.get(str(number))
+        names = None if known is None else [str(name) for name in known]
+        parts.append(numbered([row[column] for row in cells.rows], names, f"{cells.path}, {cells.column_name(column)}"))
+    return np.stack(parts, 1)
+
+
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -108,7 +120,8 @@ def _read(model: Classifier, given: str) -> Inputs:
     suffix = path.suffix.lower()
     if suffix == ".csv":
         cells = read_cells(path)
-        rows = numbers(cells, feature_columns(model, cells))
+        columns = feature_columns(model, cells)
+        rows = tabular_rows(model, cells, columns) if isinstance(model, Tabular) else numbers(cells, columns)
         if not len(rows):
             raise DataError(f"{path} has 0 rows of values, expected one at least")
         return Inputs(torch.from_numpy(rows.reshape(-1, *shape)), [f"{path} row {number}" for number in range(len(rows))])

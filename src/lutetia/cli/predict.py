@@ -19,7 +19,7 @@ from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.errors import ArgumentError
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTTransformer, load
+from lutetia.models import Classifier, LUTTransformer, Tabular, load
 from lutetia.report.reasons import as_floats
 
 BATCH = 1024
@@ -53,6 +53,8 @@ def predict(checkpoint: Path, given: Sequence[str], out: Path | None, show: bool
         raise UsageError("predict was given no INPUT, expected rows, files or text (lutetia predict --help shows examples)")
     check_output("--csv", None if out == STDOUT else out, (".csv",))
     model: Any = load(checkpoint)
+    if isinstance(model, Tabular) and model.is_regression:
+        return _numbers(model, given, out, show)
     if isinstance(model, Classifier):
         answers = _classes(model, given, show)
     elif isinstance(model, LUTTransformer):
@@ -93,6 +95,30 @@ def _classes(model: Classifier, given: Sequence[str], show: bool) -> Answers:
     return Answers(class_names(model), predictions, warnings, backend)
 
 
+def _numbers(model: Tabular, given: Sequence[str], out: Path | None, show: bool) -> dict[str, Any]:
+    """What a regression makes of rows: one number each."""
+    files = read_inputs(model, given)
+    title = model.metadata.get("target") or "value"
+    listed = []
+    with torch.no_grad():
+        for file in files:
+            values = model(as_floats(model, file.x))[:, 0].tolist()
+            listed += [{"input": name, "value": value} for name, value in zip(file.names, values, strict=True)]
+    warnings = [text for file in files for text in range_warnings(model, as_floats(model, file.x), file.names)]
+    if out is not None:
+        _write_rows(out, ["input", title], [[each["input"], repr(each["value"])] for each in listed])
+    if show:
+        for warning in warnings:
+            print_warning(warning)
+        if out != STDOUT:
+            screen = console()
+            for each in listed[:SHOWN]:
+                screen.print(f"{one_line(each['input'])}  {one_line(title)} {each['value']:.6g}", soft_wrap=True)
+            if len(listed) > SHOWN:
+                screen.print(f"and {len(listed) - SHOWN} more: --csv FILE writes all of them", soft_wrap=True)
+    return {"kind": model.kind, "target": title, "predictions": listed, "warnings": warnings}
+
+
 def _bytes(model: LUTTransformer, given: Sequence[str]) -> Answers:
     """The next byte of each text."""
     names = [byte_name(token) for token in range(model.config.vocab)]
@@ -118,12 +144,18 @@ def byte_name(token: int) -> str:
 
 def _write_csv(out: Path, names: Sequence[str], predictions: Sequence[Prediction]) -> None:
     """One line for each input: its name, the best class, its probability, then the probability of every class."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["input", "class", "probability", *names])
+    rows = []
     for each in predictions:
         best = each.best()[0]
-        writer.writerow([each.input, names[best], repr(each.probabilities[best]), *map(repr, each.probabilities)])
+        rows.append([each.input, names[best], repr(each.probabilities[best]), *map(repr, each.probabilities)])
+    _write_rows(out, ["input", "class", "probability", *names], rows)
+
+
+def _write_rows(out: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A CSV file, or the same on stdout."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([header, *rows])
     if out == STDOUT:
         sys.stdout.write(text.getvalue())
         return

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from lutetia._shared.compiled import jit
 from lutetia._shared.threads import spread
+from lutetia.errors import fail
 
 Array = np.ndarray[Any, Any]
 TOP = 255  # the largest code
@@ -44,6 +45,8 @@ class Encoding(nn.Module):
     def codes(self, x: Array, threads: int = 1) -> Array:
         """x float64 [n, columns] -> uint8 [n_encoded, n]."""
         source, edges, ranks = self.source.cpu().numpy(), self.edges.cpu().double().numpy(), self.ranks.cpu().numpy()
+        if len(source) and not 0 <= source.min() <= source.max() < x.shape[1]:  # the loops do not look
+            fail("encoding.source", source.tolist(), f"columns from 0 to {x.shape[1] - 1}")
         counts = np.isfinite(edges).sum(1)
         is_category = ranks.any(1)
         codes = np.empty((len(source), len(x)), np.uint8)

@@ -46,6 +46,7 @@ def check_metadata(metadata: Any, config: Any) -> dict[str, Any]:
         twice = next(name for at, name in enumerate(classes) if name in classes[:at])
         fail("metadata.classes", twice, "a name for one class only")
     _check_range(metadata, n_inputs)
+    _check_categories(metadata, n_inputs)
     try:
         return json.loads(json.dumps(dict(metadata), allow_nan=False))  # a copy of plain values, as the file will hold them
     except (TypeError, ValueError, RecursionError) as error:
@@ -64,6 +65,22 @@ def _check_names(metadata: Mapping[str, Any], key: str, count: int | None) -> No
     bad = next((name for name in names if not name.strip() or len(name) > LONGEST_NAME), None)
     if bad is not None:
         fail(f"metadata.{key}", bad, f"names of 1 to {LONGEST_NAME} characters")
+
+
+def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None:
+    """Check categories and target: plain values by the number of an input, and a name."""
+    categories, target = metadata.get("categories"), metadata.get("target")
+    if target is not None and not (isinstance(target, str) and target.strip() and len(target) <= LONGEST_NAME):
+        fail("metadata.target", target, f"a name of 1 to {LONGEST_NAME} characters")
+    if categories is None:
+        return
+    if not isinstance(categories, Mapping):
+        fail("metadata.categories", categories, "lists of values by the number of an input")
+    for number, values in categories.items():
+        if not (isinstance(number, str) and number.isdecimal() and int(number) < (n_inputs or 0)):
+            fail("metadata.categories", number, f"numbers of inputs below {n_inputs or 0}, as strings")
+        if not isinstance(values, list | tuple) or not all(isinstance(each, str | int | float | bool) for each in values):
+            fail(f"metadata.categories[{number!r}]", values, "a list of strings or numbers")
 
 
 def _check_range(metadata: Mapping[str, Any], n_inputs: int | None) -> None:

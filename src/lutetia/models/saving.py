@@ -217,7 +217,7 @@ def _check_tables(folder: Path, model: Model[Any]) -> None:
     for name, module in model.named_modules():
         try:
             if isinstance(module, LUT):
-                check_anchors(module.anchors, module.n_inputs)
+                check_anchors(module.anchors, module.n_inputs, 0 if module.thresholds is None else len(module.thresholds))
                 module.synapses  # noqa: B018  # checked as it is put together
             elif isinstance(module, Votes):
                 module.check_classes()

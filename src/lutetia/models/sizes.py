@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from lutetia.lut import SCALARS
 from lutetia.models.classifier_config import ClassifierConfig, LUTLayer, ProjectedLayer, Projection2dLayer
+from lutetia.models.tabular_config import TabularConfig
 from lutetia.models.transformer_config import TransformerConfig
 from lutetia.models.votes_config import VotesConfig
 
@@ -81,6 +82,15 @@ def votes_size(config: VotesConfig) -> ModelSize:
     """Of a `VotesClassifier`."""
     n_bits = math.prod(config.input_shape) * len(config.thresholds)
     return ModelSize(3, config.n_tables * (config.k * n_bits + 2**config.k + 1))
+
+
+def tabular_size(config: TabularConfig) -> ModelSize:
+    """Of a `Tabular`."""
+    encoding = config.n_encoded * (1 + config.n_edges + config.n_categories)
+    if config.core == "tables":
+        return ModelSize(6, encoding + _lut(config.n_tables, config.n_anchors, config.n_classes, config.n_anchors))
+    n_bits = config.n_encoded * len(config.gate_codes)
+    return ModelSize(6, encoding + config.n_tables * (config.n_anchors * n_bits + 2**config.n_anchors + 1))
 
 
 def _dense(config: TransformerConfig) -> int:

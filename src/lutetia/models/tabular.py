@@ -12,6 +12,7 @@ from lutetia.errors import check_tensor
 from lutetia.lut import FLOATS
 from lutetia.models.building import Model
 from lutetia.models.encoding import TOP, Encoding
+from lutetia.models.sizes import ModelSize, tabular_size
 from lutetia.models.tabular_config import TabularConfig
 from lutetia.models.votes import Votes
 from lutetia.nn import LUT
@@ -42,6 +43,10 @@ class Tabular(Model[TabularConfig]):
             options = {"k": config.n_anchors, "bits": BITS, "thresholds": config.gate_codes, "temperature": config.temperature}
             self.core = Votes(config.n_encoded, config.n_classes, config.n_tables, seed=seed, **options)  # type: ignore[arg-type]
 
+    @classmethod
+    def least_size(cls, config: TabularConfig) -> ModelSize:
+        return tabular_size(config)
+
     @property
     def is_regression(self) -> bool:
         """Whether the score is a number of its own, and not that of a class."""
@@ -65,7 +70,7 @@ class Tabular(Model[TabularConfig]):
     def set_tables(self, anchors: Tensor, weight: Tensor) -> None:
         """Give the layer of tables what was fitted: anchors int32 [T, A, 2], weight [T, 2**A, n_classes]."""
         assert isinstance(self.core, LUT)
-        self.core.anchors.copy_(anchors)
+        self.core.anchors = anchors.to(self.core.anchors.device, torch.int32)
         self.core.weight.data.copy_(weight)
 
     def threshold_text(self, encoded: int, code: int) -> str:
@@ -97,14 +102,9 @@ class Tabular(Model[TabularConfig]):
         return LUTNetwork(graph, self, CodeEncoder(BITS, lambda x: self.encode(x)))
 
 
-class ThresholdLUT(LUT):
-    """A layer of tables whose anchors may compare a code with a constant: codes [B, n_encoded] -> scores [B, n_classes]."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        constants = torch.arange(N_CONSTANTS, dtype=x.dtype, device=x.device)
-        return super().forward(torch.cat([x, constants.expand(len(x), -1)], 1))
-
-
 def threshold_layer(config: TabularConfig) -> LUT:
-    """The layer of tables of a model."""
-    return ThresholdLUT(config.n_encoded + N_CONSTANTS, config.n_classes, config.n_tables, config.n_anchors, seed=config.seed)
+    """The layer of tables of a model, whose thresholds are all the codes; anchors are set when it is fitted."""
+    anchors = torch.tensor([0, config.n_encoded]).expand(config.n_tables, config.n_anchors, 2)
+    thresholds = torch.arange(N_CONSTANTS, dtype=torch.float32)
+    sizes = (config.n_encoded, config.n_classes, config.n_tables, config.n_anchors)
+    return LUT(*sizes, anchors=anchors, thresholds=thresholds, seed=config.seed)

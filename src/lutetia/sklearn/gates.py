@@ -17,7 +17,7 @@ from lutetia.training.tabular import Rows, encode_rows, make_model
 
 
 class GateClassifier(ClassifierTarget, TabularEstimator):
-    """Columns become bits, each by comparison with `n_thresholds` quantiles; every one of `n_tables` tables reads `n_anchors`
+    """Columns become bits, by comparison with `n_thresholds` quantiles; every one of `n_tables` tables reads `n_anchors`
     bits, which are learned too, and votes for its class or not. The class with most votes wins: the network is its own circuit.
 
     Trained by gradient for `max_epochs` over the data, or until an `eval_set` or `early_stopping` sees no progress.

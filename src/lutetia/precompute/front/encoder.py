@@ -6,7 +6,7 @@ one that was trained.
 
     affine   value v -> round((v - low) / (high - low) · (2**bits - 1)), for inputs of one range
     ramps    the same with the mean of all inputs' own ramps: round(mean_i clip((v - low_i) / (high_i - low_i)) · (2**bits - 1)).
-             Where many inputs have their values the map is steep: features of other units each keep some numbers of their own.
+             Where many inputs have their values the map is steep: features in other units each keep their own numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Encoder:
 
     @property
     def step(self) -> float:
-        """The real number that one step stands for; of ramps, which have no such number, 1."""
+        """The real value of one step; 1 for ramps, which have none."""
         return float(self.high.max() - self.low.min()) / (2**self.bits - 1) if self.affine else 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ def _shown(end: Range) -> str:
 
 @dataclass(frozen=True)
 class BitsTried:
-    """What inputs of so many bits do to the float model: its accuracy, and on how many samples its class stays."""
+    """What inputs of this many bits do to the float model: its accuracy, and on how many samples its class stays."""
 
     bits: int
     accuracy: float
@@ -161,7 +161,7 @@ def choose_bits(
     """Try 1 bit, 2 bits, .. until the accuracy on x [n, ...] is at most `most_loss` below that of the inputs as they are, and
     at least 99.5% of the samples keep their class.
 
-    `classes` is the float model: it is asked about the values that the numbers stand for.
+    `classes` is the float model: it is given the values that the integers represent.
     """
     exact = classes(x)
     accuracy = _share(exact == labels)

@@ -94,7 +94,7 @@ class _QuantisedWeight(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         size = weight.detach().abs()
-        # Few levels stand for the typical weight, many for the largest one.
+        # The typical weight takes few levels, the largest takes many.
         wanted = size.mean() if self.domain.radix <= 3 else size.max() / self.domain.high
         exponent = wanted.clamp_min(2.0**-40).log2()
         scale = 2.0 ** float(exponent.round() if self.domain.radix <= 3 else exponent.ceil())

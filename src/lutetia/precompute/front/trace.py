@@ -1,7 +1,7 @@
 """`trace`: a PyTorch model as a stream graph, through torch.fx.
 
 Layers are gathered into blocks that end where the values are on a grid of integers: at a quantiser, or where a layer's own
-weights keep them on one. A window stands in front of what looks at several samples; one pipeline register stands behind every
+weights keep them on one. A window precedes whatever reads several samples; one pipeline register follows every
 block.
 """
 

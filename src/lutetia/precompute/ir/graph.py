@@ -143,7 +143,7 @@ class Graph:
         return self._pass("dedupe", dedupe)
 
     def fuse(self, budget: int = 12) -> Graph:
-        """Merge tables into the tables that read them, where at most `budget` address bits come of it and no more hardware."""
+        """Merge tables into the tables that read them, where the result has at most `budget` address bits and is no larger."""
         from lutetia.precompute.passes.fuse import fuse
 
         return self._pass("fuse", fuse, budget=budget)

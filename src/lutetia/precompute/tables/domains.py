@@ -1,4 +1,4 @@
-"""Domains: which integers a channel may carry, and the bits that stand for them.
+"""Domains: which integers a channel may carry, and how bits encode them.
 
 A domain is a run of integers `low, low + step, .., high` and a number of bits. Its *codes* are what a wire carries:
 
@@ -25,7 +25,7 @@ from torch import Tensor
 from lutetia.errors import ArgumentError, check_range, check_tensor, fail
 
 MAX_CHANNELS = 2**24
-MAX_BITS = 53  # integers up to here are exact in float64, in which PyTorch is asked
+MAX_BITS = 53  # integers up to here are exact in float64, which PyTorch computes in
 
 
 NUMBERS = (
@@ -71,7 +71,7 @@ class Domain:
 
     @property
     def is_full(self) -> bool:
-        """Whether every code stands for a value."""
+        """Whether every code has a value."""
         return self.radix == 2**self.bits
 
     def encode(self, values: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ def Ternary() -> Domain:
 
 
 def Int(bits: int, signed: bool = True) -> Domain:
-    """All integers of so many bits: two's complement, or plain binary when not signed."""
+    """All integers of this many bits: two's complement, or plain binary when not signed."""
     if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= MAX_BITS:
         fail("bits", bits, f"an integer from 1 to {MAX_BITS}")
     return Domain(bits, bool(signed), *_limits(bits, signed))
@@ -189,7 +189,7 @@ def as_domain(name: str, value: Any) -> Domain:
 
 
 def as_domains(name: str, value: Any, n_channels: int | None) -> tuple[Domain, ...]:
-    """One domain per channel: from one for all of them (the number must then be known), or a sequence of as many."""
+    """One domain per channel: from one domain for all (their number must be known) or a sequence."""
     if n_channels is not None:
         check_whole("the number of channels", n_channels, 0, MAX_CHANNELS)
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -1,7 +1,7 @@
 """`IOTable`: what one unit of a layer answers to each of its inputs, as rows of integers.
 
 The tuple form `((0, 0, 1), (0,))` and the tensor form (inputs [n_rows, n_inputs], outputs [n_rows, n_outputs]) are two views of
-the same thing. A table over the whole domain keeps no inputs: they are the enumeration of its domains, made when asked for.
+the same thing. A table over the whole domain keeps no inputs: they are the enumeration of its domains, made on request.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torc
 
 
 class MissingRowError(ArgumentError, KeyError):
-    """A partial table was asked for an input that it does not hold."""
+    """A partial table does not hold the requested input."""
 
     __str__ = Exception.__str__  # KeyError would show the repr of the message
 
@@ -50,7 +50,7 @@ class IOTable:
         domain    what the inputs are drawn from: one domain for all, or one per input; inferred from the inputs without one
         default   what is answered to an input that no row holds; without one it is refused
 
-    `inputs=None` stands for the whole domain, in the order of `lutetia.precompute.tables.domains`. Two tables are equal when they
+    `inputs=None` means the whole domain, in the order of `lutetia.precompute.tables.domains`. Two tables are equal when they
     have the same domains, the same rows in any order, and the same default.
     """
 
@@ -74,7 +74,7 @@ class IOTable:
         else:
             inputs = _integers("inputs", inputs)
             if len(inputs) != len(outputs):
-                raise ArgumentError(f"outputs has {len(outputs)} rows, expected {len(inputs)}, as many as inputs")
+                raise ArgumentError(f"outputs has {len(outputs)} rows, expected {len(inputs)}, the number of inputs")
             self.domains = as_domains("domain", infer_domain(inputs) if domain is None else domain, inputs.shape[1])
             for channel, each in enumerate(self.domains):
                 each.check(f"inputs[:, {channel}]", inputs[:, channel])
@@ -117,7 +117,7 @@ class IOTable:
         """The whole domain of a layer, in batched calls of at most 8,192 rows, in float64.
 
         `layer` is a module, a unit of one, or any function [rows, n_inputs] -> [rows, n_outputs]. The answers must be integers: a
-        layer that answers otherwise needs a quantiser behind it. A convolution is asked about one window, channel by channel.
+        layer that answers otherwise needs a quantiser behind it. A convolution is evaluated on one window, channel by channel.
         """
         function, n_inputs, claimed = _function(layer, n_inputs)
         domain = claimed if domain is None else domain
@@ -203,7 +203,7 @@ class IOTable:
         return found.reshape(*inputs.shape[:-1], self.n_outputs)
 
     def _places(self, numbers: Tensor) -> Tensor:
-        """The rows at which inputs stand, given by their numbers in the domain; -1 where there is none."""
+        """The rows of inputs, given by their numbers in the domain; -1 where there is none."""
         if self._inputs is None:
             return numbers
         if self._numbers is None:
@@ -226,7 +226,7 @@ class IOTable:
     # ---- groups -------------------------------------------------------------------------------------------------------
 
     def grouped(self, groups: int) -> tuple[IOTable, ...]:
-        """The table of each of so many groups: the first group owns the first inputs and the first outputs, and so on.
+        """The table of each group: the first group owns the first inputs and the first outputs, and so on.
 
         Refused when the sizes do not divide, and when the outputs of a group depend on inputs outside it.
         """
