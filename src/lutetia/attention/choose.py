@@ -91,6 +91,8 @@ def choose_shard(
     sizes = {"n_q_heads": n_q_heads, "n_kv_heads": n_kv_heads, "head_dim": head_dim, "s_active": s_active}
     for name, size in {**sizes, "element_bytes": element_bytes}.items():
         check_int(name, size, 1, LARGEST)
+    if not isinstance(out_in_sb, bool):
+        fail("out_in_sb", out_in_sb, "True or False")
     if capacity is not None:
         check_int("capacity", capacity, 0)
     check_choice("policy", policy, POLICIES)

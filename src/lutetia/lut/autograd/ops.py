@@ -35,9 +35,35 @@ LOGS = "Tensor? log_beta, Tensor? log_gamma, Tensor? log_tau"
 COMPARING = "HOW, Tensor? thresholds=None"  # what ops that compare inputs end with; a default is not handed to an implementation
 
 
+IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {}
+
+
+def is_direct(*tensors: Tensor) -> bool:
+    """Whether nobody would see that an op is called: no compiler, tracer, transform or mode, and plain tensors.
+
+    Then its implementation can be called as it is. The way through the dispatcher and back takes 8 µs.
+    """
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._autograd._profiler_enabled():
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    for tensor in tensors:
+        if type(tensor) not in PLAIN or tensor.layout is not torch.strided or not (tensor.is_cpu or tensor.is_cuda):
+            return False
+    return True
+
+
+def op(name: str, *tensors: Tensor) -> Callable[..., Any]:
+    """An op for these tensors, or what it does."""
+    return IMPLEMENTATIONS[name] if is_direct(*tensors) else getattr(torch.ops.lutetia, name)
+
+
 def define(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
     """Make an op: `schema` up to the arguments that all have, and what it returns."""
     name = schema.split("(")[0]
+    IMPLEMENTATIONS[name] = run
     LIBRARY.define(schema.replace("HOW", HOW))
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, run, device)
@@ -103,17 +129,6 @@ def evaluate(kernels: Backend, x: Tensor, weight: Tensor, anchors: Tensor, conne
     y, dtype = kernels.detect_and_fill(solid(x), solid(weight), ready(x, anchors), connectivity, sums, False)[0], x.dtype
     dtype = dtype if dtype == weight.dtype else torch.promote_types(dtype, weight.dtype)
     return y if y.dtype == dtype else y.to(dtype)
-
-
-def is_direct(x: Tensor, weight: Tensor) -> bool:
-    """Whether nobody would see that an op is called: no compiler, tracer, transform or mode, and plain tensors.
-
-    Then its implementation can be called as it is. The way through the dispatcher and back takes 8 µs.
-    """
-    if torch.compiler.is_compiling() or type(x) not in PLAIN or type(weight) not in PLAIN or torch._C._is_tracing():
-        return False
-    watched = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
-    return not watched and torch._C._functorch.peek_interpreter_stack() is None and not torch._C._autograd._profiler_enabled()
 
 
 def _lut_eval_fake(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:

@@ -71,6 +71,8 @@ def trace(model: nn.Module, input: Stream) -> Graph:
 
     What PyTorch computes from the samples in float64, the graph computes in integers, bit for bit.
     """
+    if not isinstance(model, nn.Module):
+        fail("model", model, "a module")
     if not isinstance(input, Stream):
         fail("input", input, "a Stream, such as Stream(channels=4, dtype=UInt(2))")
     model = clone(model).eval()

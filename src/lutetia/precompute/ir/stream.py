@@ -69,9 +69,9 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from lutetia.errors import ArgumentError, check_range, fail
+from lutetia.errors import ArgumentError, fail
 from lutetia.precompute.front.block import LayerBlock
-from lutetia.precompute.tables.domains import Domain, DomainLike, as_domains
+from lutetia.precompute.tables.domains import MAX_CHANNELS, Domain, DomainLike, as_domains, check_whole
 
 Layout: TypeAlias = Literal["vector", "sequence", "image"]
 LAYOUTS: tuple[Layout, ...] = ("vector", "sequence", "image")
@@ -93,10 +93,10 @@ class Stream:
     scale: float = 1.0  # the real value of 1
 
     def __post_init__(self) -> None:
-        check_range("channels", self.channels, 1)
+        check_whole("channels", self.channels, 1, MAX_CHANNELS)
         for name in ("length", "height", "width"):
             if getattr(self, name) is not None:
-                check_range(name, getattr(self, name), 1)
+                check_whole(name, getattr(self, name), 1)
         if (self.height is None) != (self.width is None):
             raise ArgumentError(f"height is {self.height} and width is {self.width}, expected both or neither")
         if self.height is not None and self.length is not None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from lutetia import flow
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.precompute.tables.domains import (
+    NUMBERS,
     Domain,
     DomainLike,
     as_domains,
@@ -79,7 +80,7 @@ class IOTable:
                 each.check(f"inputs[:, {channel}]", inputs[:, channel])
             inputs, outputs = _sorted_rows(self.domains, inputs, outputs)
         self._inputs, self._outputs = inputs, outputs
-        self._default = None if default is None else tuple(int(number) for number in default)
+        self._default = None if default is None else _default(default)
         if self._default is not None and len(self._default) != self.n_outputs:
             raise ArgumentError(f"default has {len(self._default)} numbers, expected {self.n_outputs}, one per output")
         self._numbers: dict[int, int] | None = None
@@ -93,6 +94,8 @@ class IOTable:
         default: Sequence[int] | None = None,
     ) -> IOTable:
         """A table of the rows that are listed, such as `[((0, 0, 0), (1,)), ((0, 0, 1), (0,))]`."""
+        if not isinstance(pairs, Iterable):
+            fail("pairs", pairs, "a list of ((inputs), (outputs)) pairs")
         listed = [_pair(place, pair) for place, pair in enumerate(pairs)]
         if not listed:
             raise ArgumentError("pairs is empty, expected at least one ((inputs), (outputs)) pair")
@@ -282,8 +285,15 @@ def _pair(place: int, pair: Any) -> Pair:
     try:
         inputs, outputs = pair
         return tuple(map(_int, inputs)), tuple(map(_int, outputs))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         fail(f"pair {place}", pair, "((inputs), (outputs)), two sequences of integers")
+
+
+def _default(default: Any) -> Values:
+    try:
+        return tuple(map(_int, default))
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        fail("default", default, "whole numbers, one per output")
 
 
 def _int(value: Any) -> int:
@@ -295,7 +305,11 @@ def _int(value: Any) -> int:
 
 def _integers(name: str, values: Any) -> Tensor:
     """A matrix of whole numbers as int64."""
-    values = torch.as_tensor(values)
+    try:
+        values = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        fail(name, values, "a matrix [n_rows, n_channels]")
+    check_tensor(name, values, dtype=NUMBERS)
     if values.dim() != 2:
         fail(name, values, "a matrix [n_rows, n_channels]")
     return values.to(torch.int64) if values.dtype in INTEGERS else _whole(values)
