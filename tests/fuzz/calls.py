@@ -10,6 +10,7 @@ JSON object of counts to stdout.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import random
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from lutetia.errors import LutetiaError
 
-GROUPS = {"lut": "calls_lut", "nn": "calls_nn"}
+GROUPS = {"lut": "calls_lut", "nn": "calls_nn"}  # and "crash", which shows that a crash is seen
 MEMORY = 12 << 30  # bytes of address space: a call that asks for more gets a MemoryError
 
 
@@ -162,6 +163,7 @@ def run(make: Callable[[random.Random], Call], seed: int, n_calls: int) -> dict[
         rng = random.Random(seed * 1_000_003 + number)
         torch.manual_seed(rng.randrange(2**31))
         call = make(rng)
+        per_function[call.name] += 1
         print(number, call, file=sys.stderr, flush=True)
         try:
             with quiet():
@@ -170,9 +172,11 @@ def run(make: Callable[[random.Random], Call], seed: int, n_calls: int) -> dict[
         except (LutetiaError, MemoryError) as error:
             counts[type(error).__name__] += 1
         except BaseException as error:
+            if "allocate memory" in str(error):  # torch says it with a RuntimeError
+                counts["MemoryError"] += 1
+                continue
             counts["raw"] += 1
             raw.append(f"{number}: {call}: {type(error).__name__}: {str(error)[:200]}")
-        per_function[call.name] += 1
     return {"counts": counts, "functions": per_function, "raw": raw}
 
 
@@ -188,10 +192,15 @@ def in_child(group: str, seed: int, n_calls: int, timeout: float = 600) -> dict[
     return json.loads(done.stdout)
 
 
+def crash(rng: random.Random) -> Call:
+    """A call that ends the process."""
+    return Call("crashes", ctypes.string_at, {"address": 0}, ("address",))
+
+
 if __name__ == "__main__":
     group, seed, n_calls = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     torch.set_num_threads(1)
     sys.path.insert(0, str(Path(__file__).parent))
-    print(json.dumps(run(importlib.import_module(GROUPS[group]).make, seed, n_calls)))
+    print(json.dumps(run(importlib.import_module(GROUPS[group]).make if group in GROUPS else crash, seed, n_calls)))

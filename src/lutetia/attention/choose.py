@@ -24,7 +24,7 @@ class Machine(NamedTuple):
 
     bandwidth: float = 400e9  # bytes a second that a core reads of its cache
     link: float = 100e9  # bytes a second between two cores
-    latency: float = 2e-6  # seconds of an exchange, whatever its size
+    latency: float = 2e-6  # seconds per exchange, of any size
     combine: float = 100e9  # bytes a second of partial results that a core adds up
 
 
@@ -91,6 +91,8 @@ def choose_shard(
     sizes = {"n_q_heads": n_q_heads, "n_kv_heads": n_kv_heads, "head_dim": head_dim, "s_active": s_active}
     for name, size in {**sizes, "element_bytes": element_bytes}.items():
         check_int(name, size, 1, LARGEST)
+    if not isinstance(out_in_sb, bool):
+        fail("out_in_sb", out_in_sb, "True or False")
     if capacity is not None:
         check_int("capacity", capacity, 0)
     check_choice("policy", policy, POLICIES)
@@ -148,7 +150,7 @@ def neuron_rule(batch: int, rows: int, capacity: int) -> tuple[str, str]:
 
 
 def tile_of(held: int) -> int:
-    """Keys of a tile for a core that holds so many: all of them, or flash tiles."""
+    """Keys per tile for a core that holds `held` keys: all of them, or flash tiles."""
     return FLASH_TILE if held > FLASH_TILE else max(held, 1)
 
 
@@ -175,7 +177,7 @@ class Workload(NamedTuple):
     machine: Machine
 
     def read(self, keys: int) -> float:
-        """Seconds to read so many keys, and their values, of all heads."""
+        """Seconds to read `keys` keys and their values, for all heads."""
         return 2 * keys * self.n_kv_heads * self.head_dim * self.element_bytes / self.machine.bandwidth
 
 

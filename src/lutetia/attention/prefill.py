@@ -27,7 +27,7 @@ def prefill(
     """Causal attention of many new tokens: q [B, H_q, S, d], k and v [B, H_kv, S_k, d] -> out [B, H_q, S, d], with gradients.
 
     `lengths` [B] says how many of the S are real; out is zero past them. Without `start` the tokens are the first of their rows,
-    and keys past S are not looked at. With it, integers [B], token i of row b stands at start[b] + i, and k and v are the cache,
+    and keys past S are ignored. With it, integers [B], token i of row b is at position start[b] + i, and k and v are the cache,
     the new keys already in it. `scale`, `window` and `sink` [H_q] as in `decode_attention`.
     """
     _check(q, k, v, {"lengths": lengths, "start": start}, scale, window, sink)

@@ -35,7 +35,7 @@ class LaunchConfig(NamedTuple):
     block_n: int  # keys of a tile
     warps: int
     stages: int  # tiles in flight, and one more
-    keys: int  # fewest of a split; exactly so many when `fixed`
+    keys: int  # minimum per split; exactly this many when `fixed`
     splits: int  # of each owner
     uneven_pieces: int = 0  # of all owners together, at most, when rows differ in length; 0 for `splits` all the same
     fixed: bool = False
@@ -203,7 +203,7 @@ class _Arena:
         self.of_stream: dict[int, Tensor] = {}
 
     def take(self, n: int) -> Tensor:
-        """n zeros that nobody else has."""
+        """n zeros, not shared."""
         if self.used + n > COUNTERS:
             return torch.zeros(n, dtype=torch.int32, device=self.zeros.device)  # in a graph: cleared in every replay
         self.used += n

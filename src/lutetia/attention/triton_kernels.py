@@ -97,14 +97,14 @@ class Case(NamedTuple):
 def decode_kernel(
     memory, strides, scale, window, capacity, batch, n_splits, uneven_pieces, split_keys, table_b, CASE: tl.constexpr
 ):
-    """Every owner's keys in n_splits pieces, a program for each: of split_keys keys when FIXED, otherwise of so many at least. If
+    """Every owner's keys in n_splits pieces, a program for each: of split_keys keys when FIXED, else of at least that many. If
     rows differ, and BLOCK_B is not 0, at most uneven_pieces nearly equal ones of all owners: program p of n does p, p + n, .."""
     numbers = Numbers(scale, window, capacity, split_keys, table_b)
-    if CASE.EARLY:  # what the kernel before writes is there from here on
+    if CASE.EARLY:  # from here on the previous kernel's writes are visible
         gdc_wait()
     owner, piece, n_pieces = tl.program_id(0), tl.program_id(1), n_splits
     owners_of_row = CASE.H_KV * CASE.M_BLOCKS
-    # Everything is asked for before any answer is looked at: the first keys wait for one trip to memory, not for three.
+    # All loads are issued before any result is used: the first keys wait for one trip to memory, not three.
     if CASE.BLOCK_B > 0:
         rows = tl.arange(0, CASE.BLOCK_B)
         lengths = tl.load(memory.seq_lens + rows, mask=rows < batch, other=0, eviction_policy="evict_last")
@@ -114,7 +114,7 @@ def decode_kernel(
         _, lows, highs = keys_of(lengths, numbers, CASE)
         counts = tl.where(rows < batch, highs - lows, 0)
         _, low, high = keys_of(length, numbers, CASE)
-        longest = tl.maximum(tl.max(counts, 0), high - low)  # one of these is the other; but so it is asked for now, not later
+        longest = tl.maximum(tl.max(counts, 0), high - low)  # one of these is the other, but this way its load is issued now
         even = tl.sum(counts, 0).to(tl.float32) >= longest.to(tl.float32) * batch * EVEN
     if even:
         do_piece(length, q_tile, (owner, owner * n_splits, piece, n_pieces), memory, strides, numbers, CASE)
@@ -149,7 +149,7 @@ def pieces_of(counts, there, share):
 
 @triton.jit
 def share_of(counts, there, most_pieces, least):
-    """The smallest share, nearly, that cuts rows of these counts [n] into at most so many pieces; `least` at least."""
+    """The smallest share, nearly, that cuts rows of these counts [n] into at most this many pieces; no less than `least`."""
     low = tl.maximum(tl.cdiv(tl.sum(counts, 0), most_pieces), least)
     high = tl.maximum(tl.max(counts, 0), low)
     close = high // 16
@@ -197,7 +197,7 @@ def keys_of(length, numbers, CASE: tl.constexpr):
 
 @triton.jit
 def do_piece(length, q_tile, task, memory, strides, numbers, CASE: tl.constexpr):
-    """Piece `piece` of the n_pieces of an owner, if its keys are enough for so many; the last to come adds them up."""
+    """Piece `piece` of the n_pieces of an owner, if it has enough keys; the last program to finish adds the pieces up."""
     owner, first_partial, piece, n_pieces = task
     k_o, k_h, k_s, k_d = strides.k
     v_o, v_h, v_s, v_d = strides.v
@@ -254,7 +254,7 @@ def do_piece(length, q_tile, task, memory, strides, numbers, CASE: tl.constexpr)
                     seen = seen_of(position, position < end, at, numbers, CASE)
                     m, l, acc = attend(queries, k_tile, v_tile, seen, factor, (m, l, acc), CASE)
 
-        n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_pieces)  # a division, after the keys are asked for
+        n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_pieces)  # a division, after the loads are issued
         if CASE.HAS_NEW:
             if piece == n_pieces - 1:
                 a = tl.arange(0, 16)
@@ -376,7 +376,7 @@ def as_stored(tile, scale, HAS_SCALE: tl.constexpr, DTYPE: tl.constexpr):
 
 @triton.jit
 def combine(first_partial, n_pieces, place, memory, CASE: tl.constexpr):
-    """The pieces of one owner are added up in their order, whoever came first; place: batch row, head, block."""
+    """The pieces of one owner are added in order, whichever finished first; place: batch row, head, block."""
     b, h, block = place
     row, d = tl.arange(0, CASE.COMBINE_ROWS), tl.arange(0, CASE.BLOCK_D)
     r = block * CASE.BLOCK_M + row

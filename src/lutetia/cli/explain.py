@@ -203,7 +203,7 @@ def _shrunk(pixels: torch.Tensor, widest: int) -> torch.Tensor:
 
 def _show_end(read: str, target: str, told: dict[str, Any]) -> None:
     absorbed = "" if told["absorbed"] is None else f", {told['absorbed']:.3g} of it due to biases and other constants"
-    line = f"{read}; shown is what put {target} {told['explained']:.4g} above the mean score{absorbed} (rule {told['rule']})"
+    line = f"{read}; shown is what put {target} {told['explained']:.4g} above its rivals{absorbed} (rule {told['rule']})"
     console().print(Text(line), soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""A flow as JSON and as files. The tables below are the schema: what is written, and what is asked of text that is read."""
+"""A flow as JSON and as files. The tables below are the schema, for writing and for checking what is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lutetia.flow.model import Edge, Flow, Step, TensorInfo
 FORMAT = "lutetia.flow"
 VERSION = 1
 
-Read = Callable[[str, Any], Any]  # takes where a value stands and the value; returns it, or raises DataError
+Read = Callable[[str, Any], Any]  # takes the path of a value and the value; returns the value, or raises DataError
 
 
 def to_json(flow: Flow) -> str:
@@ -80,7 +80,7 @@ def load(path: str | os.PathLike[str]) -> Flow:
     try:
         return from_json(text)
     except DataError as error:
-        raise DataError(f"{os.fspath(path)} is no recorded flow: {error}") from error
+        raise DataError(f"{os.fspath(path)} is not a recorded flow: {error}") from error
 
 
 def _plain(thing: Any, fields: Mapping[str, Read]) -> dict[str, Any]:

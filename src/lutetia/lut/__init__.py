@@ -29,13 +29,13 @@ from lutetia.lut.connectivity.anchors import MAX_INT32 as MAX_INT32
 from lutetia.lut.connectivity.anchors import check_anchors, random_anchors
 from lutetia.lut.connectivity.anchors import check_int as check_int
 from lutetia.lut.connectivity.anchors import check_thresholds as check_thresholds
+from lutetia.lut.connectivity.checked import synapses_of as synapses_of
 from lutetia.lut.connectivity.full import DEFAULT_META as DEFAULT_META
 from lutetia.lut.connectivity.full import Connectivity as Connectivity
 from lutetia.lut.connectivity.full import Full as Full
 from lutetia.lut.connectivity.full import full as full
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
-from lutetia.lut.connectivity.synapses import synapses_of as synapses_of
 from lutetia.lut.connectivity.thresholds import KINDS as KINDS
 from lutetia.lut.connectivity.thresholds import draw_comparisons as draw_comparisons
 from lutetia.lut.connectivity.thresholds import thresholds_of_data as thresholds_of_data

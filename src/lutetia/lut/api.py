@@ -11,10 +11,12 @@ from torch import Tensor
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.autograd.how import NO_WIRES, How, sizes_of, text_of
-from lutetia.lut.autograd.policies import Rate, with_sparse_gradient, with_step_in_place
+from lutetia.lut.autograd.ops import evaluate, is_direct, op
+from lutetia.lut.autograd.policies import Rate, with_dense_gradient, with_reads, with_sparse_gradient, with_step_in_place
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
-from lutetia.lut.connectivity.full import DEFAULT_META
+from lutetia.lut.connectivity.checked import synapses_of
+from lutetia.lut.connectivity.full import DEFAULT_META, full
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels import choice
@@ -175,11 +177,16 @@ def run(
         _explain(x, tables)
     weight, anchors, wiring, _, thresholds = tables
     rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    learned = torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)
+    if read is None and not learned and thresholds is None and is_direct(x, weight):
+        connectivity = full(*weight.shape, learning.meta) if wiring is None else synapses_of(*wiring)
+        y = evaluate(choice.backend_for(choice.chosen, x), rows, weight, anchors, connectivity, sums)
+        return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
     how = How(sums, choice.chosen, learning.meta, "" if wiring is None else wiring.header)
     if read is not None:
         y = _weigh(rows, tables, how._replace(read=read.name), learning, read, table_dropout)
-    elif not (torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)):
-        y = torch.ops.lutetia.lut_eval(rows, weight, anchors, *tables.wires, text_of(how), thresholds)
+    elif not learned:
+        y = op("lut_eval", rows, weight)(rows, weight, anchors, *tables.wires, text_of(how), thresholds)
     else:
         y = _learn(LUT, (rows, weight, anchors), (*tables.wires, text_of(how), thresholds), learning)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
@@ -189,6 +196,8 @@ def _learn(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...],
     """y of a training op, by the gradient policy."""
     learns = tensors[formula.weight_at].requires_grad
     if learning.gradient == "dense" or not learns or torch.compiler.is_exporting():
+        if is_direct(*tensors[:2]):
+            return with_dense_gradient(formula, tensors, rest)
         output = getattr(torch.ops.lutetia, formula.op)(*tensors, *rest)
         return output[0] if isinstance(output, tuple) else output
     if learning.gradient == "sparse":
@@ -205,8 +214,9 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
     rest = (*tables.wires, text_of(how))
     learned = any(tensor is not None and tensor.requires_grad for tensor in (x, weight, *read.logs))
     if not (torch.is_grad_enabled() and learned) and not table_dropout:
-        return torch.ops.lutetia.read_eval(x, weight, anchors, *read.logs, *rest, thresholds)
-    a, b, indices, alternatives = torch.ops.lutetia.read_detectors(x, anchors, *read.logs, *rest, thresholds)
+        return op("read_eval", x, weight)(x, weight, anchors, *read.logs, *rest, thresholds)
+    reads = ((x, anchors, *read.logs), (*rest, thresholds))
+    a, b, indices, alternatives = with_reads(*reads) if is_direct(x) else torch.ops.lutetia.read_detectors(*reads[0], *reads[1])
     if table_dropout:
         kept = torch.rand(a.shape, device=a.device) >= table_dropout
         factor = kept.to(a.dtype) / (1 - table_dropout)
@@ -214,7 +224,7 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
     dtype = x.dtype if x.dtype == weight.dtype else torch.promote_types(x.dtype, weight.dtype)
     rows = (weight, indices, alternatives, a, b)
     if not torch.is_grad_enabled():
-        return torch.ops.lutetia.weigh_rows(*rows, read.name in TWO_ROWS, dtype, *rest)
+        return op("weigh_rows", weight)(*rows, read.name in TWO_ROWS, dtype, *rest)
     return _learn(ROWS, rows, (read.name in TWO_ROWS, dtype, *rest), learning)
 
 
@@ -319,7 +329,7 @@ def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Op
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or positions.requires_grad):
         y = _learn(ATTENTION, layer, rest, learning)
     else:
-        y = torch.ops.lutetia.lut_attention_eval(*layer, *rest)
+        y = op("lut_attention_eval", x, weight)(*layer, *rest)
     return y if lengths is None else y.where(_within(lengths, x), 0)
 
 

@@ -7,6 +7,7 @@ last: should that be cut short, the checksums tell, and the folder is refused. N
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -142,8 +143,13 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
 def _path(path: Any) -> Path:
     if not isinstance(path, str | os.PathLike):
         fail("path", path, "a folder, as a str or a Path")
-    if "\0" in os.fspath(path):
+    try:
+        os.stat(path)
+    except ValueError:
         fail("path", path, "a name without a null byte")
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise DataError(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
     return Path(path)
 
 

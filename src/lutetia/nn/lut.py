@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,20 @@ def without_draws() -> Iterator[None]:
         drawn.reset(token)
 
 
+class Share(Protocol):
+    """One process's share of a layer whose detectors several have, and how they work together: `lutetia.training.sharding`."""
+
+    @property
+    def n_own(self) -> int:
+        """How many of the detectors are here."""
+
+    def own(self, layer: LUT) -> LUT:
+        """These detectors as an ordinary layer."""
+
+    def forward(self, layer: LUT, x: Tensor, *args: Any) -> Tensor:
+        """What the whole layer would give."""
+
+
 class LUT(nn.Module):
     """y = Σ_t W[t, index_t]: x [..., n_inputs] -> y [..., n_outputs].
 
@@ -90,6 +104,7 @@ class LUT(nn.Module):
     log_gamma: nn.Parameter | None
     log_tau: nn.Parameter | None
     table_names = ("weight",)  # the parameters that are tables: see table_parameters
+    share: Share | None = None  # where other processes have the rest of the detectors, all calls go through it
 
     def __new__(cls, *args: Any, gradient: str = "dense", **options: Any) -> LUT:
         """A layer of this class, or with sparse gradients of its subclass that DistributedDataParallel knows."""
@@ -165,6 +180,8 @@ class LUT(nn.Module):
         A threshold lies half-way between two values that occur. The layer must have thresholds, each for one input only.
         """
         check_tensor("x", x, ["...", self.n_inputs])
+        if self.share is not None:  # which knows the anchors of its own detectors only
+            raise ArgumentError("a sharded layer sets no thresholds: call set_thresholds_from before shard_detectors")
         if self.thresholds is None:
             fail("thresholds", None, 'constants to set: make the layer with anchors="thresholds" or "mixed"')
         self.thresholds.copy_(thresholds_of_data(x, self.anchors, self.thresholds))
@@ -213,6 +230,8 @@ class LUT(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the weights anew, from `seed` when there is one; anchors and synapses stay."""
+        if self.share is not None:  # a share cannot draw what the whole would have drawn
+            raise ArgumentError("a sharded layer draws no weights anew: call reset_parameters before shard_detectors")
         self.weight.copy_(self._initial_weights())
         for name, value in SCALARS[self.read].items():
             getattr(self, name).fill_(value)
@@ -230,6 +249,8 @@ class LUT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., n_inputs] -> y [..., n_outputs]."""
+        if self.share is not None:
+            return self.share.forward(self, x)
         if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["...", self.n_inputs])
         tables = Tables(self.weight, self.anchors, self._wiring(), None, self.thresholds)
@@ -242,8 +263,19 @@ class LUT(nn.Module):
 
     @torch.no_grad()
     def clamp_weights_(self) -> None:
-        """Bring the weights within the bounds of their metas."""
-        self.connectivity.clamp_(self.weight)
+        """Bring the weights within the bounds of their metas; of a sharded layer those that are here."""
+        own = self.own()
+        if own.n_detectors:
+            own.connectivity.clamp_(own.weight)
+
+    def own(self) -> LUT:
+        """The detectors that are here as an ordinary layer, of the same memory: the layer itself, unless it is sharded."""
+        return self if self.share is None else self.share.own(self)
+
+    @property
+    def n_own(self) -> int:
+        """How many detectors are here: all, unless the layer is sharded."""
+        return self.n_detectors if self.share is None else self.share.n_own
 
     def extra_repr(self) -> str:
         """The sizes, and what differs from the defaults."""
@@ -260,6 +292,8 @@ class LUT(nn.Module):
             parts.append(f"read={self.read!r}")
         if self.table_dropout:
             parts.append(f"table_dropout={self.table_dropout:g}")
+        if self.share is not None:
+            parts.append(f"n_own={self.n_own}")
         return ", ".join(parts)
 
 
@@ -267,7 +301,7 @@ class _SparseLUT(LUT, nn.EmbeddingBag):  # type: ignore[misc]
     """A LUT with gradient="sparse", and an EmbeddingBag in name only: DistributedDataParallel detects sparse gradients through
     `EmbeddingBag.sparse`."""
 
-    sparse = property(lambda self: self.gradient == "sparse")
+    sparse = property(lambda self: self.gradient == "sparse" and self.share is None)  # DDP is not given the weight of a share
 
     def _get_name(self) -> str:
         return "LUT"

@@ -115,6 +115,8 @@ class LUTAttention(LUT):
         With a `cache` x holds only the positions that follow those in it, S and `lengths` count these, and y, which then has no
         gradient, is theirs.
         """
+        if self.share is not None:
+            return self.share.forward(self, x, lengths, cache)
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["B", "S", self.n_inputs])
         options = Options(self.algorithm, Sums(self.sums, self.int_rescaler))
@@ -141,7 +143,7 @@ class LUTAttention(LUT):
 class _SparseLUTAttention(LUTAttention, nn.EmbeddingBag):  # type: ignore[misc]
     """With gradient="sparse": an EmbeddingBag in name only, for DistributedDataParallel, as for LUT."""
 
-    sparse = property(lambda self: self.gradient == "sparse")
+    sparse = property(lambda self: self.gradient == "sparse" and self.share is None)
 
     def _get_name(self) -> str:
         return "LUTAttention"

@@ -1,4 +1,4 @@
-"""Precompute: layers into tables, tables into hardware. The door: all that others need, loaded when it is first asked for."""
+"""Precompute: layers into tables, tables into hardware. The public interface; each name is loaded on first use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
-"""Ways to say which inputs made an output: the presets of `lutetia.relevance`, and two plain ones to compare them with.
+"""Ways to say which inputs caused an output: the presets of `lutetia.relevance`, and two plain ones to compare them with.
 
-What is explained is the *lead* of an output: its score less the mean of all scores. A softmax depends on nothing else,
-and unlike the score itself the lead of the best output is never negative.
+Explained is the *lead* of an output over its rivals: its score minus the mean score of the others, weighted by their
+probabilities among themselves. That is the slope of the log-odds of the output; the lead of the best output is never negative.
+Weights of 1/C, the plain mean, also explain what sets the output apart from classes that were never in question: nearly every
+pixel speaks for it, so a heat map has one colour. Deleting the most relevant pixels first shows that the rivals say more: for one
+hard layer on digits the area falls from 0.185 to 0.163 (difference 0.022 ± 0.009); deeper and language models are level.
+See docs/notes/relevance.md.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ PRESETS: dict[str, Callable[[], relevance.Rules]] = {
 
 
 class Rule(NamedTuple):
-    """What a rule shows, for people: a few words for a tab, and one sentence."""
+    """What a rule shows, for readers: a few words for a tab, and one sentence."""
 
     title: str
     about: str
@@ -54,30 +58,39 @@ RULES: dict[str, Rule] = {
 # In `benchmarks/lut_faithfulness.py` it names best what models of tables used: in all nine kinds, by deletion area.
 DEFAULT_RULE = "decisive"
 OCCLUDED_AT_ONCE = 1024
-BLANK = ord(" ")  # what stands in the place of an occluded byte
+BLANK = ord(" ")  # replaces an occluded byte
 
 
 class Attribution(NamedTuple):
     """The relevance of each input, shaped like them, and how much ended elsewhere, in biases and other constants."""
 
     relevance: Tensor
-    absorbed: float | None  # None where a rule does not share out
+    absorbed: float | None  # None for rules that do not conserve relevance
+
+
+def contrast(scores: Tensor, target: int) -> Tensor:
+    """Weights of the outputs in the lead, 1 for the target and -(probability among the others): scores [..., C] -> [..., C]."""
+    if scores.shape[-1] == 1:  # a single output is its own lead
+        return torch.ones_like(scores)
+    others = scores.detach().clone()
+    others[..., target] = -torch.inf
+    weights = -others.softmax(-1)
+    weights[..., target] = 1.0
+    return weights
 
 
 def lead(scores: Tensor, target: int) -> Tensor:
-    """How far an output is above the mean: scores [..., C] -> [...]; a single output is its own lead."""
-    return scores[..., target] - (scores.mean(-1) if scores.shape[-1] > 1 else 0.0)
+    """How far an output is above its rivals: scores [..., C] -> [...]."""
+    return (contrast(scores, target) * scores).sum(-1)
 
 
 def lead_seed(scores: Tensor, target: int) -> Tensor:
-    """The lead as relevance to begin with, each output's own part of it: scores [..., C] -> the same shape."""
-    part = torch.full_like(scores, -1 / scores.shape[-1] if scores.shape[-1] > 1 else 0.0)
-    part[..., target] += 1
-    return part * scores
+    """The lead as the initial relevance, split over the outputs: scores [..., C] -> [..., C]."""
+    return contrast(scores, target) * scores
 
 
 def attribute_class(model: Classifier, x: Tensor, target: int, rule: str) -> Attribution:
-    """What each input did for the lead of a class: x [*input_shape] -> the same shape."""
+    """The relevance of each input for the lead of a class: x [*input_shape] -> the same shape."""
     check_choice("rule", rule, tuple(RULES))
     if rule == "occlusion":
         return Attribution(_occlusion(model, x, target), None)
@@ -98,7 +111,7 @@ def _attribute_batch(model: nn.Module, batch: Tensor, target: int, rule: str) ->
 
 
 def attribute_token(model: LUTTransformer, tokens: Tensor, target: int, rule: str) -> Attribution:
-    """What each token did for the lead of the one that follows: tokens [S] -> float [S]."""
+    """The relevance of each token for the lead of the next one: tokens [S] -> float [S]."""
     check_choice("rule", rule, tuple(RULES))
     if rule == "gradient":
         return Attribution(_token_gradient(model, tokens, target), None)
@@ -123,14 +136,15 @@ def _gradient(model: nn.Module, batch: Tensor, target: int) -> Tensor:
 @torch.no_grad()
 def _occlusion(model: Classifier, x: Tensor, target: int) -> Tensor:
     n = x.numel()
-    score = lead(model(x[None])[0], target)
-    fallen = torch.empty(n, dtype=score.dtype)
-    blank = float("nan") if isinstance(model, Tabular) else 0.0  # missing is what nothing is to a table of columns
+    scores = model(x[None])[0]
+    weights = contrast(scores, target)  # those of the whole input: what is compared stays the same
+    fallen = torch.empty(n, dtype=scores.dtype)
+    blank = float("nan") if isinstance(model, Tabular) else 0.0  # a table of columns takes NaN for a missing value
     for begin in range(0, n, OCCLUDED_AT_ONCE):
         end = min(n, begin + OCCLUDED_AT_ONCE)
         held = x.reshape(1, n).repeat(end - begin, 1)
         held[torch.arange(end - begin), torch.arange(begin, end)] = blank
-        fallen[begin:end] = score - lead(model(held.view(-1, *x.shape)), target)
+        fallen[begin:end] = (scores - model(held.view(-1, *x.shape))) @ weights
     return fallen.view(x.shape)
 
 
@@ -154,5 +168,5 @@ def _token_gradient(model: LUTTransformer, tokens: Tensor, target: int) -> Tenso
 def _token_occlusion(model: LUTTransformer, tokens: Tensor, target: int) -> Tensor:
     held = tokens.repeat(len(tokens) + 1, 1)
     held[torch.arange(len(tokens)), torch.arange(len(tokens))] = BLANK
-    scores = torch.cat([lead(model(part)[:, -1], target) for part in held.split(64)])
-    return scores[-1] - scores[:-1]
+    scores = torch.cat([model(part)[:, -1] for part in held.split(64)])
+    return (scores[-1] - scores[:-1]) @ contrast(scores[-1], target)

@@ -18,9 +18,9 @@ from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, att
 from lutetia.report.story import Decision, Decisions, Detector, Strip
 
 SHOWN_DETECTORS = 12
-SHOWN_VALUES = 32  # of a row; of a longer one those that counted most
+SHOWN_VALUES = 32  # of a row; of a longer row the most important ones
 DEFAULT_RULES = (DEFAULT_RULE, "epsilon", "gradient", "occlusion")
-NEAR = 3  # bytes just before another one: that these matter is no surprise
+NEAR = 3  # the bytes just before another one: they matter as a rule
 EPS = 1e-6
 
 
@@ -108,7 +108,7 @@ def as_floats(model: nn.Module, x: Tensor) -> Tensor:
 
 
 class as_in_use:
-    """A model in evaluation for a while, and then as it was."""
+    """Puts a model in evaluation mode, then restores its mode."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model, self._was_training = model, model.training
@@ -124,7 +124,7 @@ class as_in_use:
 
 
 def detectors(model: LUTClassifier, x: Tensor, target: int, most: int) -> list[Detector]:
-    """The weightiest detectors that look at the input itself: x [*input_shape]. None where the first layer is no plain table."""
+    """The weightiest detectors that look at the input itself: x [*input_shape]. Empty if the first layer is not a plain table."""
     name, layer = first_tables(model)
     if layer is None or layer.read != "hard" or not most:
         return []
@@ -187,9 +187,9 @@ def strip(
     title: str = "",
     said: str = "",
 ) -> Strip:
-    """A text byte by byte, and for each byte from the place `begin` on what those before it did for it.
+    """A text byte by byte, and for each byte from position `begin` on the relevance of the bytes before it.
 
-    Of a text longer than the context of the model only the end is looked at.
+    Only the end of a text longer than the context is used.
     """
     if not isinstance(model, LUTTransformer):
         fail("model", model, "a language model of lutetia.models")
@@ -224,5 +224,5 @@ def _most_telling(model: LUTTransformer, tokens: Tensor, found: Mapping[int, lis
 
 
 def token_names(data: bytes) -> list[str]:
-    """Bytes as characters where they are such; the bytes of a longer character stand apart, as \\xe2."""
+    """ASCII bytes as characters; each byte of a longer character on its own, as \\xe2."""
     return [chr(byte) if byte < 128 else f"\\x{byte:02x}" for byte in data]

@@ -1,6 +1,6 @@
-"""What a report tells, as plain values: every section may be left out, and what is left out is not on the page.
+"""The content of a report, as plain values: every section is optional.
 
-Texts may come from anywhere: they are shown as text, whatever they hold.
+Texts may come from anywhere: they are escaped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Training:
-    """What was trained: its curves, and for a classifier who was taken for whom."""
+    """What was trained: its curves, and for a classifier its confusion matrix."""
 
     title: str
     curves: Sequence[Curve] = ()
@@ -71,7 +71,7 @@ class Detector:
 
 @dataclass(frozen=True)
 class Decision:
-    """One input of a classifier and why it was read as it was.
+    """One input of a classifier, and why it was classified as it was.
 
     `values` are the inputs as one list; `heat` holds, by rule, the relevance of each.
     """
@@ -95,7 +95,7 @@ class Decisions:
     said: str = ""
     rules: Facts = field(default_factory=dict)  # one sentence on each rule
     titles: Facts = field(default_factory=dict)  # what each rule shows, in a few words; its name by default
-    features: Sequence[str] = ()  # names of the inputs where these are no image; x0, x1 and so on by default
+    features: Sequence[str] = ()  # names of inputs that are not an image; x0, x1 and so on by default
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Waveform:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells. A cell is shown as it is; numbers stand to the right."""
+    """Rows of cells. Cells are shown as they are; numbers are right-aligned."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | int | float]]
@@ -165,7 +165,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Check:
-    """Something that was tried and how it came out; `passed` is None when it could not be tried here."""
+    """A check and its result; `passed` is None if it could not run here."""
 
     name: str
     passed: bool | None
@@ -196,11 +196,11 @@ class PartFlow:
 
 @dataclass(frozen=True)
 class Story:
-    """Everything a report may tell."""
+    """Everything a report may contain."""
 
     title: str = "Lutetia"
     said: str = ""
-    figures: Facts = field(default_factory=dict)  # the few numbers to begin with
+    figures: Facts = field(default_factory=dict)  # the headline numbers
     trained: Sequence[Training] = ()
     wrote: Sequence[Writing] = ()
     decided: Decisions | None = None

@@ -139,7 +139,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def newest(folder: Path, say: Callable[[str], None]) -> tuple[Path, Content] | None:
-    """The newest checkpoint that is whole. Damaged ones are set aside, and `say` is told of each."""
+    """The newest checkpoint that is whole. Damaged ones are set aside, and reported through `say`."""
     for step in reversed(steps_in(folder)):
         path = folder / name_of(step)
         try:
@@ -158,7 +158,7 @@ def prune(folder: Path, keep: int, best: int | None) -> None:
             continue
         if folders.is_ours(path, MANIFEST_FORMAT):
             folders.discard(path, MANIFEST_FORMAT)
-        else:  # somebody put files there
+        else:  # someone else's files are there
             set_aside(path)
     for path in folder.iterdir():
         if LEFT_OVER.fullmatch(path.name):

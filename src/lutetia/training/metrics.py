@@ -1,4 +1,4 @@
-"""What a run tells as it goes: one JSON object to a line of metrics.jsonl, TensorBoard, and a picture of the loss at the end."""
+"""The log of a run: one JSON object per line in metrics.jsonl, TensorBoard, and a plot of the loss at the end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Metrics:
                 self._board.add_scalar(f"{name}/{kind}", value, step)
 
     def close(self) -> None:
-        with suppress(OSError):  # of a line that could not be written, which has been told
+        with suppress(OSError):  # a line could not be written, and this was reported
             self._file.close()
         if self._board is not None:
             self._board.close()

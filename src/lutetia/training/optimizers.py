@@ -103,7 +103,7 @@ def _check_sparse(model: nn.Module, wanted: settings.Optimizers) -> None:
             f'optimizer.tables.kind is {kind!r}, expected "sparse_adam" or "sgd" for tables with gradient = "sparse"'
         )
     if not sparse and wanted.tables.kind == "sparse_adam" and any(True for _ in table_parameters(model)):
-        raise ArgumentError('optimizer.tables.kind is "sparse_adam", expected gradient = "sparse" in [model] beside it')
+        raise ArgumentError('optimizer.tables.kind is "sparse_adam", expected gradient = "sparse" in [model] as well')
     if wanted.rest.kind == "sparse_adam":
         raise ArgumentError('optimizer.rest.kind is "sparse_adam", expected another: only tables have sparse gradients')
 

@@ -1,4 +1,4 @@
-"""Tables of a TOML file as frozen dataclasses: unknown keys, wrong types and wrong ranges are named, with where they stand."""
+"""Tables of a TOML file as frozen dataclasses: errors name the unknown key, wrong type or wrong range, and its place."""
 
 from __future__ import annotations
 

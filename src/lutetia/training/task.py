@@ -1,4 +1,4 @@
-"""What a model is trained for: the loss of a batch, and how evaluations are summed, compared and told."""
+"""The training task: the loss of a batch, and how evaluations are summed, compared and printed."""
 
 from __future__ import annotations
 

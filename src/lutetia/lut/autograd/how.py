@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from lutetia._uncompiled import constant_result
+from lutetia.lut.connectivity.checked import synapses_of
 from lutetia.lut.connectivity.full import Connectivity, full
 from lutetia.lut.connectivity.meta import SynapseMeta
-from lutetia.lut.connectivity.synapses import synapses_of
 from lutetia.lut.kernels import backend_for
 from lutetia.lut.kernels.protocol import Backend, Products
 from lutetia.lut.sums import FLOAT, Sums

@@ -25,17 +25,45 @@ from lutetia.errors import ArgumentError, describe
 from lutetia.lut.algorithm import choose
 from lutetia.lut.autograd.how import HOW, How, Wires, how_of, sizes_of
 from lutetia.lut.connectivity.anchors import checked_anchors, constants_of
+from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Read, Sequence
-from lutetia.lut.sums import sum_dtype
+from lutetia.lut.sums import Sums, sum_dtype
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
+PLAIN = (Tensor, torch.nn.Parameter)
 LOGS = "Tensor? log_beta, Tensor? log_gamma, Tensor? log_tau"
 COMPARING = "HOW, Tensor? thresholds=None"  # what ops that compare inputs end with; a default is not handed to an implementation
+
+
+IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {}
+
+
+def is_direct(*tensors: Tensor) -> bool:
+    """Whether nobody would see that an op is called: no compiler, tracer, transform or mode, and plain tensors.
+
+    Then its implementation can be called as it is. The way through the dispatcher and back takes 8 µs.
+    """
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._autograd._profiler_enabled():
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    for tensor in tensors:
+        if type(tensor) not in PLAIN or tensor.layout is not torch.strided or not (tensor.is_cpu or tensor.is_cuda):
+            return False
+    return True
+
+
+def op(name: str, *tensors: Tensor) -> Callable[..., Any]:
+    """An op for these tensors, or what it does."""
+    return IMPLEMENTATIONS[name] if is_direct(*tensors) else getattr(torch.ops.lutetia, name)
 
 
 def define(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
     """Make an op: `schema` up to the arguments that all have, and what it returns."""
     name = schema.split("(")[0]
+    IMPLEMENTATIONS[name] = run
     LIBRARY.define(schema.replace("HOW", HOW))
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, run, device)
@@ -94,6 +122,13 @@ def _detect_and_fill(x: Tensor, layer: tuple[Tensor, Tensor], rest: Numbers[Any]
 def _lut_eval(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
     """x [B, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2] -> y [B, O]."""
     return _detect_and_fill(x, (weight, anchors), rest, False)[0]
+
+
+def evaluate(kernels: Backend, x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums) -> Tensor:
+    """x [B, I] -> y [B, O], nothing kept."""
+    y, dtype = kernels.detect_and_fill(solid(x), solid(weight), ready(x, anchors), connectivity, sums, False)[0], x.dtype
+    dtype = dtype if dtype == weight.dtype else torch.promote_types(dtype, weight.dtype)
+    return y if y.dtype == dtype else y.to(dtype)
 
 
 def _lut_eval_fake(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:

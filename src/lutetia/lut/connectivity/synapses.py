@@ -32,7 +32,6 @@ from lutetia.files import write_atomically
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS, check_int
 from lutetia.lut.connectivity.meta import SynapseMeta, is_bounded, meta_from
 from lutetia.lut.connectivity.parts import Blocks, Groups, Layouts, SynapseStatistics
-from lutetia.lut.memo import Memo
 
 Layout: TypeAlias = Literal["general", "shared"]
 
@@ -433,35 +432,6 @@ class Synapses:
             return cls.from_tensors(tensors, header if isinstance(header, dict) else {}).to(device)
         except (OSError, SafetensorError, ValueError) as error:
             raise DataError(f"{path} cannot be read as synapses: {error}") from error
-
-
-# ---- synapses as kernels may trust them ------------------------------------------------------------------------------
-
-
-def _rebuilt(start: torch.Tensor, targets: torch.Tensor, meta: torch.Tensor, header: str) -> Synapses:
-    facts = json.loads(header)
-    # Copies on the CPU, where `.numpy()` and `.data` change a tensor and nobody is told: kernels read what was checked. On CUDA
-    # aliases, since a captured graph holds addresses: those of the layer's own tensors must stay the right ones.
-    arrays = [each.detach().clone() if each.device.type == "cpu" else each.detach() for each in (start, targets, meta)]
-    return Synapses.from_tensors(dict(zip(TENSOR_NAMES[facts["layout"]], arrays, strict=True)), facts)
-
-
-synapses_seen = Memo(_rebuilt)
-
-
-def synapses_of(start: torch.Tensor | None, targets: torch.Tensor | None, meta: torch.Tensor | None, header: str) -> Synapses:
-    """The synapses of these tensors, built and checked once, so that the layouts in them are kept."""
-    return synapses_seen.get((start, targets, meta), header)  # type: ignore[arg-type]
-
-
-def checked_synapses(synapses: Any) -> Synapses:
-    """Synapses that anyone may have made, as a kernel may use them."""
-    if not isinstance(synapses, Synapses):
-        fail("synapses", synapses, "Synapses, made with lutetia.lut.growth")
-    tensors = (synapses.owner_start, synapses.owner_targets, synapses.owner_meta)
-    for name, tensor in zip(TENSOR_NAMES[synapses.layout], tensors, strict=True):
-        check_tensor(name, tensor)
-    return synapses_of(*tensors, synapses.header_text)
 
 
 def _first(flags: torch.Tensor) -> int:

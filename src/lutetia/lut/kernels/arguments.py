@@ -15,8 +15,8 @@ from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS, MAX_INT32, check_int
+from lutetia.lut.connectivity.checked import checked_synapses
 from lutetia.lut.connectivity.full import Full
-from lutetia.lut.connectivity.synapses import checked_synapses
 from lutetia.lut.sums import FLOATS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -104,7 +104,7 @@ def _checked(given: dict[str, Any], wanted: dict[str, Wanted], device: str | Non
     _relate(given, sizes)
     for name, (_, _, end) in wanted.items():
         if end in sizes and given[name] is not None:
-            check_below(name, given[name], sizes[end])
+            check_below(f"{name} are", given[name], sizes[end])
     return given
 
 
@@ -138,15 +138,18 @@ def _relate(given: dict[str, Any], sizes: dict[str, Any]) -> None:
         n_anchors = (n_rows.bit_length() - 1 - n_pe) // 2
     if n_anchors < 1 or 2 * n_anchors + n_pe > MAX_ANCHORS or n_rows not in (None, 1 << (2 * n_anchors + n_pe)):
         raise ArgumentError(
-            f"a table has {n_rows} rows and positional_dim is {n_pe}, expected 2**(2 N_c + positional_dim) rows for N_c anchor "
-            f"pairs, at least one, and no more than 2**{MAX_ANCHORS} rows"
+            f"a table has {n_rows} rows, expected 2**(2 N_c + {n_pe}) of them: for N_c anchor pairs, at least one, and no more "
+            f"than 2**{MAX_ANCHORS}"
         )
     sizes |= {"Q": 1 << n_anchors, "PE": 1 << n_pe, "N_pe": max(n_pe, 1)}
 
 
-def check_below(name: str, values: Tensor, end: int) -> None:
-    """Check that values [...] are from 0 to end - 1, where they can be read without waiting for a device."""
+def check_below(what: str, values: Tensor, end: int) -> None:
+    """Check that values [...] are from 0 to end - 1, where they can be read without waiting for a device.
+
+    `what` and its verb begin the message.
+    """
     if values.device.type == "cpu" and values.numel():
         low, high = (int(each) for each in values.aminmax())
         if low < 0 or high >= end:
-            raise ArgumentError(f"{name} are from {low} to {high}, expected 0 to {end - 1}")
+            raise ArgumentError(f"{what} from {low} to {high}, expected 0 to {end - 1}")

@@ -308,7 +308,7 @@ class Kernels:
     @takes("stat B S N_t C, indices B S N_t <Q, n_anchors")
     def densify_firing_stat(self, stat: Tensor, indices: Tensor, n_anchors: int) -> tuple[Tensor, Tensor, Tensor]:
         """stat [B, S, N_t, C], indices [B, S, N_t] -> place b·S + j, row t·R + cell, and count of all that fired, each [n]."""
-        check_below("indices", indices, 1 << n_anchors)
+        check_below("indices are", indices, 1 << n_anchors)
         return list_firings(stat, indices, n_anchors)
 
     @takes(f"{WEIGHT}, firings, batch, length")
@@ -378,7 +378,7 @@ def _check_firings(firings: Any, weight: Tensor, n_places: int) -> None:
     for name, values, end in zip(("place", "row", "count"), firings, (n_places, weight[..., 0].numel(), None), strict=True):
         check_tensor(name, values, [len(firings[0])], INTEGER_DTYPES, weight.device)
         if end is not None:
-            check_below(name, values, end)
+            check_below(f"firings have a {name}", values, end)
 
 
 def _products(how: dict[str, Any]) -> Products:

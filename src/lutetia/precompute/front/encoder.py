@@ -6,7 +6,7 @@ one that was trained.
 
     affine   value v -> round((v - low) / (high - low) · (2**bits - 1)), for inputs of one range
     ramps    the same with the mean of all inputs' own ramps: round(mean_i clip((v - low_i) / (high_i - low_i)) · (2**bits - 1)).
-             Where many inputs have their values the map is steep: features of other units each keep some numbers of their own.
+             Where many inputs have their values the map is steep: features in other units each keep their own numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lutetia.errors import ArgumentError, fail
+from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.precompute.tables.domains import MAX_CHANNELS, NUMBERS, check_whole
 
 Range: TypeAlias = float | Sequence[float] | np.ndarray | Tensor
 MOST_BITS = 16
@@ -39,11 +40,14 @@ class Encoder:
 
     @property
     def step(self) -> float:
-        """The real number that one step stands for; of ramps, which have no such number, 1."""
+        """The real value of one step; 1 for ramps, which have none."""
         return float(self.high.max() - self.low.min()) / (2**self.bits - 1) if self.affine else 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [batch, ...], floats, or uint8 as 0 to 1 -> int64 [batch, n_inputs]."""
+        check_tensor("x", x, dtype=NUMBERS)
+        if x.dim() < 2:
+            fail("x", x, "samples first: [batch, ...]")
         values = (x.double() / 255 if x.dtype == torch.uint8 else x.double()).flatten(1).cpu()
         top = 2**self.bits - 1
         if self.affine:
@@ -97,6 +101,10 @@ def encoder(bits: int, low: Range, high: Range, n_inputs: int, *, affine: bool |
 
     `affine` None chooses: ramps where a quarter of the inputs spans less than a quarter of the common range.
     """
+    check_whole("n_inputs", n_inputs, 1, MAX_CHANNELS)
+    check_whole("bits", bits, 1, MOST_BITS)
+    if not (affine is None or isinstance(affine, bool)):
+        fail("affine", affine, "True, False or None")
     ends = [_as_range(name, end, n_inputs) for name, end in (("low", low), ("high", high))]
     if (ends[0] > ends[1]).any() or not ends[0].min() < ends[1].max():
         raise ArgumentError(f"low is {_shown(low)} and high is {_shown(high)}, expected low < high")
@@ -107,7 +115,10 @@ def encoder(bits: int, low: Range, high: Range, n_inputs: int, *, affine: bool |
 
 
 def _as_range(name: str, end: Range, n_inputs: int) -> np.ndarray:
-    values = np.asarray(end, dtype=np.float64)
+    try:
+        values = np.asarray(end, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        fail(name, end, f"a number, or {n_inputs} of them, one for each input")
     if not np.isfinite(values).all() or (values.ndim and values.shape != (n_inputs,)):
         fail(name, end, f"a number, or {n_inputs} of them, one for each input")
     return np.broadcast_to(values, (n_inputs,)).copy()
@@ -119,7 +130,7 @@ def _shown(end: Range) -> str:
 
 @dataclass(frozen=True)
 class BitsTried:
-    """What inputs of so many bits do to the float model: its accuracy, and on how many samples its class stays."""
+    """What inputs of this many bits do to the float model: its accuracy, and on how many samples its class stays."""
 
     bits: int
     accuracy: float
@@ -150,7 +161,7 @@ def choose_bits(
     """Try 1 bit, 2 bits, .. until the accuracy on x [n, ...] is at most `most_loss` below that of the inputs as they are, and
     at least 99.5% of the samples keep their class.
 
-    `classes` is the float model: it is asked about the values that the numbers stand for.
+    `classes` is the float model: it is given the values that the integers represent.
     """
     exact = classes(x)
     accuracy = _share(exact == labels)

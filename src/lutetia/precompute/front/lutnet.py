@@ -3,10 +3,10 @@
 A LUT layer is comparisons of pairs of inputs, or of an input with a constant, an index made of the answers, a row of each
 detector's table, and the sum of the rows. In hardware: equal comparisons once, one table per detector, sums of proven width.
 Inputs become integers of n bits, a threshold the greatest integer whose value is not above it, and weights fixed point. What
-these compute is the *integer model*, which is a model of its own. Its accuracy stands beside that of the float model in the
+these compute is the *integer model*, which is a separate model. Its accuracy is given next to that of the float model in the
 report.
 
-Layers say what their tables are (`describe()`); of a whole model only `layers`, `norms` and `readout` are looked at, so any
+Layers say what their tables are (`describe()`); of a whole model only `layers`, `norms` and `readout` are used, so any
 module that is built the same way will do.
 """
 
@@ -134,7 +134,7 @@ def lut_network(
     first = stages[0]
     n_inputs = _n_inputs(model, first)
     coded = encoder(bits, low, high, n_inputs, affine=True if isinstance(first, Readout) else None)
-    if isinstance(first, Readout):  # an input of 0 stands for `low`, which comparisons do not feel and sums do
+    if isinstance(first, Readout):  # an input of 0 means `low`, which affects sums but not comparisons
         first = stages[0] = Readout(first.weight, first.bias + float(coded.low.min()) * first.weight.sum(1))
     with flow.step("lut_network", part="precompute", bits=bits, weight_bits=weight_bits, layers=len(stages)) as step:
         builder = Builder()
@@ -211,7 +211,7 @@ def _array(values: Tensor) -> np.ndarray:
 
 
 def _n_inputs(model: Any, first: Any) -> int:
-    """The inputs of the first layer, which its anchors alone do not tell."""
+    """The inputs of the first layer, which its anchors alone do not determine."""
     if isinstance(first, Readout):
         return int(first.weight.shape[1])
     layer = next(module for module in model.modules() if is_lut_layer(module) and hasattr(module, "n_inputs"))
@@ -229,7 +229,7 @@ def _folded(stages: list[Any]) -> list[Detectors | Readout]:
             if isinstance(following, Detectors):
                 if following.thresholds is not None:
                     raise ArgumentError("thresholds behind an RMS norm feel the norm: train with norm='none'")
-                break  # from here on only comparisons are left of it
+                break  # from here on only comparisons use it
             if isinstance(following, Readout) and following.bias.any():
                 raise ArgumentError("a linear layer with a bias behind an RMS norm feels the norm: train with norm='none'")
         if not made:

@@ -50,7 +50,7 @@ def load(path: str | os.PathLike[str]) -> IOTable:
     check_file(path, "a saved table")
     try:
         return _load_json(path) if suffix == ".json" else _load_safetensors(path)
-    except (OSError, SafetensorError, ArgumentError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (OSError, SafetensorError, ArgumentError, KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise DataError(f"{path} is not a saved table, or is damaged: {type(error).__name__}: {error}") from error
 
 
@@ -60,6 +60,8 @@ def _load_json(path: str | os.PathLike[str]) -> IOTable:
     data = read_json(path, "a saved table")
     domains, default = _header(data)
     pairs = data["pairs"]
+    if not all(type(number) is int for pair in pairs for side in pair for number in side):
+        raise ValueError("a pair is not made of whole numbers")
     inputs = torch.tensor([row for row, _ in pairs], dtype=torch.int64).reshape(len(pairs), len(domains))
     outputs = torch.tensor([answer for _, answer in pairs], dtype=torch.int64)
     return IOTable(inputs, outputs, domain=domains, default=default)

@@ -108,19 +108,22 @@ def _detect_and_fill(
 ) -> Tensor:
     plan = plan_of(connectivity)
     check_anchors_fit(anchors, plan)
-    rows, pairs, weights = float_array_of(x), anchor_array(anchors, x.shape[1], thresholds), weight_array(weight, plan)
+    rows, pairs, weights = float_array_of(x), array_of(anchors), weight_array(weight, plan)
     n = len(rows)
     work = n * (2 * pairs.size + plan.n_synapses)
     bags = not sums.exact and plan.suits_bags(n) and x.dtype == weight.dtype == torch.float32 and openmp()
     if bags or thresholds is not None:  # a loop of their own for thresholds would take seconds to compile and save one launch
         indices = np.empty((n, plan.n_detectors), np.int32)
-        inputs = (rows, pairs, None if thresholds is None else array_of(thresholds))
+        inputs = (rows, anchor_array(anchors, x.shape[1], thresholds), None if thresholds is None else array_of(thresholds))
         raise_if(over(n, work, loop("detect", "detect"), inputs, indices.view(np.uint32), bool(bags), None))
         if not bags:
             return fill_rows.__wrapped__(weight, connectivity, torch.from_numpy(indices), None, sums)  # type: ignore[attr-defined]
         return embedding_bag(torch.from_numpy(indices), torch.from_numpy(weights).view(-1, plan.n_outputs), mode="sum")
     y = new_array((n, plan.n_outputs), weight)
-    raise_if(over(n, work, loop("rows", "evaluate"), (rows, pairs), weights, plan.synapses, y, scale_of(sums)), sums)
+    flags = over(n, work, loop("rows", "evaluate"), (rows, pairs), weights, plan.synapses, y, scale_of(sums))
+    if flags:
+        anchor_array(anchors, x.shape[1])  # the loop has looked at them: a call of its own would take 1 µs
+        raise_if(flags, sums)
     return torch.from_numpy(y)
 
 
@@ -291,7 +294,6 @@ def anchor_array(anchors: Tensor, n_inputs: int, thresholds: Tensor | int | None
     """anchors [N_t, N_c, 2] as unsigned, known to name inputs, or one of the thresholds [n] (or so many).
 
     Looked at in every call: through `.data` or `.numpy()` they may have changed, and a loop would read or write out of bounds.
-    For 64 detectors of 8 pairs that takes 0.5 µs.
     """
     pairs, n = array_of(anchors), 0 if thresholds is None else thresholds if isinstance(thresholds, int) else len(thresholds)
     if loop("detect", "anchors_outside")(pairs, n_inputs, n_inputs + n):

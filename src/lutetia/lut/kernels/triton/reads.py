@@ -50,11 +50,10 @@ def _read_and_fill(
 ) -> Tensor:
     layout, count = layout_of(connectivity), 2 if read.name in TWO_ROWS else 0 if read.name == "hard" else 1
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, x, zero=not (layout.disjoint and layout.n_weights))
-    case, inputs = compared(x, anchors, read.name, sums, count), Inputs(x.contiguous(), anchors, *read.logs, thresholds)
-    dtype = sum_dtype(weight, x)
     if layout.n_weights:
-        rows.launch_fill(weight, layout, inputs, Rows(None), target, case, rows.fill_case(layout, sums, dtype))
-    return finish(target, sums, dtype)
+        inputs = Inputs(x.contiguous(), anchors, *read.logs, thresholds)
+        rows.launch_fill(weight, layout, inputs, Rows(None), target, (sums, sum_dtype(weight, x)), (read.name, count))
+    return finish(target, sums, sum_dtype(weight, x))
 
 
 @kernel

@@ -30,7 +30,7 @@ from lutetia.lut.kernels.cpu.loops.basics import (
     sums_in,
     write_sums,
 )
-from lutetia.lut.kernels.cpu.loops.detect import detect
+from lutetia.lut.kernels.cpu.loops.detect import anchors_outside, detect
 
 FAR = 2**20  # weights that do not fit the caches of one core
 ONCE = 512  # batch rows among which a row of a table is seldom looked up twice
@@ -63,8 +63,13 @@ def fill(weight: Any, blocks: Any, reads: Any, y: Any, scale: Any, begin: Any, e
 
 @kernel
 def evaluate(inputs: Any, weight: Any, blocks: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
-    """detect and fill, for rows begin to end of x [B, I], given with its anchors: one launch instead of two."""
+    """detect and fill, for rows begin to end of x [B, I], given with its anchors: one launch instead of two.
+
+    Also True where anchors are out of range.
+    """
     x, anchors = inputs
+    if anchors_outside(anchors, x.shape[1], x.shape[1]):
+        return True
     indices = np.empty((end - begin, anchors.shape[0]), np.uint32)
     detect((x[begin:end], anchors, None), indices, False, None, 0, end - begin)
     return fill(weight, blocks, ((indices, None), None), y[begin:end], scale, 0, end - begin)
