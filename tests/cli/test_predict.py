@@ -158,17 +158,11 @@ LIGHT = ("predict runs/iris 1,2,3,4", "explain runs/iris 1,2,3,4", "generate run
 def test_commands_load_no_more_than_they_need(trained: Path) -> None:
     """What each of these brings takes as long to import as torch itself, or nearly; one process runs all the commands."""
     code = (
-        "import sys
-from lutetia.cli import main
-"
-        "heavy = ['torch._dynamo', 'torch._inductor', 'torch.distributed.tensor', 'sympy', 'triton', 'matplotlib', 'sklearn']
-"
-        "for words in sys.argv[1:]:
-"
-        "    assert main(words.split()) == 0
-"
-        "    found = heavy + (['numba', 'llvmlite', 'scipy'] if 'evaluate' not in words else [])
-"  # small jobs: no compiled loops
+        "import sys\nfrom lutetia.cli import main\n"
+        "heavy = ['torch._dynamo', 'torch._inductor', 'torch.distributed.tensor', 'sympy', 'triton', 'matplotlib', 'sklearn']\n"
+        "for words in sys.argv[1:]:\n"
+        "    assert main(words.split()) == 0\n"
+        "    found = heavy + (['numba', 'llvmlite', 'scipy'] if 'evaluate' not in words else [])\n"  # small jobs: no compiled loops
         "    print('loaded:', [name for name in found if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code, *LIGHT], cwd=trained, capture_output=True, text=True, env=ENVIRONMENT)
