@@ -133,6 +133,7 @@ def check_cache(indices: Any, lengths: Any, x: Tensor, anchors: Tensor) -> None:
     if not (isinstance(indices, Tensor) and isinstance(lengths, Tensor)):
         fail("cache", (indices, lengths), "indices and lengths that are tensors")
     fits = indices.dim() == 3 and indices.shape[0] == len(x) == len(lengths) and indices.shape[1] == len(anchors)
+    fits = fits and indices.layout == lengths.layout == torch.strided
     if not fits or lengths.dim() != 1 or indices.dtype != torch.int16 or lengths.dtype != torch.int64:
         check_tensor("cache.indices", indices, [len(x), len(anchors), "max_length"], torch.int16)
         check_tensor("cache.lengths", lengths, [len(x)], torch.int64)

@@ -92,6 +92,8 @@ class DecodeAttention(nn.Module):
             fail("cache", cache, "a KVCache, made with new_cache")
         sizes: list[int | str] = [len(q), self.n_kv_heads, "max_length", self.head_dim]
         check_tensor("cache.k", cache.k, sizes, device=q.device)
+        if not cache.k.is_contiguous() or not (isinstance(cache.v, Tensor) and cache.v.is_contiguous()):
+            fail("cache", cache, "contiguous keys and values, as new_cache makes them")
         check_tensor("cache.v", cache.v, [*cache.k.shape], cache.k.dtype, q.device)
         check_tensor("cache.lengths", cache.lengths, [len(q)], torch.int32, q.device)
         start = cache.lengths.clone()
