@@ -188,7 +188,6 @@ def _step(x: Tensor, cache: IndexCache, tables: Tables) -> Tensor:
     held = (cache.indices, cache.lengths, cache.places_of(positions, kernels))
     y = kernels.fill_step(solid(x.squeeze(1)), solid(weight.detach()), anchors, *held)
     cache.grow(1, tables.anchors)
-    cache.counts = None  # rows may have been cut back since they were counted
     return y.unsqueeze(1).to(output_dtype(x, weight))
 
 
