@@ -122,9 +122,8 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 # ---- nothing is left out ---------------------------------------------------------------------------------------------
 
 
-PUBLIC = [
-    f"lutetia.{name}" for name in ("attention", "flow", "lut", "models", "nn", "precompute", "relevance", "report", "sklearn", "training")
-]
+PARTS = ("attention", "flow", "lut", "models", "nn", "precompute", "relevance", "report", "sklearn", "training")
+PUBLIC = [f"lutetia.{name}" for name in PARTS]
 
 
 @pytest.mark.parametrize("module", PUBLIC)
