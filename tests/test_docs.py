@@ -122,8 +122,10 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 # ---- nothing is left out ---------------------------------------------------------------------------------------------
 
 
-PARTS = ("attention", "flow", "lut", "models", "nn", "precompute", "relevance", "report", "sklearn", "training")
-PUBLIC = [f"lutetia.{name}" for name in PARTS]
+PUBLIC = [
+    f"lutetia.{name}"
+    for name in ("attention", "flow", "lut", "models", "nn", "precompute", "relevance", "report", "sklearn", "training")
+]
 
 
 @pytest.mark.parametrize("module", PUBLIC)

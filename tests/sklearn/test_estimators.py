@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_sp
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from lutetia.errors import DataError
+import lutetia.sklearn
+from lutetia.errors import DataError, MissingFeatureError
 from lutetia.sklearn import GateClassifier, LUTClassifier, LUTRegressor
 
 FAST: dict[str, Any] = {"n_tables": 30, "candidates": 24, "random_state": 0, "n_jobs": 1}
@@ -197,6 +199,14 @@ def test_numbers_to_predict_must_be_numbers() -> None:
 def test_parameters_that_cannot_be_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         LUTClassifier(**{**FAST, **wrong}).fit([[1.0], [2.0]], [0, 1])
+
+
+def test_without_scikit_learn_the_door_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(MissingFeatureError, match="pip install scikit-learn"):
+        lutetia.sklearn.LUTClassifier  # noqa: B018
+    with pytest.raises(AttributeError, match="LUTCluster"):
+        lutetia.sklearn.LUTCluster  # noqa: B018
 
 
 # ---- with the rest of scikit-learn -----------------------------------------------------------------------------------
