@@ -90,7 +90,7 @@ def _comparisons(model: Tabular, codes: Array, contrast: Array, names: list[str]
     told = []
     for (left, right), effect in sorted(effects.items(), key=lambda item: -abs(item[1])):
         operator = ">" if known[left] > known[right] else "<="
-        other = model.threshold_text(left, right - n_encoded) if right >= n_encoded else _input(model, right, names)
+        other = model.threshold_text(left, right - n_encoded) if right >= n_encoded else f"{_input(model, right, names)} by rank"
         told.append(Comparison(_input(model, left, names), operator, other, effect))
     return told
 
