@@ -98,6 +98,6 @@ def tabular_sentence(result: Result) -> str:
     settings = result["settings"]
     missed = f" Not reached: {'; '.join(result['missed'])}." if result["missed"] else ""
     return (
-        "Accuracy in %, RMSE in the unit of the target; means are of accuracy, and of RMSE relative to the best boosting method of "
-        f"each set. {settings['folds fitted']} of {settings['folds']} folds.{missed}"
+        "Accuracy in %, RMSE in the unit of the target; means are of accuracy, and of RMSE relative to the best boosting method "
+        f"of each set. {settings['folds fitted']} of {settings['folds']} folds.{missed}"
     )
