@@ -7,6 +7,8 @@ DEV    := $(VENV)/.ready-dev
 RUN    := $(VENV)/bin/python -m
 JOBS   ?= auto
 TOOLS  ?= any
+# Set on some machines; the many processes that the tests start would each compile the same modules anew.
+export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-gpu lint format docs bench results clean
@@ -18,7 +20,7 @@ demo: $(READY)   ## the main job: see what Lutetia does, in minutes
 	$(RUN) lutetia demo
 
 test: $(DEV)   ## the tests this machine's tools allow, on all cores, then a list of what was skipped and why
-	$(RUN) pytest -n $(JOBS) --tools $(TOOLS)
+	$(RUN) pytest -n $(JOBS) --dist worksteal --tools $(TOOLS)
 
 test-slow: $(DEV)  ## the long tests
 	$(RUN) pytest -m slow

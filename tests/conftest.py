@@ -39,19 +39,35 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PATH"] = path_without_tools()
 
 
+def skipped_before(config: pytest.Config) -> set[str]:
+    """The tests, or whole modules, that the last run with hidden tools skipped for want of one."""
+    return set(config.cache.get(NEEDS_TOOLS, [])) if config.cache else set()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Under `--tools only`, import no module without a test to keep: importing all of them takes longer than many a test."""
+    if config.getoption("--tools") != "only" or collection_path.suffix != ".py":
+        return None
+    modules = {config.rootpath / nodeid.split("::")[0] for nodeid in skipped_before(config)}
+    marked = "mark.tools" in collection_path.read_text(encoding="utf-8")
+    return None if collection_path in modules or marked else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Under `--tools only`, keep the tests that behave differently where the tools are there."""
     if config.getoption("--tools") != "only":
         return
-    skipped = set(config.cache.get(NEEDS_TOOLS, [])) if config.cache else set()
+    skipped = skipped_before(config)
     keep = [each for each in items if {each.nodeid, each.nodeid.split("::")[0]} & skipped or each.get_closest_marker("tools")]
     config.hook.pytest_deselected(items=[each for each in items if each not in keep])
     items[:] = keep
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection() -> None:
+def pytest_collection(session: pytest.Session) -> None:
     """Set up what test modules import. Here and not above, so that the session starts without waiting for torch."""
+    if session.config.getoption("numprocesses", None):
+        return  # this process only hands tests to its workers
     import torch
 
     # Triton reads this as its kernels are decorated, so before anything imports it.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import warm
 from tools import is_missing_tool, require_module, require_tool
 
 HERE = Path(__file__).parent
@@ -43,8 +43,8 @@ def suite(tmp_path: Path) -> Path:
 
 
 def run(suite: Path, ci: str, *options: str) -> tuple[int, list[str]]:
-    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(suite), str(suite), *options]
-    done = subprocess.run(command, cwd=suite, env={**os.environ, "CI": ci}, capture_output=True, text=True, timeout=120)
+    command = ["-m", "pytest", "-q", "--rootdir", str(suite), str(suite), *options]
+    done = warm.run(command, cwd=suite, env={**os.environ, "CI": ci})
     return done.returncode, done.stdout.splitlines()
 
 
@@ -95,6 +95,7 @@ def test_hidden_tools_and_then_only_what_needs_them(
     assert code == 0  # hidden on purpose, so CI does not mind
     assert "seen: None True" in lines
     assert lines[-1].startswith("2 passed, 1 skipped")
+    (suite / "test_other.py").write_text("raise RuntimeError('a module without such tests is not imported')\n")
     code, lines = run(suite, "true", "--tools", "only", "-rP", *workers)
     assert code == 0
     assert f"seen: {programs / 'ghdl-of-this-test'} True" in lines

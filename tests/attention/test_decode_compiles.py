@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ SIZES = {"H_KV": 8, "D": 128, "S_ACTIVE": 1, "ROWS": 4, "M_BLOCKS": 1, "PAGE_LEN
 BLOCKS = {"BLOCK_B": 16, "BLOCK_D": 128, "BLOCK_M": 16, "BLOCK_N": 64, "COMBINE_ROWS": 4, "COMBINE_STAGES": 8}
 FLAGS = dict.fromkeys(("RING", "HAS_WINDOW", "HAS_SINK", "HAS_NEW", "HAS_K_SCALE", "HAS_V_SCALE", "FIXED"), False)
 PLAIN = {**SIZES, **BLOCKS, **FLAGS, "PLAIN": True, "EARLY": True, "PRECISION": "tf32"}
-CASES = {
+NINE = {  # for compute capability 9.0, with what differs from PLAIN
     "plain": {},
     "a piece for each row": {"n_splits": 1},
     "four new tokens": {"S_ACTIVE": 4, "ROWS": 16, "HAS_NEW": True},
@@ -34,28 +35,38 @@ CASES = {
         "FIXED": True,
     },
 }
+CASES = {  # the compute capability, times ten
+    **{name: (90, constants) for name, constants in NINE.items()},
+    "no early launch": (89, {"EARLY": False}),
+    "rows of one length": (90, {"BLOCK_B": 0}),
+    "three stages": (90, {"BLOCK_B": 0, "COMBINE_STAGES": 3}),
+}
 COMPILE = """
+import json
 import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from lutetia.attention.triton_kernels import Case, KernelTensors, Strides, decode_kernel as kernel
 
-pointers, constants, capability = map(eval, sys.argv[1:])
+pointers, plain, cases = map(json.loads, sys.argv[1:])
 names, aligned = kernel.arg_names, [["tt.divisibility", 16]]
-signature = {"memory": KernelTensors(**pointers), "strides": Strides(*[("i32", "i32", "i32", "constexpr")] * 5), "scale": "fp32"}
-known = {(1, tensor, 3): 1 for tensor in range(5)}
-if "n_splits" in constants:
-    known[(names.index("n_splits"),)] = constants.pop("n_splits")
-    signature["n_splits"] = "constexpr"
-known[(names.index("CASE"),)] = Case(**constants, PRODUCTS=triton.language.bfloat16)
-signature = {name: "constexpr" if name == "CASE" else signature.get(name, "i32") for name in names}
 attributes = {(0, pointer): aligned for pointer in range(len(pointers))}
 attributes |= {(1, tensor, dimension): aligned for tensor in range(5) for dimension in range(3)}
-source = ASTSource(kernel, signature, known, attributes)
-made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4, "num_stages": 3, "maxnreg": 255})
-ptx = made.asm["ptx"]
-print(made.metadata.shared, ptx.count("cp.async.cg"), "griddepcontrol.wait" in ptx.partition(" ld.global")[0])
+strides, options = Strides(*[("i32", "i32", "i32", "constexpr")] * 5), {"num_warps": 4, "num_stages": 3, "maxnreg": 255}
+for name, (capability, constants) in cases.items():
+    signature = {"memory": KernelTensors(**pointers), "strides": strides, "scale": "fp32"}
+    known = {(1, tensor, 3): 1 for tensor in range(5)}
+    if "n_splits" in constants:
+        known[(names.index("n_splits"),)] = constants.pop("n_splits")
+        signature["n_splits"] = "constexpr"
+    known[(names.index("CASE"),)] = Case(**{**plain, **constants}, PRODUCTS=triton.language.bfloat16)
+    signature = {name: "constexpr" if name == "CASE" else signature.get(name, "i32") for name in names}
+    source = ASTSource(kernel, signature, known, attributes)
+    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    ptx = made.asm["ptx"]
+    seen = made.metadata.shared, ptx.count("cp.async.cg"), "griddepcontrol.wait" in ptx.partition(" ld.global")[0]
+    print(json.dumps([name, seen]))
 """
 
 
@@ -67,40 +78,41 @@ class Compiled(NamedTuple):
     waits: bool  # for the kernel before it, and reads nothing earlier
 
 
-def compiled(capability: int = 90, **constants: object) -> Compiled:
-    """For a compute capability, times ten."""
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, Compiled]:
+    """All cases, by one process: most of its time goes into its imports."""
     environment = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent)}
     environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-c", COMPILE, repr(POINTERS), repr({**PLAIN, **constants}), str(capability)]
+    command = [sys.executable, "-c", COMPILE, *map(json.dumps, (POINTERS, PLAIN, CASES))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    shared, ahead, waits = done.stdout.split()
-    return Compiled(int(shared), int(ahead), waits == "True")
+    return {name: Compiled(*seen) for name, seen in map(json.loads, done.stdout.splitlines())}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_for_compute_capability_9(name: str) -> None:
-    made = compiled(**CASES[name])
+@pytest.mark.parametrize("name", NINE)
+def test_for_compute_capability_9(name: str, compiled: dict[str, Compiled]) -> None:
+    made = compiled[name]
     assert made.shared < 227 << 10
     assert made.ahead > 0
     assert made.waits
 
 
-def test_for_compute_capability_8_9() -> None:
+def test_for_compute_capability_8_9(compiled: dict[str, Compiled]) -> None:
     """Which cannot launch early, and has less shared memory: two tiles of 32 KB, and what else there is."""
     from lutetia.attention.triton import OTHER_BYTES
 
-    made = compiled(89, EARLY=False)
+    made = compiled["no early launch"]
     assert 64 << 10 < made.shared < (64 << 10) + OTHER_BYTES
     assert not made.waits
 
 
-def test_keys_of_uneven_rows_are_fetched_ahead_too() -> None:
+def test_keys_of_uneven_rows_are_fetched_ahead_too(compiled: dict[str, Compiled]) -> None:
     """The compiler does so only where it can tell how addresses are aligned, and says nothing when it does not."""
-    assert compiled(BLOCK_B=16).ahead == 2 * compiled(BLOCK_B=0).ahead > 0
+    assert PLAIN["BLOCK_B"] == 16
+    assert compiled["plain"].ahead == 2 * compiled["rows of one length"].ahead > 0
 
 
-def test_partial_results_are_fetched_ahead() -> None:
+def test_partial_results_are_fetched_ahead(compiled: dict[str, Compiled]) -> None:
     """Each stage more is one fetch more: four rows are one instruction."""
-    few, many = (compiled(BLOCK_B=0, COMBINE_STAGES=stages).ahead for stages in (3, 8))
-    assert many == few + 5
+    assert PLAIN["COMBINE_STAGES"] == 8
+    assert compiled["rows of one length"].ahead == compiled["three stages"].ahead + 5

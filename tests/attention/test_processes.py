@@ -13,8 +13,10 @@ import torch
 from torch import distributed
 
 import lutetia
+import warm
 from lutetia.attention import decode_attention, processes
 from lutetia.errors import ArgumentError
+from ports import free_port
 
 WORKER = str(Path(__file__).with_name("processes_worker.py"))
 needs_gloo = pytest.mark.skipif(
@@ -27,17 +29,37 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
+# Cases × (batch, and sequence in chunks and stretches), the one with pages, the ring; each with steps and without.
+CALLS = 2 * (8 * (1 + 3 * 2) + (1 + 3) + 1)
+
+
 @needs_gloo
-@pytest.mark.parametrize("n", [2, 3])
-def test_ranks_under_torchrun(n: int) -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"]
+def test_ranks_under_torchrun() -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*launcher, WORKER, "check"], env=environment(), capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    # Cases × (batch, and sequence in chunks and stretches), the one with pages, the ring; each with steps and without.
-    calls = 2 * (8 * (1 + 3 * 2) + (1 + 3) + 1)
-    assert len(re.findall(rf"rank \d of {n}: {calls} calls agree", done.stdout)) == n, done.stdout
+    assert len(re.findall(rf"rank \d of 2: {CALLS} calls agree", done.stdout)) == 2, done.stdout
+
+
+@needs_gloo
+def test_three_ranks() -> None:
+    meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "3"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ranks = [
+        warm.Process([WORKER, "check"], env={**environment(), **meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)}, **pipes)
+        for rank in range(3)
+    ]
+    try:
+        for number, rank in enumerate(ranks):
+            said, wrong = rank.communicate(timeout=240)
+            assert rank.returncode == 0, wrong[-4000:]
+            assert f"rank {number} of 3: {CALLS} calls agree" in said
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
 
 
 @needs_gloo
@@ -46,8 +68,8 @@ def test_a_lost_rank_is_an_error_in_time(tmp_path: Path, how: str) -> None:
     """Within the time-out of two seconds; and the process that raised it can end."""
     n = 2
     ranks = [
-        subprocess.Popen(
-            [sys.executable, WORKER, how],
+        warm.Process(
+            [WORKER, how],
             env={**environment(), "RANK": str(rank), "WORLD_SIZE": str(n), "MEET": str(tmp_path / "meet")},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 import lutetia
+import warm
 from lutetia.cli import main
 from lutetia.models import LUTClassifier, LUTTransformer
 from lutetia.report.attribution import attribute_class, attribute_token, lead
@@ -333,9 +333,7 @@ def test_ctrl_c_while_writing_leaves_nothing(folder: Path, tmp_path: Path) -> No
         "sys.exit(lutetia.cli.main(sys.argv[1:]))"
     )
     words = ["explain", str(folder / "images"), str(folder / "image.png"), "--html", str(tmp_path / "why.html")]
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *words], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = warm.Process(["-c", code, *words], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import lutetia
+import warm
 from lutetia import doctor
 from lutetia.cli import main
 from lutetia.demo import telling
@@ -328,8 +329,8 @@ def test_ctrl_c(command: str, given: Path, here: Path, tmp_path: Path) -> None:
     spare.mkdir()
     told = {name: tmp_path / name for name in ("stdout", "stderr")}
     with open(told["stdout"], "w") as out, open(told["stderr"], "w") as err:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lutetia", *(each.format(given=given) for each in arguments)],
+        process = warm.Process(
+            ["-m", "lutetia", *(each.format(given=given) for each in arguments)],
             env={**ENVIRONMENT, "TMPDIR": str(spare)}, stdout=out, stderr=err, start_new_session=True,
         )  # fmt: skip
     try:

@@ -8,7 +8,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 import lutetia
+import warm
 from lutetia import toml
 from lutetia.cli import main
 from lutetia.training import checkpoint
@@ -43,8 +43,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "lutetia", "train", "long.toml", *arguments]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = ["-m", "lutetia", "train", "long.toml", *arguments]
+    return warm.Process(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def lines(out: str) -> int:

@@ -23,7 +23,6 @@ SHAPES = [  # inputs, outputs, detectors, anchor pairs
     (13, 10, 8, 7),
     (17, 5, 3, 12),
 ]
-BATCHES = [0, 1, 7, 64, 71]
 METAS = (SynapseMeta(), SynapseMeta(lr_scale=0.3, min_weight=-0.5, max_weight=0.7), SynapseMeta(lr_scale=2))
 
 

@@ -1,4 +1,4 @@
-"""The Triton kernels for sequences against the reference: on a GPU where there is one, under Triton's interpreter otherwise."""
+"""What only the Triton kernels for sequences can get wrong: tiles, counts, orders, and what a GPU shows. See test_kernels.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 from lut.test_reference_seq import make
 from lutetia.errors import ArgumentError
-from lutetia.lut import Sequence, Sums, growth, kernels
+from lutetia.lut import Sequence, Sums, kernels
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels.protocol import Detected
 from lutetia.lut.kernels.triton.cells import count_cells, walks_anyway
@@ -75,27 +75,6 @@ def same(mine: list[torch.Tensor], expected: list[torch.Tensor], sums: str, tole
             torch.testing.assert_close(one, its, rtol=tolerance, atol=tolerance * scale)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("kind", "sums"), [("pairs", "float"), ("pairs", "fixed"), ("cells", "float")])
-def test_fully_connected(shape: tuple[int, ...], kind: str, sums: str) -> None:
-    case = Case(shape)
-    same(case.all(fast, kind, sums=sums), case.all(reference, "pairs", sums=sums), sums)
-
-
-def test_float64_and_fixed_sums_walk_pairs() -> None:
-    case = Case(SHAPES[2], torch.float64)
-    same(case.all(fast, "cells"), case.all(reference, "pairs"), "float", 1e-10)
-    case = Case(SHAPES[2])
-    same(case.all(fast, "cells", sums="fixed"), case.all(reference, "pairs", sums="fixed"), "fixed")
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_firing_statistics(shape: tuple[int, ...]) -> None:
-    case = Case(shape)
-    arguments = (case.found[0], case.pe[0], case.positional_dim, case.anchors.shape[1])
-    assert torch.equal(fast.fill_firing_stat(*arguments), reference.fill_firing_stat(*arguments))
-
-
 def test_a_small_budget_gives_the_same_in_tiles() -> None:
     case = Case((3, 5, 5, 3, 2, 1, 1))
     least = 5 * 4 * 8  # S · C · 8 bytes
@@ -136,16 +115,6 @@ def test_places_in_order_of_their_index(n_places: int, n_values: int) -> None:
         assert torch.equal(end[t].long().cpu(), torch.bincount(mine, minlength=n_values).cumsum(0))
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 3, 4), (40, 5, 3), (6, 2, 0), (0, 2, 3)])
-def test_positions(shape: tuple[int, ...]) -> None:
-    positions = torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(0)).to(DEVICE, torch.float32) / 2
-    expected = reference.check_positions(positions)
-    for mine, its in zip(fast.check_positions(positions), expected, strict=True):
-        assert mine.dtype == its.dtype
-        assert torch.equal(mine, its)
-    assert torch.equal(fast.check_positions_eval(positions), expected[0])
-
-
 @pytest.mark.parametrize("kind", ["pairs", "cells"])
 def test_in_place_step(kind: str) -> None:
     case = Case(SHAPES[2])
@@ -157,29 +126,6 @@ def test_in_place_step(kind: str) -> None:
     returned = gather(case.grad, *places, case.n_rows, meta=meta, external_lr=0.1, weight=weight)
     assert returned.data_ptr() == weight.data_ptr()
     torch.testing.assert_close(weight, (case.weight - 0.1 * gradient).clamp(max=0.5))
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_sparse(shared: bool) -> None:
-    case = Case(SHAPES[2])
-    metas = (SynapseMeta(lr_scale=0.5), SynapseMeta(lr_scale=2.0))
-    synapses = growth.random(2, 6, 3, 0.5, shared=shared, seed=1, metas=metas).to(DEVICE)
-    weight = torch.randn(synapses.n_weights, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    places = (case.found[0], case.pe[0], case.positional_dim)
-    results = []
-    for each in (fast, reference):
-        propagated = each.propagate_through_detectors_seq_sparse(
-            case.grad, weight, *case.found, *case.pe, case.anchors, case.n_inputs, case.positional_dim, synapses
-        )
-        results.append(
-            [
-                each.fill_outputs_seq_sparse(weight, *places, synapses),
-                *propagated,
-                each.gather_weight_gradients_seq_sparse(case.grad, *places, synapses),
-                each.gather_weight_gradients_seq_sparse(case.grad, *places, synapses, external_lr=0.1, weight=weight.clone()),
-            ]
-        )
-    same(*results, "float")
 
 
 @pytest.mark.gpu

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import distributed, nn
 
+import warm
 from lutetia.lut import growth, use_backend
 from lutetia.nn import LUT
 
@@ -65,7 +66,7 @@ def train_together(gradient: str, synced: bool, rank: int) -> list[torch.Tensor]
 @pytest.mark.skipif(not distributed.is_available() or not distributed.is_gloo_available(), reason="torch was built without gloo")
 def test_two_processes_learn_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    torch.multiprocessing.spawn(work, args=(str(tmp_path),), nprocs=WORLD)
+    warm.spawn(work, (str(tmp_path),), WORLD)
     for gradient in POLICIES:
         with use_backend("reference"):
             want = train(make_model(gradient), *data())

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import distributed, multiprocessing
+from torch import distributed
 
 import lutetia
+import warm
 from lutetia.errors import ArgumentError, RankError
 from lutetia.training import Config, checkpoint, train
 from lutetia.training.distributed import World, choose_device, mean_of_sparse, start
@@ -65,9 +66,9 @@ def test_two_processes_learn_what_one_does(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     write_samples(tmp_path)
     write_text(tmp_path)
-    multiprocessing.spawn(work, args=([free_port() for _ in range(len(RUNS) + 1)], str(tmp_path)), nprocs=2)
-    for name, config in RUNS.items():
-        alone = train(config, f"one-{name}")
+    summaries = {name: train(config, f"one-{name}") for name, config in RUNS.items()}  # first: it compiles what all need, once
+    warm.spawn(work, ([free_port() for _ in range(len(RUNS) + 1)], str(tmp_path)), 2)
+    for name, alone in summaries.items():
         one, two = (load_file(f"{count}-{name}/checkpoints/last/model.safetensors") for count in ("one", "two"))
         for key in one:
             # Adam divides by the root of a square: where a gradient is nearly 0 rounding is magnified.
@@ -145,8 +146,8 @@ def test_a_lost_rank_is_named_in_time(name: str, timeout: int, tmp_path: Path) -
     (tmp_path / "job.py").write_text(LOSE.format(rank=1, name=name, timeout=timeout))
     where = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "job.py"],
+        warm.Process(
+            ["job.py"],
             cwd=tmp_path,
             env={**ENVIRONMENT, **where, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,

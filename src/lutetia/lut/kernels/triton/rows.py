@@ -121,7 +121,8 @@ def detect_and_fill(
     thresholds: Tensor | None = None,
 ) -> tuple[Tensor, Detected | None]:
     """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]; in one launch where each output is stored once."""
-    if layout_of(connectivity).kind != "general":
+    layout = layout_of(connectivity)
+    if layout.kind != "general" and layout.widest:  # without any weight no program would run
         return _detect_and_fill(x, weight, anchors, connectivity, sums, train, thresholds)
     detected = detect(x, anchors, train, thresholds)
     return fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None

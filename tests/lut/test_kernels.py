@@ -1,0 +1,157 @@
+"""The kernels of every backend against the reference, over connectivity, coefficients and sums; the reference against autograd.
+
+The compiled kernels of the CPU, and those of Triton: on a GPU where there is one, under Triton's interpreter otherwise, which
+takes about a millisecond per program, so its cases are small. What only one backend can get wrong is in test_cpu*.py and
+test_triton*.py; outputs and gradients through autograd are in test_functional.py, test_reads.py and test_attention.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lut.kernel_cases import (
+    CONNECTIVITIES,
+    RATE,
+    SUMS,
+    check_layer,
+    check_sequences,
+    compare,
+    device_of,
+    make_layer,
+    make_sequences,
+    run_layer,
+    run_sequences,
+)  # fmt: skip
+from lutetia.lut import kernels
+from tools import require_module
+
+BACKENDS = ["cpu", "triton"]
+COEFFICIENTS = ("none", "one", "two")
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+# B, I, O, N_t, N_c: empty, the smallest, primes, rows of more than 64 weights, which Triton adds up sorted;
+# TINY is for the interpreter.
+SMALL = [(0, 5, 3, 2, 2), (1, 2, 1, 1, 1), (7, 13, 5, 3, 4), (5, 11, 67, 3, 2)]
+TINY = [(0, 5, 3, 2, 2), (1, 2, 1, 1, 1), (3, 5, 67, 2, 1), (4, 7, 5, 3, 3)]
+LARGE = [(0, 11, 13, 17, 3), (64, 7, 31, 9, 5), (71, 13, 10, 8, 7), (7, 17, 5, 3, 12)]
+# B, S, I, O, N_t, N_c, N_pe
+SHORT = [(1, 1, 3, 2, 1, 1, 0), (2, 3, 4, 3, 2, 1, 1), (2, 5, 5, 3, 2, 2, 2), (1, 7, 7, 5, 3, 2, 0), (1, 18, 4, 2, 1, 1, 4)]
+LONG = [
+    (0, 17, 7, 13, 5, 3, 2), (3, 17, 7, 13, 5, 3, 2), (1, 64, 11, 7, 3, 4, 3), (3, 17, 6, 5, 2, 5, 4), (1, 129, 5, 11, 2, 2, 0),
+]  # fmt: skip
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    require_module({"cpu": "numba", "triton": "triton"}[request.param])
+    return request.param
+
+
+def interpreted(backend: str) -> bool:
+    return backend == "triton" and not torch.cuda.is_available()
+
+
+def shapes_for(backend: str, all_of_them: bool) -> list[tuple[int, ...]]:
+    """All of them, where the kernels are compiled; in the interpreter only the last of a few, where one is enough."""
+    if interpreted(backend):
+        return TINY if all_of_them else TINY[-1:]
+    return SMALL + LARGE
+
+
+# ---- one step --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sums", SUMS)
+@pytest.mark.parametrize("coefficients", COEFFICIENTS)
+@pytest.mark.parametrize("kind", CONNECTIVITIES)
+def test_rows(backend: str, kind: str, coefficients: str, sums: str) -> None:
+    for shape in shapes_for(backend, sums == "float" and (kind == "full" or coefficients == "none")):
+        check_layer(backend, make_layer(shape, kind, coefficients), sums)
+
+
+@pytest.mark.parametrize("sums", SUMS)
+@pytest.mark.parametrize("kind", ["full", "general"])
+@pytest.mark.parametrize("read", ["blend", "confidence", "confidence2"])
+def test_reads(backend: str, read: str, kind: str, sums: str) -> None:
+    for shape in shapes_for(backend, all_of_them=False):
+        check_layer(backend, make_layer(shape, kind, "two"), sums, read)
+
+
+@pytest.mark.parametrize("n_anchors", range(1, 13))
+def test_every_depth_of_table(backend: str, n_anchors: int) -> None:
+    check_layer(backend, make_layer((3, 31, 5, 2, n_anchors)))
+
+
+# The dtypes of x and of the weight; sums are float64 where either is.
+DTYPES = [(F64, F64, "float"), (F64, F64, "fixed"), (BF16, BF16, "float"), (F64, F32, "float"), (F32, F16, "float")]
+
+
+@pytest.mark.parametrize(("of_x", "of_weight", "sums"), DTYPES, ids=str)
+def test_dtypes(backend: str, of_x: torch.dtype, of_weight: torch.dtype, sums: str) -> None:
+    check_layer(backend, make_layer((4, 7, 5, 3, 3), dtypes=(of_x, of_weight)), sums)
+
+
+@pytest.mark.parametrize(("kind", "coefficients"), [("general", "none"), ("shared", "two")])
+def test_float64_where_synapses_are_missing(backend: str, kind: str, coefficients: str) -> None:
+    check_layer(backend, make_layer((4, 7, 5, 3, 3), kind, coefficients, (F64, F64)))
+
+
+def test_leading_dimensions(backend: str) -> None:
+    layer = make_layer((6, 13, 5, 3, 4))
+    x, anchors = layer.x.view(2, 3, 13), layer.anchors
+    mine = kernels(backend).backend.detect(x.to(device_of(backend)), anchors.to(device_of(backend)), True)
+    compare(mine, kernels("reference").backend.detect(x, anchors, True))
+
+
+# ---- sequences -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize(("algorithm", "sums"), [("pairs", "float"), ("pairs", "fixed"), ("cells", "float"), ("cells", "fixed")])
+def test_sequences(backend: str, algorithm: str, sums: str) -> None:
+    shapes = SHORT + LONG
+    if interpreted(backend):
+        shapes = SHORT if sums == "float" else SHORT[1:2]
+    for shape in shapes:
+        check_sequences(backend, make_sequences(shape), algorithm, sums)
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("sums", SUMS)
+@pytest.mark.parametrize("kind", CONNECTIVITIES[1:])
+def test_sequences_where_synapses_are_missing(backend: str, kind: str, sums: str) -> None:
+    check_sequences(backend, make_sequences(SHORT[1] if interpreted(backend) else LONG[1], kind), "pairs", sums)
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("algorithm", ["pairs", "cells"])
+def test_sequences_in_float64(backend: str, algorithm: str) -> None:
+    check_sequences(backend, make_sequences(SHORT[1] if interpreted(backend) else SHORT[2], dtype=F64), algorithm)
+
+
+def test_firing_statistics(backend: str) -> None:
+    for shape in SHORT:
+        results = []
+        for name in ("reference", backend):
+            case, named = make_sequences(shape).to(device_of(name)), kernels(name)
+            indices, places = named.check_detectors_eval(case.x, case.anchors), named.check_positions_eval(case.positions)
+            results.append(named.fill_firing_stat(indices, places, shape[6], shape[5]))
+        compare(results[1], results[0])
+
+
+# ---- what the comparison itself must see -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", CONNECTIVITIES)
+def test_a_step_and_the_compact_gradient_are_those_of_the_dense_one(kind: str) -> None:
+    """Of the reference, to which the others are held."""
+    layer = make_layer((7, 13, 5, 3, 4), kind, "two", (F64, F64))
+    results = run_layer(kernels("reference").backend, layer, SUMS["float"])
+    torch.testing.assert_close(results["step"], layer.weight - RATE * results["dW"])
+    numbers, values = results["dW of rows that were read"]
+    dense = layer.connectivity.expand(results["dW"]).flatten(0, 1)
+    assert set(dense.any(1).nonzero().flatten().tolist()) <= set(numbers.tolist())
+    assert float(values.abs().sum()) == pytest.approx(float(results["dW"].abs().sum()))
+    case = make_sequences(SHORT[2], kind, F64)
+    results = run_sequences(kernels("reference").backend, case, "pairs", SUMS["float"])
+    torch.testing.assert_close(results["step"], case.weight - RATE * results["dW"])

@@ -1,0 +1,191 @@
+"""Python processes that start at once: each is forked from one that has already imported torch and Lutetia.
+
+    with warm.Process(["-m", "lutetia", "info", "runs/digits"], stdout=subprocess.PIPE, text=True) as process: ...
+    warm.spawn(work, (port,), 4)  # as torch.multiprocessing.spawn
+
+A new interpreter needs two seconds of processor time to import them, and the tests start a hundred. For tests of what a process
+does; one about how it starts, or what it imports, takes a new interpreter.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import json
+import os
+import pickle
+import runpy
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+MODULES = (
+    *("torch", "torch.distributed", "numpy", "safetensors.torch", "numba", "lutetia._shared.threads"),
+    *("lutetia.training", "lutetia.training.loop", "lutetia.models", "lutetia.nn", "lutetia.attention", "lutetia.cli.commands"),
+)
+
+
+class Process(subprocess.Popen[Any]):
+    """`subprocess.Popen` of this Python, given what would follow its name: -m MODULE, -c CODE or a script, and arguments."""
+
+    def _execute_child(self, args: list[str], *others: Any) -> None:  # type: ignore[override]
+        (cwd, env), pipes = others[4:6], others[9:15]  # as Popen lists them: its end of a pipe and ours of each stream
+        self._status, status = os.pipe()
+        streams = [pipe if pipe != -1 else number for number, pipe in enumerate((pipes[0], pipes[3], pipes[5]))]
+        call = {"arguments": list(map(str, args)), "folder": str(cwd or os.getcwd()), "environment": dict(env or os.environ)}
+        self.pid = ask({**call, "session": others[-2]}, [*streams, status])
+        self._child_created = True
+        os.close(status)
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        """As os.waitpid, of a process that is no child of this one: its keeper writes the status."""
+        if wait_flags and not select.select([self._status], [], [], 0)[0]:
+            return 0, 0
+        status = int.from_bytes(os.read(self._status, 4), "little")
+        os.close(self._status)
+        return self.pid, status
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        with self._waitpid_lock:
+            if self.returncode is None:
+                pid, status = self._try_wait(os.WNOHANG)
+                if pid:
+                    self._handle_exitstatus(status)
+        return self.returncode
+
+
+def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` of this Python, its output captured as text."""
+    timeout = options.pop("timeout", 120)
+    with Process(arguments, text=True, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}) as process:
+        try:
+            said, wrong = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(arguments, process.returncode, said, wrong)
+
+
+RANK = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); work, *rest = pickle.load(sys.stdin.buffer); work(*rest)"
+
+
+def spawn(work: Callable[..., None], arguments: tuple[Any, ...], count: int) -> None:
+    """`torch.multiprocessing.spawn`: work(rank, *arguments) in so many processes, all of which end when one of them fails."""
+    ranks = [Process(["-c", RANK], stdin=subprocess.PIPE) for _ in range(count)]
+    try:
+        for rank, process in enumerate(ranks):
+            assert process.stdin is not None
+            with process.stdin as pipe:
+                pipe.write(pickle.dumps(sys.path) + pickle.dumps((work, rank, *arguments)))
+        while None in (codes := [process.poll() for process in ranks]) and not any(codes):
+            time.sleep(0.01)
+        assert not any(codes), f"the ranks ended with {codes}"
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+
+# ---- the server ------------------------------------------------------------------------------------------------------
+
+
+@cache
+def server() -> socket.socket:
+    """Start it; what it is asked through."""
+    mine, its = socket.socketpair()
+    command, environment = [sys.executable, __file__, str(its.fileno())], {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        command, env=environment, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+    )
+    its.close()
+    atexit.register(process.wait)
+    atexit.register(mine.close)  # called first: it ends where nobody can ask any more
+    return mine
+
+
+def ask(call: dict[str, Any], descriptors: list[int]) -> int:
+    """Have a process started with these streams; its number."""
+    text = json.dumps(call).encode()
+    connection = server()
+    connection.sendmsg([len(text).to_bytes(4, "little")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
+    connection.sendall(text)
+    return int.from_bytes(connection.recv(4), "little")
+
+
+def serve(connection: socket.socket) -> None:
+    """Fork a keeper for each call, which forks the process, sends its number, and waits for it."""
+    for module in MODULES:
+        __import__(module)
+    while True:
+        size, descriptors, _, _ = socket.recv_fds(connection, 4, 4)
+        if not size:
+            return
+        call = json.loads(connection.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL))
+        if not os.fork():
+            keep(connection, call, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        with suppress(ChildProcessError):  # there may be no keeper left
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def keep(connection: socket.socket, call: dict[str, Any], descriptors: list[int]) -> None:
+    """Start the process, and write its status where it is asked for."""
+    *streams, status = descriptors
+    if process := os.fork():
+        connection.sendall(process.to_bytes(4, "little"))
+        connection.close()
+        for descriptor in (*streams, 0, 1, 2):
+            os.close(descriptor)
+        os.write(status, os.waitpid(process, 0)[1].to_bytes(4, "little"))
+        os._exit(0)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    connection.close()
+    for descriptor in descriptors:
+        os.close(descriptor)
+    become(**call)
+
+
+def become(arguments: list[str], folder: str, environment: dict[str, str], session: bool) -> None:
+    """Be the process: its environment, its folder, its streams, and then its code."""
+    import torch
+
+    from lutetia._shared import threads
+
+    if session:
+        os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(int(environment.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
+    threads.forked = False  # nobody has started a thread yet
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", 1, errors="backslashreplace")  # noqa: SIM115
+    sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    first, *rest = arguments
+    if first == "-m":
+        sys.path.insert(0, folder)
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        sys.path.insert(0, "")
+        sys.argv = ["-c", *rest[1:]]
+        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        script = str(Path(folder, first))
+        sys.path.insert(0, str(Path(script).parent))
+        sys.argv = [first, *rest]
+        runpy.run_path(script, run_name="__main__")
+    sys.exit()
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
