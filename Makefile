@@ -49,8 +49,8 @@ results: $(READY)  ## write the results pages and README's table from benchmarks
 clean:           ## remove the environment and everything built
 	rm -rf $(VENV) site out runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-$(READY): pyproject.toml constraints.txt tools/install.py
+$(READY): pyproject.toml constraints.txt tools/install.py tools/hashes.txt
 	$(PYTHON) tools/install.py $(VENV)
 
-$(DEV): pyproject.toml constraints.txt tools/install.py tools/peers.txt
+$(DEV): pyproject.toml constraints.txt tools/install.py tools/hashes.txt tools/peers.txt
 	$(PYTHON) tools/install.py $(VENV) --dev

@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
 PEERS = ROOT / "tools" / "peers.txt"
+HASHES = ROOT / "tools" / "hashes.txt"  # for uv: pip would want one for everything, and an editable package has none
 OLDEST = (3, 11)
 QUIET = subprocess.DEVNULL
 
@@ -118,8 +119,12 @@ def pip(python: Path, *what: str | Path, must: bool = True) -> bool:
 
 def uv(python: Path, *what: str | Path) -> bool:
     flags, environment = pip_settings(python)
-    command = [python, "-m", "uv", "pip", "install", "--quiet", "--python", python, "--constraint", CONSTRAINTS, *flags, *what]
-    return subprocess.run(command, env=os.environ | environment, stdout=QUIET, stderr=QUIET).returncode == 0
+    pins = ("--constraint", CONSTRAINTS, "--constraint", HASHES)
+    command = [python, "-m", "uv", "pip", "install", "--quiet", "--python", python, *pins, *flags, *what]
+    done = subprocess.run(command, env=os.environ | environment, stdout=QUIET, stderr=subprocess.PIPE, text=True)
+    if "Hash mismatch" in done.stderr:  # pip would not notice
+        raise SystemExit(f"a package is not the one that {HASHES.name} lists:\n{done.stderr}")
+    return done.returncode == 0
 
 
 @cache

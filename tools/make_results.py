@@ -1,9 +1,9 @@
-"""Write docs/results.md, docs/notes/results.md, and the tables of README.md and docs/comparison.md from benchmarks/results.
+"""Write docs/results.md, docs/notes/results.md and the tables of README.md from benchmarks/results.
 
 Usage: python tools/make_results.py [--check]
 
-A table in a page stands between `<!-- results:begin NAME -->` and `<!-- results:end -->`; all else on the page is left as it is.
-README's has no name. With --check nothing is written, and the exit code is 1 when a page is not what the files say.
+A table in a page is between `<!-- results:begin NAME -->` and `<!-- results:end -->`; the rest of the page is left alone.
+README's has no name. With --check nothing is written, and the exit code is 1 if a page differs from the files.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 
@@ -52,10 +53,7 @@ def read(folder: Path) -> dict[str, Result]:
 def make(results: dict[str, Result]) -> dict[Path, str]:
     """The text of every page that shows results."""
     parts = {PAGE: (INTRODUCTION, SECTIONS), NOTES_PAGE: (NOTES, NOTE_SECTIONS)}
-    pages = {
-        page: "\n".join([head, *(section_text(section, results) for section in sections)])
-        for page, (head, sections) in parts.items()
-    }
+    pages = {page: page_text(head, sections, results) for page, (head, sections) in parts.items()}
     for path, blocks in BLOCKS.items():
         text = (ROOT / path).read_text(encoding="utf-8")
         pages[ROOT / path] = put(text, {name: block(results) for name, block in blocks.items()}, path)
@@ -70,14 +68,23 @@ def put(page: str, blocks: dict[str, str], where: str) -> str:
     return MARKED.sub(lambda match: f"{match[1]}\n{blocks[match['name'] or '']}\n\n{match[3]}", page)
 
 
-def section_text(section: Section, results: dict[str, Result]) -> str:
-    """One claim: the command, what was measured where, the tables, one sentence."""
-    result = results[section.result]
+def page_text(head: str, sections: Sequence[Section], results: dict[str, Result]) -> str:
+    """A whole page; a machine that is that of the section before is not described again."""
+    parts, before = [head], ""
+    for section in sections:
+        result = results[section.result]
+        machine = measured(result, [table.name for table in section.tables])
+        parts.append(section_text(section, result, "Same machine." if machine and machine == before else machine))
+        before = machine
+    return "\n".join(parts)
+
+
+def section_text(section: Section, result: Result, machine: str) -> str:
+    """One claim: the command and what was measured where, the tables, one sentence."""
+    command = f"`{result['command']}`." if result["command"] is not None else ""
+    setting = " ".join(filter(None, (command, machine, section.setting)))
     lines = [f"## {section.heading}", ""]
-    if result["command"] is not None:
-        lines += [f"<!-- not run: {section.why_not_run} -->", "```bash", result["command"], "```", ""]
-    setting = f"{measured(result, [table.name for table in section.tables])} {section.setting}".strip()
-    lines += [fill(setting, WIDTH), ""] if setting else []
+    lines += [fill(setting, WIDTH, break_on_hyphens=False), ""] if setting else []
     for table in section.tables:
         lines += [markdown(result, table), ""]
     sentence = section.sentence if isinstance(section.sentence, str) else section.sentence(result)

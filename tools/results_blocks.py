@@ -1,12 +1,11 @@
-"""The generated tables of README.md and docs/comparison.md."""
+"""The generated tables of README.md."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from results import Result, Row, rows_of, text_of
-from results_pages import CIRCUITS
-from results_tables import markdown, range_of, value
+from results_tables import range_of, value
 
 Results = dict[str, Result]
 
@@ -90,11 +89,4 @@ def sized(row: Row) -> str:
     return f"{text_of(row['accuracy'], '%', 4)} with {text_of(row['LUTs'])} LUTs"
 
 
-def circuits(results: Results) -> str:
-    return markdown(results["mnist_circuits"], CIRCUITS)
-
-
-BLOCKS: dict[str, dict[str, Callable[[Results], str]]] = {
-    "README.md": {"": speed},
-    "docs/comparison.md": {"circuits": circuits},
-}
+BLOCKS: dict[str, dict[str, Callable[[Results], str]]] = {"README.md": {"": speed}}

@@ -19,9 +19,6 @@ from results_sentences import (
 )
 from results_tables import Spread, Table, column, range_of, table
 
-GPU = "needs CUDA"
-LONG = "it takes minutes"
-DATA = "it needs the data"
 MILLION = 1e6
 
 INTRODUCTION = """# Results
@@ -44,13 +41,12 @@ Kernels one by one, floors, faithfulness, and the steps of a build. The rest: [R
 
 @dataclass(frozen=True)
 class Section:
-    """One claim on the results page: the command above its tables, one sentence below."""
+    """One claim on a page: the command and the machine above its tables, one sentence below."""
 
     heading: str
     result: str  # the name of the file
     tables: Sequence[Table | Spread]
     sentence: str | Callable[[Result], str]
-    why_not_run: str = GPU
     setting: str = ""
 
 
@@ -106,7 +102,6 @@ LUT_SECTIONS = [
             )
         ],
         cpu_sentence,
-        why_not_run=LONG,
         setting="Eval forward. On a shared machine ratios move by 10 to 20%.",
     ),
 ]
@@ -127,7 +122,6 @@ MODEL_SECTIONS = [
             )
         ],
         "Milliseconds per byte at batch 1, last bytes of a context of 256.",
-        why_not_run=LONG,
     ),
     Section(
         "Training on two CPU cores",
@@ -142,7 +136,6 @@ MODEL_SECTIONS = [
             )
         ],
         train_cpu_sentence,
-        why_not_run="it takes a quarter of an hour",
         setting="After 8,192 samples of 32 bytes; six layers of tables, 3.2 GB, updated in place.",
     ),
     Section(
@@ -150,7 +143,6 @@ MODEL_SECTIONS = [
         "train_mnist",
         [table("accuracy", "network", "seed", "weights", column("test accuracy", digits=4))],
         "Ten epochs, one to two minutes; the checkpoint is the best on 5,000 held-out images.",
-        why_not_run=DATA,
     ),
     Section(
         "Tiny Shakespeare",
@@ -166,7 +158,6 @@ MODEL_SECTIONS = [
         ],
         "The lowest validation loss, nats per byte, after the same bytes. The tables have dropout and the dense twin has none, "
         "which is part of the gap.",
-        why_not_run="it needs the data and a GPU",
     ),
     Section(
         "enwik8",
@@ -184,7 +175,6 @@ MODEL_SECTIONS = [
         ],
         "Bits per byte. In the same minutes the dense twin wins; after the same steps the tables lead, with a schedule that had "
         "cooled further.",
-        why_not_run="it needs the data and a GPU",
     ),
 ]
 
@@ -239,7 +229,6 @@ ATTENTION_SECTIONS = [
         lambda result: (
             f"{range_of(rows_of(result, 'decode'), 'SDPA / Lutetia', 'x')} as fast as SDPA, which gets a mask on ragged batches."
         ),
-        why_not_run=LONG,
         setting="Batch × query heads on key heads × keys × head width.",
     ),
 ]
@@ -261,7 +250,6 @@ RELEVANCE_SECTIONS = [
             )
         ],
         relevance_sentence,
-        why_not_run=LONG,
         setting="As a multiple of one full backward pass: less is better. zennit 1.0 was not measured.",
     ),
 ]
@@ -273,7 +261,6 @@ CIRCUIT_SECTIONS = [
         [CIRCUITS],
         "Ours counts everything from 8-bit pixels to the class; 1,000 simulated images agreed. torchlogix was trained and "
         "counted here; the other counts are their papers'.",
-        why_not_run=DATA,
         setting="Accuracy on the 10,000 test images.",
     ),
 ]
@@ -304,7 +291,6 @@ NOTE_SECTIONS = [
         "train_digits",
         [table("accuracy", "read", "test accuracy", column("training, s", "training", digits=2))],
         "360 unseen digits, two CPU cores.",
-        why_not_run=LONG,
     ),
     Section(
         "How faithful relevance is",
@@ -371,7 +357,6 @@ NOTE_SECTIONS = [
             kernel_table("weight gradient", "weight gradient, added", index_add_="`index_add_`, added in place"),
         ],
         "Repeating the gradient for every table is part of `index_add_`'s time.",
-        why_not_run=LONG,
         setting="First into a new buffer, then added to an existing one.",
     ),
     Section(
@@ -387,14 +372,12 @@ NOTE_SECTIONS = [
             )
         ],
         "The claim is 20x for a training step.",
-        why_not_run=LONG,
     ),
     Section(
         "Layers into tables",
         "precompute",
         [table("tables", "what", column("tables per second", digits=4), "checked")],
         "Tables of 16 input bits for Linear 16 → 64 on two cores; the goal is 300 a second.",
-        why_not_run=LONG,
     ),
     Section(
         "Neurons into Verilog",
@@ -405,20 +388,17 @@ NOTE_SECTIONS = [
             )
         ],
         "Neurons of six inputs of two bits; the goal is 60 seconds and 2 GiB.",
-        why_not_run=LONG,
     ),
     Section(
         "Smaller tables",
         "hardware",
         [table("forms", "table", column("yosys 0.70", "yosys"), "Shannon tree", "partial sums", "kept")],
         "LUT6 of single tables; `minimise` keeps the smallest form.",
-        why_not_run=LONG,
     ),
     Section(
         "torchlogix on MNIST",
         "mnist_torchlogix",
         [table("networks", "network", column("accuracy", digits=4), "LUT6", "simulated, equal")],
         "Comparisons and argmax included; tuned by us, not by its authors.",
-        why_not_run=DATA,
     ),
 ]

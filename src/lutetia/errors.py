@@ -92,6 +92,8 @@ def check_tensor(
 
     if not isinstance(value, torch.Tensor):
         fail(name, value, "a tensor")
+    if value.layout != torch.strided:
+        fail(name, value, f"a dense tensor, not one of layout {str(value.layout).removeprefix('torch.')}")
     if shape is not None and not _shape_fits(value.shape, shape):
         fail(name, value, f"shape [{', '.join('*' if size is None else str(size) for size in shape)}]")
     if dtype is not None:

@@ -1,16 +1,85 @@
-"""Files and folders appear whole or not at all."""
+"""Files and folders appear whole or not at all, and only regular files are read."""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from lutetia.errors import DataError
+
+LARGEST_TEXT = 64 << 20  # bytes of a JSON file that is read whole
+
+
+# ---- read ------------------------------------------------------------------------------------------------------------
+
+
+def open_file(path: str | os.PathLike[str], what: str) -> BufferedReader:
+    """Open a regular file for reading; `what` says what was expected. Devices and pipes, which may never end, are refused."""
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))  # a pipe would wait here
+    except FileNotFoundError as error:
+        raise DataError(f"{os.fspath(path)} does not exist, expected {what}") from error
+    except (OSError, ValueError) as error:  # ValueError: a name with a null byte
+        raise DataError(f"{_shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return open(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise DataError(f"{os.fspath(path)} cannot be read: Is a directory")
+    raise DataError(f"{os.fspath(path)} is a device, a pipe or a socket, expected {what}")
+
+
+def check_file(path: str | os.PathLike[str], what: str) -> None:
+    """Refuse what `open_file` would refuse."""
+    open_file(path, what).close()
+
+
+def read_bytes(path: str | os.PathLike[str], what: str, most: int | None = None) -> bytes:
+    """The bytes of a regular file, of which there may be `most`."""
+    with open_file(path, what) as file:
+        size = os.fstat(file.fileno()).st_size
+        if most is not None and size > most:
+            raise DataError(f"{os.fspath(path)} has {size:,} bytes, expected {what} of {most:,} at most")
+        try:
+            return file.read()
+        except (OSError, MemoryError) as error:
+            raise DataError(f"{os.fspath(path)} cannot be read: {getattr(error, 'strerror', None) or 'no memory'}") from error
+
+
+def read_text(path: str | os.PathLike[str], what: str, most: int | None = LARGEST_TEXT) -> str:
+    """The text of a regular UTF-8 file."""
+    try:
+        return read_bytes(path, what, most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{os.fspath(path)} is not UTF-8 text: {error}") from error
+
+
+def read_json(path: str | os.PathLike[str], what: str, most: int = LARGEST_TEXT) -> Any:
+    """What a regular JSON file holds."""
+    text = read_text(path, what, most)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise DataError(f"{os.fspath(path)} is not JSON: it is nested too deeply") from None
+    except ValueError as error:
+        raise DataError(f"{os.fspath(path)} is not JSON: {error}") from error
+
+
+def _shown(path: str | os.PathLike[str]) -> str:
+    """A path as a message can hold it."""
+    return os.fspath(path).replace("\0", "\\0")
+
+
+# ---- write -----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Write TOML: the standard library reads it (`tomllib`) and does not write it.
+"""Write TOML, which the standard library (`tomllib`) only reads, and read TOML that may come from anybody.
 
 Tables hold strings, booleans, integers, floats, lists, and tables; `tomllib.loads(dumps(table)) == table` for all of them (a
 tuple comes back as a list). Scalars and lists of a table are written before its tables, as TOML demands.
@@ -7,11 +7,14 @@ tuple comes back as a list). Scalars and lists of a table are written before its
 from __future__ import annotations
 
 import math
+import os
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lutetia.errors import ArgumentError, describe
+from lutetia.errors import ArgumentError, DataError, describe
+from lutetia.files import read_text
 
 LINE = 130  # a list that is longer is written with one item to a line
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -19,6 +22,30 @@ BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 UNSAFE = re.compile(r'["\\\x00-\x1f\x7f]')
 SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 MIN_INT, MAX_INT = -(2**63), 2**63 - 1  # what every reader of TOML must accept
+LARGEST_FILE = 4 << 20  # bytes; more than any config needs
+# tomllib takes time and memory that grow with the square of the parts of a dotted key.
+DEEP_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){64}""")
+
+
+def loads(text: str) -> dict[str, Any]:
+    """The tables of a TOML document; DataError, in words that follow "is not TOML: ", for anything else."""
+    if DEEP_KEY.search(text):
+        raise DataError("a key has more than 64 parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise DataError("its values are nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError, or an integer of thousands of digits
+        raise DataError(str(error)) from error
+
+
+def read(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    text = read_text(path, what, LARGEST_FILE)
+    try:
+        return loads(text)
+    except DataError as error:
+        raise DataError(f"{os.fspath(path)} is not TOML: {error}") from error
 
 
 def dumps(table: Mapping[str, Any]) -> str:

@@ -46,6 +46,7 @@ CASES: dict[str, dict[str, Any]] = {
     "pages": {"page_len": 16, "lengths": (145, 37)},
     "pages, new keys": {"page_len": 16, "lengths": (145, 0), "new": True, "s_active": 2},
     "pages of one": {"page_len": 1, "capacity": 40, "lengths": (40, 13)},
+    "more pages than are listed at once": {"page_len": 1, "capacity": 530, "lengths": (530, 257), "head_dim": 8, "window": 500},
     "pages of a prime": {"page_len": 7, "capacity": 70, "lengths": (64, 70), "window": 11, "s_active": 2},
     "pages longer than rows": {"page_len": 64, "capacity": 64, "lengths": (3, 50)},
     "d 1": {"head_dim": 1},

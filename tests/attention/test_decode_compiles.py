@@ -18,7 +18,7 @@ POINTERS = {
     **dict.fromkeys(("sink", "k_scale", "v_scale", "lse", "partial_acc", "partial_ml"), "*fp32"),
     **dict.fromkeys(("seq_lens", "page_table", "arrived"), "*i32"),
 }
-SIZES = {"H_KV": 8, "D": 128, "S_ACTIVE": 1, "ROWS": 4, "M_BLOCKS": 1, "PAGE_LEN": 0}
+SIZES = {"H_KV": 8, "D": 128, "S_ACTIVE": 1, "ROWS": 4, "M_BLOCKS": 1, "PAGE_LEN": 0, "STRETCH": 1 << 30}
 BLOCKS = {"BLOCK_B": 16, "BLOCK_D": 128, "BLOCK_M": 16, "BLOCK_N": 64, "COMBINE_ROWS": 4, "COMBINE_STAGES": 8}
 FLAGS = dict.fromkeys(("RING", "HAS_WINDOW", "HAS_SINK", "HAS_NEW", "HAS_K_SCALE", "HAS_V_SCALE", "FIXED"), False)
 PLAIN = {**SIZES, **BLOCKS, **FLAGS, "PLAIN": True, "EARLY": True, "PRECISION": "tf32"}
@@ -26,7 +26,14 @@ NINE = {  # for compute capability 9.0, with what differs from PLAIN
     "plain": {},
     "a piece for each row": {"n_splits": 1},
     "four new tokens": {"S_ACTIVE": 4, "ROWS": 16, "HAS_NEW": True},
-    "a window, sinks, pages": {"HAS_WINDOW": True, "HAS_SINK": True, "PLAIN": False, "PAGE_LEN": 16, "FIXED": True},
+    "a window, sinks, pages": {
+        "HAS_WINDOW": True,
+        "HAS_SINK": True,
+        "PLAIN": False,
+        "PAGE_LEN": 16,
+        "STRETCH": 4032,
+        "FIXED": True,
+    },
 }
 CASES = {  # the compute capability, times ten
     **{name: (90, constants) for name, constants in NINE.items()},

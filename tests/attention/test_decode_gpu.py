@@ -14,6 +14,7 @@ from lutetia.attention import KVCache, PagedKVCache, decode_attention, processes
 from lutetia.attention.arguments import check_call
 from lutetia.attention.messages import Core
 from lutetia.attention.scratch import ScratchManager
+from lutetia.errors import ArgumentError
 from ports import free_port
 
 pytestmark = pytest.mark.gpu
@@ -244,3 +245,13 @@ def test_over_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_an_option_that_is_none_is_named_after_a_good_call() -> None:
+    """A call that cannot be looked up goes through the checks, as the first one did."""
+    q, k, v = random(1, 4, 1, 64), random(1, 2, 64, 64), random(1, 2, 64, 64)
+    decode_attention(q, k, v, seq_lens=lengths_of(40))
+    with pytest.raises(ArgumentError, match="window"):
+        decode_attention(q, k, v, seq_lens=lengths_of(40), window=[3])  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="seq_lens"):
+        decode_attention(q, k, v, seq_lens=lengths_of(40, 30))

@@ -163,7 +163,7 @@ def test_a_checkpoint_that_is_none(
         (["build", "{}/classifier", "--out", "{}/file/in"], "file is a file, expected a folder"),
         (["demo", "--out", "{}/file"], "which is a file, expected a folder"),
         (["demo", "--out", "{}/file/in"], "cannot be made: Not a directory"),
-        (["demo", "--out", "{}"], "and is no demo's: choose another folder, or empty it"),
+        (["demo", "--out", "{}"], "not a demo: choose another folder, or empty it"),
         (["flow", "{}/classifier", ROW, "--out", "{}/none/run.html"], "there is no folder"),
         (["explain", "{}/classifier", ROW, "--html", "{}/none/why.html"], "there is no folder"),
     ],
@@ -301,9 +301,9 @@ def test_a_demo_replaces_demos_only(here: Path, monkeypatch: pytest.MonkeyPatch,
         assert content(here / "out") == {telling.PAGE: b"new"}
     capsys.readouterr()
     Path("out/mine.txt").write_text("mine")
-    assert "which holds mine.txt and is no demo's" in fails(capsys, 1, "demo", "--out", "out")
+    assert "which holds mine.txt, not a demo" in fails(capsys, 1, "demo", "--out", "out")
     Path("out", telling.PAGE).unlink()
-    assert "which holds mine.txt and is no demo's" in fails(capsys, 1, "demo", "--out", "out")
+    assert "which holds mine.txt, not a demo" in fails(capsys, 1, "demo", "--out", "out")
     assert content(here / "out") == {"mine.txt": b"mine"}
 
 

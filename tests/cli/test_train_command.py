@@ -109,25 +109,47 @@ def test_kill_then_ctrl_c_then_the_same_end(capsys: Capture) -> None:
 
 
 @pytest.mark.slow
-def test_twenty_kills_at_random_moments() -> None:
-    start("--out", "first").communicate(timeout=300)  # may have to compile, and would take longer than those that follow
+def test_fifty_kills_at_random_moments() -> None:
+    start("--out", "first").communicate(timeout=600)  # may have to compile, and would take longer than those that follow
     begun = time.monotonic()
-    start("--out", "whole").communicate(timeout=300)
+    start("--out", "whole").communicate(timeout=600)
     duration = time.monotonic() - begun
     draw = random.Random(7)
     places = []
-    for number in range(20):
+    for number in range(40):
         out = f"killed-{number}"
         process = start("--out", out)
         time.sleep(draw.uniform(0.05, 0.95) * duration)
         process.kill()
         process.communicate()
         places.append((checkpoint.steps_in(Path(out, "checkpoints")) or [0])[-1])
-        process = start("--out", out, "--resume")
-        process.communicate(timeout=300)
-        assert process.returncode == 0
-        assert_same_end(out, "whole")
+        resume_to_the_same_end(out)
     assert len(set(places)) > 3, places
+    for number in range(10):
+        out = f"written-{number}"
+        process = start("--out", out)
+        kill_within_a_write(process, Path(out, "checkpoints"), skip=number, delay=draw.uniform(0, 0.004))
+        resume_to_the_same_end(out)
+
+
+def kill_within_a_write(process: subprocess.Popen[str], checkpoints: Path, skip: int, delay: float) -> None:
+    """Kill a run while the folder of a checkpoint that is being written is there: of the one after so many others."""
+    seen: set[str] = set()
+    while process.poll() is None:
+        seen |= {path.name for path in checkpoints.glob(".step-*.part")} if checkpoints.is_dir() else set()
+        if len(seen) > skip:
+            time.sleep(delay)
+            process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+def resume_to_the_same_end(out: str) -> None:
+    process = start("--out", out, "--resume")
+    process.communicate(timeout=600)
+    assert process.returncode == 0
+    assert_same_end(out, "whole")
+    assert not list(Path(out, "checkpoints").glob(".*.part"))  # what the kill has left is gone
 
 
 def test_the_summary_is_told(capsys: Capture) -> None:

@@ -300,5 +300,5 @@ def test_loading_says_which_file_was_wrong(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"bad\.json is not UTF-8"):
         Flow.load(tmp_path / "bad.json")
     (tmp_path / "other.json").write_text('{"format": "x"}')
-    with pytest.raises(LutetiaError, match=r"other\.json is no recorded flow: format is 'x'"):
+    with pytest.raises(LutetiaError, match=r"other\.json is not a recorded flow: format is 'x'"):
         Flow.load(tmp_path / "other.json")

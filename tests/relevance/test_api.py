@@ -145,11 +145,11 @@ def test_mappings_tuples_tokens_and_unused_inputs() -> None:
     assert r[scale].shape == scale.shape
     assert (r[unused] == 0).all()
     assert mask not in r
-    with pytest.raises(KeyError, match="no relevance was asked for"):
+    with pytest.raises(KeyError, match="relevance was not requested for"):
         r[mask]
     with pytest.raises(KeyError, match="this tensor is a copy, or another one of the same shape, a tensor"):
         r[scale.clone()]
-    with pytest.raises(KeyError, match=r"no relevance was asked for this tensor, a tensor \[7\]: tensors are known by identity"):
+    with pytest.raises(KeyError, match=r"not requested for this tensor, a tensor \[7\]: tensors are found by identity"):
         r[torch.zeros(7)]
     again = relevance.attribute(model, (ids, scale, mask), target=1)
     assert torch.equal(again[ids], r[ids])

@@ -65,7 +65,7 @@ def test_any_section_may_stand_alone(kept: str, story: report.Story) -> None:
 
 
 def test_an_empty_story_says_so() -> None:
-    assert "There is nothing to tell yet." in report.html(report.Story())
+    assert "There is nothing to show yet." in report.html(report.Story())
 
 
 def test_numbers_of_the_story_are_those_of_the_page(story: report.Story) -> None:

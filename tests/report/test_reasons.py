@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import stories
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 from lutetia import report
 from lutetia.errors import ArgumentError
 from lutetia.models import DenseClassifier, LUTClassifier
-from lutetia.report.attribution import RULES, attribute_class, attribute_token, lead
+from lutetia.report.attribution import RULES, attribute_class, attribute_token, contrast, lead
 from lutetia.report.reasons import detectors, token_names
 
 
@@ -18,7 +20,8 @@ def slow_lut_relevance(model: LUTClassifier, x: Tensor, target: int) -> Tensor:
     """The rule of a LUT layer by its definition, detector by detector, pair by pair: x [I] -> [I]."""
     layer = model.readout
     n_classes = model.config.n_classes
-    c = [float(o == target) - 1 / n_classes for o in range(n_classes)]  # R_o / y_o of the lead
+    rivals = [math.exp(score) * (o != target) for o, score in enumerate(model(x[None].view(1, 5, 7))[0].tolist())]
+    c = [1.0 if o == target else -rivals[o] / sum(rivals) for o in range(n_classes)]  # R_o / y_o of the lead
     found = [0.0] * x.numel()
     for t in range(layer.n_detectors):
         pairs = layer.anchors[t].tolist()
@@ -42,6 +45,17 @@ def test_epsilon_is_the_rule_of_tables() -> None:
         assert float(found.sum()) == pytest.approx(float(lead(model(x[None])[0].detach(), target)), abs=1e-4)
 
 
+def test_the_lead_is_the_slope_of_the_log_odds() -> None:
+    scores = torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64, requires_grad=True)
+    odds = scores[0] - scores[1:].logsumexp(0)
+    (slope,) = torch.autograd.grad(odds, scores)
+    assert torch.allclose(contrast(scores, 0), slope)
+    scores = scores.detach()
+    assert float(lead(scores, 0)) == pytest.approx(2.0 - float(scores[1:].softmax(0) @ scores[1:]))
+    assert float(lead(scores + 7, 0)) == pytest.approx(float(lead(scores, 0)))  # as a softmax, it sees no common offset
+    assert float(lead(scores, 0)) > 0 > float(lead(scores, 1))
+
+
 @pytest.mark.parametrize("rule", ["epsilon", "attnlrp", "dynamic", "gradient", "occlusion"])
 def test_of_a_linear_model_they_all_say_the_same(rule: str) -> None:
     model = DenseClassifier(input_shape=(5, 7), n_classes=4, layers=(), readout="linear", seed=0).double().eval()
@@ -49,7 +63,8 @@ def test_of_a_linear_model_they_all_say_the_same(rule: str) -> None:
         model.readout.weight.copy_(torch.rand(4, 35))
     x = torch.rand(5, 7, dtype=torch.float64)
     weight = model.readout.weight.detach()
-    wanted = ((weight[1] - weight.mean(0)) * x.flatten()).view(5, 7)
+    others = model(x[None])[0].detach()[[0, 2, 3]].softmax(0)
+    wanted = ((weight[1] - others @ weight[[0, 2, 3]]) * x.flatten()).view(5, 7)
     found = attribute_class(model, x, 1, rule)
     assert torch.allclose(found.relevance, wanted, atol=1e-4)
     assert (found.absorbed is None) == (rule in ("gradient", "occlusion"))
@@ -77,7 +92,7 @@ def test_detectors_say_what_they_looked_up() -> None:
         assert each.row == sum(bit << r for r, bit in enumerate(each.bits))
         row = layer.weight[each.number, each.row].detach()
         assert each.values == pytest.approx(row.tolist())
-        assert each.contribution == pytest.approx(float(row[2] - row.mean()), abs=1e-4)
+        assert each.contribution == pytest.approx(float(row @ contrast(model(x[None])[0], 2)), abs=1e-4)
     assert sum(each.contribution for each in found) == pytest.approx(float(lead(model(x[None])[0].detach(), 2)), abs=1e-3)
 
 
@@ -121,7 +136,7 @@ def test_a_target_of_one_s_own() -> None:
     model, x = stories.classifier(), torch.rand(5, 7)
     item = report.decide(model, x, target=3, rules=["epsilon"])
     assert (item.target, item.prediction) == (3, int(model(x[None]).argmax()))
-    assert sum(item.heat["epsilon"]) == pytest.approx(item.scores[3] - sum(item.scores) / 4, abs=1e-4)
+    assert sum(item.heat["epsilon"]) == pytest.approx(float(lead(torch.tensor(item.scores), 3)), abs=1e-4)
     with pytest.raises(ArgumentError, match="target is 4, expected a number from 0 to 3"):
         report.decide(model, x, target=4)
     with pytest.raises(ArgumentError, match="rule is 'zminus', expected one of"):
@@ -143,11 +158,12 @@ def test_occlusion_of_tokens_is_a_loop() -> None:
     model, tokens = stories.transformer(), torch.tensor(list(b"def f(x)"))
     found = attribute_token(model, tokens, 58, "occlusion").relevance
     with torch.no_grad():
-        whole = lead(model(tokens[None])[0, -1], 58)
+        whole = model(tokens[None])[0, -1]
         for at in range(len(tokens)):
             held = tokens.clone()
             held[at] = ord(" ")
-            assert float(found[at]) == pytest.approx(float(whole - lead(model(held[None])[0, -1], 58)), abs=1e-5)
+            fallen = float((whole - model(held[None])[0, -1]) @ contrast(whole, 58))  # the rivals stay those of the whole text
+            assert float(found[at]) == pytest.approx(fallen, abs=1e-5)
 
 
 def test_gradient_of_tokens_is_that_of_their_embeddings() -> None:

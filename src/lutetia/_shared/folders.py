@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from lutetia.errors import ArgumentError, DataError, fail
-from lutetia.files import remove, remove_empty
+from lutetia.files import open_file, read_json, remove, remove_empty
 
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 64 << 20  # bytes; more than any folder of ours needs
@@ -277,10 +277,10 @@ def read_manifest(folder: Path, format: str, needed: Collection[str] = ()) -> di
     if not file.is_file() or file.stat().st_size > LARGEST_MANIFEST:
         raise DataError(f"{file} cannot be read: it is not a file, or too large for a manifest")
     try:
-        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = read_json(file, "a manifest", LARGEST_MANIFEST)
         same = manifest["format"] == format
         files = {name: {"sha256": known} if isinstance(known, str) else dict(known) for name, known in manifest["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (DataError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{file} cannot be read: it is damaged, or not of Lutetia") from error
     plain = all(_is_plain(name) and isinstance(known.get("sha256"), str) for name, known in files.items())
     if not same or not plain or not set(needed) <= set(files):
@@ -291,7 +291,7 @@ def read_manifest(folder: Path, format: str, needed: Collection[str] = ()) -> di
 
 def sha256(path: Path) -> str:
     """The checksum of a file."""
-    with open(path, "rb") as file:
+    with open_file(path, "a file") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
+from typing import Any
 
 forked = False
 
@@ -43,6 +45,22 @@ def _parallel(address: int) -> Callable[[int, int, int, int], None]:
 def pool() -> ThreadPoolExecutor:
     """Python threads for where OpenMP is not, started as they are needed."""
     return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="lutetia")
+
+
+def spread(threads: int, n: int, kernel: Callable[..., Any], *arguments: Any) -> None:
+    """kernel(*arguments, begin, end), which lets the GIL go, for as many ranges that make up range(n) as there are threads."""
+    parts = max(1, min(threads, n))
+    ends = [n * part // parts for part in range(parts + 1)]
+    if parts == 1:
+        kernel(*arguments, 0, n)
+        return
+    kernel(*arguments, 0, 0)  # should it need compiling, then here: the stack of another thread may be small
+    others = [pool().submit(kernel, *arguments, *each) for each in pairwise(ends[1:])]
+    try:
+        kernel(*arguments, ends[0], ends[1])
+    finally:
+        for other in others:
+            other.result()
 
 
 def _after_fork() -> None:

@@ -16,7 +16,8 @@ from lutetia.errors import ArgumentError, check_choice, check_range, check_tenso
 
 SHARDS = ("auto", "batch", "sequence")
 SYNCS = ("lse", "deferred", "lockstep")
-BACKENDS = ("auto", "cores", "cpu", "triton")
+MAX_CORES = 4096
+BACKENDS = ("auto", "reference", "cores", "cpu", "triton")
 POLICIES = ("cost", "neuron")
 MAX_ACTIVE = 8
 MAX_HEAD_DIM = 256
@@ -149,7 +150,7 @@ def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:
     """Check a whole number; a bool is none."""
     if not isinstance(value, int) or isinstance(value, bool):
         fail(name, value, "a whole number")
-    check_range(name, value, low, high)
+    check_range(name, value, low, 2**63 - 1 if high is None else high)
 
 
 class How(NamedTuple):
@@ -165,7 +166,7 @@ class How(NamedTuple):
 
 def check_how(how: How) -> None:
     """Check the options that say how a call is to run."""
-    check_int("cores", how.cores, 1)
+    check_int("cores", how.cores, 1, MAX_CORES)
     check_choice("shard", how.shard, SHARDS)
     check_choice("sync", how.sync, SYNCS)
     check_choice("backend", how.backend, BACKENDS)
@@ -252,6 +253,11 @@ def _factor(name: str, value: Any, n_kv_heads: int, device: torch.device) -> Ten
         check_tensor(name, value, dtype=QUERIES, device=device)
         if value.dim() > 1 or value.numel() not in (1, n_kv_heads):
             fail(name, value, f"one number, or shape [{n_kv_heads}], one for each head of the cache")
-        return value.to(torch.float32).expand(n_kv_heads).contiguous()
+        return factor_of(value, n_kv_heads)
     check_range(name, value)
     return torch.full((n_kv_heads,), float(value), device=device)
+
+
+def factor_of(value: Tensor, n_kv_heads: int) -> Tensor:
+    """A tensor of one or H_kv numbers as float32 [H_kv]."""
+    return value.to(torch.float32).expand(n_kv_heads).contiguous()

@@ -79,7 +79,7 @@ class KVCache:
         """The new tokens [B, H_kv, s, d] into the slots after the live ones."""
         of = torch.arange(k_new.shape[2], device=self.k.device).expand(len(self.lengths), -1)
         row = torch.arange(len(self.lengths), device=self.k.device)[:, None].expand_as(of)
-        if not fits:  # padding that has no slot; where it has one, it lands where nobody looks
+        if not fits:  # padding without a slot; padding with one is written where no query looks
             assert lengths is not None
             row, of = torch.nonzero(of < lengths.to(of)[:, None], as_tuple=True)
         at = self.lengths[row].long() + of
@@ -91,7 +91,12 @@ class KVCache:
         if rows is None:
             self.lengths.zero_()
             return
-        index = torch.as_tensor(rows, device=self.lengths.device)
+        try:
+            index = torch.as_tensor(rows, device=self.lengths.device)
+        except (TypeError, ValueError, RuntimeError):
+            fail("rows", rows, "whole numbers, or a bool tensor [B]")
+        if index.numel() and (index.is_floating_point() or index.is_complex()):
+            fail("rows", index, "whole numbers, or a bool tensor [B]")
         if index.dtype == torch.bool:
             check_tensor("rows", index, [len(self.lengths)])
         else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from lutetia.attention.arguments import POLICIES, SYNCS, DecodeCall, check_int, first_seen
+from lutetia.attention.arguments import LARGEST, MAX_CORES, POLICIES, SYNCS, DecodeCall, check_int, first_seen
 from lutetia.errors import ArgumentError, check_choice, fail
 
 FLASH_TILE = 8192  # keys of a tile, when a core holds more
@@ -24,7 +24,7 @@ class Machine(NamedTuple):
 
     bandwidth: float = 400e9  # bytes a second that a core reads of its cache
     link: float = 100e9  # bytes a second between two cores
-    latency: float = 2e-6  # seconds of an exchange, whatever its size
+    latency: float = 2e-6  # seconds per exchange, of any size
     combine: float = 100e9  # bytes a second of partial results that a core adds up
 
 
@@ -87,13 +87,21 @@ def choose_shard(
     tile is left to choose. `out_in_sb`: every core is to hold the whole result.
     """
     global _last
-    check_int("cores", cores, 1)
+    check_int("cores", cores, 1, MAX_CORES)
+    sizes = {"n_q_heads": n_q_heads, "n_kv_heads": n_kv_heads, "head_dim": head_dim, "s_active": s_active}
+    for name, size in {**sizes, "element_bytes": element_bytes}.items():
+        check_int(name, size, 1, LARGEST)
+    if not isinstance(out_in_sb, bool):
+        fail("out_in_sb", out_in_sb, "True or False")
+    if capacity is not None:
+        check_int("capacity", capacity, 0)
     check_choice("policy", policy, POLICIES)
     check_choice("sync", sync, SYNCS)
     check_choice("shard", shard, ("auto", "batch", "sequence"))
-    bad = [length for length in lengths if length < 0]
-    if bad:
-        fail("lengths", bad[0], "lengths of at least 0")
+    if not isinstance(lengths, Sequence) or isinstance(lengths, str | bytes):
+        fail("lengths", lengths, "a list of lengths")
+    for length in lengths:
+        check_int("each of lengths", length, 0)
     if capacity is None:
         capacity = max(lengths, default=0)
     rows = n_q_heads * s_active
@@ -142,7 +150,7 @@ def neuron_rule(batch: int, rows: int, capacity: int) -> tuple[str, str]:
 
 
 def tile_of(held: int) -> int:
-    """Keys of a tile for a core that holds so many: all of them, or flash tiles."""
+    """Keys per tile for a core that holds `held` keys: all of them, or flash tiles."""
     return FLASH_TILE if held > FLASH_TILE else max(held, 1)
 
 
@@ -169,7 +177,7 @@ class Workload(NamedTuple):
     machine: Machine
 
     def read(self, keys: int) -> float:
-        """Seconds to read so many keys, and their values, of all heads."""
+        """Seconds to read `keys` keys and their values, for all heads."""
         return 2 * keys * self.n_kv_heads * self.head_dim * self.element_bytes / self.machine.bandwidth
 
 

@@ -44,7 +44,7 @@ def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invarian
 
 
 def run(dtype: str, plan: np.ndarray, threads: int) -> None:
-    """The loop for caches of this dtype, on each of so many threads at once: plan is int64 [SIZE]."""
+    """The loop for caches of this dtype, on several threads at once: plan is int64 [SIZE]."""
     work = getattr(compiled(), f"work_{dtype}")
     if threads <= 1:
         work(plan)

@@ -34,7 +34,7 @@ def decode_attention(
 
     q is [B, H_q, s_active, d], s_active 1 to 8. The caches are [B, H_kv, S_max, d], or with a `page_table`, int32 [B, max_pages],
     pages [n_pages, page_len, H_kv, d]; H_q is a multiple of H_kv. `seq_lens` [B] counts the live positions, those of the new
-    tokens included: query a stands at seq_len - s_active + a, and sees itself and what is before it, or of that its last `window`
+    tokens included: query a is at position seq_len - s_active + a, and sees itself and earlier keys, or the last `window`
     keys. k_new, v_new [B, H_kv, s_active, d] are first written into the last s_active live slots. A `sink` [H_q] is a logit that
     joins the softmax sum, and no value. `scale` is 1/√d unless given. lse is the natural log of the softmax sum, in float32.
 
@@ -44,8 +44,8 @@ def decode_attention(
     Caches of float8_e4m3fn hold numbers that `k_scale` and `v_scale`, one or [H_kv], are to be multiplied with.
 
     `backend` "auto" is Triton on CUDA and compiled code on the CPU, or with `cores` > 1 the model of cores ("cores"), which share
-    the rows or the keys (`shard`, or by `policy` "cost" or "neuron") and talk as `sync` says. On "cpu" and "triton" a core's part
-    is a split. `batch_invariant` fixes the size of splits: the bits of a row then do not depend on the other rows.
+    the rows or the keys (`shard`, or by `policy` "cost" or "neuron") and synchronise as `sync` says. "reference" is plain torch.
+    On "cpu" and "triton" a core's part is a split. `batch_invariant` fixes the split size, so a row's bits depend on no other.
 
     There is no gradient. On CUDA nothing waits for the device, and the values of `seq_lens` and `page_table` are only checked
     when `lutetia.debug` is on.

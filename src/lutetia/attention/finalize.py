@@ -23,7 +23,7 @@ def fa_finalize_and_store(
 ) -> Program[Tensor | None]:
     """out = O / l into `out` [B, H_q, s_active, d] and lse [B, H_q, s_active] where given, both of the rows of this core.
 
-    `sync` is how the cores that share the keys agree, None where nobody shares them. `batch_parts`, rows of each core, asks for
+    `sync` is how the cores that share the keys agree, None where keys are not shared. `batch_parts`, rows of each core, asks for
     the whole result on every core (out_in_sb). Returns the output that this core holds at the end, in the statistics' dtype.
     """
     with core.step("fa_finalize_and_store"):

@@ -2,7 +2,7 @@
 
 A core is a coroutine. When it talks it yields a `Sendrecv`, which says whom it sends to, whom it expects something from, what
 that must look like, and under which tag. `rendezvous` runs all cores until each waits, and delivers where both sides are there
-and agree. Nothing is ever buffered and nothing can hang: when nobody can go on, that is an error which says where everybody is.
+and agree. Nothing is buffered and nothing can hang: if no core can continue, an error says where each one is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MessageError(LutetiaError):
 
 @dataclass
 class Core:
-    """Who a coroutine is, and where in its program it stands."""
+    """A core: its number, and its place in the program."""
 
     index: int
     cores: int = 1
@@ -53,7 +53,7 @@ class Core:
 
     @contextmanager
     def step(self, name: str, /, inputs: Mapping[str, Any] | None = None, **notes: Any) -> Iterator[Reporter]:
-        """One step of this core: reported to whoever records, in the core's lane, and one tick of its clock."""
+        """One step of this core: recorded in the core's lane, and one tick of its clock."""
         began = self.clock
         if self.tile is not None:
             notes["tile"] = self.tile
@@ -171,7 +171,7 @@ def on_ring(core: Core, program: Program[Result]) -> Talking[Result]:
 def rendezvous(programs: Sequence[Talking[Result]]) -> tuple[list[Result], list[Message]]:
     """Run cores to their ends: what each returned, and every message in order of delivery.
 
-    MessageError when two cores meet and do not agree, or when nobody can go on.
+    MessageError when two cores exchange messages that do not match, or when no core can continue.
     """
     results: dict[int, Result] = {}
     waiting: dict[int, Sendrecv] = {}
@@ -244,7 +244,7 @@ def _check_agreement(sender: Sendrecv, receiver: Sendrecv) -> None:
 
 
 def _stuck(waiting: Mapping[int, Sendrecv]) -> NoReturn:
-    """Everyone waits or has finished: say so, from the first that waits for somebody who will not come."""
+    """Every core waits or has finished: raise the error of the first that waits for a core that will not come."""
 
     def missing(call: Sendrecv) -> int:
         there = waiting.get(call.to)

@@ -42,7 +42,7 @@ MINUS_INF = np.float32(-np.inf)
 BODY = numba.types.void(numba.types.voidptr)
 
 
-# What stands where in a plan: numbers, strides in elements, then addresses, and the next item that nobody has taken.
+# The layout of a plan: numbers, strides in elements, then addresses, and the next free item.
 # PAGE_LEN: slots of a page, or of a row that is a ring; 0 where a position is its slot. WINDOW, TABLE, V_FACTOR, SINK: 0 if none.
 # Q_FACTOR, V_FACTOR: float32 [H_kv], what queries and outputs are multiplied with. ROWS: query heads of a key head × s_active.
 NAMES = (
@@ -160,7 +160,7 @@ def add_values(kind: Any, weights: Any, values: Any, sizes: Any, v: Any, acc: An
 
 @jit_inline
 def hide(plan: Any, scores: Any, first: Any, start: Any, n: Any) -> None:
-    """-inf where a query may not look: query a stands at first + a, score j at start + j."""
+    """-inf where a query may not look: query a is at position first + a, score j at start + j."""
     window = plan[WINDOW]
     for r in range(plan[ROWS]):
         at = first + r % plan[S_ACTIVE]
@@ -283,7 +283,7 @@ def work_bfloat16(plan: Any) -> None:
     work(np.uint16(0), plan)
 
 
-# Each takes seconds to compile, so only the one that is asked for is.
+# Each takes seconds to compile, so only the requested one is compiled.
 
 
 @cache
@@ -315,7 +315,7 @@ def body_bfloat16() -> Any:
 def make_items(lengths: Any, s_active: Any, window: Any, n_kv_heads: Any, share: Any, cores: Any) -> Any:
     """The live keys of each row [B] shared out: items int64 [n, 5] (b, h, begin, end, partial), where, and how many are partial.
 
-    `share` keys an item, or with `cores` > 0 each row in so many parts. An item that has its row for itself is not partial (-1).
+    `share` keys an item, or with `cores` > 0 each row in that many parts. An item with a row to itself is not partial (-1).
     """
     n = 0
     for b in range(len(lengths)):

@@ -42,7 +42,7 @@ def _float(promise: str) -> Any:
     return read_float
 
 
-read = _float("alias.scope")  # the float32 at an address that nobody writes to now
+read = _float("alias.scope")  # the float32 at an address that no thread writes to now
 peek = _float("noalias")  # the float32 at an address of this thread's own
 
 

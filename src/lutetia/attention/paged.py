@@ -62,7 +62,7 @@ class PagedKVCache:
 
     @property
     def n_free(self) -> int:
-        """Pages that nobody holds."""
+        """Free pages."""
         return len(self._free)
 
     @property
@@ -152,7 +152,7 @@ class PagedKVCache:
         return each.pages[each.length // self.page_len : -(-(each.length + count) // self.page_len)]
 
     def _make_room(self, each: _Sequence, count: int) -> None:
-        """Pages of its own for `count` more tokens."""
+        """Unshared pages for `count` more tokens."""
         for page in self._written(each, count):
             if self._users[page] > 1:
                 own = self._take()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from lutetia.attention.arguments import INTEGERS, QUERIES, check_int
-from lutetia.errors import ArgumentError, check_tensor
+from lutetia.errors import ArgumentError, check_range, check_tensor
 
 
 def prefill(
@@ -26,10 +27,10 @@ def prefill(
     """Causal attention of many new tokens: q [B, H_q, S, d], k and v [B, H_kv, S_k, d] -> out [B, H_q, S, d], with gradients.
 
     `lengths` [B] says how many of the S are real; out is zero past them. Without `start` the tokens are the first of their rows,
-    and keys past S are not looked at. With it, integers [B], token i of row b stands at start[b] + i, and k and v are the cache,
+    and keys past S are ignored. With it, integers [B], token i of row b is at position start[b] + i, and k and v are the cache,
     the new keys already in it. `scale`, `window` and `sink` [H_q] as in `decode_attention`.
     """
-    _check(q, k, v, lengths, start, window, sink)
+    _check(q, k, v, {"lengths": lengths, "start": start}, scale, window, sink)
     n = q.shape[2]
     if start is None:
         k, v = k[:, :, :n], v[:, :, :n]
@@ -76,19 +77,27 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, sink: Tensor | None, 
 
 
 def _check(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, start: Tensor | None, window: int | None, sink: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: dict[str, Tensor | None],
+    scale: float | None,
+    window: int | None,
+    sink: Tensor | None,
 ) -> None:
     check_tensor("q", q, ["B", "H_q", "S", "d"], QUERIES)
     check_tensor("k", k, [q.shape[0], "H_kv", "S_k", q.shape[3]], q.dtype, q.device)
     check_tensor("v", v, list(k.shape), q.dtype, q.device)
     if k.shape[1] < 1 or q.shape[1] % k.shape[1]:
         raise ArgumentError(f"q has {q.shape[1]} heads and k {k.shape[1]}, expected a multiple of the heads of k")
-    if start is None and k.shape[2] < q.shape[2]:
+    if rows["start"] is None and k.shape[2] < q.shape[2]:
         raise ArgumentError(f"q has {q.shape[2]} tokens and k {k.shape[2]}, expected no more than there are keys")
-    for name, value in (("lengths", lengths), ("start", start)):
+    for name, value in rows.items():
         if value is not None:
             check_tensor(name, value, [q.shape[0]], INTEGERS)
     if window is not None:
         check_int("window", window, 1)
+    if scale is not None:
+        check_range("scale", scale, -sys.float_info.max, sys.float_info.max)
     if sink is not None:
         check_tensor("sink", sink, [q.shape[1]], QUERIES, q.device)

@@ -38,7 +38,7 @@ from lutetia.errors import ArgumentError, RankError, check_choice, check_range, 
 
 Result = TypeVar("Result")
 TIMEOUT = 60.0  # seconds that a rank waits for the others in one exchange
-TERMS = 480  # bytes of text that ranks compare, beside a checksum of all of it
+TERMS = 480  # bytes of text that ranks compare, besides a checksum of the whole
 
 
 @torch.no_grad()
@@ -83,7 +83,7 @@ def decode_attention(
     differ, every rank raises MessageError. A rank that waits longer than `timeout` seconds for the others, or loses one of them,
     raises RankError; the group is then of no more use.
 
-    `tile` asks for the steps of the core model in tiles of so many keys. By default they are taken where they are needed: in
+    `tile` asks for the steps of the core model in tiles of this many keys. By default they are taken where they are needed: in
     "deferred" and "lockstep", and where the queries of a row see different keys of this rank. Elsewhere Triton or compiled code
     runs.
     """
@@ -118,7 +118,7 @@ def decode_and_combine(core: Core, call: DecodeCall, params: TileParams, out: Te
     fa = allocate_fa_buffers(core, call)
     held = torch.where(params.stop > params.first, params.stop - params.base, 0)
     with core.step("decode_attention", {"q": call.q}) as step:
-        # The new tokens stand beside the heads: each of them is a query that sees everything.
+        # New tokens are handled like heads: each is a query that sees everything.
         q = call.q.to(call.statistics_dtype).reshape(call.batch, -1, 1, call.head_dim)
         seen = call._replace(k_new=None, v_new=None, sink=None, window=None)
         part, part_lse = _decode(seen, q, held)

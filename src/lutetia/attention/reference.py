@@ -2,7 +2,7 @@
 
     S = scale · Q Kᵀ, masked to -inf      lse = log(Σ exp S + exp sink)      out = exp(S - lse) V
 
-Query a of a row of length L stands at position p = L - s_active + a and sees the keys at max(0, p - window + 1) .. p.
+Query a of a row of length L is at position p = L - s_active + a and sees the keys at max(0, p - window + 1) .. p.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def attend(call: DecodeCall, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tensor
     q = call.q.to(k.dtype).reshape(shape)
     scores = call.scale * torch.einsum("bhgad,bhkd->bhgak", q, k)
     scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
-    if call.sink is not None:  # a key of its own, whose value is zero
+    if call.sink is not None:  # an extra key, whose value is zero
         sink = call.sink.to(k.dtype).reshape(call.n_kv_heads, call.group, 1, 1).expand(*shape[:-1], 1)
         scores, v = torch.cat([scores, sink], -1), torch.cat([v, v.new_zeros(*v.shape[:2], 1, v.shape[3])], 2)
     lse = torch.logsumexp(scores, -1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], -torch.inf)

@@ -6,34 +6,55 @@ import os
 import warnings
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+import lutetia
 from lutetia import flow
 from lutetia.attention import reference
-from lutetia.attention.arguments import DecodeCall, How, check_call, check_how, check_values
+from lutetia.attention.arguments import DecodeCall, How, check_call, check_how, check_values, factor_of
 from lutetia.attention.choose import choose_for
 from lutetia.errors import ArgumentError, MissingFeatureError, fail, require
 
+OF_CALL = len(DecodeCall._fields)  # arguments that make a DecodeCall; the others make a How
+
 
 def run(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """`decode_attention`, without a gradient; `arguments` are all of its, in the order of `DecodeCall` and then `How`."""
-    of_call = len(DecodeCall._fields)
+    """`decode_attention`, without a gradient; `arguments` are all of its, in the order of `DecodeCall` and then `How`.
+
+    On CUDA a call like one before is launched as that one was, and not checked again.
+    """
+    key = None
+    if getattr(arguments[0], "is_cuda", False) and not (lutetia.debug or flow.recording()):
+        key = signature(arguments)
+        try:
+            known = _plans.get(key)
+        except TypeError:  # something that cannot be a key is no option either: the checks will say so
+            key = known = None
+        if known is not None:
+            return known.start(arguments[:OF_CALL])
     if not torch.is_grad_enabled():  # as in a loop that writes: to say so again takes as long as the checks
-        return _run(arguments[:of_call], How(*arguments[of_call:]))
+        return _run(arguments, key)
     with torch.no_grad():
-        return _run(arguments[:of_call], How(*arguments[of_call:]))
+        return _run(arguments, key)
 
 
-def _run(given: tuple[Any, ...], how: How) -> tuple[Tensor, Tensor]:
+def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
+    """A call that is checked first; it is remembered under `key`, where there is one."""
+    how = How(*arguments[OF_CALL:])
     check_how(how)
-    call = check_call(*given)
+    call = check_call(*arguments[:OF_CALL])
     check_values(call)
     executor = executor_of(call, how.cores, how.backend)
     if executor == "cores":
         return _on_cores(call, how)
+    if key is not None and executor == "triton":
+        if len(_plans) >= MOST_PLANS:
+            _plans.clear()
+        _plans[key] = KnownCall.of(call, arguments, how)
+        return _plans[key].start(arguments[:OF_CALL])
     if not flow.recording():
         return _execute(executor, call, how)
     names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table")
@@ -43,6 +64,59 @@ def _run(given: tuple[Any, ...], how: How) -> tuple[Tensor, Tensor]:
         written = {} if call.k_new is None else {"k_cache": call.k_cache, "v_cache": call.v_cache}
         step.outputs(out=out, lse=lse, **written)
     return out, lse
+
+
+# ---- calls like one before -------------------------------------------------------------------------------------------
+
+
+def signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """All that decides how a call is checked and launched: everything but the addresses and contents of tensors."""
+    return tuple(
+        [
+            (one.shape, one.stride(), one.dtype, one.get_device(), one.data_ptr() & 15) if isinstance(one, Tensor) else one
+            for one in arguments
+        ]
+    )
+
+
+class KnownCall(NamedTuple):
+    """What was worked out for calls of one signature."""
+
+    plan: Any  # triton.Plan
+    scale: float
+    window: int | None
+    factors: tuple[Tensor | None, Tensor | None]  # k_scale and v_scale where they are numbers
+
+    @staticmethod
+    def of(call: DecodeCall, arguments: tuple[Any, ...], how: How) -> KnownCall:
+        """From a call that was checked."""
+        triton = import_module("lutetia.attention.triton")
+        plan = triton.plan_of(call, triton.configure(call, how.cores, how.shard, how.batch_invariant))
+        given = arguments[len(call) - 2 : len(call)]
+        factors = [None if isinstance(one, Tensor) else kept for one, kept in zip(given, call[-2:], strict=True)]
+        return KnownCall(plan, call.scale, call.window, tuple(factors))  # type: ignore[arg-type]
+
+    def start(self, given: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        """Launch it with other tensors."""
+        q, k_cache, v_cache, seq_lens, k_new, v_new, _, _, sink, page_table, *factors = given
+        if seq_lens.dtype != torch.int32:
+            seq_lens = seq_lens.to(torch.int32)
+        k_scale, v_scale = self.factors
+        if isinstance(factors[0], Tensor):
+            k_scale = factor_of(factors[0], k_cache.shape[1 if page_table is None else 2])
+        if isinstance(factors[1], Tensor):
+            v_scale = factor_of(factors[1], k_cache.shape[1 if page_table is None else 2])
+        call = DecodeCall(
+            q, k_cache, v_cache, seq_lens, k_new, v_new, self.scale, self.window, sink, page_table, k_scale, v_scale
+        )
+        return self.plan.start(call)
+
+
+MOST_PLANS = 4096  # calls that are remembered, before all are forgotten
+_plans: dict[Any, KnownCall] = {}
+
+
+# ---- who runs it -----------------------------------------------------------------------------------------------------
 
 
 def executor_of(call: DecodeCall, cores: int, backend: str) -> str:

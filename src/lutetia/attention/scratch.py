@@ -1,6 +1,6 @@
 """The scratch memory of a core: buffers in scopes, counted against a budget.
 
-A core of an accelerator has a few megabytes of its own, and whoever writes a kernel for it says what lies there and for how long.
+A core of an accelerator has a few megabytes of local memory, and a kernel says what is kept there and for how long.
 `ScratchManager` keeps that account: `open_scope` and `close_scope` bracket what a tile needs, `allocate` hands out a buffer.
 
 A scope opened with `buffers=2` is double-buffered: when it closes, its buffers stay until the second next scope of that name
@@ -64,7 +64,7 @@ class ScratchManager:
         self._storage: dict[tuple[object, ...], Tensor] = {}
 
     def open_scope(self, name: str, buffers: int = 1) -> None:
-        """Begin a scope inside the present one; with `buffers` > 1, up to so many of this name keep their buffers at once."""
+        """Begin a scope inside the current one; with `buffers` > 1, up to that many of this name keep their buffers at once."""
         check_int("buffers", buffers, 1)
         outer = self._scopes[-1]
         count = outer.opened.get(name, 0)

@@ -233,7 +233,7 @@ def finite(running_max: Tensor) -> Tensor:
 
 
 def compute_exp_qk(core: Core, fa: FABuffers, tile: QKBuffers) -> None:
-    """P = exp(S - m), in the place of S."""
+    """P = exp(S - m), overwriting S."""
     with core.step("compute_exp_qk", {"qk": tile.qk, "fa_running_max": fa.running_max}) as step:
         tile.qk.sub_(finite(fa.running_max)[..., None]).exp_()
         step.outputs(exp_qk=tile.qk)

@@ -48,7 +48,7 @@ class Row:
     tile: int | None = None  # the tile that cores are in
     cells: dict[int, Cell] = field(default_factory=dict)  # by lane
     arrows: tuple[Arrow, ...] = ()
-    note: str = ""  # stands for several messages
+    note: str = ""  # represents several messages
 
 
 class Segment(NamedTuple):

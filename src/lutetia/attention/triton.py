@@ -11,18 +11,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia.attention.arguments import DecodeCall
+from lutetia.attention.arguments import FP8, DecodeCall
 from lutetia.attention.choose import LEAST_KEYS, cdiv, choose_splits
 from lutetia.errors import require
 
 triton = require("triton", "the triton backend of lutetia.attention")
-from lutetia.attention import triton_kernels as source  # noqa: E402  (needs triton)
+from lutetia._shared.launches import Launch  # noqa: E402  (needs triton)
+from lutetia.attention import triton_kernels as source  # noqa: E402
 
 INVARIANT_KEYS = 512  # keys of a split when its size must not depend on the batch
 COMBINE_STAGES = 8  # partial results in flight, and one more, at most
 COMBINE_BYTES = 1 << 15  # of those in flight
 REGISTERS = 255  # of a thread, at most: by itself the compiler keeps to 128, and fetches wait for each other's address registers
 OTHER_BYTES = 8 << 10  # of shared memory, besides tiles of keys and values
+LONG_KEYS = 2048  # of a piece that counts as long
 MOST_ROWS = 512  # of a batch whose lengths every program looks through for itself
 COUNTERS = 1 << 20
 
@@ -33,7 +35,7 @@ class LaunchConfig(NamedTuple):
     block_n: int  # keys of a tile
     warps: int
     stages: int  # tiles in flight, and one more
-    keys: int  # fewest of a split; exactly so many when `fixed`
+    keys: int  # minimum per split; exactly this many when `fixed`
     splits: int  # of each owner
     uneven_pieces: int = 0  # of all owners together, at most, when rows differ in length; 0 for `splits` all the same
     fixed: bool = False
@@ -56,8 +58,11 @@ def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invar
         return LaunchConfig(*_tile(call, rows), 1, splits=1 if shard == "batch" else cores)
     # As swept on an H200. There a multiprocessor runs one program with more in flight, or two with less.
     together = 2 if owners > multiprocessors else 1
-    tile = _tile(call, rows, stages=3 if together == 2 else 4)
     splits = choose_splits(owners, keys, together * multiprocessors)
+    if call.page_table is not None:
+        tile = _tile(call, rows, stages=3, long=together == 1 and keys // splits >= LONG_KEYS)
+    else:
+        tile = _tile(call, rows, stages=3 if together == 2 or call.k_cache.dtype == FP8 else 4)
     if not 1 < call.batch <= MOST_ROWS:
         return LaunchConfig(*tile, LEAST_KEYS, splits)
     # Uneven rows are cut finer, so that programs with short pieces do several.
@@ -65,55 +70,86 @@ def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invar
     return LaunchConfig(*tile, LEAST_KEYS, splits, int(owners * splits * finer))
 
 
-def _tile(call: DecodeCall, rows: int, stages: int = 3) -> tuple[int, int, int]:
-    """block_n, warps, stages: as measured on an H200 for a key and value of 512 bytes, other sizes in proportion."""
+def _tile(call: DecodeCall, rows: int, stages: int = 3, long: bool = False) -> tuple[int, int, int]:
+    """block_n, warps, stages: as measured on an H200 for a key and value of 512 bytes, other sizes in proportion.
+
+    Long pieces in pages take twice as many keys at once, with twice the warps: finding places is work of its own.
+    """
     large = rows > 32 or (call.q.dtype == torch.float32 and call.head_dim > 128)  # more registers than four warps have
     one = 2 * max(16, next_power_of_2(call.head_dim)) * call.k_cache.element_size()
-    block_n = max(16, min(64 * 512 // one, 64))
+    most = 128 if long or call.k_cache.dtype == FP8 else 64
+    block_n = max(16, min(most * 512 // one, most))
     fitting = 1 + (device_of(call.q).shared_bytes - OTHER_BYTES) // (block_n * one)
-    return block_n, 8 if large else 4, 2 if large else max(2, min(stages, fitting))
+    return block_n, 8 if large or long else 4, 2 if large else max(2, min(stages, fitting))
+
+
+class Plan(NamedTuple):
+    """A launch but for its tensors."""
+
+    kernel: Launch
+    strides: source.Strides
+    numbers: tuple[Any, ...]
+    owners: int
+    partials: tuple[int, int]  # numbers that acc and m, l of all pieces take
+
+    def start(self, call: DecodeCall) -> tuple[Tensor, Tensor]:
+        """Launch it; shapes as in `decode`."""
+        q, k, v = call.q, call.k_cache, call.v_cache
+        out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch.float32)  # half the time of torch.empty
+        if not lse.numel():
+            return out, lse
+        partial_acc, partial_ml = (lse.new_empty(size) if size else lse for size in self.partials)
+        memory = source.KernelTensors(
+            q, k, v, call.seq_lens, _or(call.page_table, call.seq_lens), *_new(call),
+            _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
+            out, lse, partial_acc, partial_ml, counters(self.owners, q.device),
+        )  # fmt: skip
+        self.kernel(memory, self.strides, *self.numbers)
+        return out, lse
 
 
 def launch(call: DecodeCall, config: LaunchConfig) -> tuple[Tensor, Tensor]:
     """One launch of the kernel; shapes as in `decode`."""
+    return plan_of(call, config).start(call)
+
+
+def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
+    """The plan of all calls with tensors like these."""
     q, k, v = call.q, call.k_cache, call.v_cache
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
-    if not lse.numel():
-        return out, lse
     rows = call.group * call.s_active
     block_m = max(16, min(next_power_of_2(rows), _most_rows(call.head_dim)))
     m_blocks, block_d = cdiv(rows, block_m), max(16, next_power_of_2(call.head_dim))
     combine_rows = min(next_power_of_2(rows), block_m)
     combine_stages = max(2, min(COMBINE_STAGES, 1 + COMBINE_BYTES // (4 * combine_rows * block_d)))
     owners = call.batch * call.n_kv_heads * m_blocks
-    programs = owners * config.splits
-    partials = max(programs, config.uneven_pieces)
-    partial_acc, partial_ml = lse.new_empty(partials * block_m * call.head_dim), lse.new_empty(partials * block_m * 2)
+    partials = max(owners * config.splits, config.uneven_pieces) if max(config.splits, config.uneven_pieces) > 1 else 0
     early = device_of(q).launches_early
-    k_new, v_new = (k, v) if call.k_new is None or call.v_new is None else (call.k_new, call.v_new)
-    memory = source.KernelTensors(
-        q, k, v, call.seq_lens, _or(call.page_table, call.seq_lens), k_new, v_new,
-        _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
-        out, lse, partial_acc, partial_ml, counters(owners, q.device),
-    )  # fmt: skip
+    k_new, v_new = _new(call)
     strides = source.Strides(q.stride(), _strides(k, call), _strides(v, call), k_new.stride(), v_new.stride())
     case = source.Case(
         H_KV=call.n_kv_heads, D=call.head_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
         BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
         BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINE_ROWS=combine_rows, COMBINE_STAGES=combine_stages,
-        PLAIN=_plain(call, config.block_n), PAGE_LEN=0 if call.page_table is None else call.page_len, RING=call.ring,
+        PLAIN=_plain(call, config.block_n), PAGE_LEN=0 if call.page_table is None else call.page_len,
+        STRETCH=_stretch(call, config.block_n), RING=call.ring,
         HAS_WINDOW=call.window is not None, HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
         HAS_K_SCALE=call.k_scale is not None, HAS_V_SCALE=call.v_scale is not None,
-        PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q),
+        PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q, k),
         FIXED=config.fixed, EARLY=early,
     )  # fmt: skip
-    source.decode_kernel[(owners, config.splits)](
-        memory, strides, call.scale, call.window or 0, call.capacity, call.batch,
-        config.splits, config.uneven_pieces, config.keys, 0 if call.page_table is None else call.page_table.stride(0), case,
-        num_warps=config.warps, num_stages=config.stages, maxnreg=REGISTERS, **({"launch_pdl": True} if early else {}),
+    numbers = (
+        call.scale, call.window or 0, call.capacity, call.batch, config.splits, config.uneven_pieces, config.keys,
+        0 if call.page_table is None else call.page_table.stride(0), case,
     )  # fmt: skip
-    return out, lse
+    options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": REGISTERS}
+    options |= {"launch_pdl": True} if early else {}
+    kernel = Launch(source.decode_kernel, (owners, config.splits), q.device, **options)
+    return Plan(kernel, strides, numbers, owners, (partials * block_m * call.head_dim, partials * block_m * 2))
+
+
+def _new(call: DecodeCall) -> tuple[Tensor, Tensor]:
+    """New keys and values, or tensors that the kernel will not touch."""
+    return (call.k_cache, call.v_cache) if call.k_new is None or call.v_new is None else (call.k_new, call.v_new)
 
 
 def _or(tensor: Tensor | None, filler: Tensor) -> Tensor:
@@ -121,8 +157,11 @@ def _or(tensor: Tensor | None, filler: Tensor) -> Tensor:
     return filler if tensor is None else tensor
 
 
-def _products(q: Tensor) -> Any:
-    """The type of the products: that of q, but Triton's interpreter cannot multiply bfloat16."""
+def _products(q: Tensor, cache: Tensor) -> Any:
+    """The type of the products: that of q; for caches of 8 bits and halves float16, which holds their numbers exactly and is
+    made from them by one instruction. Triton's interpreter cannot multiply bfloat16."""
+    if cache.dtype == FP8 and q.dtype == torch.bfloat16:
+        return triton.language.float16
     names = {torch.bfloat16: "bfloat16" if q.is_cuda else "float32", torch.float16: "float16", torch.float32: "float32"}
     return getattr(triton.language, names[q.dtype])
 
@@ -137,6 +176,14 @@ def _plain(call: DecodeCall, block_n: int) -> bool:
     """Whether position p is slot p, and places within a tile need no 64 bits."""
     far = max(block_n * cache.stride(2) + call.head_dim * cache.stride(3) for cache in (call.k_cache, call.v_cache))
     return call.page_table is None and not call.ring and far < 2**31
+
+
+def _stretch(call: DecodeCall, block_n: int) -> int:
+    """Keys whose pages the kernel lists at once, whole tiles of them; all where there are no pages. The first may begin within a
+    page, so of the pages listed one is left out."""
+    if call.page_table is None:
+        return 1 << 30
+    return max(1, (source.PAGES.value - 1) * call.page_len // block_n) * block_n
 
 
 def _most_rows(head_dim: int) -> int:
@@ -156,7 +203,7 @@ class _Arena:
         self.of_stream: dict[int, Tensor] = {}
 
     def take(self, n: int) -> Tensor:
-        """n zeros that nobody else has."""
+        """n zeros, not shared."""
         if self.used + n > COUNTERS:
             return torch.zeros(n, dtype=torch.int32, device=self.zeros.device)  # in a graph: cleared in every replay
         self.used += n
@@ -179,7 +226,7 @@ def counters(n: int, device: torch.device) -> Tensor:
         torch.cuda.current_stream(device).synchronize()  # other streams will use them too
     if capturing:
         return arena.take(n)
-    stream = torch.cuda.current_stream(device).cuda_stream
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
     found = arena.of_stream.get(stream)
     if found is None or len(found) < n:
         found = arena.of_stream[stream] = arena.take(next_power_of_2(max(n, 1024)))

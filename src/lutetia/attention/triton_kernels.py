@@ -19,6 +19,7 @@ from triton.language.extra.cuda import gdc_wait
 
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2_E = tl.constexpr(1.4426950408889634)
+PAGES = tl.constexpr(256)  # page numbers that a program has at hand
 EVEN = tl.constexpr(0.95)  # rows whose mean length is this much of the longest are as good as equal
 
 
@@ -78,6 +79,7 @@ class Case(NamedTuple):
     COMBINE_STAGES: int
     PLAIN: bool  # position p is slot p, and places within a tile need no 64 bits
     PAGE_LEN: int  # 0 where there are no pages
+    STRETCH: int  # keys whose pages are listed at once
     RING: bool
     HAS_WINDOW: bool
     HAS_SINK: bool
@@ -95,14 +97,14 @@ class Case(NamedTuple):
 def decode_kernel(
     memory, strides, scale, window, capacity, batch, n_splits, uneven_pieces, split_keys, table_b, CASE: tl.constexpr
 ):
-    """Every owner's keys in n_splits pieces, a program for each: of split_keys keys when FIXED, otherwise of so many at least. If
+    """Every owner's keys in n_splits pieces, a program for each: of split_keys keys when FIXED, else of at least that many. If
     rows differ, and BLOCK_B is not 0, at most uneven_pieces nearly equal ones of all owners: program p of n does p, p + n, .."""
     numbers = Numbers(scale, window, capacity, split_keys, table_b)
-    if CASE.EARLY:  # what the kernel before writes is there from here on
+    if CASE.EARLY:  # from here on the previous kernel's writes are visible
         gdc_wait()
     owner, piece, n_pieces = tl.program_id(0), tl.program_id(1), n_splits
     owners_of_row = CASE.H_KV * CASE.M_BLOCKS
-    # Everything is asked for before any answer is looked at: the first keys wait for one trip to memory, not for three.
+    # All loads are issued before any result is used: the first keys wait for one trip to memory, not three.
     if CASE.BLOCK_B > 0:
         rows = tl.arange(0, CASE.BLOCK_B)
         lengths = tl.load(memory.seq_lens + rows, mask=rows < batch, other=0, eviction_policy="evict_last")
@@ -112,7 +114,7 @@ def decode_kernel(
         _, lows, highs = keys_of(lengths, numbers, CASE)
         counts = tl.where(rows < batch, highs - lows, 0)
         _, low, high = keys_of(length, numbers, CASE)
-        longest = tl.maximum(tl.max(counts, 0), high - low)  # one of these is the other; but so it is asked for now, not later
+        longest = tl.maximum(tl.max(counts, 0), high - low)  # one of these is the other, but this way its load is issued now
         even = tl.sum(counts, 0).to(tl.float32) >= longest.to(tl.float32) * batch * EVEN
     if even:
         do_piece(length, q_tile, (owner, owner * n_splits, piece, n_pieces), memory, strides, numbers, CASE)
@@ -147,7 +149,7 @@ def pieces_of(counts, there, share):
 
 @triton.jit
 def share_of(counts, there, most_pieces, least):
-    """The smallest share, nearly, that cuts rows of these counts [n] into at most so many pieces; `least` at least."""
+    """The smallest share, nearly, that cuts rows of these counts [n] into at most this many pieces; no less than `least`."""
     low = tl.maximum(tl.cdiv(tl.sum(counts, 0), most_pieces), least)
     high = tl.maximum(tl.max(counts, 0), low)
     close = high // 16
@@ -195,7 +197,7 @@ def keys_of(length, numbers, CASE: tl.constexpr):
 
 @triton.jit
 def do_piece(length, q_tile, task, memory, strides, numbers, CASE: tl.constexpr):
-    """Piece `piece` of the n_pieces of an owner, if its keys are enough for so many; the last to come adds them up."""
+    """Piece `piece` of the n_pieces of an owner, if it has enough keys; the last program to finish adds the pieces up."""
     owner, first_partial, piece, n_pieces = task
     k_o, k_h, k_s, k_d = strides.k
     v_o, v_h, v_s, v_d = strides.v
@@ -216,38 +218,43 @@ def do_piece(length, q_tile, task, memory, strides, numbers, CASE: tl.constexpr)
         factor = numbers.scale * LOG2_E
         if CASE.HAS_K_SCALE:
             factor *= tl.load(memory.k_scale + h)
+        queries, unit = in_range(q_tile, CASE)
+        factor = factor * unit
 
         m = tl.full([CASE.BLOCK_M], float("-inf"), tl.float32)
         l = tl.full([CASE.BLOCK_M], 0.0, tl.float32)
         acc = tl.full([CASE.BLOCK_M, CASE.BLOCK_D], 0.0, tl.float32)
         keys, values = memory.k_cache + h * k_h, memory.v_cache + h * v_h
         n = tl.arange(0, CASE.BLOCK_N)
+        # What is beyond the end is never read: a NaN there would survive a weight of zero.
         if CASE.PLAIN:  # one place moves on, and the others are always as far from it
             k_first, v_first = keys + (b * k_o + begin.to(tl.int64) * k_s), values + (b * v_o + begin.to(tl.int64) * v_s)
             k_places, v_places = n[:, None] * k_s + d[None, :] * k_d, n[:, None] * v_s + d[None, :] * v_d
-        for start in range(begin, end, CASE.BLOCK_N):
-            position = start + n
-            live = position < end
-            inside = live[:, None] & in_d[None, :]
-            # What is beyond the end is never read: a NaN there would survive a weight of zero.
-            if CASE.PLAIN:
+            for start in range(begin, end, CASE.BLOCK_N):
+                position = start + n
+                inside = (position < end)[:, None] & in_d[None, :]
                 k_tile = tl.load(k_first + k_places, mask=inside, other=0.0)
                 v_tile = tl.load(v_first + v_places, mask=inside, other=0.0)
                 k_first += CASE.BLOCK_N * k_s
                 v_first += CASE.BLOCK_N * v_s
-            else:
-                where, slot = locate(position, live, b, memory, numbers, CASE)
-                k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
-                k_tile = tl.load(keys + k_row[:, None] + d[None, :] * k_d, mask=inside, other=0.0)
-                v_tile = tl.load(values + v_row[:, None] + d[None, :] * v_d, mask=inside, other=0.0)
-            seen = live[None, :]
-            if CASE.S_ACTIVE > 1:
-                seen = seen & (position[None, :] <= at[:, None])
-            if CASE.HAS_WINDOW:
-                seen = seen & (position[None, :] > at[:, None] - numbers.window)
-            m, l, acc = attend(q_tile, k_tile, v_tile, seen, factor, (m, l, acc), CASE)
+                seen = seen_of(position, position < end, at, numbers, CASE)
+                m, l, acc = attend(queries, k_tile, v_tile, seen, factor, (m, l, acc), CASE)
+        else:
+            # The pages of a stretch are listed before its keys are asked for: to ask for a page and then its keys, tile by tile,
+            # would be two trips to memory, one after the other.
+            for stretch in range(begin, end, CASE.STRETCH):
+                listed = list_pages(stretch, end, b, memory, numbers, CASE)
+                for start in range(stretch, tl.minimum(stretch + CASE.STRETCH, end), CASE.BLOCK_N):
+                    position = start + n
+                    inside = (position < end)[:, None] & in_d[None, :]
+                    where, slot = locate(position, stretch, listed, b, numbers, CASE)
+                    k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
+                    k_tile = tl.load(keys + k_row[:, None] + d[None, :] * k_d, mask=inside, other=0.0)
+                    v_tile = tl.load(values + v_row[:, None] + d[None, :] * v_d, mask=inside, other=0.0)
+                    seen = seen_of(position, position < end, at, numbers, CASE)
+                    m, l, acc = attend(queries, k_tile, v_tile, seen, factor, (m, l, acc), CASE)
 
-        n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_pieces)  # a division, after the keys are asked for
+        n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_pieces)  # a division, after the loads are issued
         if CASE.HAS_NEW:
             if piece == n_pieces - 1:
                 a = tl.arange(0, 16)
@@ -262,15 +269,15 @@ def do_piece(length, q_tile, task, memory, strides, numbers, CASE: tl.constexpr)
                 v_tile = tl.load(new_values + d[None, :] * vn_d, mask=inside, other=0.0)
                 k_tile = as_stored(k_tile, memory.k_scale + h, CASE.HAS_K_SCALE, memory.k_cache.dtype.element_ty)
                 v_tile = as_stored(v_tile, memory.v_scale + h, CASE.HAS_V_SCALE, memory.v_cache.dtype.element_ty)
-                where, slot = locate(position, live, b, memory, numbers, CASE)
+                newest = tl.maximum(first, 0)
+                listed = list_pages(newest, length, b, memory, numbers, CASE)
+                where, slot = locate(tl.maximum(position, 0), newest, listed, b, numbers, CASE)
                 k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
                 if block == 0:
                     tl.store(keys + k_row[:, None] + d[None, :] * k_d, k_tile, mask=inside)
                     tl.store(values + v_row[:, None] + d[None, :] * v_d, v_tile, mask=inside)
-                seen = live[None, :] & (position[None, :] <= at[:, None])
-                if CASE.HAS_WINDOW:
-                    seen = seen & (position[None, :] > at[:, None] - numbers.window)
-                m, l, acc = attend(q_tile, k_tile, v_tile, seen, factor, (m, l, acc), CASE)
+                seen = seen_of(position, live, at, numbers, CASE) & (position[None, :] <= at[:, None])
+                m, l, acc = attend(queries, k_tile, v_tile, seen, factor, (m, l, acc), CASE)
 
         if CASE.HAS_V_SCALE:
             acc *= tl.load(memory.v_scale + h)
@@ -292,10 +299,46 @@ def do_piece(length, q_tile, task, memory, strides, numbers, CASE: tl.constexpr)
 
 
 @triton.jit
-def locate(position, live, b, memory, numbers, CASE: tl.constexpr):
-    """Where positions [n] live: the row of the cache, or the pages [n], and the slots [n]; in 64 bits, as offsets must be."""
+def in_range(q_tile, CASE: tl.constexpr):
+    """Queries [M, D] that the type of the products can hold, and what they are to be multiplied with, [M, 1] or one number.
+
+    Those of bfloat16 may be too large for float16: a power of two brings each row to 1 at most, and rounds nothing that counts.
+    """
+    if q_tile.dtype == tl.bfloat16 and tl.float16 == CASE.PRODUCTS:
+        values = q_tile.to(tl.float32)
+        unit = tl.exp2(tl.ceil(tl.log2(tl.maximum(tl.max(tl.abs(values), 1), 1e-30))))[:, None]
+        return (values / unit).to(tl.float16), unit
+    else:
+        return q_tile, 1.0
+
+
+@triton.jit
+def seen_of(position, live, at, numbers, CASE: tl.constexpr):
+    """Which of the keys at positions [n] the queries at [m] see: [m or 1, n]."""
+    seen = live[None, :]
+    if CASE.S_ACTIVE > 1:
+        seen = seen & (position[None, :] <= at[:, None])
+    if CASE.HAS_WINDOW:
+        seen = seen & (position[None, :] > at[:, None] - numbers.window)
+    return seen
+
+
+@triton.jit
+def list_pages(first, end, b, memory, numbers, CASE: tl.constexpr):
+    """The pages of a row from position `first` on, before `end`: [PAGES]; 0 where there are none."""
     if CASE.PAGE_LEN > 0:
-        pages = tl.load(memory.page_table + b * numbers.table_b + position // CASE.PAGE_LEN, mask=live, other=0)
+        page = first // CASE.PAGE_LEN + tl.arange(0, PAGES)
+        return tl.load(memory.page_table + b * numbers.table_b + page, mask=page * CASE.PAGE_LEN < end, other=0)
+    else:
+        return 0
+
+
+@triton.jit
+def locate(position, first, listed, b, numbers, CASE: tl.constexpr):
+    """Where positions [n] live, with the pages listed from position `first` on: the row of the cache, or the pages [n], and the
+    slots [n]; in 64 bits, as offsets must be."""
+    if CASE.PAGE_LEN > 0:
+        pages = tl.gather(listed, tl.minimum(position // CASE.PAGE_LEN - first // CASE.PAGE_LEN, PAGES - 1), 0)
         return pages.to(tl.int64), (position % CASE.PAGE_LEN).to(tl.int64)
     elif CASE.RING:
         return b, (position % numbers.capacity).to(tl.int64)
@@ -333,7 +376,7 @@ def as_stored(tile, scale, HAS_SCALE: tl.constexpr, DTYPE: tl.constexpr):
 
 @triton.jit
 def combine(first_partial, n_pieces, place, memory, CASE: tl.constexpr):
-    """The pieces of one owner are added up in their order, whoever came first; place: batch row, head, block."""
+    """The pieces of one owner are added in order, whichever finished first; place: batch row, head, block."""
     b, h, block = place
     row, d = tl.arange(0, CASE.COMBINE_ROWS), tl.arange(0, CASE.BLOCK_D)
     r = block * CASE.BLOCK_M + row

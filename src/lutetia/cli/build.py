@@ -32,7 +32,7 @@ from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import console
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import check_writable
-from lutetia.models import Classifier, LUTClassifier, Model, VotesClassifier, load
+from lutetia.models import Classifier, LUTClassifier, Model, Tabular, VotesClassifier, load
 from lutetia.precompute import (
     CHECK,
     MAKE,
@@ -169,7 +169,7 @@ def _model(checkpoint: Path) -> Classifier:
     if isinstance(model, LUTClassifier):
         _check_reads(model, checkpoint)
     if not isinstance(model, Classifier):
-        raise DataError(f"{checkpoint} holds a {type(model).__name__}, expected a LUTClassifier or a VotesClassifier")
+        raise DataError(f"{checkpoint} holds a {type(model).__name__}, expected a LUTClassifier, a VotesClassifier or a Tabular")
     return model
 
 
@@ -195,6 +195,9 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
     if isinstance(model, VotesClassifier):  # its bits and its range are part of it
         bits, ends, source = model.config.bits, (model.config.low, model.config.high), "checkpoint"
         network = LUTNetwork(model.graph(), model, encoder(bits, *ends, model.votes.n_inputs, affine=True))
+    elif isinstance(model, Tabular):  # its inputs become codes by an encoding of its own
+        network, source = model.network(request.weight_bits), "checkpoint"
+        bits = network.bits
     else:
         ends, source = _range(model, request)
         if request.input_bits is None and isinstance(data, Measured):
@@ -232,6 +235,8 @@ def _range(model: LUTClassifier, request: BuildRequest) -> tuple[tuple[Any, Any]
 def _accuracy(network: LUTNetwork, data: Measured | str) -> dict[str, Any]:
     if isinstance(data, str):
         return {"left_out": f"not measured ({data})"}
+    if isinstance(network.model, Tabular) and network.model.is_regression:
+        return {"left_out": "a regression has no classes to count"}
     return {"left_out": "", "split": data.split, **network.report(data.x, data.labels), "samples": len(data.x)}
 
 
@@ -308,6 +313,8 @@ def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
 def _range_text(given: dict[str, Any]) -> str:
     if given["range_from"] == "assumed":
         return "assumed to be 0 to 1: the checkpoint does not say; --range LO HI sets it"
+    if given["map"] == "ranks":
+        return "codes by the encoding of the model, 0 for what is missing"
     ends = [given["low"], given["high"]]
     shown = [min(ends[0]) if isinstance(ends[0], list) else ends[0], max(ends[1]) if isinstance(ends[1], list) else ends[1]]
     kind = "" if given["map"] == "affine" else ", with more numbers where many inputs have their values"

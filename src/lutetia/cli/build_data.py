@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,9 @@ from torch import Tensor
 
 from lutetia import training
 from lutetia.errors import LutetiaError
+from lutetia.training.checkpoint import read_state
 from lutetia.training.config import read_toml
+from lutetia.training.table_run import TableConfig, is_table_config, make_table_config, open_table
 
 MOST_CALIBRATION = 2000  # samples that choose the bits of the inputs
 SPLITS = ("test", "valid", "train")  # what accuracy is told of, the best first
@@ -32,12 +33,15 @@ def open_run_data(checkpoint: Path, data: Path | None) -> Measured | str:
     place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
     if place is None or "data" not in read_toml(place / "config.toml"):
         return f"{checkpoint} does not say what it was trained on"
-    config = training.read_config(place / "config.toml")
+    tables = read_toml(place / "config.toml")
+    is_table = is_table_config(tables)
+    wanted = make_table_config(tables, str(place)) if is_table else training.read_config(place / "config.toml").data
     folders = [data] if data is not None else [*_recorded(place), Path(), place]
     why = ""
     for folder in folders:
         try:
-            return _measured(training.open_data(config.data, folder))
+            opened = open_table(wanted, folder)[1] if isinstance(wanted, TableConfig) else training.open_data(wanted, folder)
+            return _measured(opened)
         except LutetiaError as error:
             why = why or str(error)
     return f"its data cannot be opened: {why} (--data FOLDER says where it is)"
@@ -51,10 +55,10 @@ def _places(checkpoint: Path) -> list[Path]:
 def _recorded(place: Path) -> list[Path]:
     """The folder that paths of the data were relative to, where the checkpoint says so."""
     try:
-        folder = json.loads((place / "state.json").read_text(encoding="utf-8"))["data_folder"]
-        return [Path(folder)] if isinstance(folder, str) else []
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        folder = read_state(place).get("data_folder")
+    except LutetiaError:
         return []
+    return [Path(folder)] if isinstance(folder, str) else []
 
 
 def _measured(opened: training.Data) -> Measured | str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from lutetia.cli import answers, values
+from lutetia.cli.guard import UsageError
 from lutetia.cli.root import Checkpoint, Debug, Json, Row, app
 from lutetia.cli.show import console, name_next, print_json
 from lutetia.errors import JobError
@@ -38,8 +39,20 @@ def demo(
 
 @app.command()
 def train(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The model, the data and the schedule.")],
+    config: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CONFIG.toml|DATA",
+            help="The model, the data and the schedule; or data: a .csv, .parquet or .npz file, a folder of images by class.",
+        ),
+    ],
     out: Annotated[Path | None, typer.Option("--out", help="The folder of the run; runs/CONFIG by default.")] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="Of a table of data, the column to predict; the last by default.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help="classification or regression; by default what the target looks like.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")] = False,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; a GPU by default where there is one.")] = None,
     data: Annotated[Path | None, typer.Option("--data", help="The folder of the data; that of CONFIG by default.")] = None,
@@ -60,10 +73,24 @@ def train(
 
     lutetia train examples/digits.toml
 
+    lutetia train wine.csv --target quality
+
     lutetia train examples/stdlib.toml --out runs/stdlib --set train.steps=100
     """
-    from lutetia.cli.train import run_training, show_summary
+    from lutetia.cli.train import is_table_run, run_training, show_summary
 
+    if is_table_run(config):
+        from lutetia.cli.train_table import TableRequest, run_table, show_table
+
+        told = run_table(TableRequest(config, out, target, task, settings or [], resume), show=not as_json)
+        if as_json:
+            print_json(told)
+        else:
+            show_table(told)
+            name_next("lutetia", "evaluate", told["out"])
+        return
+    if target is not None or task is not None:
+        raise UsageError("--target and --task are for tables of data: a config names its own in [data]")
     summary = run_training(config, out, resume, device, data, settings or [])
     if summary is not None and as_json:
         print_json(summary)

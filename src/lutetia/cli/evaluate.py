@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
-from lutetia.cli.inputs import feature_columns
+from lutetia.cli.inputs import feature_columns, tabular_rows
 from lutetia.cli.naming import class_names, feature_names, range_warnings
 from lutetia.cli.show import Progress, console, print_warning
+from lutetia.cli.train_table import told_measure
 from lutetia.cli.values import SPLITS
 from lutetia.errors import ArgumentError, DataError
-from lutetia.models import Classifier, LUTTransformer, Model, in_run, load
+from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, load
 from lutetia.models.saving import read_config
 from lutetia.training.batches import in_order
 from lutetia.training.checkpoint import read_state
@@ -24,6 +25,8 @@ from lutetia.training.config import Config, make_config
 from lutetia.training.config import Data as Settings
 from lutetia.training.data import Data, Names, Samples, Text, open_data
 from lutetia.training.evaluate import evaluation_sums
+from lutetia.training.table_files import numbered
+from lutetia.training.table_run import is_table_config, make_table_config, measure, open_table
 from lutetia.training.tables import class_names as words_of
 from lutetia.training.tables import label_column, numbers, read_cells
 from lutetia.training.task import context_of, metrics_of, told
@@ -45,7 +48,9 @@ def evaluate(checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
     if request.split is not None and request.split not in SPLITS:
         raise UsageError(f"there is no split {request.split!r}: {did_you_mean(request.split, SPLITS)}")
     model: Any = load(checkpoint)
-    config = _config(checkpoint)
+    config = None if isinstance(model, Tabular) else _config(checkpoint)
+    if isinstance(model, Tabular):
+        return _evaluate_table(model, checkpoint, request, show)
     opened = _own_data(checkpoint, config, request.folder) if request.data is None else _open(model, config, request)
     split = _split(opened, request)
     samples = opened.splits[split]
@@ -63,6 +68,34 @@ def evaluate(checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
         result |= {"classes": seen.classes(), "warnings": _range(model, samples)}
     if show:
         _show(result, unit)
+    return result
+
+
+def _evaluate_table(model: Tabular, checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
+    """How good a model of columns is: on a file, or on the rows that its run held out."""
+    if request.data is not None:
+        cells = read_cells(request.data, request.label)
+        wanted = request.label if request.label is not None else model.metadata.get("target")
+        column = label_column(cells, wanted if wanted is None or wanted in (cells.header or ()) else None)
+        columns = [each for each in feature_columns(model, cells) if each != column]
+        x = tabular_rows(model, cells, columns).reshape(-1, *model.config.input_shape)
+        words = words_of(cells, column)
+        split = "test"
+        y = numbered(words, model.metadata.get("classes"), f"{cells.path}, {cells.column_name(column)}")
+    else:
+        tables = read_config(in_run(checkpoint))
+        if not is_table_config(tables):
+            raise ArgumentError(f"{checkpoint} does not say what it was trained on: lutetia evaluate {checkpoint} DATA.csv")
+        place = request.folder or Path(str(read_state(in_run(checkpoint)).get("data_folder", ".")))
+        opened = open_table(make_table_config(tables, str(checkpoint)), place)[1]
+        split = _split(opened, request)
+        part = opened.splits[split]
+        assert isinstance(part, Samples)
+        x, y = part.x, part.y
+    measured = measure(model, x, y if model.is_regression else y.astype(np.int64))
+    result: dict[str, Any] = {"kind": model.kind, "split": split, "samples": len(y), **measured}
+    if show:
+        console().print(f"{told_measure(measured)}, {len(y):,} samples of the {split} split", soft_wrap=True)
     return result
 
 

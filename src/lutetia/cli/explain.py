@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.text import Text
 
+from lutetia.cli.backend import forward_work, kernels_for
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import read_sample, read_tokens
 from lutetia.cli.naming import class_names, class_title, feature_names, find_class, range_warnings
@@ -17,12 +18,14 @@ from lutetia.cli.pictures import bars, heat_map, token_strip
 from lutetia.cli.show import console, one_line, print_warning
 from lutetia.errors import require
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer, VotesClassifier, load
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, load
 from lutetia.relevance import pictures
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead
-from lutetia.report.reasons import as_floats, token_names
+from lutetia.report.reasons import as_floats, detectors, first_tables, token_names
 
+TABLES_SHOWN = 3  # whose comparisons with thresholds are named
 WIDEST = 60  # pixels across that a terminal shows; larger images are averaged
+FORWARD_PASSES = 8  # what a rule costs at most, as forward passes
 
 
 class Request(NamedTuple):
@@ -36,18 +39,31 @@ class Request(NamedTuple):
 
 
 def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[str, Any]:
-    """Explain one output, and with `show` draw it in the terminal; what `--json` tells of it."""
+    """Explain one output, and with `show` draw it in the terminal. Returns what `--json` prints."""
     if request.rule not in RULES:
         raise UsageError(f"there is no rule {request.rule!r}: {did_you_mean(request.rule, RULES)}")
     check_output("--html", request.html, (".html", ".htm"))
     check_output("--png", request.png, (".png",))
     model: Any = load(checkpoint)
-    if isinstance(model, VotesClassifier):
+    if isinstance(model, VotesClassifier) or (isinstance(model, Tabular) and model.config.core == "gates"):
         request = _by_occlusion(request)
     if isinstance(model, Classifier):
-        return _classifier(model, given, request, show)
+        x = as_floats(model, read_sample(model, given, request.row))
+        work = forward_work(model, _passes(request, x.numel()))
+        with kernels_for(model, work) as backend:
+            return {**_classifier(model, given, x, request, show), "backend": backend}
     assert isinstance(model, LUTTransformer)
-    return _transformer(model, given, request, show)
+    if request.row is not None:
+        raise UsageError("--row is for classifiers, and this is a language model: give it text")
+    tokens = read_tokens(model, given)
+    work = forward_work(model, _passes(request, len(tokens)), len(tokens))
+    with kernels_for(model, work) as backend:
+        return {**_transformer(model, tokens, request, show), "backend": backend}
+
+
+def _passes(request: Request, n_inputs: int) -> int:
+    """About as many inputs as the model sees: occlusion blanks each of its inputs, and a page shows occlusion too."""
+    return FORWARD_PASSES + (n_inputs if request.rule == "occlusion" or request.html is not None else 0)
 
 
 def _by_occlusion(request: Request) -> Request:
@@ -60,12 +76,13 @@ def _by_occlusion(request: Request) -> Request:
 # ---- classifiers -----------------------------------------------------------------------------------------------------
 
 
-def _classifier(model: Classifier, given: str, request: Request, show: bool) -> dict[str, Any]:
+def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Request, show: bool) -> dict[str, Any]:
     from lutetia import report
 
-    x = as_floats(model, read_sample(model, given, request.row))
     with torch.no_grad():
         scores = model(x[None])[0]
+    if isinstance(model, Tabular) and model.is_regression:
+        return _number(model, x, float(scores[0]), request, show)
     prediction = int(scores.argmax())
     target = prediction if request.target is None else find_class(model, request.target)
     chances = scores.double().softmax(0)
@@ -90,6 +107,7 @@ def _classifier(model: Classifier, given: str, request: Request, show: bool) -> 
         "explained": float(lead(scores, target)),
         "absorbed": found.absorbed,
         "relevance": found.relevance.tolist(),
+        "tables": _tables(model, x, target),
     }
     if request.html is not None:
         more = report.reasons.DEFAULT_RULES if isinstance(model, LUTClassifier) else ()
@@ -101,6 +119,34 @@ def _classifier(model: Classifier, given: str, request: Request, show: bool) -> 
         _png(request.png, model, x, found.relevance, f"{class_title(model, target)}, {RULES[request.rule].title}")
     if show:
         _show_classifier(told, model, x, found.relevance)
+    return told
+
+
+def _number(model: Tabular, x: torch.Tensor, value: float, request: Request, show: bool) -> dict[str, Any]:
+    """What each column did for the number that a regression predicts."""
+    if request.target is not None or request.html is not None:
+        raise UsageError("--target and --html are for classifiers: a regression has one number to explain")
+    found = attribute_class(model, x, 0, request.rule)
+    title = model.metadata.get("target") or "the prediction"
+    told = {
+        "kind": model.kind,
+        "rule": request.rule,
+        "target_name": title,
+        "prediction": value,
+        "features": feature_names(model),
+        "warnings": range_warnings(model, x[None], ["the input"]),
+        "absorbed": found.absorbed,
+        "relevance": found.relevance.tolist(),
+    }
+    if request.png is not None:
+        _png(request.png, model, x, found.relevance, f"{title}, {RULES[request.rule].title}")
+    if show:
+        screen = console()
+        for warning in told["warnings"]:
+            print_warning(warning)
+        names = [one_line(name) for name in feature_names(model)] or [f"x{number}" for number in range(x.numel())]
+        screen.print(bars(screen, names, found.relevance.flatten().tolist()), end="", soft_wrap=True)
+        screen.print(Text(f"{one_line(title)} {value:.6g}, shared out over the columns (rule {request.rule})"), soft_wrap=True)
     return told
 
 
@@ -116,9 +162,23 @@ def _show_classifier(told: dict[str, Any], model: Classifier, x: torch.Tensor, r
         pixels, image = (_shrunk(each.reshape(-1, *x.shape[-2:]).sum(0), widest) for each in (relevance, x))
         height, width = pixels.shape
         screen.print(heat_map(screen, pixels.flatten().tolist(), height, width, _ink(image)), end="", soft_wrap=True)
+    for table in told["tables"]:
+        said = ", ".join(map(one_line, table["comparisons"]))
+        screen.print(Text(f"table {table['number']} ({table['contribution']:+.3g}): {said}"), soft_wrap=True)
     read, second = class_title(model, told["prediction"]), class_title(model, told["runner_up"])
     chances = f"{told['probability']:.1%}, then {second} {told['runner_up_probability']:.1%}"
     _show_end(f"read as {read} ({chances})", class_title(model, told["target"]), told)
+
+
+def _tables(model: Classifier, x: torch.Tensor, target: int) -> list[dict[str, Any]]:
+    """What the weightiest tables compared, where a classifier of features compares them with thresholds; the weightiest first."""
+    if not isinstance(model, LUTClassifier) or x.dim() != 1 or getattr(first_tables(model)[1], "thresholds", None) is None:
+        return []
+    names = feature_names(model) or [f"x{number}" for number in range(len(x))]
+    return [
+        {"number": each.number, "contribution": each.contribution, "comparisons": each.comparisons(names)}
+        for each in detectors(model, x, target, TABLES_SHOWN)
+    ]
 
 
 def _ink(image: torch.Tensor) -> list[bool] | None:
@@ -142,7 +202,7 @@ def _shrunk(pixels: torch.Tensor, widest: int) -> torch.Tensor:
 
 def _show_end(read: str, target: str, told: dict[str, Any]) -> None:
     absorbed = "" if told["absorbed"] is None else f", {told['absorbed']:.3g} of it due to biases and other constants"
-    line = f"{read}; shown is what put {target} {told['explained']:.4g} above the mean score{absorbed} (rule {told['rule']})"
+    line = f"{read}; shown is what put {target} {told['explained']:.4g} above its rivals{absorbed} (rule {told['rule']})"
     console().print(Text(line), soft_wrap=True)
 
 
@@ -172,12 +232,9 @@ def _save(figure: Any, path: Path) -> None:
 # ---- language models -------------------------------------------------------------------------------------------------
 
 
-def _transformer(model: LUTTransformer, given: str, request: Request, show: bool) -> dict[str, Any]:
+def _transformer(model: LUTTransformer, tokens: torch.Tensor, request: Request, show: bool) -> dict[str, Any]:
     from lutetia import report
 
-    if request.row is not None:
-        raise UsageError("--row is for classifiers, and this is a language model: give it text")
-    tokens = read_tokens(model, given)
     with torch.no_grad():
         scores = model(tokens[None])[0, -1]
     prediction = int(scores.argmax())

@@ -6,9 +6,12 @@ import codecs
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lutetia.cli.guard import stop_if_interrupted
+
+if TYPE_CHECKING:
+    from lutetia.models import LUTTransformer
 
 
 class Request(NamedTuple):
@@ -24,11 +27,17 @@ class Request(NamedTuple):
 
 
 def write(checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
-    """Write, and with `show` print the text as it comes; what `--json` tells of it."""
+    """Generate text, and with `show` print it as it comes. Returns what `--json` prints."""
+    from lutetia.cli.backend import generation_work, kernels_for
     from lutetia.models import LUTTransformer
 
     model = LUTTransformer.from_pretrained(checkpoint)
-    prompt = request.prompt.encode("utf-8", "surrogateescape")  # bytes of the shell that are no UTF-8 stay what they were
+    prompt = request.prompt.encode("utf-8", "surrogateescape")  # bytes that are not UTF-8 come back as they were typed
+    with kernels_for(model, generation_work(model, len(prompt), request.max_new)) as backend:
+        return {**_write(model, prompt, request, show), "backend": backend}
+
+
+def _write(model: LUTTransformer, prompt: bytes, request: Request, show: bool) -> dict[str, Any]:
     started = time.perf_counter()
     pieces = model.generate(
         prompt,
@@ -41,14 +50,14 @@ def write(checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
         stream=True,
     )
     screen, written = _Screen(show), b""
-    warm, before = started, 0  # when everything that is used again and again was loaded, and what was written by then
+    warm, before = started, 0  # when all kernels were loaded, and how many bytes were written by then
     screen.add(prompt)
     try:
         for number, piece in enumerate(pieces):
             stop_if_interrupted()
             written += piece
             screen.add(piece)
-            if number == 1:  # the first read the prompt, the second took the first step through the cache
+            if number == 1:  # the first piece came from the prompt, the second from the first step through the cache
                 warm, before = time.perf_counter(), len(written)
     finally:
         screen.end()

@@ -8,7 +8,7 @@ from typing import Any
 from lutetia._shared.folders import MANIFEST, read_manifest
 from lutetia.cli.show import console, one_line
 from lutetia.errors import LutetiaError
-from lutetia.models import LUTClassifier, Model, in_run, load
+from lutetia.models import LUTClassifier, Model, Tabular, VotesClassifier, in_run, load
 from lutetia.models.saving import MANIFEST_FORMAT
 from lutetia.training.checkpoint import read_state
 
@@ -45,6 +45,8 @@ def build_obstacle(model: Model[Any]) -> str:
     """Why `lutetia build` cannot build a model; empty where it can."""
     from lutetia.precompute import lut_network
 
+    if isinstance(model, Tabular | VotesClassifier):
+        return ""
     if not isinstance(model, LUTClassifier):
         return f"a {type(model).__name__} is no classifier of lookup tables"
     try:

@@ -14,11 +14,15 @@ from torch import Tensor
 
 from lutetia.cli.naming import feature_names
 from lutetia.errors import DataError, require
-from lutetia.models import Classifier, LUTTransformer
-from lutetia.training.formats import read_npz
+from lutetia.files import read_bytes
+from lutetia.models import Classifier, LUTTransformer, Tabular
+from lutetia.training.arrays import read_npy, read_npz
+from lutetia.training.formats import check_file
+from lutetia.training.table_files import numbered
 from lutetia.training.tables import Cells, is_number, numbers, read_cells
 
 IMAGES = (".png", ".pgm", ".ppm", ".pbm", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+FORMATS = ("PNG", "PPM", "JPEG", "BMP", "GIF", "WEBP", "TIFF")  # no others: some of pillow's run programs
 KINDS = "an image (.png, .pgm, ...), a .csv, .npy or .npz file, or numbers with commas between them"
 MOST_BYTES = 1 << 26  # of a file: nothing here has larger inputs
 
@@ -54,7 +58,7 @@ def read_tokens(model: LUTTransformer, given: str) -> Tensor:
     path = Path(given)
     if _exists(path):
         _check_file(path, "a file of text, or the text itself")
-        data = _bytes(path)
+        data = read_bytes(path, "a file of text")
     else:
         data = given.encode("utf-8", "surrogateescape")  # bytes of the shell that are no UTF-8 stay what they were
     if not data:
@@ -81,6 +85,17 @@ def feature_columns(model: Classifier, cells: Cells) -> list[int]:
     return list(range(wanted))
 
 
+def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.ndarray:
+    """Columns of a CSV file as float64 [n, len(columns)]: empty cells are missing, categories are known by their names."""
+    categories = model.metadata.get("categories", {})
+    parts = []
+    for number, column in enumerate(columns):
+        known = categories.get(str(number))
+        names = None if known is None else [str(name) for name in known]
+        parts.append(numbered([row[column] for row in cells.rows], names, f"{cells.path}, {cells.column_name(column)}"))
+    return np.stack(parts, 1)
+
+
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -105,7 +120,8 @@ def _read(model: Classifier, given: str) -> Inputs:
     suffix = path.suffix.lower()
     if suffix == ".csv":
         cells = read_cells(path)
-        rows = numbers(cells, feature_columns(model, cells))
+        columns = feature_columns(model, cells)
+        rows = tabular_rows(model, cells, columns) if isinstance(model, Tabular) else numbers(cells, columns)
         if not len(rows):
             raise DataError(f"{path} has 0 rows of values, expected one at least")
         return Inputs(torch.from_numpy(rows.reshape(-1, *shape)), [f"{path} row {number}" for number in range(len(rows))])
@@ -126,17 +142,9 @@ def _exists(path: Path) -> bool:
 
 
 def _check_file(path: Path, what: str) -> None:
-    if path.is_dir():
-        raise DataError(f"{path} is a folder, expected {what}")
-    if path.is_file() and path.stat().st_size > MOST_BYTES:
+    check_file(path, what)
+    if path.stat().st_size > MOST_BYTES:
         raise DataError(f"{path} has {path.stat().st_size:,} bytes, expected {MOST_BYTES:,} at most")
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
 
 # ---- kinds of files --------------------------------------------------------------------------------------------------
@@ -159,12 +167,9 @@ def _array(path: Path) -> np.ndarray:
             raise DataError(f"{path} holds {', '.join(arrays) or 'nothing'}, expected an array x, or a single array")
         array: Any = arrays[keys[0]]
     else:
-        try:
-            array = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{path} is not an array of plain numbers, or is damaged: {error}") from error
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
-        raise DataError(f"{path} holds {getattr(array, 'dtype', 'several arrays')}, expected one array of numbers")
+        array = read_npy(path)
+    if array.dtype.kind not in "iuf":
+        raise DataError(f"{path} holds {array.dtype}, expected one array of numbers")
     return array if array.dtype == np.uint8 else _finite(array, str(path))
 
 
@@ -183,18 +188,25 @@ def _image(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pillow.DecompressionBombWarning)
-            with pillow.open(path) as image:
-                wanted = shape[1:] if len(shape) == 3 else shape
-                if len(shape) > 1 and image.size != (wanted[1], wanted[0]):
-                    found = f"{image.size[1]} × {image.size[0]}"
-                    raise DataError(
-                        f"{path} has {found} pixels, expected {wanted[0]} × {wanted[1]} (height × width) by the model"
-                    )
+            with pillow.open(path, formats=FORMATS) as image:
+                _check_pixels(path, image.size, shape)
                 colour = len(shape) == 3 and shape[0] == 3
                 pixels = np.asarray(image.convert("RGB" if colour else "L"))
-    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
-        raise DataError(f"{path} is not an image that can be read, or is damaged: {error}") from error
+    except DataError:
+        raise
+    except Exception as error:  # decoders raise nearly anything for a damaged file
+        raise DataError(f"{path} is not an image that can be read, or is damaged: {error or type(error).__name__}") from error
     return np.moveaxis(pixels, -1, 0).copy() if colour else pixels.copy()
+
+
+def _check_pixels(path: Path, size: tuple[int, int], shape: tuple[int, ...]) -> None:
+    """Refuse an image of another size, (width, height), than the model takes, before its pixels are decoded."""
+    if len(shape) == 1:
+        if size[0] * size[1] != shape[0]:
+            raise DataError(f"{path} has {size[0] * size[1]:,} pixels, expected {shape[0]:,} by the model")
+    elif size != (shape[-1], shape[-2]):
+        pixels = f"{size[1]} × {size[0]}"
+        raise DataError(f"{path} has {pixels} pixels, expected {shape[-2]} × {shape[-1]} (height × width) by the model")
 
 
 def _fit(values: np.ndarray, shape: tuple[int, ...], where: str) -> Tensor:

@@ -64,7 +64,7 @@ def range_warnings(model: Model[Any], x: Tensor, names: Sequence[str]) -> list[s
     far = (beyond > FAR).any(1)
     if not far.any():
         return []
-    row, column = divmod(int(beyond.argmax()), rows.shape[1])
+    row, column = divmod(int(beyond.nan_to_num(-1).argmax()), rows.shape[1])
     feature = _input_name(model, column, x.shape[1:])
     said = f"{feature} is {rows[row, column]:.6g} in {one_line(names[row])}, trained on {low[column]:.6g} to {high[column]:.6g}"
     count = "the input lies" if len(rows) == 1 else f"{int(far.sum())} of {len(rows)} inputs lie"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lutetia.cli.backend import MOST_AT_ONCE, Work, forward_work, kernels_for
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.inputs import read_inputs, read_tokens
 from lutetia.cli.naming import class_names, range_warnings
@@ -18,12 +19,21 @@ from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.errors import ArgumentError
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTTransformer, load
+from lutetia.models import Classifier, LUTTransformer, Tabular, load
 from lutetia.report.reasons import as_floats
 
 BATCH = 1024
 SHOWN = 40  # inputs on a screen; files hold all
 STDOUT = Path("-")
+
+
+class Answers(NamedTuple):
+    """What `predict` found: the names of the outcomes, a prediction for each input, warnings, and the kernels that ran."""
+
+    names: list[str]
+    predictions: list[Prediction]
+    warnings: list[str]
+    backend: str
 
 
 class Prediction(NamedTuple):
@@ -38,17 +48,20 @@ class Prediction(NamedTuple):
 
 
 def predict(checkpoint: Path, given: Sequence[str], out: Path | None, show: bool) -> dict[str, Any]:
-    """Predict, write the CSV that was asked for, and with `show` show it; what `--json` prints of it."""
+    """Predict and write the CSV, if any; with `show`, print the predictions. Returns what `--json` prints."""
     if not given:
         raise UsageError("predict was given no INPUT, expected rows, files or text (lutetia predict --help shows examples)")
     check_output("--csv", None if out == STDOUT else out, (".csv",))
     model: Any = load(checkpoint)
+    if isinstance(model, Tabular) and model.is_regression:
+        return _numbers(model, given, out, show)
     if isinstance(model, Classifier):
-        names, predictions, warnings = _classes(model, given, show)
+        answers = _classes(model, given, show)
     elif isinstance(model, LUTTransformer):
-        names, predictions, warnings = _bytes(model, given)
+        answers = _bytes(model, given)
     else:
         raise ArgumentError(f"{checkpoint} holds a {type(model).__name__}, expected a classifier or a language model")
+    names, predictions, warnings, backend = answers
     if out is not None:
         _write_csv(out, names, predictions)
     if show:
@@ -60,34 +73,66 @@ def predict(checkpoint: Path, given: Sequence[str], out: Path | None, show: bool
         {"input": each.input, "number": each.best()[0], "class": names[each.best()[0]], "probabilities": each.probabilities}
         for each in predictions
     ]
-    return {"kind": model.kind, "classes": names, "predictions": listed, "warnings": warnings}
+    return {"kind": model.kind, "classes": names, "predictions": listed, "warnings": warnings, "backend": backend}
 
 
-def _classes(model: Classifier, given: Sequence[str], show: bool) -> tuple[list[str], list[Prediction], list[str]]:
+def _classes(model: Classifier, given: Sequence[str], show: bool) -> Answers:
     files = read_inputs(model, given)
     predictions, warnings = [], []
     total = sum(len(each.x) for each in files)
-    with Progress("predicting", total, show) as progress, torch.no_grad():
+    one = forward_work(model, 1)
+    size = min(BATCH, max(1, MOST_AT_ONCE // max(1, one.at_once)))
+    work = Work(total * one.numbers, one.at_once)
+    with Progress("predicting", total, show) as progress, kernels_for(model, work) as backend, torch.no_grad():
         for file in files:
-            for begin in range(0, len(file.x), BATCH):
+            for begin in range(0, len(file.x), size):
                 stop_if_interrupted()
-                x = as_floats(model, file.x[begin : begin + BATCH])
+                x = as_floats(model, file.x[begin : begin + size])
                 chances = model(x).double().softmax(1).tolist()
-                predictions += [Prediction(*each) for each in zip(file.names[begin : begin + BATCH], chances, strict=True)]
+                predictions += [Prediction(*each) for each in zip(file.names[begin : begin + size], chances, strict=True)]
                 progress.advance(len(x))
             warnings += range_warnings(model, as_floats(model, file.x), file.names)
-    return class_names(model), predictions, warnings
+    return Answers(class_names(model), predictions, warnings, backend)
 
 
-def _bytes(model: LUTTransformer, given: Sequence[str]) -> tuple[list[str], list[Prediction], list[str]]:
-    """What byte comes next, for each text."""
-    names = [byte_name(token) for token in range(model.config.vocab)]
-    predictions = []
+def _numbers(model: Tabular, given: Sequence[str], out: Path | None, show: bool) -> dict[str, Any]:
+    """What a regression makes of rows: one number each."""
+    files = read_inputs(model, given)
+    title = model.metadata.get("target") or "value"
+    listed = []
     with torch.no_grad():
-        for text in given:
-            scores = model(read_tokens(model, text)[None])[0, -1]
+        for file in files:
+            values = model(as_floats(model, file.x))[:, 0].tolist()
+            listed += [{"input": name, "value": value} for name, value in zip(file.names, values, strict=True)]
+    warnings = [text for file in files for text in range_warnings(model, as_floats(model, file.x), file.names)]
+    if out is not None:
+        _write_rows(out, ["input", title], [[each["input"], repr(each["value"])] for each in listed])
+    if show:
+        for warning in warnings:
+            print_warning(warning)
+        if out != STDOUT:
+            screen = console()
+            for each in listed[:SHOWN]:
+                screen.print(f"{one_line(each['input'])}  {one_line(title)} {each['value']:.6g}", soft_wrap=True)
+            if len(listed) > SHOWN:
+                screen.print(f"and {len(listed) - SHOWN} more: --csv FILE writes all of them", soft_wrap=True)
+    return {"kind": model.kind, "target": title, "predictions": listed, "warnings": warnings}
+
+
+def _bytes(model: LUTTransformer, given: Sequence[str]) -> Answers:
+    """The next byte of each text."""
+    names = [byte_name(token) for token in range(model.config.vocab)]
+    texts = [read_tokens(model, text) for text in given]
+    work = Work()
+    for tokens in texts:
+        work = work.then(forward_work(model, 1, len(tokens)))
+    predictions = []
+    with kernels_for(model, work) as backend, torch.no_grad():
+        for text, tokens in zip(given, texts, strict=True):
+            stop_if_interrupted()
+            scores = model(tokens[None])[0, -1]
             predictions.append(Prediction(text, scores.double().softmax(0).tolist()))
-    return names, predictions, []
+    return Answers(names, predictions, [], backend)
 
 
 def byte_name(token: int) -> str:
@@ -99,12 +144,18 @@ def byte_name(token: int) -> str:
 
 def _write_csv(out: Path, names: Sequence[str], predictions: Sequence[Prediction]) -> None:
     """One line for each input: its name, the best class, its probability, then the probability of every class."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["input", "class", "probability", *names])
+    rows = []
     for each in predictions:
         best = each.best()[0]
-        writer.writerow([each.input, names[best], repr(each.probabilities[best]), *map(repr, each.probabilities)])
+        rows.append([each.input, names[best], repr(each.probabilities[best]), *map(repr, each.probabilities)])
+    _write_rows(out, ["input", "class", "probability", *names], rows)
+
+
+def _write_rows(out: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A CSV file, or the same on stdout."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([header, *rows])
     if out == STDOUT:
         sys.stdout.write(text.getvalue())
         return

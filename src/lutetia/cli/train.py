@@ -33,6 +33,15 @@ def run_training(
     return summary
 
 
+def is_table_run(path: Path) -> bool:
+    """Whether a path is data itself, or the config of a run on a table."""
+    from lutetia.training.config import read_toml
+    from lutetia.training.table_files import is_table
+    from lutetia.training.table_run import is_table_config
+
+    return is_table(path) or (path.suffix == ".toml" and path.is_file() and is_table_config(read_toml(path)))
+
+
 def resume_line(config: Path, out: Path, options: dict[str, Any]) -> str:
     """The command that goes on with a run."""
     words = ["lutetia", "train", str(config), "--out", str(out), "--resume"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from lutetia.errors import LutetiaError
+from lutetia.files import read_json
 
 RULES = ("decisive", "epsilon", "gamma", "zplus", "alphabeta", "attnlrp", "dynamic", "gradient", "occlusion")
 TARGETS = ("lut6", "lut4", "ice40", "ecp5")
@@ -55,10 +57,8 @@ def classes_of(checkpoint: Any) -> list[str]:
     for place in ("", "checkpoints/best", "checkpoints/last"):
         file = Path(str(checkpoint)) / place / "metadata.json"
         try:
-            if file.stat().st_size > MOST_BYTES:
-                return []
-            classes = json.loads(file.read_text(encoding="utf-8")).get("classes", [])
+            classes = read_json(file, "metadata", MOST_BYTES).get("classes", [])
             return [name for name in classes if isinstance(name, str) and name.isprintable()]
-        except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+        except (LutetiaError, AttributeError, TypeError):
             continue
     return []

@@ -45,7 +45,7 @@ def tell(context: Context) -> Told:
 
 
 def _checks(told: dict[str, Any]) -> list[Check]:
-    """What was checked, or why not."""
+    """What was checked, or why it was not."""
     left = {step["step"]: step["left_out"] for step in told["steps"]}
     simulated, proof, made = told["simulated"], told["proof"], told["synthesis"]
     checks = []

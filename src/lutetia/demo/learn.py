@@ -93,7 +93,7 @@ def _one_step(model: LUTClassifier, images: Tensor, labels: Tensor) -> PartFlow:
             step.outputs(output_gradients=given.grad)
         scores.backward(given.grad)
 
-    train_once()  # the first call compiles kernels, which is no part of a step
+    train_once()  # the first call compiles kernels, which is not part of a step
     with flow.record() as recorded:
         train_once()
     model.zero_grad()
@@ -101,7 +101,7 @@ def _one_step(model: LUTClassifier, images: Tensor, labels: Tensor) -> PartFlow:
 
 
 def trained(config: training.Config, folder: Path) -> dict[str, Any]:
-    """The summary of a run that came to its end: Ctrl-C ends the demo too."""
+    """The summary of a completed run; Ctrl-C ends the demo too."""
     summary = training.train(config, folder)
     if summary["stopped"] == "interrupted":
         raise KeyboardInterrupt

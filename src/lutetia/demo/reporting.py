@@ -32,7 +32,7 @@ def tell(context: Context) -> Told:
 
 
 def _figures(context: Context) -> dict[str, str]:
-    """The few numbers to begin with, in words that need no explanation."""
+    """The headline numbers, in words that need no explanation."""
     figures = {name: value for name, value in context.figures.items() if name != "the circuit"}
     cells = context.circuit.facts.get("LUT6") if context.circuit else None
     return figures | ({"logic cells on an FPGA for the digit reader": cells} if cells else {})

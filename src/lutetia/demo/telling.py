@@ -1,4 +1,4 @@
-"""How the demo is told: chapter by chapter, each of them real work in a folder and a sentence on its result."""
+"""The demo runs chapter by chapter: each does real work in a folder and reports one sentence on its result."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 PAGE = "report.html"
-MADE = {"digits", "text", "softmax", "reasons.png", "circuit", PAGE}  # all that a demo leaves in its folder
+MADE = {"digits", "text", "softmax", "reasons.png", "circuit", PAGE}  # everything the demo leaves in its folder
 
 
 @dataclass
 class Context:
-    """What a chapter is given, and what earlier ones left for it and for the report."""
+    """The inputs of a chapter, and what earlier chapters left for it and for the report."""
 
     out: Path  # an existing folder
     say: Callable[[str], None] = lambda text: None  # shows what is being done
@@ -62,7 +62,7 @@ class Chapter:
 
 
 def chapters() -> tuple[Chapter, ...]:
-    """All of them, in the order they are told: each may use what those before it left in the context."""
+    """All chapters, in order: each may use what earlier ones left in the context."""
     from lutetia.demo import build, explain, learn, reporting, write
 
     return (
@@ -76,7 +76,7 @@ def chapters() -> tuple[Chapter, ...]:
 
 
 def run(out: Path, console: Console, json: bool) -> dict[str, Any]:
-    """Tell every chapter, writing into the folder `out`; return it all as plain values. With `json` the console stays silent."""
+    """Run every chapter, writing into the folder `out`; return the results as plain values. With `json` nothing is printed."""
     check_folder(out)
     if json:
         console = Console(quiet=True)
@@ -98,7 +98,7 @@ def check_folder(out: Path) -> None:
     names = {each.name for each in out.iterdir()} if out.exists() else set()
     if names and (PAGE not in names or names - MADE):
         other = min(names - MADE or names)
-        raise ArgumentError(f"--out is {str(out)!r}, which holds {other} and is no demo's: choose another folder, or empty it")
+        raise ArgumentError(f"--out is {str(out)!r}, which holds {other}, not a demo: choose another folder, or empty it")
 
 
 def tell_all(context: Context, story: tuple[Chapter, ...], console: Console) -> list[Told]:

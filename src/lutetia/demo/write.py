@@ -1,4 +1,4 @@
-"""Two small language models of bytes, trained on the source of Python's standard library, and what they write then."""
+"""Two small byte-level language models, trained on the source of Python's standard library, and the text they generate."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lutetia.models import LUTTransformer
 from lutetia.models.softmax_attention import SoftmaxAttention
 from lutetia.report import Curve, PartFlow, Table, Training, Writing
 
-STEPS = 600  # half a minute of training on two cores: enough for words and indentation, not for sense
-PLAIN = 8  # bytes that are written without the cache too, for comparison
+STEPS = 600  # half a minute on two cores: enough for words and indentation, not for meaning
+PLAIN = 8  # bytes also generated without the cache, for comparison
 PROMPT = "    def __init__(self"
 CONFIG: dict[str, Any] = {
     "model": {
@@ -63,7 +63,7 @@ def tell_softmax(context: Context) -> Told:
             block.cores, block.shard = 2, "sequence"  # each core holds half of the bytes read so far
     together = model.generate(PROMPT, 40, temperature=0.0)
     with record() as recorded:
-        model.generate(PROMPT, 2, temperature=0.0)  # the first byte comes of the prompt itself, the second is decoded
+        model.generate(PROMPT, 2, temperature=0.0)  # the first byte comes from the prompt, the second is decoded
     messages = sum(int(step.attributes.get("messages") or 0) for step in recorded.steps)
     about = "Generating one byte with decode attention. Each core has its own lane."
     context.flows.append(PartFlow("One byte on two cores", recorded, about))

@@ -1,7 +1,7 @@
-"""Names for the sizes of tensors in a drawing: only where a name is certain.
+"""Names for tensor sizes in a drawing, only where the name is certain.
 
-A shape alone does not tell which axis is which: in `[128, 64, 10]` the 64 may be inputs or the rows of a table. For the tensors
-of lookup layers the axes are known by the tensor's name; elsewhere a size has a name where exactly one was given for it.
+A shape alone does not say which axis is which: in `[128, 64, 10]` the 64 may be inputs or the rows of a table. For the tensors
+of lookup layers the axes are known by the tensor's name; elsewhere a size is named only if exactly one name was given for it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ AXES: dict[tuple[str, str], tuple[tuple[str, ...], ...]] = {
     ("lut", "weights"): (("N_t", "R", "O"), ("n_weights",)),
     ("lut", "weight_gradients"): (("N_t", "R", "O"), ("n_weights",)),
     ("lut", "anchors"): (("N_t", "N_c", ""),),
+    ("lut", "thresholds"): (("n_thresholds",),),
     ("lut", "positional_embeddings"): (("S-1", "N_t", "N_pe"),),
     ("lut", "positional_gradients"): (("S-1", "N_t", "N_pe"),),
     **{("lut", f"positional_{name}"): (("S-1", "N_t"),) for name in ("lookup_indices", "min_deltas", "min_delta_indices")},
@@ -27,7 +28,7 @@ AXES: dict[tuple[str, str], tuple[tuple[str, ...], ...]] = {
 
 
 def axis_names(part: str, tensors: Sequence[str], rank: int) -> tuple[str, ...] | None:
-    """The axes of a tensor that goes by these names, from the layouts that are known; None where none is."""
+    """The axes of a tensor with one of these names, from the known layouts; None if there is none."""
     layouts = (layout for name in tensors for layout in AXES.get((part, name), ()) if len(layout) == rank)
     return next(layouts, None)
 

@@ -1,4 +1,4 @@
-"""How long a step took: by the wall on the CPU, by CUDA events where a CUDA device did the work."""
+"""Duration of a step: wall-clock time on the CPU, CUDA events on a CUDA device."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 
 
 class Pending(NamedTuple):
-    """A duration the device has yet to report."""
+    """A duration that the device has not reported yet."""
 
     start: torch.cuda.Event
     end: torch.cuda.Event
 
     def seconds(self) -> float | None:
-        """Wait for the device and read the time; None when it cannot be had."""
+        """Wait for the device and read the time; None if it is unavailable."""
         try:
             self.end.synchronize()
             return self.start.elapsed_time(self.end) / 1000
-        except RuntimeError:  # the device failed: whoever uses it next is told, and the flow stays readable
+        except RuntimeError:  # the device failed: its next use raises the error, and the flow stays readable
             return None
 
 
@@ -30,7 +30,7 @@ def capturing() -> bool:
 
 
 class Clock:
-    """Started when made; `stop` says how long it took, less what the recorder itself spent meanwhile."""
+    """Starts when created; `stop` returns the elapsed time, minus the time the recorder spent."""
 
     __slots__ = ("_captured", "_device", "_event", "_spent", "_wall")
 
@@ -38,7 +38,7 @@ class Clock:
         self._device = self._event = None
         self._captured = False
         if torch.cuda.is_initialized():
-            # Outputs are not known yet; with no input on a CUDA device, time the one they will most likely be on.
+            # Outputs are not known yet: with no input on a CUDA device, time the device they will most likely be on.
             self._device = next((d for d in devices if d.startswith("cuda")), f"cuda:{torch.cuda.current_device()}")
             self._event = self._mark()
         self._spent = spent

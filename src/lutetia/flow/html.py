@@ -1,6 +1,6 @@
-"""A recorded flow as one HTML page that needs nothing else, made by `lutetia._shared.pages`.
+"""A recorded flow as one self-contained HTML page, made by `lutetia._shared.pages`.
 
-The template lives in `page/`: the scripts are joined in the order the data goes through them.
+The template is in `page/`; its scripts are joined in the order in which data passes through them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def script() -> str:
 
 
 def data(flow: Flow) -> str:
-    """The steps and edges of a flow as JSON that can stand in a page."""
+    """The steps and edges of a flow as JSON that is safe inside a page."""
     if not (hasattr(flow, "steps") and hasattr(flow, "edges")):
         fail("flow", flow, "a Flow, with steps and edges")
     return packed({"steps": [_step(step) for step in flow.steps], "edges": [_edge(edge) for edge in flow.edges]})

@@ -1,7 +1,7 @@
 """A flow as a Mermaid flowchart: square boxes are tensors, round green boxes are steps, frames are steps with steps inside.
 
-Drawn in three moves: gather steps and values into boxes (each its own, or those alike as one), find which box
-points to which, and write it down. Names come from outside, so ids are made here and every label is escaped.
+Drawn in three passes: group steps and values into boxes (one each, or one for similar ones), find the arrows between boxes,
+and write the text. Names come from outside, so ids are made here and every label is escaped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lutetia.flow.axes import axis_names, size_name
 from lutetia.flow.model import Flow, Step, TensorInfo
 
 DIRECTIONS = ("TD", "TB", "BT", "LR", "RL")
-# Mermaid draws no more than this unless the page around it says otherwise; a diagram cannot lift it by itself.
+# Mermaid's default limit; only the page around a diagram can raise it.
 MOST_ARROWS = 500
 MOST_CHARACTERS = 50_000
 LONGEST_NAME = 60
@@ -55,7 +55,7 @@ def mermaid(
 
 
 def _plans(limit: int) -> Iterator[tuple[Callable[[Step], Hashable], int]]:
-    """What to draw as one, and how many boxes at most: from all there is to what still fits."""
+    """What to merge into one box, and the maximum number of boxes: from everything to what still fits."""
     yield _itself, limit
     yield _same_shapes, limit
     yield _same_name, limit
@@ -95,7 +95,7 @@ class _TensorBox:
 
 
 class _Origin(NamedTuple):
-    """Where a value is first heard of: the step that made it, or the first that used it."""
+    """Where a value first appears: the step that made it, or the first that used it."""
 
     step: Step
     made: bool
@@ -112,7 +112,7 @@ class _Drawing:
         self._boxes: dict[Hashable, _StepBox] = {}
         self._box_of: dict[int, _StepBox] = {}
         self._tensors: dict[Hashable, _TensorBox] = {}
-        self._order: dict[str, _StepBox | _TensorBox] = {}  # as the data flows, which is what makes a good layout
+        self._order: dict[str, _StepBox | _TensorBox] = {}  # in data-flow order, which gives a good layout
         for step in steps:
             self._gather(step, most)
         self._origins = _origins(flow)
@@ -138,7 +138,7 @@ class _Drawing:
         self._box_of[step.id] = box
 
     def _point(self, steps: Sequence[Step]) -> None:
-        """Arrows from tensors to steps to tensors; a frame leaves them to the steps inside it where it can."""
+        """Arrows from tensors to steps to tensors; a frame leaves them to its inner steps where possible."""
         used: dict[int, dict[int, None]] = {step.id: dict.fromkeys(tensor.value for tensor in step.inputs) for step in steps}
         made: dict[int, dict[int, None]] = {step.id: dict.fromkeys(tensor.value for tensor in step.outputs) for step in steps}
         for edge in self._flow.edges:
@@ -152,7 +152,7 @@ class _Drawing:
                 made_inside[above].update(made[step.id])
         for step in steps:
             box = self._box_of[step.id]
-            # A frame touches all it names, which keeps those boxes outside it, but draws only what nobody inside does.
+            # A frame touches all values it names, which keeps their boxes outside, but draws only what no inner step draws.
             sources = {value: self._touch(value, box) for value in used[step.id]}
             self._order.setdefault(box.id, box)
             targets = {value: self._touch(value, box) for value in made[step.id]}
@@ -208,7 +208,7 @@ def _common(a: Sequence[str], b: Sequence[str]) -> list[str]:
 
 
 def _origins(flow: Flow) -> dict[int, _Origin]:
-    """Where every value is first heard of."""
+    """Where every value first appears."""
     origins: dict[int, _Origin] = {}
     for made in (True, False):  # the step that made a value knows it best
         for step in flow.steps:
@@ -218,7 +218,7 @@ def _origins(flow: Flow) -> dict[int, _Origin]:
                 origin = origins.setdefault(tensor.value, _Origin(step, made, []))
                 if origin.step is step and origin.made == made:
                     origin.tensors.append(tensor)
-    for step in flow.steps:  # what a flow made by hand may hold: a value whose maker does not know it
+    for step in flow.steps:  # possible in a hand-written flow: a value that its maker does not list
         for tensor in step.outputs:
             origins.setdefault(tensor.value, _Origin(step, True, [tensor]))
     return origins
@@ -245,7 +245,7 @@ def _step_label(box: _StepBox) -> str:
 
 
 def _title(names: Sequence[str]) -> str:
-    """Names as words: `min_delta` becomes Min Delta; views of one value stand side by side."""
+    """Names as words: `min_delta` becomes Min Delta; views of one value are listed side by side."""
     shown = [_words(name) if re.fullmatch(r"[\w.]+", name) else name for name in names[:3]]
     return " / ".join(map(escape, shown)) + (" / …" if len(names) > 3 else "")
 

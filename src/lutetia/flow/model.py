@@ -1,4 +1,4 @@
-"""What a recorded run is made of: tensors, steps, edges, and the flow that holds them.
+"""The parts of a recorded run: tensors, steps, edges, and the flow that holds them.
 
 These are plain values: names, shapes and numbers. No tensor is ever kept.
 """
@@ -20,7 +20,7 @@ class TensorInfo:
     name: str
     shape: tuple[int, ...]
     dtype: str  # "float32"
-    bytes: int  # elements × element size; not what its storage may hold beyond the view
+    bytes: int  # elements × element size; excludes the rest of the storage beyond the view
     device: str  # "cpu", "cuda:0"
     value: int  # a number per value: the same for views of it, a new one after an in-place update
     producer: int | None  # id of the step that made the value, None when it came from outside
@@ -79,11 +79,11 @@ class Flow:
     def __init__(self, steps: Iterable[Step] = (), edges: Iterable[Edge] = ()) -> None:
         self._steps = list(steps)
         self._edges = list(edges)
-        self._settle: Callable[[], None] | None = None  # set by the recorder while durations are still to come
+        self._settle: Callable[[], None] | None = None  # set by the recorder while durations are missing
 
     @property
     def steps(self) -> list[Step]:
-        """Every step; `steps[i].id == i`. Waits for the CUDA device where a duration is still to come."""
+        """Every step; `steps[i].id == i`. Waits for the CUDA device if a duration is still missing."""
         if self._settle is not None:
             self._settle()
         return self._steps
@@ -104,7 +104,7 @@ class Flow:
 
     @property
     def bytes_moved(self) -> int:
-        """The bytes of all tensors that the innermost steps read or wrote; a step with steps inside adds nothing of its own."""
+        """The bytes of all tensors that the innermost steps read or wrote; a step with inner steps adds nothing itself."""
         return sum(step.bytes for step in self.leaves())
 
     def __len__(self) -> int:

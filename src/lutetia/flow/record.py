@@ -1,6 +1,6 @@
 """Recording: `record` opens a recording, `step` is how every part reports to it.
 
-Recordings are process-wide, since autograd runs backward on threads of its own; what encloses what is per thread.
+Recordings are process-wide, since autograd runs backward on its own threads; the nesting of steps is per thread.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _threads = itertools.count()
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.number = next(_threads)  # thread idents are used again after a thread ends; these are not
+        self.number = next(_threads)  # unlike thread idents, never reused after a thread ends
         self.open: list[_Reporting] = []  # the steps this thread is inside of, innermost last
-        self.spent = 0.0  # seconds of this thread that went into recording
+        self.spent = 0.0  # seconds that this thread spent recording
 
 
 _thread = _Thread()
@@ -103,7 +103,7 @@ class _Reporting(Reporter):
         self._devices: dict[str, None] = {}  # in order of appearance
 
     def holds(self, lane: Any) -> bool:
-        """Whether a step of this lane may be inside this one; None is no lane."""
+        """Whether a step of this lane may be nested in this one; None means no lane."""
         return lane is None or self._lane is None or self._lane == lane
 
     def __enter__(self) -> Reporter:

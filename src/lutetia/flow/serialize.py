@@ -1,4 +1,4 @@
-"""A flow as JSON and as files. The tables below are the schema: what is written, and what is asked of text that is read."""
+"""A flow as JSON and as files. The tables below are the schema, for writing and for checking what is read."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lutetia.errors import ArgumentError, DataError, fail
-from lutetia.files import write_atomically
+from lutetia.files import read_text, write_atomically
 from lutetia.flow.model import Edge, Flow, Step, TensorInfo
 
 FORMAT = "lutetia.flow"
 VERSION = 1
 
-Read = Callable[[str, Any], Any]  # takes where a value stands and the value; returns it, or raises DataError
+Read = Callable[[str, Any], Any]  # takes the path of a value and the value; returns the value, or raises DataError
 
 
 def to_json(flow: Flow) -> str:
@@ -76,16 +76,11 @@ def save(flow: Flow, path: str | os.PathLike[str]) -> None:
 
 def load(path: str | os.PathLike[str]) -> Flow:
     """Read what `save` wrote as JSON."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise DataError(f"{os.fspath(path)} does not exist") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{os.fspath(path)} is not UTF-8 text: {error}") from error
+    text = read_text(path, "a recorded flow", most=None)
     try:
         return from_json(text)
     except DataError as error:
-        raise DataError(f"{os.fspath(path)} is no recorded flow: {error}") from error
+        raise DataError(f"{os.fspath(path)} is not a recorded flow: {error}") from error
 
 
 def _plain(thing: Any, fields: Mapping[str, Read]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ REMEMBERED = 256  # writes remembered per storage: a bound on the work for buffe
 
 
 class Owner(NamedTuple):
-    """Who holds the bytes: a storage, or an object where there is no storage to be had."""
+    """The owner of the bytes: a storage, or an object if no storage is available."""
 
     kind: str  # first, so that references of two kinds are never compared with each other
     ref: StorageWeakRef | WeakIdRef
@@ -116,7 +116,7 @@ def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _size(size: Any) -> int:
-    """A size as a plain number; int() of a symbolic one would fix it for whoever is tracing."""
+    """A size as a plain number; int() of a symbolic one would fix it in the trace."""
     if type(size) is int:
         return size
     try:

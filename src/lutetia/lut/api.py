@@ -11,20 +11,20 @@ from torch import Tensor
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.autograd.how import NO_WIRES, How, sizes_of, text_of
-from lutetia.lut.autograd.policies import Rate, with_sparse_gradient, with_step_in_place
+from lutetia.lut.autograd.ops import evaluate, is_direct, op
+from lutetia.lut.autograd.policies import Rate, with_dense_gradient, with_reads, with_sparse_gradient, with_step_in_place
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
-from lutetia.lut.connectivity.full import DEFAULT_META
+from lutetia.lut.connectivity.checked import synapses_of
+from lutetia.lut.connectivity.full import DEFAULT_META, full
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels import choice
-from lutetia.lut.kernels.protocol import TWO_ROWS, Products, Read
-from lutetia.lut.sums import FLOAT, Sums, sum_dtype
+from lutetia.lut.kernels.protocol import READS, TWO_ROWS, Products, Read
+from lutetia.lut.sums import FLOAT, FLOATS, Sums, sum_dtype
 
 GRADIENTS = ("dense", "sparse", "in_place")
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 MAX_BITS = MAX_ANCHORS  # a table has at most 2**24 rows: 2 N_c + N_pe bits
-READS = ("hard", "blend", "confidence", "confidence2")
 # What each read learns, and where it starts.
 SCALARS: dict[str, dict[str, float]] = {
     "hard": {},
@@ -48,16 +48,20 @@ class Wiring(NamedTuple):
         """Those of an object."""
         if synapses is None:
             return None
+        if not isinstance(synapses, Synapses):
+            fail("synapses", synapses, "Synapses, made with lutetia.lut.growth")
         return Wiring(synapses.owner_start, synapses.owner_targets, synapses.owner_meta, synapses.header_text)
 
 
 class Tables(NamedTuple):
-    """The tensors of a layer: weight [n_detectors, n_rows, n_outputs], or flat with a wiring; anchors; positions of attention."""
+    """The tensors of a layer: weight [n_detectors, n_rows, n_outputs], or flat with a wiring; anchors; positions of attention;
+    the constants [n_thresholds] that anchors may name."""
 
     weight: Tensor
     anchors: Tensor
     wiring: Wiring | None = None
     positions: Tensor | None = None
+    thresholds: Tensor | None = None
 
     @property
     def wires(self) -> tuple[Any, Any, Any]:
@@ -102,6 +106,7 @@ def lut(
     x: Tensor,
     weight: Tensor,
     anchors: Tensor,
+    thresholds: Tensor | None = None,
     *,
     synapses: Synapses | None = None,
     meta: SynapseMeta = DEFAULT_META,
@@ -118,6 +123,9 @@ def lut(
 
     weight is [n_detectors, 2**n_anchors, n_outputs], or with `synapses` flat [n_weights]; anchors is int32
     [n_detectors, n_anchors, 2]. y has the dtype to which those of x and weight promote; autocast changes neither.
+
+    The second entry b of an anchor is an input, or with `thresholds`, finite numbers [n_thresholds], n_inputs or more: then the
+    anchor compares x[a] > thresholds[b - n_inputs]. Thresholds have no gradient.
 
     `meta` is that of a fully connected layer (synapses carry their own). `gradient` says how the weight learns:
 
@@ -141,7 +149,8 @@ def lut(
     """
     learning = Learning(gradient, meta, external_lr).check()
     how = read_of(read, (log_beta, log_gamma, log_tau), x)
-    return run(x, Tables(weight, anchors, Wiring.of(synapses)), Sums(sums, int_rescaler).check(), learning, how)
+    tables = Tables(weight, anchors, Wiring.of(synapses), thresholds=thresholds)
+    return run(x, tables, Sums(sums, int_rescaler).check(), learning, how)
 
 
 def read_of(name: str, scalars: tuple[Any, Any, Any], like: Tensor) -> Read | None:
@@ -165,16 +174,21 @@ def run(
 ) -> Tensor:
     """`lut` after the checks that a layer makes once: x [..., n_inputs] -> y [..., n_outputs]; no `read` is the hard one."""
     if not _fit(x, tables):
-        _explain(x, *tables[:3])
-    weight, anchors, wiring, _ = tables
+        _explain(x, tables)
+    weight, anchors, wiring, _, thresholds = tables
     rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    learned = torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)
+    if read is None and not learned and thresholds is None and is_direct(x, weight):
+        connectivity = full(*weight.shape, learning.meta) if wiring is None else synapses_of(*wiring)
+        y = evaluate(choice.backend_for(choice.chosen, x), rows, weight, anchors, connectivity, sums)
+        return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
     how = How(sums, choice.chosen, learning.meta, "" if wiring is None else wiring.header)
     if read is not None:
         y = _weigh(rows, tables, how._replace(read=read.name), learning, read, table_dropout)
-    elif not (torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)):
-        y = torch.ops.lutetia.lut_eval(rows, weight, anchors, *tables.wires, text_of(how))
+    elif not learned:
+        y = op("lut_eval", rows, weight)(rows, weight, anchors, *tables.wires, text_of(how), thresholds)
     else:
-        y = _learn(LUT, (rows, weight, anchors), (*tables.wires, text_of(how)), learning)
+        y = _learn(LUT, (rows, weight, anchors), (*tables.wires, text_of(how), thresholds), learning)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
 
 
@@ -182,6 +196,8 @@ def _learn(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...],
     """y of a training op, by the gradient policy."""
     learns = tensors[formula.weight_at].requires_grad
     if learning.gradient == "dense" or not learns or torch.compiler.is_exporting():
+        if is_direct(*tensors[:2]):
+            return with_dense_gradient(formula, tensors, rest)
         output = getattr(torch.ops.lutetia, formula.op)(*tensors, *rest)
         return output[0] if isinstance(output, tuple) else output
     if learning.gradient == "sparse":
@@ -194,12 +210,13 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
 
     The hard read without table dropout does not come here: its kernels know that the coefficients are 1 and 0.
     """
-    weight, anchors, _, _ = tables
+    weight, anchors, _, _, thresholds = tables
     rest = (*tables.wires, text_of(how))
     learned = any(tensor is not None and tensor.requires_grad for tensor in (x, weight, *read.logs))
     if not (torch.is_grad_enabled() and learned) and not table_dropout:
-        return torch.ops.lutetia.read_eval(x, weight, anchors, *read.logs, *rest)
-    a, b, indices, alternatives = torch.ops.lutetia.read_detectors(x, anchors, *read.logs, *rest)
+        return op("read_eval", x, weight)(x, weight, anchors, *read.logs, *rest, thresholds)
+    reads = ((x, anchors, *read.logs), (*rest, thresholds))
+    a, b, indices, alternatives = with_reads(*reads) if is_direct(x) else torch.ops.lutetia.read_detectors(*reads[0], *reads[1])
     if table_dropout:
         kept = torch.rand(a.shape, device=a.device) >= table_dropout
         factor = kept.to(a.dtype) / (1 - table_dropout)
@@ -207,19 +224,21 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
     dtype = x.dtype if x.dtype == weight.dtype else torch.promote_types(x.dtype, weight.dtype)
     rows = (weight, indices, alternatives, a, b)
     if not torch.is_grad_enabled():
-        return torch.ops.lutetia.weigh_rows(*rows, read.name in TWO_ROWS, dtype, *rest)
+        return op("weigh_rows", weight)(*rows, read.name in TWO_ROWS, dtype, *rest)
     return _learn(ROWS, rows, (read.name in TWO_ROWS, dtype, *rest), learning)
 
 
 def _fit(x: Any, tables: Tables) -> bool:
     """One look when all is well; what is wrong is worked out only then."""
-    weight, anchors, wiring, _ = tables
+    weight, anchors, wiring, _, thresholds = tables
     if not (isinstance(x, Tensor) and isinstance(weight, Tensor) and isinstance(anchors, Tensor)):
         return False
     device, shape = x.device, anchors.shape
     if weight.device != device or anchors.device != device or anchors.dtype != torch.int32 or len(shape) != 3 or shape[2] != 2:
         return False
     if x.dtype not in FLOATS or weight.dtype not in FLOATS or not x.dim() or not 1 <= shape[1] <= MAX_ANCHORS:
+        return False
+    if thresholds is not None and not _is_list_of_floats(thresholds, device):
         return False
     if wiring is None:
         return weight.dim() == 3 and weight.shape[0] == shape[0] and weight.shape[1] == 1 << shape[1]
@@ -229,13 +248,20 @@ def _fit(x: Any, tables: Tables) -> bool:
     return weight.dim() == 1 and weight.shape[0] == wiring.targets.shape[0] * sizes.rows_listed
 
 
-def _explain(x: Any, weight: Any, anchors: Any, wiring: Wiring | None) -> None:
+def _is_list_of_floats(thresholds: Any, device: torch.device) -> bool:
+    return isinstance(thresholds, Tensor) and thresholds.dim() == 1 and thresholds.dtype in FLOATS and thresholds.device == device
+
+
+def _explain(x: Any, tables: Tables) -> None:
     """Raise the error that says what does not fit."""
+    weight, anchors, wiring, _, thresholds = tables
     check_tensor("x", x, ["...", "n_inputs"], FLOATS)
     check_tensor("anchors", anchors, ["n_detectors", "n_anchors", 2], torch.int32, x.device)
     n_detectors, n_anchors = anchors.shape[:2]
     if not 1 <= n_anchors <= MAX_ANCHORS:
         fail("anchors", anchors, f"1 to {MAX_ANCHORS} anchor pairs per detector")
+    if thresholds is not None:
+        check_tensor("thresholds", thresholds, ["n_thresholds"], FLOATS, x.device)
     _check_weight(x, weight, wiring, n_detectors, n_anchors)
 
 
@@ -295,7 +321,7 @@ def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Op
     check_attention(x, tables)
     if lengths is not None:
         check_lengths(lengths, x)
-    weight, anchors, wiring, positions = tables
+    weight, anchors, wiring, positions, _ = tables
     assert positions is not None
     header = "" if wiring is None else wiring.header
     how = How(options.sums, choice.chosen, learning.meta, header, "hard", options.algorithm, options.products)
@@ -303,7 +329,7 @@ def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Op
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or positions.requires_grad):
         y = _learn(ATTENTION, layer, rest, learning)
     else:
-        y = torch.ops.lutetia.lut_attention_eval(*layer, *rest)
+        y = op("lut_attention_eval", x, weight)(*layer, *rest)
     return y if lengths is None else y.where(_within(lengths, x), 0)
 
 
@@ -314,7 +340,7 @@ def _within(lengths: Tensor, x: Tensor) -> Tensor:
 
 def check_attention(x: Any, tables: Tables) -> None:
     """Check that the tensors of a layer fit each other."""
-    weight, anchors, wiring, positions = tables
+    weight, anchors, wiring, positions, _ = tables
     check_tensor("x", x, ["B", "S", "n_inputs"], FLOATS)
     check_tensor("anchors", anchors, ["n_detectors", "n_anchors", 2], torch.int32, x.device)
     check_tensor("positions", positions, ["max_length - 1", "n_detectors", "positional_dim"], FLOATS, x.device)

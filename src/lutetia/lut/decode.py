@@ -7,6 +7,7 @@ often each of the C = 2**N_c indices was seen, and a step that has more than C e
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut.api import FLOATS, Options, Tables, check_attention, check_lengths
+from lutetia.lut.api import Options, Tables, check_attention, check_lengths
 from lutetia.lut.autograd.how import How
 from lutetia.lut.autograd.ops import fill_sequence, n_outputs_of, output_dtype, positions_of, ready, solid, with_algorithm
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, check_int
@@ -23,7 +24,8 @@ from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import Backend, Detected, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of
-from lutetia.lut.sums import from_units, sum_dtype, to_units
+from lutetia.lut.memo import Memo
+from lutetia.lut.sums import FLOATS, from_units, sum_dtype, to_units
 
 NUMBERS_AT_ONCE = 1 << 24  # numbers of scratch: pairs are taken in turns of so many
 
@@ -34,6 +36,7 @@ class IndexCache:
     indices   int16 [B, N_t, max_length]; an index has at most 12 bits
     lengths   int64 [B], in the memory of the host: how many positions of each row are filled
     counts    int32 [B, N_t, C]: how often each index was seen, once a step has asked for it
+    owner     which anchors found the indices, None while there are none: those of another layer mean something else
     """
 
     def __init__(self, batch: int, n_detectors: int, max_length: int, device: torch.device | str | None = None) -> None:
@@ -44,7 +47,8 @@ class IndexCache:
         self.lengths = torch.zeros(batch, dtype=torch.int64)
         self.counts: Tensor | None = None
         self.counted = torch.zeros_like(self.lengths)  # the lengths that counts stand for
-        self._places: tuple[tuple[int, int], Tensor] | None = None
+        self.owner: int | None = None
+        self._places: tuple[weakref.ref[Tensor], int, Tensor] | None = None
 
     @property
     def max_length(self) -> int:
@@ -54,7 +58,7 @@ class IndexCache:
     def reset(self) -> None:
         """Forget all positions."""
         self.lengths.zero_()
-        self.counts = None
+        self.counts = self.owner = None
 
     clear = reset  # under the name that all caches have
 
@@ -68,6 +72,26 @@ class IndexCache:
         index = index.to(self.indices.device)
         self.indices, self.lengths, self.counted = self.indices[index], self.lengths[rows], self.counted[rows]
         self.counts = None if self.counts is None else self.counts[index]
+
+    def check(self, x: Tensor, anchors: Tensor) -> list[int]:
+        """How many positions each row holds, once the cache is known to be that of x [B, S, I] and of these anchors."""
+        check_cache(self.indices, self.lengths, x, anchors)
+        held = self.lengths.tolist()
+        for row, length in enumerate(held):
+            if not 0 <= length <= self.max_length:
+                raise ArgumentError(f"lengths of the cache has {length} in row {row}, expected 0 to {self.max_length}")
+        if self.owner not in (None, fingerprints.get((anchors,), None)):
+            raise ArgumentError("the cache holds what other anchors found, expected indices of this layer: reset() forgets them")
+        return held
+
+    def held(self) -> list[int]:
+        """How many positions each row holds."""
+        return self.lengths.tolist()
+
+    def grow(self, new: Tensor | int, anchors: Tensor) -> None:
+        """Count new positions [B], or as many of every row, whose indices are there already."""
+        self.lengths += new
+        self.owner = fingerprints.get((anchors,), None)
 
     def count(self, n_cells: int) -> Tensor:
         """`counts` for indices below n_cells, brought up to date: steps that did not ask for them are counted now."""
@@ -89,15 +113,32 @@ class IndexCache:
 
     def places_of(self, positions: Tensor, kernels: Backend) -> Tensor:
         """The PE indices of all distances, the longest first, int32 [N_t, max_length - 1]; made anew when positions change."""
-        now = (positions.data_ptr(), -1 if positions.is_inference() else positions._version)
-        if self._places is None or self._places[0] != now:
+        version = -1 if positions.is_inference() else positions._version
+        if self._places is None or self._places[0]() is not positions or self._places[1] != version:
             n_detectors, length = self.indices.shape[1:]
             signs = kernels.detect_positions(positions_of(positions, length, n_detectors, positions.dtype), False).indices
-            self._places = (now, signs.flip(0).t().contiguous())
-        return self._places[1]
+            self._places = (weakref.ref(positions), version, signs.flip(0).t().contiguous())
+        return self._places[2]
 
     def __repr__(self) -> str:
         return f"IndexCache(lengths={self.lengths.tolist()}, max_length={self.max_length})"
+
+
+# What tells anchors from others: a number made of their values, once per tensor and version.
+fingerprints = Memo(lambda anchors, _: hash((tuple(anchors.shape), anchors.cpu().numpy().tobytes())))
+
+
+def check_cache(indices: Any, lengths: Any, x: Tensor, anchors: Tensor) -> None:
+    """Check the tensors of a cache against x [B, S, I] and anchors; one look when all is well."""
+    if not (isinstance(indices, Tensor) and isinstance(lengths, Tensor)):
+        fail("cache", (indices, lengths), "indices and lengths that are tensors")
+    fits = indices.dim() == 3 and indices.shape[0] == len(x) == len(lengths) and indices.shape[1] == len(anchors)
+    if not fits or lengths.dim() != 1 or indices.dtype != torch.int16 or lengths.dtype != torch.int64:
+        check_tensor("cache.indices", indices, [len(x), len(anchors), "max_length"], torch.int16)
+        check_tensor("cache.lengths", lengths, [len(x)], torch.int64)
+    if indices.device != x.device or lengths.device.type != "cpu":
+        check_tensor("cache.indices", indices, device=x.device)
+        check_tensor("cache.lengths", lengths, device=torch.device("cpu"))
 
 
 @uncompiled("decoding with an index cache depends on how full the cache is")
@@ -107,7 +148,10 @@ def decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None,
 
     `lengths` [B] says how many of the s are new in each row, all when None; y is zero past them.
     """
-    if _is_step(x, cache, tables, lengths, options):
+    if not isinstance(cache, IndexCache):
+        fail("cache", cache, "an IndexCache, made with new_cache")
+    held = cache.check(x, tables.anchors)
+    if _is_step(x, cache, tables, lengths, options, max(held, default=0)):
         return _step(x, cache, tables)
     return _decode(x, cache, tables, lengths, options)
 
@@ -115,32 +159,35 @@ def decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None,
 # ---- one new position of each row ------------------------------------------------------------------------------------
 
 
-def _is_step(x: Any, cache: Any, tables: Tables, lengths: Tensor | None, options: Options) -> bool:
-    """Whether this is one new position of each row, for which `fill_step` serves, and all fits."""
-    weight, anchors, wiring, positions = tables
-    if lengths is not None or wiring is not None or options.sums.exact or not isinstance(cache, IndexCache):
+def _is_step(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None, options: Options, longest: int) -> bool:
+    """Whether this is one new position of each row, for which `fill_step` serves, and all fits; rows hold up to `longest`."""
+    weight, anchors, wiring, positions, _ = tables
+    if lengths is not None or wiring is not None or options.sums.exact:
         return False
-    if x.dim() != 3 or x.shape[1] != 1 or x.dtype not in FLOATS or weight.dtype not in FLOATS or positions is None:
+    if x.shape[1] != 1 or x.dtype not in FLOATS or weight.dtype not in FLOATS or positions is None or positions.dim() != 3:
+        return False
+    if positions.shape[1] not in (1, len(anchors)) or positions.device != x.device or positions.dtype not in FLOATS:
         return False
     if weight.is_cuda and sum_dtype(weight) != weight.dtype:  # there, `fill_step` adds in the dtype of the table
         return False
-    if cache.indices.shape[:2] != (len(x), len(anchors)) or cache.max_length > positions.shape[0] + 1 or not len(x):
+    if not 1 < cache.max_length <= positions.shape[0] + 1 or not len(x) or x.device != weight.device:
         return False
-    if weight.dim() != 3 or weight.shape[0] * weight.shape[1] >= 2**31 or not (x.device == weight.device == cache.indices.device):
+    n_rows = 1 << (2 * anchors.shape[1] + positions.shape[2])
+    if weight.dim() != 3 or weight.shape[:2] != (len(anchors), n_rows) or len(anchors) * n_rows >= 2**31:
         return False
-    longest = int(cache.lengths.max())
     counted = positions.shape[2] == 0 and longest > 1 << anchors.shape[1]  # counts are fewer than positions
     return not counted and longest < cache.max_length
 
 
 def _step(x: Tensor, cache: IndexCache, tables: Tables) -> Tensor:
     """x [B, 1, I] -> y [B, 1, O]."""
-    weight, anchors, _, positions = tables
+    weight, anchors, _, positions, _ = tables
     assert positions is not None
     kernels, anchors = choice.backend_for(choice.chosen, x), ready(x, anchors)
     held = (cache.indices, cache.lengths, cache.places_of(positions, kernels))
     y = kernels.fill_step(solid(x.squeeze(1)), solid(weight.detach()), anchors, *held)
-    cache.lengths += 1
+    cache.grow(1, tables.anchors)
+    cache.counts = None  # rows may have been cut back since they were counted
     return y.unsqueeze(1).to(output_dtype(x, weight))
 
 
@@ -163,7 +210,7 @@ class Layer(NamedTuple):
 
 
 def _layer(x: Tensor, tables: Tables, options: Options) -> Layer:
-    weight, anchors, wiring, positions = tables
+    weight, anchors, wiring, positions, _ = tables
     assert positions is not None
     header = "" if wiring is None else wiring.header
     how = How(options.sums, choice.chosen, header=header, algorithm=options.algorithm, products=options.products)
@@ -198,7 +245,7 @@ def _decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None
         filled = _fill(layer, cache, indices[here], pe_indices, row, earlier)
     y = filled.new_zeros(*x.shape[:2], filled.shape[-1])
     y[here] = filled
-    cache.lengths += new
+    cache.grow(new, tables.anchors)
     cache.note(here[0], indices[here] if by_counts else None)
     return y.to(output_dtype(x, layer.weight))
 
@@ -269,14 +316,11 @@ def _turns(earlier: Tensor, limit: int) -> Iterator[slice]:
         yield slice(begin, len(earlier))
 
 
-def _check(x: Any, cache: Any, tables: Tables, lengths: Tensor | None) -> Tensor:
+def _check(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None) -> Tensor:
     """How many positions are new in each row, int64 [B] on the host, once all is known to fit."""
-    if not isinstance(cache, IndexCache):
-        fail("cache", cache, "an IndexCache, made with new_cache")
     check_attention(x, tables)
     assert tables.positions is not None
     longest = tables.positions.shape[0] + 1
-    check_tensor("cache.indices", cache.indices, [x.shape[0], tables.anchors.shape[0], "max_length"], device=x.device)
     if cache.max_length > longest:
         fail("cache", cache, f"a max_length of at most {longest}, that of the layer")
     if lengths is not None:
@@ -289,4 +333,13 @@ def _check(x: Any, cache: Any, tables: Tables, lengths: Tensor | None) -> Tensor
             f"row {b} of the cache holds {int(cache.lengths[b])} positions and x brings {int(new[b])} more, "
             f"expected no more than max_length {cache.max_length} together"
         )
+    if not x.is_cuda and cache.lengths.any():  # on CUDA looking would mean waiting
+        held = cache.indices.where((torch.arange(cache.max_length) < cache.lengths[:, None])[:, None], 0)
+        check_held(int(held.min()), int(held.max()), tables.anchors.shape[1])
     return new
+
+
+def check_held(low: int, high: int, n_anchors: int) -> None:
+    """Check the smallest and the largest index that a cache holds."""
+    if low < 0 or high >> n_anchors:
+        raise ArgumentError(f"the cache holds indices from {low} to {high}, expected 0 to {(1 << n_anchors) - 1}: reset() it")

@@ -18,3 +18,4 @@ class LayerDescription(NamedTuple):
     connectivity: Connectivity
     positions: Tensor | None = None  # of attention: [max_length - 1, n_detectors or 1, positional_dim]
     read: Read = Read()
+    thresholds: Tensor | None = None  # [n_thresholds]: the constants that anchors name by n_inputs, n_inputs + 1, ...

@@ -22,6 +22,7 @@ from lutetia.errors import OverflowInSumError, check_choice, check_range
 SUMS = ("float", "fixed")
 FIXED_ONE = 2**20 - 1
 FIXED_MAX = 2**31 - 1
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)  # the dtypes of what is added
 
 
 class Sums(NamedTuple):
@@ -77,7 +78,7 @@ def from_units(buffer: Tensor, sums: Sums, dtype: torch.dtype) -> Tensor:
 
 def convert_integers_to_floats(buffer: Tensor, int_rescaler: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
     """Integer sums [...] (int32 or int64) in floating point; a sum past the range of an int32 is an error."""
-    if buffer.dtype != torch.int32 and bool((buffer.abs() > FIXED_MAX).any()):
+    if buffer.dtype != torch.int32 and bool(((buffer > FIXED_MAX) | (buffer < -FIXED_MAX)).any()):
         raise_overflow(Sums("fixed", int_rescaler))
     # A tensor, because CUDA divides by a plain number through its reciprocal, which rounds twice.
     scale = torch.full((), _scale(int_rescaler), dtype=torch.float64, device=buffer.device)

@@ -7,12 +7,14 @@ from lutetia.models.cache import ModelCache
 from lutetia.models.classifier import DenseClassifier, LUTClassifier
 from lutetia.models.classifier_config import ClassifierConfig, LUTLayer, ProjectedLayer, Projection2dLayer
 from lutetia.models.saving import in_run, load, read_config, save, verify
+from lutetia.models.tabular import Tabular
+from lutetia.models.tabular_config import TabularConfig
 from lutetia.models.transformer import DenseTransformer, LUTTransformer
 from lutetia.models.transformer_config import TransformerConfig
 from lutetia.models.votes import Votes, VotesClassifier
 from lutetia.models.votes_config import VotesConfig
 
-Classifier: TypeAlias = LUTClassifier | VotesClassifier  # what gives scores of classes and is made of tables
+Classifier: TypeAlias = LUTClassifier | VotesClassifier | Tabular  # what gives scores of classes and is made of tables
 
 __all__ = [
     "Classifier",
@@ -26,6 +28,8 @@ __all__ = [
     "ModelCache",
     "ProjectedLayer",
     "Projection2dLayer",
+    "Tabular",
+    "TabularConfig",
     "TransformerConfig",
     "Votes",
     "VotesClassifier",

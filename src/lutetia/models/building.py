@@ -12,6 +12,7 @@ from torch import nn
 
 from lutetia.errors import fail
 from lutetia.models.fields import Config
+from lutetia.models.sizes import ModelSize
 
 STD = 0.02  # of the initial weights of linear layers and, before a norm, of the embedding
 
@@ -48,6 +49,11 @@ class Model(nn.Module, Generic[C]):
         self._move(device, dtype)  # afterwards, so that the same seed gives the same numbers everywhere
 
     def _build(self, config: C) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def least_size(cls, config: C) -> ModelSize:
+        """How large the model of a config is at least."""
         raise NotImplementedError
 
     def _move(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:

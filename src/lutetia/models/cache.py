@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lutetia.errors import check_tensor, fail
+from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut import INTEGER_DTYPES
 
 
@@ -17,15 +18,34 @@ class ModelCache:
 
     layers    one cache per block
     lengths   int64 [B], in the memory of the host: how many tokens of each row are in it
+    owner     the model whose tokens they are, None while there are none
     """
 
     def __init__(self, layers: Sequence[Any], batch: int, context: int) -> None:
         self.layers = list(layers)
         self.lengths = torch.zeros(batch, dtype=torch.int64)
         self.context = context
+        self.owner: weakref.ref[nn.Module] | None = None
+
+    def check(self, model: nn.Module, batch: int, n_layers: int, context: int) -> list[int]:
+        """How many tokens each row holds, once the cache is known to be that of this model and of `batch` rows."""
+        if len(self.layers) != n_layers or self.context != context:
+            fail("cache", self, f"a cache of {n_layers} layers and a context of {context}, as model.new_cache makes it")
+        check_tensor("cache.lengths", self.lengths, [batch], torch.int64, torch.device("cpu"))
+        held = self.lengths.tolist()
+        for number, layer in enumerate(self.layers):
+            if layer.held() != held:
+                raise ArgumentError(
+                    f"the cache says that its rows hold {held} tokens, and layer {number} holds {layer.held()}, "
+                    "expected the same: reset() forgets all of them"
+                )
+        if self.owner is not None and self.owner() is not model and any(held):
+            fail("cache", self, "a cache that this model has filled, and no other: reset() it")
+        return held
 
     def reset(self) -> None:
         """Forget all tokens."""
+        self.owner = None
         self.lengths.zero_()
         for layer in self.layers:
             layer.clear()

@@ -13,6 +13,7 @@ from lutetia.errors import ArgumentError, check_tensor
 from lutetia.lut import FLOATS, SynapseMeta
 from lutetia.models.building import Model, linear, norm_of
 from lutetia.models.classifier_config import ClassifierConfig, Layer, LUTLayer, ProjectedLayer
+from lutetia.models.sizes import ModelSize, classifier_size, dense_classifier_size
 from lutetia.nn import LUT, LUTProjection2d, ProjectedLUT
 
 BRIGHTEST = 255  # uint8 pixels become numbers from 0 to 1
@@ -61,6 +62,22 @@ class LUTClassifier(Model[ClassifierConfig]):
                 x = norm(x.flatten(1)).view_as(x)
         return self.readout(x.flatten(1))
 
+    @classmethod
+    def least_size(cls, config: ClassifierConfig) -> ModelSize:
+        return classifier_size(config)
+
+    @torch.no_grad()
+    def set_thresholds_from(self, x: Tensor) -> None:
+        """Set the thresholds of each layer that has some to quantiles of what it is given: x [B, *input_shape]."""
+        layers = [module for module in self.modules() if isinstance(module, LUT) and module.thresholds is not None]
+        hooks = [layer.register_forward_pre_hook(lambda layer, given: layer.set_thresholds_from(given[0])) for layer in layers]
+        try:
+            if layers:
+                self(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
     def dense_twin(self) -> DenseClassifier:
         """A fresh model of the same config, of ordinary linear layers, for comparison."""
         parameter = next(self.parameters())
@@ -71,6 +88,7 @@ def _table_layer(config: ClassifierConfig, layer: Layer, shape: tuple[int, ...])
     """The module of a layer that is given this shape."""
     read: dict[str, Any] = {"read": layer.read, "table_dropout": layer.table_dropout}
     if isinstance(layer, LUTLayer):
+        read["anchors"] = layer.anchors
         return LUT(math.prod(shape), layer.n_outputs, layer.n_detectors, layer.n_anchors, **read, **_options(config))
     if isinstance(layer, ProjectedLayer):
         options: dict[str, Any] = {name: getattr(layer, name) for name in ("heads", "head_width", "n_detectors", "n_anchors")}
@@ -111,6 +129,10 @@ class DenseClassifier(LUTClassifier):
         self.readout = linear(counts[-1], config.n_classes)
         if config.readout == "none":
             self.layers[-1], self.readout = linear(counts[-2], counts[-1]), nn.Identity()
+
+    @classmethod
+    def least_size(cls, config: ClassifierConfig) -> ModelSize:
+        return dense_classifier_size(config)
 
 
 def _he(n_inputs: int, n_outputs: int) -> nn.Linear:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from lutetia.errors import ArgumentError, check_choice, fail
-from lutetia.lut import GRADIENTS, MAX_ANCHORS, READS, Sums, check_int
+from lutetia.lut import GRADIENTS, KINDS, MAX_ANCHORS, READS, Sums, check_int
 from lutetia.models.fields import Config, check_number, sizes
 from lutetia.models.transformer_config import NORMS
 from lutetia.nn.lut import check_dropout
@@ -79,10 +79,12 @@ class LUTLayer(_Layer):
     n_anchors: int
     read: str = "hard"
     table_dropout: float = 0.0
+    anchors: str = "pairs"  # "pairs" of inputs, "thresholds", or "mixed"
 
     def __post_init__(self) -> None:
         check_int("n_outputs", self.n_outputs, 2)
         check_int("n_detectors", self.n_detectors, 1)
+        check_choice("anchors", self.anchors, KINDS)
         self._check_table()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Self
@@ -57,7 +58,7 @@ def check_bool(name: str, value: Any) -> None:
 
 def check_number(name: str, value: Any, low: float, high: float = math.inf, low_fits: bool = True) -> None:
     """Check a number in [low, high], or in (low, high]."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if not number or not low <= value <= high or (value == low and not low_fits):
         bound = f"{'of at least' if low_fits else 'above'} {low:g}" + ("" if math.isinf(high) else f" and at most {high:g}")
         fail(name, value, f"a number {bound}")

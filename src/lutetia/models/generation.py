@@ -30,7 +30,7 @@ def generate(model: LUTTransformer, prompts: Prompts, max_new_tokens: int, how: 
     stops = _stops(stop)
     single = isinstance(prompts, str | bytes) or (isinstance(prompts, Tensor) and prompts.dim() == 1)
     given = [prompts] if single else prompts
-    if not isinstance(given, Tensor | list | tuple):
+    if not isinstance(given, Tensor | list | tuple) or (isinstance(given, Tensor) and not given.dim()):
         fail("prompts", prompts, "a str, bytes, a tensor of tokens, or a list of them")
     rows = [_Row(f"prompt {at}", prompt, stops, model.config.vocab) for at, prompt in enumerate(given)]
     pieces = _write(model, rows, max_new_tokens, how)

@@ -1,10 +1,12 @@
 """What a checkpoint says of its data: `model.metadata`, plain values that `metadata.json` holds.
 
-task         "classification" or "language"
+task         "classification", "regression" or "language"
 classes      the names of the classes, one for each output
 features     the names of the inputs, one for each number
 input_low    the smallest value of each input in the training data, or one number for all of them
 input_high   the largest
+target       the name of what is predicted
+categories   by the number of an input, as a string, the values that its numbers stand for
 
 Every key is optional. A file is checked before it is believed: its types, and its lengths against the config of the model.
 """
@@ -13,14 +15,17 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from lutetia.errors import ArgumentError, DataError, describe, fail
+from lutetia.errors import ArgumentError, DataError, fail
+from lutetia.files import read_json
 
 METADATA = "metadata.json"
-TASKS = ("classification", "language")
+TASKS = ("classification", "regression", "language")
 MOST_BYTES = 1 << 26  # of the file: names and ranges of a few hundred thousand inputs
 LONGEST_NAME = 1000
 
@@ -41,6 +46,7 @@ def check_metadata(metadata: Any, config: Any) -> dict[str, Any]:
         twice = next(name for at, name in enumerate(classes) if name in classes[:at])
         fail("metadata.classes", twice, "a name for one class only")
     _check_range(metadata, n_inputs)
+    _check_categories(metadata, n_inputs)
     try:
         return json.loads(json.dumps(dict(metadata), allow_nan=False))  # a copy of plain values, as the file will hold them
     except (TypeError, ValueError, RecursionError) as error:
@@ -61,6 +67,22 @@ def _check_names(metadata: Mapping[str, Any], key: str, count: int | None) -> No
         fail(f"metadata.{key}", bad, f"names of 1 to {LONGEST_NAME} characters")
 
 
+def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None:
+    """Check categories and target: plain values by the number of an input, and a name."""
+    categories, target = metadata.get("categories"), metadata.get("target")
+    if target is not None and not (isinstance(target, str) and target.strip() and len(target) <= LONGEST_NAME):
+        fail("metadata.target", target, f"a name of 1 to {LONGEST_NAME} characters")
+    if categories is None:
+        return
+    if not isinstance(categories, Mapping):
+        fail("metadata.categories", categories, "lists of values by the number of an input")
+    for number, values in categories.items():
+        if not (isinstance(number, str) and number.isdecimal() and int(number) < (n_inputs or 0)):
+            fail("metadata.categories", number, f"numbers of inputs below {n_inputs or 0}, as strings")
+        if not isinstance(values, list | tuple) or not all(isinstance(each, str | int | float | bool) for each in values):
+            fail(f"metadata.categories[{number!r}]", values, "a list of strings or numbers")
+
+
 def _check_range(metadata: Mapping[str, Any], n_inputs: int | None) -> None:
     """Check input_low and input_high: both or neither, one number or one per input, low at most high."""
     ends = [metadata.get(key) for key in ("input_low", "input_high")]
@@ -73,14 +95,15 @@ def _check_range(metadata: Mapping[str, Any], n_inputs: int | None) -> None:
         if isinstance(end, list | tuple) and len(end) != n_inputs:
             wanted = f"{n_inputs or 'none'}, by the config of the model"
             raise ArgumentError(f"metadata.{key} holds {len(end)} numbers, expected {wanted}")
-    lows, highs = ([end] * (n_inputs or 1) if not isinstance(end, list | tuple) else end for end in ends)
-    for at, (low, high) in enumerate(zip(lows, highs, strict=True)):
+    lows, highs = (end if isinstance(end, list | tuple) else repeat(end) for end in ends)
+    pairs = zip(lows, highs, strict=False) if any(isinstance(end, list | tuple) for end in ends) else [tuple(ends)]
+    for at, (low, high) in enumerate(pairs):
         if low > high:
             raise ArgumentError(f"metadata.input_low is {low} for input {at}, expected at most input_high, {high}")
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def dump_metadata(metadata: Mapping[str, Any]) -> str:
@@ -91,13 +114,6 @@ def dump_metadata(metadata: Mapping[str, Any]) -> str:
 def read_metadata(file: Path, config: Any) -> dict[str, Any]:
     """The metadata that a file holds, checked against the config of its model."""
     try:
-        size = file.stat().st_size
-        if size > MOST_BYTES:
-            raise DataError(f"{file} has {size:,} bytes, expected {MOST_BYTES:,} at most")
-        return check_metadata(json.loads(file.read_text(encoding="utf-8")), config)
+        return check_metadata(read_json(file, "the metadata of a model", MOST_BYTES), config)
     except ArgumentError as error:
         raise DataError(f"{file}: {error}") from error
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{file} is not JSON: {describe(str(error))}") from error

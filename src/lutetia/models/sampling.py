@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia.errors import ArgumentError, fail
+from lutetia.errors import ArgumentError, DataError, fail
 from lutetia.lut import check_int
 from lutetia.models.fields import check_number
 
@@ -49,14 +49,22 @@ def uniform(n: int, generator: torch.Generator | None) -> Tensor:
 def choose(logits: Tensor, how: Sampling, drawn: Tensor) -> Tensor:
     """logits [n, vocab] and a uniform number for each row, drawn [n] -> tokens int64 [n], all in the memory of the host."""
     if how.temperature == 0:
-        return logits.argmax(-1)
+        best, token = logits.max(-1)
+        _check_finite(best.isfinite())
+        return token
     probabilities, tokens = kept(logits, how)
     # The first whose cumulative probability passes the number drawn.
     up_to = probabilities.cumsum(-1)
     place = torch.searchsorted(up_to, drawn[:, None] * up_to[:, -1:], right=True).clamp_(max=up_to.shape[-1] - 1)
     # Rounding may lead past the last one that has a probability.
     last = (probabilities > 0).sum(-1, keepdim=True) - 1
+    _check_finite(last >= 0)  # of NaN none has one
     return tokens.gather(-1, torch.minimum(place, last))[:, 0]
+
+
+def _check_finite(fine: Tensor) -> None:
+    if not bool(fine.all()):
+        raise DataError("the model gives logits that are not finite: its weights are damaged, or too large")
 
 
 def kept(logits: Tensor, how: Sampling) -> tuple[Tensor, Tensor]:

@@ -7,15 +7,16 @@ last: should that be cut short, the checksums tell, and the folder is refused. N
 
 from __future__ import annotations
 
+import errno
+import math
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from lutetia import toml
@@ -23,9 +24,16 @@ from lutetia._shared import folders
 from lutetia._shared.folders import MANIFEST
 from lutetia._version import __version__
 from lutetia.errors import ArgumentError, DataError, fail
+from lutetia.lut import FLOATS, check_anchors
 from lutetia.models.building import KINDS, Model
 from lutetia.models.metadata import METADATA, check_metadata, dump_metadata, read_metadata
+from lutetia.models.sizes import ModelSize
+from lutetia.models.votes import Votes
+from lutetia.nn.lut import LUT, without_draws
 
+# What building a model may cost before its tensors are compared one by one: so much always, and beyond it so many times what
+# the file holds. Windows are worked out while a layer is built, and are in no file.
+ALWAYS, TIMES = ModelSize(1000, 1 << 20, 1 << 24), ModelSize(2, 2, 1000)
 FORMAT, MANIFEST_FORMAT = "lutetia.model/1", "lutetia.manifest/1"
 CONFIG, TENSORS = "config.toml", "model.safetensors"
 
@@ -113,21 +121,41 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
     if not issubclass(kind, expected):
         raise DataError(f"{folder} holds a {kind.__name__}, expected a {expected.__name__}")
     try:
-        model = kind(kind.config_class.from_dict(tables.get("model", {})))
-        state = load_file(folder / TENSORS)
-    except (ArgumentError, SafetensorError) as error:
+        config = kind.config_class.from_dict(tables.get("model", {}))
+        with safe_open(folder / TENSORS, framework="pt") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no iteration here)
+            _check_size(folder, kind.least_size(config), shapes)
+            with without_draws():
+                model = kind(config)
+            _check_shapes(folder, model.state_dict(), shapes)
+            # Cloned: what safetensors gives is mapped from the file, which may go away.
+            state = {name: file.get_tensor(name).clone() for name in shapes}
+        _check_types(folder, model.state_dict(), state)
+    except (ArgumentError, SafetensorError, OSError) as error:
         raise DataError(f"{folder} cannot be read: {error}") from error
-    _check_state(folder, model.state_dict(), state)
-    # Cloned: what safetensors gives is mapped from the file, which may go away. Assigned: numbers keep the type they had.
-    model.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
+    model.load_state_dict(state, assign=True)  # assigned: numbers keep the type they had
+    _check_tables(folder, model)
     if METADATA in listed:
         model.metadata = read_metadata(folder / METADATA, model.config)
     return model.to(device).eval()
 
 
+def _path(path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        fail("path", path, "a folder, as a str or a Path")
+    try:
+        os.stat(path)
+    except ValueError:
+        fail("path", path, "a name without a null byte")
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise DataError(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
+    return Path(path)
+
+
 def in_run(path: str | os.PathLike[str]) -> Path:
     """The checkpoint that the folder of a run stands for; another folder as it is."""
-    folder = Path(path)
+    folder = _path(path)
     if (folder / MANIFEST).exists():
         return folder
     return next((each for name in ("best", "last") if (each := folder / "checkpoints" / name).is_dir()), folder)
@@ -135,7 +163,7 @@ def in_run(path: str | os.PathLike[str]) -> Path:
 
 def verify(path: str | os.PathLike[str]) -> list[str]:
     """Check that a folder is a model's and that its files are those that were written; their names."""
-    folder = Path(path)
+    folder = _path(path)
     if not folder.is_dir():
         raise DataError(f"{folder} is {'a file' if folder.exists() else 'not there'}, expected the folder of a saved model")
     if not (folder / CONFIG).is_file():
@@ -145,26 +173,53 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What `config.toml` in the folder of a model says, with a `kind` that is known here."""
-    file = Path(path) / CONFIG
-    try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise DataError(f"{file} is no TOML: {error}") from error
+    file = _path(path) / CONFIG
+    tables = toml.read(file, "the config of a saved model")
     if tables.get("format") != FORMAT:
         raise DataError(f"{file} has the format {tables.get('format')!r}, expected {FORMAT!r}: it is no model of Lutetia's")
-    if tables.get("kind") not in KINDS:
+    if tables.get("kind") not in tuple(KINDS):  # which may be a list, and no key
         raise DataError(f"{file} has the kind {tables.get('kind')!r}, expected one of {', '.join(KINDS)}")
     return tables
 
 
-def _check_state(folder: Path, wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+def _check_size(folder: Path, least: ModelSize, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a file that cannot hold the model of its config, before time and memory go into building one."""
+    numbers = sum(map(math.prod, shapes.values()))
+    held = ModelSize(len(shapes), numbers, numbers)
+    for what, wanted, has, always, times in zip(ModelSize._fields, least, held, ALWAYS, TIMES, strict=True):
+        if wanted > max(always, times * has):
+            of = "numbers in windows" if what == "windows" else what
+            raise DataError(f"{folder / CONFIG} describes a model of {wanted:,} {of} or more, but {TENSORS} holds {has:,}")
+
+
+def _check_shapes(folder: Path, wanted: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Check that the tensors of a file are those of the model."""
     file = folder / TENSORS
-    for name in wanted.keys() | found.keys():
-        if name not in found or name not in wanted:
-            raise DataError(f"{file} has {'no' if name not in found else 'a'} tensor {name}, unlike the model of {CONFIG}")
-        if wanted[name].shape != found[name].shape:
-            shapes = f"{list(found[name].shape)}, expected {list(wanted[name].shape)}"
-            raise DataError(f"{file} has the tensor {name} of shape {shapes} by {CONFIG}")
+    for name in wanted.keys() | shapes.keys():
+        if name not in shapes or name not in wanted:
+            raise DataError(f"{file} has {'no' if name not in shapes else 'a'} tensor {name}, unlike the model of {CONFIG}")
+        if wanted[name].shape != shapes[name]:
+            sizes = f"{list(shapes[name])}, expected {list(wanted[name].shape)}"
+            raise DataError(f"{file} has the tensor {name} of shape {sizes} by {CONFIG}")
+
+
+def _check_types(folder: Path, wanted: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Check that weights are floats, of any width that layers take, and that other tensors have their own type."""
+    for name, tensor in state.items():
+        allowed = FLOATS if wanted[name].is_floating_point() else (wanted[name].dtype,)
+        if tensor.dtype not in allowed:
+            types = " or ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
+            raise DataError(f"{folder / TENSORS} has the tensor {name} of type {tensor.dtype}, expected {types}")
+
+
+def _check_tables(folder: Path, model: Model[Any]) -> None:
+    """Check what layers of tables only find out when they run: where their anchors and synapses point."""
+    for name, module in model.named_modules():
+        try:
+            if isinstance(module, LUT):
+                check_anchors(module.anchors, module.n_inputs, 0 if module.thresholds is None else len(module.thresholds))
+                module.synapses  # noqa: B018  # checked as it is put together
+            elif isinstance(module, Votes):
+                module.check_classes()
+        except ArgumentError as error:
+            raise DataError(f"{folder / TENSORS}: {name}: {error}") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,34 +13,34 @@ from lutetia.models.building import STD, linear
 
 
 class SoftmaxCache(KVCache):
-    """A KV cache that is also counted on the host, so that a step need not wait for the device, and that can be reordered.
-
-    counts   int64 [B], in the memory of the host: `lengths`
-    """
+    """A KV cache that can be reordered."""
 
     def __init__(self, batch: int, attention: SoftmaxAttention) -> None:
         weight = attention.key.weight
         sizes = (batch, attention.n_kv_heads, attention.context, attention.head_dim)
         super().__init__(*sizes, dtype=weight.dtype, device=weight.device)
-        self.counts = torch.zeros(batch, dtype=torch.int64)
 
-    def append(self, k_new: Tensor, v_new: Tensor, lengths: Tensor | None = None) -> None:
-        super().append(k_new, v_new, lengths)
-        self.counts += k_new.shape[2] if lengths is None else lengths.cpu()
+    def held(self) -> list[int]:
+        """How many tokens each row holds; the device is asked only when something else than `append` changed it."""
+        return self._host_lengths()
 
     def clear(self) -> None:
         """Forget all tokens."""
         self.reset()
-        self.counts.zero_()
 
     def reorder(self, rows: Tensor) -> None:
         """Make row b the former row rows[b], an integer tensor [any B] in the memory of the host."""
         here = rows.to(self.k.device)
-        self.k, self.v, self.lengths, self.counts = self.k[here], self.v[here], self.lengths[here], self.counts[rows]
+        self.k, self.v, self.lengths = self.k[here], self.v[here], self.lengths[here]
 
 
 class SoftmaxAttention(nn.Module):
-    """x [B, S, width] -> y [B, S, width]; query head h reads the keys and values of head h // (n_heads / n_kv_heads)."""
+    """x [B, S, width] -> y [B, S, width]; query head h reads the keys and values of head h // (n_heads / n_kv_heads).
+
+    turns   buffer [2, context, d / 2], not saved: cosines and sines of the rotary positions
+    """
+
+    turns: Tensor
 
     def __init__(
         self, width: int, n_heads: int, n_kv_heads: int, context: int, *, rope_base: float = 10000.0, out_std: float = STD
@@ -49,15 +51,16 @@ class SoftmaxAttention(nn.Module):
         self.key = linear(width, n_kv_heads * self.head_dim, bias=False)
         self.value = linear(width, n_kv_heads * self.head_dim, bias=False)
         self.out = linear(width, width, bias=False, std=out_std)
-        self.rope_base = rope_base
-        self.cores, self.shard = 1, "auto"  # of decode attention: see lutetia.attention.decode_attention
+        self.rope_base = float(rope_base)
+        self.register_buffer("turns", self._turns(), persistent=False)
+        self.cores, self.shard, self.backend = 1, "auto", "auto"  # options of lutetia.attention.decode_attention
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, cache: SoftmaxCache | None = None) -> Tensor:
         """x [B, S, width] -> y [B, S, width]. With a `cache` x holds only the positions that follow those in it, of which
         `lengths` [B] are real."""
         q, k, v = (self._heads(project(x)) for project in (self.query, self.key, self.value))
         if cache is None:
-            turn = self._angles(torch.arange(x.shape[1], device=x.device), q.dtype)
+            turn = self.turns[:, : x.shape[1]]
             y = _attend(_turned(q, turn), _turned(k, turn), v, None)
         else:
             y = self._decode(q, k, v, lengths, cache)
@@ -69,16 +72,17 @@ class SoftmaxAttention(nn.Module):
 
     def _decode(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, cache: SoftmaxCache) -> Tensor:
         """y [B, H, s, d] of new positions, whose keys and values join the cache."""
-        fresh, s = not bool(cache.counts.any()), q.shape[2]
+        fresh, s = not any(cache.held()), q.shape[2]
         where = cache.lengths.long()[:, None] + torch.arange(s, device=q.device)  # [B, s]
-        turn = self._angles(where[:, None], q.dtype)
+        turn = self.turns[:, where[:, None].clamp(max=self.context - 1)]  # the cache says it where there is no room for more
         q, k, v = (each.to(cache.k.dtype) for each in (_turned(q, turn), _turned(k, turn), v))
         cache.append(k, v, lengths)
         if fresh:  # past its length a row sees padding, and nobody looks there
             return _attend(q, k, v, None)
         if s == 1 and lengths is None:
-            return decode_attention(q, cache.k, cache.v, seq_lens=cache.lengths, cores=self.cores, shard=self.shard)[0]
-        reached = int(cache.counts.max())
+            options: dict[str, Any] = {"cores": self.cores, "shard": self.shard, "backend": self.backend}
+            return decode_attention(q, cache.k, cache.v, seq_lens=cache.lengths, **options)[0]
+        reached = max(cache.held())
         seen = torch.arange(reached, device=q.device) <= where[:, :, None]  # [B, s, reached]
         return _attend(q, cache.k[:, :, :reached], cache.v[:, :, :reached], seen[:, None])
 
@@ -86,17 +90,24 @@ class SoftmaxAttention(nn.Module):
         """[B, S, heads · d] -> [B, heads, S, d]."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def _angles(self, where: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of the rotary positions where [...]: two of [..., d / 2], never in halves, which would blur them."""
-        work, half = torch.promote_types(dtype, torch.float32), self.head_dim // 2
-        speed = self.rope_base ** (torch.arange(half, device=where.device, dtype=work) / -half)
-        angle = where.to(work)[..., None] * speed
-        return angle.cos(), angle.sin()
+    def _turns(self) -> Tensor:
+        """Cosines and sines of all positions, [2, context, d / 2], never in halves, which would blur them."""
+        weight, half = self.key.weight, self.head_dim // 2
+        work = torch.promote_types(weight.dtype, torch.float32)
+        speed = self.rope_base ** (torch.arange(half, device=weight.device, dtype=work) / -half)
+        angle = torch.arange(self.context, device=weight.device).to(work)[:, None] * speed
+        return torch.stack([angle.cos(), angle.sin()])
+
+    def _apply(self, *args: Any, **options: Any) -> SoftmaxAttention:
+        """As of any module; the turns are worked out anew in the dtype of the weights, and do not follow them into halves."""
+        super()._apply(*args, **options)
+        self.turns = self._turns()
+        return self
 
 
-def _turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """x [B, heads, S, d] turned by the angles of its positions, two of [.., S, d / 2]: number i pairs with i + d / 2."""
-    cos, sin = turn
+def _turned(x: Tensor, turn: Tensor) -> Tensor:
+    """x [B, heads, S, d] turned by the angles of its positions [2, .., S, d / 2]: number i pairs with i + d / 2."""
+    cos, sin = turn.unbind()
     a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 

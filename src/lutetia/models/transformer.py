@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from lutetia.models import generation
 from lutetia.models.building import STD, Model, linear, norm_of
 from lutetia.models.cache import ModelCache
 from lutetia.models.sampling import Sampling
+from lutetia.models.sizes import ModelSize, dense_transformer_size, transformer_size
 from lutetia.models.softmax_attention import SoftmaxAttention
 from lutetia.models.transformer_config import MAX_HEAD_DIM, TransformerConfig
 from lutetia.nn import LUT, LUTAttention, ProjectedLUT
@@ -103,6 +105,10 @@ class LUTTransformer(Model[TransformerConfig]):
             sizes = (config.width, config.vocab, config.unembedding_detectors, config.unembedding_anchors)
             self.unembedding = LUT(*sizes, read=config.read, **_tables(config))
 
+    @classmethod
+    def least_size(cls, config: TransformerConfig) -> ModelSize:
+        return transformer_size(config)
+
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, cache: ModelCache | None = None) -> Tensor:
         """tokens [B, S], integers -> logits [B, S, vocab], which past `lengths`, an integer tensor [B], mean nothing.
 
@@ -113,10 +119,11 @@ class LUTTransformer(Model[TransformerConfig]):
             check_lengths(lengths, tokens)
         if cache is None:
             return self._logits(tokens, lengths, [None] * len(self.blocks))
-        new = _room(cache, tokens, lengths)
+        new = self._room(cache, tokens, lengths)
         with torch.no_grad():
             logits = self._logits(tokens, lengths, cache.layers)
         cache.lengths += new
+        cache.owner = weakref.ref(self)
         return logits
 
     def _logits(self, tokens: Tensor, lengths: Tensor | None, caches: list[Any]) -> Tensor:
@@ -188,22 +195,21 @@ class LUTTransformer(Model[TransformerConfig]):
         if low < 0 or high >= self.config.vocab:
             raise ArgumentError(f"tokens has {low if low < 0 else high}, expected 0 to {self.config.vocab - 1}")
 
-
-def _room(cache: Any, tokens: Tensor, lengths: Tensor | None) -> Tensor:
-    """How many tokens are new in each row, int64 [B] on the host, once it is known that they fit the cache."""
-    if not isinstance(cache, ModelCache):
-        fail("cache", cache, "a ModelCache, made with new_cache")
-    if len(cache.lengths) != len(tokens):
-        fail("tokens", tokens, f"{len(cache.lengths)} rows, as the cache has")
-    new = torch.full((len(tokens),), tokens.shape[1]) if lengths is None else lengths.cpu().long()
-    over = cache.lengths + new > cache.context
-    if bool(over.any()):
-        row = int(over.nonzero()[0])
-        raise ArgumentError(
-            f"row {row} of the cache holds {int(cache.lengths[row])} tokens and {int(new[row])} more are brought, "
-            f"expected no more than the context of {cache.context} together"
-        )
-    return new
+    def _room(self, cache: Any, tokens: Tensor, lengths: Tensor | None) -> Tensor:
+        """How many tokens are new in each row, int64 [B] on the host, once it is known that they fit the cache."""
+        if not isinstance(cache, ModelCache):
+            fail("cache", cache, "a ModelCache, made with new_cache")
+        if len(cache.lengths) != len(tokens):
+            fail("tokens", tokens, f"{len(cache.lengths)} rows, as the cache has")
+        held = cache.check(self, len(tokens), len(self.blocks), self.config.context)
+        new = [tokens.shape[1]] * len(tokens) if lengths is None else lengths.tolist()
+        for row, (before, more) in enumerate(zip(held, new, strict=True)):
+            if not 0 <= before <= cache.context - more:
+                raise ArgumentError(
+                    f"row {row} of the cache holds {before} tokens and {more} more are brought, "
+                    f"expected no more than the context of {cache.context} together"
+                )
+        return torch.tensor(new, dtype=torch.int64)
 
 
 class DenseTransformer(LUTTransformer):
@@ -214,6 +220,10 @@ class DenseTransformer(LUTTransformer):
 
     def _build(self, config: TransformerConfig) -> None:
         super()._build(dense(config))
+
+    @classmethod
+    def least_size(cls, config: TransformerConfig) -> ModelSize:
+        return dense_transformer_size(config)
 
 
 def dense(config: TransformerConfig) -> TransformerConfig:

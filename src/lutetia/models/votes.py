@@ -12,14 +12,15 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numba
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lutetia import flow
-from lutetia.errors import ArgumentError, check_range, check_tensor
+from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.lut import MAX_INT32, check_int
 from lutetia.models.building import Model
+from lutetia.models.fields import check_number, sizes
+from lutetia.models.sizes import ModelSize, votes_size
 from lutetia.models.votes_config import VotesConfig
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Votes(nn.Module):
     `temperature` divides the counts.
     """
 
+    classes: Tensor
+
     def __init__(
         self,
         n_inputs: int,
@@ -51,13 +54,22 @@ class Votes(nn.Module):
     ) -> None:
         super().__init__()
         for name, value, low, high in (
-            ("n_inputs", n_inputs, 1, None), ("n_classes", n_classes, 2, None), ("n_tables", n_tables, n_classes, None),
+            ("n_inputs", n_inputs, 1, MAX_INT32), ("n_classes", n_classes, 2, MAX_INT32), ("n_tables", n_tables, 2, MAX_INT32),
             ("k", k, 1, 8), ("bits", bits, 1, 16),
         ):  # fmt: skip
-            check_range(name, value, low, high)
+            check_int(name, value, low, high)
+        if not isinstance(thresholds, tuple | list):
+            fail("thresholds", thresholds, "a list of whole numbers")
         for threshold in thresholds:
-            check_range("each of thresholds", threshold, 0, 2**bits - 2)
-        if n_tables % n_classes:  # a vote against is -1 in training and 0 in hardware, which is the same for equal numbers
+            check_int("each of thresholds", threshold, 0, 2**bits - 2)
+        check_number("temperature", temperature, 0.0, low_fits=False)
+        if seed is not None:
+            check_int("seed", seed, 0, 2**63 - 1)
+        if shape is not None:
+            shape = sizes("shape", shape, (2,))  # type: ignore[assignment]
+        if (
+            n_tables < n_classes or n_tables % n_classes
+        ):  # a vote against is -1 in training and 0 in hardware, which is the same for equal numbers
             raise ArgumentError(f"n_tables is {n_tables}, expected a multiple of n_classes={n_classes}")
         if not thresholds:
             raise ArgumentError("thresholds is empty, expected at least one number to compare with")
@@ -86,8 +98,15 @@ class Votes(nn.Module):
             places.append((centre + torch.randint(-reach, reach + 1, size, generator=generator)).clamp(0, side - 1))
         return layer + places[0] * shape[1] + places[1]
 
+    def check_classes(self) -> None:
+        """Refuse a buffer `classes`, which a file may have brought, that is not the one this module was made with."""
+        if not torch.equal(self.classes.cpu(), torch.arange(self.n_tables) % self.n_classes):
+            raise ArgumentError("classes holds other numbers than those of the tables, 0, 1, 2, .. in turn")
+
     def encode(self, x: Tensor) -> Tensor:
         """The bits of inputs: x [batch, ...] -> float [batch, n_bits]."""
+        if not isinstance(x, Tensor) or x.dim() < 2:
+            check_tensor("x", x, ["batch", self.n_inputs])
         x = x.flatten(1)
         check_tensor("x", x, ["batch", self.n_inputs])
         return torch.cat([x > threshold for threshold in self.thresholds], 1).to(self.weight.dtype)
@@ -129,6 +148,10 @@ class VotesClassifier(Model[VotesConfig]):
         options: dict[str, Any] = {name: getattr(config, name) for name in names}
         self.votes = Votes(math.prod(config.input_shape), config.n_classes, config.n_tables, shape=shape, seed=seed, **options)
 
+    @classmethod
+    def least_size(cls, config: VotesConfig) -> ModelSize:
+        return votes_size(config)
+
     def quantise(self, x: Tensor) -> Tensor:
         """Inputs as whole numbers of `bits` bits: x [B, ...], floats or uint8 -> int64 [B, n_inputs]."""
         from lutetia.precompute import encoder
@@ -152,49 +175,24 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, bits: Tensor, choice: Tensor, weight: Tensor) -> Tensor:
-        chosen = bits[:, choice.argmax(2).flatten()].contiguous()
-        rows = np.empty((len(bits), len(weight)), dtype=np.uint8)
-        votes = torch.empty(len(bits), len(weight))
-        _vote(chosen.numpy(), weight.detach().float().numpy(), rows, votes.numpy())
-        ctx.rows = rows
-        ctx.save_for_backward(bits, weight)
-        return votes.to(weight.dtype)
+        k = weight.shape[1].bit_length() - 1
+        chosen = bits[:, choice.argmax(2).flatten()].view(-1, len(weight), k)
+        rows = (chosen.to(torch.uint8) << torch.arange(k, dtype=torch.uint8)).sum(2)  # int64 [batch, n_tables]
+        ctx.save_for_backward(bits, weight, rows)
+        return torch.where(weight[torch.arange(len(weight)), rows] >= 0, 1.0, -1.0).to(weight.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        bits, weight = ctx.saved_tensors
+        from lutetia.models.votes_gradient import gradients  # compiled: needed in training only
+
+        bits, weight, rows = ctx.saved_tensors
         k = weight.shape[1].bit_length() - 1
         of_weight = torch.zeros(weight.shape)
         of_bits = torch.empty(len(bits), len(weight) * k)
-        _blame(ctx.rows, weight.detach().float().numpy(), grad.float().contiguous().numpy(), of_weight.numpy(), of_bits.numpy())
+        numbers = (rows, weight.detach().float(), grad.float().contiguous(), of_weight, of_bits)
+        gradients(*(each.numpy() for each in numbers))
         of_choice = None
         if ctx.needs_input_grad[1]:
             # What each bit would have changed in place of the chosen one: ones and zeros as ±1.
             of_choice = (of_bits.T @ (2 * bits.float() - 1)).reshape(len(weight), k, -1).to(weight.dtype)
         return None, of_choice, of_weight.to(weight.dtype)
-
-
-@numba.njit(parallel=True, cache=True)
-def _vote(chosen, weight, rows, votes):  # type: ignore[no-untyped-def]
-    """chosen float [batch, n_tables · k] -> the rows that are read, and their votes."""
-    k = chosen.shape[1] // weight.shape[0]
-    for sample in numba.prange(chosen.shape[0]):
-        for table in range(weight.shape[0]):
-            row = 0
-            for place in range(k):
-                row |= int(chosen[sample, table * k + place]) << place
-            rows[sample, table] = row
-            votes[sample, table] = 1.0 if weight[table, row] >= 0 else -1.0
-
-
-@numba.njit(parallel=True, cache=True)
-def _blame(rows, weight, grad, of_weight, of_bits):  # type: ignore[no-untyped-def]
-    """The gradient of each row, straight through its sign, and of each bit: what the table says with it, less without it."""
-    k = of_bits.shape[1] // weight.shape[0]
-    for table in numba.prange(weight.shape[0]):
-        for sample in range(rows.shape[0]):
-            row, own = rows[sample, table], grad[sample, table]
-            of_weight[table, row] += own
-            for place in range(k):
-                high, low = row | (1 << place), row & ~(1 << place)
-                of_bits[sample, table * k + place] = own * (weight[table, high] - weight[table, low])

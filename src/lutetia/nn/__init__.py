@@ -1,5 +1,6 @@
 """Thin modules over the parts."""
 
+from lutetia.nn.choose import choose_anchors
 from lutetia.nn.decode_attention import DecodeAttention
 from lutetia.nn.lut import LUT, clamp_after_step, table_parameters
 from lutetia.nn.lut_attention import LUTAttention
@@ -14,6 +15,7 @@ __all__ = [
     "LUTProjection2d",
     "ProjectedLUT",
     "cell_total_variation",
+    "choose_anchors",
     "clamp_after_step",
     "table_parameters",
 ]

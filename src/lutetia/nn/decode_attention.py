@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from lutetia.attention import MAX_ACTIVE, MAX_HEAD_DIM, KVCache, check_int, decode_attention, prefill
 from lutetia.errors import ArgumentError, check_tensor, fail
 
+MAX_SIZE = 2**20  # inputs or heads
+
 
 class DecodeAttention(nn.Module):
     """Causal attention of n_heads query heads over n_kv_heads key heads: x [B, S, n_inputs] -> y [B, S, n_inputs].
@@ -38,10 +40,10 @@ class DecodeAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_int("n_inputs", n_inputs, 1)
-        check_int("n_heads", n_heads, 1)
+        check_int("n_inputs", n_inputs, 1, MAX_SIZE)
+        check_int("n_heads", n_heads, 1, MAX_SIZE)
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        check_int("n_kv_heads", n_kv_heads, 1)
+        check_int("n_kv_heads", n_kv_heads, 1, MAX_SIZE)
         if n_heads % n_kv_heads:
             raise ArgumentError(f"n_heads is {n_heads} and n_kv_heads {n_kv_heads}, expected a multiple of n_kv_heads")
         if head_dim is None:
@@ -88,6 +90,10 @@ class DecodeAttention(nn.Module):
         """q [B, n_heads, s, d] after what is in the cache, which k and v [B, n_kv_heads, s, d] join."""
         if not isinstance(cache, KVCache):
             fail("cache", cache, "a KVCache, made with new_cache")
+        sizes: list[int | str] = [len(q), self.n_kv_heads, "max_length", self.head_dim]
+        check_tensor("cache.k", cache.k, sizes, device=q.device)
+        check_tensor("cache.v", cache.v, [*cache.k.shape], cache.k.dtype, q.device)
+        check_tensor("cache.lengths", cache.lengths, [len(q)], torch.int32, q.device)
         start = cache.lengths.clone()
         cache.append(k, v, lengths)
         if lengths is None and 1 <= q.shape[2] <= MAX_ACTIVE:

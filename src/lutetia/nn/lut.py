@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -30,13 +33,40 @@ from lutetia.lut import (
     Wiring,
     check_anchors,
     check_int,
+    check_thresholds,
+    draw_comparisons,
     full,
-    random_anchors,
     run,
     synapses_of,
+    thresholds_of_data,
 )
 
 MAX_ROWS = 2**MAX_ANCHORS
+drawn: ContextVar[bool] = ContextVar("drawn", default=True)  # whether new layers draw their weights
+
+
+@contextmanager
+def without_draws() -> Iterator[None]:
+    """Let layers that are made in the block leave their weights as the memory is: a file is about to bring others."""
+    token = drawn.set(False)
+    try:
+        yield
+    finally:
+        drawn.reset(token)
+
+
+class Share(Protocol):
+    """One process's share of a layer whose detectors several have, and how they work together: `lutetia.training.sharding`."""
+
+    @property
+    def n_own(self) -> int:
+        """How many of the detectors are here."""
+
+    def own(self, layer: LUT) -> LUT:
+        """These detectors as an ordinary layer."""
+
+    def forward(self, layer: LUT, x: Tensor, *args: Any) -> Tensor:
+        """What the whole layer would give."""
 
 
 class LUT(nn.Module):
@@ -45,8 +75,13 @@ class LUT(nn.Module):
     Each of `n_detectors` detectors compares `n_anchors` pairs of inputs; the answers, as bits, say which of the 2**n_anchors
     rows of its table it adds to the output.
 
-        weight    Parameter [n_detectors, 2**n_anchors, n_outputs]; with `synapses` flat [n_weights]
-        anchors   int32 buffer [n_detectors, n_anchors, 2]: the inputs each pair compares; drawn, given, or assigned
+        weight      Parameter [n_detectors, 2**n_anchors, n_outputs]; with `synapses` flat [n_weights]
+        anchors     int32 buffer [n_detectors, n_anchors, 2]: the inputs each pair compares; drawn, given, or assigned
+        thresholds  buffer [n_thresholds], or None: constants, which a pair (a, b) with b >= n_inputs compares x[a] with
+
+    `anchors` are drawn as "pairs" of inputs (the default), as "thresholds", each input with a constant of its own from -1 to 1,
+    or "mixed", every second one a threshold; or they are a tensor, with the `thresholds` that it names. Thresholds do not learn:
+    `set_thresholds_from(x)` sets them to quantiles of data, or assign `layer.thresholds`.
 
     `meta` is what all synapses of a fully connected layer have in common; `synapses` carry their own. `seed` makes anchors and
     weights the same every time, on every device; without one they follow torch's global generator.
@@ -64,10 +99,12 @@ class LUT(nn.Module):
     """
 
     anchors: Tensor
+    thresholds: Tensor | None
     log_beta: nn.Parameter | None
     log_gamma: nn.Parameter | None
     log_tau: nn.Parameter | None
     table_names = ("weight",)  # the parameters that are tables: see table_parameters
+    share: Share | None = None  # where other processes have the rest of the detectors, all calls go through it
 
     def __new__(cls, *args: Any, gradient: str = "dense", **options: Any) -> LUT:
         """A layer of this class, or with sparse gradients of its subclass that DistributedDataParallel knows."""
@@ -88,7 +125,8 @@ class LUT(nn.Module):
         seed: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        anchors: Tensor | None = None,
+        anchors: Tensor | str | None = None,
+        thresholds: Tensor | None = None,
         read: str = "hard",
         table_dropout: float = 0.0,
     ) -> None:
@@ -107,18 +145,46 @@ class LUT(nn.Module):
         self.sums, self.int_rescaler = sums, int_rescaler
         self.external_lr: Rate | None = None
         self.read, self.table_dropout = read, table_dropout
+        self.compares = "given"  # or how the anchors were drawn
 
-        if anchors is None:
-            anchors = random_anchors(n_inputs, n_detectors, n_anchors, seed)
-        self.register_buffer("anchors", _own_anchors(anchors, n_inputs, n_detectors, n_anchors).to(device))
+        work = torch.float64 if dtype == torch.float64 else torch.float32  # never halves: small differences would be lost
+        if anchors is None or isinstance(anchors, str):
+            if thresholds is not None:
+                fail("thresholds", thresholds, "None where anchors are drawn, which come with their own")
+            self.compares = anchors or "pairs"
+            anchors, constants = draw_comparisons(self.compares, n_inputs, n_detectors, n_anchors, seed)
+            thresholds = None if constants is None else constants.to(work)
+        self._hold_anchors(anchors, thresholds, device)
         self._hold_synapses(synapses, meta, device)
         shape = (n_detectors, self.n_rows, n_outputs) if synapses is None else (synapses.n_weights,)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         for name in SCALAR_NAMES:
-            learned = name in SCALARS[read]  # never in halves, where small steps would be lost
-            work = torch.float64 if dtype == torch.float64 else torch.float32
+            learned = name in SCALARS[read]
             self.register_parameter(name, nn.Parameter(torch.empty((), device=device, dtype=work)) if learned else None)
-        self.reset_parameters()
+        if drawn.get():
+            self.reset_parameters()
+
+    def _hold_anchors(self, anchors: Tensor, thresholds: Tensor | None, device: torch.device | str | None) -> None:
+        """Keep tensors of the layer's own of anchors that were drawn or given, after a check, and of their thresholds."""
+        check_tensor("anchors", anchors, [self.n_detectors, self.n_anchors, 2], INTEGER_DTYPES)
+        if thresholds is not None:
+            check_thresholds(thresholds)
+        check_anchors(anchors, self.n_inputs, 0 if thresholds is None else len(thresholds))
+        self.register_buffer("anchors", anchors.to(torch.int32, copy=True).to(device))
+        self.register_buffer("thresholds", None if thresholds is None else thresholds.detach().to(device, copy=True))
+
+    @torch.no_grad()
+    def set_thresholds_from(self, x: Tensor) -> None:
+        """Set the thresholds to quantiles of data x [..., n_inputs]: those of one input, in their order, spread over its values.
+
+        A threshold lies half-way between two values that occur. The layer must have thresholds, each for one input only.
+        """
+        check_tensor("x", x, ["...", self.n_inputs])
+        if self.share is not None:  # which knows the anchors of its own detectors only
+            raise ArgumentError("a sharded layer sets no thresholds: call set_thresholds_from before shard_detectors")
+        if self.thresholds is None:
+            fail("thresholds", None, 'constants to set: make the layer with anchors="thresholds" or "mixed"')
+        self.thresholds.copy_(thresholds_of_data(x, self.anchors, self.thresholds))
 
     def _hold_synapses(self, synapses: Synapses | None, meta: SynapseMeta, device: torch.device | str | None) -> None:
         """Keep synapses as buffers, so that they move and are saved with the layer."""
@@ -153,7 +219,8 @@ class LUT(nn.Module):
     def describe(self) -> LayerDescription:
         """The parts of the layer, for whoever explains, builds, shards or decodes it."""
         read = Read(self.read, self.log_beta, self.log_gamma, self.log_tau)
-        return LayerDescription(self.weight, self.anchors, self.connectivity, getattr(self, "positions", None), read)
+        positions = getattr(self, "positions", None)
+        return LayerDescription(self.weight, self.anchors, self.connectivity, positions, read, self.thresholds)
 
     def _wiring(self) -> Wiring | None:
         if self._header is None:
@@ -163,6 +230,8 @@ class LUT(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the weights anew, from `seed` when there is one; anchors and synapses stay."""
+        if self.share is not None:  # a share cannot draw what the whole would have drawn
+            raise ArgumentError("a sharded layer draws no weights anew: call reset_parameters before shard_detectors")
         self.weight.copy_(self._initial_weights())
         for name, value in SCALARS[self.read].items():
             getattr(self, name).fill_(value)
@@ -180,9 +249,12 @@ class LUT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., n_inputs] -> y [..., n_outputs]."""
+        if self.share is not None:
+            return self.share.forward(self, x)
         if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["...", self.n_inputs])
-        tables, sums = Tables(self.weight, self.anchors, self._wiring()), Sums(self.sums, self.int_rescaler)
+        tables = Tables(self.weight, self.anchors, self._wiring(), None, self.thresholds)
+        sums = Sums(self.sums, self.int_rescaler)
         learning = Learning(self.gradient, self.meta, self.external_lr)
         if self.read == "hard" and not (self.training and self.table_dropout):
             return run(x, tables, sums, learning)
@@ -191,12 +263,25 @@ class LUT(nn.Module):
 
     @torch.no_grad()
     def clamp_weights_(self) -> None:
-        """Bring the weights within the bounds of their metas."""
-        self.connectivity.clamp_(self.weight)
+        """Bring the weights within the bounds of their metas; of a sharded layer those that are here."""
+        own = self.own()
+        if own.n_detectors:
+            own.connectivity.clamp_(own.weight)
+
+    def own(self) -> LUT:
+        """The detectors that are here as an ordinary layer, of the same memory: the layer itself, unless it is sharded."""
+        return self if self.share is None else self.share.own(self)
+
+    @property
+    def n_own(self) -> int:
+        """How many detectors are here: all, unless the layer is sharded."""
+        return self.n_detectors if self.share is None else self.share.n_own
 
     def extra_repr(self) -> str:
         """The sizes, and what differs from the defaults."""
         parts = [f"{self.n_inputs}, {self.n_outputs}, n_detectors={self.n_detectors}, n_anchors={self.n_anchors}"]
+        if self.thresholds is not None:
+            parts.append(f"n_thresholds={len(self.thresholds)}")
         if self._header is not None:
             parts.append(f"n_weights={self._n_weights}")
         if self.gradient != "dense":
@@ -207,6 +292,8 @@ class LUT(nn.Module):
             parts.append(f"read={self.read!r}")
         if self.table_dropout:
             parts.append(f"table_dropout={self.table_dropout:g}")
+        if self.share is not None:
+            parts.append(f"n_own={self.n_own}")
         return ", ".join(parts)
 
 
@@ -214,7 +301,7 @@ class _SparseLUT(LUT, nn.EmbeddingBag):  # type: ignore[misc]
     """A LUT with gradient="sparse", and an EmbeddingBag in name only: DistributedDataParallel detects sparse gradients through
     `EmbeddingBag.sparse`."""
 
-    sparse = property(lambda self: self.gradient == "sparse")
+    sparse = property(lambda self: self.gradient == "sparse" and self.share is None)  # DDP is not given the weight of a share
 
     def _get_name(self) -> str:
         return "LUT"
@@ -251,19 +338,12 @@ def check_dropout(table_dropout: Any) -> None:
 
 
 def _check_sizes(n_inputs: int, n_outputs: int, n_detectors: int, n_anchors: int) -> None:
-    check_int("n_inputs", n_inputs, 2)
+    check_int("n_inputs", n_inputs, 1)
     check_int("n_outputs", n_outputs, 1)
     check_int("n_detectors", n_detectors, 1)
     if isinstance(n_anchors, int) and n_anchors > MAX_ANCHORS:
         raise ArgumentError(f"n_anchors is {n_anchors}, expected at most {MAX_ANCHORS}: a table has no more than {MAX_ROWS} rows")
     check_int("n_anchors", n_anchors, 1, MAX_ANCHORS)
-
-
-def _own_anchors(anchors: Tensor, n_inputs: int, n_detectors: int, n_anchors: int) -> Tensor:
-    """Anchors that were given, checked, as an int32 tensor of the layer's own [n_detectors, n_anchors, 2]."""
-    check_tensor("anchors", anchors, [n_detectors, n_anchors, 2], INTEGER_DTYPES)
-    check_anchors(anchors, n_inputs)
-    return anchors.to(torch.int32, copy=True)
 
 
 def _check_synapses(layer: LUT, synapses: Synapses, meta: SynapseMeta) -> None:

@@ -21,7 +21,7 @@ from lutetia.lut import (
     decode,
     run_attention,
 )
-from lutetia.nn.lut import LUT, SPARSE_CLASSES
+from lutetia.nn.lut import LUT, SPARSE_CLASSES, drawn
 
 
 class LUTAttention(LUT):
@@ -59,13 +59,15 @@ class LUTAttention(LUT):
         seed: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        anchors: Tensor | None = None,
+        anchors: Tensor | str | None = None,
     ) -> None:
         check_int("n_anchors", n_anchors, 1)
         check_int("positional_dim", positional_dim)
         check_int("max_length", max_length, 1)
         check_bits(n_anchors, positional_dim)
         check_algorithm(algorithm, synapses is not None)
+        if isinstance(anchors, str) and anchors != "pairs":
+            fail("anchors", anchors, '"pairs" or a tensor: attention has no thresholds')
         if not isinstance(shared_positions, bool):
             fail("shared_positions", shared_positions, "True or False")
         self.positional_dim, self.max_length = positional_dim, max_length  # n_rows, which LUT asks for, depends on them
@@ -87,7 +89,8 @@ class LUTAttention(LUT):
         self.algorithm, self.shared_positions = algorithm, shared_positions
         shape = (max_length - 1, 1 if shared_positions else n_detectors, positional_dim)
         self.positions = nn.Parameter(torch.empty(shape, device=device, dtype=self.weight.dtype))
-        self._draw_positions()
+        if drawn.get():
+            self._draw_positions()
 
     @property
     def n_rows(self) -> int:
@@ -112,6 +115,8 @@ class LUTAttention(LUT):
         With a `cache` x holds only the positions that follow those in it, S and `lengths` count these, and y, which then has no
         gradient, is theirs.
         """
+        if self.share is not None:
+            return self.share.forward(self, x, lengths, cache)
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["B", "S", self.n_inputs])
         options = Options(self.algorithm, Sums(self.sums, self.int_rescaler))
@@ -138,7 +143,7 @@ class LUTAttention(LUT):
 class _SparseLUTAttention(LUTAttention, nn.EmbeddingBag):  # type: ignore[misc]
     """With gradient="sparse": an EmbeddingBag in name only, for DistributedDataParallel, as for LUT."""
 
-    sparse = property(lambda self: self.gradient == "sparse")
+    sparse = property(lambda self: self.gradient == "sparse" and self.share is None)
 
     def _get_name(self) -> str:
         return "LUTAttention"

@@ -109,7 +109,8 @@ class ReadOp(Op):
         return [node.fn.saved_tensors[0], *[None] * (len(node.edges) - 1)]
 
     def result(self, node: Node) -> Relevance | None:
-        made = torch.ops.lutetia.read_detectors(*node.fn.saved_tensors, None, None, None, node.fn.how)
+        *inputs, thresholds = node.fn.saved_tensors
+        made = torch.ops.lutetia.read_detectors(*inputs, None, None, None, node.fn.how, thresholds)
         return tuple(made) if node.several else made[node.nr]
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:

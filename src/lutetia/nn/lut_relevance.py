@@ -1,9 +1,10 @@
 """Relevance through lookup tables: the rules of `LUT` and `LUTAttention` for `lutetia.relevance`.
 
 y_o = Σ_t W[t, index_t, o]: detector t gets R_t = Σ_o W[t, index_t, o] · c_o, with c_o = R_o / (y_o + ε·sgn y_o). Comparison r
-decides D_r = Σ_o c_o (W[t, index, o] - W[t, index ^ (1 << r), o]): for R_t, or against it. R_t goes to the anchor pairs in
-proportion to |D_r|, equally if none decides anything, and half of a pair's part to each of its two inputs. In LUT attention the
-same holds for every pair of positions and detector: the bits are those found at j, at i, and those of their distance.
+decides D_r = Σ_o c_o (W[t, index, o] - W[t, index ^ (1 << r), o]): for R_t, or against it. R_t goes to the comparisons in
+proportion to |D_r|, equally if none decides anything, and half of a pair's part to each of its two inputs; a constant gets
+nothing, and the input that is compared with it the whole part. In LUT attention the same holds for every pair of positions and
+detector: the bits are those found at j, at i, and those of their distance.
 
 With `relevance.Decisive` each of n comparisons gets D_r / n first, and they share what is left of R_t so. And where x was
 computed, the two inputs of a pair share in proportion to |x|: the rules below divide by x, so half of a part at a number near
@@ -184,9 +185,11 @@ def shares(sizes: Tensor) -> Tensor:
 def to_anchors(x: Tensor, anchors: Tensor, parts: Tensor, sizes: Tensor | None) -> None:
     """Add each pair's part to its two inputs, in place and in proportion to their sizes (None: in halves).
 
-    x [..., I], anchors [N_t, N_c, 2], parts [..., N_t, N_c], sizes [..., I].
+    x [..., I], anchors [N_t, N_c, 2], parts [..., N_t, N_c], sizes [..., I]. Where the second is a constant the first gets both
+    shares.
     """
-    flat, parts = anchors.reshape(-1, 2), parts.flatten(-2)
+    (a, b), parts = anchors.reshape(-1, 2).unbind(-1), parts.flatten(-2)
+    flat = torch.stack([a, b.where(b < x.shape[-1], a)], -1)
     of_pair = parts.new_full((2,), 0.5) if sizes is None else shares(sizes[..., flat].to(parts.dtype))
     for side in (0, 1):
         x.index_add_(-1, flat[:, side], parts * of_pair[..., side])

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lutetia.errors import check_tensor
 from lutetia.lut import MAX_INT32, LayerDescription, SynapseMeta, Synapses, check_int, growth, random_anchors
-from lutetia.nn.lut import LUT
+from lutetia.nn.lut import LUT, drawn
 
 COMPRESS_STD = 0.02
 TABLE_NOISE = 1e-3
@@ -66,7 +66,8 @@ class ProjectedLUT(nn.Module):
             table_dropout=table_dropout,
         )
         self.decompress = nn.Linear(width, n_outputs, device=device, dtype=dtype)
-        self._reset_projections()
+        if drawn.get():
+            self._reset_projections()
 
     def reset_parameters(self) -> None:
         """Draw the weights anew, from `seed` when there is one; anchors stay."""

@@ -1,4 +1,4 @@
-"""Precompute: layers into tables, tables into hardware. The door: all that others need, loaded when it is first asked for."""
+"""Precompute: layers into tables, tables into hardware. The public interface; each name is loaded on first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from lutetia.models.votes import Votes
     from lutetia.precompute.front.claims import precomputable
     from lutetia.precompute.front.decompose import Unit, Units, decompose
-    from lutetia.precompute.front.encoder import BitsChoice, Encoder, encoder
+    from lutetia.precompute.front.encoder import BitsChoice, CodeEncoder, Encoder, encoder
     from lutetia.precompute.front.lutnet import LUTNetwork, fit_bits, lut_network
     from lutetia.precompute.front.quantise import Quantise, SparseLinear, quantise, quantise_weights
     from lutetia.precompute.front.trace import trace
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "front.claims": "precomputable",
     "front.decompose": "Unit Units decompose",
-    "front.encoder": "BitsChoice Encoder encoder",
+    "front.encoder": "BitsChoice CodeEncoder Encoder encoder",
     "front.lutnet": "LUTNetwork fit_bits lut_network",
     "front.quantise": "Quantise SparseLinear quantise quantise_weights",
     "front.trace": "trace",
@@ -73,6 +73,7 @@ __all__ = [
     "BitsChoice",
     "Build",
     "BuildStep",
+    "CodeEncoder",
     "Domain",
     "Encoder",
     "EquivalenceError",

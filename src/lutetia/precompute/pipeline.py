@@ -2,7 +2,7 @@
 
     build = Build(network.graph, samples=network.quantise(x))
     run_steps(build, OPTIMISE)   # fuse and minimise: the LUTs before and after each are in the report
-    run_steps(build, MAKE)       # Verilog, VHDL, test benches: quick, and worth keeping whatever comes after
+    run_steps(build, MAKE)       # Verilog, VHDL, test benches: quick, and worth keeping even if a later step fails
     run_steps(build, CHECK)      # simulation, proof, synthesis: each within a time limit
     build.report                 # plain data, what the page of a build shows
 

@@ -1,11 +1,11 @@
-"""Relevance: which inputs made this output, for any autograd graph.
+"""Relevance: which inputs caused this output, for any autograd graph.
 
 Layer-wise relevance propagation, walked over PyTorch's own graph, with promises for what autograd did not keep.
 """
 
 from lutetia.relevance import pictures
 from lutetia.relevance.api import attribute, explain
-from lutetia.relevance.graph import Node as Node  # with `Relevance` and what follows it, for rules of other packages
+from lutetia.relevance.graph import Node as Node  # from `Relevance` on: for rules in other packages
 from lutetia.relevance.graph import Relevance as Relevance
 from lutetia.relevance.graph import UnknownOperation
 from lutetia.relevance.graph import unknown as unknown
@@ -20,7 +20,7 @@ from lutetia.relevance.registry import register as register
 from lutetia.relevance.registry import rule
 from lutetia.relevance.report import NodeReport, Report
 from lutetia.relevance.result import Result
-from lutetia.relevance.rules import presets  # with it come all the rules
+from lutetia.relevance.rules import presets  # registers all rules
 from lutetia.relevance.rules.choices import (
     Absolute,
     AlphaBeta,

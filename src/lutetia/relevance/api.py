@@ -32,7 +32,7 @@ def explain(
 
     `target`: which outputs are explained: None (each row's largest), an int, a LongTensor with an index per row, or a
     floating seed shaped like the output. `wrt`: tensors, names of modules or checkpoints, parameters; by default the leaves
-    that are no parameters. `rules`: what `relevance.presets` makes, or your own `Rules`. `strict`: whether an operation
+    that are not parameters. `rules`: what `relevance.presets` makes, or your own `Rules`. `strict`: whether an operation
     without a rule is an error; otherwise it swallows what it gets, and the report says so.
     """
     check_output(output)
@@ -71,11 +71,11 @@ def attribute(
 
 
 class Asked(NamedTuple):
-    """What relevance is asked for."""
+    """The requested targets."""
 
     items: list[Any]  # tensors and names
     optional: frozenset[int] = frozenset()  # ids of those that the output need not depend on
-    aliases: Mapping[int, Tensor] = MappingProxyType({})  # id of a tensor of the user's -> the leaf that stands in for it
+    aliases: Mapping[int, Tensor] = MappingProxyType({})  # id of the user's tensor -> the leaf that replaces it
     originals: tuple[Tensor, ...] = ()
     inputs: bool = False  # whether the inputs are meant: then every leaf is reached, and the report accounts for all of it
 
@@ -106,7 +106,7 @@ class Explanation:
 
 
 def explain_once(output: Tensor, seed: Tensor, asked: Asked, rules: Rules, strict: bool) -> Result:
-    """Walk a graph that is not needed again."""
+    """Walk a graph once and release it."""
     explanation = Explanation(output, asked, rules)
     try:
         report = explanation.walk(output, seed, strict)
@@ -117,7 +117,7 @@ def explain_once(output: Tensor, seed: Tensor, asked: Asked, rules: Rules, stric
 
 @contextmanager
 def collector_at_rest() -> Iterator[None]:
-    """Without Python's cyclic collector, which would look through all nodes of a large graph again and again."""
+    """Pause Python's cyclic garbage collector, which would scan all nodes of a large graph repeatedly."""
     worked = gc.isenabled()
     gc.disable()
     try:
@@ -128,12 +128,12 @@ def collector_at_rest() -> Iterator[None]:
 
 
 def finish(output: Tensor, seed: Tensor, asked: Asked, targets: list[Target], report: Report) -> Result:
-    """The result, by the tensors and names that were asked for."""
+    """The result, by requested tensor or name."""
     return Result(targets, asked.aliases, asked.originals, output, seed, report)
 
 
 def attribute_inputs(model: nn.Module, inputs: Any, wrt: Any) -> tuple[Tensor, Asked]:
-    """Run the model on stand-ins for its inputs: its output, and what relevance is asked for."""
+    """Run the model on leaf copies of its inputs; its output, and the requested targets."""
     args, kwargs, stand_ins = prepare_inputs(inputs)
     with as_found(model), torch.enable_grad(), watch(model):
         output = main_output(model(*args, **kwargs))
@@ -148,7 +148,7 @@ def attribute_inputs(model: nn.Module, inputs: Any, wrt: Any) -> tuple[Tensor, A
 
 
 def prepare_inputs(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, tuple[Tensor, Tensor]]]:
-    """Arguments for the model, with leaves that require grad in the place of floating tensors, and who stands in for whom."""
+    """Arguments for the model, with leaves that require grad instead of floating tensors, and which leaf replaces which."""
     stand_ins: dict[int, tuple[Tensor, Tensor]] = {}
 
     def stand_in(value: Any) -> Any:

@@ -21,7 +21,7 @@ from lutetia.relevance.promise import KNOWN, Branch, Deadlock, Promise, Promises
 from lutetia.relevance.registry import Unknown
 from lutetia.relevance.report import Report
 
-NOTHING = object()  # lands where an input gets no relevance
+NOTHING = object()  # marks an input that gets no relevance
 
 
 class Walk:
@@ -31,7 +31,7 @@ class Walk:
         self, graph: Graph, report: Report, strict: bool = True, output: Tensor | None = None, to_the_end: bool = False
     ) -> None:
         self.graph, self.report, self.strict = graph, report, strict
-        self.to_the_end = to_the_end  # whether it goes on when everything asked for has been reached
+        self.to_the_end = to_the_end  # whether to continue once every target is reached
         self.targets_left = sum(len(node.targets) for node in graph.nodes)
         self.mode = "NTM"
         self.normal_stack: list[Node] = []
@@ -56,7 +56,7 @@ class Walk:
                     self._fulfil(self.fulfilled.popleft())
                 elif self.promise_traversal_stack:
                     node = self._pop(self.promise_traversal_stack)
-                    if node.pending and node.pre_promise is None:  # what has landed since goes the normal way; once is enough
+                    if node.pending and node.pre_promise is None:  # what landed since takes the normal path; once is enough
                         self._enter("PTM", node)
                         self._search(node)
                 elif self.normal_stack:
@@ -83,7 +83,7 @@ class Walk:
     # ---- the three modes ---------------------------------------------------------------------------------------------
 
     def _fulfil(self, node: Node) -> None:
-        """Go on at a node that waited in the promise queue, now that its branch is complete."""
+        """Resume a node of the promise queue whose branch is complete."""
         branch = self.promise_queue.pop(node)
         # A node that waited for its own pre-promise has had all its inputs landed: that is normal traversal.
         self._enter("NTM" if branch.promise is node.pre_promise else "PFM", node)
@@ -95,7 +95,7 @@ class Walk:
         promise.unsettled = 1  # the inputs still to land
         for slot, (_, _, nr) in zip(node.slots, node.parents, strict=True):
             if isinstance(slot, Branch) and slot.is_open:
-                promise.parents.append((slot, nr))  # one way only: they do not list it as a child
+                promise.parents.append((slot, nr))  # one way only: the inputs do not list it as a child
         node.pre_promise = promise
         self._made(promise)
         self._propagate_promise(node, promise.branch(0))
@@ -119,7 +119,7 @@ class Walk:
                 landed.append((slot.take(), nr))
         if not pending:
             R = self._sum(node, landed)
-            slots.clear()  # what was added up need not live on while the rule runs
+            slots.clear()  # free the addends before the rule runs
             landed.clear()
             self.propagate(node, R)
         elif landed or len(pending) > 1 or node.several:
@@ -147,7 +147,7 @@ class Walk:
         (branch,) = promise.branches
         if branch.arg_node is node and not branch.children:
             self._go_on_or_wait(node, branch)
-        # Else the node made a promise of its own, or the tail lies further down: it waits in the queue or has yet to be reached.
+        # Otherwise the node made its own promise, or the tail is further down: it waits in the queue or was not reached yet.
 
     def _aggregate(self, node: Node, landed: Sequence[tuple[Tensor, int]], pending: Sequence[tuple[Branch, int]]) -> Branch:
         """An Aggregate promise that fans in what has landed at a node."""
@@ -176,7 +176,7 @@ class Walk:
             self._fill(node.edges[position], given[position])
 
     def _propagate_promise(self, node: Node, branch: Branch) -> None:
-        """Send a promise through a node: it answers it, passes it on, or makes a promise of its own."""
+        """Send a promise through a node: the node answers it, passes it on, or makes its own promise."""
         if branch.is_open:
             value = self._value(node)
             if value is not None:
@@ -192,7 +192,7 @@ class Walk:
                 self._send(promise, node.operands(), node.walked)
                 return
         branch.arg_node = node
-        if branch.promise is not node.pre_promise:  # which goes on when everything has landed
+        if branch.promise is not node.pre_promise:  # which continues once everything has landed
             self._go_on_or_wait(node, branch)
 
     def _send(self, promise: Promise, args: Sequence[Tensor | None], needs: Sequence[int]) -> None:
@@ -233,7 +233,7 @@ class Walk:
                 self.promises.answer(pre_promise, item, edge.nr)
 
     def _value(self, node: Node) -> Relevance | None:
-        """The output of a node, if it can be told without a search."""
+        """The output of a node, if it is known without a search."""
         value = node.output()
         if value is None:
             args = node.operands()
@@ -299,7 +299,7 @@ class Walk:
         stalled = [branch.promise for branch in self.promise_queue.values()]
         if stalled:
             reasons = "; ".join(promise.why_stalled() for promise in stalled[:5])
-            raise Deadlock(f"{len(stalled)} nodes wait for promises that nothing can complete: {reasons}")
+            raise Deadlock(f"{len(stalled)} nodes wait for promises that cannot be completed: {reasons}")
 
 
 def add_up(node: Node, landed: Sequence[tuple[Tensor, int]]) -> Any:

@@ -1,7 +1,7 @@
 """The autograd graph as the walk sees it: nodes, edges with output numbers, topological indices.
 
 Children are the forward inputs of a node (`next_functions`), parents its consumers. A *weight* is a node from which
-only parameters can be reached: it is read where it lives and gets relevance only when somebody asks for it, so the
+only parameters can be reached: it is read in place and gets relevance only when requested, so the
 walk leaves it out. Everything here is iterative; a graph may be ten thousand nodes deep.
 """
 
@@ -72,10 +72,10 @@ class Node:
         self.parents: list[tuple[Node, int, int]] = []  # per incoming edge: consumer, which of its inputs, output number
         self.walked: tuple[int, ...] = ()  # the inputs that relevance is handed to
         self.is_weight = False
-        self.walks = True  # whether the walk visits it: activations, and weights that somebody asked for
+        self.walks = True  # whether the walk visits it: activations and requested weights
         self.nr = 0  # the one output number in use, -1 when several are
         self.outer = ""  # the innermost module it ran in, where `watch` saw it
-        self.targets: Sequence[Any] = ()  # who asked for the relevance here
+        self.targets: Sequence[Any] = ()  # the targets at this node
         self.reset()
 
     def reset(self) -> None:
@@ -117,7 +117,7 @@ class Node:
         return self.kept
 
     def output(self) -> Relevance | None:
-        """The forward output where it lies about: computed before, kept by this node, or kept by a consumer."""
+        """The forward output, if available: computed before, kept by this node, or kept by a consumer."""
         if self.value is None:
             self.value = self.op.result(self)
             if self.value is None and not self.several:
@@ -125,7 +125,7 @@ class Node:
         return self.value
 
     def _kept_by_consumer(self) -> Tensor | None:
-        for parent, position, _ in self.parents[:4]:  # further consumers would hardly know more
+        for parent, position, _ in self.parents[:4]:  # more consumers rarely help
             kept = parent.op.kept(parent)[position]
             if kept is None and parent.name in RESHAPES and len(parent.parents) == 1:
                 above, place, _ = parent.parents[0]
@@ -160,14 +160,14 @@ class Graph:
     """Every node that the output depends on, in topological order (the root first)."""
 
     def __init__(self, output: Tensor, wanted: Iterable[Any] = ()) -> None:
-        """`output`: a tensor of any shape that has a grad_fn; `wanted`: grad_fns that are asked for even if they are weights."""
+        """`output`: a tensor of any shape that has a grad_fn; `wanted`: grad_fns to include even if they are weights."""
         self.by_fn: dict[Any, Node] = {}
         found = self._discover(output.grad_fn)
         order = _topological(found)
         for index, node in enumerate(order):
             node.index = index
         self._classify(order, set(wanted))
-        # What is left out of the walk keeps its edges, so that weights can be evaluated.
+        # Nodes outside the walk keep their edges, so that weights can be evaluated.
         self.nodes = [node for node in order if node.walks]
         self.root = order[0]
         self.root.nr = output.output_nr
@@ -182,7 +182,7 @@ class Graph:
         return found
 
     def rebind(self, fns: Sequence[Any]) -> bool:
-        """Take another graph's autograd nodes, in the order of `discover`, if it is built alike; False when it is not."""
+        """Take another graph's autograd nodes, in the order of `discover`, if its structure is the same; False if not."""
         found = self.found
         if len(fns) != len(found):
             return False
@@ -204,7 +204,7 @@ class Graph:
         return True
 
     def release(self) -> None:
-        """Let go of everything: parents and children know each other, and would keep the activations until a collector comes."""
+        """Drop all references: parents and children form cycles, which keep activations until the garbage collector runs."""
         for node in self.found:
             node.reset()
             node.edges, node.parents, node.targets = [], [], ()
@@ -212,7 +212,7 @@ class Graph:
         self.by_fn, self.nodes, self.found = {}, [], []
 
     def _classify(self, order: Sequence[Node], wanted: set[Any]) -> None:
-        """Tell weights from activations; what leads to a wanted parameter stays in the walk."""
+        """Separate weights from activations; paths to a wanted parameter stay in the walk."""
         from lutetia.relevance.registry import find_op
 
         for node in reversed(order):
@@ -223,7 +223,7 @@ class Graph:
             else:
                 node.is_weight = node.is_parameter
             node.walks = not node.is_weight or node.fn in wanted or any([child.walks for child in children])
-        if order[0].is_weight:  # a function of parameters alone: they are the input then
+        if order[0].is_weight:  # a function of parameters alone: then these are the inputs
             for node in order:
                 node.is_weight, node.walks = False, True
 
@@ -318,7 +318,7 @@ class UnknownOperation(LutetiaError):
 def unknown(node: Node, why: str = "no rule for this operation") -> UnknownOperation:
     """The error that names an operation, its place, and what to do."""
     if node.name == "CheckpointFunctionBackward":
-        why = "torch.utils.checkpoint hid what is inside; call it with use_reentrant=False"
+        why = "torch.utils.checkpoint hides the operations inside; call it with use_reentrant=False"
     inputs = ", ".join("a constant" if edge is None else edge.child.name for edge in node.edges) or "nothing"
     return UnknownOperation(
         f"{node.where()} with inputs from {inputs}: {why}; register one with @relevance.rule({node.name!r}), "

@@ -44,7 +44,7 @@ def checkpoint(x: Tensor, name: str) -> Tensor:
 def watch(model: nn.Module) -> Iterator[None]:
     """While open, calls of the model leave module names, and the constants autograd does not keep, in the graph they make.
 
-    `explain` then knows `wrt=["layers.3"]`, `Rules.named` works, and the share of a constant in a sum can be told.
+    `explain` then knows `wrt=["layers.3"]`, `Rules.named` works, and the share of a constant in a sum is known.
     The model's own hooks are not touched.
     """
     if not isinstance(model, nn.Module):
@@ -93,7 +93,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 class _Constants(TorchFunctionMode):
-    """Keeps what sums and fills were given beside tensors that require grad: masks, scalars, frozen biases."""
+    """Keeps the other operands of sums and fills, which do not require grad: masks, scalars, frozen biases."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -166,7 +166,7 @@ def _behind_views(fn: Any) -> Any:
 
 
 def read_names(graph: Graph) -> dict[str, list[tuple[Any, int]]]:
-    """Which (node, output number) each name stands for; also tells every node the innermost module it ran in."""
+    """The (node, output number) of each name; also sets the innermost module that each node ran in."""
     named: dict[str, list[tuple[Any, int]]] = {}
     spans: list[tuple[int, int, str]] = []
     for node in graph.nodes:

@@ -1,7 +1,7 @@
 """Relevance to look at: heat maps of images, strips of tokens for a page and for the terminal.
 
-One scale for all: white is nothing, red speaks for the output, blue against it, and full colour is the largest of either.
-Where the image is known, the outline of what it shows is drawn over its heat map.
+One scale: white is zero, red is for the output, blue is against it, and full colour is the largest magnitude.
+If the image is given, its outline is drawn over the heat map.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DARK = 140.0  # text on a colour darker than this is white
 
 
 def colours(relevance: Tensor, limit: float | None = None) -> np.ndarray[Any, Any]:
-    """Relevance of any shape as colours, uint8 [..., 3]. `limit`: what has full colour; by default the largest there is."""
+    """Relevance of any shape as colours, uint8 [..., 3]. `limit`: the magnitude of full colour, by default the largest."""
     values = _numbers(relevance)
     limit = _limit(values, limit)
     places = np.clip(values / limit, -1, 1) if limit else np.zeros_like(values)
@@ -43,10 +43,10 @@ def colours(relevance: Tensor, limit: float | None = None) -> np.ndarray[Any, An
 def heat_map(
     relevance: Tensor, image: Tensor | None = None, *, path: str | Path | None = None, limit: float | None = None, title: str = ""
 ) -> bytes:
-    """A PNG of relevance [H, W] or [C, H, W] (summed over channels), beside the `image` of that size if there is one.
+    """A PNG of relevance [H, W] or [C, H, W] (summed over channels), next to the `image` of that size, if given.
 
-    The bytes are returned, and written to `path` if it is given. An image is scaled to its own range, and the outline of what it
-    shows is drawn over the heat map.
+    Returns the bytes, and writes them to `path` if given. The image is scaled to its own range, and its outline is drawn over
+    the heat map.
     """
     heat = _pixels(relevance)
     values = _numbers(heat)

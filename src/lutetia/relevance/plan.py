@@ -1,8 +1,8 @@
-"""Plans: the walk done once, its computations written down, and replayed for other inputs and other lengths.
+"""Plans: one walk, recorded, and replayed for other inputs and other lengths.
 
-A plan is the list of what the walk computed, in its order: the values it had to find, and the relevance at every node. On
-a new graph that is built alike, nothing is left to decide: no modes, no promises. A graph that is built otherwise (another
-branch of the model's code, a parameter frozen) is noticed, and planned anew.
+A plan lists what the walk computed, in order: the values it needed, and the relevance at every node. On
+a new graph of the same structure nothing is left to decide: no modes, no promises. A graph of another structure (another
+branch of the model's code, a frozen parameter) is detected and planned again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Plan:
     def __init__(self, model: nn.Module, rules: Rules, wrt: Any, strict: bool) -> None:
         self._model, self._rules, self._wrt, self._strict = model, rules, wrt, strict
         self._first: Explanation | None = None
-        self.planned = 0  # how often a traversal was planned: 1 as long as all graphs are alike
+        self.planned = 0  # how often a traversal was planned: 1 while all graphs have the same structure
         self.replayed = 0  # how often it was replayed
 
     def __call__(self, inputs: Any, target: Any = None) -> Result:
@@ -48,7 +48,7 @@ class Plan:
             return finish(output, seed, asked, first.targets, report)
 
     def _replay(self, first: Explanation, output: Tensor, seed: Tensor, asked: Asked) -> tuple[Any, Report]:
-        """Run what was written down on the nodes of a new graph."""
+        """Run the recorded computations on the nodes of a new graph."""
         report = Report()
         targets = first.place(asked)
         graph = first.graph
@@ -93,7 +93,7 @@ def _merged(node: Node) -> Any:
 
 
 def _arguments(node: Node) -> list[Tensor | None]:
-    """All inputs that are known: kept, or found before."""
+    """All known inputs: kept, or computed before."""
     args = list(node.operands())
     for position in node.walked:
         if args[position] is None:

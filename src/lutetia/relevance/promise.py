@@ -7,7 +7,7 @@ they were relevance. What happens to a branch on its way down:
 - a node that merely passes values on (a view, a cast, a scaling) is appended to the branch's `path`: its forward is the
   transform that an argument takes on the way up, its relevance rule the transform that relevance takes on the way down;
 - a node that knows its own output is the branch's *arg node*: it sets the argument;
-- a node that does not, and combines several operands, makes a promise of its own, a child of the branch: a promise tree.
+- a node that does not, and combines several operands, makes its own promise, a child of the branch: a promise tree.
 
 A promise is *ready* once the argument of every branch is set: then its own output is known, and goes up to its parents.
 It is *complete* once it is ready and all its parents are complete: then the rule is applied, and the in-relevances are
@@ -32,7 +32,7 @@ from torch import Tensor
 from lutetia.errors import LutetiaError
 from lutetia.relevance.graph import Node, Relevance
 
-KNOWN = object()  # the argument of a branch whose parents all have theirs: nobody needs the value
+KNOWN = object()  # the argument of a branch whose parents all have theirs: the value is not needed
 
 
 class Deadlock(LutetiaError):
@@ -61,7 +61,7 @@ class Branch:
         return self.promise.complete
 
     def take(self) -> Any:
-        """The relevance that arrived, for the one who hands it on: it is not kept any longer."""
+        """Take the relevance that arrived; it is not kept."""
         relevance, self.relevance = self.relevance, None
         return relevance
 
@@ -138,7 +138,7 @@ class Promise:
 
 
 class Promises:
-    """The promises of one walk: moves arguments up and relevance down, and tells the walk which nodes may go on."""
+    """The promises of one walk: moves arguments up and relevance down, and reports which nodes can continue."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class Promises:
     def _arrive(self, branch: Branch, relevance: Any) -> None:
         for node in branch.path:  # the first recorded first
             relevance = self._apply(node, relevance, node.operands())[node.walked[0]]
-        branch.relevance = None if branch.children else relevance  # whoever has children has no other reader
+        branch.relevance = None if branch.children else relevance  # a promise with children has no other reader
         for child, nr in branch.children:
             child.receive(relevance, nr)
             child.unsettled -= 1

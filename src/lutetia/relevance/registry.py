@@ -59,7 +59,7 @@ class Op:
         raise unknown(node)
 
     def reads_data(self, node: Node) -> bool:
-        """Whether the node brings in data that is no parameter, although all inputs with a node are parameters."""
+        """Whether the node reads data that is not a parameter, although all its inputs with a node are parameters."""
         return False
 
 
@@ -125,7 +125,7 @@ def find_op(node: Node) -> Op:
 
 
 def _ask_providers() -> None:
-    """Import the modules that bring rules for operations of their own, as far as those operations are in use."""
+    """Import the modules that register rules for their own operations, if those operations are in use."""
     for needed, module in PROVIDERS:
         if needed in sys.modules and module not in sys.modules:
             importlib.import_module(module)
@@ -140,7 +140,7 @@ def rule(
     where it gets none. `R` is shaped like the output, and what is returned for an input is shaped like that input.
     `node.fn` is the autograd node, so `node.fn.saved_tensors` is what forward saved. `needs` names the inputs, by position
     among the tensors, whose values are passed on after `R`: autograd need not have kept them, promises bring them.
-    `value(node, *inputs)` computes the output; it is asked for only where a rule above needs it and nobody kept it.
+    `value(node, *inputs)` computes the output; it is called only if a rule above needs the output and autograd did not keep it.
     """
     if not isinstance(name, str) or not name:
         fail("name", name, 'the name of an autograd node, such as "MyFunctionBackward"')

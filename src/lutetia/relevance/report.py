@@ -41,7 +41,7 @@ class Report:
         self.modes: Counter[str] = Counter()  # how often each mode was entered: NTM, PTM, PFM
         self.promises: Counter[str] = Counter()  # how many of each kind were made: promise, pre-promise, aggregate
         self.unknown: list[str] = []  # places where an unknown operation swallowed relevance (strict=False)
-        self.unseen: list[str] = []  # places where a constant had a share that could not be told
+        self.unseen: list[str] = []  # nodes where the share of a constant is unknown
         self._entries: list[tuple[Any, ...]] = []
         self._nodes: list[NodeReport] | None = None
 

@@ -13,7 +13,7 @@ from lutetia.relevance.report import Report
 
 
 class Target:
-    """One thing that relevance was asked for: a place in the graph, and what arrived there."""
+    """One requested target: a place in the graph, and the relevance that arrived there."""
 
     __slots__ = ("key", "nr", "relevance", "shape_of", "tokens", "total")
 
@@ -25,7 +25,7 @@ class Target:
         self.total: Tensor | None = None
 
     def collect(self, R: Any) -> None:
-        """Take the relevance that stands at the node."""
+        """Take the relevance at the node."""
         if isinstance(R, tuple):
             R = R[self.nr]
         if R is None:
@@ -36,7 +36,7 @@ class Target:
 
 
 class Result:
-    """Relevance, by what was asked for: `r[x]`, `r["layers.3"]`, `r[weight]`; shaped like it."""
+    """Relevance by target, in the shape of the target: `r[x]`, `r["layers.3"]`, `r[weight]`."""
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class Result:
     def _lacking(self, key: Any) -> str:
         known = ", ".join(map(_describe, self._keys)) or "nothing"
         if not isinstance(key, Tensor):
-            return f"no relevance was asked for {_describe(key)}; there is {known}"
+            return f"relevance was not requested for {_describe(key)}, only for {known}"
         alike = any(isinstance(each, Tensor) and each.shape == key.shape for each in self._keys)
         what = "this tensor is a copy, or another one of the same shape" if alike else "this tensor"
-        return f"no relevance was asked for {what}, {_describe(key)}: tensors are known by identity; there is {known}"
+        return f"relevance was not requested for {what}, {_describe(key)}: tensors are found by identity; known are {known}"
 
     def __contains__(self, key: Any) -> bool:
         return _key(self._alias.get(id(key), key)) in self._found
@@ -93,7 +93,7 @@ class Result:
         return iter(self._keys)
 
     def keys(self) -> list[Any]:
-        """What relevance was asked for: tensors and names."""
+        """The requested targets: tensors and names."""
         return list(self._keys)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What is explained and what for: the seed that the walk begins with, and the places it is asked about."""
+"""The seed that the walk starts with, and the targets that it reports on."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _index(output: Tensor, target: Any) -> Tensor:
 
 
 def wanted_nodes(wrt: Sequence[Any]) -> list[Any]:
-    """The grad_fns of tensors that are asked for: leaves have one that accumulates their gradient."""
+    """The grad_fns of requested tensors; that of a leaf accumulates its gradient."""
     return [_grad_fn(item) for item in wrt if isinstance(item, Tensor) and item.requires_grad]
 
 
@@ -67,7 +67,7 @@ def _grad_fn(tensor: Tensor) -> Any:
 def place_targets(
     graph: Graph, wrt: Iterable[Any], named: dict[str, list[tuple[Node, int]]], optional: frozenset[int] = frozenset()
 ) -> list[Target]:
-    """Put a target at every node that was asked for, and at every checkpoint.
+    """Put a target at every requested node and at every checkpoint.
 
     Of the `optional` ones (by id) those that the output does not depend on get zeros, or are left out if they are integers.
     """
@@ -138,6 +138,6 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def default_targets(output: Tensor) -> list[Tensor]:
-    """The leaves that are no parameters: what a graph by itself calls its inputs."""
+    """The leaves that are not parameters: the inputs of a graph."""
     leaves = [getattr(fn, "variable", None) for fn in discover(output.grad_fn)]
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, nn.Parameter)]

@@ -1,7 +1,11 @@
-"""Ways to say which inputs made an output: the presets of `lutetia.relevance`, and two plain ones to compare them with.
+"""Ways to say which inputs caused an output: the presets of `lutetia.relevance`, and two plain ones to compare them with.
 
-What is explained is the *lead* of an output: its score less the mean of all scores. A softmax depends on nothing else,
-and unlike the score itself the lead of the best output is never negative.
+Explained is the *lead* of an output over its rivals: its score minus the mean score of the others, weighted by their
+probabilities among themselves. That is the slope of the log-odds of the output; the lead of the best output is never negative.
+Weights of 1/C, the plain mean, also explain what sets the output apart from classes that were never in question: nearly every
+pixel speaks for it, so a heat map has one colour. Deleting the most relevant pixels first shows that the rivals say more: for one
+hard layer on digits the area falls from 0.185 to 0.163 (difference 0.022 ± 0.009); deeper and language models are level.
+See docs/notes/relevance.md.
 """
 
 from __future__ import annotations
@@ -10,11 +14,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lutetia import relevance
 from lutetia.errors import check_choice
-from lutetia.models import Classifier, LUTTransformer
+from lutetia.models import Classifier, LUTTransformer, Tabular
 
 PRESETS: dict[str, Callable[[], relevance.Rules]] = {
     "epsilon": relevance.presets.epsilon,
@@ -28,7 +32,7 @@ PRESETS: dict[str, Callable[[], relevance.Rules]] = {
 
 
 class Rule(NamedTuple):
-    """What a rule shows, for people: a few words for a tab, and one sentence."""
+    """What a rule shows, for readers: a few words for a tab, and one sentence."""
 
     title: str
     about: str
@@ -54,36 +58,52 @@ RULES: dict[str, Rule] = {
 # In `benchmarks/lut_faithfulness.py` it names best what models of tables used: in all nine kinds, by deletion area.
 DEFAULT_RULE = "decisive"
 OCCLUDED_AT_ONCE = 1024
-BLANK = ord(" ")  # what stands in the place of an occluded byte
+BLANK = ord(" ")  # replaces an occluded byte
 
 
 class Attribution(NamedTuple):
     """The relevance of each input, shaped like them, and how much ended elsewhere, in biases and other constants."""
 
     relevance: Tensor
-    absorbed: float | None  # None where a rule does not share out
+    absorbed: float | None  # None for rules that do not conserve relevance
+
+
+def contrast(scores: Tensor, target: int) -> Tensor:
+    """Weights of the outputs in the lead, 1 for the target and -(probability among the others): scores [..., C] -> [..., C]."""
+    if scores.shape[-1] == 1:  # a single output is its own lead
+        return torch.ones_like(scores)
+    others = scores.detach().clone()
+    others[..., target] = -torch.inf
+    weights = -others.softmax(-1)
+    weights[..., target] = 1.0
+    return weights
 
 
 def lead(scores: Tensor, target: int) -> Tensor:
-    """How far an output is above the mean: scores [..., C] -> [...]."""
-    return scores[..., target] - scores.mean(-1)
+    """How far an output is above its rivals: scores [..., C] -> [...]."""
+    return (contrast(scores, target) * scores).sum(-1)
 
 
 def lead_seed(scores: Tensor, target: int) -> Tensor:
-    """The lead as relevance to begin with, each output's own part of it: scores [..., C] -> the same shape."""
-    part = torch.full_like(scores, -1 / scores.shape[-1])
-    part[..., target] += 1
-    return part * scores
+    """The lead as the initial relevance, split over the outputs: scores [..., C] -> [..., C]."""
+    return contrast(scores, target) * scores
 
 
 def attribute_class(model: Classifier, x: Tensor, target: int, rule: str) -> Attribution:
-    """What each input did for the lead of a class: x [*input_shape] -> the same shape."""
+    """The relevance of each input for the lead of a class: x [*input_shape] -> the same shape."""
     check_choice("rule", rule, tuple(RULES))
-    if rule == "gradient":
-        return Attribution(_gradient(model, x, target), None)
     if rule == "occlusion":
         return Attribution(_occlusion(model, x, target), None)
-    batch = x[None]
+    if isinstance(model, Tabular):  # what its tables compare are codes, of which a column may have several
+        found = _attribute_batch(model.core, model.encode(x[None]), target, rule)
+        return Attribution(model.by_column(found.relevance).view(x.shape), found.absorbed)
+    return _attribute_batch(model, x[None], target, rule)
+
+
+def _attribute_batch(model: nn.Module, batch: Tensor, target: int, rule: str) -> Attribution:
+    """Relevance for one sample, batch [1, ...]."""
+    if rule == "gradient":
+        return Attribution(_gradient(model, batch, target), None)
     with torch.no_grad():
         seed = lead_seed(model(batch), target)
     result = relevance.attribute(model, batch, target=seed, rules=PRESETS[rule]())
@@ -91,7 +111,7 @@ def attribute_class(model: Classifier, x: Tensor, target: int, rule: str) -> Att
 
 
 def attribute_token(model: LUTTransformer, tokens: Tensor, target: int, rule: str) -> Attribution:
-    """What each token did for the lead of the one that follows: tokens [S] -> float [S]."""
+    """The relevance of each token for the lead of the next one: tokens [S] -> float [S]."""
     check_choice("rule", rule, tuple(RULES))
     if rule == "gradient":
         return Attribution(_token_gradient(model, tokens, target), None)
@@ -106,8 +126,8 @@ def attribute_token(model: LUTTransformer, tokens: Tensor, target: int, rule: st
     return Attribution(result[batch][0].detach(), result.report.absorbed)
 
 
-def _gradient(model: Classifier, x: Tensor, target: int) -> Tensor:
-    leaf = x[None].detach().clone().requires_grad_()
+def _gradient(model: nn.Module, batch: Tensor, target: int) -> Tensor:
+    leaf = batch.detach().clone().requires_grad_()
     with torch.enable_grad():
         (slope,) = torch.autograd.grad(lead(model(leaf)[0], target), leaf)
     return (slope * leaf).detach()[0]
@@ -116,13 +136,15 @@ def _gradient(model: Classifier, x: Tensor, target: int) -> Tensor:
 @torch.no_grad()
 def _occlusion(model: Classifier, x: Tensor, target: int) -> Tensor:
     n = x.numel()
-    score = lead(model(x[None])[0], target)
-    fallen = torch.empty(n, dtype=score.dtype)
+    scores = model(x[None])[0]
+    weights = contrast(scores, target)  # those of the whole input: what is compared stays the same
+    fallen = torch.empty(n, dtype=scores.dtype)
+    blank = float("nan") if isinstance(model, Tabular) else 0.0  # a table of columns takes NaN for a missing value
     for begin in range(0, n, OCCLUDED_AT_ONCE):
         end = min(n, begin + OCCLUDED_AT_ONCE)
         held = x.reshape(1, n).repeat(end - begin, 1)
-        held[torch.arange(end - begin), torch.arange(begin, end)] = 0
-        fallen[begin:end] = score - lead(model(held.view(-1, *x.shape)), target)
+        held[torch.arange(end - begin), torch.arange(begin, end)] = blank
+        fallen[begin:end] = (scores - model(held.view(-1, *x.shape))) @ weights
     return fallen.view(x.shape)
 
 
@@ -146,5 +168,5 @@ def _token_gradient(model: LUTTransformer, tokens: Tensor, target: int) -> Tenso
 def _token_occlusion(model: LUTTransformer, tokens: Tensor, target: int) -> Tensor:
     held = tokens.repeat(len(tokens) + 1, 1)
     held[torch.arange(len(tokens)), torch.arange(len(tokens))] = BLANK
-    scores = torch.cat([lead(model(part)[:, -1], target) for part in held.split(64)])
-    return scores[-1] - scores[:-1]
+    scores = torch.cat([model(part)[:, -1] for part in held.split(64)])
+    return (scores[-1] - scores[:-1]) @ contrast(scores[-1], target)

@@ -1,4 +1,4 @@
-"""What the page's script is given: the numbers of a story as JSON, rounded to what can be seen."""
+"""Input of the page's script: the numbers of a story as JSON, rounded to visible precision."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def _detector(detector: Detector) -> dict[str, Any]:
     return {
         "number": detector.number,
         "anchors": [list(pair) for pair in detector.anchors],
+        "constants": _rounded(detector.constants),
         "bits": [int(bit) for bit in detector.bits],
         "row": detector.row,
         "values": _rounded(detector.values),
@@ -68,5 +69,5 @@ def _strip(strip: Strip) -> dict[str, Any]:
 
 
 def _rounded(values: Iterable[float]) -> list[float]:
-    """Five digits say enough; what is no number is 0, which JSON can hold."""
+    """Round to five digits; NaN and infinities become 0, which JSON can hold."""
     return [float(f"{value:.{DIGITS}g}") if math.isfinite(value) else 0.0 for value in map(float, values)]

@@ -13,8 +13,8 @@ from lutetia.report.story import Curve, Part, Signal, Waveform
 
 CHART_W, CHART_H = 560, 250
 LEFT, RIGHT, TOP, BOTTOM = 56, 18, 12, 30
-NOISY = 60  # points from which on a calmer line is drawn through them
-MOST_POINTS = 240  # of a curve; a longer one is drawn by the means of stretches
+NOISY = 60  # curves with more points also get a smoothed line
+MOST_POINTS = 240  # of a curve; a longer one is averaged over intervals
 
 
 def chart(curves: Sequence[Curve], unit: str, log: bool, title: str) -> Html:
@@ -64,7 +64,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _calm(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The means of each point's surroundings."""
+    """A moving average."""
     near = max(2, len(points) // 30)
     return [
         (x, sum(y for _, y in around) / len(around))
@@ -180,7 +180,7 @@ CYCLE, LINE, LABELS, RISE = 84, 34, 112, 5
 
 
 def wave(waveform: Waveform) -> Html:
-    """Signals below each other, the names beside them staying in sight."""
+    """Signals below each other; their names stay visible when scrolling."""
     height = LINE * len(waveform.signals) + 26
     width = waveform.cycles * CYCLE + 10
     names = [

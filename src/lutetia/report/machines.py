@@ -1,4 +1,4 @@
-"""On what machine: facts for the end of a report. No name of a person or a host is among them."""
+"""Facts on the machine, for the end of a report; never the name of a user or a host."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _processor() -> str:
 def _cores() -> int:
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # Linux alone has it
+    except AttributeError:  # only on Linux
         return os.cpu_count() or 1
 
 

@@ -1,7 +1,7 @@
-"""The report as one page that needs nothing else, made by `lutetia._shared.pages` from the sections of a story.
+"""The report as one self-contained page, made by `lutetia._shared.pages` from the sections of a story.
 
-The scripts and the style of its own live in `page/`. The flow pages that it shows in frames bring their own, which the page's
-policy allows by their hashes.
+Its scripts and style are in `page/`. The flow pages that it shows in frames bring their own, which the page's policy allows
+by hash.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def html(story: Story) -> str:
     if not isinstance(story, Story):
         fail("story", story, "a Story")
     _check_lengths(story)
-    content = Article(story.title, story.said, story.figures, sections(story), "There is nothing to tell yet.", NO_SCRIPT)
+    content = Article(story.title, story.said, story.figures, sections(story), "There is nothing to show yet.", NO_SCRIPT)
     frames = {"framed_styles": [flow_page.style()], "framed_scripts": [flow_page.script()]} if story.flows else {}
     scripts = [asset(name, PACKAGE) for name in SCRIPTS]
     return article(content, [asset("page.css", PACKAGE)], scripts, data={"story": script_data(story)}, **frames)

@@ -40,23 +40,25 @@ def _labels(reading: Reading) -> list[str]:
 
 
 def _shades(reading: Reading) -> list[float]:
-    """The pixels from 0 to 1."""
+    """The pixels from 0 to 1, then the constants on the same scale, where they are within it."""
     low, high = min(reading.values), max(reading.values)
-    return [(value - low) / ((high - low) or 1.0) for value in reading.values]
+    values = [*reading.values, *reading.detector.constants]
+    return [min(max((value - low) / ((high - low) or 1.0), 0.0), 1.0) for value in values]
 
 
 def _image(reading: Reading) -> Html:
     height, width = reading.shape
     parts = [
         tag("rect", x=PIXEL * (at % width), y=PIXEL * (at // width), width=PIXEL, height=PIXEL, class_="ink", fill_opacity=shade)
-        for at, shade in enumerate(_shades(reading))
+        for at, shade in enumerate(_shades(reading)[: len(reading.values)])
         if shade > 0.01
     ]
     dots = []
     for r, (pair, bit) in enumerate(zip(reading.detector.anchors, reading.detector.bits, strict=True)):
-        (x1, y1), (x2, y2) = ((PIXEL * (at % width + 0.5), PIXEL * (at // width + 0.5)) for at in pair)
+        places = [(PIXEL * (at % width + 0.5), PIXEL * (at // width + 0.5)) for at in pair if at < len(reading.values)]
+        (x1, y1), (x2, y2) = places[0], places[-1]  # a constant has no place
         parts += [tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=name) for name in ("halo", f"pair {_colour(r)}")]
-        dots += [_dot(x1, y1, r, bit), _dot(x2, y2, r, not bit)]
+        dots += [_dot(x, y, r, more) for (x, y), more in zip(places, (bit, not bit), strict=False)]
     said = f"The image, {height} by {width} pixels, with the pairs of pixels that table {reading.detector.number} compares"
     return tag("svg", parts, dots, viewBox=f"0 0 {PIXEL * width} {PIXEL * height}", class_="image", role="img", aria_label=said)
 

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from lutetia import relevance
 from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
 from lutetia.lut import FLOATS
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular
 from lutetia.nn import LUT
 from lutetia.relevance import UnknownOperation
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead_seed
 from lutetia.report.story import Decision, Decisions, Detector, Strip
 
 SHOWN_DETECTORS = 12
-SHOWN_VALUES = 32  # of a row; of a longer one those that counted most
+SHOWN_VALUES = 32  # of a row; of a longer row the most important ones
 DEFAULT_RULES = (DEFAULT_RULE, "epsilon", "gradient", "occlusion")
-NEAR = 3  # bytes just before another one: that these matter is no surprise
+NEAR = 3  # the bytes just before another one: they matter as a rule
 EPS = 1e-6
 
 
@@ -102,11 +102,13 @@ def decide(
 def as_floats(model: nn.Module, x: Tensor) -> Tensor:
     """Inputs as the numbers that the model computes with; uint8 pixels from 0 to 1."""
     own = next(model.parameters())
+    if isinstance(model, Tabular) and x.dtype != torch.uint8:
+        return x.to(own.device, torch.float64)  # its edges are doubles, which a number must not be rounded past
     return x.to(own.device, own.dtype) / 255 if x.dtype == torch.uint8 else x.to(own.device, own.dtype)
 
 
 class as_in_use:
-    """A model in evaluation for a while, and then as it was."""
+    """Puts a model in evaluation mode, then restores its mode."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model, self._was_training = model, model.training
@@ -122,7 +124,7 @@ class as_in_use:
 
 
 def detectors(model: LUTClassifier, x: Tensor, target: int, most: int) -> list[Detector]:
-    """The weightiest detectors that look at the input itself: x [*input_shape]. None where the first layer is no plain table."""
+    """The weightiest detectors that look at the input itself: x [*input_shape]. Empty if the first layer is not a plain table."""
     name, layer = first_tables(model)
     if layer is None or layer.read != "hard" or not most:
         return []
@@ -136,7 +138,8 @@ def detectors(model: LUTClassifier, x: Tensor, target: int, most: int) -> list[D
     given = batch.flatten(1)[0]
     with torch.no_grad():
         left, right = layer.anchors.long().unbind(-1)
-        bits = given[left] > given[right]  # [N_t, N_c]
+        compared = given if layer.thresholds is None else torch.cat([given, layer.thresholds.to(given)])
+        bits = compared[left] > compared[right]  # [N_t, N_c]
         rows = (bits.long() << torch.arange(bits.shape[1], device=x.device)).sum(1)  # pair 0 is the lowest bit
         weight = layer.weight if layer.synapses is None else layer.synapses.expand(layer.weight)
         chosen = weight[torch.arange(len(rows), device=x.device), rows].double()  # [N_t, O]
@@ -162,8 +165,14 @@ def _detector(
     shown = list(range(len(names)))
     if len(shown) > SHOWN_VALUES:
         shown = sorted(worth.abs().argsort(descending=True, stable=True)[:SHOWN_VALUES].tolist())
-    pairs = [(int(a), int(b)) for a, b in layer.anchors[number].tolist()]
-    return Detector(number, pairs, bits.tolist(), row, values[shown].tolist(), total, [names[each] for each in shown])
+    n_inputs, pairs, constants = layer.n_inputs, [], []
+    for a, b in layer.anchors[number].tolist():
+        if layer.thresholds is not None and b >= n_inputs:
+            constants.append(float(layer.thresholds[b - n_inputs]))
+            b = n_inputs + len(constants) - 1
+        pairs.append((a, b))
+    outputs = [names[each] for each in shown]
+    return Detector(number, pairs, bits.tolist(), row, values[shown].tolist(), total, outputs, constants)
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
@@ -178,9 +187,9 @@ def strip(
     title: str = "",
     said: str = "",
 ) -> Strip:
-    """A text byte by byte, and for each byte from the place `begin` on what those before it did for it.
+    """A text byte by byte, and for each byte from position `begin` on the relevance of the bytes before it.
 
-    Of a text longer than the context of the model only the end is looked at.
+    Only the end of a text longer than the context is used.
     """
     if not isinstance(model, LUTTransformer):
         fail("model", model, "a language model of lutetia.models")
@@ -215,5 +224,5 @@ def _most_telling(model: LUTTransformer, tokens: Tensor, found: Mapping[int, lis
 
 
 def token_names(data: bytes) -> list[str]:
-    """Bytes as characters where they are such; the bytes of a longer character stand apart, as \\xe2."""
+    """ASCII bytes as characters; each byte of a longer character on its own, as \\xe2."""
     return [chr(byte) if byte < 128 else f"\\x{byte:02x}" for byte in data]

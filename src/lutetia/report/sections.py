@@ -12,7 +12,7 @@ from lutetia.report.story import Check, Circuit, Decisions, PartFlow, Story, Str
 
 
 def sections(story: Story) -> list[Section]:
-    """What the story holds, in the order in which it is told."""
+    """The sections of the story, in order."""
     contents: list[tuple[str, str, Html | None]] = [
         ("reading", "How a lookup table reads", reading_picture.section(story.reading) if story.reading else None),
         ("trained", "Training", _trained(story.trained) if story.trained else None),
@@ -34,7 +34,7 @@ def said(sentence: str, class_: str = "said") -> Html | None:
 
 
 def _trained(trainings: Sequence[Training]) -> Html:
-    """A card for each; those with nothing but a chart stand side by side."""
+    """A card for each; those with only a chart go side by side."""
     rows: list[Html] = []
     for wide, group in groupby(trainings, key=lambda each: len(each.confusion) > 0):
         cards = [_training(each) for each in group]
@@ -187,7 +187,7 @@ def _bytes(count: int) -> str:
 
 
 def table(given: Table) -> Html:
-    """A table; a column of numbers stands to the right."""
+    """A table; columns of numbers are right-aligned."""
     numeric = [all(isinstance(row[at], int | float) for row in given.rows) for at in range(len(given.columns))]
     head = [
         tag("th", name, scope="col", class_="number" if right else None)

@@ -1,6 +1,6 @@
-"""What a report tells, as plain values: every section may be left out, and what is left out is not on the page.
+"""The content of a report, as plain values: every section is optional.
 
-Texts may come from anywhere: they are shown as text, whatever they hold.
+Texts may come from anywhere: they are escaped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Training:
-    """What was trained: its curves, and for a classifier who was taken for whom."""
+    """What was trained: its curves, and for a classifier its confusion matrix."""
 
     title: str
     curves: Sequence[Curve] = ()
@@ -54,17 +54,24 @@ class Detector:
     """
 
     number: int
-    anchors: Sequence[tuple[int, int]]  # numbers of the inputs of each pair, a and b
+    anchors: Sequence[tuple[int, int]]  # numbers of the inputs of each pair, a and b; past the inputs b numbers a constant
     bits: Sequence[bool]  # whether the input at a was the greater
     row: int
     values: Sequence[float]  # of the row, by output
     contribution: float  # what the row did for the class that is explained
     outputs: Sequence[str] = ()  # names of the values; their numbers by default
+    constants: Sequence[float] = ()  # with which inputs are compared, the first as input n_inputs
+
+    def comparisons(self, names: Sequence[str]) -> list[str]:
+        """What was compared and found, by the names of the inputs: "x3 > 0.42"."""
+        everything = [*names, *(f"{value:.4g}" for value in self.constants)]
+        pairs = zip(self.anchors, self.bits, strict=True)
+        return [f"{everything[a]} {'>' if bit else '≤'} {everything[b]}" for (a, b), bit in pairs]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """One input of a classifier and why it was read as it was.
+    """One input of a classifier, and why it was classified as it was.
 
     `values` are the inputs as one list; `heat` holds, by rule, the relevance of each.
     """
@@ -88,7 +95,7 @@ class Decisions:
     said: str = ""
     rules: Facts = field(default_factory=dict)  # one sentence on each rule
     titles: Facts = field(default_factory=dict)  # what each rule shows, in a few words; its name by default
-    features: Sequence[str] = ()  # names of the inputs where these are no image; x0, x1 and so on by default
+    features: Sequence[str] = ()  # names of inputs that are not an image; x0, x1 and so on by default
 
 
 @dataclass(frozen=True)
@@ -148,7 +155,7 @@ class Waveform:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells. A cell is shown as it is; numbers stand to the right."""
+    """Rows of cells. Cells are shown as they are; numbers are right-aligned."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | int | float]]
@@ -158,7 +165,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Check:
-    """Something that was tried and how it came out; `passed` is None when it could not be tried here."""
+    """A check and its result; `passed` is None if it could not run here."""
 
     name: str
     passed: bool | None
@@ -189,11 +196,11 @@ class PartFlow:
 
 @dataclass(frozen=True)
 class Story:
-    """Everything a report may tell."""
+    """Everything a report may contain."""
 
     title: str = "Lutetia"
     said: str = ""
-    figures: Facts = field(default_factory=dict)  # the few numbers to begin with
+    figures: Facts = field(default_factory=dict)  # the headline numbers
     trained: Sequence[Training] = ()
     wrote: Sequence[Writing] = ()
     decided: Decisions | None = None

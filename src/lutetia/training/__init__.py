@@ -13,15 +13,19 @@ from lutetia.training.config import Config, make_config, read_config
 from lutetia.training.data import Data, Samples, Text, open_data
 
 if TYPE_CHECKING:
+    from lutetia.training.fit import fit
     from lutetia.training.resharding import full_state_dict, load_full_state_dict
     from lutetia.training.run import train
     from lutetia.training.sharding import shard_detectors
+    from lutetia.training.tabular import fit_tabular
 
 __all__ = [
     "Config",
     "Data",
     "Samples",
     "Text",
+    "fit",
+    "fit_tabular",
     "full_state_dict",
     "load_full_state_dict",
     "make_config",
@@ -30,7 +34,14 @@ __all__ = [
     "shard_detectors",
     "train",
 ]
-_LATER = {"train": "run", "shard_detectors": "sharding", "full_state_dict": "resharding", "load_full_state_dict": "resharding"}
+_LATER = {
+    "train": "run",
+    "fit": "fit",
+    "fit_tabular": "tabular",
+    "shard_detectors": "sharding",
+    "full_state_dict": "resharding",
+    "load_full_state_dict": "resharding",
+}
 
 
 def __getattr__(name: str) -> Any:

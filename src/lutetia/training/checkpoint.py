@@ -30,7 +30,7 @@ from torch import Tensor
 
 from lutetia._shared import folders
 from lutetia.errors import DataError
-from lutetia.files import remove
+from lutetia.files import read_json, read_text, remove
 from lutetia.models import verify
 from lutetia.models.saving import MANIFEST_FORMAT
 
@@ -127,26 +127,19 @@ def read(path: Path) -> Content:
             except SafetensorError as error:
                 raise DataError(f"{path / name} is not a safetensors file: {error}") from error
         else:
-            try:
-                content.texts[name] = (path / name).read_text(encoding="utf-8")
-            except ValueError as error:
-                raise DataError(f"{path / name} is not UTF-8: {error}") from error
+            content.texts[name] = read_text(path / name, "a text of the checkpoint")
     return content
 
 
 def read_state(path: Path) -> dict[str, Any]:
     """state.json of a checkpoint; empty for a model that no run has written."""
-    try:
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path / 'state.json'} cannot be read: {error}") from error
+    file = path / "state.json"
+    state = read_json(file, "the state of a run") if os.path.lexists(file) else {}
     return state if isinstance(state, dict) else {}
 
 
 def newest(folder: Path, say: Callable[[str], None]) -> tuple[Path, Content] | None:
-    """The newest checkpoint that is whole. Damaged ones are set aside, and `say` is told of each."""
+    """The newest checkpoint that is whole. Damaged ones are set aside, and reported through `say`."""
     for step in reversed(steps_in(folder)):
         path = folder / name_of(step)
         try:
@@ -165,7 +158,7 @@ def prune(folder: Path, keep: int, best: int | None) -> None:
             continue
         if folders.is_ours(path, MANIFEST_FORMAT):
             folders.discard(path, MANIFEST_FORMAT)
-        else:  # somebody put files there
+        else:  # someone else's files are there
             set_aside(path)
     for path in folder.iterdir():
         if LEFT_OVER.fullmatch(path.name):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +48,7 @@ class Data:
     valid: float = option(0.0, low=0)
     test: float = option(0.0, low=0)
     shuffle: bool = False  # mix the samples, always in the same way, before they are split: for files sorted by class
-    shift: int = option(0, low=0, high=64)  # move each training image by up to so many pixels
+    shift: int = option(0, low=0, high=64)  # shift each training image by up to this many pixels
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,7 @@ class Train:
     clip: float | None = option(None, low=0)  # the largest norm of all gradients together
     precision: str = option("float32", choices=PRECISIONS)
     compile: bool = False
+    graph: bool = True  # on CUDA, capture a whole step as one graph where that can be done
     seed: int = option(0, low=0, high=2**63 - 1)
     eval_every: int = option(0, low=0)  # in steps; 0: only at the end
     eval_batches: int | None = option(None, low=1)  # of each evaluation on the way; None: all
@@ -109,7 +109,7 @@ class Regularize:
 
 @dataclass(frozen=True)
 class Parallel:
-    """[parallel]. Of all processes, so many share the detectors of every layer; each such set has its own share of the data."""
+    """[parallel]. This many processes share the detectors of every layer; each such group has its own share of the data."""
 
     detectors: int = option(1, low=1)
     timeout: float = option(600.0, low=1)  # seconds that a process waits for the others in one exchange
@@ -118,7 +118,7 @@ class Parallel:
 @dataclass(frozen=True)
 class Checkpoint:
     every: int = option(1000, low=1)  # in steps; the end of the run, and the best evaluation, are always saved
-    keep: int = option(2, low=1)  # the last so many, besides the best
+    keep: int = option(2, low=1)  # how many of the newest to keep, besides the best
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,11 @@ class Config:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
     def to_dict(self) -> dict[str, Any]:
-        """Tables as TOML has them: without what is None, and without tuples."""
+        """Tables as TOML stores them: no None, no tuples."""
         return _plain(dataclasses.asdict(self))
 
     def to_toml(self) -> str:
-        """The config as a file that `read_config` reads, and `lutetia.models.load` too where a model lies beside it."""
+        """The config as a file that `read_config` reads, and `lutetia.models.load` too if a model is next to it."""
         tables = self.to_dict()
         model = tables.pop("model")
         head = {"format": FORMAT, "lutetia": __version__, "kind": model.pop("kind", "")}
@@ -158,9 +158,9 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def make_config(tables: Mapping[str, Any], name: str = "config", overrides: Sequence[str] = ()) -> Config:
-    """A config from tables that were read or written by hand; `name` stands for the file in messages."""
+    """A config from tables that were read or written by hand; `name` is the name of the file in messages."""
     tables = _without_head(_copy(tables))
-    keys = [_override(tables, text) for text in overrides]
+    keys = [override(tables, text) for text in overrides]
     origin = Origin(name, keys)
     config = build(Config, tables, origin)
     _check(config, origin)
@@ -169,14 +169,7 @@ def make_config(tables: Mapping[str, Any], name: str = "config", overrides: Sequ
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist, expected a config file, TOML as in the folder examples") from error
-    except (IsADirectoryError, PermissionError) as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not TOML: {error}") from error
+    return toml.read(path, "a config file, TOML as in the folder examples")
 
 
 def _copy(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,7 +190,7 @@ def _without_head(tables: dict[str, Any]) -> dict[str, Any]:
     return tables
 
 
-def _override(tables: dict[str, Any], text: str) -> str:
+def override(tables: dict[str, Any], text: str) -> str:
     """Put `a.b=value` in its place; returns the key. A number picks from a list of tables, as in model.layers.0.read.
 
     A value that is not TOML, such as a bare word, is a string.
@@ -210,7 +203,7 @@ def _override(tables: dict[str, Any], text: str) -> str:
     for name in names[:-1]:
         if isinstance(place, list):
             if not (name.isdecimal() and int(name) < len(place)):
-                raise ArgumentError(f"--set is given {text!r}, expected a number below {len(place)} in the place of {name!r}")
+                raise ArgumentError(f"--set is given {text!r}, expected a number below {len(place)} instead of {name!r}")
             place = place[int(name)]
         else:
             place = place.setdefault(name, {})
@@ -219,8 +212,8 @@ def _override(tables: dict[str, Any], text: str) -> str:
     if isinstance(place, list):
         raise ArgumentError(f"--set is given {text!r}, which names a whole table of a list, expected a key of it")
     try:
-        place[names[-1]] = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        place[names[-1]] = toml.loads(f"value = {value}")["value"]
+    except DataError:
         place[names[-1]] = value.strip()
     if names[0] == "data" and names[-1] in PATHS and isinstance(place[names[-1]], str):
         place[names[-1]] = os.path.abspath(place[names[-1]])  # a path that is typed is relative to where it is typed
@@ -228,7 +221,7 @@ def _override(tables: dict[str, Any], text: str) -> str:
 
 
 def _check(config: Config, origin: Origin) -> None:
-    """What no single key can tell."""
+    """Checks across several keys."""
     train, data = config.train, config.data
     if train.steps is None and train.epochs is None and train.minutes is None:
         raise ArgumentError(f"{origin.file}: [train] has no end, expected steps, epochs or minutes")
@@ -241,7 +234,7 @@ def _check(config: Config, origin: Origin) -> None:
     if train.batch_size % train.accumulate:
         origin.fail("train.batch_size", train.batch_size, f"a multiple of train.accumulate, {train.accumulate}")
     if train.patience is not None and not (train.eval_every and data.valid):
-        origin.fail("train.patience", train.patience, "train.eval_every and data.valid beside it: it counts evaluations")
+        origin.fail("train.patience", train.patience, "train.eval_every and data.valid as well: it counts evaluations")
     for name in ("tables", "rest"):
         _check_optimizer(getattr(config.optimizer, name), f"optimizer.{name}", origin)
     _check_data(data, origin)
@@ -274,7 +267,7 @@ def _check_data(data: Data, origin: Origin) -> None:
     if (data.test_images is None) != (data.test_labels is None):
         raise ArgumentError(f"{origin.file}: data.test_images and data.test_labels belong together, but one is missing")
     if data.test_images is not None and data.test:
-        origin.fail("data.test", data.test, "none beside data.test_images")
+        origin.fail("data.test", data.test, "none together with data.test_images")
     for name in ("valid", "test"):
         part = getattr(data, name)
         if part >= 1 and part != int(part):

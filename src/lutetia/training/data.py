@@ -13,7 +13,8 @@ import numpy as np
 
 from lutetia.errors import ArgumentError, DataError, require
 from lutetia.training import config as settings
-from lutetia.training.formats import Array, map_bytes, read_idx, read_npz
+from lutetia.training.arrays import read_npz
+from lutetia.training.formats import Array, map_bytes, read_idx
 from lutetia.training.tables import read_csv
 
 CLASS_NAMES = ("classes", "class_names", "target_names")  # keys of an npz file, as the next line
@@ -55,7 +56,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Data:
-    """The splits that are there, "train" always, and a checksum of all they hold."""
+    """The splits, always with "train", and a checksum of their contents."""
 
     splits: Mapping[str, Samples] | Mapping[str, Text]
     fingerprint: str  # "sha256:..."
@@ -140,7 +141,7 @@ def _images(folder: Path, images: str, labels: str) -> Samples:
 def _named_arrays(path: Path, wanted: settings.Data) -> tuple[dict[str, Samples], Names]:
     """x and y, to be split; or x_train and y_train, with x_valid, x_test and their y where they are given.
 
-    X may stand for x. Names of classes and columns come from arrays of strings: classes and features, or as scikit-learn calls
+    X is accepted for x. Names of classes and columns come from arrays of strings: classes and features, or as scikit-learn calls
     them target_names and feature_names. Classes may be strings themselves.
     """
     arrays = read_npz(path)
@@ -151,7 +152,7 @@ def _named_arrays(path: Path, wanted: settings.Data) -> tuple[dict[str, Samples]
         return _split(_pair(arrays, "", path), wanted), names
     if "x_train" not in arrays or "y_train" not in arrays:
         content = ", ".join(arrays) or "nothing"
-        raise DataError(f"{path} holds {content}, expected x and y, or x_train, y_train, x_test, y_test; X may stand for x")
+        raise DataError(f"{path} holds {content}, expected x and y, or x_train, y_train, x_test, y_test; X is accepted for x")
     parts = _split(_pair(arrays, "_train", path), wanted)
     for name in ("valid", "test"):
         if f"x_{name}" in arrays:
@@ -172,7 +173,7 @@ def _strings(arrays: Mapping[str, Array], keys: Sequence[str], path: Path) -> li
 
 
 def _numbered(arrays: dict[str, Array], names: Names, path: Path) -> tuple[dict[str, Array], Names]:
-    """The arrays with classes as numbers, where they are strings, and the names those numbers stand for."""
+    """The arrays with classes as numbers, where they are strings, and the names of those numbers."""
     keys = [key for key in ("y", "y_train", "y_valid", "y_test") if key in arrays and arrays[key].dtype.kind in "US"]
     if not keys:
         return arrays, names

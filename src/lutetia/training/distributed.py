@@ -31,7 +31,7 @@ class World:
     device: torch.device
     rank: int = 0
     size: int = 1
-    restarts: int = 0  # how often torchrun has started all processes anew
+    restarts: int = 0  # how often torchrun has restarted all processes
     data_rank: int = 0
     data_size: int = 1
     group: Any = None  # the process group over which gradients are averaged; None: all
@@ -69,7 +69,7 @@ def start(device: str | None = None, detectors: int = 1, timeout: float = 600.0)
     if size > 1 and not distributed.is_initialized():
         # One store serves all restarts, and the addresses of the dead still lie in it: without a prefix the living call them.
         store = distributed.PrefixStore(f"restart-{restarts}", _meet(rank, size, limit))  # type: ignore[attr-defined]
-        # Both: what ranks tell each other beside tensors goes over gloo, and never makes a GPU wait.
+        # Both: messages other than tensors go over gloo, and never make a GPU wait.
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
         distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
         watch = Watch(store, rank, size, timeout)
@@ -82,7 +82,7 @@ def start(device: str | None = None, detectors: int = 1, timeout: float = 600.0)
 
 
 def _meet(rank: int, size: int, limit: timedelta) -> Any:
-    """The store at which all ranks meet, once all of them are there."""
+    """The store that all ranks connect to, once all have joined."""
     try:
         store, _, _ = next(rendezvous("env://", rank, size, timeout=limit))
     except ValueError as error:
@@ -110,7 +110,7 @@ def finish(world: World) -> None:
         wait_for_all(world)
         if world.watch is not None:
             world.watch.stop()
-        gc.collect()  # a process group that a dead model still holds would wait for ever
+        gc.collect()  # a process group still held by a dead model would wait forever
         distributed.destroy_process_group()
 
 
@@ -153,7 +153,7 @@ def averages_by_hand(model: nn.Module, world: World) -> bool:
     if world.data_size == 1:
         return False
     layers = [module for module in model.modules() if getattr(module, "gradient", None) == "sparse"]
-    sharded = any(hasattr(module, "spreads") for module in model.modules())
+    sharded = any(getattr(module, "share", None) is not None for module in model.modules())
     # DistributedDataParallel takes all parameters of a module to have sparse gradients, or none: scalars and positions do not.
     mixed = any(len(list(layer.parameters(recurse=False))) > 1 for layer in layers)
     return sharded or mixed or (bool(layers) and world.device.type == "cuda")

@@ -22,12 +22,12 @@ from lutetia.training.config import Config, make_config, read_toml
 
 try:
     import fcntl
-except ImportError:  # Windows has no such locks: there, nobody is kept out
+except ImportError:  # Windows has no such locks: there, the folder is not protected
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
 CONTENT = ("config.toml", "metrics.jsonl", "checkpoints", "tensorboard", "loss.png", "summary.json", LOCK)  # the lock last
-# What may differ when a run goes on: how long it lasts, what it tells and keeps, how many share the work, and what helps a run
+# What may differ when a run resumes: how long it lasts, what it logs and keeps, how many share the work, and what helps a run
 # that diverged.
 MAY_CHANGE = {
     *(f"train.{key}" for key in ("steps", "epochs", "minutes", "patience", "log_every", "tensorboard", "clip")),
@@ -85,7 +85,7 @@ class RunFolder:
             except BlockingIOError:
                 os.close(handle)
                 if time.monotonic() >= until:
-                    raise DataError(f"{self.path} is in use by another run, expected a folder of its own (--out)") from None
+                    raise DataError(f"{self.path} is in use by another run, expected another folder (--out)") from None
                 time.sleep(0.1)
                 continue
             if _is_open_as(handle, self.path / LOCK):

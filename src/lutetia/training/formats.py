@@ -1,4 +1,4 @@
-"""Files of data as arrays: idx, npz, and raw bytes by memory map. A file that is not what it should be is named.
+"""Files of data as arrays: idx, and raw bytes by memory map. A file that is not what it should be is named.
 
 idx is the format of MNIST: two zero bytes, a byte for the type, a byte for the number of dimensions, their sizes as big-endian
 32-bit integers, then the values. A name that ends in .gz is decompressed on the way.
@@ -10,43 +10,59 @@ import gzip
 import hashlib
 import math
 import os
+import re
+import stat
 import struct
-import zipfile
+import time
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lutetia import files
 from lutetia.errors import DataError
-from lutetia.files import write_atomically
 
 Array = np.ndarray[Any, Any]
 IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
+BLOCK = 1 << 20  # bytes that are decompressed at once
+SMALL, MOST_TIMES = 64 << 20, 100  # bytes that anything may decompress to, and beyond these so many times the file's own
+# The cache of decompressed files: how it calls them, and when they go.
+TWIN, PART = re.compile(r".*-[0-9a-f]{16}"), re.compile(r"\..*-[0-9a-f]{16}\.[0-9a-f]{8}\.part")
+LARGEST_CACHE = 8 << 30  # bytes
+TWIN_AGE, PART_AGE = 30 * 86400.0, 86400.0  # seconds without use
 
 
 def check_file(path: Path, what: str) -> Path:
-    """The path, when a file is there; `what` says what was expected."""
+    """The path, when a regular file is there; `what` says what was expected."""
     if path.is_dir():
         raise DataError(f"{path} is a folder, expected {what}")
-    if not path.exists():
-        raise DataError(f"{path} does not exist, expected {what}")
+    files.check_file(path, what)
     return path
+
+
+def check_expansion(path: Path, size: int) -> None:
+    """Refuse a compressed file whose content has more bytes than the file itself can explain."""
+    held = path.stat().st_size
+    if size > max(SMALL, MOST_TIMES * held):
+        raise DataError(
+            f"{path} has {held:,} bytes and decompresses to more than {MOST_TIMES} times as many, expected less: "
+            "decompress it first if you trust it"
+        )
 
 
 def read_whole(path: Path, what: str) -> bytes:
     """The bytes of a file, decompressed where its name ends in .gz."""
     check_file(path, what)
-    try:
-        if path.suffix == ".gz":
-            with gzip.open(path) as file:
-                return file.read()
-        return path.read_bytes()
-    except GZIP_ERRORS as error:
-        raise DataError(f"{path} is truncated or damaged ({error}), expected {what}") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    if path.suffix != ".gz":
+        return files.read_bytes(path, what)
+    parts: list[bytes] = []
+    with gzip.open(path) as file:
+        while block := _next_block(file, path, what):
+            parts.append(block)
+            check_expansion(path, len(parts) * BLOCK)
+    return b"".join(parts)
 
 
 def read_idx(path: Path) -> Array:
@@ -67,19 +83,6 @@ def read_idx(path: Path) -> Array:
     return np.frombuffer(data, kind, offset=4 + 4 * n_dims).reshape(shape).astype(kind.newbyteorder("="))
 
 
-def read_npz(path: Path) -> dict[str, Array]:
-    """The arrays of an npz file; those that only a pickle could hold are refused."""
-    check_file(path, "an npz file")
-    try:
-        file = np.load(path, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise DataError(f"{path} holds a single array, expected an npz file with several named ones")
-        with file:
-            return {name: file[name] for name in file.files}
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} is not an npz file of plain arrays, or is damaged: {error}") from error
-
-
 def map_bytes(path: Path) -> Array:
     """The bytes of a file, uint8 [n], mapped and not read; a .gz is decompressed once, into the user's cache folder."""
     check_file(path, "a file of bytes")
@@ -89,8 +92,8 @@ def map_bytes(path: Path) -> Array:
         raise DataError(f"{path} is empty, expected bytes")
     try:
         return np.memmap(path, np.uint8, mode="r")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # ValueError: emptied meanwhile
+        raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def cache_folder() -> Path:
@@ -104,22 +107,49 @@ def _decompressed(path: Path) -> Path:
     status = path.stat()
     name = hashlib.sha256(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
     target = cache_folder() / f"{path.stem}-{name}"
-    if not target.exists():
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(
-                f"{target.parent} cannot be made ({error.strerror}), and {path} must be decompressed there"
-            ) from error
-        with gzip.open(path) as source, write_atomically(target) as file:
-            while block := _next_block(source, path):
-                file.write(block)
+    if target.is_file():
+        with suppress(OSError):  # of a cache that is read-only
+            os.utime(target)  # so that it counts as used
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"{target.parent} cannot be made ({why}), and {path} must be decompressed there") from error
+    _clean(target.parent)
+    size = 0
+    with gzip.open(path) as source, files.write_atomically(target) as file:
+        while block := _next_block(source, path, "a gzip file"):
+            size += len(block)
+            check_expansion(path, size)
+            file.write(block)
     return target
 
 
-def _next_block(source: gzip.GzipFile, path: Path) -> bytes:
+def _clean(folder: Path) -> None:
+    """Remove twins that were not used for long, the least recently used beyond the most bytes, and what killed processes left."""
+    now = time.time()
+    twins = []
+    for each in folder.iterdir():
+        with suppress(OSError):
+            status = each.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            if PART.fullmatch(each.name) and now - status.st_mtime > PART_AGE:
+                each.unlink()
+            elif TWIN.fullmatch(each.name):
+                twins.append((status.st_mtime, status.st_size, each))
+    total = 0
+    for used, size, each in sorted(twins, reverse=True):
+        total += size
+        if total > LARGEST_CACHE or now - used > TWIN_AGE:
+            with suppress(OSError):  # a process that has it mapped keeps it
+                each.unlink()
+
+
+def _next_block(source: gzip.GzipFile, path: Path, what: str) -> bytes:
     """Some bytes of a gzip file; its errors are not those of the file they are written to."""
     try:
-        return source.read(1 << 20)
-    except (*GZIP_ERRORS, OSError) as error:
-        raise DataError(f"{path} is truncated or damaged ({error}), expected a gzip file") from error
+        return source.read(BLOCK)
+    except (EOFError, zlib.error, OSError) as error:
+        raise DataError(f"{path} is truncated or damaged ({error}), expected {what}") from error

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,22 +25,23 @@ from lutetia.training.data import Data
 from lutetia.training.distributed import World
 from lutetia.training.evaluate import autocast, evaluation_sums
 from lutetia.training.folder import RunFolder
+from lutetia.training.graphs import GraphedStep, hinders_capture
 from lutetia.training.metrics import Metrics
 from lutetia.training.optimizers import clip_gradients, make_optimizers
 from lutetia.training.progress import Display
 from lutetia.training.resharding import full_state_dict, load_full_state_dict, spread_parameters
 from lutetia.training.schedule import factor
-from lutetia.training.sharding import ShardedLUT, shard_detectors
+from lutetia.training.sharding import shard_detectors
 from lutetia.training.signals import Caught
 from lutetia.training.state import pack_optimizer, pack_rng, seed_all, unpack_optimizer, unpack_rng
-from lutetia.training.task import context_of, is_better, loss_of, metrics_of
+from lutetia.training.task import context_of, is_better, loss_of, metrics_of, set_thresholds
 
 FORMAT = 1  # of state.json
 
 
 @dataclass
 class Position:
-    """How far a run has come: what a checkpoint holds beside weights, optimisers and random generators."""
+    """The progress of a run: what a checkpoint holds besides weights, optimisers and random generators."""
 
     step: int = 0
     elapsed: float = 0.0  # seconds of training, without evaluations, checkpoints and the first step of each process
@@ -51,7 +52,7 @@ class Position:
 
 
 def make_position(state: dict[str, Any]) -> Position:
-    """The position that state.json tells, whose values are plain numbers that are not negative."""
+    """The progress in state.json, whose values must be non-negative numbers."""
     position = Position(**{key: state[key] for key in Position.__dataclass_fields__})
     for name, kind in (
         ("step", int),
@@ -70,13 +71,14 @@ def make_position(state: dict[str, Any]) -> Position:
 
 
 class Trainer:
-    """One run of one config on one process; `run` trains from where it stands to an end, and says which."""
+    """One run of one config on one process; `run` trains to an end and returns which one."""
 
     def __init__(self, config: Config, data: Data, model: Model[Any], world: World, folder: RunFolder, show: Display) -> None:
         self.config, self.data, self.world, self.folder, self.show = config, data, world, folder, show
         train = config.train
         self.metadata = check_metadata(model.metadata, model.config)  # now, and not when the first checkpoint is due
         self.model = model.to(world.device)
+        set_thresholds(self.model, data)  # a checkpoint to resume from brings its own
         self.n_weights = sum(parameter.numel() for parameter in model.parameters())
         if world.mesh is not None:
             shard_detectors(self.model, world.mesh)
@@ -102,6 +104,7 @@ class Trainer:
         self._loss = torch.zeros((), device=world.device)
         self._norm = torch.zeros(())
         self._metrics: Metrics | None = None
+        self._graphed = self._make_graphed()
         # Drop-out must differ between ranks that see other data; those that share detectors must draw alike.
         seed_all(derive(train.seed, "rank", world.data_rank))
 
@@ -187,12 +190,36 @@ class Trainer:
         return min(max(parts), 1.0)
 
     def step(self) -> None:
-        """One step of the optimisers, on one batch in as many parts as are asked for."""
-        at, train = self.position, self.config.train
-        self.model.train()
+        """One step of the optimisers, on one batch in the configured number of parts."""
+        at = self.position
+        if not self.model.training:
+            self.model.train()
         rate = factor(self.config.schedule, self.done(), 1 / self.total_steps if self.total_steps else 0.0)
         self.optimizers.set_rates(rate)
-        for number, (x, target) in enumerate(self.batches.take(*self.batches.at(at.step))):
+        parts = self.batches.take(*self.batches.at(at.step))
+        if self._graphed is None:
+            self._work(parts)
+        else:
+            self._graphed(list(parts))
+        at.step += 1
+        at.loss_count += 1
+        if self.world.watch is not None:
+            self.world.watch.moved(at.step)
+
+    def _make_graphed(self) -> GraphedStep | None:
+        """What captures the steps, where that can be done."""
+        hindrance = hinders_capture(self.config, self.world, self.optimizers)
+        if hindrance is not None:
+            if hindrance:
+                self.show.say(f"train.graph: {hindrance}; steps are launched from Python")
+            return None
+        self.optimizers.keep_rates_on_device()
+        return GraphedStep(self._work, self.optimizers.zero_grad, self.show.say)
+
+    def _work(self, parts: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """What one step computes."""
+        train = self.config.train
+        for number, (x, target) in enumerate(parts):
             last = number == train.accumulate - 1
             with distributed.without_sync(self.wrapped, last):
                 with autocast(self.world.device.type, train.precision):
@@ -203,10 +230,6 @@ class Trainer:
                     loss = loss + self.config.regularize.cell_variation * self._variation()
                 self.scaler.scale(loss).backward()
         self._apply()
-        at.step += 1
-        at.loss_count += 1
-        if self.world.watch is not None:
-            self.world.watch.moved(at.step)
 
     def _apply(self) -> None:
         parameters = self.optimizers.parameters()
@@ -234,7 +257,7 @@ class Trainer:
     # ---- telling -----------------------------------------------------------------------------------------------------
 
     def _mean_loss(self) -> float:
-        """The mean loss since the last line; a loss that is no number ends the run."""
+        """The mean loss since the last line; a loss that is not finite ends the run."""
         at = self.position
         mean = (at.loss_sum + float(distributed.total(self._loss, self.world)) / self.world.data_size) / at.loss_count
         if not math.isfinite(mean):
@@ -252,7 +275,7 @@ class Trainer:
         )
 
     def _check_weights(self) -> None:
-        """Refuse to save weights that are no numbers, on all ranks alike."""
+        """Refuse to save weights that are not finite, on all ranks alike."""
         bad = torch.zeros((), dtype=torch.bool, device=self.world.device)
         for parameter in self.model.parameters():
             own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
@@ -270,7 +293,7 @@ class Trainer:
         if self.context:
             values["bits_per_byte"] = loss / math.log(2)
         for name, optimizer in self.optimizers.by_name.items():
-            values[f"lr_{name}"] = optimizer.param_groups[0]["lr"]
+            values[f"lr_{name}"] = float(optimizer.param_groups[0]["lr"])
         if train.clip is not None:
             values["gradient_norm"] = float(self._norm)
         values |= {"per_second": steps_per_second * count, "elapsed": at.elapsed}
@@ -310,7 +333,7 @@ class Trainer:
     # ---- checkpoints -------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Write a checkpoint of where the run stands, and drop those that are no longer wanted."""
+        """Write a checkpoint of the current state, and delete the ones no longer needed."""
         content = self.collect()
         if self.world.is_first:
             folder, best = self.folder.checkpoints, self.position.best
@@ -355,7 +378,7 @@ class Trainer:
         )
 
     def restore(self, content: checkpoint.Content, name: str) -> None:
-        """Put the run where a checkpoint has left it; `name` stands for it in messages."""
+        """Restore the run from a checkpoint; `name` is its name in messages."""
         state = content.state
         if state.get("format") != FORMAT:
             raise DataError(f"{name} has the format {state.get('format')!r}, expected {FORMAT}: another version has written it")
@@ -384,7 +407,7 @@ class Trainer:
         prefix = f"{self.world.rank}/"
         if (state["world"], state.get("detectors", 1)) == (self.world.size, self.world.detectors):
             unpack_rng({key.removeprefix(prefix): each for key, each in rng.items() if key.startswith(prefix)}, self.world.device)
-        else:  # nobody has been this rank
+        else:  # no process had this rank before
             seed_all(derive(self.config.train.seed, "rank", self.world.data_rank, state["step"]))
 
     def restore_weights(self, content: checkpoint.Content) -> None:
@@ -410,8 +433,6 @@ class Trainer:
 
 def _variation_of(layer: LUT) -> Tensor:
     """The cell variation of a layer, []; of a sharded one this rank's addend, which is 0 where it has no tables."""
-    if not isinstance(layer, ShardedLUT):
-        return cell_total_variation(layer)
     if not layer.n_own:
         return torch.zeros((), device=layer.weight.device)
     return cell_total_variation(layer.own()) * (layer.n_own / layer.n_detectors)

@@ -1,16 +1,16 @@
-"""What a run tells as it goes: one JSON object to a line of metrics.jsonl, TensorBoard, and a picture of the loss at the end."""
+"""The log of a run: one JSON object per line in metrics.jsonl, TensorBoard, and a plot of the loss at the end."""
 
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lutetia.errors import DataError, MissingFeatureError, require
-from lutetia.files import write_atomically
+from lutetia.files import read_bytes, write_atomically
 
 FILE = "metrics.jsonl"
 
@@ -39,7 +39,7 @@ class Metrics:
                 self._board.add_scalar(f"{name}/{kind}", value, step)
 
     def close(self) -> None:
-        with suppress(OSError):  # of a line that could not be written, which has been told
+        with suppress(OSError):  # a line could not be written, and this was reported
             self._file.close()
         if self._board is not None:
             self._board.close()
@@ -59,15 +59,19 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     if not path.exists():
         return lines
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for text in read_bytes(path, "the metrics of a run").decode("utf-8", "replace").splitlines():
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
-        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int) or not isinstance(line.get("kind"), str):
             break
         lines.append(line)
     return lines
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def draw(folder: Path, title: str = "") -> Path:
@@ -83,7 +87,7 @@ def draw(folder: Path, title: str = "") -> Path:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for kind, style in (("train", {"linewidth": 1.0}), ("valid", {"marker": "o", "markersize": 3}), ("test", {"marker": "*"})):
-        points = [(line["step"], line[key]) for line in lines if line["kind"] == kind and math.isfinite(line.get(key, math.nan))]
+        points = [(line["step"], line[key]) for line in lines if line["kind"] == kind and _is_finite(line.get(key))]
         if points:
             axes.plot(*zip(*points, strict=True), label=kind, **style)
     axes.set(xlabel="step", ylabel=unit)

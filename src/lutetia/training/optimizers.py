@@ -29,7 +29,10 @@ class Optimizers:
         """Give every optimiser, and every layer that steps in place, its rate times the factor of the schedule."""
         for name, optimizer in self.by_name.items():
             for group in optimizer.param_groups:
-                group["lr"] = self.peaks[name] * factor
+                if isinstance(group["lr"], Tensor):  # a captured step reads it there
+                    group["lr"].fill_(self.peaks[name] * factor)
+                else:
+                    group["lr"] = self.peaks[name] * factor
         for layer in self.in_place:
             layer.external_lr = self.peaks["tables"] * factor  # type: ignore[assignment]
 
@@ -39,6 +42,13 @@ class Optimizers:
 
     def parameters(self) -> list[nn.Parameter]:
         return [p for optimizer in self.by_name.values() for group in optimizer.param_groups for p in group["params"]]
+
+    def keep_rates_on_device(self) -> None:
+        """Make the rates tensors beside the parameters, so that a captured step can be given others."""
+        for optimizer in self.by_name.values():
+            for group in optimizer.param_groups:
+                group["capturable"] = True
+                group["lr"] = torch.full((), float(group["lr"]), device=group["params"][0].device)
 
 
 def make_optimizers(model: nn.Module, wanted: settings.Optimizers) -> Optimizers:
@@ -93,7 +103,7 @@ def _check_sparse(model: nn.Module, wanted: settings.Optimizers) -> None:
             f'optimizer.tables.kind is {kind!r}, expected "sparse_adam" or "sgd" for tables with gradient = "sparse"'
         )
     if not sparse and wanted.tables.kind == "sparse_adam" and any(True for _ in table_parameters(model)):
-        raise ArgumentError('optimizer.tables.kind is "sparse_adam", expected gradient = "sparse" in [model] beside it')
+        raise ArgumentError('optimizer.tables.kind is "sparse_adam", expected gradient = "sparse" in [model] as well')
     if wanted.rest.kind == "sparse_adam":
         raise ArgumentError('optimizer.rest.kind is "sparse_adam", expected another: only tables have sparse gradients')
 
@@ -132,6 +142,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, spread: Col
     else:
         norm = torch.nn.utils.get_total_norm(found)
     scale = (limit / (norm + 1e-6)).clamp(max=1.0)
-    for gradient in found:
-        gradient.mul_(scale.to(gradient.device))  # always, and not only where it is too long: to ask would wait for the GPU
+    for device in {gradient.device for gradient in found}:
+        there = [gradient for gradient in found if gradient.device == device]
+        torch._foreach_mul_(there, scale.to(device))  # always, and not only where it is too long: to ask would wait for the GPU
     return norm

@@ -13,7 +13,7 @@ PAUSE = 10.0  # seconds between two lines in a pipe
 
 
 class Display(Protocol):
-    """What the loop tells as it goes."""
+    """What the loop reports."""
 
     def update(self, done: float, step: int, values: Mapping[str, Any]) -> None:
         """`done` is the fraction of the run that lies behind; `values` are new numbers, often none."""
@@ -33,7 +33,7 @@ class Silent:
 
 
 class Live:
-    """A progress bar on a rich console; where that is no terminal a line every PAUSE seconds."""
+    """A progress bar on a rich console; without a terminal, a line every PAUSE seconds."""
 
     def __init__(self, console: Any, unit: str) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

@@ -1,7 +1,7 @@
 """Tensors that are spread over ranks, and the whole ones that checkpoints hold.
 
-A checkpoint never knows how many ranks wrote it: it holds whole tensors, which any number of ranks can spread anew. They are put
-together in the memory of the host of the first rank, piece by piece, so no device ever holds more than a piece beside its own.
+A checkpoint never knows how many ranks wrote it: it holds whole tensors, which any number of ranks can shard again. They are
+assembled in the host memory of the first rank, piece by piece, so no device holds more than one piece besides its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Spread:
         return local if local.shape[self.dim] == size else local.narrow(self.dim, 0, size)
 
     def cut(self, whole: Tensor) -> Tensor:
-        """This rank's piece of a whole tensor, in memory of its own."""
+        """A copy of this rank's piece of a whole tensor."""
         start = sum(self.sizes[: self.rank])
         return whole.narrow(self.dim, start, self.sizes[self.rank]).clone(memory_format=torch.contiguous_format)
 
@@ -128,7 +128,7 @@ def spreads_of(model: nn.Module) -> dict[str, Spread]:
     """How the parameters and buffers of a model are spread, by name; those that all ranks hold alike are not in it."""
     found = {}
     for prefix, module in model.named_modules():
-        for name, spread in getattr(module, "spreads", {}).items():
+        for name, spread in getattr(getattr(module, "share", None), "spreads", {}).items():
             found[f"{prefix}.{name}" if prefix else name] = spread
     return found
 

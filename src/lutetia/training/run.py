@@ -1,4 +1,4 @@
-"""`train`: from a config to a trained model, in a folder of its own."""
+"""`train`: from a config to a trained model in its own folder."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def train(
                 raise world.watch.lost(error) from error
             raise
         folder.close()
-        distributed.finish(world)  # not after an error: the others may be gone, and to part from them would wait for ever
+        distributed.finish(world)  # not after an error: the other ranks may be gone, and shutting down would wait forever
         return summary
 
 

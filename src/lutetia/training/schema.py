@@ -1,10 +1,10 @@
-"""Tables of a TOML file as frozen dataclasses: unknown keys, wrong types and wrong ranges are named, with where they stand."""
+"""Tables of a TOML file as frozen dataclasses: errors name the unknown key, wrong type or wrong range, and its place."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
+import sys
 import types
 import typing
 from collections.abc import Collection, Mapping
@@ -110,7 +110,7 @@ def _is(value: Any, kind: Any) -> bool:
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     if kind is float:
-        return isinstance(value, int | float) and math.isfinite(value)
+        return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # which long integers exceed, too
     return isinstance(value, kind)
 
 

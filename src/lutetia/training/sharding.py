@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, distributed, nn
@@ -25,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from lutetia import flow
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
-from lutetia.lut import SCALARS, random_anchors
+from lutetia.lut import SCALARS, draw_comparisons
 from lutetia.nn import LUT, LUTAttention
 from lutetia.training.distributed import World, average_gradients
 from lutetia.training.resharding import Spread, spread_parameters, spreads_of
@@ -85,11 +84,13 @@ def _check(model: nn.Module, layers: list[LUT], mesh: DeviceMesh) -> None:
     names = {id(module): name or type(module).__name__ for name, module in model.named_modules()}
     for layer in layers:
         name = names[id(layer)]
-        if isinstance(layer, ShardedLUT):
+        if layer.share is not None:
             raise ArgumentError(f"{name} is sharded already, expected a model that is whole")
         if layer.weight.is_meta:
             if layer._header is not None or layer.seed is None:
                 raise ArgumentError(f"{name} is on meta, expected that only of layers without synapses, and with a seed")
+            if layer.thresholds is not None and layer.compares == "given":
+                raise ArgumentError(f"{name} is on meta with thresholds that were given, expected ones that a seed draws")
         elif layer.weight.device.type != mesh.device_type:
             raise ArgumentError(f"{name} is on {layer.weight.device}, expected {mesh.device_type}, the device of the mesh")
         if layer.gradient != "dense" and layer.n_detectors < mesh.size():
@@ -146,13 +147,16 @@ def _shard(layer: LUT, mesh: DeviceMesh, made: dict[int, nn.Parameter]) -> None:
                 piece = spreads[name].cut(old.detach())
             made[id(old)] = nn.Parameter(piece if plain else spreads[name].distribute(piece), requires_grad=old.requires_grad)
         setattr(layer, name, made[id(old)])
-    layer.spreads, layer.n_own = spreads, counts[rank]  # type: ignore[assignment]
-    layer.__class__ = _sharded_class(type(layer))  # type: ignore[arg-type]
+    layer.share = DetectorShare(spreads, counts[rank])
 
 
 def _draw_small(layer: LUT, device: str) -> None:
     """Make all of a layer on meta but its tables, as its seed says."""
-    layer.anchors = random_anchors(layer.n_inputs, layer.n_detectors, layer.n_anchors, layer.seed).to(device)
+    sizes = (layer.n_inputs, layer.n_detectors, layer.n_anchors, layer.seed)
+    anchors, thresholds = draw_comparisons("pairs" if layer.compares == "given" else layer.compares, *sizes)
+    layer.anchors = anchors.to(device)
+    if layer.thresholds is not None and thresholds is not None:
+        layer.thresholds = thresholds.to(device, layer.thresholds.dtype)
     for name, start in SCALARS[layer.read].items():
         setattr(layer, name, nn.Parameter(torch.full_like(getattr(layer, name), start, device=device)))
     if isinstance(layer, LUTAttention):
@@ -161,7 +165,7 @@ def _draw_small(layer: LUT, device: str) -> None:
 
 
 def _draw_tables(layer: LUT, first: int, count: int) -> Tensor:
-    """Fresh tables [count, n_rows, n_outputs], from the detector `first` on: each drawn by itself, so whatever rank it is on."""
+    """Fresh tables [count, n_rows, n_outputs], from the detector `first` on: each drawn separately, the same on any rank."""
     assert layer.seed is not None
     meta, dtype = layer.meta, layer.weight.dtype
     tables = torch.empty(count, layer.n_rows, layer.n_outputs, dtype=dtype, device=layer.anchors.device)
@@ -199,71 +203,49 @@ def _shard_synapses(layer: LUT, mesh: DeviceMesh, bounds: list[int]) -> dict[str
     return spreads
 
 
-class ShardedLUT(LUT):
-    """What `shard_detectors` makes of a layer: `n_detectors` counts those of all ranks, `n_own` those of this one.
+class DetectorShare(NamedTuple):
+    """This rank's share of a layer: `n_detectors` of the layer counts those of all ranks, `n_own` those of this one.
 
     `spreads` says how its parameters and buffers lie on the ranks, by name; the buffers are those of this rank's detectors.
     """
 
     spreads: dict[str, Spread]
     n_own: int
-    plain: type[LUT]  # what it was
-    sparse = False  # for DistributedDataParallel, which is not given the one parameter that would be
 
-    def own(self) -> LUT:
+    def own(self, layer: LUT) -> LUT:
         """This rank's detectors as an ordinary layer: of the same memory, and gradients flow through it."""
-        return self._own(dict(self._parameters))
+        return self._own(layer, dict(layer._parameters))
 
-    def _own(self, parameters: dict[str, Any]) -> LUT:
-        layer = self.plain.__new__(self.plain)
-        layer.__dict__.update(self.__dict__)
+    def _own(self, layer: LUT, parameters: dict[str, Any]) -> LUT:
+        own = type(layer).__new__(type(layer))
+        own.__dict__.update(layer.__dict__)
         for name, parameter in parameters.items():
             parameters[name] = self.spreads[name].own(parameter) if name in self.spreads else parameter
-        layer.__dict__.update(_parameters=parameters, n_detectors=self.n_own)
-        return layer
+        own.__dict__.update(_parameters=parameters, n_detectors=self.n_own, share=None)
+        return own
 
     @uncompiled("a sharded LUT layer talks to other ranks: compiled graphs stop around it")
-    def forward(self, x: Tensor, *args: Any, **options: Any) -> Tensor:
+    def forward(self, layer: LUT, x: Tensor, *args: Any) -> Tensor:
         """x, the same on all ranks, [..., n_inputs] -> y [..., n_outputs], the sum over all ranks."""
         group = self.spreads["weight"].mesh.get_group()
-        parameters = dict(self._parameters)
+        parameters = dict(layer._parameters)
         shared = [name for name, parameter in parameters.items() if parameter is not None and name not in self.spreads]
         x, *entered = _Enter.apply(group, x, *(parameters[name] for name in shared))
-        own = self._own({**parameters, **dict(zip(shared, entered, strict=True))})
-        with self._draws_of_its_own(x.device):
-            y = self.plain.forward(own, x, *args, **options) if self.n_own else _nothing(own, x)
+        own = self._own(layer, {**parameters, **dict(zip(shared, entered, strict=True))})
+        with self._draws_of_its_own(own, x.device):
+            y = own.forward(x, *args) if self.n_own else _nothing(own, x)
         return _Leave.apply(group, y)
 
     @contextmanager
-    def _draws_of_its_own(self, device: torch.device) -> Iterator[None]:
+    def _draws_of_its_own(self, own: LUT, device: torch.device) -> Iterator[None]:
         """Drop other tables than the other ranks do, and leave the generator where theirs are: the rest must draw alike."""
-        if not (self.training and self.table_dropout):
+        if not (own.training and own.table_dropout):
             yield
             return
         seed = int(torch.randint(2**62, ()))
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed + self.spreads["weight"].rank)
             yield
-
-    @torch.no_grad()
-    def clamp_weights_(self) -> None:
-        """Bring this rank's weights within the bounds of their metas."""
-        if self.n_own:
-            self.plain.clamp_weights_(self.own())
-
-    def reset_parameters(self) -> None:
-        """Refused: a share cannot draw what the whole would have drawn."""
-        raise ArgumentError("a sharded layer draws no weights anew: call reset_parameters before shard_detectors")
-
-    def extra_repr(self) -> str:
-        """The sizes, and how many detectors are here."""
-        return f"{self.plain.extra_repr(self)}, n_own={self.n_own}"
-
-
-@cache
-def _sharded_class(plain: Any) -> type[ShardedLUT]:
-    """The class of layers that were `plain`; it remains a subclass of that."""
-    return type(f"Sharded{plain.__name__.lstrip('_')}", (ShardedLUT, plain), {"plain": plain, "__module__": __name__})
 
 
 def _nothing(layer: LUT, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""CSV files as numbers and names: commas, semicolons or tabs between cells; what is wrong is told by its row and column."""
+"""CSV files as numbers and names: commas, semicolons or tabs between cells; errors name the row and column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is trained for: the loss of a batch, and how evaluations are summed, compared and told."""
+"""The training task: the loss of a batch, and how evaluations are summed, compared and printed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError, LutetiaError
-from lutetia.models import Model
+from lutetia.models import LUTClassifier, Model
 from lutetia.models.building import KINDS
 from lutetia.models.classifier_config import LAYERS
 from lutetia.training.data import Data, Samples
+
+THRESHOLD_ROWS = 8192  # samples, about as many, that thresholds are quantiles of
 
 # ---- models ----------------------------------------------------------------------------------------------------------
 
@@ -42,6 +44,14 @@ def build_model(table: Mapping[str, Any], name: str = "config") -> Model[Any]:
 def table_of(model: Model[Any]) -> dict[str, Any]:
     """The [model] that a model was made from, with every default written out: what the checkpoints of a run say."""
     return {"kind": model.kind, **model.config.to_dict()}
+
+
+def set_thresholds(model: nn.Module, data: Data) -> None:
+    """Set the thresholds of a classifier, where its layers have some, to quantiles of training samples."""
+    samples = data.splits["train"]
+    if isinstance(model, LUTClassifier) and isinstance(samples, Samples):
+        rows = samples.x[:: max(1, len(samples) // THRESHOLD_ROWS)]
+        model.set_thresholds_from(torch.from_numpy(np.array(rows)).to(next(model.parameters()).device))
 
 
 def check_fit(model: nn.Module, data: Data) -> None:

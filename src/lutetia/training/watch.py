@@ -1,4 +1,4 @@
-"""Which ranks are alive: each says so once a second in the store they met at, so that whoever waits in vain knows for whom.
+"""Which ranks are alive: each writes to the shared store once a second, so that an error can name the rank that is missing.
 
 A process that is killed, stopped or hangs says nothing any more. Only a rank that has waited too long looks.
 """
@@ -53,7 +53,7 @@ class Watch:
             try:
                 self._store.set(f"beat-{self.rank}", f"{count} {self._step}")
             except RuntimeError:
-                return  # whoever waits will be told
+                return  # waiting ranks will see it
             waited = time.monotonic() - max(self._moved, warned)
             if self.say is not None and waited > WARN:
                 warned = time.monotonic()

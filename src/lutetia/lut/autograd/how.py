@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from lutetia._uncompiled import constant_result
+from lutetia.lut.connectivity.checked import synapses_of
 from lutetia.lut.connectivity.full import Connectivity, full
 from lutetia.lut.connectivity.meta import SynapseMeta
-from lutetia.lut.connectivity.synapses import TENSOR_NAMES, Synapses
 from lutetia.lut.kernels import backend_for
 from lutetia.lut.kernels.protocol import Backend, Products
-from lutetia.lut.memo import Memo
 from lutetia.lut.sums import FLOAT, Sums
 
 HOW = "Tensor? start, Tensor? targets, Tensor? meta, str how"
@@ -104,18 +103,3 @@ def _sizes_of(header: str) -> Sizes:
     facts = json.loads(header)
     listed = facts["n_rows"] if facts["layout"] == "shared" else 1
     return Sizes(facts["n_detectors"], facts["n_rows"], facts["n_outputs"], listed)
-
-
-def _rebuilt(start: Tensor, targets: Tensor, meta: Tensor, header: str) -> Synapses:
-    facts = json.loads(header)
-    # Aliases: the memo must not keep alive the very tensors whose end it waits for.
-    arrays = (start.detach(), targets.detach(), meta.detach())
-    return Synapses.from_tensors(dict(zip(TENSOR_NAMES[facts["layout"]], arrays, strict=True)), facts)
-
-
-synapses_seen = Memo(_rebuilt)
-
-
-def synapses_of(start: Tensor | None, targets: Tensor | None, meta: Tensor | None, header: str) -> Synapses:
-    """The synapses of these tensors, built and checked once, so that the layouts in them are kept."""
-    return synapses_seen.get((start, targets, meta), header)  # type: ignore[arg-type]

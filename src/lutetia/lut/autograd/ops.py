@@ -15,39 +15,74 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Numbers
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 import lutetia
-from lutetia.errors import ArgumentError
+from lutetia.errors import ArgumentError, describe
 from lutetia.lut.algorithm import choose
 from lutetia.lut.autograd.how import HOW, How, Wires, how_of, sizes_of
-from lutetia.lut.connectivity.anchors import checked_anchors
+from lutetia.lut.connectivity.anchors import checked_anchors, constants_of
+from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Read, Sequence
-from lutetia.lut.sums import sum_dtype
+from lutetia.lut.sums import Sums, sum_dtype
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
+PLAIN = (Tensor, torch.nn.Parameter)
 LOGS = "Tensor? log_beta, Tensor? log_gamma, Tensor? log_tau"
+COMPARING = "HOW, Tensor? thresholds=None"  # what ops that compare inputs end with; a default is not handed to an implementation
+
+
+IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {}
+
+
+def is_direct(*tensors: Tensor) -> bool:
+    """Whether nobody would see that an op is called: no compiler, tracer, transform or mode, and plain tensors.
+
+    Then its implementation can be called as it is. The way through the dispatcher and back takes 8 µs.
+    """
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._autograd._profiler_enabled():
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    for tensor in tensors:
+        if type(tensor) not in PLAIN or tensor.layout is not torch.strided or not (tensor.is_cpu or tensor.is_cuda):
+            return False
+    return True
+
+
+def op(name: str, *tensors: Tensor) -> Callable[..., Any]:
+    """An op for these tensors, or what it does."""
+    return IMPLEMENTATIONS[name] if is_direct(*tensors) else getattr(torch.ops.lutetia, name)
 
 
 def define(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
     """Make an op: `schema` up to the arguments that all have, and what it returns."""
     name = schema.split("(")[0]
+    IMPLEMENTATIONS[name] = run
     LIBRARY.define(schema.replace("HOW", HOW))
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, run, device)
+        LIBRARY.impl(name, _refuse_sparse, f"Sparse{device}")
     torch.library.register_fake(f"lutetia::{name}", fake, lib=LIBRARY)
 
 
-def ready(x: Tensor, anchors: Tensor) -> Tensor:
+def _refuse_sparse(*arguments: Any) -> NoReturn:
+    sparse = next(each for each in arguments if isinstance(each, Tensor) and each.layout != torch.strided)
+    raise ArgumentError(f"a tensor of the layer is {describe(sparse)} and sparse, expected dense tensors")
+
+
+def ready(x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Tensor:
     """Checked anchors; and NaN in x, which is greater than nothing, is looked for when `lutetia.debug` is on."""
     if lutetia.debug and bool(x.isnan().any()):
         flat = x.flatten(0, -2)
         row = int(flat.isnan().any(-1).nonzero()[0])
         raise ArgumentError(f"x has NaN in row {row} of {flat.shape[0]}, expected numbers: NaN is greater than nothing")
-    return checked_anchors(anchors, x.shape[-1])
+    return checked_anchors(anchors, x.shape[-1], thresholds)
 
 
 def output_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
@@ -60,6 +95,11 @@ def n_outputs_of(weight: Tensor, how: How) -> int:
     return sizes_of(how.header).n_outputs if how.header else weight.shape[2]
 
 
+def how_in(rest: Numbers[Any]) -> How:
+    """The options among the last arguments of an op, which thresholds may follow."""
+    return how_of(rest[-1] if isinstance(rest[-1], str) else rest[-2])
+
+
 def solid(tensor: Tensor) -> Tensor:
     """The tensor, contiguous; asking first is quicker."""
     return tensor if tensor.is_contiguous() else tensor.contiguous()
@@ -68,23 +108,37 @@ def solid(tensor: Tensor) -> Tensor:
 # ---- one step --------------------------------------------------------------------------------------------------------
 
 
+def _detect_and_fill(x: Tensor, layer: tuple[Tensor, Tensor], rest: Numbers[Any], train: bool) -> tuple[Tensor, Any]:
+    """x [B, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2] -> y [B, O], and what was found."""
+    (weight, anchors), (start, targets, meta, text, *given) = layer, rest
+    how, thresholds = how_of(text), given[0] if given else None
+    anchors = ready(x, anchors, thresholds)
+    connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
+    run, tensors = how.kernels(x).detect_and_fill, (solid(x), solid(weight), anchors)
+    y, detected = run(*tensors, connectivity, how.sums, train, constants_of(thresholds, x))
+    return y.to(output_dtype(x, weight)), detected
+
+
 def _lut_eval(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
     """x [B, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2] -> y [B, O]."""
-    how, anchors = how_of(rest[3]), ready(x, anchors)
-    run, connectivity = how.kernels(x).detect_and_fill, how.connectivity(rest[:3], weight.shape)  # type: ignore[arg-type]
-    return run(solid(x), solid(weight), anchors, connectivity, how.sums, False)[0].to(output_dtype(x, weight))
+    return _detect_and_fill(x, (weight, anchors), rest, False)[0]
+
+
+def evaluate(kernels: Backend, x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums) -> Tensor:
+    """x [B, I] -> y [B, O], nothing kept."""
+    y, dtype = kernels.detect_and_fill(solid(x), solid(weight), ready(x, anchors), connectivity, sums, False)[0], x.dtype
+    dtype = dtype if dtype == weight.dtype else torch.promote_types(dtype, weight.dtype)
+    return y if y.dtype == dtype else y.to(dtype)
 
 
 def _lut_eval_fake(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
-    return x.new_empty((x.shape[0], n_outputs_of(weight, how_of(rest[-1]))), dtype=output_dtype(x, weight))
+    return x.new_empty((x.shape[0], n_outputs_of(weight, how_in(rest))), dtype=output_dtype(x, weight))
 
 
 def _lut(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """The same, and indices, min_delta, min_delta_index [B, N_t]."""
-    how, anchors = how_of(rest[3]), ready(x, anchors)
-    run, connectivity = how.kernels(x).detect_and_fill, how.connectivity(rest[:3], weight.shape)  # type: ignore[arg-type]
-    y, detected = run(solid(x), solid(weight), anchors, connectivity, how.sums, True)
-    return y.to(output_dtype(x, weight)), *detected  # type: ignore[misc]
+    y, detected = _detect_and_fill(x, (weight, anchors), rest, True)
+    return y, *detected
 
 
 def _detected_fake(x: Tensor, shape: tuple[int, ...]) -> list[Tensor]:
@@ -125,8 +179,8 @@ def _lut_weight_gradients_fake(grad: Tensor, indices: Tensor, *rest: Any) -> Ten
 
 
 DETECTED = "Tensor indices, Tensor min_delta, Tensor min_delta_index"
-define("lut_eval(Tensor x, Tensor weight, Tensor anchors, HOW) -> Tensor", _lut_eval, _lut_eval_fake)
-define("lut(Tensor x, Tensor weight, Tensor anchors, HOW) -> (Tensor, Tensor, Tensor, Tensor)", _lut, _lut_fake)
+define(f"lut_eval(Tensor x, Tensor weight, Tensor anchors, {COMPARING}) -> Tensor", _lut_eval, _lut_eval_fake)
+define(f"lut(Tensor x, Tensor weight, Tensor anchors, {COMPARING}) -> (Tensor, Tensor, Tensor, Tensor)", _lut, _lut_fake)
 define(
     f"lut_input_gradients(Tensor grad, Tensor weight, {DETECTED}, Tensor anchors, SymInt n_inputs, ScalarType dtype, HOW) "
     "-> Tensor",
@@ -146,18 +200,23 @@ define(
 
 def _read_eval(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
     """x [B, I], weight, anchors [N_t, N_c, 2], three scalars [] or None -> y [B, O]."""
-    *logs, start, targets, meta, text = rest
-    how, anchors = how_of(text), ready(x, anchors)
+    read, (start, targets, meta), how, thresholds = _reading(rest)
     connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
-    run = how.kernels(x).read_and_fill
-    return run(solid(x), solid(weight), anchors, connectivity, Read(how.read, *logs), how.sums).to(output_dtype(x, weight))
+    run, tensors = how.kernels(x).read_and_fill, (solid(x), solid(weight), ready(x, anchors, thresholds))
+    return run(*tensors, connectivity, read, how.sums, constants_of(thresholds, x)).to(output_dtype(x, weight))
+
+
+def _reading(rest: Numbers[Any]) -> tuple[Read, Wires, How, Tensor | None]:
+    """The arguments of an op that begin with the scalars of a read."""
+    how = how_of(rest[6])
+    return Read(how.read, *rest[:3]), tuple(rest[3:6]), how, rest[7] if len(rest) > 7 else None
 
 
 def _read_detectors(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """x [B, I], anchors, three scalars [] or None -> a, b, indices, alternatives [B, N_t]; b and the last may be empty."""
-    *logs, _, _, _, text = rest
-    how, anchors = how_of(text), ready(x, anchors)
-    indices, (a, b, alternatives) = how.kernels(x).read(solid(x), anchors, Read(how.read, *logs), how.sums)
+    read, _, how, thresholds = _reading(rest)
+    anchors, constants = ready(x, anchors, thresholds), constants_of(thresholds, x)
+    indices, (a, b, alternatives) = how.kernels(x).read(solid(x), anchors, read, how.sums, constants)
     if alternatives is None or b is None:
         return a, a.new_empty(0), indices, indices.new_empty(0)
     return a, b, indices, alternatives
@@ -165,17 +224,17 @@ def _read_detectors(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...
 
 def _read_detectors_fake(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     shape = (x.shape[0], anchors.shape[0])
-    second = (0,) if how_of(rest[-1]).read == "confidence" else shape
+    second = (0,) if how_in(rest).read == "confidence" else shape
     a, b = (x.new_empty(size, dtype=sum_dtype(x)) for size in (shape, second))
     return a, b, *(x.new_empty(size, dtype=torch.int32) for size in (shape, second))
 
 
 def _read_detectors_gradients(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """Three scalars, da, db [B, N_t] or None, to_x -> dx [B, I] (empty unless to_x), and the gradients of the scalars [3]."""
-    *logs, da, db, to_x, _, _, _, text = rest
-    how = how_of(text)
+    (da, db, to_x), (read, _, how, thresholds) = rest[3:6], _reading((*rest[:3], *rest[6:]))
     gains = (solid(da if da is not None else torch.zeros_like(db)), None if db is None else solid(db))
-    dx, learned = how.kernels(x).send_slopes(solid(x), solid(anchors), Read(how.read, *logs), gains, how.sums, to_x)
+    run, constants = how.kernels(x).send_slopes, constants_of(thresholds, x)
+    dx, learned = run(solid(x), solid(anchors), read, gains, how.sums, to_x, constants)
     return x.new_empty(0) if dx is None else dx.to(x.dtype), learned
 
 
@@ -213,14 +272,15 @@ def _row_gains_fake(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -
     return da, db
 
 
-define(f"read_eval(Tensor x, Tensor weight, Tensor anchors, {LOGS}, HOW) -> Tensor", _read_eval, _lut_eval_fake)
+define(f"read_eval(Tensor x, Tensor weight, Tensor anchors, {LOGS}, {COMPARING}) -> Tensor", _read_eval, _lut_eval_fake)
 define(
-    f"read_detectors(Tensor x, Tensor anchors, {LOGS}, HOW) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"read_detectors(Tensor x, Tensor anchors, {LOGS}, {COMPARING}) -> (Tensor, Tensor, Tensor, Tensor)",
     _read_detectors,
     _read_detectors_fake,
 )
 define(
-    f"read_detectors_gradients(Tensor x, Tensor anchors, {LOGS}, Tensor? da, Tensor? db, bool to_x, HOW) -> (Tensor, Tensor)",
+    f"read_detectors_gradients(Tensor x, Tensor anchors, {LOGS}, Tensor? da, Tensor? db, bool to_x, {COMPARING}) "
+    "-> (Tensor, Tensor)",
     _read_detectors_gradients,
     _read_detectors_gradients_fake,
 )

@@ -1,6 +1,7 @@
-"""Gradient policies beyond `dense`: a sparse gradient, and a step taken inside the backward pass.
+"""Gradient policies: a dense gradient, a sparse one, and a step taken inside the backward pass.
 
-Both are plain autograd functions around the ops, since neither fits a compiled graph: a sparse tensor has a length that
+All are plain autograd functions. A compiled graph holds the op with its own formula in the place of the dense one; the other two
+are plain autograd functions around the ops, since neither fits a compiled graph: a sparse tensor has a length that
 depends on the data, and an update in a backward pass is a side effect. torch.compile breaks its graph around them.
 """
 
@@ -18,8 +19,8 @@ from torch.autograd.function import once_differentiable
 
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
-from lutetia.lut.autograd.ops import gather_sequence
-from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula, Record, record_of
+from lutetia.lut.autograd.ops import gather_sequence, op
+from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula, Once, Record, read_backward, record_of, remember_read
 from lutetia.lut.connectivity.full import Full
 from lutetia.lut.sums import FLOAT
 
@@ -36,7 +37,7 @@ class Call(NamedTuple):
 
     def start(self, ctx: Any, tensors: Sequence[Tensor]) -> Tensor:
         """y; what the backward pass needs is kept on ctx."""
-        result = getattr(torch.ops.lutetia, self.formula.op)(*tensors, *self.rest)
+        result = op(self.formula.op, *tensors)(*tensors, *self.rest)
         output = result if isinstance(result, tuple) else (result,)
         self.formula.remember(ctx, (*tensors, *self.rest), output)
         return output[0]
@@ -112,6 +113,82 @@ def _joined(uses: list[Use]) -> Use | None:
         name: torch.cat([getattr(use.record.saved, name) for use in uses]) for name in fields if getattr(saved, name) is not None
     }
     return Use(torch.cat([use.grad for use in uses]), uses[0].record._replace(saved=saved._replace(**joined)))
+
+
+# ---- dense -----------------------------------------------------------------------------------------------------------
+
+
+def with_dense_gradient(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...]) -> Tensor:
+    """y; as the op with its own formula, in one node and without torch's dispatcher."""
+    return DENSE[formula.op].apply(*tensors, Call(formula, rest))
+
+
+def with_reads(tensors: tuple[Tensor | None, ...], rest: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    """a, b, indices, alternatives [B, N_t] of x, anchors and the three scalars."""
+    return DenseReads.apply(*tensors, rest)
+
+
+class _Dense(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        *tensors, ctx.call = arguments
+        return ctx.call.start(ctx, tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        formula = ctx.call.formula
+        with torch.no_grad():
+            gradients = formula.to_inputs(ctx, grad)
+            if _wanted(ctx, formula.weight_at):
+                gradients[formula.weight_at] = formula.to_weight(ctx, grad)
+        return _once(gradients, ctx)
+
+
+def _once(gradients: list[Tensor | None], ctx: Any) -> tuple[Tensor | None, ...]:
+    """The gradients of all inputs; in a pass that makes a graph of itself each says that it has none of its own."""
+    if torch.is_grad_enabled():
+        gradients = [None if gradient is None else Once.apply(gradient.requires_grad_()) for gradient in gradients]
+    return *gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients))
+
+
+def _wanted(ctx: Any, place: int) -> bool:
+    """Whether this backward pass asks for the gradient of an input, which `needs_input_grad` does not know."""
+    if not ctx.needs_input_grad[place]:
+        return False
+    try:
+        return torch._C._will_engine_execute_node(ctx.next_functions[place][0])
+    except RuntimeError:  # torch.autograd.grad asks for a leaf, of which torch does not tell
+        return True
+
+
+class DenseReads(torch.autograd.Function):
+    """`read_detectors`, which has no weight."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        *tensors, rest = arguments
+        ctx.set_materialize_grads(False)
+        output = op(READS, tensors[0])(*tensors, *rest)
+        remember_read(ctx, (*tensors, *rest), output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        with torch.no_grad():
+            gradients = read_backward(ctx, *grads)  # type: ignore[arg-type]
+        return _once(gradients, ctx)
+
+
+class DenseLut(_Dense):
+    """`lut` with a dense gradient."""
+
+
+class DenseRows(_Dense):
+    """`weigh_rows` with a dense gradient."""
+
+
+class DenseAttention(_Dense):
+    """`lut_attention` with a dense gradient."""
 
 
 # ---- sparse ----------------------------------------------------------------------------------------------------------
@@ -299,12 +376,14 @@ def _take(step: Step, uses: list[Use]) -> None:
 
 # ---- the nodes of the graph ------------------------------------------------------------------------------------------
 
+READS = "read_detectors"
+DENSE = {LUT.op: DenseLut, ROWS.op: DenseRows, ATTENTION.op: DenseAttention, READS: DenseReads}
 SPARSE = {LUT.op: SparseLut, ROWS.op: SparseRows, ATTENTION.op: SparseAttention}
 IN_PLACE = {LUT.op: InPlaceLut, ROWS.op: InPlaceRows, ATTENTION.op: InPlaceAttention}
 TOKEN = f"{Token.__name__}Backward"
 
 
-def nodes_of(op: str) -> list[str]:
+def nodes_of(name: str) -> list[str]:
     """The names that the nodes of one op have in an autograd graph, whatever becomes of the gradient of its weight."""
-    policies = [f"{made[op].__name__}Backward" for made in (SPARSE, IN_PLACE) if op in made]
-    return [f"GeneratedBackwardFor_lutetia_{op}_defaultBackward", *policies]
+    policies = [f"{made[name].__name__}Backward" for made in (DENSE, SPARSE, IN_PLACE) if name in made]
+    return [f"GeneratedBackwardFor_lutetia_{name}_defaultBackward", *policies]

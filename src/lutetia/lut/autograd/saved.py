@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lutetia.errors import LutetiaError
 from lutetia.lut.autograd.how import How, Wires, how_of
-from lutetia.lut.autograd.ops import LIBRARY
+from lutetia.lut.autograd.ops import LIBRARY, op
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Sequence
 
@@ -100,7 +100,7 @@ def record_of(ctx: Any) -> Record:
 
 def remember_lut(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """Of `lut`: x, weight, anchors, and how -> y, and what was found."""
-    x, weight, anchors, start, targets, meta, how = inputs
+    x, weight, anchors, start, targets, meta, how, _ = inputs
     _, indices, min_delta, min_delta_index = output
     ctx.facts = Facts(how, tuple(weight.shape), weight.dtype, x.shape[1], x.dtype)
     saved = Saved(indices, start=start, targets=targets, meta=meta)
@@ -114,14 +114,14 @@ def lut_to_inputs(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     if not ctx.needs_input_grad[0]:
         return [None, None, None]
     s, f = record_of(ctx)
-    run = torch.ops.lutetia.lut_input_gradients
+    run = op("lut_input_gradients", grad, s.weight)  # type: ignore[arg-type]
     return [run(grad, s.weight, *s[:3], s.anchors, f.n_inputs, f.dtype, *s.wires, f.how), None, None]
 
 
 def rows_to_weight(ctx: Any, grad: Tensor) -> Tensor:
     """grad [B, O] -> dW, dense."""
     s, f = record_of(ctx)
-    run = torch.ops.lutetia.lut_weight_gradients
+    run = op("lut_weight_gradients", grad)
     others = s.alternatives if f.two else None
     return run(grad, s.indices, s.a, s.b, others, f.size, f.weight_dtype, *s.wires, f.how)
 
@@ -131,19 +131,20 @@ def rows_to_weight(ctx: Any, grad: Tensor) -> Tensor:
 
 def remember_read(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """Of `read_detectors`. The margins are worked out again from x: there are N_c times as many as of anything else."""
-    x, anchors, *logs, _, _, _, ctx.how = inputs
+    x, anchors, *logs, _, _, _, ctx.how, thresholds = inputs
     one_row = how_of(ctx.how).read == "confidence"
     ctx.mark_non_differentiable(*output[2:], *([output[1]] if one_row else []))
-    ctx.save_for_backward(x, anchors, *logs)
+    ctx.save_for_backward(x, anchors, *logs, thresholds)
 
 
 def read_backward(ctx: Any, da: Tensor | None, db: Tensor | None, *_: None) -> list[Tensor | None]:
     """da, db [B, N_t] -> dx [B, I], nothing for anchors, the gradients of the scalars []."""
     if da is None and db is None:
         return [None] * 5
-    x, anchors, *logs = ctx.saved_tensors
+    x, anchors, *logs, thresholds = ctx.saved_tensors
     to_x, wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[2:5]
-    dx, learned = torch.ops.lutetia.read_detectors_gradients(x, anchors, *logs, da, db, to_x, None, None, None, ctx.how)
+    run, rest = op("read_detectors_gradients", x), (None, None, None, ctx.how, thresholds)
+    dx, learned = run(x, anchors, *logs, da, db, to_x, *rest)
     parts = zip(logs, learned.unbind(), wanted, strict=True)
     return [dx if to_x else None, None, *(part.to(log.dtype) if want else None for log, part, want in parts)]
 
@@ -165,7 +166,7 @@ def rows_to_inputs(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     if not (to_a or to_b):
         return [None] * 5
     s, f = record_of(ctx)
-    da, db = torch.ops.lutetia.row_gains(grad, s.weight, s.indices, s.alternatives if to_b else None, *s.wires, f.how)
+    da, db = op("row_gains", grad)(grad, s.weight, s.indices, s.alternatives if to_b else None, *s.wires, f.how)
     return [None, None, None, da.to(ctx.dtypes[0]) if to_a else None, db.to(ctx.dtypes[1]) if to_b else None]
 
 
@@ -190,7 +191,7 @@ def attention_to_inputs(ctx: Any, grad: Tensor) -> list[Tensor | None]:
         return [None] * 4
     s, f = record_of(ctx)
     numbers = (f.n_inputs, f.positions_shape, f.dtype, f.positions_dtype)
-    run = torch.ops.lutetia.lut_attention_input_gradients
+    run = op("lut_attention_input_gradients", grad)
     dx, dpositions = run(grad, s.weight, *s[:6], s.anchors, *numbers, *s.wires, f.how)
     return [dx if to_x else None, None, None, dpositions if to_positions else None]
 
@@ -199,7 +200,7 @@ def attention_to_weight(ctx: Any, grad: Tensor) -> Tensor:
     """grad [B, S, O] -> dW, dense."""
     s, f = record_of(ctx)
     numbers = (f.n_anchors, f.positional_dim, f.size, f.weight_dtype)
-    return torch.ops.lutetia.lut_attention_weight_gradients(grad, s.indices, s.pe_indices, *numbers, *s.wires, f.how)
+    return op("lut_attention_weight_gradients", grad)(grad, s.indices, s.pe_indices, *numbers, *s.wires, f.how)
 
 
 # ---- registration ----------------------------------------------------------------------------------------------------
@@ -220,7 +221,7 @@ ROWS = Formula("weigh_rows", 0, remember_rows, rows_to_inputs, rows_to_weight)
 ATTENTION = Formula("lut_attention", 1, remember_attention, attention_to_inputs, attention_to_weight)
 
 
-class _Once(torch.autograd.Function):
+class Once(torch.autograd.Function):
     """A gradient, which has no gradient of its own."""
 
     @staticmethod
@@ -244,7 +245,7 @@ def _register(name: str, setup: Callable[..., None], backward: Callable[..., lis
     def formula(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         gradients = backward(ctx, *grads)
         if torch.is_grad_enabled():  # a graph of this pass is made
-            gradients = [None if gradient is None else _Once.apply(gradient) for gradient in gradients]
+            gradients = [None if gradient is None else Once.apply(gradient) for gradient in gradients]
         return *gradients, *[None] * (n_inputs - len(gradients))
 
     torch.library.register_autograd(f"lutetia::{name}", formula, setup_context=setup_context, lib=LIBRARY)

@@ -1,6 +1,7 @@
-"""Anchor pairs: which two inputs each bit of a detector's index compares.
+"""Anchors: what each bit of a detector's index compares.
 
-Anchors are int32 [n_detectors, n_anchors, 2]; bit r of detector t is set when x[anchors[t, r, 0]] > x[anchors[t, r, 1]].
+Anchors are int32 [n_detectors, n_anchors, 2]; bit r of detector t is set when x[a] > x[b], with (a, b) = anchors[t, r].
+A second entry b of n_inputs or more stands for a constant: the bit is set when x[a] > thresholds[b - n_inputs].
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.memo import Memo
+from lutetia.lut.sums import FLOATS, sum_dtype
 
 MAX_ANCHORS = 24  # a table has at most 2**24 rows
 MAX_INT32 = 2**31 - 1
@@ -24,32 +26,61 @@ def check_int(name: str, value: Any, low: int = 0, high: int = MAX_INT32) -> Non
         fail(name, value, f"an integer from {low} to {high}")
 
 
-def check_anchors(anchors: torch.Tensor, n_inputs: int) -> None:
-    """Check anchors, any integer dtype [n_detectors, n_anchors, 2]: in range, the two of a pair different."""
-    check_int("n_inputs", n_inputs, 2)
+def check_anchors(anchors: torch.Tensor, n_inputs: int, n_thresholds: int = 0) -> None:
+    """Check anchors, any integer dtype [n_detectors, n_anchors, 2]: in range, the two of a pair different.
+
+    With `n_thresholds` constants the second of a pair may be n_inputs to n_inputs + n_thresholds - 1.
+    """
+    check_int("n_inputs", n_inputs, 1 if n_thresholds else 2)
     check_tensor("anchors", anchors, ["n_detectors", "n_anchors", 2], INTEGER_DTYPES)
     if not 1 <= anchors.shape[1] <= MAX_ANCHORS:
         fail("anchors", anchors, f"1 to {MAX_ANCHORS} anchor pairs per detector")
-    outside = ((anchors < 0) | (anchors >= n_inputs)).any(dim=2)
+    ends = torch.tensor([n_inputs, n_inputs + n_thresholds], device=anchors.device)
+    outside = ((anchors < 0) | (anchors >= ends)).any(dim=2)
     bad = outside | (anchors[:, :, 0] == anchors[:, :, 1])
     if not bad.any():
         return
     detector, anchor = bad.nonzero()[0].tolist()
     a, b = anchors[detector, anchor].tolist()
     expected = f"inputs from 0 to {n_inputs - 1}" if outside[detector, anchor] else "two different inputs"
+    if n_thresholds and expected != "two different inputs":
+        expected += f", or for the second {n_inputs} to {n_inputs + n_thresholds - 1}, one of {n_thresholds} thresholds"
     raise ArgumentError(f"anchor {anchor} of detector {detector} compares inputs {a} and {b}, expected {expected}")
 
 
-def checked_anchors(anchors: torch.Tensor, n_inputs: int) -> torch.Tensor:
-    """The anchors, int32 and contiguous, checked once per tensor and version: kernels trust them."""
-    if not (anchors.is_cuda and torch.cuda.is_current_stream_capturing()):  # a capture cannot wait for an answer
+def check_thresholds(thresholds: torch.Tensor, device: torch.device | None = None) -> None:
+    """Check the constants that anchors may name: floating point [n_thresholds], finite."""
+    check_tensor("thresholds", thresholds, ["n_thresholds"], FLOATS, device)
+    if not thresholds.is_meta and not bool(thresholds.isfinite().all()):
+        number = int((~thresholds.isfinite()).nonzero()[0])
+        raise ArgumentError(f"threshold {number} is {float(thresholds[number])}, expected a finite number")
+
+
+def checked_anchors(anchors: torch.Tensor, n_inputs: int, thresholds: torch.Tensor | None = None) -> torch.Tensor:
+    """The anchors, int32 and contiguous, checked once per tensor and version, with the thresholds: kernels trust them."""
+    if anchors.is_cuda and torch.cuda.is_current_stream_capturing():
+        pass  # a capture cannot wait for an answer
+    elif thresholds is None:
         anchors_seen.get((anchors,), n_inputs)
+    else:
+        thresholds_seen.get((anchors, thresholds), n_inputs)
     if anchors.dtype != torch.int32:
         anchors = anchors.to(torch.int32)
     return anchors if anchors.is_contiguous() else anchors.contiguous()
 
 
+def _check_both(anchors: torch.Tensor, thresholds: torch.Tensor, n_inputs: int) -> None:
+    check_thresholds(thresholds, anchors.device)
+    check_anchors(anchors, n_inputs, len(thresholds))
+
+
 anchors_seen = Memo(lambda anchors, n_inputs: check_anchors(anchors, n_inputs), trusting=False)
+thresholds_seen = Memo(_check_both, trusting=False)
+
+
+def constants_of(thresholds: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
+    """Thresholds as the kernels take them: contiguous, in the dtype in which x is compared; None stays None."""
+    return None if thresholds is None else thresholds.detach().to(sum_dtype(x)).contiguous()
 
 
 def random_anchors(
@@ -78,7 +109,7 @@ def random_anchors(
     else:
         candidates, sizes = _candidates(fields, n_inputs, n_detectors)
 
-    low, high = _unrank(_draw_distinct(rng, sizes * (sizes - 1) // 2, n_anchors))
+    low, high = _unrank(draw_distinct(rng, sizes * (sizes - 1) // 2, n_anchors))
     swap = rng.random(low.shape) < 0.5
     pairs = np.stack([np.where(swap, high, low), np.where(swap, low, high)], axis=2)
     if fields is not None:
@@ -107,7 +138,7 @@ def _candidates(fields: torch.Tensor, n_inputs: int, n_detectors: int) -> tuple[
     return candidates, sizes
 
 
-def _draw_distinct(rng: np.random.Generator, totals: np.ndarray, count: int) -> np.ndarray:
+def draw_distinct(rng: np.random.Generator, totals: np.ndarray, count: int) -> np.ndarray:
     """`count` numbers below totals[t] for each t, distinct within a row while totals[t] allows, [len(totals), count].
 
     Floyd's sampling, one column for all rows at a time: exact, and no step depends on luck.

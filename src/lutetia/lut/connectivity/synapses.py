@@ -73,7 +73,10 @@ class Synapses:
     header_text: str = field(default="", init=False, repr=False, compare=False)  # made here: the compiler reads it as a constant
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "header_text", json.dumps(self.header()))
+        check_choice("layout", self.layout, tuple(TENSOR_NAMES))
+        if not isinstance(self.metas, tuple) or not self.metas or not all(isinstance(m, SynapseMeta) for m in self.metas):
+            fail("metas", self.metas, "a tuple of at least one SynapseMeta")
+        object.__setattr__(self, "header_text", json.dumps(self.header(), default=repr))
 
     # The tensors under the names the kernels use. General: neuron n owns weights row_start[n] to row_start[n + 1].
     row_start = _Alias("owner_start", "general")  # int64 [n_neurons + 1]
@@ -347,13 +350,10 @@ class Synapses:
         return self
 
     def _check_sizes(self) -> None:
-        check_choice("layout", self.layout, tuple(TENSOR_NAMES))
         for name in SIZES:
             check_int(name, getattr(self, name), 1)
         if self.n_rows not in [2**bits for bits in range(1, MAX_ANCHORS + 1)]:
             fail("n_rows", self.n_rows, f"a power of two from 2 to {2**MAX_ANCHORS}")
-        if not isinstance(self.metas, tuple) or not self.metas or not all(isinstance(m, SynapseMeta) for m in self.metas):
-            fail("metas", self.metas, "a tuple of at least one SynapseMeta")
         # Keys (neuron, meta, output) are int64.
         if self.n_neurons * self.n_outputs * len(self.metas) >= 2**63:
             raise ArgumentError(f"{self.n_neurons} neurons × {self.n_outputs} outputs are too many to number in 63 bits")

@@ -6,7 +6,8 @@ R rows of each table: 2**N_c, or 2**(2 N_c + N_pe) for a sequence.
 `weight` is [N_t, R, O] with `Full` connectivity and flat [n_weights] with `Synapses`. Floating point tensors are float32,
 float64, bfloat16 or float16; what is added is added in float32, or in float64 where an operand is float64 (`sum_dtype`), and has
 that dtype when it is handed back. Index tensors are int32. The callers hand over contiguous tensors of one device, anchors that
-were checked, and indices within their tables; a backend that would read outside of a table checks indices again.
+were checked, thresholds in the sum dtype of x, and indices within their tables; a backend that would read outside of a table
+checks indices again.
 Fixed sums have the same bits in every backend, in any order, with any number of threads; one that leaves its range raises
 `OverflowInSumError` before anything given was changed.
 """
@@ -23,6 +24,7 @@ from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.sums import Sums
 
 PRECISIONS = ("float32", "tf32", "bf16")  # of the products of cells, where a backend can choose
+READS = ("hard", "blend", "confidence", "confidence2")
 TWO_ROWS = ("blend", "confidence2")  # the reads that add a second row
 
 
@@ -96,10 +98,15 @@ class Backend(Protocol):
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
-    def detect(self, x: Tensor, anchors: Tensor, train: bool) -> Detected:
-        """x [..., I], anchors [N_t, N_c, 2] -> what was found [..., N_t]; with `train` all three, else only the indices."""
+    def detect(self, x: Tensor, anchors: Tensor, train: bool, thresholds: Tensor | None = None) -> Detected:
+        """x [..., I], anchors [N_t, N_c, 2] -> what was found [..., N_t]; with `train` all three, else only the indices.
 
-    def read(self, x: Tensor, anchors: Tensor, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
+        Here and below thresholds [n] are the constants that anchors name by I, I + 1, ... in the place of a second input.
+        """
+
+    def read(
+        self, x: Tensor, anchors: Tensor, read: Read, sums: Sums, thresholds: Tensor | None = None
+    ) -> tuple[Tensor, Coefficients]:
         """x [B, I], anchors [N_t, N_c, 2] -> indices int32 [B, N_t], and coefficients [B, N_t] in the sum dtype of x.
 
         `hard` gives two rows with a = 1, b = 0. With exact sums the coefficients are worked out in float64 and rounded once.
@@ -111,12 +118,26 @@ class Backend(Protocol):
         """y = Σ_t W[t, index_t], or with coefficients as they say: indices [B, N_t] -> y [B, O]."""
 
     def detect_and_fill(
-        self, x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums, train: bool
+        self,
+        x: Tensor,
+        weight: Tensor,
+        anchors: Tensor,
+        connectivity: Connectivity,
+        sums: Sums,
+        train: bool,
+        thresholds: Tensor | None = None,
     ) -> tuple[Tensor, Detected | None]:
         """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]: `detect`, then `fill_rows` without coefficients."""
 
     def read_and_fill(
-        self, x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, read: Read, sums: Sums
+        self,
+        x: Tensor,
+        weight: Tensor,
+        anchors: Tensor,
+        connectivity: Connectivity,
+        read: Read,
+        sums: Sums,
+        thresholds: Tensor | None = None,
     ) -> Tensor:
         """x [B, I] -> y [B, O]: `read`, then `fill_rows`."""
 
@@ -138,11 +159,19 @@ class Backend(Protocol):
         """The gradient of the hard read: grad [B, O], detected [B, N_t] -> dx [B, I].
 
         d_t = U'(min_delta) (g·W[t, index] - g·W[t, index ^ (1 << min_delta_index)]) goes to dx[a], and -d_t to dx[b], the
-        anchors of min_delta_index. In exact sums the difference is one sum, and the addends of dx another.
+        anchors of min_delta_index; a constant b >= I gets nothing. In exact sums the difference is one sum, and the addends of dx
+        another.
         """
 
     def send_slopes(
-        self, x: Tensor, anchors: Tensor, read: Read, gains: tuple[Tensor, Tensor | None], sums: Sums, to_x: bool
+        self,
+        x: Tensor,
+        anchors: Tensor,
+        read: Read,
+        gains: tuple[Tensor, Tensor | None],
+        sums: Sums,
+        to_x: bool,
+        thresholds: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor]:
         """The gradients of a read's a and b, [B, N_t] -> dx [B, I] (None unless `to_x`), and of log β, log γ, log τ: [3]."""
 

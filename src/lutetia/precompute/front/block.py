@@ -108,7 +108,7 @@ class LayerBlock:
             self._ready.extend([op.ready() for op in self.ops])
 
     def _spread(self, x: Tensor) -> Tensor:
-        """Rows of taps -> the receptive field they stand in, zero in between: [n, channels · taps] -> [n, channels, *field]."""
+        """Rows of taps -> the receptive field they belong to, zero in between: [n, channels · taps] -> [n, channels, *field]."""
         x = x.to(torch.float64)
         if not self.rank:
             return x

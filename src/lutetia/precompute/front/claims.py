@@ -1,4 +1,4 @@
-"""`@precomputable`: what a developer says by hand about a module, where looking at it does not tell."""
+"""`@precomputable`: what a developer declares about a module when inspection is not enough."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Claim:
         if isinstance(self.groups, int):
             if n_inputs is None or n_outputs is None:
                 raise ArgumentError(
-                    "groups is a number and the module does not tell its sizes: write ((n_inputs, n_outputs), ..)"
+                    "groups is a number and the module does not declare its sizes: write ((n_inputs, n_outputs), ..)"
                 )
             units = _even(self.groups, n_inputs, n_outputs)
         elif any(isinstance(part, tuple) for unit in self.groups for part in unit):

@@ -1,11 +1,12 @@
 """How the inputs of a network become whole numbers.
 
-A LUT layer only compares inputs with each other, so one map for all inputs that never falls keeps every comparison, apart from
-values that share a number. A map per input would not: a comparison of two inputs would no longer be the one that was trained.
+A LUT layer only compares inputs, with each other or with constants, so one map for all inputs that never falls keeps every
+comparison, apart from values that share a number. A map per input would not: a comparison of two inputs would no longer be the
+one that was trained.
 
     affine   value v -> round((v - low) / (high - low) · (2**bits - 1)), for inputs of one range
     ramps    the same with the mean of all inputs' own ramps: round(mean_i clip((v - low_i) / (high_i - low_i)) · (2**bits - 1)).
-             Where many inputs have their values the map is steep: features of other units each keep some numbers of their own.
+             Where many inputs have their values the map is steep: features in other units each keep their own numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lutetia.errors import ArgumentError, fail
+from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.precompute.tables.domains import MAX_CHANNELS, NUMBERS, check_whole
 
 Range: TypeAlias = float | Sequence[float] | np.ndarray | Tensor
 MOST_BITS = 16
@@ -38,11 +40,14 @@ class Encoder:
 
     @property
     def step(self) -> float:
-        """The real number that one step stands for; of ramps, which have no such number, 1."""
+        """The real value of one step; 1 for ramps, which have none."""
         return float(self.high.max() - self.low.min()) / (2**self.bits - 1) if self.affine else 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [batch, ...], floats, or uint8 as 0 to 1 -> int64 [batch, n_inputs]."""
+        check_tensor("x", x, dtype=NUMBERS)
+        if x.dim() < 2:
+            fail("x", x, "samples first: [batch, ...]")
         values = (x.double() / 255 if x.dtype == torch.uint8 else x.double()).flatten(1).cpu()
         top = 2**self.bits - 1
         if self.affine:
@@ -51,6 +56,14 @@ class Encoder:
         knots, heights = self._ramps()
         shares = np.interp(values.numpy(), knots, heights)
         return torch.from_numpy(np.rint(shares * top).astype(np.int64))
+
+    def values(self) -> np.ndarray:
+        """The value that each number stands for, rising: float64 [2**bits]."""
+        numbers = np.arange(2**self.bits, dtype=np.float64)
+        if self.affine:
+            return numbers * self.step + self.low.min()
+        knots, heights = self._ramps()
+        return np.interp(numbers / (2**self.bits - 1), heights, knots)
 
     def _ramps(self) -> tuple[np.ndarray, np.ndarray]:
         """The map as a line through points: float64 [n_knots] each."""
@@ -66,11 +79,32 @@ class Encoder:
         return {"bits": self.bits, "map": "affine" if self.affine else "ramps", **plain}
 
 
+@dataclass(frozen=True, eq=False)
+class CodeEncoder:
+    """A map that a model has of its own, from values to codes of `bits` bits: `codes` takes x [batch, ...]."""
+
+    bits: int
+    codes: Callable[[Tensor], Tensor]
+    step: float = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [batch, ...] -> int64 [batch, n_codes]."""
+        return self.codes(x).to(torch.int64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"bits": self.bits, "map": "ranks", "low": 0, "high": 2**self.bits - 1}
+
+
 def encoder(bits: int, low: Range, high: Range, n_inputs: int, *, affine: bool | None = None) -> Encoder:
     """The map for inputs from `low` to `high`, a number or one per input.
 
     `affine` None chooses: ramps where a quarter of the inputs spans less than a quarter of the common range.
     """
+    check_whole("n_inputs", n_inputs, 1, MAX_CHANNELS)
+    check_whole("bits", bits, 1, MOST_BITS)
+    if not (affine is None or isinstance(affine, bool)):
+        fail("affine", affine, "True, False or None")
     ends = [_as_range(name, end, n_inputs) for name, end in (("low", low), ("high", high))]
     if (ends[0] > ends[1]).any() or not ends[0].min() < ends[1].max():
         raise ArgumentError(f"low is {_shown(low)} and high is {_shown(high)}, expected low < high")
@@ -81,7 +115,10 @@ def encoder(bits: int, low: Range, high: Range, n_inputs: int, *, affine: bool |
 
 
 def _as_range(name: str, end: Range, n_inputs: int) -> np.ndarray:
-    values = np.asarray(end, dtype=np.float64)
+    try:
+        values = np.asarray(end, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        fail(name, end, f"a number, or {n_inputs} of them, one for each input")
     if not np.isfinite(values).all() or (values.ndim and values.shape != (n_inputs,)):
         fail(name, end, f"a number, or {n_inputs} of them, one for each input")
     return np.broadcast_to(values, (n_inputs,)).copy()
@@ -93,7 +130,7 @@ def _shown(end: Range) -> str:
 
 @dataclass(frozen=True)
 class BitsTried:
-    """What inputs of so many bits do to the float model: its accuracy, and on how many samples its class stays."""
+    """What inputs of this many bits do to the float model: its accuracy, and on how many samples its class stays."""
 
     bits: int
     accuracy: float
@@ -124,15 +161,14 @@ def choose_bits(
     """Try 1 bit, 2 bits, .. until the accuracy on x [n, ...] is at most `most_loss` below that of the inputs as they are, and
     at least 99.5% of the samples keep their class.
 
-    `classes` is the float model, which compares its inputs: it is asked about the numbers in place of the values.
+    `classes` is the float model: it is given the values that the integers represent.
     """
     exact = classes(x)
     accuracy = _share(exact == labels)
     tried: list[BitsTried] = []
     for bits in range(1, MOST_BITS + 1):
         coded = encoders(bits)
-        values = coded(x).double() * coded.step + (float(coded.low.min()) if coded.affine else 0.0)
-        found = classes(values.reshape(x.shape))
+        found = classes(torch.from_numpy(coded.values())[coded(x)].reshape(x.shape))
         tried.append(BitsTried(bits, _share(found == labels), _share(found == exact)))
         if tried[-1].accuracy >= accuracy - most_loss and tried[-1].agreement >= LEAST_AGREEMENT:
             return BitsChoice(bits, accuracy, tuple(tried), len(x))

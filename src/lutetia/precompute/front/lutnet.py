@@ -1,18 +1,19 @@
 """Networks of lookup tables as stream graphs: they are tables already.
 
-A LUT layer is comparisons of pairs of inputs, an index made of the answers, a row of each detector's table, and the sum of the
-rows. In hardware: equal comparisons once, one table per detector, sums of proven width. Inputs become integers of n bits and
-weights fixed point; what these compute is the *integer model*, which is a model of its own. Its accuracy stands beside that of
-the float model in the report.
+A LUT layer is comparisons of pairs of inputs, or of an input with a constant, an index made of the answers, a row of each
+detector's table, and the sum of the rows. In hardware: equal comparisons once, one table per detector, sums of proven width.
+Inputs become integers of n bits, a threshold the greatest integer whose value is not above it, and weights fixed point. What
+these compute is the *integer model*, which is a separate model. Its accuracy is given next to that of the float model in the
+report.
 
-Layers say what their tables are (`describe()`); of a whole model only `layers`, `norms` and `readout` are looked at, so any
+Layers say what their tables are (`describe()`); of a whole model only `layers`, `norms` and `readout` are used, so any
 module that is built the same way will do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from lutetia import flow
 from lutetia.errors import ArgumentError, check_range, check_tensor, fail
-from lutetia.precompute.front.encoder import BitsChoice, Encoder, Range, choose_bits, encoder
+from lutetia.precompute.front.encoder import BitsChoice, CodeEncoder, Encoder, Range, choose_bits, encoder
 from lutetia.precompute.front.trace import argmax_node
 from lutetia.precompute.ir.graph import Builder, Graph
 from lutetia.precompute.ir.stream import Compare, Input, Lookup, Register, StreamEdge, Sum, Table, TableData
@@ -31,10 +32,11 @@ from lutetia.precompute.tables.domains import Binary, Domain, UInt, domain_for
 
 @dataclass(frozen=True)
 class Detectors:
-    """The tables of a layer: anchors [N_t, N_c, 2], weight float64 [N_t, 2**N_c, O]."""
+    """The tables of a layer: anchors [N_t, N_c, 2], weight float64 [N_t, 2**N_c, O], thresholds [n] as they are compared."""
 
     anchors: np.ndarray
     weight: np.ndarray
+    thresholds: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Rescaled:
 class LUTNetwork:
     """The integer model of a network of lookup tables: its graph, and how to put inputs into it."""
 
-    def __init__(self, graph: Graph, model: nn.Module, encoder: Encoder) -> None:
+    def __init__(self, graph: Graph, model: nn.Module, encoder: Encoder | CodeEncoder) -> None:
         self.graph, self.model, self.encoder = graph, model, encoder
 
     @property
@@ -132,18 +134,20 @@ def lut_network(
     first = stages[0]
     n_inputs = _n_inputs(model, first)
     coded = encoder(bits, low, high, n_inputs, affine=True if isinstance(first, Readout) else None)
-    if isinstance(first, Readout):  # an input of 0 stands for `low`, which comparisons do not feel and sums do
+    if isinstance(first, Readout):  # an input of 0 means `low`, which affects sums but not comparisons
         first = stages[0] = Readout(first.weight, first.bias + float(coded.low.min()) * first.weight.sum(1))
     with flow.step("lut_network", part="precompute", bits=bits, weight_bits=weight_bits, layers=len(stages)) as step:
         builder = Builder()
         node = builder.add(Input((), StreamEdge((UInt(bits),) * n_inputs, scale=(coded.step,) * n_inputs)))
+        values: np.ndarray | None = coded.values()  # what the numbers stand for; after a layer, multiples of a scale
         for number, stage in enumerate(stages):
             name = f"layer {number}"
             if isinstance(stage, Detectors):
-                node = _detectors(builder, node, stage, weight_bits, name)
+                node = _detectors(builder, node, stage, weight_bits, values, name)
             else:
                 assert isinstance(stage, Readout)
                 node = _readout(builder, node, stage, weight_bits, name)
+            values = None
         if argmax:
             node = argmax_node(builder, node)
         graph = dedupe(Graph(builder.nodes, node))
@@ -195,7 +199,11 @@ def _detectors_of(layer: Any) -> Detectors:
         raise ArgumentError("an attention layer has no circuit here, expected LUT layers without positions")
     weight, expand = layer.weight.detach(), getattr(layer.connectivity, "expand", None)
     weight = weight if expand is None else expand(weight)  # with synapses the weight is flat
-    return Detectors(layer.anchors.detach().cpu().numpy().astype(np.int64), weight.cpu().double().numpy())
+    thresholds = None
+    if layer.thresholds is not None:
+        compared = torch.float64 if weight.dtype == torch.float64 else torch.float32
+        thresholds = layer.thresholds.detach().cpu().to(compared).numpy()
+    return Detectors(layer.anchors.detach().cpu().numpy().astype(np.int64), weight.cpu().double().numpy(), thresholds)
 
 
 def _array(values: Tensor) -> np.ndarray:
@@ -203,7 +211,7 @@ def _array(values: Tensor) -> np.ndarray:
 
 
 def _n_inputs(model: Any, first: Any) -> int:
-    """The inputs of the first layer, which its anchors alone do not tell."""
+    """The inputs of the first layer, which its anchors alone do not determine."""
     if isinstance(first, Readout):
         return int(first.weight.shape[1])
     layer = next(module for module in model.modules() if is_lut_layer(module) and hasattr(module, "n_inputs"))
@@ -219,7 +227,9 @@ def _folded(stages: list[Any]) -> list[Detectors | Readout]:
             continue
         for following in stages[number + 1 :]:
             if isinstance(following, Detectors):
-                break  # from here on only comparisons are left of it
+                if following.thresholds is not None:
+                    raise ArgumentError("thresholds behind an RMS norm feel the norm: train with norm='none'")
+                break  # from here on only comparisons use it
             if isinstance(following, Readout) and following.bias.any():
                 raise ArgumentError("a linear layer with a bias behind an RMS norm feels the norm: train with norm='none'")
         if not made:
@@ -228,7 +238,7 @@ def _folded(stages: list[Any]) -> list[Detectors | Readout]:
             )
         before = made[-1]
         if isinstance(before, Detectors):
-            made[-1] = Detectors(before.anchors, before.weight * stage.weight)
+            made[-1] = replace(before, weight=before.weight * stage.weight)
         else:
             made[-1] = Readout(before.weight * stage.weight[:, None], before.bias * stage.weight)
     return made
@@ -237,9 +247,9 @@ def _folded(stages: list[Any]) -> list[Detectors | Readout]:
 # ---- the nodes -------------------------------------------------------------------------------------------------------
 
 
-def _detectors(builder: Builder, source: int, stage: Detectors, weight_bits: int, name: str) -> int:
-    """Comparisons, tables, sums."""
-    lanes = _comparisons(builder, source, stage.anchors, name)
+def _detectors(builder: Builder, source: int, stage: Detectors, weight_bits: int, values: np.ndarray | None, name: str) -> int:
+    """Comparisons, tables, sums; `values` are what the numbers of the source stand for, None for multiples of its scale."""
+    lanes = _comparisons(builder, source, stage, values, name)
     top = np.abs(stage.weight).max()
     scale = float(top) / (2 ** (weight_bits - 1) - 1) if top else 1.0
     levels = np.rint(stage.weight / scale).astype(np.int64)  # [N_t, R, O]
@@ -269,11 +279,29 @@ def _detectors(builder: Builder, source: int, stage: Detectors, weight_bits: int
     return _sums(builder, rows, np.array(targets), lowest.sum(0), domains, scale, name)
 
 
-def _comparisons(builder: Builder, source: int, anchors: np.ndarray, name: str) -> int:
-    """One lane for each pair of each detector; `dedupe` makes one of equal ones."""
-    left, right = anchors.reshape(-1, 2).T
-    edge = builder.edge(source).carrying([Binary()] * len(left))
-    return builder.add(Compare((source,), edge, left.copy(), right.copy(), np.zeros(len(left), dtype=np.int64), name=name))
+def _comparisons(builder: Builder, source: int, stage: Detectors, values: np.ndarray | None, name: str) -> int:
+    """One lane for each anchor of each detector; `dedupe` makes one of equal ones."""
+    left, right = stage.anchors.reshape(-1, 2).T
+    before, constant = builder.edge(source), np.zeros(len(left), dtype=np.int64)
+    is_constant = right >= before.channels
+    if is_constant.any():
+        assert stage.thresholds is not None
+        numbers = _as_numbers(stage.thresholds, before, values)[right[is_constant] - before.channels]
+        # Past the range of an input nothing changes, and equal comparisons are built once.
+        ends = [(before.domains[channel].low - 1, before.domains[channel].high) for channel in left[is_constant]]
+        constant[is_constant] = np.clip(numbers, *np.array(ends, dtype=np.int64).T)
+    edge = before.carrying([Binary()] * len(left))
+    return builder.add(Compare((source,), edge, left.copy(), np.where(is_constant, -1, right), constant, name=name))
+
+
+def _as_numbers(thresholds: np.ndarray, edge: StreamEdge, values: np.ndarray | None) -> np.ndarray:
+    """The greatest number whose value is not above each threshold: x > t where its number is greater. int64 [n].
+
+    `values` of the numbers from 0 on are compared as the float model compares them.
+    """
+    if values is not None:
+        return np.searchsorted(values.astype(thresholds.dtype), thresholds, side="right").astype(np.int64) - 1
+    return np.clip(np.floor(thresholds.astype(np.float64) / edge.scale[0]), -(2.0**62), 2.0**62).astype(np.int64)
 
 
 def _sums(

@@ -25,7 +25,7 @@ from lutetia.precompute.front.quantise import Quantise, SparseLinear
 Run: TypeAlias = Callable[[Tensor], Tensor]
 Rows: TypeAlias = list[tuple[np.ndarray, np.ndarray]]  # per output: channels and taps
 
-# One value at a time, and never falling as the value rises: thresholds can stand for them.
+# Elementwise and monotonic: they can be replaced by thresholds.
 MONOTONE = (
     nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Hardsigmoid, nn.Sigmoid, nn.Tanh, nn.Softsign, nn.Softplus, nn.LogSigmoid,
     nn.ELU, nn.SELU, nn.CELU, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout, Quantise,
@@ -354,7 +354,7 @@ def clone(module: nn.Module) -> nn.Module:
 
 
 def _without_padding(module: nn.Module) -> nn.Module:
-    """Take the padding away from a copy of a layer: it is asked about one window at a time."""
+    """Remove the padding from a copy of a layer, which is evaluated one window at a time."""
     if isinstance(module, CONVOLUTIONS):
         module.padding = (0,) * len(module.kernel_size)
     elif isinstance(module, (*MAXIMA, *AVERAGES)):

@@ -8,14 +8,15 @@ behind the numbers are known exactly.
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from lutetia.errors import ArgumentError, check_range, fail
-from lutetia.precompute.tables.domains import Domain, DomainLike, as_domain
+from lutetia.errors import ArgumentError, check_range, check_tensor, fail
+from lutetia.precompute.tables.domains import NUMBERS, Domain, DomainLike, as_domain
 
 
 class _Straight(torch.autograd.Function):
@@ -38,6 +39,11 @@ def quantise(x: Tensor, domain: DomainLike, scale: float = 1.0) -> Tensor:
     The gradient passes where x lies within half a step of the domain's range (for ±1: within -1 to 1), and is zero elsewhere.
     """
     domain = as_domain("domain", domain)
+    check_tensor("x", x, dtype=NUMBERS)
+    if not isinstance(scale, Tensor):
+        check_range("scale", scale, -sys.float_info.max, sys.float_info.max)
+    elif scale.numel() != 1 or scale.dtype not in NUMBERS:
+        fail("scale", scale, "a number")
     reach = 0.0 if domain.step != 1 else 0.5
     with torch.no_grad():
         steps = x if scale == 1 else x / scale
@@ -87,7 +93,7 @@ class _QuantisedWeight(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         size = weight.detach().abs()
-        # Few levels stand for the typical weight, many for the largest one.
+        # The typical weight takes few levels, the largest takes many.
         wanted = size.mean() if self.domain.radix <= 3 else size.max() / self.domain.high
         exponent = wanted.clamp_min(2.0**-40).log2()
         scale = 2.0 ** float(exponent.round() if self.domain.radix <= 3 else exponent.ceil())
@@ -134,6 +140,8 @@ class SparseLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in_features] -> [..., out_features]."""
+        if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.in_features:
+            check_tensor("x", x, ["...", self.in_features])
         y = (x[..., self.inputs] * self.weight).sum(-1)
         return y if self.bias is None else y + self.bias
 

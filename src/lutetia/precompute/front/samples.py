@@ -44,7 +44,7 @@ def to_hex(bits: np.ndarray) -> list[str]:
 
 
 def from_hex(lines: list[str], width: int) -> np.ndarray:
-    """The inverse of `to_hex`; digits that are no numbers, such as x, raise ValueError."""
+    """The inverse of `to_hex`; non-numeric digits, such as x, raise ValueError."""
     size = (width + 7) // 8
     raw = b"".join(bytes.fromhex(line.strip().rjust(2 * size, "0"))[::-1] for line in lines)
     rows = np.frombuffer(raw, dtype=np.uint8).reshape(-1, size)

@@ -1,7 +1,7 @@
 """`trace`: a PyTorch model as a stream graph, through torch.fx.
 
 Layers are gathered into blocks that end where the values are on a grid of integers: at a quantiser, or where a layer's own
-weights keep them on one. A window stands in front of what looks at several samples; one pipeline register stands behind every
+weights keep them on one. A window precedes whatever reads several samples; one pipeline register follows every
 block.
 """
 
@@ -71,6 +71,8 @@ def trace(model: nn.Module, input: Stream) -> Graph:
 
     What PyTorch computes from the samples in float64, the graph computes in integers, bit for bit.
     """
+    if not isinstance(model, nn.Module):
+        fail("model", model, "a module")
     if not isinstance(input, Stream):
         fail("input", input, "a Stream, such as Stream(channels=4, dtype=UInt(2))")
     model = clone(model).eval()

@@ -1,4 +1,4 @@
-"""The test bench for cocotb: two small Python files that are run by a Python of their own."""
+"""The test bench for cocotb: two small Python files that run in their own Python process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def write(hardware: Hardware, folder: Path) -> None:
-    """Put the test and its runner beside the sources and the samples; what they need to know is read back from the bench."""
+    """Write the test and its runner next to the sources and the samples; they read their settings from the bench."""
     bench = (folder / f"{hardware.name}_testbench.v").read_text()
     head = next(line for line in bench.splitlines() if "localparam SENT" in line)
     numbers = dict(part.split(" = ") for part in head.strip().removeprefix("localparam ").rstrip(";").split(", "))

@@ -1,7 +1,7 @@
 """What Verilog and VHDL have in common: names, buses, who reads whom, and what each node computes, in numbers.
 
 One module per node, with data, valid and ready on both sides, one per different table, and a top module that joins them. Where a
-node has several readers a fork stands behind it.
+node has several readers, a fork follows it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Design:
         return self.numbers[table.key]
 
     def tables_of(self, node: StreamNode) -> list[int]:
-        """The tables that have a module of their own and that a node uses."""
+        """The tables that a node uses and that have their own module."""
         found = node.tables if isinstance(node, Table) else ()
         return sorted({self.table_number(table) for table in found if table.k})
 
@@ -192,7 +192,7 @@ class Total(NamedTuple):
     bits: list[Slice]  # single bits with the coefficient 1, which are counted
 
 
-COUNTED = 7  # from so many single bits on they are counted by compressors
+COUNTED = 7  # this many single bits or more are counted by compressors
 
 
 def totals(node: Sum, edge: StreamEdge) -> list[Total]:
@@ -271,7 +271,7 @@ class Column(NamedTuple):
 
 
 def compressors(count: int) -> tuple[list[Column], dict[int, list[int]], int]:
-    """Count so many bits: compressors, then for each weight the (at most two) bits that are left, and how many bits there are.
+    """Count bits: compressors, then for each weight the remaining bits (at most two), and the number of bits.
 
     Bits are numbered, the given ones first. A compressor of six bits takes three LUTs of six inputs and leaves three bits.
     """

@@ -1,6 +1,6 @@
 """What the two hardware languages differ in. A `Dialect` collects the lines of one module; `nodes` and `emit` say what is in it.
 
-Texts are typed by what they stand for, since VHDL insists on it: a *bus* (any bits), a *number* (bits to compute with, modulo
+Texts are typed by meaning, as VHDL requires: a *bus* (any bits), a *number* (bits to compute with, modulo
 their width), a *bit*, and a *condition*. Verilog writes all of them alike.
 """
 
@@ -36,7 +36,7 @@ class Dialect(ABC):
     ending: ClassVar[str]
     zero: ClassVar[str]  # a bit
     one: ClassVar[str]
-    longest: ClassVar[int]  # address bits of a table whose rows may stand in the module; a longer one has a file of them
+    longest: ClassVar[int]  # address bits of a table whose rows are written in the module; a larger one uses a file
 
     def __init__(self) -> None:
         self.declared: list[str] = []
@@ -66,7 +66,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def number(self, bus: str, channel: Slice, width: int, bits: int) -> str:
-        """A channel with so many bits: by its sign, by zeros, or cut -> number."""
+        """A channel resized to this many bits: sign-extended, zero-extended or cut -> number."""
 
     @abstractmethod
     def constant(self, value: int, bits: int) -> str:
@@ -112,7 +112,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def pin(self, name: str, bits: int, text: str) -> str:
-        """What connects an input of an instance to an expression: `name` is a bus of its own where the language needs one."""
+        """What connects an input of an instance to an expression: `name` is a separate bus where the language needs one."""
 
     @abstractmethod
     def assign(self, target: str, text: str) -> None:

@@ -30,7 +30,7 @@ def emit(graph: Graph, language: str, name: str = "net") -> Hardware:
     for number, node in enumerate(plan.graph.nodes):
         if isinstance(node, Input | Register):
             continue
-        own = [each for each in plan.tables_of(node) if each not in written]  # a table stands behind its first reader
+        own = [each for each in plan.tables_of(node) if each not in written]  # a table is written after its first reader
         written.update(own)
         modules = [_node(plan, number, dialect()), *(_table(plan, each, dialect()) for each in own)]
         files[f"{plan.module(number)}{dialect.ending}"] = dialect().file(*modules)

@@ -13,7 +13,7 @@ from lutetia.precompute.hdl.design import Slice
 from lutetia.precompute.hdl.dialect import BusPiece, Dialect, Pin
 
 LONGEST = 12  # address bits of a table that is one constant
-MANY = "// A file for each of thousands of tables would help nobody.\n/* verilator lint_off DECLFILENAME */"
+MANY = "// Thousands of tables in a file each would be unreadable.\n/* verilator lint_off DECLFILENAME */"
 
 
 def span(bits: int) -> str:
@@ -154,5 +154,5 @@ def _digits(digits: str, bits: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """What may stand in a comment: the name of a layer is the user's."""
+    """Text that is safe in a comment: the name of a layer comes from the user."""
     return "".join(each if each.isprintable() and each.isascii() and each not in "*/\\`" else "." for each in text)

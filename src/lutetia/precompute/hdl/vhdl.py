@@ -114,7 +114,7 @@ class VHDL(Dialect):
         return "\n".join([*lines, *(f"    {line}" for line in self.lines), "end architecture;", ""])
 
     def file(self, *modules: str) -> str:
-        return "\n".join([*modules[1:], modules[0]])  # what is used stands first
+        return "\n".join([*modules[1:], modules[0]])  # what is used comes first
 
 
 def _named(pairs: Mapping[str, str] | None) -> str:

@@ -1,7 +1,7 @@
 """Skip connections: a short path waits for a long one in a queue that is just deep enough.
 
 Where two paths join, their samples are paired in order. By the time the long path delivers its i-th sample the short path may
-have delivered more; a queue must hold these, or the network would stop for ever, and as many again as the pipeline registers of
+have delivered more; a queue must hold these, or the network would deadlock, and as many again as the pipeline registers of
 the long path hold, or it would run at half speed. What each sample needs of the input is counted place by place over one frame.
 """
 
@@ -16,7 +16,7 @@ from lutetia.precompute.ir.stream import Input, Register, StreamEdge, StreamNode
 
 
 def balance(graph: Graph) -> Graph:
-    """Put queues in front of every join, anew."""
+    """Replace the queues in front of every join."""
     graph = _stripped(graph)
     needs, latency = _needs(graph)
     builder = Builder()
@@ -70,7 +70,7 @@ def _needs(graph: Graph) -> tuple[list[np.ndarray], list[int]]:
 
 
 def _nominal(graph: Graph) -> tuple[int, ...]:
-    """The shape of a frame; an endless sequence is looked at for a while that is long beside all its windows."""
+    """The shape of a frame; an endless sequence is cut at a length well beyond all its windows."""
     edge: StreamEdge = graph.nodes[0].edge
     if None not in edge.shape:
         return edge.shape  # type: ignore[return-value]

@@ -135,7 +135,7 @@ def _digits(value: int) -> int:
 
 
 def table_luts(table: TableData, k: int = 6) -> int:
-    """At most so many LUTs of k inputs: from the form that `minimise` found, or a tree for each output bit that needs it."""
+    """An upper bound on LUTs of k inputs: from the form that `minimise` found, or a tree per output bit that needs one."""
     luts = getattr(table.form, "luts", None)
     if luts is not None:
         return int(luts)
@@ -158,7 +158,7 @@ def _needed(table: TableData, column: int, bit: int) -> int:
 
 @cache
 def _tree(inputs: int, k: int) -> int:
-    """LUTs of k inputs for any function of so many: cofactors, and multiplexers over them. A wire or a constant is free."""
+    """LUTs of k inputs for any function of n inputs: cofactors, and multiplexers over them. Wires and constants are free."""
     if inputs <= 1:
         return 0
     if inputs <= k:

@@ -18,6 +18,7 @@ from torch import Tensor
 from lutetia import flow
 from lutetia.errors import ArgumentError, check_choice
 from lutetia.precompute.ir.stream import Input, Layer, StreamEdge, StreamNode, Table
+from lutetia.precompute.tables.domains import check_whole
 
 if TYPE_CHECKING:
     from lutetia.precompute.ir.cost import CostTable
@@ -142,7 +143,7 @@ class Graph:
         return self._pass("dedupe", dedupe)
 
     def fuse(self, budget: int = 12) -> Graph:
-        """Merge tables into the tables that read them, where at most `budget` address bits come of it and no more hardware."""
+        """Merge tables into the tables that read them, where the result has at most `budget` address bits and is no larger."""
         from lutetia.precompute.passes.fuse import fuse
 
         return self._pass("fuse", fuse, budget=budget)
@@ -175,6 +176,7 @@ class Graph:
         """What the graph needs: tables, bits, an upper bound of LUTs, flip-flops, cycles of latency."""
         from lutetia.precompute.ir.cost import cost
 
+        check_whole("k", k, 2, 16)
         return cost(self, k)
 
     def emit(self, language: str = "verilog", **options: Any) -> Hardware:

@@ -11,11 +11,11 @@ An edge is a stream of samples; a sample is a vector of `channels` integers, one
     bus         channel 0 lies in the lowest bits: channel c occupies bits offset[c] to offset[c] + domains[c].bits - 1, its least
                 significant bit first, offset[c] = Σ of the bits of the channels before it. `width` is the total.
     code        what the wires carry: two's complement when `signed`, else plain binary; for step 2 (±1) code 0 is low, 1 is high.
-    layout      "vector" (each sample stands alone), "sequence" (frames of `shape = (length,)`), "image" (frames of
+    layout      "vector" (independent samples), "sequence" (frames of `shape = (length,)`), "image" (frames of
                 `shape = (height, width)`, in raster order). A length of None is an endless stream: no frames, and no padding.
     rate        samples of this edge per sample of the input; exact per frame where the shape is known.
     phase       how many input samples a frame must have delivered before the first sample of this edge can be there, minus one.
-    scale       the real number that one step stands for, per channel: value · scale is what PyTorch computes. Not hardware.
+    scale       the real value of one step, per channel: value · scale is what PyTorch computes. Not hardware.
 
 Taps and channels: a window of C channels and K taps has channel c · K + t for tap t of channel c, t = 0 the oldest sample, rows
 of an image before columns: PyTorch's own order of weights.
@@ -69,9 +69,9 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from lutetia.errors import ArgumentError, check_range, fail
+from lutetia.errors import ArgumentError, fail
 from lutetia.precompute.front.block import LayerBlock
-from lutetia.precompute.tables.domains import Domain, DomainLike, as_domains
+from lutetia.precompute.tables.domains import MAX_CHANNELS, Domain, DomainLike, as_domains, check_whole
 
 Layout: TypeAlias = Literal["vector", "sequence", "image"]
 LAYOUTS: tuple[Layout, ...] = ("vector", "sequence", "image")
@@ -82,7 +82,7 @@ class Stream:
     """What enters a network: samples of `channels` values of a domain (one for all, or one per channel).
 
     With `height` and `width` frames are images, samples their pixels in raster order; with `length` frames are sequences. Without
-    any of them samples stand alone, or, where the model has layers for sequences, make up one endless sequence.
+    any of them, samples are independent or, if the model has layers for sequences, form one endless sequence.
     """
 
     channels: int
@@ -90,13 +90,13 @@ class Stream:
     length: int | None = None
     height: int | None = None
     width: int | None = None
-    scale: float = 1.0  # the real number that 1 stands for
+    scale: float = 1.0  # the real value of 1
 
     def __post_init__(self) -> None:
-        check_range("channels", self.channels, 1)
+        check_whole("channels", self.channels, 1, MAX_CHANNELS)
         for name in ("length", "height", "width"):
             if getattr(self, name) is not None:
-                check_range(name, getattr(self, name), 1)
+                check_whole(name, getattr(self, name), 1)
         if (self.height is None) != (self.width is None):
             raise ArgumentError(f"height is {self.height} and width is {self.width}, expected both or neither")
         if self.height is not None and self.length is not None:
@@ -289,7 +289,7 @@ class Register(StreamNode):
     """A queue: `depth` 1 is a pipeline register, more of them let a short path wait for a long one."""
 
     depth: int = 1
-    balance: bool = False  # put there for a join, and put anew by passes
+    balance: bool = False  # inserted for a join, and replaced by passes
     latency: ClassVar[int] = 1
 
 

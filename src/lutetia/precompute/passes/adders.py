@@ -16,7 +16,7 @@ from lutetia.precompute.ir.netlist import LutCells, LutForm, columns
 from lutetia.precompute.ir.stream import TableData
 from lutetia.precompute.passes.shannon import filled
 
-WIDEST, BITS = 14, 24  # address bits and output bits of tables that are looked at
+WIDEST, BITS = 14, 24  # maximum address bits and output bits of the tables examined
 GROUPS = 60  # of inputs that are tried at each step
 
 
@@ -78,7 +78,7 @@ def _groups(n: int, k: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
 
 
 def _classes(cube: np.ndarray, group: tuple[int, ...]) -> tuple[np.ndarray, int]:
-    """The number of each setting of a group, the same where the rest cannot tell: int64 [2**len(group)], and how many."""
+    """The number of each setting of a group, equal where the rest sees no difference: int64 [2**len(group)], and how many."""
     rows = _rows(cube, group)
     _, classes = np.unique(np.packbits(rows, axis=1), axis=0, return_inverse=True)
     classes = classes.ravel()

@@ -2,7 +2,7 @@
 
 Lookups of the same rows at the same bits, and equal comparisons, become one with a wire behind it. Tables with the same rows
 become one table; then also tables that are the same after their inputs are permuted or negated. For the latter every table gets a
-form in which inputs are put into an order, and polarity, of their own: by how the rows are spread over the two values of each
+canonical form, with its own input order and polarity: by how the rows are spread over the two values of each
 input, which does not depend on the order or polarity of the others. Inputs that are alike in this may come out in the wrong
 order, so that a pair is missed, but what is merged is compared row by row.
 """
@@ -22,7 +22,7 @@ MIXER = 0x9E3779B97F4A7C15
 
 
 def dedupe(graph: Graph) -> Graph:
-    """Build equal things once, and nothing that nobody reads."""
+    """Build equal nodes once, and drop unused ones."""
     graph = _share_tables(graph)
     builder = Builder()
     place: dict[int, int] = {}
@@ -159,7 +159,7 @@ def _moved(mask: int, order: tuple[int, ...]) -> int:
 
 
 def canonical(table: TableData) -> tuple[TableData, tuple[int, ...], int]:
-    """The table with its inputs in an order and polarity of their own: the table, the order, and what to flip behind it."""
+    """The canonical form of a table: the table, the input order, and which outputs to flip."""
     k = table.k
     if k == 0:
         return table, (), 0
@@ -185,7 +185,7 @@ def canonical(table: TableData) -> tuple[TableData, tuple[int, ...], int]:
 
 
 def _hashes(table: TableData) -> np.ndarray:
-    """A number for each row that tells different rows apart: uint64 [2**k]. Rows that do not count are all alike."""
+    """A number for each row that tells different rows apart: uint64 [2**k]. Don't-care rows all get the same number."""
     words = table.words.astype(np.uint64) + np.uint64(1)
     if table.care is not None:
         words = np.where(table.care, words, np.uint64(0))

@@ -1,7 +1,7 @@
 """Don't-cares: addresses that cannot occur, or that did not.
 
 Sound: a code outside its domain never occurs, nor does one that no row of the table before it holds; both follow from the graph
-alone, channel by channel. Unsound, and only when asked for: an address that did not occur in given data. Either way the rows that
+alone, channel by channel. Unsound, and only on request: an address that did not occur in given data. Either way the rows that
 do not count are used at once, to drop address bits that then decide nothing.
 """
 
@@ -23,7 +23,7 @@ from lutetia.precompute.ir.stream import Input, Lookup, Pool, Register, StreamEd
 from lutetia.precompute.tables.domains import Domain
 
 Reach: TypeAlias = list[np.ndarray | None]  # per channel, which codes may occur: bool [2**bits]; None: any
-WIDEST = 16  # bits of a channel whose codes are looked at one by one
+WIDEST = 16  # maximum bits of a channel whose codes are examined one by one
 
 
 def dont_cares(graph: Graph, unseen: Tensor | None = None, check: Tensor | None = None, labels: Tensor | None = None) -> Graph:
@@ -139,7 +139,7 @@ def _possible(lookup: Lookup, edge: StreamEdge, before: Reach, codes: np.ndarray
 
 @lru_cache(maxsize=256)
 def _pattern(k: int, places: tuple[int, ...]) -> np.ndarray:
-    """What stands at some places of every address of k bits (place 0 is the most significant one)."""
+    """The bits at some places of every address of k bits (place 0 is the most significant one)."""
     return _gather(np.arange(2**k), k - 1 - np.array(places))
 
 

@@ -107,14 +107,14 @@ def table_of(inputs: tuple[Domain, ...], levels: Tensor, outputs: list[Domain], 
 
 @cache
 def _addresses(inputs: tuple[Domain, ...]) -> np.ndarray | None:
-    """Where each row of the domain stands; None when rows and addresses are the same."""
+    """The address of each row of the domain; None if rows and addresses are the same."""
     if n_rows(inputs) == 2 ** sum(domain.bits for domain in inputs):
         return None
     return pack(inputs, enumerate_rows(inputs)).numpy()
 
 
 def minimise(graph: Graph, k: int) -> Graph:
-    """Give every table its cheapest `form` in LUTs of k inputs; each different table is looked at once."""
+    """Give every table its cheapest `form` in LUTs of k inputs; each distinct table is handled once."""
     check_range("k", k, 3, 6)
     from lutetia.precompute.passes.minimise import minimise_tables
 

@@ -25,7 +25,7 @@ from lutetia.precompute.passes.adders import adder
 from lutetia.precompute.passes.shannon import shannon
 from lutetia.precompute.tools.find import find_tool, run_yosys
 
-WIDEST = 14  # address bits of tables that yosys is asked about
+WIDEST = 14  # maximum address bits of tables passed to yosys
 BATCH = 64
 
 

@@ -1,6 +1,6 @@
 """Tables as trees of LUTs, by Shannon's expansion: cofactors in LUTs, and LUTs that choose between them.
 
-A cofactor that occurs twice, in whatever output, is built once; its complement costs nothing more, since the LUT that reads it
+A cofactor that occurs twice, in any output, is built once; its complement is free, since the LUT that reads it
 can undo it. Rows that do not count repeat their neighbours, which makes cofactors alike.
 """
 
@@ -84,7 +84,7 @@ class _Tree:
         return self.cells.add(inputs, _number(picked))
 
     def _split(self, column: np.ndarray, level: int) -> int:
-        """Choose between the cofactors of so many bits as promises the fewest LUTs."""
+        """Choose the number of selecting bits that promises the fewest LUTs."""
         plans = []
         for size in range(1, min(self.k - 1, self.n - level - 1) + 1 if self.k > 2 else 2):
             parts = np.split(column, 2**size)
@@ -109,7 +109,7 @@ class _Tree:
         return self.cells.add(inputs, init)
 
     def settled(self, signal: int, flipped: bool) -> int:
-        """The signal itself; an inverter where only the complement is there."""
+        """The signal itself, or an inverter if only its complement exists."""
         if not flipped:
             return signal
         if signal < 0:
@@ -123,7 +123,7 @@ class _Tree:
 
 @cache
 def _bound(inputs: int, k: int) -> int:
-    """LUTs of k inputs for any function of so many, by trees alone; a wire needs none."""
+    """LUTs of k inputs for any function of n inputs, by trees alone; a wire needs none."""
     if inputs <= k:
         return int(inputs > 1)
     sizes = [size for size in range(1, k) if size + 2**size <= max(k, 3)]

@@ -23,7 +23,7 @@ from lutetia.precompute.tables.exact import ExactSum, exact_sum
 
 FEW_STEPS = 3  # up to here comparisons always win over a table of the sum
 SHORT_SUM = 8  # bits of a sum whose table is small in any case
-TABLE_LANES = 6  # so many comparisons go into one table directly
+TABLE_LANES = 6  # this many comparisons fit into one table directly
 CHUNK = 2**22
 
 
@@ -124,7 +124,7 @@ def _thresholds(builder: Builder, node: Layer, summed: int, steps: list[Steps]) 
     edge = builder.edge(summed)
     left = np.concatenate([np.full(len(each.thresholds), channel) for channel, each in enumerate(steps)]).astype(np.int64)
     constant = np.concatenate([each.thresholds for each in steps]).astype(np.int64)
-    if not len(left):  # every channel is constant; a lane that nobody reads keeps the bus from being empty
+    if not len(left):  # every channel is constant; an unused lane keeps the bus from being empty
         left, constant = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     lanes_edge = edge.carrying([Binary()] * len(left))
     lanes = builder.add(Compare((summed,), lanes_edge, left, np.full(len(left), -1), constant, name=node.name))

@@ -1,4 +1,4 @@
-"""Domains: which integers a channel may carry, and the bits that stand for them.
+"""Domains: which integers a channel may carry, and how bits encode them.
 
 A domain is a run of integers `low, low + step, .., high` and a number of bits. Its *codes* are what a wire carries:
 
@@ -14,6 +14,7 @@ first channel in the most significant bits.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -21,9 +22,23 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lutetia.errors import ArgumentError, fail
+from lutetia.errors import ArgumentError, check_range, check_tensor, fail
 
-MAX_BITS = 53  # integers up to here are exact in float64, in which PyTorch is asked
+MAX_CHANNELS = 2**24
+MAX_BITS = 53  # integers up to here are exact in float64, which PyTorch computes in
+
+
+NUMBERS = (
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+)
+
+
+def check_whole(name: str, value: Any, low: int | None = None, high: int | None = None) -> None:
+    """Check a whole number, of Python or numpy."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        fail(name, value, "a whole number")
+    check_range(name, value, low, high)
 
 
 @dataclass(frozen=True)
@@ -39,6 +54,10 @@ class Domain:
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or isinstance(self.bits, bool) or not 1 <= self.bits <= MAX_BITS:
             fail("bits", self.bits, f"an integer from 1 to {MAX_BITS}")
+        if not isinstance(self.signed, bool):
+            fail("signed", self.signed, "True or False")
+        for name in ("low", "high", "step"):
+            check_whole(name, getattr(self, name))
         if self.step < 1 or (self.high - self.low) % self.step:
             fail("step", self.step, "a number of at least 1 that divides the range")
         first, last = _limits(self.bits, self.signed) if self.step == 1 else (self.low, self.low + self.step * (2**self.bits - 1))
@@ -52,7 +71,7 @@ class Domain:
 
     @property
     def is_full(self) -> bool:
-        """Whether every code stands for a value."""
+        """Whether every code has a value."""
         return self.radix == 2**self.bits
 
     def encode(self, values: Tensor) -> Tensor:
@@ -89,6 +108,7 @@ class Domain:
 
     def check(self, name: str, values: Tensor) -> None:
         """Refuse values outside the domain: integers of any shape."""
+        check_tensor(name, values, dtype=NUMBERS)
         wrong = ~self.holds(values)
         if wrong.any():
             raise ArgumentError(f"{name} holds {values[wrong][0].item():g}, expected values of {self}")
@@ -122,7 +142,7 @@ def Ternary() -> Domain:
 
 
 def Int(bits: int, signed: bool = True) -> Domain:
-    """All integers of so many bits: two's complement, or plain binary when not signed."""
+    """All integers of this many bits: two's complement, or plain binary when not signed."""
     if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= MAX_BITS:
         fail("bits", bits, f"an integer from 1 to {MAX_BITS}")
     return Domain(bits, bool(signed), *_limits(bits, signed))
@@ -168,7 +188,7 @@ def as_domain(name: str, value: Any) -> Domain:
 
 
 def as_domains(name: str, value: Any, n_channels: int | None) -> tuple[Domain, ...]:
-    """One domain per channel: from one for all of them (the number must then be known), or a sequence of as many."""
+    """One domain per channel: from one domain for all (their number must be known) or a sequence."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         domains = tuple(as_domain(f"{name}[{place}]", each) for place, each in enumerate(value))
         if n_channels is not None and len(domains) != n_channels:
@@ -177,6 +197,7 @@ def as_domains(name: str, value: Any, n_channels: int | None) -> tuple[Domain, .
     domain = as_domain(name, value)
     if n_channels is None:
         raise ArgumentError(f"{name} is one domain, {domain}, expected one per input where the number of inputs is not known")
+    check_whole("the number of channels", n_channels, 0, MAX_CHANNELS)
     return (domain,) * n_channels
 
 
@@ -187,7 +208,12 @@ def n_rows(domains: Sequence[Domain]) -> int:
 
 def enumerate_rows(domains: Sequence[Domain], begin: int = 0, end: int | None = None, dtype: torch.dtype = torch.int64) -> Tensor:
     """Rows begin to end of the enumeration of all channels together: values [end - begin, n_channels]."""
+    domains = as_domains("domains", domains, None)
     end = n_rows(domains) if end is None else end
+    check_whole("begin", begin, 0)
+    check_whole("end", end, int(begin), n_rows(domains))
+    if dtype not in NUMBERS:
+        fail("dtype", dtype, "the dtype of integers or floats")
     number = torch.arange(begin, end)
     columns = []
     for domain in reversed(domains):
@@ -213,6 +239,8 @@ def row_numbers(domains: Sequence[Domain], rows: Tensor) -> Tensor:
 
 def pack(domains: Sequence[Domain], rows: Tensor) -> Tensor:
     """Concatenate the codes, the first channel in the most significant bits: values [..., n_channels] -> int64 [...]."""
+    domains = as_domains("domains", domains, None)
+    check_tensor("rows", rows, ["...", len(domains)], NUMBERS)
     word = torch.zeros(rows.shape[:-1], dtype=torch.int64)
     for channel, domain in enumerate(domains):
         word = (word << domain.bits) | domain.encode(rows[..., channel])

@@ -42,7 +42,7 @@ class Signature(NamedTuple):
 
 
 class UnitLike(Protocol):
-    """What is asked of a unit here."""
+    """What to compute for a unit."""
 
     @property
     def inputs(self) -> tuple[int, ...]: ...
@@ -60,7 +60,7 @@ def unit_values(
 ) -> list[Tensor]:
     """The answers of each unit, in the order of its domain, through `convert` (float64 -> integers): [n_rows, n_outputs] each.
 
-    `domains` has one domain for each input of the block, `scale` the real number that 1 stands for there.
+    `domains` has one domain for each input of the block, `scale` the real value of 1 there.
     """
     scale = scale or (1.0,) * block.n_inputs
     groups: dict[Any, list[int]] = {}

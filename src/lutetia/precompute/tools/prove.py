@@ -1,6 +1,6 @@
 """`prove`: SAT proofs that the emitted logic is what the graph says.
 
-The emitted module stands beside a specification that is written from the numbers of the table, row by row, by other code than the
+The emitted module is compared with a specification written from the numbers of the table, row by row, by other code than the
 emission: a `case` with one line per row that counts. yosys looks for an input at which the two differ. Proved are
 
     tables    each different one of up to `max_bits` address bits
@@ -50,7 +50,7 @@ class ProofClaim:
     rows: np.ndarray
     answers: list[int]
     instance: str  # how the emitted module is used: `{a}` is the address, `{y}` the answer
-    decoded: Callable[[int], Any] = field(repr=False)  # an address as the values it stands for
+    decoded: Callable[[int], Any] = field(repr=False)  # an address as the values it encodes
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _of_net(plan: Design, edge: StreamEdge, name: str) -> ProofClaim:
 
 
 def _all_values(domains: list[Domain]) -> tuple[np.ndarray, np.ndarray]:
-    """Every word on a bus whose codes stand for values, and these: int64 [n], [n, channels]."""
+    """Every word on a bus whose codes have values, and these values: int64 [n], [n, channels]."""
     words = np.arange(2 ** sum(domain.bits for domain in domains))
     kept = np.ones(len(words), dtype=bool)
     columns, low = [], 0
@@ -241,9 +241,9 @@ def _prove(hardware: Hardware, claims: list[ProofClaim], folder: Path) -> None:
 
 
 def _miter(number: int, claim: ProofClaim) -> str:
-    """The emitted module beside its rows: `ok` wherever a row counts and both agree, or none does.
+    """The emitted module next to its rows: `ok` where a row counts and both agree, or where none counts.
 
-    Rows stand in blocks of 64, chosen by the upper bits: one `case` of thousands exhausts the stack of yosys.
+    Rows are in blocks of 64, chosen by the upper bits: one `case` of thousands exhausts the stack of yosys.
     """
     bits, out = claim.bits, claim.out_bits
     low = min(bits, 6)

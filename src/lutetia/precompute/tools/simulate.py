@@ -1,7 +1,7 @@
-"""`simulate`: samples through a simulator, and every answer beside that of the interpreter.
+"""`simulate`: samples through a simulator, each answer compared with the interpreter's.
 
 The built-in simulator needs nothing but yosys from PyPI. Icarus, where it is installed, is the default: it is independent of
-yosys and follows undefined values. Verilator, cocotb and GHDL run when they are asked for.
+yosys and follows undefined values. Verilator, cocotb and GHDL run on request.
 """
 
 from __future__ import annotations

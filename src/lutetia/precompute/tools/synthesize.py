@@ -31,7 +31,7 @@ KINDS = {
     "carries": ("SB_CARRY", "CCU2C", "$alu"),
     "dsp": ("SB_MAC16", "MULT18X18D", "ALU54B"),
 }
-PINS = {"ice40": 150}  # beyond so many the design is fed through shift registers, or it would fit no package
+PINS = {"ice40": 150}  # beyond this many, the design is fed through shift registers, or it would not fit any package
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The rules one can choose between, each a few declarative lines, and `Rules`, which says where each is used.
 
 A rule for a linear operation z = f(x, w) + b is a list of *terms* (x', w', b', s): modified input, weight and bias, and the
-factor that relevance comes back with. The input gets Σ x' · fᵀ(s, w'), a weight that is asked for Σ w' · fᵀ(s, x').
+factor of the relevance on its way back. The input gets Σ x' · fᵀ(s, w'), a requested weight gets Σ w' · fᵀ(s, x').
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def integer(number: int) -> int:
 
 
 def dims(numbers: Iterable[int] | None) -> Any:
-    """Saved dimensions; None stands for all of them."""
+    """Saved dimensions; None means all of them."""
     return None if numbers is None else [integer(number) for number in numbers]
 
 

@@ -30,7 +30,7 @@ class Place(Op):
         base = args[0]
         if base is None:
             base = torch.zeros(node.shape(), dtype=args[1].dtype, device=args[1].device)
-            node.note = "a constant that was written into: nobody kept its value"
+            node.note = "a constant was written into, and its value was not kept"
         source = args[1] if len(args) > 1 else None
         return self._forward(node, base, node.constant() if source is None else source)
 
@@ -99,7 +99,7 @@ class Where(Op):
             constant = node.constant()
             if constant is None:
                 constant = 0.0
-                node.note = "a constant was filled in: nobody kept its value"
+                node.note = "a constant was filled in, and its value was not kept"
             first, second = (constant if first is None else first), (constant if second is None else second)
         mask = self._mask(node)
         made = torch.where(mask, second, first) if self._inverted else torch.where(mask, first, second)

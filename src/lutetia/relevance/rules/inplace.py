@@ -1,4 +1,4 @@
-"""Writing into a slice in place, `y[:, 1:3] = x`, and strided views. Autograd hides which elements; its backward tells.
+"""Writing into a slice in place, `y[:, 1:3] = x`, and strided views. Autograd hides which elements; its backward reveals them.
 
 The node `CopySlices` has the base as its first input, and what was written as its second. Sent backward, ones show which
 elements of the base survived, and a numbering of the elements shows where each written one went.
@@ -16,7 +16,7 @@ from lutetia.relevance.registry import Args, Given, Op, register
 from lutetia.relevance.rules.common import fit, integer
 from lutetia.relevance.rules.views import Move
 
-EXACT = 2**24  # whole numbers that float32 tells apart
+EXACT = 2**24  # integers that float32 holds exactly
 
 
 class CopySlices(Op):
@@ -40,7 +40,7 @@ class CopySlices(Op):
         if written:
             mixed = self._backward(node, survivors.to(R.dtype))
             if any(mixed[at] is not None and bool(mixed[at].any()) for at in written):  # type: ignore[union-attr]
-                raise unknown(node, "in-place arithmetic of two tensors on a slice cannot be told apart; write it out of place")
+                raise unknown(node, "in-place arithmetic of two tensors on a slice has unknown operands; write it out of place")
             for at, piece in enumerate(self._backward(node, R)):
                 if at in written and piece is not None:
                     given[at] = fit(node, at, piece)
@@ -62,7 +62,7 @@ class CopySlices(Op):
 
 
 def _strided(node: Node, x: Tensor) -> Tensor:
-    """What `as_strided` made of x, whose strides may have been other ones: the backward tells which element went where."""
+    """`as_strided` of x, whose own strides may differ: the backward shows which element went where."""
     shape = node.shape()
     numbers = torch.arange(shape.numel(), dtype=torch.float64, device=x.device).reshape(shape)
     places, counts = node.fn(numbers), node.fn(torch.ones_like(numbers))

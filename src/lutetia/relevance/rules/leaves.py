@@ -23,7 +23,7 @@ class Leaf(Op):
 
 
 class Embedding(Op):
-    """Rows of a table: the relevance has arrived at the tokens; the table gets its rows' when it is asked for."""
+    """Rows of a table: the relevance ends at the tokens; the table gets that of its rows when requested."""
 
     def reads_data(self, node: Node) -> bool:
         return True

@@ -168,12 +168,12 @@ class Bilinear(Op):
         return bias, _tensor(node.output())
 
     def _guess(self, node: Node, args: Args) -> tuple[Tensor | None, Tensor | None]:
-        """A bias nobody kept is what the output has beyond the product, where the output is known."""
+        """A bias that was not kept is the output minus the product, where the output is known."""
         z = _tensor(node.output())
         if z is None:
             z = _behind_relu(node)
         if z is None:
-            node.note = "the share of a frozen bias cannot be told: nobody kept its value"
+            node.note = "the share of a frozen bias is unknown: its value was not kept"
             return None, None
         a, b = args[self.left], args[self.right]
         return z - self.product(node, a, b), z

@@ -11,7 +11,7 @@ from lutetia.relevance.graph import Node, Relevance
 from lutetia.relevance.registry import Args, Given, Op, divide, register
 from lutetia.relevance.rules.common import dims, fit, integer
 
-UNSEEN = "the share of a constant cannot be told: nobody kept its value"
+UNSEEN = "the share of a constant is unknown: its value was not kept"
 
 
 class Add(Op):

@@ -89,7 +89,7 @@ class Join(Op):
         if not absent:
             return self._join(there, dim)
         # Constants left no node: their places are filled with what is seen of them, or with zeros.
-        node.note = "a constant among the joined tensors: nobody kept its value"
+        node.note = "a constant is among the joined tensors, and its value was not kept"
         filler = there[0].new_zeros(self._missing_shape(node, there, absent, dim))
         return self._join([filler if arg is None else arg for arg in args], dim)
 
@@ -99,7 +99,7 @@ class Join(Op):
             if absent > 1:
                 from lutetia.relevance.graph import unknown
 
-                raise unknown(node, "its output is needed, and several constants that nobody kept are part of it")
+                raise unknown(node, "its output is needed, and contains several constants that were not kept")
             shape[dim] = node.shape()[dim] - sum(piece.shape[dim] for piece in there)
         return shape
 

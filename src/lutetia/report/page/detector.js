@@ -11,7 +11,7 @@ function drawDetector() {
   if (!detector) return why.detail.replaceChildren();
   const pairs = html("ol", { className: "pairs" });
   // The highest bit first, as the row's number is written.
-  detector.anchors.forEach((pair, r) => pairs.prepend(pairItem(item, pair, detector.bits[r], r)));
+  detector.anchors.forEach((pair, r) => pairs.prepend(pairItem(item, detector, r)));
   const row = html("ul", { className: "bars same" });
   const most = largest(detector.values);
   const last = detector.outputs.length === story.why.labels.length;
@@ -24,9 +24,12 @@ function drawDetector() {
   why.detail.replaceChildren(html("h3", { className: "sub" }, `What table #${detector.number} compared`), pairs, html("h3", { className: "sub" }, chosen), row);
 }
 
-function pairItem(item, [a, b], bit, r) {
-  const [left, right] = [item.values[a], item.values[b]];
-  const text = `${placeName(a)} ${show(left)} ${bit ? ">" : "≤"} ${placeName(b)} ${show(right)}`;
+// Past the inputs b numbers a constant.
+function pairItem(item, detector, r) {
+  const [[a, b], bit] = [detector.anchors[r], detector.bits[r]];
+  const n = item.values.length;
+  const right = b < n ? `${placeName(b)} ${show(item.values[b])}` : show(detector.constants[b - n]);
+  const text = `${placeName(a)} ${show(item.values[a])} ${bit ? ">" : "≤"} ${right}`;
   return html("li", {}, html("b", {}, String(r + 1)), html("span", {}, text), html("code", {}, String(bit), html("small", {}, ` × ${2 ** r}`)));
 }
 
@@ -47,11 +50,13 @@ function drawPairs(detector) {
   const centre = (at) => [(at % width) + 0.5, Math.floor((at % (height * width)) / width) + 0.5];
   const radius = 0.024 * max(width, height);
   const [lines, dots] = [[], []];
+  const n = story.why.items[why.item].values.length;
   detector.anchors.forEach(([a, b], r) => {
-    const [[x1, y1], [x2, y2]] = [centre(a), centre(b)];
+    const [[x1, y1], [x2, y2]] = [centre(a), centre(b < n ? b : a)];
     for (const name of ["halo", "pair"]) lines.push(svg("line", { x1, y1, x2, y2, class: name }));
     // The greater of the two is filled.
-    for (const [x, y, more] of [[x1, y1, detector.bits[r]], [x2, y2, !detector.bits[r]]]) {
+    const ends = [[x1, y1, detector.bits[r]], [x2, y2, !detector.bits[r]]];
+    for (const [x, y, more] of b < n ? ends : ends.slice(0, 1)) {
       const dot = svg("circle", { cx: x, cy: y, r: radius * 1.35, class: more ? "more" : "" });
       const text = svg("text", { x, y: y + radius * 0.62, class: more ? "more" : "" }, String(r + 1));
       text.style.fontSize = `${radius * 1.7}px`;

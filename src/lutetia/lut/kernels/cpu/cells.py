@@ -49,6 +49,8 @@ def fill_firings(weight: Tensor, firings: tuple[Tensor, Tensor, Tensor], shape: 
     """y = Σ count · W[row]: weight [N_t, R, O], shape (B, S) -> [B, S, O]."""
     n_detectors, n_rows, n_outputs = weight.shape
     place, row, count = (np.ascontiguousarray(tensor.numpy(), np.int64) for tensor in firings)
+    if not len(place) == len(row) == len(count):
+        raise ArgumentError(f"firings have {len(place)} places, {len(row)} rows, {len(count)} counts, expected as many of each")
     for name, values, end in (("place", place, shape[0] * shape[1]), ("row", row, n_detectors * n_rows)):
         if values.size and not 0 <= values.min() <= values.max() < end:
             raise ArgumentError(f"firings have a {name} from {values.min()} to {values.max()}, expected 0 to {end - 1}")

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lutetia.errors import check_tensor, fail
+from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.arrays import Gradients, Keys, Margins
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
-from lutetia.lut.kernels.cpu.rows import detect, index_array, loop, raise_if, scale_of
+from lutetia.lut.kernels.cpu.rows import anchor_array, detect, index_array, loop, raise_if, scale_of
 from lutetia.lut.kernels.cpu.sequence_plan import arrays_of, grad_array, margins_of, n_pairs, tables_of
 from lutetia.lut.kernels.cpu.threads import over
 from lutetia.lut.kernels.protocol import Detected, Sequence
@@ -62,12 +62,17 @@ def fill_pairs(weight: Tensor, connectivity: Connectivity, sequence: Sequence, s
 @kernel
 def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:
     """y [B, O] of one new position of each row, whose indices join those in the cache; in one launch."""
-    n_rows = weight.shape[1]
+    n_rows, n_detectors, capacity = weight.shape[1], len(anchors), cache.shape[2]
     positional_dim = n_rows.bit_length() - 1 - 2 * anchors.shape[1]
+    fits = cache.shape[:2] == (len(x), n_detectors) and len(lengths) == len(x) and places.shape == (n_detectors, capacity - 1)
+    if not fits or positional_dim < 0 or weight.shape[:2] != (n_detectors, 1 << (2 * anchors.shape[1] + positional_dim)):
+        fail("cache", cache, f"indices, lengths and places of {len(x)} rows and {n_detectors} detectors, and tables that fit")
     y, held = new_array((len(x), weight.shape[2]), weight), lengths.numpy()
     earlier = (cache.numpy(), held, array_of(places), positional_dim)
-    arrays = ((float_array_of(x), array_of(anchors)), array_of(weight).reshape(-1), earlier, y)
-    over(len(x), int(held.sum()) * weight.shape[0] * weight.shape[2], loop("pairs", "fill_step"), *arrays)
+    arrays = ((float_array_of(x), anchor_array(anchors, x.shape[1])), array_of(weight).reshape(-1), earlier, y)
+    work = int(held.sum()) * n_detectors * weight.shape[2]
+    if over(len(x), work, loop("pairs", "fill_step"), *arrays):
+        raise ArgumentError(f"the cache holds an index past {1 << anchors.shape[1]}, or a length past {capacity - 1}: reset() it")
     return torch.from_numpy(y)
 
 
@@ -109,7 +114,7 @@ def send(slopes: Slopes, sequence: Sequence, anchors: Tensor, n_inputs: int, sum
         fail("anchors", anchors, f"shape [{n_detectors}, {sequence.n_anchors}, 2]")
     assert sequence.x.min_delta_index is not None
     assert sequence.positions.min_delta_index is not None
-    kept = np.dtype(np.int64) if sums.exact else slopes.dtype
+    pairs, kept = anchor_array(anchors, n_inputs), np.dtype(np.int64) if sums.exact else slopes.dtype
     totals = (np.zeros((n_detectors, batch, length), kept), np.zeros((n_detectors, batch, length - 1), kept))
     margins, n_pe = margins_of(sequence), sequence.positional_dim
     which = index_array("min_delta_index", sequence.x.min_delta_index.flatten(0, 1), n_detectors, anchors.shape[1])
@@ -117,7 +122,7 @@ def send(slopes: Slopes, sequence: Sequence, anchors: Tensor, n_inputs: int, sum
     slopes.add(seq, margins, totals)
 
     dx = np.empty((batch * length, n_inputs), slopes.dtype)
-    arrays = (totals[0].reshape(n_detectors, -1), np.ascontiguousarray(which.T), array_of(anchors), dx, scale_of(sums))
+    arrays = (totals[0].reshape(n_detectors, -1), np.ascontiguousarray(which.T), pairs, dx, scale_of(sums))
     raise_if(over(len(dx), totals[0].size, loop("slopes", "send_slopes"), *arrays), sums)
     of_distance = torch.from_numpy(totals[1]).sum(1).flip(1).t()  # nearest first
     dpositions = of_distance.new_zeros(*of_distance.shape, n_pe)

@@ -11,7 +11,7 @@ from torch import Tensor
 from lutetia.errors import check_tensor
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.plan import array_of, float_array_of, new_array
-from lutetia.lut.kernels.cpu.rows import fill_rows, loop, raise_if, scale_of
+from lutetia.lut.kernels.cpu.rows import anchor_array, fill_rows, loop, raise_if, scale_of
 from lutetia.lut.kernels.cpu.threads import over
 from lutetia.lut.kernels.protocol import Coefficients, Read
 from lutetia.lut.kernels.recorder import kernel
@@ -22,21 +22,29 @@ KINDS = {"hard": 0, "blend": 1, "confidence": 2, "confidence2": 3}
 
 
 @kernel
-def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
-    """x [B, I], anchors [N_t, N_c, 2] -> indices int32 and coefficients, [B, N_t] each."""
-    rows, pairs = float_array_of(x), array_of(anchors)
+def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums, thresholds: Tensor | None = None) -> tuple[Tensor, Coefficients]:
+    """x [B, I], anchors [N_t, N_c, 2], thresholds [n] -> indices int32 and coefficients, [B, N_t] each."""
+    rows, pairs = float_array_of(x), anchor_array(anchors, x.shape[1], thresholds)
     shape = (len(rows), len(pairs))
     rows_read = [(np.empty(shape, np.int32), np.empty(shape, rows.dtype)) for _ in range(1 + (read.name != "confidence"))]
     first, *second = [(indices.view(np.uint32), factors) for indices, factors in rows_read]
-    arrays = (rows, pairs, _how(read, sums, rows.dtype), (first, second[0] if second else None))
+    arrays = ((rows, pairs, _constants(thresholds, rows)), _how(read, sums, rows.dtype), (first, second[0] if second else None))
     raise_if(over(len(rows), _work(len(rows), pairs, read), loop("reads", "read"), *arrays))
     (indices, a), *others = [tuple(map(torch.from_numpy, each)) for each in rows_read]
     return indices, Coefficients(a, *(each for alternatives, b in others for each in (b, alternatives)))
 
 
-def read_and_fill(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, read_: Read, sums: Sums) -> Tensor:
+def read_and_fill(
+    x: Tensor,
+    weight: Tensor,
+    anchors: Tensor,
+    connectivity: Connectivity,
+    read_: Read,
+    sums: Sums,
+    thresholds: Tensor | None = None,
+) -> Tensor:
     """x [B, I] -> y [B, O]."""
-    indices, coefficients = read(x, anchors, read_, sums)
+    indices, coefficients = read(x, anchors, read_, sums, thresholds)
     return fill_rows(weight, connectivity, indices, rows_that_are_added(coefficients, read_), sums)
 
 
@@ -46,6 +54,11 @@ def _how(read: Read, sums: Sums, dtype: np.dtype[Any]) -> tuple[np.ndarray, int]
     return np.exp(np.array(logs, np.float64 if sums.exact else dtype)), KINDS[read.name]
 
 
+def _constants(thresholds: Tensor | None, rows: np.ndarray) -> np.ndarray:
+    """Thresholds [n] as the loops take them."""
+    return np.empty(0, rows.dtype) if thresholds is None else array_of(thresholds)
+
+
 def _work(n: int, pairs: np.ndarray, read: Read) -> int:
     """An estimate in additions: an exponential takes about twenty."""
     return n * pairs.size * (10 if read.name.startswith("confidence") else 2)
@@ -53,18 +66,27 @@ def _work(n: int, pairs: np.ndarray, read: Read) -> int:
 
 @kernel
 def send_slopes(
-    x: Tensor, anchors: Tensor, read: Read, gains: tuple[Tensor, Tensor | None], sums: Sums, to_x: bool
+    x: Tensor,
+    anchors: Tensor,
+    read: Read,
+    gains: tuple[Tensor, Tensor | None],
+    sums: Sums,
+    to_x: bool,
+    thresholds: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor]:
     """The gradients of a and b, [B, N_t] each -> dx [B, I] (None unless `to_x`), and of log β, log γ, log τ: [3]."""
-    rows, pairs, (da, db) = float_array_of(x), array_of(anchors), gains
+    rows, pairs, (da, db) = float_array_of(x), anchor_array(anchors, x.shape[1], thresholds), gains
     n = len(rows)
     check_tensor("da", da, [n, len(pairs)])
+    if db is not None:
+        check_tensor("db", db, [n, len(pairs)])
     if db is None and read.name != "confidence":
         db = torch.zeros_like(da)
     to_a = array_of(da.to(sum_dtype(da)))
     to_b = None if read.name == "confidence" or db is None else array_of(db.to(sum_dtype(da)))
     dx, learned = new_array(rows.shape, x) if to_x else None, np.empty((3, n), np.int64 if sums.exact else np.float64)
-    arrays = (rows, pairs, _how(read, sums, rows.dtype), (to_a, to_b), (dx, learned), scale_of(sums))
+    inputs = (rows, pairs, _constants(thresholds, rows))
+    arrays = (inputs, _how(read, sums, rows.dtype), (to_a, to_b), (dx, learned), scale_of(sums))
     raise_if(over(n, 3 * _work(n, pairs, read), loop("reads", "propagate_reads"), *arrays), sums)
     units = sums.scale if sums.exact else 1.0
     return None if dx is None else torch.from_numpy(dx), torch.from_numpy(learned.sum(1) / units).to(sum_dtype(x))

@@ -19,6 +19,7 @@ from torch.nn.functional import embedding_bag
 
 from lutetia._shared.threads import openmp
 from lutetia.errors import ArgumentError, check_tensor, fail, require
+from lutetia.lut.connectivity.anchors import MAX_INT32, check_anchors
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.arrays import Places
 from lutetia.lut.kernels.cpu.memory import uncleared
@@ -48,15 +49,16 @@ def loop_over(plan: Plan, name: str) -> Callable[..., Any]:
 
 
 @kernel
-def detect(x: Tensor, anchors: Tensor, train: bool) -> Detected:
-    """x [..., I], anchors [N_t, N_c, 2] -> what was found [..., N_t]."""
+def detect(x: Tensor, anchors: Tensor, train: bool, thresholds: Tensor | None = None) -> Detected:
+    """x [..., I], anchors [N_t, N_c, 2], thresholds [n] -> what was found [..., N_t]."""
     shape = (*x.shape[:-1], anchors.shape[0])
     indices = np.empty(shape, np.int32)
     margins = (new_array(shape, x), np.empty(shape, np.int32)) if train else ()
-    pairs, rows = array_of(anchors), float_array_of(x).reshape(-1, x.shape[-1])
+    pairs, rows = anchor_array(anchors, x.shape[-1], thresholds), float_array_of(x).reshape(-1, x.shape[-1])
     columns = (len(rows), len(pairs))
     closest = tuple(array.reshape(columns) for array in margins) or None
-    arrays = (rows, pairs, indices.view(np.uint32).reshape(columns), False, closest)
+    inputs = (rows, pairs, None if thresholds is None else array_of(thresholds))
+    arrays = (inputs, indices.view(np.uint32).reshape(columns), False, closest)
     raise_if(over(len(rows), 2 * len(rows) * pairs.size, loop("detect", "detect"), *arrays))
     return Detected(*map(torch.from_numpy, (indices, *margins)))
 
@@ -79,29 +81,49 @@ def fill_rows(
 
 
 def detect_and_fill(
-    x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums, train: bool
+    x: Tensor,
+    weight: Tensor,
+    anchors: Tensor,
+    connectivity: Connectivity,
+    sums: Sums,
+    train: bool,
+    thresholds: Tensor | None = None,
 ) -> tuple[Tensor, Detected | None]:
     """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]; in one loop where nothing is kept."""
     if not train and plan_of(connectivity).blocks:
-        return _detect_and_fill(x, weight, anchors, connectivity, sums, train), None
-    detected = detect(x, anchors, train)
+        return _detect_and_fill(x, weight, anchors, connectivity, sums, train, thresholds), None
+    detected = detect(x, anchors, train, thresholds)
     return fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
 
 
 @kernel
-def _detect_and_fill(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums, train: bool) -> Tensor:
+def _detect_and_fill(
+    x: Tensor,
+    weight: Tensor,
+    anchors: Tensor,
+    connectivity: Connectivity,
+    sums: Sums,
+    train: bool,
+    thresholds: Tensor | None,
+) -> Tensor:
     plan = plan_of(connectivity)
     check_anchors_fit(anchors, plan)
     rows, pairs, weights = float_array_of(x), array_of(anchors), weight_array(weight, plan)
     n = len(rows)
     work = n * (2 * pairs.size + plan.n_synapses)
-    if not sums.exact and plan.suits_bags(n) and x.dtype == weight.dtype == torch.float32 and openmp():
-        indices = np.empty((n, plan.n_detectors), np.uint32)
-        over(n, work, loop("detect", "detect"), rows, pairs, indices, True, None)
-        table = torch.from_numpy(weights).view(-1, plan.n_outputs)
-        return embedding_bag(torch.from_numpy(indices.view(np.int32)), table, mode="sum")
+    bags = not sums.exact and plan.suits_bags(n) and x.dtype == weight.dtype == torch.float32 and openmp()
+    if bags or thresholds is not None:  # a loop of their own for thresholds would take seconds to compile and save one launch
+        indices = np.empty((n, plan.n_detectors), np.int32)
+        inputs = (rows, anchor_array(anchors, x.shape[1], thresholds), None if thresholds is None else array_of(thresholds))
+        raise_if(over(n, work, loop("detect", "detect"), inputs, indices.view(np.uint32), bool(bags), None))
+        if not bags:
+            return fill_rows.__wrapped__(weight, connectivity, torch.from_numpy(indices), None, sums)  # type: ignore[attr-defined]
+        return embedding_bag(torch.from_numpy(indices), torch.from_numpy(weights).view(-1, plan.n_outputs), mode="sum")
     y = new_array((n, plan.n_outputs), weight)
-    raise_if(over(n, work, loop("rows", "evaluate"), (rows, pairs), weights, plan.synapses, y, scale_of(sums)), sums)
+    flags = over(n, work, loop("rows", "evaluate"), (rows, pairs), weights, plan.synapses, y, scale_of(sums))
+    if flags:
+        anchor_array(anchors, x.shape[1])  # the loop has looked at them: a call of its own would take 1 µs
+        raise_if(flags, sums)
     return torch.from_numpy(y)
 
 
@@ -117,7 +139,7 @@ def row_gains(
     check_tensor("grad", grad, [rows[0].shape[0], plan.n_outputs])
     addend, weights = array_of(grad.to(sum_dtype(grad, weight))), weight_array(weight, plan)
     indices = [
-        index_array(name, row, plan.n_detectors, plan.n_rows)
+        index_array(name, row, plan.n_detectors, plan.n_rows, len(grad))
         for name, row in zip(("indices", "alternatives"), rows, strict=True)
         if row is not None
     ]
@@ -139,11 +161,11 @@ def propagate(
     assert detected.min_delta is not None
     assert detected.min_delta_index is not None
     indices = index_array("indices", detected.indices, plan.n_detectors, plan.n_rows)
-    which = index_array("min_delta_index", detected.min_delta_index, plan.n_detectors, anchors.shape[1])
+    which = index_array("min_delta_index", detected.min_delta_index, plan.n_detectors, anchors.shape[1], len(indices))
     check_tensor("grad", grad, [len(indices), plan.n_outputs])
     check_tensor("min_delta", detected.min_delta, list(indices.shape))
     dx = new_array((len(indices), n_inputs), grad, weight, detected.min_delta)
-    found = (indices, array_of(detected.min_delta), which, array_of(anchors))
+    found = (indices, array_of(detected.min_delta), which, anchor_array(anchors, n_inputs, MAX_INT32 - n_inputs))
     addend = grad.to(sum_dtype(grad, weight))
     arrays = (array_of(addend), weight_array(weight, plan), plan.synapses, found, dx, scale_of(sums))
     raise_if(over(len(indices), 3 * len(indices) * plan.n_synapses, loop_over(plan, "propagate"), *arrays), sums)
@@ -253,8 +275,7 @@ def reads_of(indices: Tensor, coefficients: Coefficients | None, plan: Plan, add
     check_tensor("a", a, list(first.shape))
     if alternatives is None or b is None:
         return (first, array_of(a.to(dtype))), None
-    second = index_array("alternatives", alternatives, plan.n_detectors, plan.n_rows)
-    check_tensor("alternatives", alternatives, list(first.shape))
+    second = index_array("alternatives", alternatives, plan.n_detectors, plan.n_rows, len(first))
     check_tensor("b", b, list(first.shape))
     return (first, array_of(a.to(dtype))), (second, array_of(b.to(dtype)))
 
@@ -269,16 +290,27 @@ def factors(coefficients: Coefficients | None) -> tuple[Tensor, ...]:
     return () if coefficients is None else (coefficients.a,)
 
 
+def anchor_array(anchors: Tensor, n_inputs: int, thresholds: Tensor | int | None = None) -> np.ndarray:
+    """anchors [N_t, N_c, 2] as unsigned, known to name inputs, or one of the thresholds [n] (or so many).
+
+    Looked at in every call: through `.data` or `.numpy()` they may have changed, and a loop would read or write out of bounds.
+    """
+    pairs, n = array_of(anchors), 0 if thresholds is None else thresholds if isinstance(thresholds, int) else len(thresholds)
+    if loop("detect", "anchors_outside")(pairs, n_inputs, n_inputs + n):
+        check_anchors(anchors, n_inputs, n)
+    return pairs
+
+
 def check_anchors_fit(anchors: Tensor, plan: Plan) -> None:
     """Check that anchors [N_t, N_c, 2] are those of the tables."""
     if anchors.shape[0] != plan.n_detectors or 1 << anchors.shape[1] != plan.n_rows:
         fail("anchors", anchors, f"anchors of {plan.n_detectors} detectors with {plan.n_rows} rows each")
 
 
-def index_array(name: str, indices: Tensor, n_detectors: int, end: int) -> np.ndarray:
+def index_array(name: str, indices: Tensor, n_detectors: int, end: int, batch: int | str = "B") -> np.ndarray:
     """indices [B, N_t] as unsigned, checked to lie below `end`."""
-    check_tensor(name, indices, ["B", n_detectors])
-    array = array_of(indices if indices.dtype == torch.int32 else indices.to(torch.int32))
+    check_tensor(name, indices, [batch, n_detectors])
+    array = array_of(indices if indices.dtype == torch.int32 else indices.clamp(-1, end).to(torch.int32))
     if array.size and loop("detect", "largest")(array.reshape(-1)) >= end:
         raise ArgumentError(f"{name} are from {int(indices.min())} to {int(indices.max())}, expected 0 to {end - 1}")
     return array

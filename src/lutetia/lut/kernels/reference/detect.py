@@ -11,9 +11,9 @@ from lutetia.lut.sums import sum_dtype
 
 
 @kernel
-def detect(x: Tensor, anchors: Tensor, train: bool) -> Detected:
-    """x [..., I], anchors [N_t, N_c, 2] -> what was found [..., N_t]."""
-    return signs(anchor_deltas(x, anchors), train)
+def detect(x: Tensor, anchors: Tensor, train: bool, thresholds: Tensor | None = None) -> Detected:
+    """x [..., I], anchors [N_t, N_c, 2], thresholds [n] -> what was found [..., N_t]."""
+    return signs(anchor_deltas(x, anchors, thresholds), train)
 
 
 @kernel
@@ -36,11 +36,14 @@ def signs(margins: Tensor, train: bool) -> Detected:
     return Detected(indices, margins.gather(-1, which).squeeze(-1), which.squeeze(-1).int())
 
 
-def anchor_deltas(x: Tensor, anchors: Tensor) -> Tensor:
-    """u = x[a] - x[b]: x [..., I], anchors [N_t, N_c, 2] -> [..., N_t, N_c]."""
-    x = x.to(sum_dtype(x))
+def anchor_deltas(x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Tensor:
+    """u = x[a] - x[b], or x[a] - thresholds[b - I] where b >= I: x [..., I], anchors [N_t, N_c, 2] -> [..., N_t, N_c]."""
+    x, n_inputs = x.to(sum_dtype(x)), x.shape[-1]
     a, b = anchors.long().unbind(-1)
-    return x[..., a] - x[..., b]
+    if thresholds is None:
+        return x[..., a] - x[..., b]
+    other = torch.where(b < n_inputs, x[..., b.clamp(max=n_inputs - 1)], thresholds.to(x.dtype)[(b - n_inputs).clamp(min=0)])
+    return x[..., a] - other
 
 
 def pack_bits(bits: Tensor) -> Tensor:

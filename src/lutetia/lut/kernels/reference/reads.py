@@ -53,12 +53,12 @@ class Confidence(NamedTuple):
 
 
 @kernel
-def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
-    """x [B, I], anchors [N_t, N_c, 2] -> indices int32 and coefficients, [B, N_t] each.
+def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums, thresholds: Tensor | None = None) -> tuple[Tensor, Coefficients]:
+    """x [B, I], anchors [N_t, N_c, 2], thresholds [n] -> indices int32 and coefficients, [B, N_t] each.
 
     With exact sums the coefficients are worked out in float64 and rounded once, so that every backend has the same.
     """
-    margins, dtype = _margins(x, anchors, sums.exact), sum_dtype(x)
+    margins, dtype = _margins(x, anchors, thresholds, sums.exact), sum_dtype(x)
     if read.name == "confidence":
         return margins.indices, Coefficients(_confidence(margins, read).s.to(dtype))
     if read.name == "confidence2":
@@ -72,9 +72,17 @@ def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums) -> tuple[Tensor, Co
     return margins.indices, Coefficients(a.to(dtype), b.to(dtype), margins.indices ^ (1 << margins.which).int())
 
 
-def read_and_fill(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, read_: Read, sums: Sums) -> Tensor:
+def read_and_fill(
+    x: Tensor,
+    weight: Tensor,
+    anchors: Tensor,
+    connectivity: Connectivity,
+    read_: Read,
+    sums: Sums,
+    thresholds: Tensor | None = None,
+) -> Tensor:
     """x [B, I] -> y [B, O]."""
-    indices, coefficients = read(x, anchors, read_, sums)
+    indices, coefficients = read(x, anchors, read_, sums, thresholds)
     return fill_rows(weight, connectivity, indices, rows_that_are_added(coefficients, read_), sums)
 
 
@@ -83,8 +91,8 @@ def rows_that_are_added(coefficients: Coefficients, read: Read) -> Coefficients:
     return coefficients if read.name in TWO_ROWS else Coefficients(coefficients.a)
 
 
-def _margins(x: Tensor, anchors: Tensor, exact: bool) -> Margins:
-    u = anchor_deltas(x, anchors)
+def _margins(x: Tensor, anchors: Tensor, thresholds: Tensor | None, exact: bool) -> Margins:
+    u = anchor_deltas(x, anchors, thresholds)
     indices = pack_bits(u > 0)
     u = u.double() if exact else u
     size = u.abs()
@@ -114,10 +122,16 @@ def _wavering(margins: Margins, read: Read) -> Tensor:
 
 @kernel
 def send_slopes(
-    x: Tensor, anchors: Tensor, read: Read, gains: tuple[Tensor, Tensor | None], sums: Sums, to_x: bool
+    x: Tensor,
+    anchors: Tensor,
+    read: Read,
+    gains: tuple[Tensor, Tensor | None],
+    sums: Sums,
+    to_x: bool,
+    thresholds: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor]:
     """The gradients of a and b, [B, N_t] each -> dx [B, I] (None unless `to_x`), and of log β, log γ, log τ: [3]."""
-    dtype, m = sum_dtype(x), _margins(x, anchors, sums.exact)
+    dtype, m = sum_dtype(x), _margins(x, anchors, thresholds, sums.exact)
     da = gains[0].to(m.u.dtype)
     db = torch.zeros_like(da) if gains[1] is None else gains[1].to(m.u.dtype)
     slopes = torch.zeros_like(m.u)  # dL/d|u|

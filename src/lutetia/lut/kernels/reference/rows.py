@@ -31,10 +31,16 @@ def fill_rows(
 
 
 def detect_and_fill(
-    x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums, train: bool
+    x: Tensor,
+    weight: Tensor,
+    anchors: Tensor,
+    connectivity: Connectivity,
+    sums: Sums,
+    train: bool,
+    thresholds: Tensor | None = None,
 ) -> tuple[Tensor, Detected | None]:
     """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]."""
-    detected = detect(x, anchors, train)
+    detected = detect(x, anchors, train, thresholds)
     return fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
 
 
@@ -113,10 +119,11 @@ def closest_anchors(anchors: Tensor, min_delta_index: Tensor) -> tuple[Tensor, T
 
 
 def scatter_to_anchors(slopes: Tensor, a: Tensor, b: Tensor, n_inputs: int, sums: Sums) -> Tensor:
-    """dx[a] += slope, dx[b] -= slope: all [B, n] -> dx [B, I]."""
+    """dx[a] += slope, dx[b] -= slope: all [B, n] -> dx [B, I]; b >= I is a constant, which gets nothing."""
     addends = to_units(slopes, sums)
     dx = addends.new_zeros(slopes.shape[0], n_inputs)
-    dx.scatter_add_(1, a, addends).scatter_add_(1, b, -addends)
+    is_input = b < n_inputs
+    dx.scatter_add_(1, a, addends).scatter_add_(1, b.where(is_input, 0), -addends.where(is_input, 0))
     return from_units(dx, sums, slopes.dtype)
 
 
@@ -179,7 +186,10 @@ def of_each_meta(connectivity: Connectivity, gather: Callable[[float], Tensor]) 
 
 def subtract(gradient: Tensor, into: Tensor | None, rate: float) -> Tensor:
     """The gradient itself, or `into` after into -= rate · gradient."""
-    return gradient if into is None else into.copy_(into - rate * gradient)
+    if into is None:
+        return gradient
+    into.detach().copy_(into.detach() - rate * gradient)
+    return into
 
 
 def lookup_neurons(indices: Tensor, n_rows: int) -> Tensor:

@@ -21,14 +21,14 @@ READS |= {"confidence": basics.CONFIDENCE.value, "confidence2": basics.CONFIDENC
 
 
 @kernel
-def detect(x: Tensor, anchors: Tensor, train: bool) -> Detected:
-    """x [..., I], anchors [N_t, N_c, 2] -> what was found [..., N_t]."""
-    return find(x, anchors, train)
+def detect(x: Tensor, anchors: Tensor, train: bool, thresholds: Tensor | None = None) -> Detected:
+    """x [..., I], anchors [N_t, N_c, 2], thresholds [n] -> what was found [..., N_t]."""
+    return find(x, anchors, train, thresholds)
 
 
-def find(x: Tensor, anchors: Tensor, train: bool) -> Detected:
+def find(x: Tensor, anchors: Tensor, train: bool, thresholds: Tensor | None = None) -> Detected:
     detected = room_for(x, anchors, train)
-    _launch(x, Inputs(x.contiguous(), anchors), Rows(*detected), compared(x, anchors), {})
+    _launch(x, Inputs(x.contiguous(), anchors, thresholds=thresholds), Rows(*detected), compared(x, anchors), {})
     return detected
 
 
@@ -40,14 +40,15 @@ def room_for(x: Tensor, anchors: Tensor, train: bool) -> Detected:
 
 
 @kernel
-def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
-    """x [B, I], anchors [N_t, N_c, 2] -> indices int32 and coefficients, [B, N_t] each."""
+def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums, thresholds: Tensor | None = None) -> tuple[Tensor, Coefficients]:
+    """x [B, I], anchors [N_t, N_c, 2], thresholds [n] -> indices int32 and coefficients, [B, N_t] each."""
     shape, dtype, count = (x.shape[0], anchors.shape[0]), sum_dtype(x), 1 if read.name == "confidence" else 2
     indices, *others = (x.new_empty(shape, dtype=torch.int32) for _ in range(count))
     coefficients = Coefficients(*(x.new_empty(shape, dtype=dtype) for _ in range(count)), *others)
     case = compared(x, anchors, read.name, sums, count)
     rows = Rows(indices, None, None, *coefficients)
-    _launch(x, Inputs(x.contiguous(), anchors, *read.logs), rows, case, {"enable_fp_fusion": not sums.exact})
+    inputs = Inputs(x.contiguous(), anchors, *read.logs, thresholds)
+    _launch(x, inputs, rows, case, {"enable_fp_fusion": not sums.exact})
     return indices, coefficients
 
 
@@ -72,13 +73,13 @@ def tile_of(case: ReadCase, n_detectors: int) -> int:
     return min(next_power_of_2(n_detectors), max(1, 256 // case.N_C_PADDED))
 
 
-def detect_columns(x: Tensor, anchors: Tensor) -> Tensor:
-    """x [B, I], anchors [N_t, N_c, 2] -> indices [B, N_t], stored by detector: faster for large batches."""
+def detect_columns(x: Tensor, anchors: Tensor, thresholds: Tensor | None) -> Tensor:
+    """x [B, I], anchors [N_t, N_c, 2], thresholds [n] -> indices [B, N_t], stored by detector: faster for large batches."""
     batch, n_detectors = x.shape[0], anchors.shape[0]
     index = x.new_empty(n_detectors, batch, dtype=torch.int32)
     block_t = min(16, next_power_of_2(n_detectors))
     source.detect_columns_kernel[(cdiv(batch, 128),)](
-        Inputs(by_columns(x), anchors), index, batch, n_detectors,
+        Inputs(by_columns(x), anchors, thresholds=thresholds), index, (batch, x.shape[1], n_detectors),
         READ=compared(x, anchors), BLOCK_T=block_t, BLOCK_B=128, num_warps=block_t,
     )  # fmt: skip
     return index.t()

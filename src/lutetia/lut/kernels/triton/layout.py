@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ class Layout:
     block_start: Tensor | None = None
     block_detectors: Tensor | None = None
     lr_scale: float | Tensor = 1.0  # one number, or one per entry of `targets`
+    plans: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # of launches, by their signatures
 
     @property
     def wide(self) -> bool:

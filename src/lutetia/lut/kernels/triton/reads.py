@@ -20,30 +20,51 @@ from lutetia.lut.memo import Memo
 from lutetia.lut.sums import Sums, sum_dtype
 
 
-def read_and_fill(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, read_: Read, sums: Sums) -> Tensor:
+def read_and_fill(
+    x: Tensor,
+    weight: Tensor,
+    anchors: Tensor,
+    connectivity: Connectivity,
+    read_: Read,
+    sums: Sums,
+    thresholds: Tensor | None = None,
+) -> Tensor:
     """x [B, I] -> y [B, O], in one launch where rows are short."""
     layout = layout_of(connectivity)
     # Where a row takes several programs, each would work out the coefficients, and two kernels are faster.
     if layout.kind != "general" and layout.widest <= rows.fill_blocks(layout)[1]:
-        return _read_and_fill(x, weight, anchors, connectivity, read_, sums)
-    indices, coefficients = read(x, anchors, read_, sums)
+        return _read_and_fill(x, weight, anchors, connectivity, read_, sums, thresholds)
+    indices, coefficients = read(x, anchors, read_, sums, thresholds)
     return rows.fill_rows(weight, connectivity, indices, rows_that_are_added(coefficients, read_), sums)
 
 
 @kernel
-def _read_and_fill(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, read: Read, sums: Sums) -> Tensor:
+def _read_and_fill(
+    x: Tensor,
+    weight: Tensor,
+    anchors: Tensor,
+    connectivity: Connectivity,
+    read: Read,
+    sums: Sums,
+    thresholds: Tensor | None,
+) -> Tensor:
     layout, count = layout_of(connectivity), 2 if read.name in TWO_ROWS else 0 if read.name == "hard" else 1
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, x, zero=not (layout.disjoint and layout.n_weights))
-    case, inputs = compared(x, anchors, read.name, sums, count), Inputs(x.contiguous(), anchors, *read.logs)
-    dtype = sum_dtype(weight, x)
     if layout.n_weights:
-        rows.launch_fill(weight, layout, inputs, Rows(None), target, case, rows.fill_case(layout, sums, dtype))
-    return finish(target, sums, dtype)
+        inputs = Inputs(x.contiguous(), anchors, *read.logs, thresholds)
+        rows.launch_fill(weight, layout, inputs, Rows(None), target, (sums, sum_dtype(weight, x)), (read.name, count))
+    return finish(target, sums, sum_dtype(weight, x))
 
 
 @kernel
 def send_slopes(
-    x: Tensor, anchors: Tensor, read: Read, gains: tuple[Tensor, Tensor | None], sums: Sums, to_x: bool
+    x: Tensor,
+    anchors: Tensor,
+    read: Read,
+    gains: tuple[Tensor, Tensor | None],
+    sums: Sums,
+    to_x: bool,
+    thresholds: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor]:
     """The gradients of a and b, [B, N_t] each -> dx [B, I] (None unless `to_x`), and of log β, log γ, log τ: [3]."""
     (batch, n_inputs), n_detectors, dtype = x.shape, anchors.shape[0], sum_dtype(x)
@@ -55,7 +76,7 @@ def send_slopes(
     grid = (batch, cdiv(n_detectors, block_t))
     shares = x.new_zeros([grid[0] * grid[1] if learned else 0, 3], dtype=torch.int64 if sums.exact else dtype)
     if batch:
-        inputs = Inputs(x.contiguous(), anchors, *read.logs)
+        inputs = Inputs(x.contiguous(), anchors, *read.logs, thresholds)
         slopes = Slopes(shares=shares)
         if learned and to_x:
             plain, doubtful = x.new_empty([2, n_detectors, batch], dtype=torch.float64 if sums.exact else dtype)
@@ -78,7 +99,7 @@ def _gather_slopes(inputs: Inputs, slopes: Slopes, target: Target, case: ReadCas
     """dx [B, I] = (or, of `confidence2`, +=) what plain and doubtful [N_t, B] send to the anchors."""
     batch, n_inputs = inputs.x.shape
     block_b = min(256, next_power_of_2(batch))
-    columns = Inputs(by_columns(inputs.x), None, inputs.log_beta)
+    columns = Inputs(by_columns(inputs.x), None, inputs.log_beta, thresholds=inputs.thresholds)
     source.gather_slopes_kernel[(cdiv(batch, block_b), n_inputs)](
         columns, slopes, pairs_of_inputs(inputs.anchors, n_inputs), target, (batch, n_inputs),
         READ=case, BLOCK_B=block_b, num_warps=max(1, block_b // 128), **fusion(sums),

@@ -5,25 +5,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lutetia._shared.launches import Launch, alike
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import Coefficients, Detected
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import subtract
 from lutetia.lut.kernels.triton.detect import compared, detect, detect_columns, room_for
 from lutetia.lut.kernels.triton.launch import (
+    Plan,
     case_of,
     cdiv,
     check_overflow,
     finish,
     fusion,
     next_power_of_2,
+    plan_of,
     sizes_of,
     tables_of,
     target_of,
 )
 from lutetia.lut.kernels.triton.layout import Layout, layout_of
 from lutetia.lut.kernels.triton.source import rows as source
-from lutetia.lut.kernels.triton.source.basics import Case, Inputs, ReadCase, Rows, Target
+from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Target
 from lutetia.lut.kernels.triton.source.rows import GatherNumbers, Sorted
 from lutetia.lut.sums import Sums, sum_dtype
 
@@ -74,47 +77,74 @@ def _fill(weight: Tensor, layout: Layout, indices: Tensor, coefficients: Coeffic
     else:
         count = 0 if coefficients is None else 1 if coefficients.alternatives is None else 2
         rows = Rows(indices, None, None, *(coefficients or ()))
-        launch_fill(weight, layout, Inputs(), rows, target, ReadCase(COEFFICIENTS=count), fill_case(layout, sums, dtype))
+        launch_fill(weight, layout, Inputs(), rows, target, (sums, dtype), ("hard", count))
     return finish(target, sums, dtype)
 
 
-def fill_case(layout: Layout, sums: Sums, dtype: torch.dtype) -> Case:
-    block_t, block_o = fill_blocks(layout)
-    return case_of(layout, sums, dtype, BLOCK_T=block_t, BLOCK_O=block_o, ATOMIC=not layout.disjoint)
+def launch_fill(
+    weight: Tensor,
+    layout: Layout,
+    inputs: Inputs,
+    rows: Rows,
+    target: Target,
+    how: tuple[Sums, torch.dtype],
+    read: tuple[str, int] = ("hard", 0),
+) -> None:
+    """Fill from rows, or, when inputs are given, from what they choose; `read` is its name and how many coefficients it has."""
+    if not target.out.numel():
+        return
+    sums, dtype = how
+    n_inputs, n_c = (None, None) if inputs.x is None else (inputs.x.shape[1], inputs.anchors.shape[1])
 
+    def make() -> Plan:
+        block_t, block_o = fill_blocks(layout)
+        case = case_of(layout, sums, dtype, BLOCK_T=block_t, BLOCK_O=block_o, ATOMIC=not layout.disjoint)
+        reads = ReadCase(COEFFICIENTS=read[1])
+        if inputs.x is not None:
+            reads = compared(inputs.x, inputs.anchors, read[0], sums, read[1])
+        grid = (target.out.shape[0] * layout.n_blocks, cdiv(layout.widest, block_o))
+        launch = Launch(source.fill_kernel, grid, weight.device, num_warps=1, **fusion(sums))
+        return Plan(launch, sizes_of(layout, n_inputs), (reads, case))
 
-def launch_fill(weight: Tensor, layout: Layout, inputs: Inputs, rows: Rows, target: Target, read: ReadCase, case: Case) -> None:
-    """Fill from rows, or, when inputs are given, from what they choose."""
-    if target.out.numel():
-        n_inputs = None if inputs.x is None else inputs.x.shape[1]
-        source.fill_kernel[(target.out.shape[0] * layout.n_blocks, cdiv(layout.widest, case.BLOCK_O))](
-            inputs, rows, target, tables_of(layout, weight), sizes_of(layout, n_inputs),
-            READ=read, CASE=case, num_warps=1, enable_fp_fusion=case.SCALE == 0,
-        )  # fmt: skip
+    signature = ("fill", target.out.shape, n_inputs, n_c, how, read, alike(weight, target.out, *inputs, *rows))
+    plan = plan_of(layout, signature, make)
+    plan.launch(inputs, rows, target, tables_of(layout, weight), plan.sizes, *plan.constants)
 
 
 def detect_and_fill(
-    x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums, train: bool
+    x: Tensor,
+    weight: Tensor,
+    anchors: Tensor,
+    connectivity: Connectivity,
+    sums: Sums,
+    train: bool,
+    thresholds: Tensor | None = None,
 ) -> tuple[Tensor, Detected | None]:
     """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]; in one launch where each output is stored once."""
     layout = layout_of(connectivity)
     if layout.kind != "general" and layout.widest:  # without any weight no program would run
-        return _detect_and_fill(x, weight, anchors, connectivity, sums, train)
-    detected = detect(x, anchors, train)
+        return _detect_and_fill(x, weight, anchors, connectivity, sums, train, thresholds)
+    detected = detect(x, anchors, train, thresholds)
     return fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
 
 
 @kernel
 def _detect_and_fill(
-    x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums, train: bool
+    x: Tensor,
+    weight: Tensor,
+    anchors: Tensor,
+    connectivity: Connectivity,
+    sums: Sums,
+    train: bool,
+    thresholds: Tensor | None,
 ) -> tuple[Tensor, Detected | None]:
     layout, dtype = layout_of(connectivity), sum_dtype(weight)
     if not train and fills_by_slab(layout, x.shape[0]):
-        return _fill(weight, layout, detect_columns(x, anchors), None, sums), None
+        return _fill(weight, layout, detect_columns(x, anchors, thresholds), None, sums), None
     detected = room_for(x, anchors, True) if train else None
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, zero=not layout.disjoint)
-    rows, inputs = Rows(*(detected or (None,))), Inputs(x.contiguous(), anchors)
-    launch_fill(weight, layout, inputs, rows, target, compared(x, anchors), fill_case(layout, sums, dtype))
+    rows, inputs = Rows(*(detected or (None,))), Inputs(x.contiguous(), anchors, thresholds=thresholds)
+    launch_fill(weight, layout, inputs, rows, target, (sums, dtype))
     return finish(target, sums, dtype), detected
 
 
@@ -183,11 +213,17 @@ def _gains(
                 CASE=case, **fusion(sums),
             )  # fmt: skip
     else:
-        block_t, block_o = gains_blocks(layout)
-        case = case_of(layout, sums, dtype, BLOCK_T=block_t, BLOCK_O=block_o, N_C=n_c)
-        source.gains_kernel[(batch * layout.n_blocks, cdiv(layout.largest, block_t))](
-            grad.contiguous(), rows, anchors, target, tables, sizes, CASE=case, num_warps=1, **fusion(sums)
-        )
+        grad = grad.contiguous()
+        signature = ("gains", grad.shape, n_inputs, n_c, sums, alike(grad, weight, anchors, *target, *rows))
+
+        def make() -> Plan:
+            block_t, block_o = gains_blocks(layout)
+            case = case_of(layout, sums, dtype, BLOCK_T=block_t, BLOCK_O=block_o, N_C=n_c)
+            grid = (batch * layout.n_blocks, cdiv(layout.largest, block_t))
+            return Plan(Launch(source.gains_kernel, grid, grad.device, num_warps=1, **fusion(sums)), sizes, (case,))
+
+        plan = plan_of(layout, signature, make)
+        plan.launch(grad, rows, anchors, target, tables, plan.sizes, *plan.constants)
 
 
 def gains_blocks(layout: Layout) -> tuple[int, int]:
@@ -267,12 +303,17 @@ def _scatter(grad: Tensor, rows: Rows, layout: Layout, out: Tensor, step: float 
     if rows.indices.numel() == 0 or layout.n_weights == 0:
         return
     grad, lr = _scaled(grad, layout, dtype)
-    block_t, block_o, block_b = min(16, next_power_of_2(layout.largest)), min(64, next_power_of_2(layout.widest)), 8
-    case = case_of(layout, Sums(), dtype, BLOCK_T=block_t, BLOCK_O=block_o, BLOCK_B=block_b)
-    batch, tiles = grad.shape[0], cdiv(layout.largest, block_t)
-    source.scatter_kernel[(cdiv(batch, block_b) * layout.n_blocks, tiles * cdiv(layout.widest, block_o))](
-        grad, rows, out, tables_of(layout, None, lr), sizes_of(layout), (batch, tiles, step), CASE=case, num_warps=1
-    )
+    batch, block_t = grad.shape[0], min(16, next_power_of_2(layout.largest))
+    tiles = cdiv(layout.largest, block_t)
+
+    def make() -> Plan:
+        block_o, block_b = min(64, next_power_of_2(layout.widest)), 8
+        case = case_of(layout, Sums(), dtype, BLOCK_T=block_t, BLOCK_O=block_o, BLOCK_B=block_b)
+        grid = (cdiv(batch, block_b) * layout.n_blocks, tiles * cdiv(layout.widest, block_o))
+        return Plan(Launch(source.scatter_kernel, grid, grad.device, num_warps=1), sizes_of(layout), (case,))
+
+    plan = plan_of(layout, ("scatter", grad.shape, step is None, dtype, alike(grad, out, lr, *rows)), make)
+    plan.launch(grad, rows, out, tables_of(layout, None, lr), plan.sizes, (batch, tiles, step), *plan.constants)
 
 
 def _add_up(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.lut.kernels.cpu.loops.basics import jit, jit_inline, kernel
+from lutetia.lut.kernels.cpu.loops.basics import by_none, jit, jit_inline, kernel
 
 LANES = 64  # batch rows compared at once
 PADDED = LANES + 16  # a power of two would put a whole column of lanes in the same few cache sets
@@ -23,6 +23,16 @@ def largest(values: Any) -> Any:
 
 
 @jit
+def anchors_outside(anchors: Any, end: Any, second_end: Any) -> Any:
+    """Whether a pair of anchors [N_t, N_c, 2] names what is not there: from `end` on, the second of it from `second_end` on."""
+    outside = False
+    for t in range(anchors.shape[0]):
+        for r in range(anchors.shape[1]):
+            outside |= (anchors[t, r, 0] >= end) | (anchors[t, r, 1] >= second_end)
+    return outside
+
+
+@jit
 def mark(indices: Any, fired: Any) -> None:
     """fired [N_t, R] = 1 for each lookup neuron that indices [B, N_t] name."""
     for i in range(indices.shape[0]):
@@ -30,19 +40,31 @@ def mark(indices: Any, fired: Any) -> None:
             fired[t, indices[i, t]] = 1
 
 
-@kernel
-def detect(x: Any, anchors: Any, indices: Any, stacked: Any, closest: Any, begin: Any, end: Any) -> None:
-    """x [B, I], anchors [N_t, N_c, 2] -> indices [B, N_t], for rows begin to end; closest: None, or min_delta and its index.
+# A second anchor b is an input, or a constant where it is at least I. `constant_of` gives None without thresholds, else whether b
+# is a constant, and its value. `input_of` is an input that can be read in either case, and `constant_or` chooses between the two:
+# no branch inside a loop.
+constant_of = by_none(
+    lambda thresholds, b, n_inputs: None,
+    lambda thresholds, b, n_inputs: (b >= n_inputs, thresholds[b - n_inputs] if b >= n_inputs else thresholds.dtype.type(0)),
+)
+input_of = by_none(lambda constant, b: b, lambda constant, b: np.uint32(0) if constant[0] else b)
+constant_or = by_none(lambda constant, value: value, lambda constant, value: constant[1] if constant[0] else value)
 
-    Stacked, indices count through the tables: t · R + index.
+
+@kernel
+def detect(inputs: Any, indices: Any, stacked: Any, closest: Any, begin: Any, end: Any) -> None:
+    """inputs -> indices [B, N_t], for rows begin to end; closest: None, or min_delta and its index.
+
+    `inputs` are x [B, I], anchors [N_t, N_c, 2], and thresholds [n] or None. Stacked, indices count through the tables:
+    t · R + index.
     """
     for first in range(begin, end, LANES):
         n = min(LANES, end - first)
         if n < FEW:
             for row in range(first, first + n):
-                detect_row(x, anchors, indices, stacked, closest, row)
+                detect_row(inputs, indices, stacked, closest, row)
         else:
-            detect_lanes(x, anchors, indices, stacked, closest, first, n)
+            detect_lanes(inputs, indices, stacked, closest, first, n)
 
 
 @jit_inline
@@ -52,12 +74,13 @@ def first_row(t: Any, anchors: Any, stacked: Any) -> Any:
 
 
 @jit
-def detect_row(x: Any, anchors: Any, indices: Any, stacked: Any, closest: Any, row: Any) -> None:
+def detect_row(inputs: Any, indices: Any, stacked: Any, closest: Any, row: Any) -> None:
+    anchors = inputs[1]
     for t in range(anchors.shape[0]):
         bits = first_row(t, anchors, stacked)
-        margin, which = x[row, anchors[t, 0, 0]] - x[row, anchors[t, 0, 1]], np.uint32(0)
+        margin, which = margin_in_row(inputs, row, t, 0), np.uint32(0)
         for r in range(anchors.shape[1]):
-            u = x[row, anchors[t, r, 0]] - x[row, anchors[t, r, 1]]
+            u = margin_in_row(inputs, row, t, r)
             bits |= np.uint32(u > 0) << np.uint32(r)  # no branch: half of them would be guessed wrong
             if closest is not None:
                 closer = abs(u) < abs(margin)
@@ -67,9 +90,19 @@ def detect_row(x: Any, anchors: Any, indices: Any, stacked: Any, closest: Any, r
             closest[0][row, t], closest[1][row, t] = margin, which
 
 
+@jit_inline
+def margin_in_row(inputs: Any, row: Any, t: Any, r: Any) -> Any:
+    """u of comparison r of detector t in a row."""
+    x, anchors, thresholds = inputs
+    b = anchors[t, r, 1]
+    constant = constant_of(thresholds, b, x.shape[1])
+    return x[row, anchors[t, r, 0]] - constant_or(constant, x[row, input_of(constant, b)])
+
+
 @jit
-def detect_lanes(x: Any, anchors: Any, indices: Any, stacked: Any, closest: Any, first: Any, n: Any) -> None:
+def detect_lanes(inputs: Any, indices: Any, stacked: Any, closest: Any, first: Any, n: Any) -> None:
     """The same for n rows at once: with x transposed, one instruction compares many rows (8 times as fast)."""
+    x, anchors, thresholds = inputs
     n_detectors, n_anchors, _ = anchors.shape
     lanes = np.zeros((x.shape[1], PADDED), x.dtype)
     bits = np.empty((n_detectors, PADDED), np.uint32)
@@ -78,14 +111,18 @@ def detect_lanes(x: Any, anchors: Any, indices: Any, stacked: Any, closest: Any,
         margin, which = np.empty((n_detectors, PADDED), x.dtype), np.empty((n_detectors, PADDED), np.uint32)
     for t in range(n_detectors):
         a, b, start = anchors[t, 0, 0], anchors[t, 0, 1], first_row(t, anchors, stacked)
+        constant = constant_of(thresholds, b, x.shape[1])
+        b = input_of(constant, b)
         for j in range(LANES):
             bits[t, j] = start
             if closest is not None:
-                margin[t, j], which[t, j] = lanes[a, j] - lanes[b, j], 0
+                margin[t, j], which[t, j] = lanes[a, j] - constant_or(constant, lanes[b, j]), 0
         for r in range(n_anchors):
             a, b, bit = anchors[t, r, 0], anchors[t, r, 1], np.uint32(1) << np.uint32(r)
+            constant = constant_of(thresholds, b, x.shape[1])
+            b = input_of(constant, b)
             for j in range(LANES):
-                u = lanes[a, j] - lanes[b, j]
+                u = lanes[a, j] - constant_or(constant, lanes[b, j])
                 bits[t, j] |= bit if u > 0 else np.uint32(0)
                 if closest is not None:
                     closer = abs(u) < abs(margin[t, j])

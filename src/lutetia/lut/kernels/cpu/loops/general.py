@@ -123,7 +123,7 @@ def propagate(grad: Any, weight: Any, neurons: Any, found: Any, dx: Any, scale: 
             other = first + U(index ^ (np.uint32(1) << which))
             gain, overflow = difference(grad, i, weight, neurons, first + U(index), other, scale)
             slope = uncertainty_slope(min_delta[i, t], one) * gain
-            bad |= overflow | send_to_anchors(total, U(i - begin) * n_inputs, anchors[t, which], slope, scale)
+            bad |= overflow | send_to_anchors(total, (U(i - begin), n_inputs), anchors[t, which], slope, scale)
     return bad | write_sums(total, scale, dx)
 
 

@@ -195,8 +195,10 @@ add_pairs = by_none(add_pairs_by_row, add_pairs_by_neuron)
 
 
 @jit
-def fill_step(inputs: Any, weight: Any, cache: Any, y: Any, begin: Any, end: Any) -> None:
+def fill_step(inputs: Any, weight: Any, cache: Any, y: Any, begin: Any, end: Any) -> Any:
     """One new position of each sequence, for batch rows begin to end: weight flat -> y [B, O], in float sums.
+
+    Returns whether the cache holds what it cannot hold.
 
     `inputs` is x [B, I] and the anchors. `cache` is the indices of the earlier positions [B, N_t, S], which gets the new ones,
     how many there are [B], the PE indices [N_t, S-1], farthest first, and N_pe.
@@ -207,11 +209,18 @@ def fill_step(inputs: Any, weight: Any, cache: Any, y: Any, begin: Any, end: Any
     for b in range(begin, end):
         total, n = y[b], lengths[b]
         clear(total)
+        if n < 0 or n >= indices.shape[2]:
+            return True
         for t in range(anchors.shape[0]):
             q = U(0)
             for r in range(anchors.shape[1]):
                 q |= U(x[b, anchors[t, r, 0]] > x[b, anchors[t, r, 1]]) << U(r)
             first, seen, pe = ((U(t) << n_anchors) + q) * n_cells, indices[b, t], places[t, places.shape[1] - n :]
+            bits = U(0)
+            for i in range(n):
+                bits |= U(seen[i])
+            if bits >> n_anchors:
+                return True
             done = n // 8 * 8
             for i in range(0, done, 8):
                 rows = (
@@ -228,6 +237,7 @@ def fill_step(inputs: Any, weight: Any, cache: Any, y: Any, begin: Any, end: Any
             for i in range(done, n):
                 add_row(total, U(0), weight, width * cell_at(first, seen, shift, pe, i), width, None, None)
             seen[n] = np.int16(q)
+    return False
 
 
 @jit_inline

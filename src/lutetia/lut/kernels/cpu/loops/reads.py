@@ -3,7 +3,8 @@
 The conventions are those of `rows`. Reads come as numbers, since a number is compared faster than a text, and their
 scalars β, γ, τ as an array [3], whose dtype is that of the arithmetic: float64 where fixed sums ask for coefficients that are
 the same everywhere, else that of x. Many batch rows are worked on at once, so exponentials of float32 are written out here:
-calls to the C library would be made one by one.
+calls to the C library would be made one by one. `lanes` [I + n, PADDED] hold the inputs, then the n thresholds: an anchor that
+names a constant is one like the others.
 """
 
 from __future__ import annotations
@@ -132,6 +133,16 @@ def wavering(closest: Any, tau: Any) -> Any:
 
 
 @jit_inline
+def new_lanes(x: Any, thresholds: Any) -> Any:
+    """Lanes for the inputs x [B, I], which are zero, and the thresholds, which are in theirs."""
+    lanes = np.zeros((x.shape[1] + thresholds.size, PADDED), x.dtype)
+    for k in range(thresholds.size):
+        for j in range(PADDED):
+            lanes[x.shape[1] + k, j] = thresholds[k]
+    return lanes
+
+
+@jit_inline
 def new_look(scalars: Any) -> Any:
     """Room for what `look` writes."""
     bits, which = np.empty(PADDED, np.uint32), np.empty(PADDED, np.uint32)
@@ -139,11 +150,14 @@ def new_look(scalars: Any) -> Any:
 
 
 @kernel
-def read(x: Any, anchors: Any, how: Any, reads: Any, begin: Any, end: Any) -> None:
-    """x [B, I], anchors [N_t, N_c, 2] -> reads [B, N_t], for rows begin to end; `how` is the scalars and the kind."""
-    scalars, kind = how
+def read(inputs: Any, how: Any, reads: Any, begin: Any, end: Any) -> None:
+    """inputs -> reads [B, N_t], for rows begin to end; `how` is the scalars and the kind.
+
+    `inputs` are x [B, I], anchors [N_t, N_c, 2] and thresholds [n].
+    """
+    (x, anchors, thresholds), (scalars, kind) = inputs, how
     one, half, gamma, tau = scalars.dtype.type(1), scalars.dtype.type(0.5), scalars[1], scalars[2]
-    lanes, work = np.zeros((x.shape[1], PADDED), x.dtype), new_look(scalars)
+    lanes, work = new_lanes(x, thresholds), new_look(scalars)
     bits, which, closest, mass, product = work
     a, b = np.empty(PADDED, scalars.dtype), np.empty(PADDED, scalars.dtype)
     for first in range(begin, end, LANES):
@@ -209,15 +223,17 @@ transpose_out = by_none(lambda dx, slopes, first, n: None, transpose_slopes)
 
 
 @kernel
-def propagate_reads(x: Any, anchors: Any, how: Any, gains: Any, out: Any, scale: Any, begin: Any, end: Any) -> Any:
+def propagate_reads(inputs: Any, how: Any, gains: Any, out: Any, scale: Any, begin: Any, end: Any) -> Any:
     """gains [B, N_t] of a and b -> out, which is dx [B, I] and learned [3, B], the shares of each row in the scalars' gradients.
 
-    For rows begin to end. The gains of b, and dx, may be None; learned is float64, or int64 for fixed sums.
+    For rows begin to end of `inputs`, which are those of `read`. The gains of b, and dx, may be None; learned is float64, or
+    int64 for fixed sums.
     """
-    (scalars, kind), (da, db), (dx, learned) = how, gains, out
+    (x, anchors, thresholds), (scalars, kind), (da, db), (dx, learned) = inputs, how, gains, out
     dtype, bad, beta, gamma, tau = scalars.dtype, False, scalars[0], scalars[1], scalars[2]
     one, half, two = dtype.type(1), dtype.type(0.5), dtype.type(2)
-    lanes, slopes = np.zeros((x.shape[1], PADDED), x.dtype), np.empty(x.shape[1] * PADDED, x.dtype)
+    lanes, to_inputs = new_lanes(x, thresholds), x.shape[1] * PADDED  # what goes to constants is dropped
+    slopes = np.empty(lanes.size, x.dtype)
     work = new_look(scalars)
     _, which, closest, mass, product = work
     plain, doubtful, nearest = np.zeros(PADDED, dtype), np.zeros(PADDED, dtype), np.zeros(PADDED, dtype)
@@ -263,7 +279,7 @@ def propagate_reads(x: Any, anchors: Any, how: Any, gains: Any, out: Any, scale:
                 for k in range(3):
                     for j in range(n):
                         bad |= add_one(learned[k], first + j, rounded(scale, shares[k, j], x), scale)
-        bad |= write_sums(total, scale, slopes)
+        bad |= write_sums(total[:to_inputs], scale, slopes[:to_inputs])
         transpose_out(dx, slopes, first, n)
     return bad
 

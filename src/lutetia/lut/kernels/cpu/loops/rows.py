@@ -30,7 +30,7 @@ from lutetia.lut.kernels.cpu.loops.basics import (
     sums_in,
     write_sums,
 )
-from lutetia.lut.kernels.cpu.loops.detect import detect
+from lutetia.lut.kernels.cpu.loops.detect import anchors_outside, detect
 
 FAR = 2**20  # weights that do not fit the caches of one core
 ONCE = 512  # batch rows among which a row of a table is seldom looked up twice
@@ -63,10 +63,15 @@ def fill(weight: Any, blocks: Any, reads: Any, y: Any, scale: Any, begin: Any, e
 
 @kernel
 def evaluate(inputs: Any, weight: Any, blocks: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
-    """detect and fill, for rows begin to end of x [B, I], given with its anchors: one launch instead of two."""
+    """detect and fill, for rows begin to end of x [B, I], given with its anchors: one launch instead of two.
+
+    Also True where anchors are out of range.
+    """
     x, anchors = inputs
+    if anchors_outside(anchors, x.shape[1], x.shape[1]):
+        return True
     indices = np.empty((end - begin, anchors.shape[0]), np.uint32)
-    detect(x[begin:end], anchors, indices, False, None, 0, end - begin)
+    detect((x[begin:end], anchors, None), indices, False, None, 0, end - begin)
     return fill(weight, blocks, ((indices, None), None), y[begin:end], scale, 0, end - begin)
 
 
@@ -304,7 +309,7 @@ def propagate(grad: Any, weight: Any, blocks: Any, found: Any, dx: Any, scale: A
                     other = tables.weight_at[j] + U(index ^ (np.uint32(1) << which)) * width
                     gain, overflow = difference(columns.data, at, weight, row, other, width, scale)
                     slope = uncertainty_slope(min_delta[i, t], one) * gain
-                    bad |= overflow | send_to_anchors(total, i * n_inputs, anchors[t, which], slope, scale)
+                    bad |= overflow | send_to_anchors(total, (i, n_inputs), anchors[t, which], slope, scale)
     return bad | write_sums(total, scale, dx)
 
 
@@ -346,14 +351,17 @@ def uncertainty_slope(u: Any, one: Any) -> Any:
 
 
 @jit
-def send_to_anchors(total: Any, row_at: Any, pair: Any, slope: Any, scale: Any) -> Any:
-    """total[a] += slope, total[b] -= slope for the pair (a, b)."""
-    a, b = row_at + U(pair[0]), row_at + U(pair[1])
+def send_to_anchors(total: Any, row: Any, pair: Any, slope: Any, scale: Any) -> Any:
+    """total[a] += slope, total[b] -= slope for the pair (a, b); `row` is its number and I, and b >= I a constant."""
+    i, n_inputs = row
+    a, b, is_input = i * n_inputs + U(pair[0]), i * n_inputs + U(pair[1]), U(pair[1]) < n_inputs
     if scale is None:
         total[a] += slope
-        total[b] -= slope
+        if is_input:
+            total[b] -= slope
         return False
     units = round_to_unit(slope, scale)
     total[a] += np.int64(units)
-    total[b] -= np.int64(units)
+    if is_input:
+        total[b] -= np.int64(units)
     return out_of_range(units)

@@ -27,13 +27,14 @@ ROUND = tl.constexpr(6755399441055744.0)  # 1.5 · 2**52: adding and taking it a
 
 
 class Inputs(NamedTuple):
-    """What is compared: x [B, I], anchors [N_t, N_c, 2], and the scalars [] that a read learns."""
+    """What is compared: x [B, I], anchors [N_t, N_c, 2], the scalars [] that a read learns, and constants that anchors name."""
 
     x: Any = None
     anchors: Any = None
     log_beta: Any = None
     log_gamma: Any = None
     log_tau: Any = None
+    thresholds: Any = None
 
 
 class Rows(NamedTuple):
@@ -153,10 +154,13 @@ def uncertainty_slope(u):
 
 
 @triton.jit
-def send(slope, pair_ptr, into_ptr, overflow_ptr, mask, SCALE: tl.constexpr):
-    """into[a] += slope, into[b] -= slope at the anchors a, b that pair_ptr points to; slope [T]."""
-    into_a = into_ptr + tl.load(pair_ptr, mask=mask, other=0)
-    into_b = into_ptr + tl.load(pair_ptr + 1, mask=mask, other=0)
+def send(slope, pair_ptr, into, overflow_ptr, mask, SCALE: tl.constexpr):
+    """into[a] += slope, into[b] -= slope at the anchors a, b that pair_ptr points to; slope [T].
+
+    `into` is a row of dx and its length I: b >= I is a constant, which gets nothing.
+    """
+    into_ptr, n_inputs = into
+    b = tl.load(pair_ptr + 1, mask=mask, other=0)
     share = units(slope, overflow_ptr, mask, SCALE)
-    tl.atomic_add(into_a, share, mask=mask, sem="relaxed")
-    tl.atomic_add(into_b, -share, mask=mask, sem="relaxed")
+    tl.atomic_add(into_ptr + tl.load(pair_ptr, mask=mask, other=0), share, mask=mask, sem="relaxed")
+    tl.atomic_add(into_ptr + b, -share, mask=mask & (b < n_inputs), sem="relaxed")

@@ -19,23 +19,32 @@ def closest_call(distance, N: tl.constexpr):
 
 
 @triton.jit
-def compare(x_ptr, anchors_ptr, t, t_mask, READ: tl.constexpr):
-    """u = x[a] - x[b] of all pairs of detectors t on one row of x [T, N_C], where it counts, and the indices that it makes."""
+def compare(inputs, row, t, t_mask, READ: tl.constexpr):
+    """u = x[a] - x[b] of all pairs of detectors t on one row of x [T, N_C], where it counts, and the indices that it makes.
+
+    `row` is its number and I; b >= I names a constant.
+    """
+    number, n_inputs = row
+    x_ptr = inputs.x + number * n_inputs
     r = tl.arange(0, READ.N_C_PADDED)
     mask = t_mask[:, None] & (r < READ.N_C)[None, :]
-    pair_ptr = anchors_ptr + t[:, None] * (2 * READ.N_C) + 2 * r[None, :]
+    pair_ptr = inputs.anchors + t[:, None] * (2 * READ.N_C) + 2 * r[None, :]
     a = tl.load(pair_ptr, mask=mask, other=0)
     b = tl.load(pair_ptr + 1, mask=mask, other=0)
     left = tl.load(x_ptr + a, mask=mask, other=0.0).to(READ.ACC)
-    right = tl.load(x_ptr + b, mask=mask, other=0.0).to(READ.ACC)
+    if inputs.thresholds is None:
+        right = tl.load(x_ptr + b, mask=mask, other=0.0).to(READ.ACC)
+    else:
+        right = tl.load(x_ptr + b, mask=mask & (b < n_inputs), other=0.0).to(READ.ACC)
+        right += tl.load(inputs.thresholds + (b - n_inputs), mask=mask & (b >= n_inputs), other=0.0)
     u = left - right
     return u, mask, tl.sum((u > 0).to(tl.int32) << r[None, :], axis=1)
 
 
 @triton.jit
-def detect_tile(x_ptr, anchors_ptr, t, t_mask, TRAIN: tl.constexpr, READ: tl.constexpr):
-    """Indices, closest deltas and their numbers of several detectors [T] on one row of x."""
-    u, mask, index = compare(x_ptr, anchors_ptr, t, t_mask, READ)
+def detect_tile(inputs, row, t, t_mask, TRAIN: tl.constexpr, READ: tl.constexpr):
+    """Indices, closest deltas and their numbers of several detectors [T] on one row of x, given by its number and length."""
+    u, mask, index = compare(inputs, row, t, t_mask, READ)
     if TRAIN:
         _, which = closest_call(tl.where(mask, tl.abs(u), float("inf")), READ.N_C)
         r = tl.arange(0, READ.N_C_PADDED)[None, :]
@@ -45,9 +54,9 @@ def detect_tile(x_ptr, anchors_ptr, t, t_mask, TRAIN: tl.constexpr, READ: tl.con
 
 
 @triton.jit
-def margins_tile(x_ptr, anchors_ptr, t, t_mask, READ: tl.constexpr):
+def margins_tile(inputs, row, t, t_mask, READ: tl.constexpr):
     """Of detectors [T] on one row of x: |u| [T, N_C] (0 where padded), where it counts, indices, |min_delta| and its number."""
-    u, mask, index = compare(x_ptr, anchors_ptr, t, t_mask, READ)
+    u, mask, index = compare(inputs, row, t, t_mask, READ)
     size = tl.abs(u).to(READ.WORK)
     closest, which = closest_call(tl.where(mask, size, float("inf")), READ.N_C)
     return size, mask, index, tl.where(t_mask, closest, 0.0), which
@@ -78,8 +87,8 @@ def scalar(log_ptr, WORK: tl.constexpr):
 
 @triton.jit
 def coefficients_tile(inputs, row, t, t_mask, READ: tl.constexpr):
-    """Index, alternative, a and b of several detectors [T] on the row of x that begins at `row`."""
-    size, mask, index, closest, which = margins_tile(inputs.x + row, inputs.anchors, t, t_mask, READ)
+    """Index, alternative, a and b of several detectors [T] on one row of x, given by its number and length."""
+    size, mask, index, closest, which = margins_tile(inputs, row, t, t_mask, READ)
     if READ.KIND >= CONFIDENCE:
         mass, power, _, _ = confidence(size, mask, scalar(inputs.log_beta, READ.WORK), scalar(inputs.log_gamma, READ.WORK))
         a = mass * power
@@ -108,7 +117,7 @@ def detect_kernel(inputs, rows, sizes, READ: tl.constexpr, BLOCK_T: tl.constexpr
     mask = t < sizes.n_detectors
     place = b * sizes.n_detectors + t
     if READ.COEFFICIENTS > 0:
-        index, other, factor, other_factor = coefficients_tile(inputs, b * sizes.n_inputs, t, mask, READ)
+        index, other, factor, other_factor = coefficients_tile(inputs, (b, sizes.n_inputs), t, mask, READ)
         tl.store(rows.indices + place, index, mask=mask)
         tl.store(rows.a + place, factor, mask=mask)
         if READ.COEFFICIENTS > 1:
@@ -116,7 +125,7 @@ def detect_kernel(inputs, rows, sizes, READ: tl.constexpr, BLOCK_T: tl.constexpr
             tl.store(rows.b + place, other_factor, mask=mask)
     else:
         TRAIN: tl.constexpr = rows.min_delta is not None
-        index, closest, which = detect_tile(inputs.x + b * sizes.n_inputs, inputs.anchors, t, mask, TRAIN, READ)
+        index, closest, which = detect_tile(inputs, (b, sizes.n_inputs), t, mask, TRAIN, READ)
         tl.store(rows.indices + place, index, mask=mask)
         if TRAIN:
             tl.store(rows.min_delta + place, closest, mask=mask)
@@ -134,15 +143,14 @@ def transpose_kernel(x_ptr, out_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def detect_columns_kernel(
-    inputs, index_ptr, batch, n_detectors, READ: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_B: tl.constexpr
-):
+def detect_columns_kernel(inputs, index_ptr, numbers, READ: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_B: tl.constexpr):
     """Indices [N_t, B] from x by columns [I, B], one program per BLOCK_B rows of the batch and all detectors.
 
     Neighbouring lanes are neighbouring rows of the batch, so every read is coalesced, and the columns of these rows stay in the
     first-level cache while all detectors compare them.
     """
     N_C: tl.constexpr = READ.N_C
+    batch, n_inputs, n_detectors = numbers
     b = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     for start in range(0, n_detectors, BLOCK_T):
         t = start + tl.arange(0, BLOCK_T)
@@ -152,9 +160,15 @@ def detect_columns_kernel(
         for r in tl.static_range(N_C):
             pair_ptr = inputs.anchors + (t * N_C + r) * 2
             left = tl.load(pair_ptr, mask=t_mask, other=0).to(tl.int64) * batch
-            right = tl.load(pair_ptr + 1, mask=t_mask, other=0).to(tl.int64) * batch
+            second = tl.load(pair_ptr + 1, mask=t_mask, other=0)
+            right = second.to(tl.int64) * batch
             u = tl.load(inputs.x + left[:, None] + b[None, :], mask=mask, other=0.0).to(READ.ACC)
-            u -= tl.load(inputs.x + right[:, None] + b[None, :], mask=mask, other=0.0).to(READ.ACC)
+            if inputs.thresholds is None:
+                u -= tl.load(inputs.x + right[:, None] + b[None, :], mask=mask, other=0.0).to(READ.ACC)
+            else:
+                is_input = mask & (second < n_inputs)[:, None]
+                u -= tl.load(inputs.x + right[:, None] + b[None, :], mask=is_input, other=0.0).to(READ.ACC)
+                u -= tl.load(inputs.thresholds + (second - n_inputs), mask=t_mask & (second >= n_inputs), other=0.0)[:, None]
             index += (u > 0).to(tl.int32) << r
         tl.store(index_ptr + t.to(tl.int64)[:, None] * batch + b[None, :], index, mask=mask)
 

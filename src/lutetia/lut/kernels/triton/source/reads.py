@@ -44,7 +44,7 @@ def send_slopes_kernel(inputs, gains, slopes, sums, numbers, READ: tl.constexpr,
     t_mask = t < n_detectors
     place = b * n_detectors + t
     column = t.to(tl.int64) * batch + b
-    size, pair_mask, index, closest, which = margins_tile(inputs.x + b * n_inputs, inputs.anchors, t, t_mask, READ)
+    size, pair_mask, index, closest, which = margins_tile(inputs, (b, n_inputs), t, t_mask, READ)
     da = tl.load(da_ptr + place, mask=t_mask, other=0.0).to(READ.WORK)
     db = tl.zeros_like(da)
     if db_ptr is not None:
@@ -81,7 +81,7 @@ def send_slopes_kernel(inputs, gains, slopes, sums, numbers, READ: tl.constexpr,
             tl.store(slopes.which + column, which, mask=t_mask)
         slope = tl.where((index >> which) & 1 == 1, nearest, -nearest).to(READ.ACC)
         pair_ptr = inputs.anchors + (t * READ.N_C + which) * 2
-        send(slope, pair_ptr, sums.out + b * n_inputs, sums.overflow, t_mask, READ.SCALE)
+        send(slope, pair_ptr, (sums.out + b * n_inputs, n_inputs), sums.overflow, t_mask, READ.SCALE)
 
 
 @triton.jit
@@ -107,7 +107,10 @@ def gather_slopes_kernel(inputs, slopes, pairs, sums, numbers, READ: tl.constexp
     for k in range(tl.load(starts_ptr + i), tl.load(starts_ptr + i + 1)):
         column = tl.load(entries_ptr + 2 * k).to(tl.int64) * batch + b
         pair = tl.load(entries_ptr + 2 * k + 1)
-        theirs = tl.load(inputs.x + (pair // 64).to(tl.int64) * batch + b, mask=mask, other=0.0).to(READ.ACC)
+        other = pair // 64
+        theirs = tl.load(inputs.x + other.to(tl.int64) * batch + b, mask=mask & (other < n_inputs), other=0.0).to(READ.ACC)
+        if inputs.thresholds is not None:
+            theirs += tl.load(inputs.thresholds + (other - n_inputs), mask=other >= n_inputs, other=0.0)
         u = mine - theirs
         e = tl.exp(-beta * tl.abs(u).to(READ.WORK))
         doubt = e / (1.0 + e)

@@ -105,14 +105,14 @@ def fill_kernel(inputs, rows, sums, tables, sizes, READ: tl.constexpr, CASE: tl.
                 other_factor = tl.load(rows.b + place, mask=t_mask, other=0.0)
         elif READ.KIND == HARD:
             TRAIN: tl.constexpr = rows.min_delta is not None
-            index, closest, which = detect_tile(inputs.x + b * sizes.n_inputs, inputs.anchors, t, t_mask, TRAIN, READ)
+            index, closest, which = detect_tile(inputs, (b, sizes.n_inputs), t, t_mask, TRAIN, READ)
             if TRAIN:
                 keep = t_mask & (tile == 0)
                 tl.store(rows.indices + place, index, mask=keep)
                 tl.store(rows.min_delta + place, closest, mask=keep)
                 tl.store(rows.min_delta_index + place, which, mask=keep)
         else:
-            index, other, factor, other_factor = coefficients_tile(inputs, b * sizes.n_inputs, t, t_mask, READ)
+            index, other, factor, other_factor = coefficients_tile(inputs, (b, sizes.n_inputs), t, t_mask, READ)
         mask = t_mask[:, None] & o_mask[None, :]
         addend = load_rows(row_offset(t, index, tables, width, t_mask, CASE), o, mask, tables, CASE)
         if READ.COEFFICIENTS > 0:
@@ -219,7 +219,7 @@ def gains_kernel(grad_ptr, rows, anchors_ptr, sums, tables, sizes, CASE: tl.cons
     if SEND:
         slope = uncertainty_slope(tl.load(rows.min_delta + place, mask=t_mask, other=1.0)).to(CASE.ACC) * result
         pair_ptr = anchors_ptr + (t * CASE.N_C + which) * 2
-        send(slope, pair_ptr, sums.out + b * sizes.n_inputs, sums.overflow, t_mask, CASE.SCALE)
+        send(slope, pair_ptr, (sums.out + b * sizes.n_inputs, sizes.n_inputs), sums.overflow, t_mask, CASE.SCALE)
     else:
         tl.store(sums.out + place, result, mask=t_mask)
         if TWO:
@@ -262,7 +262,7 @@ def gains_general_kernel(grad_ptr, rows, anchors_ptr, sums, tables, numbers, CAS
     if anchors_ptr is not None:
         slope = uncertainty_slope(tl.load(rows.min_delta + place, mask=t_mask, other=1.0)).to(CASE.ACC) * result
         pair_ptr = anchors_ptr + (t * CASE.N_C + which) * 2
-        send(slope, pair_ptr, sums.out + b * sizes.n_inputs, sums.overflow, t_mask, CASE.SCALE)
+        send(slope, pair_ptr, (sums.out + b * sizes.n_inputs, sizes.n_inputs), sums.overflow, t_mask, CASE.SCALE)
     else:
         tl.store(sums.out + place, result, mask=t_mask)
 

@@ -1,0 +1,98 @@
+"""`lutetia train` on a file of data: types are guessed and shown, tables fitted, and a config written that can be edited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lutetia.cli.guard import UsageError, stop_if_interrupted
+from lutetia.cli.show import Progress, console, one_line
+from lutetia.errors import DataError
+from lutetia.training.config import override, read_toml
+from lutetia.training.progress import clock
+from lutetia.training.table_files import is_table
+from lutetia.training.table_run import TableConfig, guess_config, make_table_config, train_table
+
+SHOWN = 30  # columns on a screen
+
+
+class TableRequest(NamedTuple):
+    """What the command line asked for."""
+
+    path: Path
+    out: Path | None
+    target: str | None
+    task: str | None
+    settings: list[str]
+    resume: bool
+
+
+def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
+    """Fit, leave a run folder, and return the summary."""
+    if request.resume:
+        raise UsageError("--resume is for training by steps: a table of data is fitted in one go")
+    path = request.path
+    if is_table(path):
+        name = path.name.split(".")[0] if path.is_file() else path.resolve().name
+        out, folder = request.out or Path("runs") / name, Path()
+        if (out / "config.toml").exists():
+            raise DataError(f"{out} holds a run already: edit {out / 'config.toml'} and train that, or choose --out")
+        config, _ = guess_config(path, request.target, request.task)
+    else:
+        if request.target is not None or request.task is not None:
+            raise UsageError(f"--target and --task are for data: {path} names its own in [data]")
+        out, folder = request.out or path.parent, path.parent
+        config = make_table_config(read_toml(path), str(path))
+    config = _with(config, request.settings, str(path))
+    if show:
+        show_types(config, folder)
+    with Progress("fitting tables", config.fit.n_tables, show) as progress:
+
+        def each(done: int, losses: dict[str, float]) -> None:
+            stop_if_interrupted()
+            progress.advance(done - progress.done)
+
+        return train_table(config, folder, out, each=each)
+
+
+def _with(config: TableConfig, settings: list[str], name: str) -> TableConfig:
+    tables = config.to_dict()
+    for setting in settings:
+        override(tables, setting)
+    return make_table_config(tables, name)
+
+
+def show_types(config: TableConfig, folder: Path) -> None:
+    """What the columns were taken for, before the fit."""
+    from lutetia.training.table_run import open_table
+
+    table, data = open_table(config, folder)
+    screen = console()
+    count = ", ".join(f"{len(part)} rows to {'fit' if name == 'train' else name}" for name, part in data.splits.items())
+    kind = f"classification, {len(table.classes)} classes" if table.classes else "regression"
+    target = f" of {one_line(config.data.target)}" if config.data.target else ""
+    screen.print(f"{kind}{target}: {count}", soft_wrap=True)
+    for name, told in table.types[:SHOWN]:
+        screen.print(f"  {one_line(name):<28}{told}", soft_wrap=True)
+    if len(table.types) > SHOWN:
+        screen.print(f"  and {len(table.types) - SHOWN} more columns", soft_wrap=True)
+    for name, why in table.left_out.items():
+        screen.print(f"  {one_line(name):<28}left out: {why}", soft_wrap=True)
+
+
+def show_table(summary: dict[str, Any]) -> None:
+    """What a fit has come to, in a few lines."""
+    screen = console()
+    screen.print(f"{summary['tables']} tables in {clock(summary['seconds'])}, {summary['weights']:,} weights", soft_wrap=True)
+    for split in ("train", "test"):
+        if split in summary:
+            screen.print(f"{split:<6}{told_measure(summary[split])}", soft_wrap=True)
+    screen.print(f"model {summary['checkpoint']}", soft_wrap=True)
+    screen.print(f"edit  {Path(summary['out']) / 'config.toml'}", soft_wrap=True)
+
+
+def told_measure(measured: dict[str, float]) -> str:
+    """The numbers of an evaluation that people compare."""
+    if "accuracy" in measured:
+        return f"accuracy {measured['accuracy']:.2%}, loss {measured['loss']:.4f}"
+    return f"RMSE {measured['rmse']:.6g}, R² {measured['r2']:.4f}"

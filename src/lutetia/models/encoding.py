@@ -1,0 +1,157 @@
+"""Columns of any unit as codes that tables can compare: whole numbers from 0 to 255, in which 0 stands for what is missing.
+
+A column of numbers becomes its rank among edges, so that columns of different units can be compared with each other and each
+threshold is a number of its own unit. A column of categories, numbered from 0, becomes their rank by the mean of the target;
+with several classes it becomes one such input for each of the most frequent ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lutetia._shared.compiled import jit
+from lutetia._shared.threads import spread
+from lutetia.errors import fail
+
+Array = np.ndarray[Any, Any]
+TOP = 255  # the largest code
+MOST_ORDERS = 8  # inputs that a column of categories becomes, at most
+PRIOR = 10.0  # samples of the mean that each category is thought to have besides its own
+
+
+class Encoding(nn.Module):
+    """x [n, columns], NaN for what is missing -> codes [n, n_encoded].
+
+    source   int64 [n_encoded]: the column of each input
+    edges    float64 [n_encoded, n_edges]: the code of a number is one more than the edges below it; inf where there are fewer
+    ranks    uint8 [n_encoded, n_categories]: the code of each category; an input of numbers has none, all 0
+    """
+
+    source: Tensor
+    edges: Tensor
+    ranks: Tensor
+
+    def __init__(self, n_encoded: int, n_edges: int, n_categories: int) -> None:
+        super().__init__()
+        self.register_buffer("source", torch.zeros(n_encoded, dtype=torch.int64))
+        self.register_buffer("edges", torch.full((n_encoded, n_edges), float("inf"), dtype=torch.float64))
+        self.register_buffer("ranks", torch.zeros(n_encoded, n_categories, dtype=torch.uint8))
+
+    def codes(self, x: Array, threads: int = 1) -> Array:
+        """x float64 [n, columns] -> uint8 [n_encoded, n]."""
+        source, edges, ranks = self.source.cpu().numpy(), self.edges.cpu().double().numpy(), self.ranks.cpu().numpy()
+        if len(source) and not 0 <= source.min() <= source.max() < x.shape[1]:  # the loops do not look
+            fail("encoding.source", source.tolist(), f"columns from 0 to {x.shape[1] - 1}")
+        counts = np.isfinite(edges).sum(1)
+        is_category = ranks.any(1)
+        codes = np.empty((len(source), len(x)), np.uint8)
+        spread(threads, len(x), _encode, np.ascontiguousarray(x), source, edges, counts, ranks, is_category, codes)
+        return codes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n, columns] -> codes as floats [n, n_encoded]."""
+        codes = self.codes(x.detach().cpu().double().numpy(), torch.get_num_threads())
+        return torch.from_numpy(np.ascontiguousarray(codes.T)).to(x.device, torch.float32)
+
+    def tops(self) -> Array:
+        """The largest code of each input, int64 [n_encoded]: below it thresholds make a difference."""
+        numbers = 1 + np.isfinite(self.edges.cpu().numpy()).sum(1)
+        ranks = self.ranks.cpu().numpy()
+        return np.where(ranks.any(1), ranks.max(1, initial=0), numbers).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """What an encoding is learned from: x float64 [n, columns], target float64 [n, k], weight [n]; and of each column the number
+    of its categories, 0 for numbers."""
+
+    x: Array
+    target: Array
+    weight: Array
+    n_categories: list[int]
+
+
+def fit_encoding(columns: Columns, most_codes: int = TOP) -> Encoding:
+    """The encoding of columns, by samples of positive weight."""
+    kept = columns.weight > 0
+    x, target, weight = columns.x[kept], columns.target[kept], columns.weight[kept]
+    source: list[int] = []
+    edges: list[Array] = []
+    ranks: list[Array] = []
+    for column, count in enumerate(columns.n_categories):
+        known = np.isfinite(x[:, column])
+        orders = _ranks(x[known, column], target[known], weight[known], count, most_codes) if count else [np.zeros(0, np.uint8)]
+        for order in orders:
+            source.append(column)
+            edges.append(np.zeros(0) if count else _edges(x[known, column], weight[known], most_codes))
+            ranks.append(order)
+    encoding = Encoding(len(source), max(map(len, edges)), max(map(len, ranks)))
+    encoding.source.copy_(torch.tensor(source))
+    for number, (own_edges, own_ranks) in enumerate(zip(edges, ranks, strict=True)):
+        encoding.edges[number, : len(own_edges)] = torch.from_numpy(own_edges)
+        encoding.ranks[number, : len(own_ranks)] = torch.from_numpy(own_ranks)
+    return encoding
+
+
+def _edges(values: Array, weight: Array, most_codes: int) -> Array:
+    """Numbers between the distinct values, or where those are too many between their quantiles: float64 [n_edges]."""
+    distinct, place = np.unique(values, return_inverse=True)
+    if len(distinct) > most_codes:
+        share = np.cumsum(np.bincount(place, weight))
+        wanted = share[-1] * np.arange(1, most_codes) / most_codes
+        below = np.unique(np.searchsorted(share, wanted * (1 - 1e-12)))
+        below = below[below < len(distinct) - 1]
+    else:
+        below = np.arange(len(distinct) - 1)
+    low, high = distinct[below], distinct[below + 1]
+    middle = low / 2 + high / 2
+    return np.where(middle < high, middle, low)  # neighbours have no number between them
+
+
+def _ranks(values: Array, target: Array, weight: Array, count: int, most_codes: int) -> list[Array]:
+    """The codes of categories 0 to count - 1, uint8 [count]; 0 for those that have no sample."""
+    place = values.astype(np.int64)
+    held = np.bincount(place, weight, count)
+    if target.shape[1] > 2:
+        frequent = np.argsort(-(target * weight[:, None]).sum(0), kind="stable")[:MOST_ORDERS]
+    else:
+        frequent = np.array([target.shape[1] - 1])
+    orders = []
+    for output in frequent:
+        own = target[:, output]
+        mean = np.average(own, weights=weight) if len(own) else 0.0
+        means = (np.bincount(place, weight * own, count) + PRIOR * mean) / (held + PRIOR)
+        rank = np.empty(count, np.int64)
+        rank[np.lexsort((np.arange(count), means, held <= 0))] = np.arange(count)
+        known = max(1, int((held > 0).sum()))
+        codes = 1 + (rank * min(1.0, (most_codes - 1) / max(1, known - 1))).astype(np.int64)
+        orders.append(np.where(held > 0, codes, 0).astype(np.uint8))
+    return orders
+
+
+@jit(nogil=True)
+def _encode(x, source, edges, counts, ranks, is_category, codes, begin, end):  # type: ignore[no-untyped-def]
+    """A range of samples, input by input."""
+    for number in range(len(source)):
+        own = edges[number]
+        for sample in range(begin, end):
+            value = x[sample, source[number]]
+            code = 0
+            if is_category[number]:
+                if 0 <= value < ranks.shape[1] and value == np.floor(value):
+                    code = ranks[number, np.int64(value)]
+            elif value == value:
+                low, high = 0, counts[number]
+                while low < high:
+                    middle = (low + high) >> 1
+                    if own[middle] < value:
+                        low = middle + 1
+                    else:
+                        high = middle
+                code = low + 1
+            codes[number, sample] = code

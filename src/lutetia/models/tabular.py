@@ -1,0 +1,110 @@
+"""`Tabular`: columns of numbers and categories to class scores or a number, through an encoding and one layer of tables."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lutetia.errors import check_tensor
+from lutetia.lut import FLOATS
+from lutetia.models.building import Model
+from lutetia.models.encoding import TOP, Encoding
+from lutetia.models.sizes import ModelSize, tabular_size
+from lutetia.models.tabular_config import TabularConfig
+from lutetia.models.votes import Votes
+from lutetia.nn import LUT
+
+if TYPE_CHECKING:
+    from lutetia.precompute import Graph, LUTNetwork
+
+N_CONSTANTS = TOP  # thresholds 0 to 254: code > t
+BITS = 8  # of a code
+
+
+class Tabular(Model[TabularConfig]):
+    """x [B, *input_shape], floats with NaN for what is missing, or uint8 as 0 to 1 -> scores [B, n_classes].
+
+    Categories are given as their numbers. `encode` gives the codes that the tables compare with each other and with thresholds.
+    """
+
+    kind: ClassVar[str] = "tabular"
+    config_class: ClassVar[type[TabularConfig]] = TabularConfig
+
+    def _build(self, config: TabularConfig) -> None:
+        self.encoding = Encoding(config.n_encoded, config.n_edges, config.n_categories)
+        self.core: nn.Module
+        if config.core == "tables":
+            self.core = threshold_layer(config)
+        else:
+            seed = int(torch.randint(2**31, ()))
+            options = {"k": config.n_anchors, "bits": BITS, "thresholds": config.gate_codes, "temperature": config.temperature}
+            self.core = Votes(config.n_encoded, config.n_classes, config.n_tables, seed=seed, **options)  # type: ignore[arg-type]
+
+    @classmethod
+    def least_size(cls, config: TabularConfig) -> ModelSize:
+        return tabular_size(config)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the score is a number of its own, and not that of a class."""
+        return self.config.n_classes == 1
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of the data."""
+        return math.prod(self.config.input_shape)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """x [B, *input_shape] -> codes, whole numbers from 0 to 255, as floats [B, n_encoded]."""
+        check_tensor("x", x, ["B", *self.config.input_shape], (*FLOATS, torch.uint8))
+        x = x.double() / 255 if x.dtype == torch.uint8 else x
+        return self.encoding(x.flatten(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, *input_shape] -> scores [B, n_classes]."""
+        return self.core(self.encode(x))
+
+    def set_tables(self, anchors: Tensor, weight: Tensor) -> None:
+        """Give the layer of tables what was fitted: anchors int32 [T, A, 2], weight [T, 2**A, n_classes]."""
+        assert isinstance(self.core, LUT)
+        self.core.anchors = anchors.to(self.core.anchors.device, torch.int32)
+        self.core.weight.data.copy_(weight)
+
+    def threshold_text(self, encoded: int, code: int) -> str:
+        """A threshold in the unit of its column: an input whose code is above `code` is above this."""
+        ranks, source = self.encoding.ranks[encoded].tolist(), int(self.encoding.source[encoded])
+        if any(ranks):
+            names = self.metadata.get("categories", {}).get(str(source), range(len(ranks)))
+            below = [str(name) for name, rank in zip(names, ranks, strict=False) if 0 < rank <= code]
+            return f"[missing{''.join(f', {name}' for name in below)}]"
+        if code == 0:
+            return "missing"
+        edges = self.encoding.edges[encoded]
+        return f"{float(edges[code - 1]):.6g}" if code - 1 < len(edges) else "inf"
+
+    def by_column(self, relevance: Tensor) -> Tensor:
+        """Relevance of encoded inputs [..., n_encoded] added up for each column [..., n_columns]."""
+        total = relevance.new_zeros(*relevance.shape[:-1], self.n_columns)
+        return total.index_add(-1, self.encoding.source, relevance)
+
+    def network(self, weight_bits: int = 8) -> LUTNetwork:
+        """The integer model, whose circuit is given codes of 8 bits."""
+        from lutetia.precompute import CodeEncoder, LUTNetwork, lut_network
+
+        if isinstance(self.core, Votes):
+            graph: Graph = self.core.graph()
+        else:
+            options = {"low": 0.0, "high": float(TOP), "argmax": not self.is_regression}
+            graph = lut_network(self.core, bits=BITS, weight_bits=weight_bits, **options).graph  # type: ignore[arg-type]
+        return LUTNetwork(graph, self, CodeEncoder(BITS, lambda x: self.encode(x)))
+
+
+def threshold_layer(config: TabularConfig) -> LUT:
+    """The layer of tables of a model, whose thresholds are all the codes; anchors are set when it is fitted."""
+    anchors = torch.tensor([0, config.n_encoded]).expand(config.n_tables, config.n_anchors, 2)
+    thresholds = torch.arange(N_CONSTANTS, dtype=torch.float32)
+    sizes = (config.n_encoded, config.n_classes, config.n_tables, config.n_anchors)
+    return LUT(*sizes, anchors=anchors, thresholds=thresholds, seed=config.seed)

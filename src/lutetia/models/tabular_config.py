@@ -1,0 +1,54 @@
+"""The config of a `Tabular` model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lutetia.errors import ArgumentError, check_choice, fail
+from lutetia.lut import MAX_ANCHORS, check_int
+from lutetia.models.fields import Config, check_number, sizes
+
+CORES = ("tables", "gates")
+
+
+@dataclass(frozen=True)
+class TabularConfig(Config):
+    """Columns that are encoded, then one layer of tables: "tables" whose rows are added up, or "gates" that vote for classes.
+
+    With one output and core="tables" the model is a regression. `n_encoded`, `n_edges` and `n_categories` are the sizes of the
+    encoding. `gate_codes` are the codes that gates compare inputs with; `temperature` divides their counts.
+    """
+
+    input_shape: tuple[int, ...] = (2,)  # (columns,), or (height, width) or (channels, height, width) of an image
+    n_classes: int = 2  # outputs: 1 for a regression
+    core: str = "tables"
+    n_tables: int = 500
+    n_anchors: int = 6
+    n_encoded: int = 2
+    n_edges: int = 1
+    n_categories: int = 0
+    gate_codes: tuple[int, ...] = ()
+    temperature: float = 12.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input_shape", sizes("input_shape", self.input_shape, (1, 2, 3)))
+        object.__setattr__(self, "gate_codes", tuple(self.gate_codes))
+        check_choice("core", self.core, CORES)
+        check_int("n_classes", self.n_classes, 1)
+        check_int("n_tables", self.n_tables, 1)
+        check_int("n_anchors", self.n_anchors, 1, MAX_ANCHORS)
+        check_int("n_encoded", self.n_encoded, 1)
+        check_int("n_edges", self.n_edges, 0, 255)
+        check_int("n_categories", self.n_categories, 0)
+        check_number("temperature", self.temperature, 0.0, low_fits=False)
+        for code in self.gate_codes:
+            check_int("each of gate_codes", code, 0, 254)
+        if self.core == "gates" and (self.n_classes < 2 or not self.gate_codes):
+            raise ArgumentError(
+                f"gates have {self.n_classes} classes and {len(self.gate_codes)} gate_codes, expected at least 2 and 1"
+            )
+        if self.core == "tables" and self.gate_codes:
+            fail("gate_codes", list(self.gate_codes), 'none, as core is "tables"')
+        if self.seed is not None:
+            check_int("seed", self.seed, 0, 2**63 - 1)

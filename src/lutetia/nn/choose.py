@@ -1,0 +1,164 @@
+"""Anchors that are chosen by what they say about a target, in the place of drawn ones.
+
+Each anchor is the best of a few candidates: the one whose comparison, together with those chosen before it for the same detector,
+leaves the least variance of the target within the cells. For classes as one-hot rows this is the gini gain, for numbers the
+reduction of variance, and for the residuals of a model the step of gradient boosting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lutetia._shared.compiled import jit
+from lutetia._shared.threads import spread
+from lutetia.errors import check_choice, check_range, check_tensor, fail
+
+Array = np.ndarray[Any, Any]
+KINDS = ("pairs", "thresholds", "mixed")
+WORTH_THREADS = 200_000  # comparisons: less is done before a second thread has begun
+EQUAL = 1e-9  # part of a gain that is rounding
+PAIRS = 0.25  # of the candidates, where both kinds are wanted
+SMOOTHING = 1.0  # samples of the mean that each cell is thought to hold besides its own
+
+
+def choose_anchors(
+    x: Tensor,
+    target: Tensor,
+    n_detectors: int,
+    n_anchors: int,
+    *,
+    kind: str = "pairs",
+    thresholds: Tensor | None = None,
+    candidates: int = 64,
+    rows: int = 4096,
+    seed: int = 0,
+) -> Tensor:
+    """Anchors for `nn.LUT`, int32 [n_detectors, n_anchors, 2], each the best of `candidates` on `rows` samples of its own.
+
+    x [n, n_inputs]; target [n] of integer classes, or floats [n] or [n, k]. A second entry of n_inputs + t stands for
+    thresholds[t]: `kind` "thresholds" chooses only such, "mixed" a quarter of pairs among them.
+    """
+    check_tensor("x", x, ["n", "n_inputs"])
+    check_choice("kind", kind, KINDS)
+    for name, value, low in (("n_detectors", n_detectors, 1), ("n_anchors", n_anchors, 1), ("candidates", candidates, 1)):
+        check_range(name, value, low)
+    if len(target) != len(x):
+        fail("target", target, f"{len(x)} rows, one for each of x")
+    if kind != "pairs" and (thresholds is None or not len(thresholds)):
+        fail("thresholds", thresholds, f"at least one number to compare with, for kind={kind!r}")
+    if kind != "thresholds" and x.shape[1] < 2:
+        fail("x", x, "two inputs at least, for pairs")
+    values = np.ascontiguousarray(x.detach().cpu().double().numpy().T)
+    constants = np.zeros(0) if thresholds is None else thresholds.detach().cpu().double().numpy()
+    wanted = _centred(target.detach().cpu())
+    random = np.random.default_rng(seed)
+    share = {"pairs": 1.0, "thresholds": 0.0, "mixed": PAIRS}[kind]
+    chosen = np.empty((n_detectors, n_anchors, 2), np.int64)
+    draw = _drawer(random, len(values), len(constants), candidates, share)
+    chooser = Chooser(values, constants, draw, torch.get_num_threads())
+    for detector in range(n_detectors):
+        part = random.permutation(len(x))[:rows]
+        chosen[detector] = chooser.choose(n_anchors, part, wanted[part], np.ones(len(part), np.float32))
+    return torch.from_numpy(chosen).to(torch.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Chooser:
+    """x [n_inputs, n] and the constants to compare with; `draw()` gives candidates int64 [c, 2]."""
+
+    x: Array
+    constants: Array
+    draw: Callable[[], Array]
+    threads: int = 1
+
+    def choose(self, n_anchors: int, rows: Array, target: Array, weight: Array) -> Array:
+        """The anchors of one detector, int64 [n_anchors, 2], one after another.
+
+        rows [m] of the columns of x, target [m, k] and weight [m] of these rows.
+        """
+        anchors = np.empty((n_anchors, 2), np.int64)
+        cells = np.zeros(len(rows), np.int64)
+        for place in range(n_anchors):
+            candidates = self.draw()
+            gains = np.empty(len(candidates))
+            threads = self.threads if len(rows) * len(candidates) >= WORTH_THREADS else 1
+            given = (self.x, self.constants, candidates, rows, cells, target, weight, 1 << place, gains)
+            spread(threads, len(candidates), _gains, *given)
+            # The first of those that are equal but for rounding, whatever the order of the samples.
+            anchors[place] = candidates[int(np.argmax(gains >= gains.max() * (1 - EQUAL)))]
+            _split(self.x, self.constants, anchors[place], rows, cells)
+        return anchors
+
+
+def _centred(target: Tensor) -> Array:
+    """Classes as one-hot rows, numbers as columns, less their means: float64 [n, k]."""
+    if target.dtype.is_floating_point:
+        wanted = target.double().reshape(len(target), -1).numpy()
+    else:
+        wanted = torch.nn.functional.one_hot(target.long()).double().numpy()
+    return np.ascontiguousarray(wanted - wanted.mean(0))
+
+
+def _drawer(random: np.random.Generator, n_inputs: int, n_constants: int, count: int, pairs: float) -> Callable[[], Array]:
+    def draw() -> Array:
+        left = random.integers(n_inputs, size=count)
+        right = (left + random.integers(1, max(n_inputs, 2), size=count)) % n_inputs  # another one
+        if n_constants:
+            constant = random.random(count) >= pairs
+            right[constant] = n_inputs + random.integers(n_constants, size=int(constant.sum()))
+        return np.stack([left, right], 1)
+
+    return draw
+
+
+@jit(nogil=True, fastmath=True)
+def _gains(x, constants, candidates, rows, cells, target, weight, n_cells, gains, begin, end):  # type: ignore[no-untyped-def]
+    """How much of the target candidates explain: Σ over cells of (Σ target)² / (Σ weight + smoothing)."""
+    k, m = target.shape[1], rows.shape[0]
+    sums = np.empty((2 * n_cells, k))
+    held = np.empty(2 * n_cells)
+    bits = np.empty(m, np.uint8)
+    for number in range(begin, end):
+        _compare(x, constants, candidates[number], rows, bits)
+        sums[:] = 0
+        held[:] = 0
+        for at in range(m):
+            cell = 2 * cells[at] + bits[at]
+            held[cell] += weight[at]
+            for d in range(k):
+                sums[cell, d] += target[at, d]
+        gain = 0.0
+        for cell in range(2 * n_cells):
+            for d in range(k):
+                gain += sums[cell, d] * sums[cell, d] / (held[cell] + SMOOTHING)
+        gains[number] = gain
+
+
+@jit(nogil=True)
+def _split(x, constants, anchor, rows, cells):  # type: ignore[no-untyped-def]
+    """Each cell in two, by a comparison."""
+    bits = np.empty(len(rows), np.uint8)
+    _compare(x, constants, anchor, rows, bits)
+    for at in range(len(rows)):
+        cells[at] = 2 * cells[at] + bits[at]
+
+
+@jit(nogil=True)
+def _compare(x, constants, anchor, rows, bits):  # type: ignore[no-untyped-def]
+    """The answers of one anchor for some columns of x."""
+    n_inputs = x.shape[0]
+    left = x[anchor[0]]
+    if anchor[1] >= n_inputs:
+        constant = constants[anchor[1] - n_inputs]
+        for at in range(len(rows)):
+            bits[at] = left[rows[at]] > constant
+    else:
+        right = x[anchor[1]]
+        for at in range(len(rows)):
+            bits[at] = left[rows[at]] > right[rows[at]]

@@ -1,0 +1,36 @@
+"""Estimators for tables of data, with scikit-learn's methods: `LUTClassifier`, `LUTRegressor`, `GateClassifier`.
+
+scikit-learn is imported when the first of them is touched.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from lutetia.errors import require
+
+if TYPE_CHECKING:
+    from lutetia.sklearn.boosted import LUTClassifier, LUTRegressor
+    from lutetia.sklearn.explanation import Comparison, Explanation
+    from lutetia.sklearn.gates import GateClassifier
+
+__all__ = ["Comparison", "Explanation", "GateClassifier", "LUTClassifier", "LUTRegressor"]
+_HOMES = {
+    "LUTClassifier": "boosted",
+    "LUTRegressor": "boosted",
+    "GateClassifier": "gates",
+    "Comparison": "explanation",
+    "Explanation": "explanation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"lutetia.sklearn has no {name!r}")
+    require("sklearn", "lutetia.sklearn", "scikit-learn")
+    return getattr(importlib.import_module(f"lutetia.sklearn.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,257 @@
+"""What the estimators share: tables of data in, checked as scikit-learn checks them; predictions, explanations, circuits and
+folders out."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, check_is_fitted, validate_data
+
+from lutetia.errors import DataError
+from lutetia.models import Tabular, load, save
+from lutetia.models.saving import in_run, read_config
+from lutetia.sklearn.columns import find_categories, is_frame, to_matrix
+from lutetia.sklearn.explanation import Explanation, explain_rows
+from lutetia.sklearn.progress import progress
+from lutetia.training.boosting import score
+from lutetia.training.tabular import Rows, Shape
+
+if TYPE_CHECKING:
+    from lutetia.precompute import Build
+
+Array = np.ndarray[Any, Any]
+AT_ONCE = 1 << 17  # samples that are encoded and scored together
+
+
+class TabularEstimator(BaseEstimator):
+    """A `lutetia.models.Tabular` behind scikit-learn's methods; `model_` is that model once it is fitted."""
+
+    model_: Tabular
+    n_features_in_: int
+    feature_names_in_: Array
+    categories_: dict[int, list[Any]]
+
+    # Of the subclasses; here so that their names are known.
+    categorical_features: Any
+    handle_unknown: str
+    max_bins: int
+    early_stopping: bool
+    validation_fraction: float
+    n_iter_no_change: int
+    random_state: Any
+    n_jobs: int | None
+    verbose: int
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = False
+        tags.input_tags.categorical = False
+        return tags
+
+    # ---- data in -----------------------------------------------------------------------------------------------------
+
+    def _matrix(self, X: Any, reset: bool = False) -> Array:
+        """X as float64 [n, columns], its columns checked against those of fit, or with `reset` learned."""
+        held = isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2
+        categories = {} if reset else self.categories_
+        if reset:
+            wanted = self.categorical_features
+            listed = wanted is not None and not isinstance(wanted, str)
+        if is_frame(X) or (held and (categories if not reset else listed)):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            if reset:
+                categories = find_categories(X, self.categorical_features, self._names_in(), X.shape[1])
+            matrix = to_matrix(X, categories, self.names(X.shape[1]), self.handle_unknown)
+            matrix = check_array(matrix, dtype=np.float64, ensure_all_finite="allow-nan", estimator=self, input_name="X")
+        else:
+            matrix = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset)
+            if reset and listed:
+                categories = find_categories(matrix, self.categorical_features, self._names_in(), matrix.shape[1])
+            if categories:
+                matrix = to_matrix(matrix, categories, self.names(matrix.shape[1]), self.handle_unknown)
+        if reset:
+            self.categories_ = categories
+            self._check_columns(matrix)
+        return matrix
+
+    def _names_in(self) -> list[str] | None:
+        return [str(name) for name in self.feature_names_in_] if hasattr(self, "feature_names_in_") else None
+
+    def names(self, n_columns: int | None = None) -> list[str]:
+        """The names of the columns: those of the frame that fit was given, or x0, x1, .."""
+        return self._names_in() or [f"x{number}" for number in range(n_columns or self.n_features_in_)]
+
+    def _check_columns(self, matrix: Array) -> None:
+        empty = np.flatnonzero(np.isnan(matrix).all(0))
+        if len(empty):
+            name = self.names(matrix.shape[1])[empty[0]]
+            raise ValueError(f"Input X has no value in column {name!r} (number {empty[0]}): all of it is missing. Leave it out.")
+
+    def _weights(self, sample_weight: Any, matrix: Array) -> Array:
+        weight = _check_sample_weight(sample_weight, matrix, dtype=np.float64, ensure_non_negative=True)
+        if not weight.sum() > 0:
+            raise ValueError("sample_weight is zero for every sample, expected a positive weight for some")
+        return weight.astype(np.float32)
+
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> Rows:
+        """What fit was given, checked; classes become numbers."""
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        matrix = self._matrix(X, reset=True)
+        check_consistent_length(matrix, y)
+        target = self._target(y, reset=True)
+        rows = Rows(matrix, target, self._weights(sample_weight, matrix))
+        return rows
+
+    def _target(self, y: Any, reset: bool = False) -> Array:
+        raise NotImplementedError
+
+    def _held_out(self, rows: Rows, eval_set: Any) -> tuple[Rows, Rows | None]:
+        """The rows to fit and those to validate on: what was given, or with early stopping a part of the training data."""
+        if eval_set is not None:
+            pairs = eval_set if isinstance(eval_set, list) else [eval_set]
+            if len(pairs) != 1 or len(pairs[0]) != 2:
+                raise ValueError(f"eval_set holds {len(pairs)} sets, expected one pair (X, y)")
+            matrix = self._matrix(pairs[0][0])
+            target = self._target(pairs[0][1])
+            check_consistent_length(matrix, target)
+            return rows, Rows(matrix, target, np.ones(len(matrix), np.float32))
+        if not self.early_stopping:
+            return rows, None
+        random = np.random.default_rng(self._seed())
+        count = max(1, round(len(rows.y) * self.validation_fraction))
+        if not 0 < self.validation_fraction < 1 or count >= len(rows.y):
+            raise ValueError(f"validation_fraction is {self.validation_fraction}, expected to leave samples on both sides")
+        order = random.permutation(len(rows.y))
+        parts = [Rows(rows.x[part], rows.y[part], rows.weight[part]) for part in (order[count:], order[:count])]
+        return parts[0], parts[1]
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, int | np.integer):
+            return int(self.random_state) & 0x7FFFFFFF
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _threads(self) -> int:
+        if self.n_jobs is None:
+            return torch.get_num_threads()
+        if self.n_jobs == 0:
+            raise ValueError("n_jobs is 0, expected a positive number, or -1 for all processors")
+        return self.n_jobs if self.n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + self.n_jobs)
+
+    def _shape(self, n_classes: int) -> Shape:
+        counts = tuple(len(self.categories_.get(number, ())) for number in range(self.n_features_in_))
+        return Shape(n_classes, counts, (self.n_features_in_,))
+
+    def _progress(self, total: int) -> Any:
+        return progress(type(self).__name__, total, bool(self.verbose))
+
+    # ---- predictions -------------------------------------------------------------------------------------------------
+
+    def _scores(self, X: Any) -> Array:
+        """What the tables add up to, float32 [n, outputs]."""
+        check_is_fitted(self, "model_")
+        matrix = self._matrix(X)
+        threads = self._threads()
+        scores = np.zeros((len(matrix), self.model_.config.n_classes), np.float32)
+        if self.model_.config.core == "gates":
+            with torch.no_grad():
+                return self.model_(torch.from_numpy(matrix)).numpy()
+        anchors, weight = self.model_.core.anchors.numpy().astype(np.int64), self.model_.core.weight.detach().numpy()
+        for begin in range(0, len(matrix), AT_ONCE):
+            codes = self.model_.encoding.codes(matrix[begin : begin + AT_ONCE], threads)
+            score(codes, anchors, weight, scores[begin : begin + AT_ONCE], threads)
+        return scores
+
+    # ---- explanations, circuits --------------------------------------------------------------------------------------
+
+    def explain(self, X: Any, *, target: Any = None, rule: str | None = None) -> Explanation:
+        """Which columns and which comparisons made each prediction, or with `target` the score of that class.
+
+        `rule` is one of `lutetia.relevance`: "decisive" by default; gates are explained by "occlusion".
+        """
+        check_is_fitted(self, "model_")
+        matrix = self._matrix(X)
+        number = None if target is None else self._class_number(target)
+        return explain_rows(self.model_, matrix, number, rule)
+
+    def _class_number(self, target: Any) -> int:
+        raise ValueError(f"target is {target!r}, expected None: a regression has no classes")
+
+    def to_circuit(self, X: Any = None, *, weight_bits: int = 8, prove: bool = True, time_limit: float = 600.0) -> Build:
+        """The fitted tables as a checked circuit: made, simulated and with `prove` proved as far as the tools at hand allow.
+
+        Its inputs are codes of 8 bits, one per encoded column (`model_.encode`). `X` holds samples to simulate; random codes by
+        default. The result's `report` says what was checked, its `hardware` holds the Verilog and VHDL.
+        """
+        from lutetia.precompute import CHECK, MAKE, OPTIMISE, PROOF, Build, run_steps
+
+        check_is_fitted(self, "model_")
+        network = self.model_.network(weight_bits)
+        samples = None if X is None else network.quantise(torch.from_numpy(self._matrix(X)))
+        classes = self.model_.metadata.get("classes", ())
+        build = Build(network.graph, samples=samples, classes=classes, time_limit=time_limit)
+        run_steps(build, [*OPTIMISE, *MAKE, *(step for step in CHECK if prove or step is not PROOF)])
+        return build
+
+    # ---- folders -----------------------------------------------------------------------------------------------------
+
+    def _describe_data(self, rows: Rows) -> dict[str, Any]:
+        """The metadata of the model: names, ranges, categories."""
+        low, high = (np.nan_to_num(end(rows.x, 0)).tolist() for end in (np.nanmin, np.nanmax))
+        categories = {str(number): [_plain(each) for each in values] for number, values in self.categories_.items()}
+        known: dict[str, Any] = {"input_low": low, "input_high": high}
+        if hasattr(self, "feature_names_in_"):
+            known["features"] = [name if name.strip() else f"x{number}" for number, name in enumerate(self.names())]
+        if categories:
+            known["categories"] = categories
+        return known
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the estimator to a folder without a pickle: `load` reads it, and so do `lutetia predict`, `explain`, `build`."""
+        check_is_fitted(self, "model_")
+        params = {name: _plain(value) for name, value in self.get_params(deep=False).items() if value is not None}
+        for name, value in params.items():
+            if not isinstance(value, str | int | float | bool | list | dict):
+                raise ValueError(f"{name} is {value!r}, which a folder cannot hold: expected plain values")
+        state = {"class": type(self).__name__, "params": params, **self._state()}
+        save(self.model_, path, config={"estimator": state}, overwrite=overwrite)
+
+    def _state(self) -> dict[str, Any]:
+        return {"named": hasattr(self, "feature_names_in_")}
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The estimator that a folder holds."""
+        model = load(path, expected=Tabular)
+        state = read_config(in_run(path)).get("estimator")
+        if not isinstance(state, dict) or state.get("class") != cls.__name__:
+            held = state.get("class") if isinstance(state, dict) else "a model without an estimator"
+            raise DataError(f"{path} holds {held}, expected a {cls.__name__}")
+        try:
+            estimator = cls(**state["params"])
+            estimator._restore(model, state)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path} cannot be read: {error}") from error
+        return estimator
+
+    def _restore(self, model: Tabular, state: dict[str, Any]) -> None:
+        self.model_, self.n_features_in_ = model, model.n_columns
+        self.n_tables_ = model.config.n_tables
+        self.categories_ = {int(number): list(values) for number, values in model.metadata.get("categories", {}).items()}
+        if state["named"]:
+            self.feature_names_in_ = np.array(model.metadata["features"], dtype=object)
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as TOML and JSON hold it."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray | tuple | list):
+        return [_plain(each) for each in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    return {str(key): _plain(each) for key, each in value.items()} if isinstance(value, dict) else value

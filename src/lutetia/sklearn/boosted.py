@@ -1,0 +1,249 @@
+"""`LUTClassifier` and `LUTRegressor`: one layer of lookup tables, fitted table by table."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import assert_all_finite, column_or_1d, compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from lutetia.models import Tabular
+from lutetia.sklearn.base import Array, TabularEstimator
+from lutetia.sklearn.checks import check_params
+from lutetia.training.boosting import Boosting
+from lutetia.training.tabular import Rows, fit_tabular
+
+PARAMS: dict[str, tuple[type | tuple[type, ...], float, float]] = {
+    "n_tables": (int, 1, np.inf),
+    "n_anchors": (int, 1, 12),
+    "learning_rate": ((int, float), 1e-12, np.inf),
+    "candidates": (int, 1, np.inf),
+    "pairs": ((int, float), 0, 1),
+    "max_rows": (int, 1, np.inf),
+    "smoothing": ((int, float), 0, np.inf),
+    "max_bins": (int, 2, 255),
+    "n_iter_no_change": (int, 1, np.inf),
+}
+
+
+class BoostedEstimator(TabularEstimator):
+    """What classifier and regressor have in common: how their tables are fitted."""
+
+    def _fit(self, rows: Rows, n_classes: int, eval_set: Any) -> None:
+        settings = self._boosting(eval_set)
+        own, valid = self._held_out(rows, eval_set)
+        with self._progress(self.n_tables) as each:  # type: ignore[attr-defined]
+            self.model_, fitted = fit_tabular(
+                own, self._shape(n_classes), settings, most_codes=self._most_codes(), valid=valid, each=each
+            )
+        self.n_tables_ = self.n_iter_ = len(fitted.anchors)
+        self.losses_ = fitted.losses
+        self.model_.metadata = {**self._describe_data(rows), **self._describe_target()}
+
+    def _boosting(self, eval_set: Any) -> Boosting:
+        """The settings of the estimator's parameters, checked."""
+        check_params(self, PARAMS)
+        stops = self.n_iter_no_change if self.early_stopping or eval_set is not None else None
+        return Boosting(
+            n_tables=self.n_tables,
+            n_anchors=self.n_anchors,
+            rate=self.learning_rate,
+            candidates=self.candidates,
+            pairs=self.pairs,
+            rows=self.max_rows,
+            smoothing=self.smoothing,
+            patience=stops,
+            seed=self._seed(),
+            threads=self._threads(),
+        )
+
+    def _most_codes(self) -> int:
+        return int(self.max_bins)
+
+    def _describe_target(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class ClassifierTarget(ClassifierMixin):
+    """Classes of any kind as numbers, and back."""
+
+    classes_: Array
+
+    def _target(self, y: Any, reset: bool = False) -> Array:
+        y = column_or_1d(y, warn=True)
+        if y.dtype.kind in "fO":
+            assert_all_finite(y, input_name="y", estimator_name=type(self).__name__) if y.dtype.kind == "f" else _check_objects(y)
+        check_classification_targets(y)
+        if reset:
+            self.classes_, numbers = np.unique(y, return_inverse=True)
+            if len(self.classes_) < 2:
+                raise ValueError(f"y holds one class, {self.classes_[0]!r}: the number of classes has to be greater than one")
+            return numbers.astype(np.int64)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise ValueError(f"y of eval_set holds the class {unknown[0]!r}, which is not in the training data")
+        return np.searchsorted(self.classes_, y).astype(np.int64)
+
+    def _weighted(self, rows: Rows) -> Rows:
+        """The rows with class_weight in their weights."""
+        if self.class_weight is None:  # type: ignore[attr-defined]
+            return rows
+        factors = _class_factors(self.class_weight, self.classes_, rows)  # type: ignore[attr-defined]
+        return Rows(rows.x, rows.y, (rows.weight * factors[rows.y]).astype(np.float32))
+
+    def _describe_target(self) -> dict[str, Any]:
+        names = [str(name) for name in self.classes_]
+        known: dict[str, Any] = {"task": "classification"}
+        if len(set(names)) == len(names) and all(name.strip() for name in names):
+            known["classes"] = names
+        return known
+
+    def _class_number(self, target: Any) -> int:
+        numbers = [number for number, value in enumerate(self.classes_.tolist()) if value == target]
+        if not numbers:
+            raise ValueError(f"target is {target!r}, expected one of the classes {self.classes_.tolist()}")
+        return numbers[0]
+
+    def predict(self, X: Any) -> Array:
+        """The most probable class of each sample, [n]."""
+        scores = self._scores(X)  # type: ignore[attr-defined]
+        return self.classes_[scores.argmax(1)]
+
+    def predict_proba(self, X: Any) -> Array:
+        """The probability of each class, float64 [n, n_classes], in the order of `classes_`."""
+        scores = self._scores(X).astype(np.float64)  # type: ignore[attr-defined]
+        powers = np.exp(scores - scores.max(1, keepdims=True))
+        return powers / powers.sum(1, keepdims=True)
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """The logarithms of `predict_proba`."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def decision_function(self, X: Any) -> Array:
+        """The scores [n, n_classes]; of two classes [n], positive for the second."""
+        scores = self._scores(X).astype(np.float64)  # type: ignore[attr-defined]
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def _state(self) -> dict[str, Any]:
+        kind = self.classes_.dtype.kind
+        return {**super()._state(), "class_kind": kind, "classes": [_json(each) for each in self.classes_.tolist()]}  # type: ignore[misc]
+
+    def _restore(self, model: Tabular, state: dict[str, Any]) -> None:
+        super()._restore(model, state)  # type: ignore[misc]
+        kinds = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": bool, "U": None, "O": object}
+        self.classes_ = np.array(state["classes"], dtype=kinds[state["class_kind"]])
+
+
+class LUTClassifier(ClassifierTarget, BoostedEstimator):
+    """A classifier of lookup tables: `n_tables` tables of 2**n_anchors rows each, whose sum is the score of each class.
+
+    Columns become ranks by quantiles of the training data; each table asks `n_anchors` questions, a column against a threshold or
+    two columns against each other, each the best of `candidates` for the loss that is left. Missing values have a rank of their
+    own. Columns of categories: see `categorical_features`. An `eval_set`, or `early_stopping`, ends the fit after
+    10 · n_iter_no_change tables that did not help.
+    """
+
+    def __init__(
+        self,
+        n_tables: int = 500,
+        n_anchors: int = 6,
+        *,
+        learning_rate: float = 0.1,
+        candidates: int = 64,
+        pairs: float = 0.25,
+        max_rows: int = 8192,
+        smoothing: float = 1.0,
+        max_bins: int = 255,
+        categorical_features: Any = "from_dtype",
+        handle_unknown: str = "error",
+        class_weight: Any = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_tables, self.n_anchors, self.learning_rate = n_tables, n_anchors, learning_rate
+        self.candidates, self.pairs, self.max_rows, self.smoothing = candidates, pairs, max_rows, smoothing
+        self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
+        self.class_weight, self.early_stopping, self.validation_fraction = class_weight, early_stopping, validation_fraction
+        self.n_iter_no_change, self.random_state, self.n_jobs, self.verbose = n_iter_no_change, random_state, n_jobs, verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Self:
+        """Fit to X [n, columns] and classes y [n] of any kind."""
+        rows = self._weighted(self._rows(X, y, sample_weight))
+        self._fit(rows, len(self.classes_), eval_set)
+        return self
+
+
+class LUTRegressor(RegressorMixin, BoostedEstimator):
+    """A regressor of lookup tables, fitted to the squared error; its parameters are those of `LUTClassifier`."""
+
+    def __init__(
+        self,
+        n_tables: int = 500,
+        n_anchors: int = 6,
+        *,
+        learning_rate: float = 0.1,
+        candidates: int = 64,
+        pairs: float = 0.25,
+        max_rows: int = 8192,
+        smoothing: float = 1.0,
+        max_bins: int = 255,
+        categorical_features: Any = "from_dtype",
+        handle_unknown: str = "error",
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_tables, self.n_anchors, self.learning_rate = n_tables, n_anchors, learning_rate
+        self.candidates, self.pairs, self.max_rows, self.smoothing = candidates, pairs, max_rows, smoothing
+        self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
+        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
+        self.n_iter_no_change, self.random_state, self.n_jobs, self.verbose = n_iter_no_change, random_state, n_jobs, verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Self:
+        """Fit to X [n, columns] and numbers y [n]."""
+        self._fit(self._rows(X, y, sample_weight), 1, eval_set)
+        return self
+
+    def _target(self, y: Any, reset: bool = False) -> Array:
+        y = column_or_1d(y, warn=True)
+        if y.dtype.kind in "OUS":
+            y = y.astype(np.float64)
+        assert_all_finite(y, input_name="y", estimator_name=type(self).__name__)
+        return y.astype(np.float64)
+
+    def predict(self, X: Any) -> Array:
+        """The number predicted for each sample, float64 [n]."""
+        check_is_fitted(self, "model_")
+        return self._scores(X)[:, 0].astype(np.float64)
+
+    def _describe_target(self) -> dict[str, Any]:
+        return {"task": "regression"}
+
+
+def _class_factors(wanted: Any, classes: Array, rows: Rows) -> Array:
+    """The factor of each class, [n_classes]; "balanced" counts samples by their weights."""
+    if isinstance(wanted, str) and wanted == "balanced":
+        held = np.bincount(rows.y, rows.weight, len(classes))
+        return held.sum() / (len(classes) * np.maximum(held, 1e-12))
+    return compute_class_weight(wanted, classes=classes, y=classes[rows.y])
+
+
+def _check_objects(y: Array) -> None:
+    missing = [value for value in y if value is None or value != value]
+    if missing:
+        raise ValueError("Input y contains NaN.")
+
+
+def _json(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool) else str(value)

@@ -1,0 +1,22 @@
+"""Checks of the estimators' parameters, with errors like scikit-learn's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Limits: TypeAlias = Mapping[str, tuple[type | tuple[type, ...], float, float]]  # by name: the type, the least, the most
+
+
+def check_params(estimator: Any, limits: Limits) -> None:
+    """Check the parameters that are numbers, and those that all estimators share."""
+    for name, (kind, low, high) in limits.items():
+        value = getattr(estimator, name)
+        value = value.item() if isinstance(value, np.generic) else value
+        if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
+            expected = f"of at least {low:g}" if high == np.inf else f"from {low:g} to {high:g}"
+            raise ValueError(f"{name} is {value!r}, expected {'an integer' if kind is int else 'a number'} {expected}")
+    if estimator.handle_unknown not in ("error", "missing"):
+        raise ValueError(f'handle_unknown is {estimator.handle_unknown!r}, expected "error" or "missing"')

@@ -1,0 +1,128 @@
+"""Tables of data as numbers: pandas and polars frames, arrays and lists, with categories as their numbers and NaN for missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Categories = dict[int, list[Any]]  # by column, the values that its numbers stand for
+
+
+def is_frame(x: Any) -> bool:
+    """Whether this is a table with named columns, of pandas or polars."""
+    return hasattr(x, "columns") and hasattr(x, "dtypes") and hasattr(x, "shape") and hasattr(x, "__getitem__")
+
+
+def column_of(x: Any, number: int) -> Array:
+    """One column of a frame or an array of objects, as an array: categories as their values, None or NaN where missing."""
+    if is_frame(x):
+        column = x.iloc[:, number] if hasattr(x, "iloc") else x[:, number]
+        values = np.asarray(column.to_numpy())
+        return values.astype(object) if str(column.dtype).lower().startswith(("categ", "enum")) else values
+    return np.asarray(x, dtype=object)[:, number]
+
+
+def find_categories(x: Any, wanted: Any, names: Sequence[str] | None, n_columns: int) -> Categories:
+    """The columns of categories and the values of each.
+
+    `wanted` is "from_dtype" (the categories of pandas and polars), None, or a list of names, numbers or booleans.
+    """
+    declared = {number: values for number in range(n_columns) if (values := _declared(x, number)) is not None}
+    if wanted is None:
+        return {}
+    if isinstance(wanted, str):
+        if wanted != "from_dtype":
+            raise ValueError(f'categorical_features is {wanted!r}, expected "from_dtype", None or a list of columns')
+        return declared
+    return {number: declared.get(number) or _seen(x, number) for number in _numbers(wanted, names, n_columns)}
+
+
+def to_matrix(x: Any, categories: Mapping[int, Sequence[Any]], names: Sequence[str], unknown: str = "error") -> Array:
+    """A frame or an array of objects as float64 [n, columns]; a category that was not there in fit is an error, or "missing"."""
+    parts = []
+    for number in range(x.shape[1]):
+        values = column_of(x, number)
+        if number in categories:
+            parts.append(_numbered(values, categories[number], names[number], unknown))
+        else:
+            parts.append(_floats(values, names[number]))
+    return np.stack(parts, 1) if parts else np.empty((len(x), 0))
+
+
+def _declared(x: Any, number: int) -> list[Any] | None:
+    """The categories that the type of a frame's column names."""
+    if not is_frame(x):
+        return None
+    column = x.iloc[:, number] if hasattr(x, "iloc") else x[:, number]
+    if not str(column.dtype).lower().startswith(("categ", "enum")):
+        return None
+    if hasattr(column.dtype, "categories") and not callable(column.dtype.categories) and hasattr(x, "iloc"):
+        return list(column.dtype.categories)
+    known = column.cat.get_categories().to_list()
+    return known if str(column.dtype).startswith("Enum") else [each for each in known if each in set(column.to_list())]
+
+
+def _seen(x: Any, number: int) -> list[Any]:
+    """The values of a column in order; a column of several types is in the order of their texts."""
+    values = {_plain(each) for each in column_of(x, number) if not is_missing(each)}
+    try:
+        return sorted(values)
+    except TypeError:
+        return sorted(values, key=str)
+
+
+def _numbers(wanted: Any, names: Sequence[str] | None, n_columns: int) -> list[int]:
+    marks = np.asarray(wanted)
+    if marks.dtype == bool:
+        if marks.shape != (n_columns,):
+            raise ValueError(f"categorical_features has {marks.size} booleans, expected {n_columns}, one for each column")
+        return np.flatnonzero(marks).tolist()
+    numbers = []
+    for each in marks.ravel().tolist():
+        if isinstance(each, str):
+            if names is None or each not in list(names):
+                raise ValueError(f"categorical_features has {each!r}, which is no column of the training data")
+            numbers.append(list(names).index(each))
+        elif isinstance(each, int) and -n_columns <= each < n_columns:
+            numbers.append(each % n_columns)
+        else:
+            raise ValueError(f"categorical_features has {each!r}, expected names or numbers of the {n_columns} columns")
+    return numbers
+
+
+def _numbered(values: Array, known: Sequence[Any], name: str, unknown: str) -> Array:
+    order = {_plain(value): number for number, value in enumerate(known)}
+    plain = [None if is_missing(value) else _plain(value) for value in values]
+    strange = sorted({str(value) for value in plain if value is not None and value not in order})
+    if strange and unknown == "error":
+        raise ValueError(f"Found unknown categories {strange} in column {name!r} during transform")
+    return np.array([np.nan if value is None else order.get(value, np.nan) for value in plain], np.float64)
+
+
+def _floats(values: Array, name: str) -> Array:
+    if values.dtype.kind in "OUST":
+        values = np.array([np.nan if is_missing(value) else value for value in values], dtype=object)
+    if values.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: column {name!r}")
+    if values.dtype.kind in "mM":
+        raise ValueError(f"column {name!r} holds {values.dtype}, expected numbers: convert it to one first")
+    try:
+        return values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        hint = "list it in categorical_features, or make it a category"
+        raise type(error)(f"{error} (column {name!r}: {hint})") from error
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value stands for none: None, NaN, pandas' NA or NaT."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float | np.floating) and bool(np.isnan(value))
+
+
+def _plain(value: Any) -> Any:
+    """A value as Python has it: numpy's are not equal to what a file gives back; 1.0 and 1 are."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,291 @@
+"""Tables fitted one after another: each corrects what those before it leave, at anchors chosen for that.
+
+A table with anchors is a tree that asks the same questions on each path, so this is gradient boosting, with trees that are
+tables from the start. Inputs are codes, whole numbers from 0 to 255, 0 for what is missing; a second entry of F + t in an anchor
+stands for the constant t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from lutetia._shared.compiled import jit
+from lutetia._shared.threads import spread
+from lutetia.nn.choose import Chooser
+
+Array = np.ndarray[Any, Any]
+N_CONSTANTS = 255  # thresholds 0 to 254: code > t
+CONSTANTS = np.arange(N_CONSTANTS, dtype=np.uint8)
+BLOCK = 256  # samples that stay in the cache while all tables are asked
+BETWEEN = 10  # tables from one look at the validation data to the next
+
+
+@dataclass(frozen=True)
+class Boosting:
+    """How tables are fitted.
+
+    rate        of what a table would correct, the part that it does
+    candidates  among which each anchor is chosen, a part `pairs` of them pairs of inputs, the others thresholds
+    rows        samples that choose the anchors of one table, at most; all samples fill its rows
+    smoothing   samples of no correction that each row is thought to hold besides its own
+    sketch      random directions that stand for the classes where anchors are chosen
+    patience    looks at the validation data without an improvement before the end; None: all tables are fitted
+    """
+
+    n_tables: int = 500
+    n_anchors: int = 6
+    rate: float = 0.1
+    candidates: int = 64
+    pairs: float = 0.25
+    rows: int = 8192
+    smoothing: float = 1.0
+    sketch: int = 1
+    patience: int | None = None
+    seed: int = 0
+    threads: int = 1
+
+
+class Goal(Protocol):
+    """What tables are fitted to."""
+
+    n_outputs: int
+    weight: Array
+
+    def start(self) -> Array: ...
+
+    def gradients(self, scores: Array) -> tuple[Array, Array | None]: ...
+
+    def loss(self, scores: Array) -> float: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """Classes y int64 [n] of n_outputs, each sample with a weight float32 [n]; scores are logits."""
+
+    y: Array
+    n_outputs: int
+    weight: Array
+
+    def start(self) -> Array:
+        """The logits of the classes' shares, float64 [n_outputs]."""
+        shares = np.bincount(self.y, self.weight, self.n_outputs) + 1e-3
+        logits = np.log(shares / shares.sum())
+        return logits - logits.mean()
+
+    def gradients(self, scores: Array) -> tuple[Array, Array | None]:
+        """What is missing to the target, and the curvature of the loss: float64 [n, n_outputs] each."""
+        missing, curvature = np.empty_like(scores), np.empty_like(scores)
+        _softmax_gradients(scores, self.y, self.weight, missing, curvature)
+        return missing, curvature
+
+    def loss(self, scores: Array) -> float:
+        """The mean cross-entropy in nats."""
+        shifted = scores.astype(np.float64) - scores.max(1, keepdims=True)
+        own = np.take_along_axis(shifted, self.y[:, None], 1)[:, 0]
+        return float(np.average(np.log(np.exp(shifted).sum(1)) - own, weights=self.weight))
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Numbers y float64 [n], each sample with a weight float32 [n]; the scores are these numbers."""
+
+    y: Array
+    weight: Array
+    n_outputs: int = 1
+
+    def start(self) -> Array:
+        """The mean, float64 [1]."""
+        return np.array([np.average(self.y, weights=self.weight)])
+
+    def gradients(self, scores: Array) -> tuple[Array, Array | None]:
+        """What is missing to the target, float64 [n, 1]; the curvature is the weight."""
+        return (self.y - scores[:, 0])[:, None] * self.weight[:, None], None
+
+    def loss(self, scores: Array) -> float:
+        """The mean squared error."""
+        return float(np.average((self.y - scores[:, 0]) ** 2, weights=self.weight))
+
+
+@dataclass(eq=False)
+class Boosted:
+    """Fitted tables: anchors int64 [T, A, 2], weight float64 [T, 2**A, K], base float64 [K]; the losses on the way."""
+
+    anchors: Array
+    weight: Array
+    base: Array
+    losses: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Validation data: codes uint8 [F, n] and its goal."""
+
+    codes: Array
+    goal: Goal
+
+
+Each = Callable[[int, dict[str, float]], None]
+
+
+def boost(
+    codes: Array, tops: Array, goal: Goal, settings: Boosting, *, valid: Held | None = None, each: Each | None = None
+) -> Boosted:
+    """Fit tables to codes uint8 [F, n], of which input f goes up to tops[f]; `each(tables, losses)` is called on the way."""
+    random = np.random.default_rng(settings.seed)
+    n, k = codes.shape[1], goal.n_outputs
+    base = goal.start()
+    scores = np.tile(base.astype(np.float64), (n, 1))  # a sum of hundreds of small steps
+    held = None if valid is None else np.tile(base, (valid.codes.shape[1], 1))
+    weight = np.zeros((settings.n_tables, 1 << settings.n_anchors, k))
+    anchors = np.empty((settings.n_tables, settings.n_anchors, 2), np.int64)
+    chooser = Chooser(codes, CONSTANTS, _drawer(random, tops, settings), settings.threads)
+    losses: dict[str, list[float]] = {"train": [], "valid": []}
+    best, waited, count = (np.inf, settings.n_tables), 0, settings.n_tables
+    for table in range(settings.n_tables):
+        missing, curvature = goal.gradients(scores)
+        rows = random.choice(n, settings.rows, replace=False) if n > settings.rows else np.arange(n)
+        own = _sketched(missing[rows], settings.sketch, random)
+        anchors[table] = chooser.choose(settings.n_anchors, rows, own, goal.weight[rows])
+        one = slice(table, table + 1)
+        cells = np.empty(n, np.int64)
+        spread(settings.threads if n > BLOCK * 16 else 1, n, _cells, codes, anchors[table], cells)
+        _fill(cells, missing, curvature, goal.weight, settings.rate, settings.smoothing, weight[table])
+        scores += weight[table][cells]
+        if valid is not None and held is not None:
+            score(valid.codes, anchors[one], weight[one], held, settings.threads)
+        if (table + 1) % BETWEEN == 0 or table + 1 == settings.n_tables:
+            now = {"train": goal.loss(scores)}
+            if valid is not None and held is not None:
+                now["valid"] = valid.goal.loss(held)
+                waited = 0 if now["valid"] < best[0] else waited + 1
+                best = (now["valid"], table + 1) if waited == 0 else best
+            for name, loss in now.items():
+                losses[name].append(loss)
+            if each is not None:
+                each(table + 1, now)
+            if settings.patience is not None and valid is not None and waited >= settings.patience:
+                break
+    if settings.patience is not None and valid is not None:
+        count = best[1]
+    return Boosted(anchors[:count].copy(), weight[:count].copy(), base, losses)
+
+
+def _sketched(missing: Array, directions: int, random: np.random.Generator) -> Array:
+    """Residuals [m, K] along few random directions [m, k], as choosing by all of them would cost K times as much."""
+    k = missing.shape[1]
+    if k <= directions or k == 2:
+        return np.ascontiguousarray(missing[:, : min(k, 1 if k == 2 else k)])
+    return missing @ random.standard_normal((k, directions))
+
+
+def _drawer(random: np.random.Generator, tops: Array, settings: Boosting) -> Callable[[], Array]:
+    """Candidates int64 [c, 2] of inputs that vary."""
+    useful = np.flatnonzero(tops > 0)
+    useful = useful if len(useful) else np.arange(len(tops))
+    count, n_inputs = settings.candidates, len(tops)
+
+    def draw() -> Array:
+        left = random.choice(useful, count)
+        right = n_inputs + (random.random(count) * np.maximum(tops[left], 1)).astype(np.int64)
+        pair = (random.random(count) < settings.pairs) & (len(useful) > 1)
+        step_to = max(len(useful), 2)
+        others = useful[(np.searchsorted(useful, left[pair]) + random.integers(1, step_to, int(pair.sum()))) % len(useful)]
+        right[pair] = others
+        return np.stack([left, right], 1)
+
+    return draw
+
+
+def score(codes: Array, anchors: Array, weight: Array, scores: Array, threads: int = 1) -> None:
+    """Add what tables say: codes uint8 [F, n], anchors [T, A, 2], weight [T, 2**A, K] -> scores [n, K]."""
+    n = codes.shape[1]
+    spread(threads, -(-n // BLOCK), _score, codes, anchors, weight, scores)
+
+
+# ---- loops -----------------------------------------------------------------------------------------------------------
+
+
+@jit(nogil=True)
+def _softmax_gradients(scores, y, weight, missing, curvature):  # type: ignore[no-untyped-def]
+    n, k = scores.shape
+    for sample in range(n):
+        highest = scores[sample, 0]
+        for output in range(1, k):
+            highest = max(highest, scores[sample, output])
+        total = 0.0
+        for output in range(k):
+            missing[sample, output] = np.exp(scores[sample, output] - highest)
+            total += missing[sample, output]
+        for output in range(k):
+            chance = missing[sample, output] / total
+            curvature[sample, output] = weight[sample] * chance * (1 - chance)
+            missing[sample, output] = weight[sample] * ((1 if y[sample] == output else 0) - chance)
+
+
+@jit(nogil=True)
+def _fill(cells, missing, curvature, weight, rate, smoothing, rows):  # type: ignore[no-untyped-def]
+    """The rows [R, K] of a table by Newton's step: Σ missing / (Σ curvature + smoothing), of logits that count once per class."""
+    n, k = missing.shape
+    sums = np.zeros((len(rows), k), np.float64)
+    curved = np.zeros((len(rows), k), np.float64)
+    for sample in range(n):
+        cell = cells[sample]
+        for output in range(k):
+            sums[cell, output] += missing[sample, output]
+            curved[cell, output] += weight[sample] if curvature is None else curvature[sample, output]
+    share = 1.0 if curvature is None else (k - 1) / k
+    own = 1.0 if curvature is None else 0.25
+    for cell in range(len(rows)):
+        for output in range(k):
+            rows[cell, output] = rate * share * sums[cell, output] / (curved[cell, output] + smoothing * own * share + 1e-12)
+
+
+@jit(nogil=True)
+def _cells(codes, anchors, cells, begin, end):  # type: ignore[no-untyped-def]
+    """The row that each of a range of samples reads of one table."""
+    cells[begin:end] = 0
+    n_inputs = codes.shape[0]
+    for place in range(len(anchors)):
+        left = codes[anchors[place, 0]]
+        if anchors[place, 1] >= n_inputs:
+            constant = anchors[place, 1] - n_inputs
+            for sample in range(begin, end):
+                cells[sample] |= np.int64(left[sample] > constant) << place
+        else:
+            right = codes[anchors[place, 1]]
+            for sample in range(begin, end):
+                cells[sample] |= np.int64(left[sample] > right[sample]) << place
+
+
+@jit(nogil=True)
+def _score(codes, anchors, weight, scores, begin, end):  # type: ignore[no-untyped-def]
+    """All tables for a range of blocks."""
+    n_inputs, n = codes.shape
+    n_tables, n_anchors, _ = anchors.shape
+    k = weight.shape[2]
+    cells = np.empty(BLOCK, np.uint16)
+    for block in range(begin, end):
+        first = block * BLOCK
+        size = min(BLOCK, n - first)
+        for table in range(n_tables):
+            cells[:] = 0
+            for place in range(n_anchors):
+                left = codes[anchors[table, place, 0], first : first + size]
+                bit = np.uint16(1 << place)
+                if anchors[table, place, 1] >= n_inputs:
+                    constant = np.uint8(anchors[table, place, 1] - n_inputs)
+                    for at in range(size):
+                        cells[at] |= bit if left[at] > constant else np.uint16(0)
+                else:
+                    right = codes[anchors[table, place, 1], first : first + size]
+                    for at in range(size):
+                        cells[at] |= bit if left[at] > right[at] else np.uint16(0)
+            own = weight[table]
+            for at in range(size):
+                cell = cells[at]
+                for output in range(k):
+                    scores[first + at, output] += own[cell, output]

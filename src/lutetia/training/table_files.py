@@ -1,0 +1,255 @@
+"""Files of data as columns with names and types: CSV, parquet, npz, and folders of images by class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lutetia.errors import ArgumentError, DataError, require
+from lutetia.training.arrays import read_npz
+from lutetia.training.formats import Array
+from lutetia.training.tables import is_number, read_cells
+
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})  # cells that hold no value, in any case
+MOST_CLASSES = 20  # distinct whole numbers that are still taken for classes
+MOST_CATEGORIES = 1000
+IMAGES = (".png", ".pgm", ".ppm", ".pbm", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+KINDS = "a .csv, .parquet or .npz file, or a folder with a folder of images for each class"
+TASKS = ("classification", "regression")
+
+
+@dataclass(frozen=True, eq=False)
+class TableFile:
+    """What a file holds: columns of values by name, None for what is missing; or x [n, ...], and the targets of the rows."""
+
+    path: Path
+    columns: dict[str, list[Any]]
+    x: Array | None = None
+    target: list[Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Numbers to learn from: x float64 [n, columns], NaN for missing; y int64 classes or float64 numbers [n].
+
+    `categories` are the values that the numbers of a column stand for, `left_out` the columns that are not used, and why.
+    """
+
+    x: Array
+    y: Array
+    features: list[str]
+    classes: list[str]  # empty for a regression
+    categories: dict[int, list[str]]
+    left_out: dict[str, str]
+    input_shape: tuple[int, ...]
+
+    @property
+    def types(self) -> list[tuple[str, str]]:
+        """Each column, and what it was taken for."""
+        told = []
+        for number, name in enumerate(self.features):
+            count = len(self.categories.get(number, ()))
+            distinct = np.unique(self.x[:, number][np.isfinite(self.x[:, number])])
+            missing = int(np.isnan(self.x[:, number]).sum())
+            kind = f"{count} categories" if count else f"number, {len(distinct):,} values"
+            told.append((name, kind + (f", {missing:,} missing" if missing else "")))
+        return told
+
+
+def read_table_file(path: Path) -> TableFile:
+    """Read a file or a folder of one of the kinds."""
+    if path.is_dir():
+        return _images(path)
+    suffix = "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+    if suffix in (".csv", ".csv.gz", ".tsv"):
+        cells = read_cells(path)
+        names = cells.header or [f"column {number}" for number in range(cells.width)]
+        columns = {name or f"column {number}": [_value(row[number]) for row in cells.rows] for number, name in enumerate(names)}
+        if len(columns) != len(names):
+            twice = next(name for number, name in enumerate(names) if name in names[:number])
+            raise DataError(f"{path} has two columns named {twice!r}, expected a name of its own for each")
+        return TableFile(path, columns)
+    if suffix in (".parquet", ".pq"):
+        if not path.exists():
+            raise DataError(f"{path} does not exist, expected {KINDS}")
+        parquet: Any = require("pyarrow.parquet", "reading parquet files", "pyarrow")
+        try:
+            columns = parquet.read_table(path).to_pydict()
+        except Exception as error:  # pyarrow's errors have no common parent that says so
+            raise DataError(f"{path} is not a parquet file, or is damaged: {error}") from error
+        return TableFile(path, {str(name): list(values) for name, values in columns.items()})
+    if suffix == ".npz":
+        return _arrays(path)
+    raise DataError(f"{path} {'does not exist' if not path.exists() else 'is no table'}, expected {KINDS}")
+
+
+def is_table(path: Path) -> bool:
+    """Whether a path, by its name, holds data and not a config."""
+    return path.is_dir() or path.name.lower().endswith((".csv", ".csv.gz", ".tsv", ".parquet", ".pq", ".npz"))
+
+
+def make_table(
+    file: TableFile, target: str | int | None, task: str | None, categorical: Sequence[str] = (), left_out: Sequence[str] = ()
+) -> Table:
+    """The columns as numbers; types and the task are guessed where they are not given."""
+    if task is not None and task not in TASKS:
+        raise ArgumentError(f"task is {task!r}, expected one of {', '.join(map(repr, TASKS))}")
+    if file.x is not None:
+        y, classes = make_target([*(file.target or ())], task, str(file.path))
+        x = file.x.astype(np.float64)
+        names = [f"x{number}" for number in range(math.prod(x.shape[1:]))] if x.ndim == 2 else []
+        return Table(x.reshape(len(x), -1), y, names, classes, {}, {}, tuple(x.shape[1:]))
+    name = find_target(file, target)
+    y, classes = make_target(file.columns[name], task, f"{file.path}, column {name!r}")
+    for kind, given in (("categorical", categorical), ("leave_out", left_out)):
+        unknown = [each for each in given if each not in file.columns]
+        if unknown:
+            raise DataError(f"data.{kind} has {unknown[0]!r}, which is no column of {file.path}")
+    parts, features, categories, dropped = [], [], {}, dict.fromkeys(left_out, "as data.leave_out says")
+    for column, values in file.columns.items():
+        if column == name or column in dropped:
+            continue
+        why, numbers, known = _column(values, column in categorical)
+        if why:
+            dropped[column] = why
+            continue
+        if known:
+            categories[len(parts)] = known
+        parts.append(numbers)
+        features.append(column)
+    if not parts:
+        raise DataError(f"{file.path} has no column to learn from besides {name!r}")
+    return Table(np.stack(parts, 1), y, features, classes, categories, dropped, (len(parts),))
+
+
+def find_target(file: TableFile, target: str | int | None) -> str:
+    """The column that `target` names, by name or by number from 0; the last by default."""
+    names = list(file.columns)
+    if len(names) < 2:
+        raise DataError(f"{file.path} has {len(names)} columns, expected one to learn from and a target at least")
+    if target is None:
+        return names[-1]
+    if str(target) in names:
+        return str(target)
+    if str(target).removeprefix("-").isdecimal() and -len(names) <= int(target) < len(names):
+        return names[int(target)]
+    raise DataError(f"{file.path} has no column {target!r}, expected --target to be one of {', '.join(names[:20])}")
+
+
+def make_target(values: Sequence[Any], task: str | None, where: str) -> tuple[Array, list[str]]:
+    """The target as numbers [n], and the names of the classes; none for a regression."""
+    empty = next((number for number, value in enumerate(values) if _is_missing(value)), None)
+    if empty is not None:
+        raise DataError(f"{where} has no value in row {empty + 1}, expected one in each row")
+    texts = [_text(value) for value in values]
+    numeric = all(is_number(text) for text in texts)
+    if task is None:
+        whole = numeric and all(float(text).is_integer() for text in texts)
+        task = "regression" if numeric and not (whole and len(set(texts)) <= MOST_CLASSES) else "classification"
+    if task == "regression":
+        if not numeric:
+            strange = next(text for text in texts if not is_number(text))
+            raise DataError(f"{where} holds {strange!r}, expected numbers for a regression")
+        return np.array([float(text) for text in texts]), []
+    classes = sorted(set(texts), key=lambda name: (not is_number(name), float(name) if is_number(name) else 0.0, name))
+    if len(classes) < 2:
+        raise DataError(f"{where} holds one class, {classes[0]!r}, expected two at least")
+    order = {name: number for number, name in enumerate(classes)}
+    return np.array([order[text] for text in texts], np.int64), classes
+
+
+def numbered(values: Sequence[Any], known: Sequence[str] | None, where: str) -> Array:
+    """A column as float64 [n], NaN for missing: numbers, or the numbers of categories that are known."""
+    texts = [None if _is_missing(value) else _text(value) for value in values]
+    order = None if known is None else {name: float(number) for number, name in enumerate(known)}
+    numbers = np.full(len(texts), np.nan)
+    for row, text in enumerate(texts):
+        if text is None:
+            continue
+        if order is None and is_number(text):
+            numbers[row] = float(text)
+        elif order is not None and text in order:
+            numbers[row] = order[text]
+        else:
+            wanted = "a number" if order is None else f"one of the categories {', '.join(list(order)[:20])}"
+            raise DataError(f"{where}, row {row + 1}: {text!r}, expected {wanted}")
+    return numbers
+
+
+def _column(values: Sequence[Any], categorical: bool) -> tuple[str, Array, list[str]]:
+    """Why a column is of no use; or its numbers and its categories."""
+    texts = [_text(value) for value in values if not _is_missing(value)]
+    if not texts:
+        return "all of it is missing", np.empty(0), []
+    if not categorical and all(is_number(text) for text in texts):
+        return "", numbered(values, None, ""), []
+    known = sorted(set(texts))
+    if len(known) > MOST_CATEGORIES or (len(known) == len(values) and len(values) > MOST_CLASSES):
+        return f"text with {len(known):,} different values", np.empty(0), []
+    return "", numbered(values, known, ""), known
+
+
+def _value(cell: str) -> Any:
+    return None if cell.lower() in MISSING else cell
+
+
+def _is_missing(value: Any) -> bool:
+    return (
+        value is None or (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and value.lower() in MISSING)
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)
+
+
+def _arrays(path: Path) -> TableFile:
+    arrays = read_npz(path)
+    by_name: Mapping[str, Array] = {name.lower(): array for name, array in arrays.items()}
+    x, y = by_name.get("x", by_name.get("x_train")), by_name.get("y", by_name.get("y_train"))
+    if x is None or y is None or x.ndim < 2 or len(x) != len(y) or y.ndim != 1 or x.dtype.kind not in "iufb":
+        raise DataError(f"{path} holds {', '.join(arrays) or 'nothing'}, expected numbers x [n, ...] and y [n]")
+    names = by_name.get("feature_names", by_name.get("features"))
+    words = by_name.get("target_names", by_name.get("classes"))
+    targets = [str(words[each]) for each in y] if words is not None and y.dtype.kind in "iu" else y.tolist()
+    if x.ndim == 2:
+        titles = [str(name) for name in names] if names is not None and len(names) == x.shape[1] else None
+        titles = titles or [f"x{number}" for number in range(x.shape[1])]
+        target = "y" if "y" not in titles else "target y"
+        return TableFile(path, {**{name: x[:, at].tolist() for at, name in enumerate(titles)}, target: targets})
+    return TableFile(path, {}, x.astype(np.float64) / (255 if x.dtype == np.uint8 else 1), targets)
+
+
+def _images(path: Path) -> TableFile:
+    """A folder of folders: the name of each is the class of the images in it."""
+    pillow: Any = require("PIL.Image", "reading images", "pillow")
+    files = [
+        (image, folder.name)
+        for folder in sorted(each for each in path.iterdir() if each.is_dir())
+        for image in sorted(folder.iterdir())
+        if image.suffix.lower() in IMAGES
+    ]
+    if not files:
+        raise DataError(f"{path} holds no folders with images, expected {KINDS}")
+    pixels, size = [], None
+    for image, _ in files:
+        try:
+            with pillow.open(image) as opened:
+                own = np.asarray(opened.convert("L"))
+        except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+            raise DataError(f"{image} is not an image that can be read, or is damaged: {error}") from error
+        size = size or own.shape
+        if own.shape != size:
+            wanted = f"{size[0]} × {size[1]} as {files[0][0]} has"
+            raise DataError(f"{image} has {own.shape[0]} × {own.shape[1]} pixels, expected {wanted}")
+        pixels.append(own)
+    return TableFile(path, {}, np.stack(pixels).astype(np.float64) / 255, [name for _, name in files])

@@ -1,0 +1,192 @@
+"""A run on a table of data: the config that is guessed from a file or edited by hand, the fit, and what it leaves in its folder.
+
+config.toml        what was guessed, to be edited: `lutetia train FOLDER/config.toml` fits again
+checkpoints/best   the model
+summary.json       what `lutetia train --json` prints
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lutetia import toml
+from lutetia.errors import DataError
+from lutetia.files import make_folder, write_atomically
+from lutetia.models import Tabular, save
+from lutetia.training.boosting import Boosting, Each
+from lutetia.training.data import Data, Names, Samples, fingerprint
+from lutetia.training.schema import Origin, build, option
+from lutetia.training.table_files import TASKS, Table, find_target, make_table, read_table_file
+from lutetia.training.tabular import Rows, Shape, fit_tabular
+
+MODEL = Path("checkpoints") / "best"
+HEAD = "# What was guessed from the data. Edit it, then: lutetia train THIS FILE\n"
+SPLIT_SEED = 0  # which rows are held out must not depend on the seed of the fit
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """[data] of a run on a table: paths are relative to the config file."""
+
+    path: str
+    target: str | None = None  # the name of a column; none for images and arrays
+    task: str | None = option(None, choices=TASKS)
+    categorical: list[str] = field(default_factory=list)  # columns that are categories though they look like numbers
+    leave_out: list[str] = field(default_factory=list)
+    test: float = option(0.2, low=0, high=0.9)  # of the rows, held out and never fitted
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """[fit]: see `lutetia.training.boosting.Boosting`."""
+
+    n_tables: int = option(500, low=1)
+    n_anchors: int = option(6, low=1, high=12)
+    rate: float = option(0.1, low=0)
+    candidates: int = option(64, low=1)
+    pairs: float = option(0.25, low=0, high=1)
+    rows: int = option(8192, low=1)
+    smoothing: float = option(1.0, low=0)
+    seed: int = option(0, low=0, high=2**63 - 1)
+
+
+@dataclass(frozen=True)
+class TableConfig:
+    """A whole file."""
+
+    data: TableSettings
+    fit: FitSettings = field(default_factory=FitSettings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As TOML has it: without what is None."""
+        tables = dataclasses.asdict(self)
+        return {name: {key: value for key, value in table.items() if value is not None} for name, table in tables.items()}
+
+
+def is_table_config(tables: Mapping[str, Any]) -> bool:
+    """Whether tables of TOML describe a run on a table of data."""
+    return "fit" in tables or ("data" in tables and "kind" not in tables["data"] and "path" in tables["data"])
+
+
+def make_table_config(tables: Mapping[str, Any], name: str) -> TableConfig:
+    """A config from tables that were read; a model's own besides them are passed over."""
+    own = {key: value for key, value in tables.items() if key not in ("format", "lutetia", "kind", "model", "estimator")}
+    return build(TableConfig, own, Origin(name))
+
+
+def open_table(config: TableConfig, folder: Path) -> tuple[Table, Data]:
+    """The table, and its rows in the splits "train" and "test"."""
+    path = folder / config.data.path
+    wanted = config.data
+    table = make_table(read_table_file(path), wanted.target, wanted.task, wanted.categorical, wanted.leave_out)
+    order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(table.y))
+    held = int(len(order) * config.data.test)
+    parts = {"train": order[: len(order) - held], "test": order[len(order) - held :]}
+    x = table.x.reshape(-1, *table.input_shape)
+    splits = {name: Samples(x[rows], table.y[rows]) for name, rows in parts.items() if len(rows)}
+    names = Names(table.classes, table.features)
+    return table, Data(splits, fingerprint([table.x, table.y]), names, folder)
+
+
+def train_table(config: TableConfig, folder: Path, out: Path, *, each: Each | None = None) -> dict[str, Any]:
+    """Fit what a config describes, whose paths are relative to `folder`, and leave it in `out`; returns the summary."""
+    table, data = open_table(config, folder)
+    begun = time.perf_counter()
+    shape = Shape(
+        max(1, len(table.classes)),
+        tuple(len(table.categories.get(number, ())) for number in range(table.x.shape[1])),
+        table.input_shape,
+    )
+    samples = data.splits["train"]
+    assert isinstance(samples, Samples)
+    if table.classes and len(np.unique(samples.y)) < 2:
+        raise DataError(f"{config.data.path}: the training rows hold one class, expected two at least")
+    rows = Rows(samples.x.reshape(len(samples.y), -1), samples.y, np.ones(len(samples.y), np.float32))
+    settings = Boosting(**dataclasses.asdict(config.fit), threads=torch.get_num_threads())
+    model, fitted = fit_tabular(rows, shape, settings, each=each)
+    model.metadata = _metadata(table, rows, config)
+    summary: dict[str, Any] = {
+        "task": "classification" if table.classes else "regression",
+        "out": str(out),
+        "checkpoint": str(out / MODEL),
+        "rows": {name: len(part.y) for name, part in data.splits.items() if isinstance(part, Samples)},
+        "types": [{"column": name, "type": kind} for name, kind in table.types],
+        "left_out": table.left_out,
+        "tables": len(fitted.anchors),
+        "weights": sum(each.numel() for each in model.parameters()),
+        "seconds": round(time.perf_counter() - begun, 3),
+    }
+    for name, part in data.splits.items():
+        assert isinstance(part, Samples)
+        summary[name] = measure(model, part.x, part.y)
+    _leave(config, folder, out, model, summary)
+    return summary
+
+
+@torch.no_grad()
+def measure(model: Tabular, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> dict[str, float]:
+    """The accuracy and the loss of classes, or the root of the mean squared error and R² of numbers."""
+    scores = torch.cat([model(part) for part in torch.from_numpy(x).split(1 << 14)]).double()
+    target = torch.from_numpy(y)
+    if not model.is_regression:
+        loss = float(torch.nn.functional.cross_entropy(scores, target))
+        return {"loss": loss, "accuracy": float((scores.argmax(1) == target).double().mean())}
+    missing = ((scores[:, 0] - target) ** 2).mean()
+    spread = ((target - target.mean()) ** 2).mean()
+    return {"loss": float(missing), "rmse": float(missing.sqrt()), "r2": float(1 - missing / spread) if spread > 0 else 0.0}
+
+
+def _metadata(table: Table, rows: Rows, config: TableConfig) -> dict[str, Any]:
+    low, high = np.nan_to_num(np.nanmin(rows.x, 0)), np.nan_to_num(np.nanmax(rows.x, 0))
+    image = len(table.input_shape) > 1
+    known: dict[str, Any] = {
+        "task": "classification" if table.classes else "regression",
+        "input_low": float(low.min()) if image else low.tolist(),
+        "input_high": float(high.max()) if image else high.tolist(),
+    }
+    if table.classes:
+        known["classes"] = table.classes
+    if table.features:
+        known["features"] = table.features
+    if table.categories:
+        known["categories"] = {str(number): values for number, values in table.categories.items()}
+    if config.data.target is not None:
+        known["target"] = config.data.target
+    return known
+
+
+def _leave(config: TableConfig, folder: Path, out: Path, model: Tabular, summary: dict[str, Any]) -> None:
+    """Write the folder of a run: the model first, then the config, whose path leads from there to the data."""
+    make_folder(out)
+    path = (folder / config.data.path).resolve()
+    try:
+        relative = os.path.relpath(path, out.resolve())
+    except ValueError:  # another drive
+        relative = str(path)
+    own = dataclasses.replace(config, data=dataclasses.replace(config.data, path=relative))
+    state = json.dumps({"step": summary["tables"], "data_folder": str(out.resolve())}) + "\n"
+    save(model, out / MODEL, config=own.to_dict(), files={"state.json": state.encode()})
+    with write_atomically(out / "config.toml") as file:
+        file.write((HEAD + toml.dumps(own.to_dict())).encode())
+    with write_atomically(out / "summary.json") as file:
+        file.write((json.dumps(summary, indent=2) + "\n").encode())
+
+
+def guess_config(path: Path, target: str | None, task: str | None) -> tuple[TableConfig, Table]:
+    """The config for a file: its target and task found out, its columns typed."""
+    file = read_table_file(path)
+    name = None if file.x is not None else find_target(file, target)
+    table = make_table(file, name, task)
+    wanted = task or ("classification" if table.classes else "regression")
+    settings = TableSettings(str(path), name, wanted, leave_out=list(table.left_out))
+    return TableConfig(settings), table

@@ -1,0 +1,84 @@
+"""`Tabular` models from columns: the encoding is learned, then the tables are fitted to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lutetia.models.encoding import TOP, Columns, Encoding, fit_encoding
+from lutetia.models.tabular import Tabular
+from lutetia.training.boosting import Boosted, Boosting, Classes, Each, Goal, Held, Numbers, boost
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Samples: x float64 [n, columns], y int64 [n] classes or float64 [n] numbers, and the weight of each, float32 [n]."""
+
+    x: Array
+    y: Array
+    weight: Array
+
+    def goal(self, n_classes: int) -> Goal:
+        """What tables are fitted to; one class stands for a regression."""
+        if n_classes == 1:
+            return Numbers(self.y.astype(np.float64), self.weight)
+        return Classes(self.y.astype(np.int64), n_classes, self.weight)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a table of data is like: of each column the number of its categories, 0 for numbers; n_classes 1 for a regression."""
+
+    n_classes: int
+    n_categories: tuple[int, ...]
+    input_shape: tuple[int, ...]
+
+
+def encode_rows(rows: Rows, shape: Shape, most_codes: int = TOP) -> Encoding:
+    """The encoding that rows teach."""
+    target = np.eye(shape.n_classes)[rows.y] if shape.n_classes > 1 and any(shape.n_categories) else rows.y[:, None]
+    return fit_encoding(Columns(rows.x, target.astype(np.float64), rows.weight, list(shape.n_categories)), most_codes)
+
+
+def fit_tabular(
+    rows: Rows, shape: Shape, settings: Boosting, *, most_codes: int = TOP, valid: Rows | None = None, each: Each | None = None
+) -> tuple[Tabular, Boosted]:
+    """A model of tables fitted to rows, and how that went."""
+    scale, offset = _units(rows, shape)
+    own = Rows(rows.x, (rows.y - offset) / scale, rows.weight) if shape.n_classes == 1 else rows
+    encoding = encode_rows(own, shape, most_codes)
+    codes = encoding.codes(rows.x, settings.threads)
+    held = None
+    if valid is not None:
+        target = Rows(valid.x, (valid.y - offset) / scale, valid.weight) if shape.n_classes == 1 else valid
+        held = Held(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes))
+    fitted = boost(codes, encoding.tops(), own.goal(shape.n_classes), settings, valid=held, each=each)
+    base = fitted.base * scale + offset if shape.n_classes == 1 else fitted.base
+    model = make_model(encoding, shape, n_tables=len(fitted.anchors), n_anchors=settings.n_anchors)
+    model.set_tables(
+        torch.from_numpy(fitted.anchors).to(torch.int32),
+        torch.from_numpy((fitted.weight * scale + base / len(fitted.weight)).astype(np.float32)),
+    )
+    return model.eval(), fitted
+
+
+def make_model(encoding: Encoding, shape: Shape, **fields: Any) -> Tabular:
+    """A model with this encoding; `fields` of its config besides those of the shape."""
+    sizes = {"n_encoded": len(encoding.source), "n_edges": encoding.edges.shape[1], "n_categories": encoding.ranks.shape[1]}
+    model = Tabular(input_shape=shape.input_shape, n_classes=shape.n_classes, seed=0, **sizes, **fields)
+    model.encoding = encoding
+    return model
+
+
+def _units(rows: Rows, shape: Shape) -> tuple[float, float]:
+    """The spread and the mean of the numbers to predict, in which tables are fitted; 1 and 0 for classes."""
+    if shape.n_classes > 1:
+        return 1.0, 0.0
+    mean = float(np.average(rows.y, weights=rows.weight))
+    spread = float(np.sqrt(np.average((rows.y - mean) ** 2, weights=rows.weight)))
+    return (spread if np.isfinite(spread) and spread > 0 else 1.0), mean

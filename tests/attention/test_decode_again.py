@@ -1,0 +1,81 @@
+"""Calls like one before: launched without new checks, and with the tensors of now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from attention.decode_cases import agree, device_of
+from attention.decode_oracle import Case, expected, make
+from lutetia.attention.arguments import How, check_call
+from lutetia.attention.run import KnownCall, signature
+from tools import require_module
+
+require_module("triton")
+HOW = How(1, "auto", "lse", "auto", False, "cost")
+ORDER = ("seq_lens", "k_new", "v_new", "scale", "window", "sink", "page_table", "k_scale", "v_scale")
+
+
+def arguments_of(case: Case, **more: Any) -> tuple[Any, ...]:
+    given = {**case.arguments, **more}
+    return (case.q, case.k, case.v, *(given.get(name) for name in ORDER))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"new": True, "window": 20, "s_active": 2},
+        {"page_len": 16, "lengths": (145, 37), "sink": 1.0},
+    ],
+    ids=["plain", "a window and new keys", "pages and sinks"],
+)
+def test_the_second_call_sees_its_own_tensors(options: dict[str, Any]) -> None:
+    cases = [make(**options, seed=seed) for seed in (1, 2)]
+    first, second = (case.to(device_of("triton")) for case in cases)
+    given = arguments_of(first)
+    known = KnownCall.of(check_call(*given), given, HOW)
+    assert signature((*arguments_of(second), *HOW)) == signature((*given, *HOW))
+    for case, there in zip(cases, (first, second), strict=True):
+        out, lse = known.start(arguments_of(there))
+        agree((out.cpu(), lse.cpu()), expected(case))
+
+
+def test_numbers_as_scales_and_wide_lengths() -> None:
+    """A scale that is a number is made a tensor once; lengths of 64 bits are narrowed at every call."""
+    case = make(cache_dtype=torch.float8_e4m3fn).to(device_of("triton"))
+    wide = case.arguments["seq_lens"].long()
+    given = arguments_of(case, seq_lens=wide, k_scale=0.5, v_scale=torch.tensor(2.0, device=case.q.device))
+    known = KnownCall.of(check_call(*given), given, HOW)
+    shorter = arguments_of(case, seq_lens=wide - 5, k_scale=0.5, v_scale=torch.tensor(3.0, device=case.q.device))
+    arguments = {**case.arguments, "seq_lens": (wide - 5).int(), "k_scale": None}
+    plain = Case(case.q * 0.5, case.k.float(), case.v.float() * 3.0, {key: v for key, v in arguments.items() if v is not None})
+    out, lse = known.start(shorter)
+    agree((out.cpu(), lse.cpu()), expected(plain.to("cpu")), tolerance=1e-4)
+
+
+def test_what_makes_a_call_another_one() -> None:
+    case = make(batch=1, lengths=(40,), capacity=64)
+    base = signature((*arguments_of(case), *HOW))
+    apart = torch.empty(case.q.numel() + 1)[1:].view(case.q.shape)  # not aligned to 16 bytes
+    others = [
+        arguments_of(Case(case.q.double(), case.k, case.v, case.arguments)),
+        arguments_of(Case(apart, case.k, case.v, case.arguments)),
+        arguments_of(Case(case.q, case.k.transpose(2, 3), case.v, case.arguments)),
+        arguments_of(case, window=3),
+        arguments_of(case, scale=0.5),
+        arguments_of(case, seq_lens=case.arguments["seq_lens"].long()),
+    ]
+    assert len({base, *(signature((*other, *HOW)) for other in others)}) == 1 + len(others)
+
+
+def test_queries_beyond_float16_on_an_fp8_cache() -> None:
+    """Products of 8 bits are taken in float16, which ends at 65,504; queries of bfloat16 do not."""
+    case = make(cache_dtype=torch.float8_e4m3fn, dtype=torch.bfloat16)
+    large = Case(case.q * 2.0**20, case.k, case.v, {**case.arguments, "scale": 2.0**-22})
+    there = large.to(device_of("triton"))
+    given = arguments_of(there)
+    out, lse = KnownCall.of(check_call(*given), given, HOW).start(given)
+    agree((out.cpu().float(), lse.cpu()), expected(large), tolerance=2e-2)

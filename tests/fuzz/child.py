@@ -1,0 +1,142 @@
+"""The process that meets damaged files and wild calls: it may crash, hang or run out of memory, and its parent notices.
+
+It reads jobs, one JSON object to a line: {"what": "loader", "corpus" or "calls", "name", "seed", "first", "count", "folder",
+"keep"}. For each case it prints `{"begin": number}`, and for each job at its end `{"done": {..}}`. An error that is not
+Lutetia's is printed as `{"raw": ..}`, and its input copied from the folder to the one to keep.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SECONDS = 20.0  # of processor time for one case; a case takes milliseconds
+MEMORY = 1 << 30  # bytes that a case may ask for beyond what the process has: its files have a megabyte at most
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def limit_memory() -> None:
+    """Allow the process only so much more memory than it has now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, hard))
+
+
+def tell(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def attempt(job: dict[str, Any], number: int, action: Callable[[], object]) -> str:
+    """Run one case under its time limit: "accepted", "refused", or "raw"."""
+    from lutetia.errors import LutetiaError
+
+    tell(begin=number)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process, also within a kernel
+    try:
+        action()
+        return "accepted"
+    except LutetiaError:
+        return "refused"
+    except BaseException as error:  # whatever it is: that is the finding
+        trace = "".join(traceback.format_exception(error))[-4000:]
+        shutil.copytree(job["folder"], f"{job['keep']}-{number}", dirs_exist_ok=True)
+        Path(f"{job['keep']}-{number}", "how.txt").write_text(f"{type(error).__name__}\n{trace}")
+        tell(raw=f"{job['keep']}-{number}: {' '.join(str(trace).splitlines()[-1:])[:300]}")
+        return "raw"
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def run_loader(job: dict[str, Any], counts: Counter[str]) -> None:
+    from loaders import LOADERS, sign
+    from mutate import mutate
+
+    loader, place = LOADERS[job["name"]], Path(job["folder"])
+    with tempfile.TemporaryDirectory() as scratch:
+        whole = Path(scratch, "whole")
+        whole.mkdir()
+        loader.make(whole)
+        names = list(loader.damaged) or sorted(str(file.relative_to(whole)) for file in whole.rglob("*") if file.is_file())
+        contents = {name: (whole / name).read_bytes() for name in names if (whole / name).exists()}
+        if job["first"] == 0:
+            counts[attempt(job, -1, lambda: loader.use(_copied(whole, place)))] += (
+                1  # undamaged, and before the limit: it compiles
+            )
+        limit_memory()
+        for number in range(job["first"], job["first"] + job["count"]):
+            draw = random.Random(f"{job['name']} {job['seed']} {number}")
+            _copied(whole, place)
+            for name in draw.sample(list(contents), 1 if draw.random() < 0.9 else min(2, len(contents))):
+                (place / name).write_bytes(mutate(contents[name], draw, list(contents.values())))
+            if loader.signed:
+                sign(place)
+            counts[attempt(job, number, lambda: loader.use(place))] += 1
+
+
+def run_corpus(job: dict[str, Any], counts: Counter[str]) -> None:
+    """Files that were found before: those of each folder of the corpus replace the whole ones."""
+    from loaders import LOADERS, sign
+
+    loader, place = LOADERS[job["name"]], Path(job["folder"])
+    limit_memory()
+    for number, case in enumerate(sorted(Path(job["corpus"]).iterdir())):
+        place.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(place)
+        place.mkdir()
+        loader.make(place)
+        shutil.copytree(case, place, dirs_exist_ok=True)
+        if loader.signed:
+            sign(place)
+        counts[attempt(job, number, lambda: loader.use(place))] += 1
+
+
+def run_calls(job: dict[str, Any], counts: Counter[str]) -> None:
+    from wild_calls import GROUPS, Wild
+
+    group, place = GROUPS[job["name"]], Path(job["folder"])
+    place.mkdir(parents=True, exist_ok=True)
+    for number in range(job["first"], job["first"] + job["count"]):
+        if number == job["first"] + 200:
+            limit_memory()  # after what compiles on first use
+        wild = Wild(random.Random(f"{job['name']} {job['seed']} {number}"))
+        name, action = wild.pick(group)
+        (place / "call.txt").write_text(name)
+        counts[attempt(job, number, action)] += 1
+
+
+def _copied(whole: Path, place: Path) -> Path:
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(whole, place)
+    return place
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
+    for line in sys.stdin:
+        job = json.loads(line)
+        counts: Counter[str] = Counter()
+        {"loader": run_loader, "corpus": run_corpus, "calls": run_calls}[job["what"]](job, counts)
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        tell(done=counts)
+    shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,342 @@
+"""Every loader of a file, each with files that are whole and with what is done to what it has loaded.
+
+A `Loader` makes its whole files in a folder, names those that are damaged, and uses them. Any outcome is right but an error that
+is not Lutetia's, a crash, a hang, or memory beyond what the files explain. Files with checksums are signed again after the
+damage, or nothing behind the checksums would ever be reached.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lutetia import flow, models, toml
+from lutetia._shared import folders
+from lutetia.cli import bench, build_data, evaluate, inputs, values
+from lutetia.lut import Synapses, growth
+from lutetia.models.building import KINDS
+from lutetia.precompute import Binary, Int, IOTable
+from lutetia.training import checkpoint, data, distributed, metrics, open_data, read_config
+from lutetia.training.config import Data
+from lutetia.training.folder import RunFolder
+from lutetia.training.loop import Trainer
+from lutetia.training.progress import Silent
+from lutetia.training.run import train
+from lutetia.training.task import build_model
+
+LAYERS = [
+    {"kind": "projection2d", "out_shape": [3, 3], "receptive_field": 2, "projection": 2, "n_anchors": 2, "grid": 2, "keep": 0.5},
+    {"kind": "projected", "n_outputs": 4, "heads": 2, "head_width": 3, "n_detectors": 2, "n_anchors": 2},
+    {"kind": "lut", "n_outputs": 3, "n_detectors": 2, "n_anchors": 2, "read": "confidence2"},
+]
+TRANSFORMER = {"vocab": 16, "context": 6, "width": 4, "n_layers": 1, "n_heads": 1, "n_detectors": 2, "n_anchors": 2}
+SMALL = {**TRANSFORMER, "positional_dim": 1, "ff_detectors": 2, "ff_anchors": 2, "seed": 0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Loader:
+    """`make` writes whole files into a folder, `use` loads them; `damaged` are the files that mutations change, else all."""
+
+    make: Callable[[Path], object]
+    use: Callable[[Path], object]
+    damaged: Sequence[str] = ()
+    signed: bool = False  # whether the manifest gets the checksums of the damaged files
+
+
+def sign(folder: Path) -> None:
+    """Give every manifest below a folder the sizes and checksums of the files as they are."""
+    for manifest in folder.rglob(folders.MANIFEST):
+        facts = json.loads(manifest.read_bytes())
+        for name, known in facts["files"].items():
+            content = (manifest.parent / name).read_bytes()
+            digest = hashlib.sha256(content).hexdigest()
+            facts["files"][name] = {"bytes": len(content), "sha256": digest} if isinstance(known, dict) else digest
+        manifest.write_text(json.dumps(facts))
+
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+
+
+def classifier(**fields: Any) -> models.LUTClassifier:
+    model = models.LUTClassifier(input_shape=(4, 4), n_classes=3, layers=LAYERS, norm="rms", seed=0, **fields)
+    model.metadata = {"classes": ["a", "b", "c"], "input_low": 0.0, "input_high": 1.0}
+    return model
+
+
+def use_model(folder: Path) -> None:
+    model = models.load(folder / "model")
+    if isinstance(model, models.LUTTransformer):
+        tokens = torch.zeros(1, 2, dtype=torch.int64)
+        model(tokens)
+        if model.config.context < 10_000:  # its cache is as long as it says
+            model.generate(tokens[0], 2)
+    elif math.prod(model.config.input_shape) < 10_000:  # its input is as large as it says
+        model(torch.zeros(2, *model.config.input_shape))
+
+
+def model_loader(make: Callable[[], Any]) -> Loader:
+    return Loader(
+        lambda folder: make().save_pretrained(folder / "model"),
+        use_model,
+        ("model/config.toml", "model/metadata.json", "model/model.safetensors"),
+        signed=True,
+    )
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+RUN = {
+    "model": {
+        "kind": "classifier",
+        "input_shape": [5],
+        "n_classes": 3,
+        "initial_noise": 0.1,
+        "gradient": "sparse",
+        "layers": [{"kind": "lut", "n_outputs": 4, "n_detectors": 2, "n_anchors": 2}],
+    },
+    "data": {"kind": "npz", "path": "samples.npz", "valid": 0.2},
+    "optimizer": {"tables": {"kind": "sparse_adam", "lr": 0.05}, "rest": {"lr": 0.02}},
+    "train": {"batch_size": 4, "steps": 2, "eval_every": 1, "log_every": 1},
+    "checkpoint": {"every": 1, "keep": 1},
+}
+
+
+def write_samples(folder: Path) -> None:
+    draw = np.random.default_rng(0)
+    np.savez(folder / "samples.npz", x=draw.normal(size=(20, 5)).astype(np.float32), y=np.arange(20) % 3)
+
+
+def make_run(folder: Path) -> None:
+    write_samples(folder)
+    (folder / "run.toml").write_text(toml.dumps(RUN))
+    train(folder / "run.toml", folder / "out", device="cpu")
+    for name in ("last", "best"):
+        (folder / "out" / "checkpoints" / name).unlink(missing_ok=True)
+
+
+def use_run(folder: Path) -> None:
+    config = read_config(folder / "run.toml")
+    opened = open_data(config.data, folder)
+    newest = checkpoint.newest(folder / "out" / "checkpoints", lambda text: None)
+    if newest is None:
+        return
+    checkpoint.read_state(newest[0])
+    trainer = Trainer(
+        config, opened, build_model(config.model, "run"), distributed.start("cpu"), RunFolder(folder / "out"), Silent()
+    )
+    trainer.restore(newest[1], "checkpoint")
+    trainer.step()
+
+
+def make_text_run(folder: Path) -> None:
+    (folder / "run.toml").write_text(toml.dumps(RUN))
+
+
+def use_config(folder: Path) -> None:
+    table = dict(read_config(folder / "run.toml").model)
+    kind = table.pop("kind", None)
+    if kind in list(KINDS):  # what a user asks for may be large, so it is not built
+        KINDS[kind].config_class.from_dict(table)
+
+
+def use_metrics(folder: Path) -> None:
+    metrics.read_metrics(folder / "metrics.jsonl")
+    metrics.Metrics(folder, 3, tensorboard=False, say=print).close()
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+def idx(shape: tuple[int, ...], code: int = 0x08) -> bytes:
+    content = bytes(index % 3 for index in range(int(np.prod(shape))))
+    return bytes([0, 0, code, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + content
+
+
+def make_idx(folder: Path) -> None:
+    (folder / "images").write_bytes(idx((6, 4, 4)))
+    (folder / "labels.gz").write_bytes(gzip.compress(idx((6,)), mtime=0))
+
+
+def make_csv(folder: Path) -> None:
+    rows = [f"{number / 7:.3f},{-number},{number * 1e3:g},{'abc'[number % 3]}" for number in range(8)]
+    (folder / "rows.csv").write_text("\n".join(["width,height,x,class", *rows]) + "\n")
+
+
+def make_npz(folder: Path) -> None:
+    write_samples(folder)
+    x = np.arange(32, dtype=np.float64).reshape(2, 16)
+    np.savez_compressed(folder / "compressed.npz", X_train=x, y_train=np.array(["a", "b"]), feature_names=np.array(["f"] * 16))
+
+
+def use_npz(folder: Path) -> None:
+    for name in ("samples.npz", "compressed.npz"):
+        open_data(Data("npz", path=name), folder)
+
+
+def make_inputs(folder: Path) -> None:
+    classifier().save_pretrained(folder / "model")
+    np.save(folder / "x.npy", np.arange(16, dtype=np.int16).reshape(4, 4))
+    np.savez(folder / "x.npz", x=np.ones((2, 16)))
+    (folder / "x.csv").write_text("\n".join([",".join(map(str, range(16)))] * 2))
+    (folder / "x.txt").write_text("some text")
+
+
+def make_evaluation(folder: Path) -> None:
+    classifier().save_pretrained(folder / "model")
+    (folder / "x.csv").write_text("\n".join(",".join([*map(str, range(16)), name]) for name in "abcab"))
+
+
+def make_images(folder: Path) -> None:
+    from PIL import Image
+
+    classifier().save_pretrained(folder / "model")
+    image = Image.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4))
+    for kind in ("png", "pgm", "jpg", "bmp", "gif", "webp", "tif"):
+        image.save(folder / f"x.{kind}")
+
+
+def use_inputs(folder: Path) -> None:
+    model = models.load(folder / "model", expected=models.LUTClassifier)
+    for file in sorted(folder.glob("x.*")):
+        try:
+            if file.suffix == ".txt":
+                inputs.read_tokens(language_model(), str(file))
+            else:
+                for samples in inputs.read_inputs(model, [str(file)]):
+                    model(samples.x)
+        except inputs.DataError:
+            continue
+
+
+def language_model() -> models.LUTTransformer:
+    return models.LUTTransformer(SMALL_CONFIG)
+
+
+SMALL_CONFIG = models.TransformerConfig.from_dict(SMALL)
+
+
+def use_evaluation(folder: Path) -> None:
+    model = models.load(folder / "model", expected=models.LUTClassifier)
+    evaluate._csv(model, folder / "x.csv", None)
+
+
+# ---- circuits and flows ----------------------------------------------------------------------------------------------
+
+
+def make_tables(folder: Path) -> None:
+    pairs = [((0, 1), (1, -5)), ((1, 0), (0, 3)), ((1, 1), (1, 1))]
+    IOTable.from_pairs(pairs, default=(0, 0)).save(folder / "partial.json")
+    IOTable.from_pairs(pairs, default=(0, 0)).save(folder / "partial.safetensors")
+    IOTable.of(lambda x: x.sum(1, keepdim=True), (Int(2), Binary())).save(folder / "whole.safetensors")
+
+
+def use_tables(folder: Path) -> None:
+    for name in ("partial.json", "partial.safetensors", "whole.safetensors"):
+        try:
+            table = IOTable.load(folder / name)
+        except inputs.DataError:
+            continue
+        assert repr(table)
+        if len(table):
+            table(table.inputs[:2])
+            assert table.output_domain
+
+
+def make_flow(folder: Path) -> None:
+    with flow.record() as recorded:
+        language_model()(torch.zeros(1, 2, dtype=torch.int64))
+    recorded.save(folder / "run.json")
+
+
+def use_flow(folder: Path) -> None:
+    recorded = flow.Flow.load(folder / "run.json")
+    recorded.mermaid()
+    recorded.save(folder / "run.html")
+
+
+def make_hardware(folder: Path) -> None:
+    folders.write(folder / "built", {"top.v": "module top; endmodule\n", "rtl/a.v": "\n"}, {"format": "lutetia.hardware/1"})
+
+
+def use_hardware(folder: Path) -> None:
+    folders.is_ours(folder / "built", "lutetia.hardware/1")
+    folders.verify(folder / "built", "lutetia.hardware/1")
+
+
+def make_source(folder: Path) -> None:
+    (folder / "bench.py").write_text('"""One line."""\nNEEDS = ("torch",)\n\n\ndef main() -> None: ...\n')
+    (folder / "pyproject.toml").write_text('[project]\nname = "lutetia"\n')
+    (folder / "metadata.json").write_text('{"classes": ["a", "b"]}')
+    (folder / "state.json").write_text('{"data_folder": "."}')
+
+
+def use_source(folder: Path) -> None:
+    bench.read_benchmark(folder / "bench.py")
+    bench.is_checkout(folder)
+    values.classes_of(folder)
+    build_data._recorded(folder)
+
+
+def use_text(folder: Path) -> None:
+    opened = open_data(Data("bytes", path="text.gz"), folder)
+    data.fingerprint([opened.splits["train"].bytes])
+
+
+LOADERS: dict[str, Loader] = {
+    "classifier": model_loader(classifier),
+    "transformer": model_loader(language_model),
+    "softmax_transformer": model_loader(
+        lambda: models.LUTTransformer(
+            SMALL_CONFIG, attention="softmax", feed_forward="projected", ff_heads=1, ff_head_width=2, unembedding="lut"
+        )
+    ),
+    "dense_transformer": model_loader(lambda: models.DenseTransformer(SMALL_CONFIG)),
+    "dense_classifier": model_loader(lambda: models.DenseClassifier(input_shape=(4, 4), n_classes=3, layers=LAYERS[2:], seed=0)),
+    "votes": model_loader(
+        lambda: models.VotesClassifier(input_shape=(2, 2), n_classes=2, n_tables=4, k=2, bits=3, thresholds=(3,), seed=0)
+    ),
+    "manifest": Loader(lambda folder: language_model().save_pretrained(folder / "model"), use_model, ("model/manifest.json",)),
+    "checkpoint": Loader(
+        make_run,
+        use_run,
+        tuple(
+            f"out/checkpoints/step-000002/{name}"
+            for name in ("state.json", "optimizer.safetensors", "rng.safetensors", "model.safetensors")
+        ),
+        signed=True,
+    ),
+    "config": Loader(make_text_run, use_config),
+    "metrics": Loader(
+        lambda folder: (folder / "metrics.jsonl").write_text(
+            '{"kind": "train", "step": 1, "loss": 0.5}\n{"kind": "valid", "step": 2, "loss": 0.25}\n'
+        ),
+        use_metrics,
+    ),
+    "idx": Loader(make_idx, lambda folder: open_data(Data("idx", images="images", labels="labels.gz"), folder)),
+    "csv": Loader(make_csv, lambda folder: open_data(Data("csv", path="rows.csv"), folder)),
+    "npz": Loader(make_npz, use_npz),
+    "text": Loader(
+        lambda folder: (folder / "text.gz").write_bytes(gzip.compress(b"the cat sat on the mat\n" * 9, mtime=0)), use_text
+    ),
+    "inputs": Loader(make_inputs, use_inputs, ("x.npy", "x.npz", "x.csv", "x.txt")),
+    "images": Loader(make_images, use_inputs, tuple(f"x.{kind}" for kind in ("png", "pgm", "jpg", "bmp", "gif", "webp", "tif"))),
+    "evaluation": Loader(make_evaluation, use_evaluation, ("x.csv",)),
+    "tables": Loader(make_tables, use_tables),
+    "flow": Loader(make_flow, use_flow),
+    "hardware": Loader(make_hardware, use_hardware, ("built/manifest.json", "built/top.v")),
+    "synapses": Loader(
+        lambda folder: growth.random(4, 2, 3, 0.5, seed=0).save(folder / "synapses.safetensors"),
+        lambda folder: Synapses.load(folder / "synapses.safetensors"),
+    ),
+    "sources": Loader(make_source, use_source),
+}
