@@ -1,4 +1,4 @@
-"""Long runs: memory stays flat, threads share a layer, processes share a cold cache, and nothing needs a home that can be written."""
+"""Long runs: memory stays flat, threads share a layer, processes share a cold cache, and no folder of a user must be writable."""
 
 from __future__ import annotations
 
