@@ -123,7 +123,8 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 
 
 PUBLIC = [
-    f"lutetia.{name}" for name in ("attention", "flow", "lut", "models", "nn", "precompute", "relevance", "report", "training")
+    f"lutetia.{name}"
+    for name in ("attention", "flow", "lut", "models", "nn", "precompute", "relevance", "report", "sklearn", "training")
 ]
 
 

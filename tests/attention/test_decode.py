@@ -325,3 +325,13 @@ def test_a_recording_shows_the_launch(executor: str) -> None:
         assert step.attributes["splits"] >= 1
     else:
         assert step.attributes["cache_bytes_read"] == (150 + 37) * 2 * 2 * 32 * 4
+
+
+def test_plain_torch_can_be_asked_for() -> None:
+    q, k, v = torch.randn(2, 4, 1, 8), torch.randn(2, 2, 20, 8), torch.randn(2, 2, 20, 8)
+    lengths = torch.tensor([20, 7])
+    with flow.record() as recorded:
+        out, lse = decode_attention(q, k, v, seq_lens=lengths, backend="reference")
+    assert [step.attributes["backend"] for step in recorded.steps] == ["reference"]
+    fast = decode_attention(q, k, v, seq_lens=lengths, backend="cpu")
+    torch.testing.assert_close((out, lse), fast)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -42,14 +43,13 @@ class Layer:
         shape = (self.batch, self.length) if seq else (self.batch,)
         bits = 2 * self.n_anchors + self.n_pe if seq else self.n_anchors
         x, positions = torch.randn(*shape, self.n_inputs), torch.randn(self.length - 1, self.n_detectors, self.n_pe)
-        found = ("indices", "min_delta", "min_delta_index")
-        values: dict[str, Any] = dict(zip(found, self.reference.check_detectors(x, self.anchors), strict=True))
-        values |= {f"pe_{name}": each for name, each in zip(found, self.reference.check_positions(positions), strict=True)}
+        # Drawn, and not found in x: that would take longer than most of the calls.
+        values = drawn_detections("", (*shape, self.n_detectors), self.n_anchors)
+        values |= drawn_detections("pe_", (self.length - 1, self.n_detectors), self.n_pe)
         values |= {name: torch.rand(*shape, self.n_detectors) for name in ("a", "b", "da", "db")}
         values |= {name: torch.randn(()) for name in ("log_beta", "log_gamma", "log_tau")}
-        synapses = growth.random(
-            self.n_detectors, bits, self.n_outputs, 0.5, shared=self.rng.random() < 0.5, seed=self.rng.randrange(99)
-        )
+        key = (self.n_detectors, bits, self.n_outputs, self.rng.random() < 0.5)
+        synapses = known_synapses(*key)
         weight = torch.randn(synapses.n_weights) if sparse else torch.randn(self.n_detectors, 1 << bits, self.n_outputs)
         return values | {
             "x": x,
@@ -66,6 +66,21 @@ class Layer:
             "batch": self.batch,
             "length": self.length,
         }
+
+
+def drawn_detections(prefix: str, shape: tuple[int, ...], bits: int) -> dict[str, Any]:
+    """What detectors of so many bits might find."""
+    return {
+        f"{prefix}indices": torch.randint(0, 1 << bits, shape, dtype=torch.int32),
+        f"{prefix}min_delta": torch.randn(shape),
+        f"{prefix}min_delta_index": torch.randint(0, max(bits, 1), shape, dtype=torch.int32),
+    }
+
+
+@cache
+def known_synapses(n_detectors: int, bits: int, n_outputs: int, shared: bool) -> Synapses:
+    """Some synapses of these sizes, grown once."""
+    return growth.random(n_detectors, bits, n_outputs, 0.5, shared=shared, seed=n_outputs)
 
 
 def kernel_call(name: str, rng: random.Random) -> Call:

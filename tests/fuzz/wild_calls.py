@@ -553,14 +553,15 @@ def _quantise(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
 
 
 def _quantise_weights(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
-    def use(module: Any, domain: Any, x: Any) -> None:
-        precompute.quantise_weights(module, domain)(x)
+    def use(module: Any, domain: Any) -> None:
+        precompute.quantise_weights(module, domain)(torch.randn(1, 4))
 
-    return use, {
-        "module": wild.one(nn.Linear(2, 3), precompute.SparseLinear(4, 3, 2)),
-        "domain": wild.one(Int(3), PlusMinus, Ternary()),
-        "x": torch.randn(1, 2),
-    }
+    modules = (nn.Linear(4, 3), precompute.SparseLinear(4, 3, 2))
+    return use, {"module": wild.one(*modules), "domain": wild.one(Int(3), PlusMinus, Ternary())}
+
+
+def _sparse_linear(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    return precompute.SparseLinear(4, 3, 2), {"x": torch.randn(2, 4)}
 
 
 def _encoder(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
@@ -682,6 +683,7 @@ GROUPS: dict[str, dict[str, Made]] = {
         "pack": _pack,
         "quantise": _quantise,
         "quantise_weights": _quantise_weights,
+        "SparseLinear": _sparse_linear,
         "encoder": _encoder,
         "trace": _trace,
         "decompose": _decompose,

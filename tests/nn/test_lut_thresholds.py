@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import flow, relevance
-from lutetia.errors import ArgumentError
+from lutetia.errors import ArgumentError, DataError
 from lutetia.lut import use_backend
 from lutetia.nn import LUT, LUTAttention
 
@@ -202,5 +202,10 @@ def test_a_model_with_thresholds_is_saved_with_them(tmp_path: Path) -> None:
     again: Any = load(tmp_path / "model")
     assert again.config.layers[0].anchors == "thresholds"
     assert torch.equal(again(x), model(x))
+    layer: Any = model.layers[0]
+    layer.thresholds[3] = float("nan")
+    save(model, tmp_path / "damaged")
+    with pytest.raises(DataError, match=r"layers\.0: threshold 3 is nan"):
+        load(tmp_path / "damaged")
     with pytest.raises(ArgumentError, match="anchors is 'constants'"):
         LUTLayer(n_outputs=8, n_detectors=4, n_anchors=3, anchors="constants")

@@ -1,4 +1,4 @@
-"""Long runs: memory stays flat, threads share a layer, processes share a cold cache, and no folder of a user must be writable."""
+"""Long runs: flat memory, threads that share a layer, processes that share a cold cache, a home that cannot be written."""
 
 from __future__ import annotations
 

@@ -67,6 +67,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "uneven": (lambda: fully_connected(7), (2, 3, 6)),
     "one rank without": (lambda: fully_connected(5, read="confidence2"), (9, 6)),
     "blend": (lambda: fully_connected(8, read="blend"), (9, 6)),
+    "thresholds": (lambda: fully_connected(7, anchors="mixed"), (9, 6)),
     "confidence": (lambda: fully_connected(8, read="confidence"), (9, 6)),
     "general synapses": (lambda: LUT(6, 9, 7, 3, synapses=sparse_rows(7, 3, 9, False), seed=1), (9, 6)),
     "shared synapses": (lambda: LUT(6, 9, 5, 3, synapses=sparse_rows(5, 3, 9, True), seed=1, read="blend"), (9, 6)),
@@ -326,6 +327,8 @@ def check_rest(mesh: DeviceMesh) -> None:
             shard_detectors(model, mesh)
     with pytest.raises(ArgumentError, match="call reset_parameters before shard_detectors"):
         share.reset_parameters()
+    with pytest.raises(ArgumentError, match="call set_thresholds_from before shard_detectors"):
+        share.set_thresholds_from(torch.rand(4, 6))
     with pytest.raises(ArgumentError, match="expected a DeviceMesh"):
         shard_detectors(fully_connected(8), 2)  # type: ignore[arg-type]
 
@@ -335,6 +338,7 @@ def check_fresh(four: DeviceMesh, two: DeviceMesh) -> None:
     builds: list[tuple[Callable[..., LUT], tuple[int, ...]]] = [
         (lambda **more: fully_connected(7, read="confidence2", **more), (4, 6)),
         (lambda **more: attention(7, meta=NOISE, **more), (2, 6, 5)),
+        (lambda **more: fully_connected(7, anchors="thresholds", **more), (4, 6)),
     ]
     for build, shape in builds:
         whole, states = build(), []

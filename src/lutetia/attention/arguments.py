@@ -17,6 +17,7 @@ from lutetia.errors import ArgumentError, check_choice, check_range, check_tenso
 SHARDS = ("auto", "batch", "sequence")
 SYNCS = ("lse", "deferred", "lockstep")
 MAX_CORES = 4096
+LARGEST_FLOAT = torch.finfo(torch.float32).max
 BACKENDS = ("auto", "reference", "cores", "cpu", "triton")
 POLICIES = ("cost", "neuron")
 MAX_ACTIVE = 8
@@ -254,7 +255,7 @@ def _factor(name: str, value: Any, n_kv_heads: int, device: torch.device) -> Ten
         if value.dim() > 1 or value.numel() not in (1, n_kv_heads):
             fail(name, value, f"one number, or shape [{n_kv_heads}], one for each head of the cache")
         return factor_of(value, n_kv_heads)
-    check_range(name, value)
+    check_range(name, value, -LARGEST_FLOAT, LARGEST_FLOAT)
     return torch.full((n_kv_heads,), float(value), device=device)
 
 

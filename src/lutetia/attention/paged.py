@@ -194,6 +194,8 @@ class PagedKVCache:
 
     def _check(self, sequences: Sequence[int], k_new: Any, v_new: Any, lengths: Any) -> list[int]:
         """How many tokens are new in each sequence."""
+        for sequence in sequences:
+            check_int("each of sequences", sequence, 0)
         if len(set(sequences)) != len(sequences):
             fail("sequences", list(sequences), "each sequence once")
         n, (_, _, n_kv_heads, head_dim) = len(sequences), self.k.shape

@@ -128,13 +128,14 @@ def _number(model: Tabular, x: torch.Tensor, value: float, request: Request, sho
         raise UsageError("--target and --html are for classifiers: a regression has one number to explain")
     found = attribute_class(model, x, 0, request.rule)
     title = model.metadata.get("target") or "the prediction"
+    warnings = range_warnings(model, x[None], ["the input"])
     told = {
         "kind": model.kind,
         "rule": request.rule,
         "target_name": title,
         "prediction": value,
         "features": feature_names(model),
-        "warnings": range_warnings(model, x[None], ["the input"]),
+        "warnings": warnings,
         "absorbed": found.absorbed,
         "relevance": found.relevance.tolist(),
     }
@@ -142,7 +143,7 @@ def _number(model: Tabular, x: torch.Tensor, value: float, request: Request, sho
         _png(request.png, model, x, found.relevance, f"{title}, {RULES[request.rule].title}")
     if show:
         screen = console()
-        for warning in told["warnings"]:
+        for warning in warnings:
             print_warning(warning)
         names = [one_line(name) for name in feature_names(model)] or [f"x{number}" for number in range(x.numel())]
         screen.print(bars(screen, names, found.relevance.flatten().tolist()), end="", soft_wrap=True)

@@ -13,7 +13,7 @@ from lutetia.cli.inputs import read_sample, read_tokens
 from lutetia.cli.outputs import check_output
 from lutetia.cli.show import console
 from lutetia.flow import Flow, record
-from lutetia.models import LUTClassifier, LUTTransformer, load
+from lutetia.models import Classifier, LUTTransformer, load
 from lutetia.report.attribution import lead
 from lutetia.report.reasons import as_floats
 
@@ -25,7 +25,7 @@ def record_run(checkpoint: Path, given: str, out: Path | None, backward: bool, r
     """Run a model once and return what happened, written to `out` where that is given."""
     check_output("--out", out, SUFFIXES)
     model: Any = load(checkpoint)
-    if isinstance(model, LUTClassifier):
+    if isinstance(model, Classifier):
         flow = _run(model, as_floats(model, read_sample(model, given, row))[None], backward)
     else:
         assert isinstance(model, LUTTransformer)
@@ -37,7 +37,7 @@ def record_run(checkpoint: Path, given: str, out: Path | None, backward: bool, r
     return flow
 
 
-def _run(model: LUTClassifier | LUTTransformer, x: torch.Tensor, backward: bool) -> Flow:
+def _run(model: Classifier | LUTTransformer, x: torch.Tensor, backward: bool) -> Flow:
     """One forward pass of x [1, ...], and with `backward` from the lead of the best output back to the input."""
     with torch.no_grad():
         model(x)  # once before, so that no time goes into compiling kernels

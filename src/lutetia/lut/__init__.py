@@ -29,6 +29,7 @@ from lutetia.lut.connectivity.anchors import MAX_INT32 as MAX_INT32
 from lutetia.lut.connectivity.anchors import check_anchors, random_anchors
 from lutetia.lut.connectivity.anchors import check_int as check_int
 from lutetia.lut.connectivity.anchors import check_thresholds as check_thresholds
+from lutetia.lut.connectivity.anchors import checked_anchors as checked_anchors
 from lutetia.lut.connectivity.checked import synapses_of as synapses_of
 from lutetia.lut.connectivity.full import DEFAULT_META as DEFAULT_META
 from lutetia.lut.connectivity.full import Connectivity as Connectivity

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lutetia._shared.compiled import jit
 from lutetia._shared.threads import spread
 from lutetia.errors import fail
 
@@ -50,7 +49,9 @@ class Encoding(nn.Module):
         counts = np.isfinite(edges).sum(1)
         is_category = ranks.any(1)
         codes = np.empty((len(source), len(x)), np.uint8)
-        spread(threads, len(x), _encode, np.ascontiguousarray(x), source, edges, counts, ranks, is_category, codes)
+        from lutetia.models.encoding_loops import encode  # compiled: other models are used without loading numba
+
+        spread(threads, len(x), encode, np.ascontiguousarray(x), source, edges, counts, ranks, is_category, codes)
         return codes
 
     def forward(self, x: Tensor) -> Tensor:
@@ -132,26 +133,3 @@ def _ranks(values: Array, target: Array, weight: Array, count: int, most_codes: 
         codes = 1 + (rank * min(1.0, (most_codes - 1) / max(1, known - 1))).astype(np.int64)
         orders.append(np.where(held > 0, codes, 0).astype(np.uint8))
     return orders
-
-
-@jit(nogil=True)
-def _encode(x, source, edges, counts, ranks, is_category, codes, begin, end):  # type: ignore[no-untyped-def]
-    """A range of samples, input by input."""
-    for number in range(len(source)):
-        own = edges[number]
-        for sample in range(begin, end):
-            value = x[sample, source[number]]
-            code = 0
-            if is_category[number]:
-                if 0 <= value < ranks.shape[1] and value == np.floor(value):
-                    code = ranks[number, np.int64(value)]
-            elif value == value:
-                low, high = 0, counts[number]
-                while low < high:
-                    middle = (low + high) >> 1
-                    if own[middle] < value:
-                        low = middle + 1
-                    else:
-                        high = middle
-                code = low + 1
-            codes[number, sample] = code

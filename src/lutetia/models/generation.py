@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut import INTEGER_DTYPES, check_int
+from lutetia.models.fields import check_bool
 from lutetia.models.sampling import Sampling, choose, uniform
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def generate(model: LUTTransformer, prompts: Prompts, max_new_tokens: int, how: 
     check_int("max_new_tokens", max_new_tokens)
     how.check()
     stops = _stops(stop)
+    check_bool("stream", stream)
     single = isinstance(prompts, str | bytes) or (isinstance(prompts, Tensor) and prompts.dim() == 1)
     given = [prompts] if single else prompts
     if not isinstance(given, Tensor | list | tuple) or (isinstance(given, Tensor) and not given.dim()):

@@ -24,7 +24,7 @@ from lutetia._shared import folders
 from lutetia._shared.folders import MANIFEST
 from lutetia._version import __version__
 from lutetia.errors import ArgumentError, DataError, fail
-from lutetia.lut import FLOATS, check_anchors
+from lutetia.lut import FLOATS, checked_anchors
 from lutetia.models.building import KINDS, Model
 from lutetia.models.metadata import METADATA, check_metadata, dump_metadata, read_metadata
 from lutetia.models.sizes import ModelSize
@@ -217,7 +217,7 @@ def _check_tables(folder: Path, model: Model[Any]) -> None:
     for name, module in model.named_modules():
         try:
             if isinstance(module, LUT):
-                check_anchors(module.anchors, module.n_inputs, 0 if module.thresholds is None else len(module.thresholds))
+                checked_anchors(module.anchors, module.n_inputs, module.thresholds)
                 module.synapses  # noqa: B018  # checked as it is put together
             elif isinstance(module, Votes):
                 module.check_classes()

@@ -53,6 +53,12 @@ class Tabular(Model[TabularConfig]):
         return self.config.n_classes == 1
 
     @property
+    def tables(self) -> LUT:
+        """The layer of tables, where the core is not gates."""
+        assert isinstance(self.core, LUT)
+        return self.core
+
+    @property
     def n_columns(self) -> int:
         """Columns of the data."""
         return math.prod(self.config.input_shape)
@@ -69,9 +75,8 @@ class Tabular(Model[TabularConfig]):
 
     def set_tables(self, anchors: Tensor, weight: Tensor) -> None:
         """Give the layer of tables what was fitted: anchors int32 [T, A, 2], weight [T, 2**A, n_classes]."""
-        assert isinstance(self.core, LUT)
-        self.core.anchors = anchors.to(self.core.anchors.device, torch.int32)
-        self.core.weight.data.copy_(weight)
+        self.tables.anchors = anchors.to(self.tables.anchors.device, torch.int32)
+        self.tables.weight.data.copy_(weight)
 
     def threshold_text(self, encoded: int, code: int) -> str:
         """A threshold in the unit of its column: an input whose code is above `code` is above this."""

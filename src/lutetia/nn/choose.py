@@ -1,4 +1,4 @@
-"""Anchors that are chosen by what they say about a target, in the place of drawn ones.
+"""Anchors that are chosen by what they say about a target, instead of drawn at random.
 
 Each anchor is the best of a few candidates: the one whose comparison, together with those chosen before it for the same detector,
 leaves the least variance of the target within the cells. For classes as one-hot rows this is the gini gain, for numbers the
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lutetia._shared.compiled import jit
 from lutetia._shared.threads import spread
 from lutetia.errors import check_choice, check_range, check_tensor, fail
 
@@ -24,7 +23,6 @@ KINDS = ("pairs", "thresholds", "mixed")
 WORTH_THREADS = 200_000  # comparisons: less is done before a second thread has begun
 EQUAL = 1e-9  # part of a gain that is rounding
 PAIRS = 0.25  # of the candidates, where both kinds are wanted
-SMOOTHING = 1.0  # samples of the mean that each cell is thought to hold besides its own
 
 
 def choose_anchors(
@@ -82,6 +80,8 @@ class Chooser:
 
         rows [m] of the columns of x, target [m, k] and weight [m] of these rows.
         """
+        from lutetia.nn import choose_loops as loops  # compiled: a layer is used without loading numba
+
         anchors = np.empty((n_anchors, 2), np.int64)
         cells = np.zeros(len(rows), np.int64)
         for place in range(n_anchors):
@@ -89,10 +89,10 @@ class Chooser:
             gains = np.empty(len(candidates))
             threads = self.threads if len(rows) * len(candidates) >= WORTH_THREADS else 1
             given = (self.x, self.constants, candidates, rows, cells, target, weight, 1 << place, gains)
-            spread(threads, len(candidates), _gains, *given)
+            spread(threads, len(candidates), loops.gains, *given)
             # The first of those that are equal but for rounding, whatever the order of the samples.
             anchors[place] = candidates[int(np.argmax(gains >= gains.max() * (1 - EQUAL)))]
-            _split(self.x, self.constants, anchors[place], rows, cells)
+            loops.split(self.x, self.constants, anchors[place], rows, cells)
         return anchors
 
 
@@ -115,50 +115,3 @@ def _drawer(random: np.random.Generator, n_inputs: int, n_constants: int, count:
         return np.stack([left, right], 1)
 
     return draw
-
-
-@jit(nogil=True, fastmath=True)
-def _gains(x, constants, candidates, rows, cells, target, weight, n_cells, gains, begin, end):  # type: ignore[no-untyped-def]
-    """How much of the target candidates explain: Σ over cells of (Σ target)² / (Σ weight + smoothing)."""
-    k, m = target.shape[1], rows.shape[0]
-    sums = np.empty((2 * n_cells, k))
-    held = np.empty(2 * n_cells)
-    bits = np.empty(m, np.uint8)
-    for number in range(begin, end):
-        _compare(x, constants, candidates[number], rows, bits)
-        sums[:] = 0
-        held[:] = 0
-        for at in range(m):
-            cell = 2 * cells[at] + bits[at]
-            held[cell] += weight[at]
-            for d in range(k):
-                sums[cell, d] += target[at, d]
-        gain = 0.0
-        for cell in range(2 * n_cells):
-            for d in range(k):
-                gain += sums[cell, d] * sums[cell, d] / (held[cell] + SMOOTHING)
-        gains[number] = gain
-
-
-@jit(nogil=True)
-def _split(x, constants, anchor, rows, cells):  # type: ignore[no-untyped-def]
-    """Each cell in two, by a comparison."""
-    bits = np.empty(len(rows), np.uint8)
-    _compare(x, constants, anchor, rows, bits)
-    for at in range(len(rows)):
-        cells[at] = 2 * cells[at] + bits[at]
-
-
-@jit(nogil=True)
-def _compare(x, constants, anchor, rows, bits):  # type: ignore[no-untyped-def]
-    """The answers of one anchor for some columns of x."""
-    n_inputs = x.shape[0]
-    left = x[anchor[0]]
-    if anchor[1] >= n_inputs:
-        constant = constants[anchor[1] - n_inputs]
-        for at in range(len(rows)):
-            bits[at] = left[rows[at]] > constant
-    else:
-        right = x[anchor[1]]
-        for at in range(len(rows)):
-            bits[at] = left[rows[at]] > right[rows[at]]

@@ -253,7 +253,8 @@ class LUT(nn.Module):
             return self.share.forward(self, x)
         if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["...", self.n_inputs])
-        tables = Tables(self.weight, self.anchors, self._wiring(), None, self.thresholds)
+        buffers: dict[str, Any] = self._buffers  # a lookup each: through the module both would take 0.5 µs
+        tables = Tables(self.weight, buffers["anchors"], self._wiring(), None, buffers["thresholds"])
         sums = Sums(self.sums, self.int_rescaler)
         learning = Learning(self.gradient, self.meta, self.external_lr)
         if self.read == "hard" and not (self.training and self.table_dropout):

@@ -162,7 +162,8 @@ class TabularEstimator(BaseEstimator):
         if self.model_.config.core == "gates":
             with torch.no_grad():
                 return self.model_(torch.from_numpy(matrix)).numpy()
-        anchors, weight = self.model_.core.anchors.numpy().astype(np.int64), self.model_.core.weight.detach().numpy()
+        tables = self.model_.tables
+        anchors, weight = tables.anchors.numpy().astype(np.int64), tables.weight.detach().numpy()
         for begin in range(0, len(matrix), AT_ONCE):
             codes = self.model_.encoding.codes(matrix[begin : begin + AT_ONCE], threads)
             score(codes, anchors, weight, scores[begin : begin + AT_ONCE], threads)

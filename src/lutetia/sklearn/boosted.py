@@ -35,7 +35,7 @@ class BoostedEstimator(TabularEstimator):
     def _fit(self, rows: Rows, n_classes: int, eval_set: Any) -> None:
         settings = self._boosting(eval_set)
         own, valid = self._held_out(rows, eval_set)
-        with self._progress(self.n_tables) as each:  # type: ignore[attr-defined]
+        with self._progress(self.n_tables) as each:
             self.model_, fitted = fit_tabular(
                 own, self._shape(n_classes), settings, most_codes=self._most_codes(), valid=valid, each=each
             )
@@ -44,8 +44,7 @@ class BoostedEstimator(TabularEstimator):
         self.model_.metadata = {**self._describe_data(rows), **self._describe_target()}
 
     def _boosting(self, eval_set: Any) -> Boosting:
-        """The settings of the estimator's parameters, checked."""
-        check_params(self, PARAMS)
+        """The settings of the estimator's parameters."""
         stops = self.n_iter_no_change if self.early_stopping or eval_set is not None else None
         return Boosting(
             n_tables=self.n_tables,
@@ -89,9 +88,9 @@ class ClassifierTarget(ClassifierMixin):
 
     def _weighted(self, rows: Rows) -> Rows:
         """The rows with class_weight in their weights."""
-        if self.class_weight is None:  # type: ignore[attr-defined]
+        if self.class_weight is None:
             return rows
-        factors = _class_factors(self.class_weight, self.classes_, rows)  # type: ignore[attr-defined]
+        factors = _class_factors(self.class_weight, self.classes_, rows)
         return Rows(rows.x, rows.y, (rows.weight * factors[rows.y]).astype(np.float32))
 
     def _describe_target(self) -> dict[str, Any]:
@@ -109,12 +108,12 @@ class ClassifierTarget(ClassifierMixin):
 
     def predict(self, X: Any) -> Array:
         """The most probable class of each sample, [n]."""
-        scores = self._scores(X)  # type: ignore[attr-defined]
+        scores = self._scores(X)
         return self.classes_[scores.argmax(1)]
 
     def predict_proba(self, X: Any) -> Array:
         """The probability of each class, float64 [n, n_classes], in the order of `classes_`."""
-        scores = self._scores(X).astype(np.float64)  # type: ignore[attr-defined]
+        scores = self._scores(X).astype(np.float64)
         powers = np.exp(scores - scores.max(1, keepdims=True))
         return powers / powers.sum(1, keepdims=True)
 
@@ -125,15 +124,15 @@ class ClassifierTarget(ClassifierMixin):
 
     def decision_function(self, X: Any) -> Array:
         """The scores [n, n_classes]; of two classes [n], positive for the second."""
-        scores = self._scores(X).astype(np.float64)  # type: ignore[attr-defined]
+        scores = self._scores(X).astype(np.float64)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def _state(self) -> dict[str, Any]:
         kind = self.classes_.dtype.kind
-        return {**super()._state(), "class_kind": kind, "classes": [_json(each) for each in self.classes_.tolist()]}  # type: ignore[misc]
+        return {**super()._state(), "class_kind": kind, "classes": [_json(each) for each in self.classes_.tolist()]}
 
     def _restore(self, model: Tabular, state: dict[str, Any]) -> None:
-        super()._restore(model, state)  # type: ignore[misc]
+        super()._restore(model, state)
         kinds = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": bool, "U": None, "O": object}
         self.classes_ = np.array(state["classes"], dtype=kinds[state["class_kind"]])
 
@@ -176,6 +175,7 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Self:
         """Fit to X [n, columns] and classes y [n] of any kind."""
+        check_params(self, PARAMS)
         rows = self._weighted(self._rows(X, y, sample_weight))
         self._fit(rows, len(self.classes_), eval_set)
         return self
@@ -189,7 +189,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         n_tables: int = 500,
         n_anchors: int = 6,
         *,
-        learning_rate: float = 0.1,
+        learning_rate: float = 0.05,
         candidates: int = 64,
         pairs: float = 0.25,
         max_rows: int = 8192,
@@ -212,6 +212,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Self:
         """Fit to X [n, columns] and numbers y [n]."""
+        check_params(self, PARAMS)
         self._fit(self._rows(X, y, sample_weight), 1, eval_set)
         return self
 

@@ -33,9 +33,7 @@ def find_categories(x: Any, wanted: Any, names: Sequence[str] | None, n_columns:
     declared = {number: values for number in range(n_columns) if (values := _declared(x, number)) is not None}
     if wanted is None:
         return {}
-    if isinstance(wanted, str):
-        if wanted != "from_dtype":
-            raise ValueError(f'categorical_features is {wanted!r}, expected "from_dtype", None or a list of columns')
+    if isinstance(wanted, str):  # "from_dtype", as is checked before
         return declared
     return {number: declared.get(number) or _seen(x, number) for number in _numbers(wanted, names, n_columns)}
 
@@ -59,10 +57,9 @@ def _declared(x: Any, number: int) -> list[Any] | None:
     column = x.iloc[:, number] if hasattr(x, "iloc") else x[:, number]
     if not str(column.dtype).lower().startswith(("categ", "enum")):
         return None
-    if hasattr(column.dtype, "categories") and not callable(column.dtype.categories) and hasattr(x, "iloc"):
+    if not str(column.dtype).startswith("Categorical"):  # pandas' categories and polars' Enum are a fixed list
         return list(column.dtype.categories)
-    known = column.cat.get_categories().to_list()
-    return known if str(column.dtype).startswith("Enum") else [each for each in known if each in set(column.to_list())]
+    return _seen(x, number)
 
 
 def _seen(x: Any, number: int) -> list[Any]:

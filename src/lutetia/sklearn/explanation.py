@@ -68,8 +68,8 @@ def explain_rows(model: Tabular, x: Array, target: int | None, rule: str | None)
 
 def _comparisons(model: Tabular, codes: Array, target: int, names: list[str]) -> list[Comparison]:
     """All comparisons of one sample, codes uint8 [n_encoded], equal ones together, the most effective first."""
-    anchors = model.core.anchors.numpy().astype(np.int64)
-    weight = model.core.weight.detach().double().numpy()
+    anchors = model.tables.anchors.numpy().astype(np.int64)
+    weight = model.tables.weight.detach().double().numpy()
     led = weight[..., target] - (0.0 if model.is_regression else weight.mean(-1))  # [T, 2**A]
     n_encoded, (n_tables, n_anchors, _) = len(codes), anchors.shape
     known = np.concatenate([codes.astype(np.int64), np.arange(256)])

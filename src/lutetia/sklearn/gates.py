@@ -12,7 +12,7 @@ from lutetia.models.encoding import TOP
 from lutetia.sklearn.base import TabularEstimator
 from lutetia.sklearn.boosted import ClassifierTarget
 from lutetia.sklearn.checks import check_params
-from lutetia.training.fit import fit
+from lutetia.training.fitting import fit
 from lutetia.training.tabular import Rows, encode_rows, make_model
 
 

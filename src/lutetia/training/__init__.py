@@ -13,7 +13,7 @@ from lutetia.training.config import Config, make_config, read_config
 from lutetia.training.data import Data, Samples, Text, open_data
 
 if TYPE_CHECKING:
-    from lutetia.training.fit import fit
+    from lutetia.training.fitting import fit
     from lutetia.training.resharding import full_state_dict, load_full_state_dict
     from lutetia.training.run import train
     from lutetia.training.sharding import shard_detectors
@@ -36,7 +36,7 @@ __all__ = [
 ]
 _LATER = {
     "train": "run",
-    "fit": "fit",
+    "fit": "fitting",
     "fit_tabular": "tabular",
     "shard_detectors": "sharding",
     "full_state_dict": "resharding",

@@ -52,8 +52,11 @@ class Boosting:
 class Goal(Protocol):
     """What tables are fitted to."""
 
-    n_outputs: int
-    weight: Array
+    @property
+    def n_outputs(self) -> int: ...
+
+    @property
+    def weight(self) -> Array: ...
 
     def start(self) -> Array: ...
 

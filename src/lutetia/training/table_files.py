@@ -110,7 +110,10 @@ def make_table(
         unknown = [each for each in given if each not in file.columns]
         if unknown:
             raise DataError(f"data.{kind} has {unknown[0]!r}, which is no column of {file.path}")
-    parts, features, categories, dropped = [], [], {}, dict.fromkeys(left_out, "as data.leave_out says")
+    parts: list[Array] = []
+    features: list[str] = []
+    categories: dict[int, list[str]] = {}
+    dropped = dict.fromkeys(left_out, "as data.leave_out says")
     for column, values in file.columns.items():
         if column == name or column in dropped:
             continue

@@ -80,7 +80,9 @@ thresholds_seen = Memo(_check_both, trusting=False)
 
 def constants_of(thresholds: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
     """Thresholds as the kernels take them: contiguous, in the dtype in which x is compared; None stays None."""
-    return None if thresholds is None else thresholds.detach().to(sum_dtype(x)).contiguous()
+    if thresholds is None or (thresholds.dtype == sum_dtype(x) and thresholds.is_contiguous()):
+        return thresholds
+    return thresholds.to(sum_dtype(x)).contiguous()
 
 
 def random_anchors(

@@ -100,7 +100,7 @@ class LayerBlock:
         with torch.no_grad():
             for run in self._ready[start:]:
                 x = run(x)
-        return x.reshape(x.shape[0], -1)
+        return x.flatten(1)
 
     def prepare(self) -> None:
         """Make the copies that run in float64, once."""

@@ -77,6 +77,10 @@ def _checked(groups: Any) -> Any:
         plain = all(isinstance(size, int) and size >= 0 for size in unit)
         if not plain and not all(isinstance(part, Sequence) and not isinstance(part, str) for part in unit):
             fail("a unit of groups", unit, "two sizes, or two lists of indices")
+        if not plain and not all(isinstance(index, int) for part in unit for index in part):
+            fail("a unit of groups", unit, "whole numbers as indices")
+    if len({isinstance(unit[0], int) for unit in units}) > 1:
+        fail("groups", groups, "two sizes for each unit, or two lists of indices for each")
     return tuple(tuple(part if isinstance(part, int) else tuple(part) for part in unit) for unit in units)
 
 

@@ -128,6 +128,8 @@ def lut_network(
     """
     check_range("bits", bits, 1, 16)
     check_range("weight_bits", weight_bits, 2, 24)
+    if not isinstance(argmax, bool):
+        fail("argmax", argmax, "True or False")
     stages = _folded(list(_stages(model)))
     if not stages:
         fail("model", model, "a LUT layer, a LUTProjection2d, a LUTClassifier, or a Sequential of these")

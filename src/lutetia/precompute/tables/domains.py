@@ -100,6 +100,7 @@ class Domain:
 
     def holds(self, values: Tensor) -> Tensor:
         """Which of the values belong to the domain: bool, any shape."""
+        values = values.long() if values.dtype == torch.bool else values
         return (values >= self.low) & (values <= self.high) & ((values - self.low) % self.step == 0)
 
     def within(self, low: int, high: int) -> Domain:
@@ -189,6 +190,8 @@ def as_domain(name: str, value: Any) -> Domain:
 
 def as_domains(name: str, value: Any, n_channels: int | None) -> tuple[Domain, ...]:
     """One domain per channel: from one domain for all (their number must be known) or a sequence."""
+    if n_channels is not None:
+        check_whole("the number of channels", n_channels, 0, MAX_CHANNELS)
     if isinstance(value, Sequence) and not isinstance(value, str):
         domains = tuple(as_domain(f"{name}[{place}]", each) for place, each in enumerate(value))
         if n_channels is not None and len(domains) != n_channels:
@@ -197,7 +200,6 @@ def as_domains(name: str, value: Any, n_channels: int | None) -> tuple[Domain, .
     domain = as_domain(name, value)
     if n_channels is None:
         raise ArgumentError(f"{name} is one domain, {domain}, expected one per input where the number of inputs is not known")
-    check_whole("the number of channels", n_channels, 0, MAX_CHANNELS)
     return (domain,) * n_channels
 
 

@@ -94,9 +94,11 @@ class IOTable:
         default: Sequence[int] | None = None,
     ) -> IOTable:
         """A table of the rows that are listed, such as `[((0, 0, 0), (1,)), ((0, 0, 1), (0,))]`."""
-        if not isinstance(pairs, Iterable):
+        try:
+            given = list(pairs)
+        except TypeError:
             fail("pairs", pairs, "a list of ((inputs), (outputs)) pairs")
-        listed = [_pair(place, pair) for place, pair in enumerate(pairs)]
+        listed = [_pair(place, pair) for place, pair in enumerate(given)]
         if not listed:
             raise ArgumentError("pairs is empty, expected at least one ((inputs), (outputs)) pair")
         sizes = [(len(inputs), len(outputs)) for inputs, outputs in listed]
@@ -291,7 +293,9 @@ def _pair(place: int, pair: Any) -> Pair:
 
 def _default(default: Any) -> Values:
     try:
-        return tuple(map(_int, default))
+        numbers = tuple(map(_int, default))
+        torch.tensor(numbers, dtype=torch.int64)  # which holds no more than 64 bits
+        return numbers
     except (TypeError, ValueError, RuntimeError, OverflowError):
         fail("default", default, "whole numbers, one per output")
 

@@ -112,18 +112,21 @@ def _detect_and_fill(
     n = len(rows)
     work = n * (2 * pairs.size + plan.n_synapses)
     bags = not sums.exact and plan.suits_bags(n) and x.dtype == weight.dtype == torch.float32 and openmp()
-    if bags or thresholds is not None:  # a loop of their own for thresholds would take seconds to compile and save one launch
-        indices = np.empty((n, plan.n_detectors), np.int32)
-        inputs = (rows, anchor_array(anchors, x.shape[1], thresholds), None if thresholds is None else array_of(thresholds))
-        raise_if(over(n, work, loop("detect", "detect"), inputs, indices.view(np.uint32), bool(bags), None))
-        if not bags:
-            return fill_rows.__wrapped__(weight, connectivity, torch.from_numpy(indices), None, sums)  # type: ignore[attr-defined]
-        return embedding_bag(torch.from_numpy(indices), torch.from_numpy(weights).view(-1, plan.n_outputs), mode="sum")
-    y = new_array((n, plan.n_outputs), weight)
-    flags = over(n, work, loop("rows", "evaluate"), (rows, pairs), weights, plan.synapses, y, scale_of(sums))
-    if flags:
-        anchor_array(anchors, x.shape[1])  # the loop has looked at them: a call of its own would take 1 µs
-        raise_if(flags, sums)
+    y, scale = new_array((n, plan.n_outputs), weight), scale_of(sums)
+    if not bags and thresholds is None:
+        flags = over(n, work, loop("rows", "evaluate"), (rows, pairs), weights, plan.synapses, y, scale)
+        if flags:
+            anchor_array(anchors, x.shape[1])  # the loop has looked at them: a call of its own would take 1 µs
+            raise_if(flags, sums)
+        return torch.from_numpy(y)
+    indices = np.empty((n, plan.n_detectors), np.uint32)
+    inputs = (rows, anchor_array(anchors, x.shape[1], thresholds), None if thresholds is None else array_of(thresholds))
+    raise_if(over(n, work, loop("detect", "detect"), inputs, indices, bool(bags), None))
+    if bags:
+        table = torch.from_numpy(weights).view(-1, plan.n_outputs)
+        return embedding_bag(torch.from_numpy(indices.view(np.int32)), table, mode="sum")
+    # `evaluate` for thresholds too would take seconds to compile, and save a launch.
+    raise_if(over(n, work, loop("rows", "fill"), weights, plan.synapses, ((indices, None), None), y, scale), sums)
     return torch.from_numpy(y)
 
 

@@ -51,7 +51,7 @@ def fit(
     if isinstance(model, Tabular) and model.config.core == "tables":
         fail("model", model, "a module to train by gradient: lutetia.training.fit_tabular fits a Tabular")
     if isinstance(data, Data):
-        valid = valid if valid is not None else data.splits.get("valid")  # type: ignore[arg-type]
+        valid = valid if valid is not None else data.splits.get("valid")
         data = data.splits["train"]
     x, y, weight = _tensors(model, data)
     held = None if valid is None else _tensors(model, valid)
@@ -83,8 +83,8 @@ def fit(
             waited = 0 if now["valid"] < best[0] else waited + 1
             if not waited:
                 best = (now["valid"], copy.deepcopy(model.state_dict()))
-        for name, value in now.items():
-            losses[name].append(value)
+        for name, one_loss in now.items():
+            losses[name].append(one_loss)
         if each is not None:
             each(epoch, now)
         if patience is not None and waited >= patience:

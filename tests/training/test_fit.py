@@ -1,0 +1,104 @@
+"""`lutetia.training.fit` and boosting, against what can be worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from lutetia import training
+from lutetia.errors import ArgumentError
+from lutetia.lut import use_backend
+from lutetia.models import LUTClassifier
+from lutetia.training.boosting import Boosting, Classes, Numbers, boost, score
+
+
+@pytest.fixture(autouse=True)
+def on_reference() -> Iterator[None]:
+    with use_backend("reference"):  # nothing to compile
+        yield
+
+
+def small() -> LUTClassifier:
+    layers = [{"kind": "lut", "n_outputs": 3, "n_detectors": 16, "n_anchors": 3}]
+    return LUTClassifier(input_shape=(6,), n_classes=3, layers=layers, readout="none", seed=0)
+
+
+def samples(n: int = 120) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(n, 6, generator=torch.Generator().manual_seed(0))
+    return x, x[:, :3].argmax(1)
+
+
+def test_fit_trains_any_model_on_arrays() -> None:
+    model, (x, y) = small(), samples()
+    history = training.fit(model, (x.numpy(), y.numpy()), epochs=15, lr=0.05)
+    assert history["epochs"] == 15
+    assert history["losses"]["train"][-1] < 0.5 * history["losses"]["train"][0]
+    assert not model.training
+    again = small()
+    assert training.fit(again, (x, y), epochs=15, lr=0.05)["losses"] == history["losses"]
+
+
+def test_fit_keeps_the_best_epoch_and_stops_without_progress() -> None:
+    model, (x, y) = small(), samples()
+    noise = torch.randint(3, (40,), generator=torch.Generator().manual_seed(1))
+    history = training.fit(model, (x, y), valid=(torch.randn(40, 6), noise), epochs=60, lr=0.2, patience=3)
+    assert history["epochs"] < 60
+    assert len(history["losses"]["valid"]) - 1 - int(np.argmin(history["losses"]["valid"])) == 3
+
+
+def test_fit_weighs_samples() -> None:
+    model, (x, y) = small(), samples()
+    weight = (y == 0).float()
+    training.fit(model, (x, y, weight), epochs=10, lr=0.05)
+    assert (model(x).argmax(1) == 0).float().mean() > 0.95
+
+
+def test_fit_refuses_what_does_not_fit() -> None:
+    with pytest.raises(ArgumentError, match="data"):
+        training.fit(small(), (torch.randn(4, 6), torch.zeros(3, dtype=torch.long)))
+    with pytest.raises(ArgumentError, match="epochs"):
+        training.fit(small(), samples(), epochs=0)
+
+
+# ---- boosting --------------------------------------------------------------------------------------------------------
+
+
+def test_one_table_of_a_regression_holds_shrunken_means() -> None:
+    codes = np.array([[1, 1, 1, 2, 2, 2]], np.uint8)
+    y = np.array([0.0, 1.0, 2.0, 10.0, 11.0, 12.0])
+    settings = Boosting(n_tables=1, n_anchors=1, rate=0.5, smoothing=1.0, pairs=0.0)
+    fitted = boost(codes, np.array([2]), Numbers(y, np.ones(6, np.float32)), settings)
+    assert fitted.base == pytest.approx(6.0)
+    # Both cells are 5 away from the mean, times 3 samples of 4, times the rate.
+    scores = np.tile(fitted.base, (6, 1))
+    score(codes, fitted.anchors, fitted.weight, scores)
+    if fitted.anchors[0, 0, 1] == 2:  # code > 1
+        np.testing.assert_allclose(scores[:, 0], [6 - 1.875] * 3 + [6 + 1.875] * 3)
+    else:  # code > 0 tells nothing apart
+        np.testing.assert_allclose(scores[:, 0], 6.0)
+
+
+def test_gradients_of_classes_are_those_of_autograd() -> None:
+    random = np.random.default_rng(0)
+    scores, y, weight = random.normal(size=(7, 4)), random.integers(4, size=7), random.uniform(size=7).astype(np.float32)
+    missing, curvature = Classes(y, 4, weight).gradients(scores)
+    leaf = torch.from_numpy(scores).requires_grad_()
+    loss = (torch.nn.functional.cross_entropy(leaf, torch.from_numpy(y), reduction="none") * torch.from_numpy(weight)).sum()
+    (slope,) = torch.autograd.grad(loss, leaf)
+    np.testing.assert_allclose(missing, -slope.numpy(), atol=1e-6)
+    chance = leaf.detach().softmax(1).numpy()
+    assert curvature is not None
+    np.testing.assert_allclose(curvature, weight[:, None] * chance * (1 - chance), atol=1e-6)
+
+
+def test_more_tables_lower_the_training_loss() -> None:
+    random = np.random.default_rng(0)
+    codes = random.integers(1, 20, size=(5, 300)).astype(np.uint8)
+    y = (codes[0] > codes[1]).astype(np.int64) + (codes[2] > 9)
+    fitted = boost(codes, np.full(5, 19), Classes(y, 3, np.ones(300, np.float32)), Boosting(n_tables=60))
+    losses = fitted.losses["train"]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.1

@@ -1,0 +1,99 @@
+"""Files of data as tables: what columns are taken for, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lutetia.errors import ArgumentError, DataError
+from lutetia.training.table_files import is_table, make_table, read_table_file
+from lutetia.training.table_run import guess_config
+
+CSV = "age,city,id,grade\n30,Rome,a1,good\n?,Oslo,a2,bad\n50,Rome,a3,good\n41,,a4,bad\n" + "".join(
+    f"{n},Rome,b{n},good\n" for n in range(20)
+)
+
+
+@pytest.fixture
+def csv_file(tmp_path: Path) -> Path:
+    path = tmp_path / "people.csv"
+    path.write_text(CSV)
+    return path
+
+
+def test_types_are_guessed(csv_file: Path) -> None:
+    config, table = guess_config(csv_file, "grade", None)
+    assert table.features == ["age", "city"]
+    assert table.classes == ["bad", "good"]
+    assert table.categories == {1: ["Oslo", "Rome"]}
+    assert table.left_out == {"id": "text with 24 different values"}
+    assert np.isnan(table.x[1, 0])
+    assert np.isnan(table.x[3, 1])
+    assert config.data.task == "classification"
+    assert dict(table.types)["age"].endswith("1 missing")
+
+
+def test_a_number_of_many_values_is_a_regression_unless_told(csv_file: Path) -> None:
+    csv_file.write_text("a,b\n" + "".join(f"{n},{n * 2}\n" for n in range(40)))
+    assert guess_config(csv_file, "b", None)[1].classes == []
+    assert len(guess_config(csv_file, "b", "classification")[1].classes) == 40
+    assert guess_config(csv_file, None, None)[0].data.target == "b"
+    with pytest.raises(ArgumentError, match="task"):
+        guess_config(csv_file, "b", "ranking")
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "message"),
+    [
+        ("a,b\n1,x\n2,\n", "b", "row 2"),
+        ("a,b\n1,x\n2,x\n", "b", "one class"),
+        ("a,b\n1,x\n2,y\n", "c", "no column 'c'"),
+        ("a\n1\n2\n", "a", "columns"),
+        ("a,a,b\n1,2,x\n3,4,y\n", "b", "two columns"),
+    ],
+)
+def test_files_that_cannot_be(csv_file: Path, text: str, target: str, message: str) -> None:
+    csv_file.write_text(text)
+    with pytest.raises(DataError, match=message):
+        guess_config(csv_file, target, None)
+
+
+def test_parquet_says_what_csv_says(csv_file: Path, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    pandas.read_csv(csv_file, na_values="?").to_parquet(tmp_path / "people.parquet")
+    a, b = (make_table(read_table_file(tmp_path / f"people.{kind}"), "grade", None) for kind in ("csv", "parquet"))
+    np.testing.assert_array_equal(a.x, b.x)
+    assert (a.features, a.classes, a.categories) == (b.features, b.classes, b.categories)
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(DataError, match="parquet"):
+        read_table_file(tmp_path / "bad.parquet")
+
+
+def test_arrays_and_images_keep_their_shape(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(256, size=(6, 4, 5)).astype(np.uint8)
+    np.savez(tmp_path / "x.npz", x=pixels, y=np.array(list("ababab")))
+    for number, each in enumerate(pixels):
+        folder = tmp_path / "images" / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(each).save(folder / f"{number}.png")
+    arrays, images = (make_table(read_table_file(tmp_path / name), None, None) for name in ("x.npz", "images"))
+    assert arrays.input_shape == images.input_shape == (4, 5)
+    assert arrays.classes == images.classes == ["a", "b"]
+    np.testing.assert_array_equal(arrays.x, pixels.reshape(6, -1) / 255)
+    np.testing.assert_array_equal(images.x, np.concatenate([pixels[::2], pixels[1::2]]).reshape(6, -1) / 255)
+    Image.fromarray(pixels[0, :3]).save(tmp_path / "images" / "a" / "odd.png")
+    with pytest.raises(DataError, match="3 × 5 pixels, expected 4 × 5"):
+        read_table_file(tmp_path / "images")
+
+
+def test_names_tell_data_from_configs(tmp_path: Path) -> None:
+    assert is_table(Path("a.csv"))
+    assert is_table(Path("a.csv.gz"))
+    assert is_table(tmp_path)
+    assert not is_table(Path("a.toml"))
+    with pytest.raises(DataError, match="does not exist"):
+        read_table_file(tmp_path / "none.xlsx")
