@@ -87,7 +87,8 @@ def test_rows_of_a_kernels_arguments_must_be_as_many(backend: str, spoiled: str)
     found = dict(zip(("indices", "min_delta", "min_delta_index"), kernels("cpu").check_detectors(X, lut.anchors), strict=True))
     found[spoiled] = found[spoiled][:2]
     run = kernels(backend).propagate_through_detectors_fc
-    with pytest.raises(ArgumentError, match=f"{spoiled} is .*expected shape"):
+    named = "min_delta" if spoiled == "indices" else spoiled  # the first that differs from those before it
+    with pytest.raises(ArgumentError, match=rf"^{named} is .*expected shape"):
         run(torch.zeros(5, 4), lut.weight.detach(), *found.values(), lut.anchors, 6)
 
 
@@ -190,13 +191,3 @@ def test_lengths_set_to_zero_are_an_empty_cache() -> None:
     fresh = lut.new_cache(3)
     for k, y in enumerate(again, 1):
         torch.testing.assert_close(y, lut(token() * k, cache=fresh))
-
-
-def test_counts_are_not_those_of_what_was_cut_off() -> None:
-    lut = attention(positional_dim=0, max_length=12)
-    cache, fresh = filled(lut, 6), lut.new_cache(3)
-    cache.lengths.fill_(0)
-    for k in range(6):  # as many as were counted, but others
-        x = torch.randn(3, 1, 6, generator=torch.Generator().manual_seed(k))
-        torch.testing.assert_close(lut(x, cache=cache), lut(x, cache=fresh))
-    torch.testing.assert_close(lut(token(), cache=cache), lut(token(), cache=fresh))

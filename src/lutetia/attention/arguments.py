@@ -127,8 +127,8 @@ def check_call(
         if new is not None:
             check_tensor(name, new, [batch, n_kv_heads, s_active, head_dim], QUERIES, q.device)
     if window is not None:
+        window = min(window, LARGEST) if isinstance(window, int) else window  # larger than any position is the same
         check_int("window", window, 1)
-        window = min(window, LARGEST)
     if sink is not None:
         check_tensor("sink", sink, [n_q_heads], QUERIES, q.device)
     return DecodeCall(

@@ -50,6 +50,8 @@ class Wiring(NamedTuple):
             return None
         if not isinstance(synapses, Synapses):
             fail("synapses", synapses, "Synapses, made with lutetia.lut.growth")
+        for name, tensor in synapses.tensors().items():
+            check_tensor(name, tensor)
         return Wiring(synapses.owner_start, synapses.owner_targets, synapses.owner_meta, synapses.header_text)
 
 
@@ -368,6 +370,8 @@ def check_bits(n_anchors: int, positional_dim: int) -> int:
 def check_lengths(lengths: Any, x: Tensor, name: str = "lengths") -> None:
     """Check lengths [B] of the sequences x [B, S, I]; their values only where they can be read without harm."""
     check_tensor(name, lengths, [x.shape[0]], INTEGER_DTYPES)
+    if lengths.is_meta != x.is_meta:
+        fail(name, lengths, f"a tensor on {x.device}")
     if torch.compiler.is_compiling() or (lengths.is_cuda and torch.cuda.is_current_stream_capturing()):
         return
     outside = (lengths < 0) | (lengths > x.shape[1])

@@ -133,6 +133,7 @@ def check_cache(indices: Any, lengths: Any, x: Tensor, anchors: Tensor) -> None:
     if not (isinstance(indices, Tensor) and isinstance(lengths, Tensor)):
         fail("cache", (indices, lengths), "indices and lengths that are tensors")
     fits = indices.dim() == 3 and indices.shape[0] == len(x) == len(lengths) and indices.shape[1] == len(anchors)
+    fits = fits and indices.layout == lengths.layout == torch.strided
     if not fits or lengths.dim() != 1 or indices.dtype != torch.int16 or lengths.dtype != torch.int64:
         check_tensor("cache.indices", indices, [len(x), len(anchors), "max_length"], torch.int16)
         check_tensor("cache.lengths", lengths, [len(x)], torch.int64)
@@ -187,7 +188,6 @@ def _step(x: Tensor, cache: IndexCache, tables: Tables) -> Tensor:
     held = (cache.indices, cache.lengths, cache.places_of(positions, kernels))
     y = kernels.fill_step(solid(x.squeeze(1)), solid(weight.detach()), anchors, *held)
     cache.grow(1, tables.anchors)
-    cache.counts = None  # rows may have been cut back since they were counted
     return y.unsqueeze(1).to(output_dtype(x, weight))
 
 

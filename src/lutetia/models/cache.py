@@ -27,10 +27,10 @@ class ModelCache:
         self.context = context
         self.owner: weakref.ref[nn.Module] | None = None
 
-    def check(self, model: nn.Module, batch: int, n_layers: int, context: int) -> list[int]:
-        """How many tokens each row holds, once the cache is known to be that of this model and of `batch` rows."""
-        if len(self.layers) != n_layers or self.context != context:
-            fail("cache", self, f"a cache of {n_layers} layers and a context of {context}, as model.new_cache makes it")
+    def check(self, model: nn.Module, batch: int, kinds: list[type], context: int) -> list[int]:
+        """How many tokens each row holds, once the cache is known to be that of this model, of these layers and `batch` rows."""
+        if [type(layer) for layer in self.layers] != kinds or self.context != context:
+            fail("cache", self, f"{len(kinds)} layers of {kinds[0].__name__} and a context of {context}, as new_cache makes it")
         check_tensor("cache.lengths", self.lengths, [batch], torch.int64, torch.device("cpu"))
         held = self.lengths.tolist()
         for number, layer in enumerate(self.layers):

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lutetia.attention import KVCache, decode_attention
+from lutetia.errors import check_tensor
 from lutetia.models.building import STD, linear
 
 
@@ -22,6 +23,9 @@ class SoftmaxCache(KVCache):
 
     def held(self) -> list[int]:
         """How many tokens each row holds; the device is asked only when something else than `append` changed it."""
+        check_tensor("cache.k", self.k, ["B", "n_kv_heads", "context", "head_dim"])
+        check_tensor("cache.v", self.v, [*self.k.shape], self.k.dtype, self.k.device)
+        check_tensor("cache.lengths", self.lengths, [len(self.k)], torch.int32, self.k.device)
         return self._host_lengths()
 
     def clear(self) -> None:

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 import lutetia
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut import INTEGER_DTYPES, SynapseMeta, check_int, check_lengths
+from lutetia.lut import INTEGER_DTYPES, IndexCache, SynapseMeta, check_int, check_lengths
 from lutetia.models import generation
 from lutetia.models.building import STD, Model, linear, norm_of
 from lutetia.models.cache import ModelCache
 from lutetia.models.sampling import Sampling
 from lutetia.models.sizes import ModelSize, dense_transformer_size, transformer_size
-from lutetia.models.softmax_attention import SoftmaxAttention
+from lutetia.models.softmax_attention import SoftmaxAttention, SoftmaxCache
 from lutetia.models.transformer_config import MAX_HEAD_DIM, TransformerConfig
 from lutetia.nn import LUT, LUTAttention, ProjectedLUT
 
@@ -201,7 +201,8 @@ class LUTTransformer(Model[TransformerConfig]):
             fail("cache", cache, "a ModelCache, made with new_cache")
         if len(cache.lengths) != len(tokens):
             fail("tokens", tokens, f"{len(cache.lengths)} rows, as the cache has")
-        held = cache.check(self, len(tokens), len(self.blocks), self.config.context)
+        kind = SoftmaxCache if self.config.attention == "softmax" else IndexCache
+        held = cache.check(self, len(tokens), [kind] * len(self.blocks), self.config.context)
         new = [tokens.shape[1]] * len(tokens) if lengths is None else lengths.tolist()
         for row, (before, more) in enumerate(zip(held, new, strict=True)):
             if not 0 <= before <= cache.context - more:

@@ -90,10 +90,11 @@ class DecodeAttention(nn.Module):
         """q [B, n_heads, s, d] after what is in the cache, which k and v [B, n_kv_heads, s, d] join."""
         if not isinstance(cache, KVCache):
             fail("cache", cache, "a KVCache, made with new_cache")
-        sizes: list[int | str] = [len(q), self.n_kv_heads, "max_length", self.head_dim]
-        check_tensor("cache.k", cache.k, sizes, device=q.device)
+        check_tensor("cache.k", cache.k, ["B", "n_kv_heads", "max_length", "head_dim"], device=q.device)
+        if not cache.k.is_contiguous() or not (isinstance(cache.v, Tensor) and cache.v.is_contiguous()):
+            fail("cache", cache, "contiguous keys and values, as new_cache makes them")
         check_tensor("cache.v", cache.v, [*cache.k.shape], cache.k.dtype, q.device)
-        check_tensor("cache.lengths", cache.lengths, [len(q)], torch.int32, q.device)
+        check_tensor("cache.lengths", cache.lengths, [len(cache.k)], torch.int32, q.device)
         start = cache.lengths.clone()
         cache.append(k, v, lengths)
         if lengths is None and 1 <= q.shape[2] <= MAX_ACTIVE:

@@ -33,6 +33,8 @@ def check_anchors(anchors: torch.Tensor, n_inputs: int, n_thresholds: int = 0) -
     """
     check_int("n_inputs", n_inputs, 1 if n_thresholds else 2)
     check_tensor("anchors", anchors, ["n_detectors", "n_anchors", 2], INTEGER_DTYPES)
+    if anchors.is_meta:
+        fail("anchors", anchors, "a tensor that has memory")
     if not 1 <= anchors.shape[1] <= MAX_ANCHORS:
         fail("anchors", anchors, f"1 to {MAX_ANCHORS} anchor pairs per detector")
     ends = torch.tensor([n_inputs, n_inputs + n_thresholds], device=anchors.device)

@@ -318,8 +318,8 @@ def _integers(name: str, values: Any) -> np.ndarray:
             values = torch.from_numpy(np.asarray(values))
         except (TypeError, ValueError) as error:
             raise ArgumentError(f"{name} is not an array of integers: {error}") from error
-    if values.dtype not in INTEGER_DTYPES or values.is_meta:
-        fail(name, values, "an integer dtype, and values")
+    if values.dtype not in INTEGER_DTYPES or values.layout != torch.strided or values.is_meta:
+        fail(name, values, "an integer dtype, dense and not on meta")
     return values.cpu().numpy().astype(np.int64)
 
 

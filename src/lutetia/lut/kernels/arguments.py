@@ -97,7 +97,8 @@ def _checked(given: dict[str, Any], wanted: dict[str, Wanted], device: str | Non
             given[name] = value = value if isinstance(value, Full) else checked_synapses(value)
             sizes |= {"N_t": value.n_detectors, "R": value.n_rows, "O": value.n_outputs, "W": value.weight_shape}
             where = where if isinstance(value, Full) else value.device
-    for name, (optional, shape, _) in wanted.items():
+    for name in sorted(wanted, key="grad".__eq__):  # a gradient last: it has to fit what it is the gradient of
+        optional, shape, _ = wanted[name]
         if shape and not (optional and given[name] is None):
             _fit(name, given[name], shape, sizes, where)
             where = given[name].device

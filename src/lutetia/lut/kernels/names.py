@@ -375,8 +375,12 @@ def _read(name: str, logs: Any) -> Read:
 def _check_firings(firings: Any, weight: Tensor, n_places: int) -> None:
     if not isinstance(firings, tuple | list) or len(firings) != 3:
         fail("firings", firings, "three tensors: places, rows and counts")
-    for name, values, end in zip(("place", "row", "count"), firings, (n_places, weight[..., 0].numel(), None), strict=True):
-        check_tensor(name, values, [len(firings[0])], INTEGER_DTYPES, weight.device)
+    n: int | str = "n"
+    for name, values, end in zip(
+        ("place", "row", "count"), firings, (n_places, weight.shape[0] * weight.shape[1], None), strict=True
+    ):
+        check_tensor(name, values, [n], INTEGER_DTYPES, weight.device)
+        n = len(values)
         if end is not None:
             check_below(f"firings have a {name}", values, end)
 

@@ -168,7 +168,7 @@ def gradient_of(
         sum_ = to_units(g[:0], sums).new_zeros(n_detectors * n_rows, grad.shape[1])
         for rows, factor in rows_read(indices, coefficients):
             addends = to_units(with_factor(g, factor, dtype), sums)
-            sum_.index_add_(0, lookup_neurons(rows, n_rows), addends.reshape(-1, grad.shape[1]))
+            sum_.index_add_(0, lookup_neurons(rows, n_rows), addends.flatten(0, 1))
         return from_units(sum_, sums, dtype).view(n_detectors, n_rows, grad.shape[1])
 
     return of_each_meta(connectivity, gather)
