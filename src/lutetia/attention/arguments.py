@@ -151,7 +151,9 @@ def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:
     """Check a whole number; a bool is none."""
     if not isinstance(value, int) or isinstance(value, bool):
         fail(name, value, "a whole number")
-    check_range(name, value, low, 2**63 - 1 if high is None else high)
+    check_range(name, value, low, high)
+    if value >= 2**63:
+        fail(name, value, "a whole number of 64 bits")
 
 
 class How(NamedTuple):
