@@ -42,6 +42,7 @@ from lutetia.lut.connectivity.thresholds import draw_comparisons as draw_compari
 from lutetia.lut.connectivity.thresholds import thresholds_of_data as thresholds_of_data
 from lutetia.lut.decode import IndexCache as IndexCache
 from lutetia.lut.decode import decode as decode
+from lutetia.lut.decode import rows_in as rows_in
 from lutetia.lut.description import LayerDescription as LayerDescription
 from lutetia.lut.kernels.choice import kernels, use_backend
 from lutetia.lut.kernels.protocol import READS as READS

@@ -150,6 +150,7 @@ def lut(
     for bit on every backend. NaN in x is greater than nothing and passes unseen, unless `lutetia.debug` is on.
     """
     learning = Learning(gradient, meta, external_lr).check()
+    check_tensor("x", x)
     how = read_of(read, (log_beta, log_gamma, log_tau), x)
     tables = Tables(weight, anchors, Wiring.of(synapses), thresholds=thresholds)
     return run(x, tables, Sums(sums, int_rescaler).check(), learning, how)

@@ -64,12 +64,8 @@ class IndexCache:
 
     def reorder(self, index: Tensor) -> None:
         """Make row b the former row index[b]: index, an integer tensor [any B], may repeat rows or leave some out."""
-        check_tensor("index", index, ["B"], INTEGER_DTYPES)
-        index = index.long()
-        rows = index.cpu()
-        if bool(((rows < 0) | (rows >= len(self.lengths))).any()):
-            fail("index", rows.tolist(), f"rows from 0 to {len(self.lengths) - 1}")
-        index = index.to(self.indices.device)
+        rows = rows_in(index, len(self.held()))
+        index = rows.to(self.indices.device)
         self.indices, self.lengths, self.counted = self.indices[index], self.lengths[rows], self.counted[rows]
         self.counts = None if self.counts is None else self.counts[index]
 
@@ -86,6 +82,8 @@ class IndexCache:
 
     def held(self) -> list[int]:
         """How many positions each row holds."""
+        check_tensor("cache.indices", self.indices, ["B", "n_detectors", "max_length"], torch.int16)
+        check_tensor("cache.lengths", self.lengths, [len(self.indices)], torch.int64, torch.device("cpu"))
         return self.lengths.tolist()
 
     def grow(self, new: Tensor | int, anchors: Tensor) -> None:
@@ -98,7 +96,8 @@ class IndexCache:
         if self.counts is None or not torch.equal(self.counted, self.lengths):
             held = (torch.arange(self.max_length) < self.lengths[:, None]).to(self.indices.device, torch.int32)
             self.counts = held.new_zeros(*self.indices.shape[:2], n_cells)
-            self.counts.scatter_add_(2, self.indices.long(), held.unsqueeze(1).expand(self.indices.shape))
+            # Past its length a row may hold anything.
+            self.counts.scatter_add_(2, self.indices.long() * held.unsqueeze(1), held.unsqueeze(1).expand(self.indices.shape))
             self.counted = self.lengths.clone()
         return self.counts
 
@@ -128,12 +127,25 @@ class IndexCache:
 fingerprints = Memo(lambda anchors, _: hash((tuple(anchors.shape), anchors.cpu().numpy().tobytes())))
 
 
+def rows_in(index: Any, batch: int) -> Tensor:
+    """index, an integer tensor [any B] that names rows of a cache of `batch`, as int64 on the host."""
+    check_tensor("index", index, ["B"], INTEGER_DTYPES)
+    if index.is_meta:
+        fail("index", index, "a tensor that has memory")
+    rows = index.long().cpu()
+    if bool(((rows < 0) | (rows >= batch)).any()):
+        fail("index", rows.tolist(), f"rows from 0 to {batch - 1}")
+    return rows
+
+
 def check_cache(indices: Any, lengths: Any, x: Tensor, anchors: Tensor) -> None:
     """Check the tensors of a cache against x [B, S, I] and anchors; one look when all is well."""
     if not (isinstance(indices, Tensor) and isinstance(lengths, Tensor)):
         fail("cache", (indices, lengths), "indices and lengths that are tensors")
     fits = indices.dim() == 3 and indices.shape[0] == len(x) == len(lengths) and indices.shape[1] == len(anchors)
     fits = fits and indices.layout == lengths.layout == torch.strided
+    if fits and not (indices.is_contiguous() and lengths.is_contiguous()):
+        fail("cache", (indices, lengths), "contiguous tensors, as new_cache makes them")
     if not fits or lengths.dim() != 1 or indices.dtype != torch.int16 or lengths.dtype != torch.int64:
         check_tensor("cache.indices", indices, [len(x), len(anchors), "max_length"], torch.int16)
         check_tensor("cache.lengths", lengths, [len(x)], torch.int64)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut import INTEGER_DTYPES
+from lutetia.lut import rows_in
 
 
 class ModelCache:
@@ -52,10 +52,8 @@ class ModelCache:
 
     def reorder(self, index: Tensor) -> None:
         """Make row b the former row index[b]: index, an integer tensor [any B], may repeat rows or leave some out."""
-        check_tensor("index", index, ["B"], INTEGER_DTYPES)
-        rows = index.long().cpu()
-        if bool(((rows < 0) | (rows >= len(self.lengths))).any()):
-            fail("index", rows.tolist(), f"rows from 0 to {len(self.lengths) - 1}")
+        check_tensor("cache.lengths", self.lengths, ["B"], torch.int64)
+        rows = rows_in(index, min([len(self.lengths), *(len(layer.held()) for layer in self.layers)]))
         for layer in self.layers:
             layer.reorder(rows)
         self.lengths = self.lengths[rows]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lutetia.attention import KVCache, decode_attention
-from lutetia.errors import check_tensor
+from lutetia.errors import check_tensor, fail
 from lutetia.models.building import STD, linear
 
 
@@ -26,6 +26,8 @@ class SoftmaxCache(KVCache):
         check_tensor("cache.k", self.k, ["B", "n_kv_heads", "context", "head_dim"])
         check_tensor("cache.v", self.v, [*self.k.shape], self.k.dtype, self.k.device)
         check_tensor("cache.lengths", self.lengths, [len(self.k)], torch.int32, self.k.device)
+        if not all(tensor.is_contiguous() for tensor in (self.k, self.v, self.lengths)):
+            fail("cache", self, "contiguous tensors, as new_cache makes them")
         return self._host_lengths()
 
     def clear(self) -> None:

@@ -199,10 +199,13 @@ class LUTTransformer(Model[TransformerConfig]):
         """How many tokens are new in each row, int64 [B] on the host, once it is known that they fit the cache."""
         if not isinstance(cache, ModelCache):
             fail("cache", cache, "a ModelCache, made with new_cache")
+        check_tensor("cache.lengths", cache.lengths, ["B"], torch.int64)
         if len(cache.lengths) != len(tokens):
             fail("tokens", tokens, f"{len(cache.lengths)} rows, as the cache has")
-        kind = SoftmaxCache if self.config.attention == "softmax" else IndexCache
-        held = cache.check(self, len(tokens), [kind] * len(self.blocks), self.config.context)
+        kinds: list[type] = [
+            SoftmaxCache if isinstance(block.attention, SoftmaxAttention) else IndexCache for block in self.blocks
+        ]
+        held = cache.check(self, len(tokens), kinds, self.config.context)
         new = [tokens.shape[1]] * len(tokens) if lengths is None else lengths.tolist()
         for row, (before, more) in enumerate(zip(held, new, strict=True)):
             if not 0 <= before <= cache.context - more:

@@ -91,10 +91,10 @@ class DecodeAttention(nn.Module):
         if not isinstance(cache, KVCache):
             fail("cache", cache, "a KVCache, made with new_cache")
         check_tensor("cache.k", cache.k, ["B", "n_kv_heads", "max_length", "head_dim"], device=q.device)
-        if not cache.k.is_contiguous() or not (isinstance(cache.v, Tensor) and cache.v.is_contiguous()):
-            fail("cache", cache, "contiguous keys and values, as new_cache makes them")
         check_tensor("cache.v", cache.v, [*cache.k.shape], cache.k.dtype, q.device)
         check_tensor("cache.lengths", cache.lengths, [len(cache.k)], torch.int32, q.device)
+        if not all(tensor.is_contiguous() for tensor in (cache.k, cache.v, cache.lengths)):
+            fail("cache", cache, "contiguous tensors, as new_cache makes them")
         start = cache.lengths.clone()
         cache.append(k, v, lengths)
         if lengths is None and 1 <= q.shape[2] <= MAX_ACTIVE:

@@ -128,6 +128,8 @@ def _relate(given: dict[str, Any], sizes: dict[str, Any]) -> None:
     n_rows, n_anchors, n_pe = sizes.get("R"), sizes.get("N_c"), sizes.get("bits")
     if n_anchors is not None and not 1 <= n_anchors <= MAX_ANCHORS:
         fail("anchors", given["anchors"], f"1 to {MAX_ANCHORS} anchor pairs per detector")
+    if n_rows == 0:
+        fail("weight", given["weight"], "tables that have rows")
     if n_pe is None:
         if n_rows is not None and n_anchors is not None and n_rows != 1 << n_anchors:
             raise ArgumentError(
