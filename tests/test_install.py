@@ -36,8 +36,9 @@ def install() -> ModuleType:
 class Machine:
     """Answers in the place of programs: what was run, and which of the installers works."""
 
-    def __init__(self, settings: str = "", works: tuple[str, ...] = ("pip", "uv")) -> None:
-        self.settings, self.works, self.calls = settings, works, list[tuple[list[str], dict[str, Any]]]()
+    def __init__(self, settings: str = "", works: tuple[str, ...] = ("pip", "uv"), complaint: str = "") -> None:
+        self.settings, self.works, self.complaint = settings, works, complaint
+        self.calls: list[tuple[list[str], dict[str, Any]]] = []
 
     def run(self, command: list[Any], **options: Any) -> subprocess.CompletedProcess[str]:
         words = list(map(str, command))
@@ -47,7 +48,7 @@ class Machine:
         code = 0 if words[2] in self.works else 1
         if code and options.get("check"):
             raise subprocess.CalledProcessError(code, words)
-        return subprocess.CompletedProcess(words, code)
+        return subprocess.CompletedProcess(words, code, stdout="", stderr=self.complaint)
 
     @property
     def installers(self) -> list[str]:
@@ -97,6 +98,13 @@ def test_what_nobody_can_install_is_an_error_or_an_answer(install: ModuleType, m
     assert not install.install(Path("python"), "thing==1", must=False)
     with pytest.raises(subprocess.CalledProcessError):
         install.install(Path("python"), "thing==1")
+
+
+def test_pip_does_not_install_what_uv_refused(install: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = use(Machine(works=("pip",), complaint="Hash mismatch for thing==1"), install, monkeypatch)
+    with pytest.raises(SystemExit, match=r"is not the one that hashes\.txt lists"):
+        install.install(Path("python"), "thing==1")
+    assert machine.installers == ["uv"]
 
 
 @pytest.mark.parametrize(("gpu", "wanted"), [(False, "torch==2.9+cpu"), (True, "torch==2.9")])

@@ -125,6 +125,9 @@ def serve(connection: socket.socket) -> None:
         __import__(module)
     while True:
         size, descriptors, _, _ = socket.recv_fds(connection, 4, 4)
+        with suppress(ChildProcessError):  # there may be no keeper left
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         if not size:
             return
         call = json.loads(connection.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL))
@@ -132,9 +135,6 @@ def serve(connection: socket.socket) -> None:
             keep(connection, call, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        with suppress(ChildProcessError):  # there may be no keeper left
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
 
 
 def keep(connection: socket.socket, call: dict[str, Any], descriptors: list[int]) -> None:

@@ -91,3 +91,13 @@ def relevance_sentence(result: Result) -> str:
         f"{range_of(rows, 'fresh', None, 3)} times a backward pass; with the forward pass "
         f"{range_of(rows, 'forward and attribute', None, 3)} times, less than zennit and captum where those run."
     )
+
+
+def tabular_sentence(result: Result) -> str:
+    """What the numbers are, how many folds they come from, and which claims do not hold."""
+    settings = result["settings"]
+    missed = f" Not reached: {'; '.join(result['missed'])}." if result["missed"] else ""
+    return (
+        "Accuracy in %, RMSE in the unit of the target; means are of accuracy, and of RMSE relative to the best boosting method "
+        f"of each set. {settings['folds fitted']} of {settings['folds']} folds.{missed}"
+    )

@@ -6,9 +6,10 @@ torch is imported by the checks, not by the module: the command line raises erro
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import numbers
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -119,6 +120,12 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
     """Check that a value is one of a few."""
     if value not in choices:
         fail(name, value, "one of " + ", ".join(map(repr, choices)))
+
+
+def did_you_mean(word: Any, names: Collection[str]) -> str:
+    """The nearest name, or all of them when none is near: the end of a message about a name that is not known."""
+    near = difflib.get_close_matches(str(word), names, n=1)
+    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"
 
 
 def check_range(name: str, value: Any, low: float | None = None, high: float | None = None) -> None:

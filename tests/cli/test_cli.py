@@ -85,7 +85,7 @@ def test_every_command_has_help(command: str, capsys: Capture) -> None:
         (["doctor", "--jsn"], "there is no option --jsn: did you mean --json?"),
         (["doctor", "--xyzzy"], "there is no option --xyzzy: lutetia doctor --help lists them"),
         (["--vresion"], "there is no option --vresion: did you mean --version?"),
-        (["train"], "missing argument 'CONFIG.toml' (lutetia train --help shows the usage)"),
+        (["train"], "missing argument 'CONFIG.toml|DATA' (lutetia train --help shows the usage)"),
         (["demo", "--out"], "option '--out' requires an argument"),
     ],
 )

@@ -36,11 +36,21 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["demo", "--out", str(tmp_path / "a" / "[red]b"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     first = [(chapter["said"], chapter["text"]) for chapter in told["chapters"]]
-    assert [chapter["name"] for chapter in told["chapters"]] == ["learn", "write", "attend", "explain", "build", "report"]
+    assert [chapter["name"] for chapter in told["chapters"]] == [
+        "learn",
+        "write",
+        "attend",
+        "explain",
+        "build",
+        "columns",
+        "report",
+    ]
     by_name = {chapter["name"]: chapter for chapter in told["chapters"]}
     assert all(Path(file).exists() for chapter in told["chapters"] for file in chapter["files"])
     assert by_name["write"]["text"].startswith("def ")
     assert "the same text" in by_name["attend"]["said"]
+    assert "unseen wines" in by_name["columns"]["said"]
+    assert " > " in by_name["columns"]["text"]
     assert "messages per byte" in by_name["attend"]["said"]
     assert " 0 messages" not in by_name["attend"]["said"]
     assert "all equal to the integer model" in by_name["build"]["said"]

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SECONDS = 20.0  # of processor time for one case; a case takes milliseconds
+SECONDS, FIRST_SECONDS = 60.0, 900.0  # of processor time for one case, which takes milliseconds; the first ones compile
 MEMORY = 1 << 30  # bytes that a case may ask for beyond what the process has: its files have a megabyte at most
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -39,12 +39,12 @@ def tell(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def attempt(job: dict[str, Any], number: int, action: Callable[[], object]) -> str:
+def attempt(job: dict[str, Any], number: int, action: Callable[[], object], seconds: float = SECONDS) -> str:
     """Run one case under its time limit: "accepted", "refused", or "raw"."""
     from lutetia.errors import LutetiaError
 
     tell(begin=number)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process, also within a kernel
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process, also within a kernel
     try:
         action()
         return "accepted"
@@ -72,7 +72,7 @@ def run_loader(job: dict[str, Any], counts: Counter[str]) -> None:
         names = list(loader.damaged) or sorted(str(file.relative_to(whole)) for file in whole.rglob("*") if file.is_file())
         contents = {name: (whole / name).read_bytes() for name in names if (whole / name).exists()}
         if job["first"] == 0:
-            counts[attempt(job, -1, lambda: loader.use(_copied(whole, place)))] += (
+            counts[attempt(job, -1, lambda: loader.use(_copied(whole, place)), FIRST_SECONDS)] += (
                 1  # undamaged, and before the limit: it compiles
             )
         limit_memory()
@@ -114,7 +114,7 @@ def run_calls(job: dict[str, Any], counts: Counter[str]) -> None:
         wild = Wild(random.Random(f"{job['name']} {job['seed']} {number}"))
         name, action = wild.pick(group)
         (place / "call.txt").write_text(name)
-        counts[attempt(job, number, action)] += 1
+        counts[attempt(job, number, action, FIRST_SECONDS if number < 200 else SECONDS)] += 1
 
 
 def _copied(whole: Path, place: Path) -> Path:

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -404,3 +405,10 @@ def test_a_file_with_a_wrong_header(header: dict[str, Any], message: str, tmp_pa
     assert str(path) in str(caught.value)
     with pytest.raises(ArgumentError, match=message):
         Synapses.from_tensors(synapses.tensors(), json.loads(changed))
+
+
+def test_a_pipe_is_no_file_of_synapses(tmp_path: Path) -> None:
+    """Opening one would wait for somebody to write."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe"):
+        Synapses.load(tmp_path / "pipe")

@@ -58,7 +58,7 @@ def test_one_number_may_stand_for_all_inputs() -> None:
 
 BAD = [
     ([], "metadata is [], expected a dict"),
-    ({"task": "chess"}, "metadata.task is 'chess', expected one of 'classification', 'language'"),
+    ({"task": "chess"}, "metadata.task is 'chess', expected one of 'classification', 'regression', 'language'"),
     ({"task": []}, "metadata.task is []"),
     ({"classes": "kind"}, "metadata.classes is 'kind', expected a list of strings"),
     ({"classes": [*NAMES[:-1], 9]}, "expected a list of strings"),

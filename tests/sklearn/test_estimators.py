@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_sp
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from lutetia.errors import DataError
+import lutetia.sklearn
+from lutetia.errors import DataError, MissingFeatureError
 from lutetia.sklearn import GateClassifier, LUTClassifier, LUTRegressor
 
 FAST: dict[str, Any] = {"n_tables": 30, "candidates": 24, "random_state": 0, "n_jobs": 1}
@@ -199,6 +201,14 @@ def test_parameters_that_cannot_be_are_named(wrong: dict[str, Any]) -> None:
         LUTClassifier(**{**FAST, **wrong}).fit([[1.0], [2.0]], [0, 1])
 
 
+def test_without_scikit_learn_the_door_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(MissingFeatureError, match="pip install scikit-learn"):
+        lutetia.sklearn.LUTClassifier  # noqa: B018
+    with pytest.raises(AttributeError, match="LUTCluster"):
+        lutetia.sklearn.LUTCluster  # noqa: B018
+
+
 # ---- with the rest of scikit-learn -----------------------------------------------------------------------------------
 
 
@@ -266,8 +276,10 @@ def test_regression_and_gates_are_saved_too(wine: Any, tmp_path: Path) -> None:
 def test_explanations_name_columns_and_thresholds(wine: Any, fitted: LUTClassifier) -> None:
     explained = fitted.explain(wine.data[:3])
     scores = fitted.decision_function(wine.data[:3])
-    led = scores.max(1) - scores.mean(1)
-    np.testing.assert_allclose(explained.relevance.sum(1), led, rtol=1e-3)
+    for row, best in enumerate(scores.argmax(1)):
+        rivals = np.delete(scores[row], best)
+        chances = np.exp(rivals - rivals.max()) / np.exp(rivals - rivals.max()).sum()
+        assert explained.relevance[row].sum() == pytest.approx(scores[row, best] - chances @ rivals, rel=1e-3)
     assert explained.features == list(wine.data.columns)
     first = explained.comparisons[0][0]
     assert first.feature in explained.features

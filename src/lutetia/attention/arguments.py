@@ -127,8 +127,8 @@ def check_call(
         if new is not None:
             check_tensor(name, new, [batch, n_kv_heads, s_active, head_dim], QUERIES, q.device)
     if window is not None:
+        window = min(window, LARGEST) if isinstance(window, int) else window  # larger than any position is the same
         check_int("window", window, 1)
-        window = min(window, LARGEST)
     if sink is not None:
         check_tensor("sink", sink, [n_q_heads], QUERIES, q.device)
     return DecodeCall(
@@ -151,7 +151,9 @@ def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:
     """Check a whole number; a bool is none."""
     if not isinstance(value, int) or isinstance(value, bool):
         fail(name, value, "a whole number")
-    check_range(name, value, low, 2**63 - 1 if high is None else high)
+    check_range(name, value, low, high)
+    if value >= 2**63:
+        fail(name, value, "a whole number of 64 bits")
 
 
 class How(NamedTuple):

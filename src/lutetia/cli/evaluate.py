@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -187,6 +188,9 @@ def _csv(model: Classifier, path: Path, label: str | int | None) -> Data:
     columns = feature_columns(model, cells)
     if column in columns:  # no names to go by: all columns but that of the class
         columns = [at for at in range(cells.width) if at != column]
+    wanted = math.prod(model.config.input_shape)
+    if len(columns) != wanted:
+        raise DataError(f"{path} has {len(columns)} columns of values beside the class, expected {wanted} by the model")
     x = numbers(cells, columns).reshape(-1, *model.config.input_shape)
     return Data({"test": Samples(x, np.array([order[word] for word in words], np.int64))}, "", Names(known))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, Self
 
-from lutetia.errors import ArgumentError, fail
+from lutetia.errors import ArgumentError, did_you_mean, fail
 from lutetia.lut import check_int
 
 
@@ -45,9 +44,7 @@ def check_names(what: str, given: Mapping[str, Any], known: Sequence[str]) -> No
     """Check that no unknown field is given, and name the one that was likely meant."""
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "expected one of " + ", ".join(known)
-            raise ArgumentError(f"a {what} has no field {name!r}: {hint}")
+            raise ArgumentError(f"a {what} has no field {name!r}: {did_you_mean(name, known)}")
 
 
 def check_bool(name: str, value: Any) -> None:

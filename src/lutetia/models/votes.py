@@ -109,6 +109,8 @@ class Votes(nn.Module):
             check_tensor("x", x, ["batch", self.n_inputs])
         x = x.flatten(1)
         check_tensor("x", x, ["batch", self.n_inputs])
+        if x.is_complex() or (x.is_floating_point() and x.dtype.itemsize == 1):
+            fail("x", x, "whole numbers")
         return torch.cat([x > threshold for threshold in self.thresholds], 1).to(self.weight.dtype)
 
     def forward(self, x: Tensor) -> Tensor:

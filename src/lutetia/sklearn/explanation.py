@@ -10,7 +10,7 @@ import torch
 
 from lutetia.models import Tabular
 from lutetia.models.votes import Votes
-from lutetia.report.attribution import DEFAULT_RULE, attribute_class
+from lutetia.report.attribution import DEFAULT_RULE, attribute_class, contrast
 
 Array = np.ndarray[Any, Any]
 
@@ -30,7 +30,7 @@ class Comparison(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Explanation:
     """For each sample: `relevance` float64 [n, columns] of the columns named `features`, and `comparisons`, the most effective
-    first. What is explained is how far the score of class number `targets[i]` is above the mean; in a regression, the score."""
+    first. What is explained is how far class number `targets[i]` is above its rivals; in a regression, the score."""
 
     features: list[str]
     targets: list[int]
@@ -54,23 +54,29 @@ def explain_rows(model: Tabular, x: Array, target: int | None, rule: str | None)
     rule = rule or ("occlusion" if is_gates else DEFAULT_RULE)
     given = torch.from_numpy(x)
     with torch.no_grad():
-        best = model(given).argmax(1).tolist()
-    targets = [target if target is not None else each for each in best]
+        scores = model(given)
+    targets = [target if target is not None else each for each in scores.argmax(1).tolist()]
     rows = [
         attribute_class(model, row, wanted, rule).relevance.double().numpy() for row, wanted in zip(given, targets, strict=True)
     ]
     relevance = np.stack(rows) if rows else np.empty(x.shape)
     names = list(model.metadata.get("features") or [f"x{number}" for number in range(x.shape[1])])
     codes = model.encoding.codes(x)
-    comparisons = [[] if is_gates else _comparisons(model, codes[:, at], wanted, names) for at, wanted in enumerate(targets)]
+    comparisons: list[list[Comparison]] = [[] for _ in targets]
+    for row, wanted in enumerate(() if is_gates else targets):
+        weights = contrast(scores[row], wanted).double().numpy()
+        comparisons[row] = _comparisons(model, codes[:, row], weights, names)
     return Explanation(names, targets, relevance, comparisons)
 
 
-def _comparisons(model: Tabular, codes: Array, target: int, names: list[str]) -> list[Comparison]:
-    """All comparisons of one sample, codes uint8 [n_encoded], equal ones together, the most effective first."""
+def _comparisons(model: Tabular, codes: Array, contrast: Array, names: list[str]) -> list[Comparison]:
+    """All comparisons of one sample, codes uint8 [n_encoded], equal ones together, the most effective first.
+
+    `contrast` [outputs] says with which weights the outputs are explained.
+    """
     anchors = model.tables.anchors.numpy().astype(np.int64)
     weight = model.tables.weight.detach().double().numpy()
-    led = weight[..., target] - (0.0 if model.is_regression else weight.mean(-1))  # [T, 2**A]
+    led = weight @ contrast  # [T, 2**A]
     n_encoded, (n_tables, n_anchors, _) = len(codes), anchors.shape
     known = np.concatenate([codes.astype(np.int64), np.arange(256)])
     bits = known[anchors[..., 0]] > known[anchors[..., 1]]
@@ -84,7 +90,7 @@ def _comparisons(model: Tabular, codes: Array, target: int, names: list[str]) ->
     told = []
     for (left, right), effect in sorted(effects.items(), key=lambda item: -abs(item[1])):
         operator = ">" if known[left] > known[right] else "<="
-        other = model.threshold_text(left, right - n_encoded) if right >= n_encoded else _input(model, right, names)
+        other = model.threshold_text(left, right - n_encoded) if right >= n_encoded else f"{_input(model, right, names)} by rank"
         told.append(Comparison(_input(model, left, names), operator, other, effect))
     return told
 

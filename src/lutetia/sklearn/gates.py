@@ -60,6 +60,7 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
         self.model_ = make_model(
             encoding,
             self._shape(n_classes),
+            seed=seed,
             core="gates",
             n_tables=per_class * n_classes,
             n_anchors=self.n_anchors,
@@ -79,12 +80,6 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
     def _train(self, rows: Rows, valid: Rows | None, seed: int) -> None:
         core = self.model_.core
         assert isinstance(core, Votes)
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed)
-            core.__init__(  # type: ignore[misc]  # drawn anew from the seed of the estimator
-                core.n_inputs, core.n_classes, core.n_tables, k=core.k, thresholds=core.thresholds,
-                temperature=core.temperature, seed=seed,
-            )  # fmt: skip
         with self._progress(self.max_epochs) as each:
             history = fit(
                 core,

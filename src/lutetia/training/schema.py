@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import sys
 import types
 import typing
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar, Union
 
-from lutetia.errors import ArgumentError, describe
+from lutetia.errors import ArgumentError, describe, did_you_mean
 
 T = TypeVar("T")
 NAMES = {int: "an integer", float: "a number", str: "a string", bool: "true or false", tuple: "a list", dict: "a table"}
@@ -66,12 +65,6 @@ def refuse_key(key: str, known: Collection[str], origin: Origin, prefix: str) ->
     full = f"{prefix}.{key}" if prefix else key
     what = f"[{prefix}] has no key {key!r}" if prefix else f"there is no table [{key}]"
     raise ArgumentError(f"{origin.of(full)}: {what}: {did_you_mean(key, known)}")
-
-
-def did_you_mean(word: str, names: Collection[str]) -> str:
-    """The nearest name, or all of them when none is near."""
-    near = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"
 
 
 def _value(value: Any, hint: Any, field: dataclasses.Field[Any], key: str, origin: Origin) -> Any:

@@ -67,14 +67,14 @@ def fit_tabular(
     return model.eval(), fitted
 
 
-def make_model(encoding: Encoding, shape: Shape, **fields: Any) -> Tabular:
+def make_model(encoding: Encoding, shape: Shape, *, seed: int = 0, **fields: Any) -> Tabular:
     """A model with this encoding; `fields` of its config besides those of the shape."""
     sizes: dict[str, Any] = {
         "n_encoded": len(encoding.source),
         "n_edges": encoding.edges.shape[1],
         "n_categories": encoding.ranks.shape[1],
     }
-    model = Tabular(input_shape=shape.input_shape, n_classes=shape.n_classes, seed=0, **sizes, **fields)
+    model = Tabular(input_shape=shape.input_shape, n_classes=shape.n_classes, seed=seed, **sizes, **fields)
     model.encoding = encoding
     return model
 

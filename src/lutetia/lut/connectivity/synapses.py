@@ -28,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 
 from lutetia.errors import ArgumentError, DataError, check_choice, check_tensor, fail
-from lutetia.files import write_atomically
+from lutetia.files import check_file, write_atomically
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS, check_int
 from lutetia.lut.connectivity.meta import SynapseMeta, is_bounded, meta_from
 from lutetia.lut.connectivity.parts import Blocks, Groups, Layouts, SynapseStatistics
@@ -421,6 +421,7 @@ class Synapses:
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Synapses:
         """Read and check what `save` wrote."""
+        check_file(path, "saved synapses")
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -430,7 +431,7 @@ class Synapses:
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             header = json.loads(metadata.get("header", ""))
             return cls.from_tensors(tensors, header if isinstance(header, dict) else {}).to(device)
-        except (OSError, SafetensorError, ValueError) as error:
+        except (OSError, SafetensorError, ValueError, RecursionError) as error:
             raise DataError(f"{path} cannot be read as synapses: {error}") from error
 
 

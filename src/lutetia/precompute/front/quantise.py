@@ -141,7 +141,7 @@ class SparseLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in_features] -> [..., out_features]."""
-        check_tensor("x", x, ["...", self.in_features])
+        check_tensor("x", x, ["...", self.in_features], NUMBERS)
         y = (x[..., self.inputs] * self.weight).sum(-1)
         return y if self.bias is None else y + self.bias
 
