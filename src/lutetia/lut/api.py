@@ -179,7 +179,7 @@ def run(
     if not _fit(x, tables):
         _explain(x, tables)
     weight, anchors, wiring, _, thresholds = tables
-    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    rows = x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x[None]
     learned = torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)
     if read is None and not learned and thresholds is None and is_direct(x, weight):
         connectivity = full(*weight.shape, learning.meta) if wiring is None else synapses_of(*wiring)

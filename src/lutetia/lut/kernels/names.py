@@ -316,7 +316,7 @@ class Kernels:
         self, weight: Tensor, firings: tuple[Tensor, Tensor, Tensor], batch: int, length: int, **how: Any
     ) -> Tensor:
         """y = Σ count · W[row]: weight [N_t, R, O], firings as from `densify_firing_stat` -> [B, S, O]."""
-        _check_firings(firings, weight, batch * length)
+        firings = _checked_firings(firings, weight, batch * length)
         return self.backend.fill_firings(weight, firings, (batch, length), _sums(how))
 
     def convert_integers_to_floats(self, buffer: Tensor, int_rescaler: float = 1.0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -372,7 +372,8 @@ def _read(name: str, logs: Any) -> Read:
     return Read(name, *logs)
 
 
-def _check_firings(firings: Any, weight: Tensor, n_places: int) -> None:
+def _checked_firings(firings: Any, weight: Tensor, n_places: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Places, rows and counts as int64, once they are known to be some of these tables."""
     if not isinstance(firings, tuple | list) or len(firings) != 3:
         fail("firings", firings, "three tensors: places, rows and counts")
     n: int | str = "n"
@@ -383,6 +384,8 @@ def _check_firings(firings: Any, weight: Tensor, n_places: int) -> None:
         n = len(values)
         if end is not None:
             check_below(f"firings have a {name}", values, end)
+    place, row, count = (values.long() for values in firings)
+    return place, row, count
 
 
 def _products(how: dict[str, Any]) -> Products:

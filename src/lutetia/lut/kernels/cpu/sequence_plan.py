@@ -60,7 +60,7 @@ def tables_of(plan: Plan, weight: Tensor | None = None) -> SequenceTables:
 def grad_array(grad: Tensor, weight: Tensor, sequence: Sequence, plan: Plan) -> np.ndarray:
     """grad [B, S, O] as [B · S, O], in the dtype of sums with weight."""
     check_tensor("grad", grad, [*sequence.x.indices.shape[:2], plan.n_outputs])
-    return array_of(grad.to(sum_dtype(grad, weight))).reshape(-1, plan.n_outputs)
+    return array_of(grad.to(sum_dtype(grad, weight))).reshape(grad.shape[0] * grad.shape[1], plan.n_outputs)
 
 
 def margins_of(sequence: Sequence) -> Margins:
