@@ -219,7 +219,7 @@ def test_what_would_read_outside_a_table_is_refused() -> None:
     with pytest.raises(ArgumentError, match="indices is int32"):
         cpu.fill_outputs_fc(weight, indices[:, :5])
     synapses, flat = sparse(case, "shared")
-    with pytest.raises(ArgumentError, match=r"weight is .* weights"):
+    with pytest.raises(ArgumentError, match=r"weight is .* expected shape \[648\]"):
         cpu.fill_outputs_sparse(flat[1:], indices, synapses)
 
 
