@@ -46,7 +46,7 @@ class IndexCache:
         self.indices = torch.zeros(batch, n_detectors, max_length, dtype=torch.int16, device=device)
         self.lengths = torch.zeros(batch, dtype=torch.int64)
         self.counts: Tensor | None = None
-        self.counted = torch.zeros_like(self.lengths)  # the lengths that counts stand for
+        self._counted = torch.zeros_like(self.lengths)  # the lengths that counts stand for
         self.owner: int | None = None
         self._places: tuple[weakref.ref[Tensor], int, Tensor] | None = None
 
@@ -66,7 +66,7 @@ class IndexCache:
         """Make row b the former row index[b]: index, an integer tensor [any B], may repeat rows or leave some out."""
         rows = rows_in(index, len(self.held()))
         index = rows.to(self.indices.device)
-        self.indices, self.lengths, self.counted = self.indices[index], self.lengths[rows], self.counted[rows]
+        self.indices, self.lengths, self._counted = self.indices[index], self.lengths[rows], self._counted[rows]
         self.counts = None if self.counts is None else self.counts[index]
 
     def check(self, x: Tensor, anchors: Tensor) -> list[int]:
@@ -93,12 +93,12 @@ class IndexCache:
 
     def count(self, n_cells: int) -> Tensor:
         """`counts` for indices below n_cells, brought up to date: steps that did not ask for them are counted now."""
-        if self.counts is None or not torch.equal(self.counted, self.lengths):
+        if self.counts is None or not torch.equal(self._counted, self.lengths):
             held = (torch.arange(self.max_length) < self.lengths[:, None]).to(self.indices.device, torch.int32)
             self.counts = held.new_zeros(*self.indices.shape[:2], n_cells)
             # Past its length a row may hold anything.
             self.counts.scatter_add_(2, self.indices.long() * held.unsqueeze(1), held.unsqueeze(1).expand(self.indices.shape))
-            self.counted = self.lengths.clone()
+            self._counted = self.lengths.clone()
         return self.counts
 
     def note(self, row: Tensor, indices: Tensor | None) -> None:
@@ -108,7 +108,7 @@ class IndexCache:
             return
         seen = indices.long().unsqueeze(-1)
         self.counts[row] = self.counts[row].scatter_add(2, seen, torch.ones_like(seen, dtype=torch.int32))
-        self.counted = self.lengths.clone()
+        self._counted = self.lengths.clone()
 
     def places_of(self, positions: Tensor, kernels: Backend) -> Tensor:
         """The PE indices of all distances, the longest first, int32 [N_t, max_length - 1]; made anew when positions change."""
@@ -141,11 +141,12 @@ def rows_in(index: Any, batch: int) -> Tensor:
 def check_cache(indices: Any, lengths: Any, x: Tensor, anchors: Tensor) -> None:
     """Check the tensors of a cache against x [B, S, I] and anchors; one look when all is well."""
     if not (isinstance(indices, Tensor) and isinstance(lengths, Tensor)):
-        fail("cache", (indices, lengths), "indices and lengths that are tensors")
+        check_tensor("cache.indices", indices)
+        check_tensor("cache.lengths", lengths)
     fits = indices.dim() == 3 and indices.shape[0] == len(x) == len(lengths) and indices.shape[1] == len(anchors)
     fits = fits and indices.layout == lengths.layout == torch.strided
     if fits and not (indices.is_contiguous() and lengths.is_contiguous()):
-        fail("cache", (indices, lengths), "contiguous tensors, as new_cache makes them")
+        fail("cache.indices", indices, "contiguous tensors, as new_cache makes them")
     if not fits or lengths.dim() != 1 or indices.dtype != torch.int16 or lengths.dtype != torch.int64:
         check_tensor("cache.indices", indices, [len(x), len(anchors), "max_length"], torch.int16)
         check_tensor("cache.lengths", lengths, [len(x)], torch.int64)

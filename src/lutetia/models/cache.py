@@ -32,6 +32,8 @@ class ModelCache:
         if [type(layer) for layer in self.layers] != kinds or self.context != context:
             fail("cache", self, f"{len(kinds)} layers of {kinds[0].__name__} and a context of {context}, as new_cache makes it")
         check_tensor("cache.lengths", self.lengths, [batch], torch.int64, torch.device("cpu"))
+        if not self.lengths.is_contiguous():
+            fail("cache.lengths", self.lengths, "a contiguous tensor")
         held = self.lengths.tolist()
         for number, layer in enumerate(self.layers):
             if layer.held() != held:
