@@ -2,7 +2,7 @@
 
 Usage: python tools/install.py [FOLDER] [--dev]     --dev adds what tests, lint and docs need
 
-uv does the work, in a quarter of pip's time, from the package indexes that pip is set up with; where uv cannot be had, or fails,
+uv does the work, quicker than pip, from the package indexes that pip is set up with; where uv cannot be had, or fails,
 pip does it. Plain `pip install torch` brings gigabytes of CUDA libraries on Linux, so a machine without an NVIDIA GPU gets the
 CPU build: from those indexes if they have one, else from where uv knows PyTorch to keep its CPU builds.
 """

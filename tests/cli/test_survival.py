@@ -107,7 +107,7 @@ def fails(capsys: Capture, code: int, *arguments: str) -> str:
 
 @pytest.mark.parametrize("command", ["train", "generate", "explain", "build", "flow"])
 def test_no_arguments(command: str, capsys: Capture) -> None:
-    wanted = "CONFIG.toml" if command == "train" else "CKPT"
+    wanted = "CONFIG.toml|DATA" if command == "train" else "CKPT"
     assert f"missing argument '{wanted}' (lutetia {command} --help shows the usage)" in fails(capsys, 2, command)
 
 
@@ -151,7 +151,7 @@ def test_a_checkpoint_that_is_none(
         (["flow", "{}/classifier", "{}/file"], "file ends in no suffix, expected an image"),
         (["flow", "{}/classifier", "1,2"], "INPUT has 2 numbers, expected 6"),
         (["train", "{}/none.toml"], "none.toml does not exist, expected a config file"),
-        (["train", "{}/classifier"], "classifier cannot be read: Is a directory"),
+        (["train", "{}/classifier"], "classifier holds no folders with images, expected a .csv"),
         (["train", "{}/file"], "file is not TOML"),
         (["train", "{}/cut.toml"], "cut.toml"),
         (["train", "{}/classifier/config.toml"], "config.toml"),

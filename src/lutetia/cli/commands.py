@@ -71,9 +71,7 @@ def train(
 
     For example:
 
-    lutetia train examples/digits.toml
-
-    lutetia train wine.csv --target quality
+    lutetia train flowers.csv --target species
 
     lutetia train examples/stdlib.toml --out runs/stdlib --set train.steps=100
     """
