@@ -93,13 +93,15 @@ class IndexCache:
 
     def count(self, n_cells: int) -> Tensor:
         """`counts` for indices below n_cells, brought up to date: steps that did not ask for them are counted now."""
-        if self.counts is None or not torch.equal(self._counted, self.lengths):
+        shape, counts = (*self.indices.shape[:2], n_cells), self.counts
+        sound = isinstance(counts, Tensor) and counts.shape == shape and counts.dtype == torch.int32
+        if counts is None or not sound or not torch.equal(self._counted, self.lengths):
             held = (torch.arange(self.max_length) < self.lengths[:, None]).to(self.indices.device, torch.int32)
-            self.counts = held.new_zeros(*self.indices.shape[:2], n_cells)
+            counts = held.new_zeros(shape)
             # Past its length a row may hold anything.
-            self.counts.scatter_add_(2, self.indices.long() * held.unsqueeze(1), held.unsqueeze(1).expand(self.indices.shape))
-            self._counted = self.lengths.clone()
-        return self.counts
+            counts.scatter_add_(2, self.indices.long() * held.unsqueeze(1), held.unsqueeze(1).expand(self.indices.shape))
+            self.counts, self._counted = counts, self.lengths.clone()
+        return counts
 
     def note(self, row: Tensor, indices: Tensor | None) -> None:
         """Keep `counts` in step with `lengths`: rows [n], no two the same, got the indices [n, N_t], or None: forget them."""
