@@ -84,4 +84,7 @@ def _header(data: Any) -> tuple[tuple[Domain, ...], list[int] | None]:
         if not all(type(number) is int for number in (bits, low, high, step)) or type(signed) is not bool:
             raise ValueError("a domain is not made of numbers")
         domains.append(Domain(bits, signed, low, high, step))
-    return tuple(domains), data["default"]
+    default = data["default"]
+    if default is not None and not (isinstance(default, list) and all(type(number) is int for number in default)):
+        raise ValueError("its default is not made of whole numbers")
+    return tuple(domains), default
