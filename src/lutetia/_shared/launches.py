@@ -29,8 +29,10 @@ class Launch:
     def __call__(self, *arguments: Any) -> None:
         """Launch on the current stream."""
         kernel = self.compiled
-        if kernel is None or _watched() or torch._C._cuda_getDevice() != self.device:
-            self.compiled = self.kernel[self.grid](*arguments, **self.options)
+        if kernel is None or _watched() or torch.cuda.current_device() != self.device:
+            compiled = self.kernel[self.grid](*arguments, **self.options)
+            if compiled is not None and torch.cuda.current_device() == self.device:  # one of another device would not run here
+                self.compiled = compiled
             return
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         kernel.run(*self.grid, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments)
