@@ -104,7 +104,8 @@ def run_corpus(job: dict[str, Any], counts: Counter[str]) -> None:
 
 
 def run_calls(job: dict[str, Any], counts: Counter[str]) -> None:
-    from wild_calls import GROUPS, Wild
+    from wild import Wild
+    from wild_calls import GROUPS
 
     group, place = GROUPS[job["name"]], Path(job["folder"])
     place.mkdir(parents=True, exist_ok=True)
