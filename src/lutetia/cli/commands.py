@@ -181,7 +181,11 @@ def build(
     data: Annotated[Path | None, typer.Option("--data", help="The folder of the run's data, to measure accuracy on.")] = None,
     target: Annotated[
         str,
-        typer.Option("--target", help="What yosys maps to: lut6, lut4, ice40 or ecp5.", autocompletion=values.complete_hardware),
+        typer.Option(
+            "--target",
+            help="What yosys maps to: lut6, lut4, ice40 or ecp5; or c, a program in C99.",
+            autocompletion=values.complete_hardware,
+        ),
     ] = "lut6",
     prove: Annotated[bool, typer.Option("--prove/--no-prove", help="Prove the tables by SAT.")] = True,
     time_limit: Annotated[
@@ -191,11 +195,13 @@ def build(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Turn a network of lookup tables into hardware.
+    """Turn a network of lookup tables into hardware, or into a program in C.
 
     For example:
 
     lutetia build runs/digits --out out/build
+
+    lutetia build runs/digits --target c --out out/c
     """
     from lutetia.cli.build import BuildRequest, run_build, show_report
 
