@@ -59,6 +59,11 @@ def backend_for(name: str, x: torch.Tensor) -> Backend:
     return kernels(name).backend
 
 
+def backend_name(x: torch.Tensor) -> str:
+    """The name of the backend that runs on x: for kernels of other packages that follow the same choice."""
+    return backend_for(chosen, x).__name__.rpartition(".")[2]
+
+
 @cache
 def _default_backend(device: str) -> Backend:
     if device == "cuda":
