@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-from lutetia.errors import require
 from lutetia.nn.ngram.hashing import Hash
-
-triton = require("triton", "n-gram tables on CUDA")
-tl = triton.language
 
 MIX: Any = tl.constexpr(-7046029254386353131)  # of `hashing`, which a kernel cannot read
 LOW31: Any = tl.constexpr(0x1FFFFFFFF)
@@ -21,13 +19,13 @@ ROWS = 16  # gradients of a program
 
 
 @triton.jit
-def in_word(token):  # type: ignore[no-untyped-def]  # typed at launch, like all kernels
+def in_word(token):
     lower = token | 32
     return ((lower >= 97) & (lower <= 122)) | ((token >= 48) & (token <= 57)) | (token >= 128)
 
 
 @triton.jit
-def shifted_token(tokens_ptr, past_ptr, row, s, i, n, REACH: tl.constexpr, ok):  # type: ignore[no-untyped-def]
+def shifted_token(tokens_ptr, past_ptr, row, s, i, n, REACH: tl.constexpr, ok):
     """The i-th token back from place s, plus one; 0 before the first of all."""
     at = s - i
     new = tl.load(tokens_ptr + row * n + at, mask=ok & (at >= 0), other=-1) + 1
@@ -37,7 +35,7 @@ def shifted_token(tokens_ptr, past_ptr, row, s, i, n, REACH: tl.constexpr, ok): 
 
 @triton.jit
 def address_kernel(tokens_ptr, past_ptr, lengths_ptr, words_ptr, multipliers_ptr, out_ptr, total, n, n_rows, n_tables,
-                   REACH: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+                   REACH: tl.constexpr, SIZE: tl.constexpr):  # fmt: skip
     """A program is SIZE places of one table."""
     place = tl.program_id(0) * SIZE + tl.arange(0, SIZE).to(tl.int64)
     table = tl.program_id(1)
@@ -70,7 +68,7 @@ def addresses(tokens: Tensor, past: Tensor, hash_: Hash, lengths: Tensor, words:
 
 
 @triton.jit
-def add_kernel(rows_ptr, values_ptr, sums_ptr, n, width, SIZE: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+def add_kernel(rows_ptr, values_ptr, sums_ptr, n, width, SIZE: tl.constexpr, WIDTH: tl.constexpr):
     """Add each gradient to the sum of its row."""
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE).to(tl.int64)
     column = tl.arange(0, WIDTH)
@@ -82,7 +80,7 @@ def add_kernel(rows_ptr, values_ptr, sums_ptr, n, width, SIZE: tl.constexpr, WID
 
 @triton.jit
 def step_kernel(rows_ptr, weight_ptr, square_ptr, count_ptr, sums_ptr, stamp_ptr, now_ptr, lr_ptr, n, width, beta, eps, decay,
-                SIZE: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+                SIZE: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
     """Step each row once: the first of the gradients that name it does it for all."""
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE).to(tl.int64)
     column = tl.arange(0, WIDTH)
@@ -104,3 +102,15 @@ def step_kernel(rows_ptr, weight_ptr, square_ptr, count_ptr, sums_ptr, stamp_ptr
     weight = tl.load(weight_ptr + place, mask=all_mine, other=0.0)
     change = gradient / (tl.sqrt(square / unbiased[:, None]) + eps)
     tl.store(weight_ptr + place, weight * (1 - lr * decay) - lr * change, mask=all_mine)
+
+
+def step_rows(rows: Tensor, values: Tensor, memory: tuple[Tensor, ...], numbers: tuple[float, float, float]) -> None:
+    """Step the rows [n] by their gradients [n, width].
+
+    memory   weight, squares, counts, sums of gradients (zeros, and zeros again afterwards), stamps, the stamp of now, the rate
+    numbers  beta, eps, weight decay
+    """
+    n, width = values.shape
+    grid, sizes = (triton.cdiv(n, ROWS),), {"SIZE": ROWS, "WIDTH": triton.next_power_of_2(width)}
+    add_kernel[grid](rows, values, memory[3], n, width, **sizes)
+    step_kernel[grid](rows, *memory, n, width, *numbers, **sizes)

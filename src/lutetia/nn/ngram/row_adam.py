@@ -87,13 +87,9 @@ class RowAdam(torch.optim.Optimizer):
         now += 1
         lr = group["lr"]
         rate = lr if isinstance(lr, Tensor) else torch.full((), lr, dtype=torch.float32, device=device)
-        (n, width), rows = values.shape, rows.contiguous()
-        sizes: dict[str, int] = {"SIZE": kernels.ROWS, "WIDTH": kernels.triton.next_power_of_2(width)}
-        grid = (kernels.triton.cdiv(n, kernels.ROWS),)
-        kernels.add_kernel[grid](rows, values, sums, n, width, **sizes)
         numbers = (group["beta"], group["eps"], group["weight_decay"])
         memory = (parameter, state["exp_avg_sq"], state["count"], sums, stamps, now, rate)
-        kernels.step_kernel[grid](rows, *memory, n, width, *numbers, **sizes)
+        kernels.step_rows(rows.contiguous(), values, memory, numbers)
 
 
 def step_reference(parameter: Tensor, rows: Tensor, values: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
