@@ -83,9 +83,9 @@ def test_a_reset_in_the_middle_forgets_everything(tmp_path: Path) -> None:
     assert int(run(program).stdout) == whole.generate(b"A", 1)[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_classifies_as_python_does(kind: str, tmp_path: Path) -> None:
-    whole = integer_model(KINDS[kind])
+@pytest.mark.parametrize(("kind", "bits"), [*((kind, 8) for kind in KINDS), ("stacked", 4)])
+def test_classifies_as_python_does(kind: str, bits: int, tmp_path: Path) -> None:
+    whole = integer_model(KINDS[kind], weight_bits=bits)
     program = compiled(whole, tmp_path)
     x = numbers(whole.n_inputs, whole.input_bits, 1000)
     lines = "".join(" ".join(map(str, sample)) + "\n" for sample in x.tolist())
@@ -126,6 +126,11 @@ def test_no_multiplication_no_heap_no_floats(kind: str) -> None:
     assert "getchar" in code
     assert not re.search(r"[\w\])]\s*\*\s*[\w(]", re.sub(pointers, "", code))
     assert not re.search(r"\b(float|double|malloc|calloc|alloca)\b|%|/", code)
+
+
+def test_numbers_of_four_bits_take_half_a_byte() -> None:
+    one = {bits: c_memory(integer_model(KINDS["tabular"], weight_bits=bits))["flash_table_bytes"] for bits in (4, 8)}
+    assert one[8] - one[4] == 9 * 8 * 4 // 2 + 4  # tables, rows, classes; and four offsets of one byte less
 
 
 def test_memory_is_what_the_compiler_finds(tmp_path: Path) -> None:

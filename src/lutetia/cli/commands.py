@@ -215,6 +215,30 @@ def build(
 
 
 @app.command()
+def page(
+    checkpoint: Checkpoint,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.html", help="The page.")] = Path("model.html"),
+    title: Annotated[str | None, typer.Option("--title", help="The heading of the page; the model's name by default.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Make a web page that runs a model: draw, move sliders or type, and see its answers and reasons.
+
+    For example:
+
+    lutetia page runs/digits --out digits.html
+    """
+    from lutetia.cli.page import show_page, write_page
+
+    told = write_page(checkpoint, out, title)
+    if as_json:
+        print_json(told)
+    else:
+        show_page(told)
+        name_next("lutetia", "build", checkpoint, "--target", "c")
+
+
+@app.command()
 def bench(
     name: Annotated[
         str | None,

@@ -218,7 +218,10 @@ def _rows(number: int, stage: TableStage) -> tuple[_Rows, dict[str, Array]]:
     if 2 * reached >= n * n_outputs and all(len(set(each.tolist())) == len(each) for each in stage.targets):
         full = [_spread(contents, targets, n_outputs) for contents, targets in zip(stage.contents, stage.targets, strict=True)]
         keys, starts = _shared(full)
-        arrays = {f"ROWS{number}": np.stack(keys) if keys else np.zeros((1, 1, n_outputs), np.int64), f"TABLE{number}": starts}
+        rows = np.stack(keys) if keys else np.zeros((1, 1, n_outputs), np.int64)
+        if widest < 16:
+            return _half_bytes(number, rows, starts)
+        arrays = {f"ROWS{number}": rows, f"TABLE{number}": starts}
         add = f"        for (o = 0; o < {n_outputs}; o++)\n            y[o] += ROWS{number}[TABLE{number}[u]][index][o];\n"
         return _Rows("", add), arrays
     keys, starts = _shared([np.ascontiguousarray(contents.T) for contents in stage.contents])
@@ -235,6 +238,18 @@ def _rows(number: int, stage: TableStage) -> tuple[_Rows, dict[str, Array]]:
             y[*target++] += *column;
 """
     return _Rows(f"    const {type_of(arrays[f'TARGETS{number}'])} *target = TARGETS{number};\n", body), arrays
+
+
+def _half_bytes(number: int, rows: Array, starts: Array) -> tuple[_Rows, dict[str, Array]]:
+    """Whole rows of numbers of four bits, two to a byte, the first in the lower half: rows [n_tables, 2**k, n_outputs]."""
+    n_outputs = rows.shape[2]
+    even = np.concatenate([rows, np.zeros((*rows.shape[:2], n_outputs % 2), dtype=np.int64)], 2)
+    arrays = {f"ROWS{number}": even[:, :, ::2] | even[:, :, 1::2] << 4, f"TABLE{number}": starts}
+    body = f"""        const uint8_t *row = ROWS{number}[TABLE{number}[u]][index];
+        for (o = 0; o < {n_outputs}; o++)
+            y[o] += row[o >> 1] >> (o & 1 ? 4 : 0) & 15;
+"""
+    return _Rows("", body), arrays
 
 
 def _shared(tables: list[Array]) -> tuple[list[Array], Array]:
