@@ -145,6 +145,7 @@ def _parameters(layout: Layout) -> str:
         "A": attention.anchors.shape[1], "P": attention.position_bits, "PAIRS": pairs, "CELL_BITS": max(cell, pairs),
         "GROUPS": groups[0], "FF_GROUPS": groups[1], "LAST_GROUPS": groups[2], "GROUP_BITS": bits_for(max(groups)),
         "STREAM_BITS": widths["stream"], "COMPARED_BITS": widths["compared"],
+        "LANE_BITS": bits_for(widths["compared"]),
         "SUM_BITS": max(widths[name] for name in model.layers), "EMBEDDING_SHIFT": model.embedding_shift,
         "WIDTH_BITS": bits_for(model.width), "PLACE_BITS": bits_for(model.context), "LAYER_BITS": bits_for(len(model.blocks) + 1),
         "CHUNK_BITS": layout.chunk_bits, "NUMBER_BITS": bits_for(layout.chunks * model.width) + 1,

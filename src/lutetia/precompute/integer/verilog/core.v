@@ -79,7 +79,7 @@ module lutetia_core (
         .write(state == ADD && part == ATTENTION && layer == 0), .write_address(place), .write_data(sums));
 @MEMORIES@
     // ---- the stream, the compared stream and the sums: one of each for every channel --------------------------------
-    wire signed [COMPARED_BITS-1:0] s_of [0:WIDTH-1];
+    wire [(WIDTH << LANE_BITS)-1:0] lanes; // a channel starts at a multiple of 2**LANE_BITS: choosing one is a tree of muxes
     reg clear, load;
     genvar c, b, r;
     generate
@@ -94,7 +94,7 @@ module lutetia_core (
             reg signed [STREAM_BITS-1:0] joined;
             reg signed [SUM_BITS-1:0] added;
             integer bank;
-            assign s_of[c] = s;
+            assign lanes[(c << LANE_BITS) +: (1 << LANE_BITS)] = s;
             assign sums[c*SUM_BITS +: SUM_BITS] = sum;
             always @* begin
                 case (shift_choice)
@@ -132,7 +132,9 @@ module lutetia_core (
             for (r = 0; r < PAIRS; r = r + 1) begin : pair
                 wire [WIDTH_BITS-1:0] left = anchors[((b*PAIRS + r)*2)*WIDTH_BITS +: WIDTH_BITS];
                 wire [WIDTH_BITS-1:0] right = anchors[((b*PAIRS + r)*2 + 1)*WIDTH_BITS +: WIDTH_BITS];
-                assign index[r] = s_of[left] > s_of[right];
+                wire signed [COMPARED_BITS-1:0] left_value = lanes[{left, {LANE_BITS{1'b0}}} +: COMPARED_BITS];
+                wire signed [COMPARED_BITS-1:0] right_value = lanes[{right, {LANE_BITS{1'b0}}} +: COMPARED_BITS];
+                assign index[r] = left_value > right_value;
             end
             assign cell_of[b*CELL_BITS +: CELL_BITS] =
                 op == DETECT || op == FETCH ? index : op == LOAD ? key : @CELL@;
