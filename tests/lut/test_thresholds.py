@@ -11,6 +11,7 @@ from torch import Tensor
 from lut.oracle import WIRINGS, Case, make_case
 from lutetia.errors import ArgumentError
 from lutetia.lut import READS, draw_comparisons, kernels, lut, random_anchors, use_backend
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.thresholds import thresholds_of_data
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -98,7 +99,7 @@ def test_triton_with_general_connectivity_and_by_columns() -> None:
     check(case, thresholds, "triton")
     x, anchors = case.x.to(DEVICE), case.anchors.to(DEVICE)
     expected = kernels("reference").check_detectors_eval(x, anchors, thresholds=thresholds.to(DEVICE))
-    assert torch.equal(detect_columns(x, anchors, thresholds.to(DEVICE)), expected)
+    assert torch.equal(detect_columns(x, Comparisons(anchors, thresholds.to(DEVICE))), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import check_choice, check_range, check_tensor, fail
-from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, checked_anchors, constants_of
+from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, checked_anchors, comparisons_of
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
@@ -42,14 +42,12 @@ class Kernels:
     @takes("x ... I, anchors N_t N_c 2")
     def check_detectors(self, x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Found:
         """x [..., I], anchors [N_t, N_c, 2] -> indices int32, min_delta, min_delta_index int32, each [..., N_t]."""
-        checked, constants = _comparing(x, anchors, thresholds)
-        return _found(self.backend.detect(x, checked, True, constants))
+        return _found(self.backend.detect(x, comparisons_of(x, anchors, thresholds), True))
 
     @takes("x ... I, anchors N_t N_c 2")
     def check_detectors_eval(self, x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Tensor:
         """x [..., I], anchors [N_t, N_c, 2] -> indices int32 [..., N_t]."""
-        checked, constants = _comparing(x, anchors, thresholds)
-        return self.backend.detect(x, checked, False, constants).indices
+        return self.backend.detect(x, comparisons_of(x, anchors, thresholds), False).indices
 
     @takes(f"{WEIGHT}, indices B N_t <R")
     def fill_outputs_fc(self, weight: Tensor, indices: Tensor, **how: Any) -> Tensor:
@@ -71,8 +69,8 @@ class Kernels:
         self, x: Tensor, weight: Tensor, anchors: Tensor, synapses: Connectivity, **how: Any
     ) -> tuple[Tensor, ...]:
         """The same where synapses are missing: weight [n_weights]."""
-        checked, constants = _comparing(x, anchors, how.pop("thresholds", None))
-        y, detected = self.backend.detect_and_fill(x, weight, checked, synapses, _sums(how), True, constants)
+        comparisons = comparisons_of(x, anchors, how.pop("thresholds", None))
+        y, detected = self.backend.detect_and_fill(x, weight, comparisons, synapses, _sums(how), True)
         assert detected is not None
         return y, *_found(detected)
 
@@ -86,8 +84,8 @@ class Kernels:
         self, x: Tensor, weight: Tensor, anchors: Tensor, synapses: Connectivity, **how: Any
     ) -> Tensor:
         """The same where synapses are missing: weight [n_weights]."""
-        checked, constants = _comparing(x, anchors, how.pop("thresholds", None))
-        return self.backend.detect_and_fill(x, weight, checked, synapses, _sums(how), False, constants)[0]
+        comparisons = comparisons_of(x, anchors, how.pop("thresholds", None))
+        return self.backend.detect_and_fill(x, weight, comparisons, synapses, _sums(how), False)[0]
 
     @takes(f"grad B O, {WEIGHT}, {DETECTED}")
     def propagate_through_detectors_fc(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> Tensor:
@@ -142,8 +140,8 @@ class Kernels:
 
         Where a read has no second row, alternatives and b are None.
         """
-        sums, (checked, constants) = Sums("fixed" if exact else "float"), _comparing(x, anchors, thresholds)
-        indices, (a, b, others) = self.backend.read(x, checked, _read(read, logs), sums, constants)
+        sums, comparisons = Sums("fixed" if exact else "float"), comparisons_of(x, anchors, thresholds)
+        indices, (a, b, others) = self.backend.read(x, comparisons, _read(read, logs), sums)
         return indices, others, a, b  # type: ignore[return-value]
 
     @takes(f"x B I, {WEIGHT}, anchors N_t N_c 2, {LOGS}")
@@ -157,8 +155,8 @@ class Kernels:
     ) -> Tensor:
         """The same where synapses, which come after the scalars, are missing: weight [n_weights]."""
         *scalars, synapses = logs
-        checked, constants = _comparing(x, anchors, how.pop("thresholds", None))
-        return self.backend.read_and_fill(x, weight, checked, synapses, _read(read, scalars), _sums(how), constants)
+        comparisons = comparisons_of(x, anchors, how.pop("thresholds", None))
+        return self.backend.read_and_fill(x, weight, comparisons, synapses, _read(read, scalars), _sums(how))
 
     @takes(f"{WEIGHT}, {ROWS}")
     def fill_outputs_weighted_fc(self, weight: Tensor, *rows: Tensor, two: bool, **how: Any) -> Tensor:
@@ -190,8 +188,8 @@ class Kernels:
     ) -> tuple[Tensor | None, Tensor]:
         """log β, log γ, log τ, then da, db [B, N_t] -> dx [B, I], and the gradients of the three logarithms [3]."""
         *logs, da, db = rest
-        checked, constants = _comparing(x, anchors, how.pop("thresholds", None))
-        return self.backend.send_slopes(x, checked, _read(read, logs), (da, db), _sums(how), bool(to_x), constants)
+        comparisons = comparisons_of(x, anchors, how.pop("thresholds", None))
+        return self.backend.send_slopes(x, comparisons, _read(read, logs), (da, db), _sums(how), bool(to_x))
 
     @takes(f"grad B O, {ROWS}, n_rows")
     def gather_weighted_gradients_fc(
@@ -337,11 +335,6 @@ def _sums(how: dict[str, Any]) -> Sums:
     if how:
         raise TypeError(f"unknown arguments: {', '.join(how)}")
     return sums
-
-
-def _comparing(x: Tensor, anchors: Tensor, thresholds: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Anchors that were checked, and thresholds as the primitives take them."""
-    return checked_anchors(anchors, x.shape[-1], thresholds), constants_of(thresholds, x)
 
 
 def _step(how: dict[str, Any], connectivity: Connectivity, grad: Tensor) -> tuple[Tensor | None, float]:

@@ -70,6 +70,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "indices": ("lookup_indices",),
     "positions": ("positional_embeddings",),
     "stat": ("firing_statistics",),
+    "comparisons": ("anchors", "thresholds"),
     "detected": DETECTED,
     "sequence": (*DETECTED, *POSITIONAL),
     "coefficients": COEFFICIENTS,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.arrays import Gradients, Keys, Margins
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
@@ -41,7 +42,7 @@ def detect_positions(positions: Tensor, train: bool) -> Detected:
     # A position is compared with zero: one detector, whose anchors are the positions and a zero beside them.
     anchors = torch.tensor([[(r, n_pe) for r in range(n_pe)]], dtype=torch.int32)
     padded = torch.nn.functional.pad(positions.detach(), (0, 1))
-    found = detect.__wrapped__(padded, anchors, train)  # type: ignore[attr-defined]
+    found = detect.__wrapped__(padded, Comparisons(anchors), train)  # type: ignore[attr-defined]
     return Detected(*(each.squeeze(-1) for each in found if each is not None))
 
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import Sequence
 from lutetia.lut.kernels.recorder import kernel
@@ -109,7 +110,7 @@ def gather_cells(
 @kernel
 def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:
     """y [B, O] of one new position of each row, whose indices join those in the cache; all in one look-up of many rows."""
-    return add_step(pack_bits(anchor_deltas(x, anchors) > 0), weight, anchors.shape[1], cache, lengths, places)
+    return add_step(pack_bits(anchor_deltas(x, Comparisons(anchors)) > 0), weight, anchors.shape[1], cache, lengths, places)
 
 
 def add_step(q: Tensor, weight: Tensor, n_anchors: int, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:

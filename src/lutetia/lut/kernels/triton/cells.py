@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import Detected, Products, Sequence
 from lutetia.lut.kernels.recorder import kernel
@@ -132,7 +133,7 @@ def fill_firings(weight: Tensor, firings: tuple[Tensor, Tensor, Tensor], shape: 
 @kernel
 def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:
     """y [B, O] of one new position of each row, whose indices join those in the cache."""
-    return plain.add_step(find(x, anchors, False).indices, weight, anchors.shape[1], cache, lengths, places)
+    return plain.add_step(find(x, Comparisons(anchors), False).indices, weight, anchors.shape[1], cache, lengths, places)
 
 
 def walks_anyway(sums: Sums, sequence: Sequence, *operands: Tensor) -> bool:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.launches import Launch, alike
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import Coefficients, Detected
 from lutetia.lut.kernels.recorder import kernel
@@ -112,35 +113,24 @@ def launch_fill(
 
 
 def detect_and_fill(
-    x: Tensor,
-    weight: Tensor,
-    anchors: Tensor,
-    connectivity: Connectivity,
-    sums: Sums,
-    train: bool,
-    thresholds: Tensor | None = None,
+    x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
 ) -> tuple[Tensor, Detected | None]:
     """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]; in one launch where each output is stored once."""
     layout = layout_of(connectivity)
     if layout.kind != "general" and layout.widest:  # without any weight no program would run
-        return _detect_and_fill(x, weight, anchors, connectivity, sums, train, thresholds)
-    detected = detect(x, anchors, train, thresholds)
+        return _detect_and_fill(x, weight, comparisons, connectivity, sums, train)
+    detected = detect(x, comparisons, train)
     return fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
 
 
 @kernel
 def _detect_and_fill(
-    x: Tensor,
-    weight: Tensor,
-    anchors: Tensor,
-    connectivity: Connectivity,
-    sums: Sums,
-    train: bool,
-    thresholds: Tensor | None,
+    x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
 ) -> tuple[Tensor, Detected | None]:
     layout, dtype = layout_of(connectivity), sum_dtype(weight)
     if not train and fills_by_slab(layout, x.shape[0]):
-        return _fill(weight, layout, detect_columns(x, anchors, thresholds), None, sums), None
+        return _fill(weight, layout, detect_columns(x, comparisons), None, sums), None
+    anchors, thresholds = comparisons
     detected = room_for(x, anchors, True) if train else None
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, zero=not layout.disjoint)
     rows, inputs = Rows(*(detected or (None,))), Inputs(x.contiguous(), anchors, thresholds=thresholds)
