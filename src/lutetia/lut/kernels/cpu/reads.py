@@ -26,13 +26,13 @@ KINDS = {"hard": 0, "blend": 1, "confidence": 2, "confidence2": 3}
 def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
     """x [B, I] -> indices int32 and coefficients, [B, N_t] each."""
     rows, pairs, constants = _compared(x, comparisons)
-    shape = (len(rows), len(pairs))
-    rows_read = [(np.empty(shape, np.int32), np.empty(shape, rows.dtype)) for _ in range(1 + (read.name != "confidence"))]
-    first, *second = [(indices.view(np.uint32), factors) for indices, factors in rows_read]
-    arrays = ((rows, pairs, constants), _how(read, sums, rows.dtype), (first, second[0] if second else None))
+    shapes = ((len(rows), len(pairs)), (0, 0) if read.name == "confidence" else (len(rows), len(pairs)))
+    rows_read = [(np.empty(shape, np.int32), np.empty(shape, rows.dtype)) for shape in shapes]
+    unsigned = tuple((indices.view(np.uint32), factors) for indices, factors in rows_read)
+    arrays = ((rows, pairs, constants), _how(read, sums, rows.dtype), unsigned)
     raise_if(over(len(rows), _work(len(rows), pairs, read), loop("reads", "read"), *arrays))
-    (indices, a), *others = [tuple(map(torch.from_numpy, each)) for each in rows_read]
-    return indices, Coefficients(a, *(each for alternatives, b in others for each in (b, alternatives)))
+    (indices, a), (others, b) = [tuple(map(torch.from_numpy, each)) for each in rows_read]
+    return indices, Coefficients(a) if read.name == "confidence" else Coefficients(a, b, others)
 
 
 def read_and_fill(
@@ -70,12 +70,10 @@ def send_slopes(
     check_tensor("da", da, [n, len(pairs)])
     if db is not None:
         check_tensor("db", db, [n, len(pairs)])
-    if db is None and read.name != "confidence":
-        db = torch.zeros_like(da)
     to_a = array_of(da.to(sum_dtype(da)))
-    to_b = None if read.name == "confidence" or db is None else array_of(db.to(sum_dtype(da)))
-    dx, learned = new_array(rows.shape, x) if to_x else None, np.empty((3, n), np.int64 if sums.exact else np.float64)
+    to_b = to_a[:0] if read.name == "confidence" or db is None else array_of(db.to(sum_dtype(da)))
+    dx, learned = new_array(rows.shape if to_x else (0, 0), x), np.empty((3, n), np.int64 if sums.exact else np.float64)
     arrays = ((rows, pairs, constants), _how(read, sums, rows.dtype), (to_a, to_b), (dx, learned), scale_of(sums))
     raise_if(over(n, 3 * _work(n, pairs, read), loop("reads", "propagate_reads"), *arrays), sums)
     units = sums.scale if sums.exact else 1.0
-    return None if dx is None else torch.from_numpy(dx), torch.from_numpy(learned.sum(1) / units).to(sum_dtype(x))
+    return torch.from_numpy(dx) if to_x else None, torch.from_numpy(learned.sum(1) / units).to(sum_dtype(x))
