@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from lutetia.lut import Connectivity, Sequence, SynapseMeta, full, growth, kernels, random_anchors
 from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.kernels.protocol import Coefficients, Products, Read
+from lutetia.lut.kernels.protocol import Coefficients, Into, Products, Read
 from lutetia.lut.sums import Sums
 
 SUMS = {"float": Sums(), "fixed": Sums("fixed", 0.5)}
@@ -104,9 +104,9 @@ def run_layer(backend: Any, layer: Layer, sums: Sums) -> dict[str, Any]:
     else:
         results["gains"] = backend.row_gains(layer.grad, weight, connectivity, (indices, rows.alternatives), sums)
     to_weights = (layer.grad, connectivity, indices, rows, sums)
-    results["dW"] = backend.gather_rows(*to_weights)
+    results["dW"] = backend.gather_rows(*to_weights, None)
     results["dW of rows that were read"] = backend.gather_compact(*to_weights)
-    results["step"] = backend.gather_rows(*to_weights, weight.clone(), RATE)
+    results["step"] = backend.gather_rows(*to_weights, Into(weight.clone(), RATE))
     return results
 
 
@@ -172,8 +172,8 @@ def run_sequences(backend: Any, case: Sequences, algorithm: str, sums: Sums) -> 
         "indices of positions": backend.detect_positions(case.positions, False).indices,
         "y": fill(case.weight, case.connectivity, found, sums),
         "dx and dpositions": propagate(case.grad, case.weight, case.connectivity, found, case.anchors, case.x.shape[2], sums),
-        "dW": gather(*to_weights),
-        "step": gather(*to_weights, case.weight.clone(), RATE),
+        "dW": gather(*to_weights, None),
+        "step": gather(*to_weights, Into(case.weight.clone(), RATE)),
     }
 
 

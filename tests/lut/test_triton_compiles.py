@@ -38,7 +38,7 @@ JITFunction.run = compile_only
 from lutetia.lut import Sequence, Sums, full, growth, random_anchors
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels import triton as backend
-from lutetia.lut.kernels.protocol import Coefficients, Detected, Products, Read
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Into, Products, Read
 
 B, I, T, C = 8, 16, 4, 3
 x, anchors, log = torch.zeros(B, I), random_anchors(I, T, C, seed=0), torch.zeros(())
@@ -52,7 +52,7 @@ for name, layer in layers.items():
         weight, grad = torch.zeros(layer.weight_shape), torch.zeros(B, layer.n_outputs)
         for step, coefficients in ((f"{name} {sums.kind} hard", None), (f"{name} {sums.kind} weighted", two)):
             backend.fill_rows(weight, layer, indices, coefficients, sums)
-            backend.gather_rows(grad, layer, indices, coefficients, sums, weight)
+            backend.gather_rows(grad, layer, indices, coefficients, sums, Into(weight, 1.0))
         step = f"{name} {sums.kind} train"
         backend.detect_and_fill(x, weight, pairs, layer, sums, True)
         backend.propagate(grad, weight, layer, detected, anchors, I, sums)
@@ -77,7 +77,7 @@ for step, products, sums in (("pairs", None, Sums()), ("pairs", None, Sums("fixe
     sequence = Sequence(*found, C, P, products)
     getattr(backend, f"fill_{step}")(weight, layer, sequence, sums)
     getattr(backend, f"propagate_{step}")(grad, weight, layer, sequence, anchors, I, sums)
-    getattr(backend, f"gather_{step}")(grad, layer, sequence, sums)
+    getattr(backend, f"gather_{step}")(grad, layer, sequence, sums, None)
 print(json.dumps(compiled))
 """
 

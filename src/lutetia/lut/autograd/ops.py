@@ -26,7 +26,7 @@ from lutetia.lut.algorithm import choose
 from lutetia.lut.autograd.how import HOW, How, Wires, how_of, sizes_of
 from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Read, Sequence
+from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Into, Read, Sequence
 from lutetia.lut.sums import Sums, sum_dtype
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
@@ -168,7 +168,7 @@ def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
     how = how_of(text)
     coefficients = None if a is None else Coefficients(solid(a), None if b is None else solid(b), alternatives)
     connectivity = how.connectivity((start, targets, meta), tuple(size))
-    return how.kernels(grad).gather_rows(solid(grad), connectivity, solid(indices), coefficients, how.sums, None, 1.0).to(dtype)
+    return how.kernels(grad).gather_rows(solid(grad), connectivity, solid(indices), coefficients, how.sums, None).to(dtype)
 
 
 def _lut_weight_gradients_fake(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
@@ -388,13 +388,13 @@ def _lut_attention_weight_gradients(grad: Tensor, indices: Tensor, pe_indices: T
 
 
 def gather_sequence(
-    grad: Tensor, sequence: Sequence, wires: Wires, size: tuple[int, ...], how: How, into: Tensor | None = None, rate: float = 1.0
+    grad: Tensor, sequence: Sequence, wires: Wires, size: tuple[int, ...], how: How, into: Into | None = None
 ) -> Tensor:
-    """dW of this size; with `into`, into -= rate · dW."""
+    """dW of this size, or the weight of `into` after its step."""
     sequence = with_algorithm(sequence, how, grad.shape[2], grad)
     kernels, connectivity = how.kernels(grad), how.connectivity(wires, size)  # type: ignore[arg-type]
     run = kernels.gather_pairs if sequence.products is None else kernels.gather_cells
-    return run(grad, connectivity, sequence, how.sums, into, rate)
+    return run(grad, connectivity, sequence, how.sums, into)
 
 
 def _lut_attention_weight_gradients_fake(grad: Tensor, indices: Tensor, pe_indices: Tensor, *rest: Any) -> Tensor:

@@ -16,7 +16,7 @@ from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, checked_anchors, co
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels.arguments import DETECTED, LOGS, ROWS, SEQUENCE, SEQUENCE_DETECTED, check_below, takes
-from lutetia.lut.kernels.protocol import READS, Backend, Coefficients, Detected, Products, Read, Sequence
+from lutetia.lut.kernels.protocol import READS, Backend, Coefficients, Detected, Into, Products, Read, Sequence
 from lutetia.lut.kernels.reference import list_firings
 from lutetia.lut.sums import FLOATS, Sums, convert_integers_to_floats
 
@@ -105,8 +105,8 @@ class Kernels:
     @wired("grad B O, indices B N_t <R")
     def gather_weight_gradients(self, connectivity: Connectivity, grad: Tensor, indices: Tensor, **how: Any) -> Tensor:
         """dW[t, index_t] += lr_scale · g: grad [B, O], indices [B, N_t] -> dW, or the updated weight."""
-        into, rate = _step(how, connectivity, grad)
-        return _clamped(self.backend.gather_rows(grad, connectivity, indices, None, _sums(how), into, rate), into, connectivity)
+        into = _step(how, connectivity, grad)
+        return _clamped(self.backend.gather_rows(grad, connectivity, indices, None, _sums(how), into), into, connectivity)
 
     @wired("grad B O, indices B N_t <R")
     def gather_weight_rows(self, connectivity: Connectivity, grad: Tensor, indices: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
@@ -163,8 +163,8 @@ class Kernels:
     @wired(f"grad B O, {ROWS}")
     def gather_weighted_gradients(self, connectivity: Connectivity, grad: Tensor, *rows: Any, two: bool, **how: Any) -> Tensor:
         """dW[t, index_t] += lr_scale · g · a_t, with `two` dW[t, alt_t] += lr_scale · g · b_t -> dW, or the updated weight."""
-        into, rate = _step(how, connectivity, grad)
-        gradient = self.backend.gather_rows(grad, connectivity, *_weighted(rows, two), _sums(how), into, rate)
+        into = _step(how, connectivity, grad)
+        gradient = self.backend.gather_rows(grad, connectivity, *_weighted(rows, two), _sums(how), into)
         return _clamped(gradient, into, connectivity)
 
     @wired(f"grad B O, {ROWS}")
@@ -215,16 +215,16 @@ class Kernels:
     @wired(f"grad B S O, {SEQUENCE}")
     def gather_weight_gradients_seq(self, connectivity: Connectivity, grad: Tensor, *sequence: Any, **how: Any) -> Tensor:
         """grad [B, S, O], indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim -> dW, or the updated weight."""
-        into, rate = _step(how, connectivity, grad)
+        into = _step(how, connectivity, grad)
         found = _sequence(connectivity, sequence)
-        return _clamped(self.backend.gather_pairs(grad, connectivity, found, _sums(how), into, rate), into, connectivity)
+        return _clamped(self.backend.gather_pairs(grad, connectivity, found, _sums(how), into), into, connectivity)
 
     @wired(f"grad B S O, {SEQUENCE}", "fc")
     def gather_weight_gradients_cells(self, connectivity: Connectivity, grad: Tensor, *sequence: Any, **how: Any) -> Tensor:
         """The arguments and results of `gather_weight_gradients_seq`, by cells."""
-        into, rate = _step(how, connectivity, grad)
+        into = _step(how, connectivity, grad)
         found = _sequence(connectivity, sequence, _products(how))
-        return _clamped(self.backend.gather_cells(grad, connectivity, found, _sums(how), into, rate), into, connectivity)
+        return _clamped(self.backend.gather_cells(grad, connectivity, found, _sums(how), into), into, connectivity)
 
     @takes(f"{SEQUENCE}, n_anchors")
     def fill_firing_stat(self, indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anchors: int) -> Tensor:
@@ -301,17 +301,17 @@ def _sums(how: dict[str, Any]) -> Sums:
     return sums
 
 
-def _step(how: dict[str, Any], connectivity: Connectivity, grad: Tensor) -> tuple[Tensor | None, float]:
-    """The weight that takes a step, and its rate; None and 1 where the gradient is asked for."""
+def _step(how: dict[str, Any], connectivity: Connectivity, grad: Tensor) -> Into | None:
+    """The weight that takes a step, and its rate; None where the gradient is asked for."""
     rate, weight = how.pop("external_lr", -1.0), how.pop("weight", None)
     check_range("external_lr", rate)
     if rate < 0:
-        return None, 1.0
+        return None
     check_range("external_lr", rate, 0, torch.finfo(torch.float32).max)
     check_tensor("weight", weight, connectivity.weight_shape, FLOATS, grad.device)
     if any(stride == 0 and size > 1 for stride, size in zip(weight.stride(), weight.shape, strict=True)):
         fail("weight", weight, "a tensor that has memory for each of its elements")
-    return weight, rate
+    return Into(weight, rate)
 
 
 def _read(name: str, logs: Any) -> Read:
@@ -342,7 +342,7 @@ def _products(how: dict[str, Any]) -> Products:
     return Products(how.pop("precision", "float32"), how.pop("budget", None)).check()
 
 
-def _clamped(result: Tensor, into: Tensor | None, connectivity: Connectivity) -> Tensor:
+def _clamped(result: Tensor, into: Into | None, connectivity: Connectivity) -> Tensor:
     return result if into is None else connectivity.clamp_(result)
 
 

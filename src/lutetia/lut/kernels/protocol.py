@@ -75,6 +75,13 @@ class Products(NamedTuple):
         return self
 
 
+class Into(NamedTuple):
+    """A weight of any dtype that takes a step in the place of a gradient: weight -= rate · dW, and it is given back."""
+
+    weight: Tensor
+    rate: float
+
+
 class Sequence(NamedTuple):
     """What was found in sequences. `products` is None where the pairs of positions are walked, and given where cells are counted.
 
@@ -156,13 +163,12 @@ class Backend(Protocol):
         indices: Tensor,
         coefficients: Coefficients | None,
         sums: Sums,
-        into: Tensor | None = None,
-        rate: float = 1.0,
+        into: Into | None,
     ) -> Tensor:
         """dW[t, index_t] += lr_scale · g, with coefficients times a, and b to the other row: grad [B, O], indices [B, N_t].
 
-        Gives dW, of the shape of a weight. With `into`, a weight of any dtype: into -= rate · dW, without a gradient of its size
-        where that can be done, and `into` is given back; bounds are the caller's business. A sum out of range changes nothing.
+        Gives dW, of the shape of a weight, or the weight of `into` after its step: without a gradient of its size where that can
+        be done. Bounds are the caller's business. A sum out of range changes nothing.
         """
 
     def gather_compact(
@@ -193,16 +199,8 @@ class Backend(Protocol):
         Of each pair the closer of Q and K is flipped (K, where they are equally close), and PE too where it is closer than both.
         """
 
-    def gather_pairs(
-        self,
-        grad: Tensor,
-        connectivity: Connectivity,
-        sequence: Sequence,
-        sums: Sums,
-        into: Tensor | None = None,
-        rate: float = 1.0,
-    ) -> Tensor:
-        """dW[t, cell] += lr_scale · g[j] over all pairs: grad [B, S, O]; `into` and `rate` as in `gather_rows`."""
+    def gather_pairs(self, grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
+        """dW[t, cell] += lr_scale · g[j] over all pairs: grad [B, S, O]; `into` as in `gather_rows`."""
 
     def fill_cells(self, weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
         """`fill_pairs` by cells. Connectivity is full; where cells do not serve (fixed sums), pairs do."""
@@ -219,15 +217,7 @@ class Backend(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """`propagate_pairs` by cells."""
 
-    def gather_cells(
-        self,
-        grad: Tensor,
-        connectivity: Connectivity,
-        sequence: Sequence,
-        sums: Sums,
-        into: Tensor | None = None,
-        rate: float = 1.0,
-    ) -> Tensor:
+    def gather_cells(self, grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
         """`gather_pairs` by cells."""
 
     def count_firings(self, sequence: Sequence) -> Tensor:

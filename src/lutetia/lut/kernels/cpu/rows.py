@@ -25,7 +25,7 @@ from lutetia.lut.kernels.cpu.arrays import Places
 from lutetia.lut.kernels.cpu.memory import uncleared
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
 from lutetia.lut.kernels.cpu.threads import OUT_OF_MEMORY, over
-from lutetia.lut.kernels.protocol import Coefficients, Detected
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.sums import FLOAT, Sums, raise_overflow, sum_dtype
 
@@ -163,33 +163,28 @@ def propagate(
 
 @kernel
 def gather_rows(
-    grad: Tensor,
-    connectivity: Connectivity,
-    indices: Tensor,
-    coefficients: Coefficients | None,
-    sums: Sums,
-    into: Tensor | None = None,
-    rate: float = 1.0,
+    grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums, into: Into | None
 ) -> Tensor:
-    """grad [B, O], indices [B, N_t] -> dW; with `into`, into -= rate · dW without a gradient of its size."""
+    """grad [B, O], indices [B, N_t] -> dW, or `into` after its step, without a gradient of its size."""
     plan = plan_of(connectivity)
     if into is None:
         return _gather(grad, indices, coefficients, plan, sums).view(connectivity.weight_shape)
-    if into.numel() != plan.n_weights:
-        fail("weight", into, f"{plan.n_weights} weights")
-    flat = into.detach().contiguous().view(-1)
-    if not sums.exact and into.dtype == sum_dtype(into, *factors(coefficients)):
+    weight, rate = into
+    if weight.numel() != plan.n_weights:
+        fail("weight", weight, f"{plan.n_weights} weights")
+    flat = weight.detach().contiguous().view(-1)
+    if not sums.exact and weight.dtype == sum_dtype(weight, *factors(coefficients)):
         out, steps = array_of(flat), -rate * plan.rates
-        _add_to(out, grad.to(into.dtype), indices, coefficients, plan, sums, Where(plan.places, steps))
+        _add_to(out, grad.to(weight.dtype), indices, coefficients, plan, sums, Where(plan.places, steps))
     else:  # each weight takes its step once, when the sum is complete: fixed sums need it, and halves would lose small addends
         neurons, values = _gather_fired(grad, indices, coefficients, plan, sums)
         places = torch.from_numpy(plan.weights_of(neurons))
         flat[places] = (flat[places] - rate * values).to(flat.dtype)
-    if not into.is_contiguous():
-        into.detach().copy_(flat.view_as(into))
-    if not into.is_inference():
-        torch.autograd.graph.increment_version(into)
-    return into
+    if not weight.is_contiguous():
+        weight.detach().copy_(flat.view_as(weight))
+    if not weight.is_inference():
+        torch.autograd.graph.increment_version(weight)
+    return weight
 
 
 @kernel

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.protocol import Sequence
+from lutetia.lut.kernels.protocol import Into, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.detect import anchor_deltas, pack_bits
 from lutetia.lut.kernels.reference.pairs import Gain, gain_of_pairs, pairs_of, send_gains
@@ -89,9 +89,7 @@ def propagate_cells(
 
 
 @kernel
-def gather_cells(
-    grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Tensor | None = None, rate: float = 1.0
-) -> Tensor:
+def gather_cells(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
     """`gather_pairs` by cells: each firing adds count · lr_scale · g[j], at once for all its pairs."""
     dtype = sum_dtype(grad)
     place, row, count = _list(_count(sequence), sequence.x.indices, sequence.n_anchors)
@@ -101,7 +99,7 @@ def gather_cells(
         sum_ = addends.new_zeros(connectivity.n_detectors * connectivity.n_rows, grad.shape[2]).index_add_(0, row, addends)
         return from_units(sum_, sums, dtype).view(connectivity.n_detectors, connectivity.n_rows, -1)
 
-    return subtract(of_each_meta(connectivity, gather), into, rate)
+    return subtract(of_each_meta(connectivity, gather), into)
 
 
 # ---- decoding --------------------------------------------------------------------------------------------------------

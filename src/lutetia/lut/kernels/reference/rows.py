@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity, Full
-from lutetia.lut.kernels.protocol import Coefficients, Detected
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.detect import detect
 from lutetia.lut.sums import Sums, from_units, sum_dtype, to_units
@@ -127,16 +127,10 @@ def scatter_to_anchors(slopes: Tensor, a: Tensor, b: Tensor, n_inputs: int, sums
 
 @kernel
 def gather_rows(
-    grad: Tensor,
-    connectivity: Connectivity,
-    indices: Tensor,
-    coefficients: Coefficients | None,
-    sums: Sums,
-    into: Tensor | None = None,
-    rate: float = 1.0,
+    grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums, into: Into | None
 ) -> Tensor:
-    """dW[t, index_t] += lr_scale · g · coefficient: grad [B, O], indices [B, N_t] -> dW; with `into`, into -= rate · dW."""
-    return subtract(gradient_of(grad, connectivity, indices, coefficients, sums), into, rate)
+    """dW[t, index_t] += lr_scale · g · coefficient: grad [B, O], indices [B, N_t] -> dW, or `into` after its step."""
+    return subtract(gradient_of(grad, connectivity, indices, coefficients, sums), into)
 
 
 @kernel
@@ -179,12 +173,13 @@ def of_each_meta(connectivity: Connectivity, gather: Callable[[float], Tensor]) 
     return gradient
 
 
-def subtract(gradient: Tensor, into: Tensor | None, rate: float) -> Tensor:
-    """The gradient itself, or `into` after into -= rate · gradient."""
+def subtract(gradient: Tensor, into: Into | None) -> Tensor:
+    """The gradient itself, or the weight of `into` after its step."""
     if into is None:
         return gradient
-    into.detach().copy_(into.detach() - rate * gradient)
-    return into
+    weight = into.weight.detach()
+    weight.copy_(weight - into.rate * gradient)
+    return into.weight
 
 
 def lookup_neurons(indices: Tensor, n_rows: int) -> Tensor:

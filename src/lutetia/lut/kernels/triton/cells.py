@@ -14,7 +14,7 @@ from torch import Tensor
 from lutetia.errors import ArgumentError
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.protocol import Detected, Products, Sequence
+from lutetia.lut.kernels.protocol import Detected, Into, Products, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference import cells as plain
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
@@ -97,12 +97,10 @@ def propagate_cells(
 
 
 @kernel
-def gather_cells(
-    grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Tensor | None = None, rate: float = 1.0
-) -> Tensor:
-    """dW = statᵀ · g: grad [B, S, O] -> [N_t, R, O]; with `into`, into -= rate · dW."""
+def gather_cells(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
+    """dW = statᵀ · g: grad [B, S, O] -> [N_t, R, O], or `into` after its step."""
     gradient = of_each_meta(connectivity, lambda lr_scale: _gather(grad, sequence, lr_scale, sums))
-    return subtract(gradient, into, rate)
+    return subtract(gradient, into)
 
 
 def _gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from lutetia._shared.launches import Launch, alike
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.protocol import Coefficients, Detected
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import subtract
 from lutetia.lut.kernels.triton.detect import compared, detect, detect_columns, room_for
@@ -227,19 +227,13 @@ def gains_blocks(layout: Layout) -> tuple[int, int]:
 
 @kernel
 def gather_rows(
-    grad: Tensor,
-    connectivity: Connectivity,
-    indices: Tensor,
-    coefficients: Coefficients | None,
-    sums: Sums,
-    into: Tensor | None = None,
-    rate: float = 1.0,
+    grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums, into: Into | None
 ) -> Tensor:
-    """grad [B, O], indices [B, N_t] -> dW; with `into`, into -= rate · dW, straight into the weights where that can be done."""
+    """grad [B, O], indices [B, N_t] -> dW, or `into` after its step, straight into the weights where that can be done."""
     layout, dtype = layout_of(connectivity), sum_dtype(*operands(grad, coefficients))
     by_atomics = scatters(layout, sums)
-    if into is not None and not sums.exact and into.dtype == dtype == torch.float32:
-        target, step = Target(into), float(rate)
+    if into is not None and not sums.exact and into.weight.dtype == dtype == torch.float32:
+        target, step = Target(into.weight), float(into.rate)
     else:
         zero = by_atomics or not grad.shape[0]
         target, step = target_of([layout.n_weights], sums, *operands(grad, coefficients), zero=zero), None
@@ -251,7 +245,7 @@ def gather_rows(
         _add_up(grad, rows, layout, target, sort_by_neuron(rows.indices, layout.n_rows), (sums, dtype, step))
     if step is not None:
         return target.out
-    return subtract(finish(target, sums, dtype).view(connectivity.weight_shape), into, rate)
+    return subtract(finish(target, sums, dtype).view(connectivity.weight_shape), into)
 
 
 @kernel
