@@ -15,10 +15,17 @@ require("transformers", "lutetia.integrations.transformers")
 
 from lutetia.integrations.transformers.attention import NAME, register_attention  # noqa: E402  (needs transformers)
 from lutetia.integrations.transformers.cache import LutetiaCache  # noqa: E402
+from lutetia.integrations.transformers.models import (  # noqa: E402
+    ByteTokenizer,
+    LutetiaConfig,
+    LutetiaForCausalLM,
+    register_models,
+)
 
-__all__ = ["NAME", "LutetiaCache", "register"]
+__all__ = ["NAME", "ByteTokenizer", "LutetiaCache", "LutetiaConfig", "LutetiaForCausalLM", "register"]
 
 
 def register() -> None:
-    """Make `attn_implementation="lutetia"` known to `transformers`. To call it again changes nothing."""
+    """Make `attn_implementation="lutetia"`, and Lutetia's language models, known to `transformers`; again changes nothing."""
     register_attention()
+    register_models()
