@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from lutetia.errors import ArgumentError, LutetiaError
+from lutetia.errors import ArgumentError, DataError, LutetiaError
 from lutetia.models import DenseTransformer, LUTTransformer
 
 pytest.importorskip("transformers")
 
 import transformers
 
-from lutetia.integrations.transformers import ByteTokenizer, LutetiaForCausalLM, register
+from lutetia.integrations.transformers import ByteTokenizer, LutetiaForCausalLM, load_decoder, register
 
 SMALL: dict[str, Any] = {"width": 16, "n_layers": 2, "context": 64, "n_heads": 2, "ff_detectors": 8, "ff_anchors": 4, "seed": 3}
 MODELS = {
@@ -120,3 +120,22 @@ def test_what_is_refused(inner: LUTTransformer) -> None:
         model.generate(torch.ones(1, 60, dtype=torch.long), max_new_tokens=10, do_sample=False)
     with pytest.raises(ArgumentError, match="model is"):
         LutetiaForCausalLM.wrap(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
+
+
+def test_a_model_from_a_folder(tmp_path: Path) -> None:
+    model = LutetiaForCausalLM.wrap(MODELS["tables"]())
+    with pytest.raises(DataError, match="is no folder"):
+        load_decoder(tmp_path / "nothing")
+    with pytest.raises(DataError, match=r"has no config.json and 0 GGUF files"):
+        load_decoder(tmp_path)
+    model.config.save_pretrained(tmp_path)
+    with pytest.raises(DataError, match=r"has no .safetensors file"):
+        load_decoder(tmp_path)
+    model.save_pretrained(tmp_path)
+    ByteTokenizer().save_pretrained(tmp_path)
+    loaded, tokenizer = load_decoder(tmp_path)
+    tokens = tokenizer("abc", return_tensors="pt")["input_ids"]
+    assert torch.equal(loaded(tokens).logits, model.eval()(tokens).logits)
+    (tmp_path / "config.json").write_text('{"model_type": "no such model"}')
+    with pytest.raises(DataError, match="cannot be read as a model of transformers"):
+        load_decoder(tmp_path)

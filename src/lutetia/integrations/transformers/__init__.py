@@ -15,14 +15,25 @@ require("transformers", "lutetia.integrations.transformers")
 
 from lutetia.integrations.transformers.attention import NAME, register_attention  # noqa: E402  (needs transformers)
 from lutetia.integrations.transformers.cache import LutetiaCache  # noqa: E402
+from lutetia.integrations.transformers.loading import load_decoder  # noqa: E402
 from lutetia.integrations.transformers.models import (  # noqa: E402
     ByteTokenizer,
     LutetiaConfig,
     LutetiaForCausalLM,
     register_models,
 )
+from lutetia.integrations.transformers.sharding import ShardedCache  # noqa: E402
 
-__all__ = ["NAME", "ByteTokenizer", "LutetiaCache", "LutetiaConfig", "LutetiaForCausalLM", "register"]
+__all__ = [
+    "NAME",
+    "ByteTokenizer",
+    "LutetiaCache",
+    "LutetiaConfig",
+    "LutetiaForCausalLM",
+    "ShardedCache",
+    "load_decoder",
+    "register",
+]
 
 
 def register() -> None:

@@ -17,6 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from lutetia.attention import MAX_ACTIVE, MAX_HEAD_DIM, decode_attention
+from lutetia.errors import ArgumentError
 
 NAME = "lutetia"
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -42,9 +43,12 @@ def attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """The attention function of `transformers`: query [B, H_q, s, d], key, value [B, H_kv, n, d] -> [B, s, H_q, d]."""
-    seen = None
+    seen, shard = None, getattr(key, "lutetia_shard", None)
+    n = key.shape[2] if shard is None else shard.length
     if can_decode(query, key, value, options):
-        seen = seen_by(attention_mask, query.shape[2], key.shape[2], options.get("sliding_window"))
+        seen = seen_by(attention_mask, query.shape[2], n, options.get("sliding_window"))
+    if seen is None and shard is not None:
+        raise ArgumentError("a ShardedCache has a mask or an option that decode attention does not know, expected padding alone")
     if seen is None:
         return attend_to_prompt(module, query, key, value, attention_mask, **options)
     out = decode(query, key, value, seen, options)
@@ -97,24 +101,30 @@ def read_mask(mask: Tensor, window: int | None) -> Seen | None:
 
 def decode(query: Tensor, key: Tensor, value: Tensor, seen: Seen, options: dict[str, Any]) -> Tensor:
     """New tokens: query [B, H_q, s, d] -> [B, H_q, s, d]."""
+    sink = options.get("s_aux")
+    how: dict[str, Any] = {
+        "window": seen.window,
+        "scale": options.get("scaling"),
+        "softcap": options.get("softcap"),
+        "sink": None if sink is None else sink.detach(),
+    }
+    shard = getattr(key, "lutetia_shard", None)
+    if shard is not None:
+        out: Tensor = shard.attend(query, key, value, starts=seen.starts, **how)
+        return out
     held = getattr(key, "lutetia_held", None)
     first = 0 if held is None else held.first
     starts = seen.starts
     if first:
         starts = lengths_of(len(query), first, query.device) if starts is None else starts + first
-    sink = options.get("s_aux")
-    out, _ = decode_attention(
+    return decode_attention(
         query,
         key if held is None else held.k,
         value if held is None else held.v,
         seq_lens=lengths_of(len(query), first + key.shape[2], query.device),
         starts=starts,
-        window=seen.window,
-        scale=options.get("scaling"),
-        softcap=options.get("softcap"),
-        sink=None if sink is None else sink.detach(),
-    )
-    return out
+        **how,
+    )[0]
 
 
 @lru_cache(maxsize=64)
