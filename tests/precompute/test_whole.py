@@ -73,7 +73,7 @@ def changed(graph: Graph, file: str, old: str, new: str) -> Hardware:
 
 
 FAULTS: dict[str, tuple[Callable[[], Graph], str, str, str]] = {
-    "an inverted register": (skip_net, "net_register.v", "if (in_valid) data <= in_data", "if (in_valid) data <= ~in_data"),
+    "an inverted register": (skip_net, "net_register.v", "in_ready) data <= in_data", "in_ready) data <= ~in_data"),
     "a register that drops": (skip_net, "net_register.v", "full <= in_valid;", "full <= in_valid & !full;"),
     "a swapped queue": (skip_net, "net_register.v", "out_data = data[first]", "out_data = data[last]"),
     "a wrong tap": (skip_net, "net_window.v", "BITS*OFFSETS[32*tap +: 32]", "BITS*(OFFSETS[32*tap +: 32] ^ (tap == 1))"),

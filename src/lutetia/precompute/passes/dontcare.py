@@ -90,7 +90,7 @@ def _reach(node: Any, before: Reach) -> Reach:
             _with(reach, domain, fill)
             for reach, domain, fill in zip(before, node.edge.domains[:: node.taps], node.fill, strict=True)
         ]
-        padded = found if any(node.padding) else before
+        padded = found if node.pads else before
         return [reach for reach in padded for _ in range(node.taps)]
     if isinstance(node, Pool):
         return before[:: node.taps]

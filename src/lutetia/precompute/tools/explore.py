@@ -197,6 +197,7 @@ class WindowContract:
         self.kernel, self.stride = one + tuple(node.kernel), one + tuple(node.stride)
         self.dilation = one + tuple(node.dilation)
         self.padding = (0,) * (2 - rank) + tuple(node.padding)
+        self.ends = (0,) * (2 - rank) + tuple(node.ends)
         self.field = tuple((k - 1) * d for k, d in zip(self.kernel, self.dilation, strict=True))
         word = bus_word(edge, node.fill)
         self.fill = np.array([word >> bit & 1 for bit in range(edge.width)], dtype=np.int32)
@@ -205,7 +206,11 @@ class WindowContract:
     @property
     def columns(self) -> int | None:
         width = self.frame[1]
-        return None if width is None else width + 2 * self.padding[1]
+        return None if width is None else width + self.padding[1] + self.ends[1]
+
+    @property
+    def rows(self) -> int:
+        return (self.frame[0] or 1) + self.padding[0] + self.ends[0]
 
     @property
     def ages(self) -> int:
@@ -251,8 +256,7 @@ class WindowContract:
             return 0, x + 1 if x < self.field[1] else self.field[1] + (x + 1 - self.field[1]) % self.stride[1]
         if x + 1 < self.columns:
             return y, x + 1
-        rows = (self.frame[0] or 1) + 2 * self.padding[0]
-        return (y + 1) % rows, 0
+        return (y + 1) % self.rows, 0
 
     def before(self, y: int, x: int) -> tuple[int, int]:
         """The place of the step before: that of the window which waits."""
@@ -260,8 +264,7 @@ class WindowContract:
             return 0, x + self.field[1] + self.stride[1]  # any place whose taps all lie in the row
         if x:
             return y, x - 1
-        rows = (self.frame[0] or 1) + 2 * self.padding[0]
-        return (y - 1) % rows, self.columns - 1
+        return (y - 1) % self.rows, self.columns - 1
 
     def expected(self, y: int, x: int) -> np.ndarray:
         """The bus of the window whose last tap lies at a place: channel c · K + t."""
