@@ -172,6 +172,7 @@ def test_a_folder_is_a_model(tmp_path: Path) -> None:
 
 REFUSED = {
     "softmax": (dict(attention="softmax", n_heads=2), r"blocks\.0\.attention is softmax attention.*--set model\.attention=lut"),
+    "n-grams": (dict(ngrams=(2,), ngram_rows=8), r"ngrams, the n-gram tables, enter through gates.*--set model\.ngrams=\[\]"),
     "dense": (dict(feed_forward="dense"), r"blocks\.0\.feed_forward is 'dense'.*--set model\.feed_forward=lut"),
     "projected": (dict(feed_forward="projected"), r"blocks\.0\.feed_forward is 'projected'.*feed_forward=lut"),
     "linear": (dict(unembedding="linear"), r"unembedding is linear.*--set model\.unembedding=lut"),

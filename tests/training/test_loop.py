@@ -82,7 +82,7 @@ RUNS: dict[str, Config] = {
         optimizer={"ngrams": {"lr": 0.01, "weight_decay": 0.5}},
         train={"steps": 12, "clip": 0.5, "accumulate": 2},
     ),
-    "dense twin": transformer_config(model={"dense": True}, train={"steps": 12}),
+    "dense twin": transformer_config(model={"dense": True, "ngrams": [2]}, train={"steps": 12}),
 }
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,7 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
             classes=model.metadata.get("classes", ()),
             target=request.target,
             time_limit=request.time_limit,
+            progress=screen.part,
         )
         build.report |= facts
         show_accuracy(build.report, screen)
@@ -122,12 +123,19 @@ class Screen:
     """Progress on the terminal."""
 
     show: bool
+    spinners: list[Any] = field(default_factory=list)
 
     def run(self, name: str, job: Callable[[], Any]) -> Any:
         """Do something and say that it is being done."""
         stop_if_interrupted()
-        with console(stderr=True).status(f"{name} ..") if self.show else nullcontext():
+        with console(stderr=True).status(f"{name} ..") if self.show else nullcontext() as spinner:
+            self.spinners.append(spinner)
             return job()
+
+    def part(self, done: int, parts: int, name: str) -> None:
+        """Say which part of a step comes next, behind the spinner."""
+        if self.show and self.spinners:
+            self.spinners[-1].update(f"{done} of {parts}: {name} ..")
 
     def say(self, name: str, text: str) -> None:
         if self.show:
@@ -352,8 +360,7 @@ def show_report(report: dict[str, Any], out: Path) -> None:
     if simulated:
         say("simulated", f"{simulated['samples']} samples, equal to the integer model (in {simulated['by']})")
     if proof:
-        skipped = f", {len(proof['skipped'])} too wide for it" if proof["skipped"] else ""
-        say("proved", f"{len(proof['proved'])} tables and stages by SAT{skipped}")
+        say("proved", proof["said"])
     if made:
         counts = f"{made['luts']} LUTs, {made['flip_flops']} flip-flops, {made['bram']} block RAMs ({made['tool']})"
         say(made["target"], counts)

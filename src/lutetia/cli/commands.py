@@ -187,7 +187,7 @@ def build(
             autocompletion=values.complete_hardware,
         ),
     ] = "lut6",
-    prove: Annotated[bool, typer.Option("--prove/--no-prove", help="Prove the tables by SAT.")] = True,
+    prove: Annotated[bool, typer.Option("--prove/--no-prove", help="Prove the whole circuit equal to the graph.")] = True,
     time_limit: Annotated[
         float,
         typer.Option("--time-limit", metavar="SECONDS", help="Of simulation, proof and synthesis each; then it is left out."),

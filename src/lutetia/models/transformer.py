@@ -125,9 +125,8 @@ class LUTTransformer(Model[TransformerConfig]):
         # 1.95 and 2.01 after 150 steps, softmax attention and projected tables 2.71 and 2.51 after 100.
         wide = config.attention == "lut" or config.norm == "none"
         nn.init.normal_(self.embedding.weight, std=1.0 if wide else STD)
-        if config.n_ngrams:
-            self.ngrams = _ngram_tables(config)
-            self.ngrams_in = linear(config.n_ngrams, config.width, bias=False)
+        self.ngrams = _ngram_tables(config) if config.n_ngrams else None
+        self.ngrams_in = linear(config.n_ngrams, config.width, bias=False) if config.n_ngrams else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
         self.norm = norm_of(config.norm, config.width)
         self.unembedding: nn.Module
@@ -154,7 +153,7 @@ class LUTTransformer(Model[TransformerConfig]):
         new = self._room(cache, tokens, lengths)
         with torch.no_grad():
             logits = self._logits(tokens, lengths, cache.layers, cache.recent)
-            if cache.recent is not None:
+            if self.ngrams is not None and cache.recent is not None:
                 cache.recent = self.ngrams.recent(tokens, cache.recent, lengths)
         cache.lengths += new
         cache.owner = weakref.ref(self)
@@ -162,7 +161,7 @@ class LUTTransformer(Model[TransformerConfig]):
 
     def _logits(self, tokens: Tensor, lengths: Tensor | None, caches: list[Any], recent: Tensor | None = None) -> Tensor:
         x, rows = self.embedding(tokens.long()), None
-        if self.config.n_ngrams:
+        if self.ngrams is not None and self.ngrams_in is not None:
             rows = self.ngrams(tokens, recent)
             x = x + self.ngrams_in(rows)
         for block, cache in zip(self.blocks, caches, strict=True):
@@ -188,7 +187,7 @@ class LUTTransformer(Model[TransformerConfig]):
         check_int("batch", batch, 0)
         attentions: list[Any] = [block.attention for block in self.blocks]
         recent = None
-        if self.config.n_ngrams:
+        if self.ngrams is not None:
             recent = torch.zeros(batch, self.ngrams.reach - 1, dtype=torch.int64, device=self.embedding.weight.device)
         return ModelCache([each.new_cache(batch) for each in attentions], batch, self.config.context, recent)
 
@@ -246,7 +245,7 @@ class LUTTransformer(Model[TransformerConfig]):
             SoftmaxCache if isinstance(block.attention, SoftmaxAttention) else IndexCache for block in self.blocks
         ]
         held = cache.check(self, len(tokens), kinds, self.config.context)
-        if self.config.n_ngrams:
+        if self.ngrams is not None:
             check_tensor("cache.recent", cache.recent, [len(tokens), self.ngrams.reach - 1], torch.int64, tokens.device)
         elif cache.recent is not None:
             fail("cache.recent", cache.recent, "None: the model has no n-gram tables")

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.claims import precomputable
     from lutetia.precompute.front.decompose import Unit, Units, decompose
     from lutetia.precompute.front.encoder import BitsChoice, CodeEncoder, Encoder, encoder
+    from lutetia.precompute.front.handmade import table_graph
     from lutetia.precompute.front.lutnet import LUTNetwork, fit_bits, lut_network
     from lutetia.precompute.front.quantise import Quantise, SparseLinear, quantise, quantise_weights
     from lutetia.precompute.front.trace import trace
@@ -45,6 +46,7 @@ _ROOMS = {
     "front.claims": "precomputable",
     "front.decompose": "Unit Units decompose",
     "front.encoder": "BitsChoice CodeEncoder Encoder encoder",
+    "front.handmade": "table_graph",
     "front.lutnet": "LUTNetwork fit_bits lut_network",
     "front.quantise": "Quantise SparseLinear quantise quantise_weights",
     "front.trace": "trace",
@@ -124,6 +126,7 @@ __all__ = [
     "run_program",
     "run_steps",
     "run_yosys",
+    "table_graph",
     "time_limit",
     "trace",
     "trace_values",

@@ -122,7 +122,7 @@ def attribute_token(model: LUTTransformer, tokens: Tensor, target: int, rule: st
         logits = model(batch)
     seed = torch.zeros_like(logits)
     seed[0, -1] = lead_seed(logits[0, -1], target)
-    if not model.config.n_ngrams:
+    if model.ngrams is None:
         result = relevance.attribute(model, batch, target=seed, rules=PRESETS[rule]())
         return Attribution(result[batch][0].detach(), result.report.absorbed)
     result = relevance.attribute(model, batch, target=seed, rules=PRESETS[rule](), wrt=["ngrams"])
@@ -169,7 +169,7 @@ def _token_gradient(model: LUTTransformer, tokens: Tensor, target: int) -> Tenso
             handle.remove()
     parts = [(slope * output).detach() for slope, output in zip(slopes, kept, strict=True)]
     found = parts[0].sum(-1)
-    return found[0] if len(parts) == 1 else (found + model.ngrams.token_shares(parts[1], tokens[None]))[0]
+    return found[0] if model.ngrams is None else (found + model.ngrams.token_shares(parts[1], tokens[None]))[0]
 
 
 @torch.no_grad()

@@ -138,6 +138,8 @@ def _check_language(model: Any) -> None:
     if config.read != "hard" and (config.feed_forward == "lut" or config.unembedding == "lut"):
         layer = "blocks.0.feed_forward" if config.feed_forward == "lut" else "unembedding"
         faults.append((f"{layer} reads its tables by {config.read!r}", "read=hard"))
+    if model.ngrams is not None:
+        faults.append(("ngrams, the n-gram tables, enter through gates that multiply", "ngrams=[] --set model.ngram_word=false"))
     if config.norm == "layer":
         faults.append(("blocks.0.attention_norm is a layer norm, whose offsets a comparison feels", "norm=rms"))
     if faults:
