@@ -260,6 +260,7 @@ ITEMS = (
     package("pyarrow", "lutetia train on parquet files"),
     package("lion-pytorch", "the LION optimiser", module="lion_pytorch"),
     package("tensorboard", "training curves in TensorBoard"),
+    program("cc", "programs of lutetia build --target c", others=("gcc", "clang")),
     program("iverilog", "simulation of Verilog", flag="-V"),
     program("verilator", "fast simulation and lint of Verilog"),
     program("ghdl", "simulation of VHDL"),
