@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from sklearn.preprocessing import StandardScaler
 import lutetia.sklearn
 from lutetia.errors import DataError, MissingFeatureError
 from lutetia.sklearn import GateClassifier, LUTClassifier, LUTRegressor
+from tools import require_tool
 
 FAST: dict[str, Any] = {"n_tables": 30, "candidates": 24, "random_state": 0, "n_jobs": 1}
 GATES: dict[str, Any] = {"n_tables": 60, "max_epochs": 8, "n_thresholds": 7, "random_state": 0, "n_jobs": 1}
@@ -320,3 +322,15 @@ def test_a_circuit_is_simulated_and_agrees(wine: Any) -> None:
     build = small.to_circuit(wine.data[:8], prove=False, time_limit=60)
     assert build.report["simulated"]["samples"] == 8
     assert "verilog" in build.hardware
+
+
+def test_a_program_in_c_gives_the_same_classes(wine: Any, tmp_path: Path) -> None:
+    compiler = require_tool("gcc", "cc")
+    small = LUTClassifier(n_tables=20, n_anchors=3, random_state=0, n_jobs=1).fit(wine.data, wine.target)
+    for name, text in small.to_c().items():
+        (tmp_path / name).write_text(text)
+    subprocess.run([compiler, "-std=c99", "model.c", "-o", "run"], cwd=tmp_path, check=True)
+    codes = small.model_.encode(torch.tensor(wine.data.to_numpy())).long()
+    lines = "".join(" ".join(map(str, row)) + "\n" for row in codes.tolist())
+    told = subprocess.run([tmp_path / "run"], input=lines, capture_output=True, text=True, check=True).stdout.split()
+    assert np.mean(small.classes_[[int(each) for each in told]] == small.predict(wine.data)) > 0.98

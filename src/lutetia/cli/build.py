@@ -70,15 +70,16 @@ class BuildRequest:
     data: Path | None = None
     range: tuple[float, float] | None = None
     time_limit: float = 600.0
+    detectors_per_cycle: int = 4  # of a language model in Verilog
 
 
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
     """Build, write the folder, check what is in it, and return the report."""
     _check(request)
-    if request.target == "c":
-        from lutetia.cli.build_program import run_c_build
+    if request.target in PROGRAMS:
+        from lutetia.cli.build_program import run_program_build
 
-        return run_c_build(request)
+        return run_program_build(request)
     with flow.record() as recorded:
         model = _model(request.checkpoint)
         screen = Screen(show)
@@ -163,6 +164,8 @@ def _check(request: BuildRequest) -> None:
     most = 8 if request.target in PROGRAMS else 24
     if not 2 <= request.weight_bits <= most:
         raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {most}")
+    if not 1 <= request.detectors_per_cycle <= 64:
+        raise UsageError(f"--detectors-per-cycle is {request.detectors_per_cycle}, expected 1 to 64")
     if not request.time_limit > 0:
         raise UsageError(f"--time-limit is {request.time_limit:g}, expected more than 0 seconds")
     if request.range is not None and not request.range[0] < request.range[1]:
@@ -339,10 +342,10 @@ def _range_text(given: dict[str, Any]) -> str:
 
 def show_report(report: dict[str, Any], out: Path) -> None:
     """What came of it, in a few lines, the accuracy first."""
-    if report.get("target") == "c":
-        from lutetia.cli.build_program import show_c_report
+    if report.get("target") in PROGRAMS:
+        from lutetia.cli.build_program import show_program_report
 
-        show_c_report(report, out)
+        show_program_report(report, out)
         return
     screen = console()
 

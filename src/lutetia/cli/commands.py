@@ -183,7 +183,7 @@ def build(
         str,
         typer.Option(
             "--target",
-            help="What yosys maps to: lut6, lut4, ice40 or ecp5; or c, a program in C99.",
+            help="What yosys maps to: lut6, lut4, ice40 or ecp5; or c, a program in C99; or verilog, a core that runs a model.",
             autocompletion=values.complete_hardware,
         ),
     ] = "lut6",
@@ -192,6 +192,9 @@ def build(
         float,
         typer.Option("--time-limit", metavar="SECONDS", help="Of simulation, proof and synthesis each; then it is left out."),
     ] = 600.0,
+    detectors_per_cycle: Annotated[
+        int, typer.Option("--detectors-per-cycle", help="Of a language model in Verilog: more are faster and larger.")
+    ] = 4,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -205,7 +208,8 @@ def build(
     """
     from lutetia.cli.build import BuildRequest, run_build, show_report
 
-    request = BuildRequest(checkpoint, out, input_bits, weight_bits, target, prove, data, value_range, time_limit)
+    bits = (input_bits, weight_bits)
+    request = BuildRequest(checkpoint, out, *bits, target, prove, data, value_range, time_limit, detectors_per_cycle)
     report = run_build(request, show=not as_json)
     if as_json:
         print_json(report)

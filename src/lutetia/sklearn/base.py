@@ -205,6 +205,18 @@ class TabularEstimator(BaseEstimator):
         run_steps(build, [*OPTIMISE, *MAKE, *(step for step in CHECK if prove or step is not PROOF)])
         return build
 
+    def to_c(self, *, weight_bits: int = 8) -> dict[str, str]:
+        """The fitted tables as C99, the text of `model.c` and `model.h`: no floating point, no heap.
+
+        Its inputs are codes of 8 bits, one per encoded column (`model_.encode`); it gives the number of the class in `classes_`.
+        A regressor gives its sum in units of the tables.
+        """
+        from lutetia.precompute import integer_model
+        from lutetia.precompute.integer.c import c_files
+
+        check_is_fitted(self, "model_")
+        return c_files(integer_model(self.model_, weight_bits=weight_bits))
+
     # ---- folders -----------------------------------------------------------------------------------------------------
 
     def _describe_data(self, rows: Rows) -> dict[str, Any]:
