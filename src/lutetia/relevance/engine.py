@@ -21,6 +21,7 @@ from lutetia.relevance.promise import KNOWN, Branch, Deadlock, Promise, Promises
 from lutetia.relevance.registry import Unknown
 from lutetia.relevance.report import Report
 
+UNKNOWN = ("raise", "absorb", "linear")  # what an operation without a rule does
 NOTHING = object()  # marks an input that gets no relevance
 
 
@@ -28,9 +29,9 @@ class Walk:
     """One walk over one graph."""
 
     def __init__(
-        self, graph: Graph, report: Report, strict: bool = True, output: Tensor | None = None, to_the_end: bool = False
+        self, graph: Graph, report: Report, unknown: str = "raise", output: Tensor | None = None, to_the_end: bool = False
     ) -> None:
-        self.graph, self.report, self.strict = graph, report, strict
+        self.graph, self.report, self.unknown = graph, report, unknown
         self.to_the_end = to_the_end  # whether to continue once every target is reached
         self.targets_left = sum(len(node.targets) for node in graph.nodes)
         self.mode = "NTM"
@@ -267,10 +268,11 @@ class Walk:
 
     def _rule(self, node: Node, R: Any, args: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         if type(node.op) is Unknown:
-            if self.strict:
+            if self.unknown == "raise":
                 raise unknown(node)
             self.report.unknown.append(node.where())
-            return [None] * len(node.edges)
+            if self.unknown == "absorb":
+                return [None] * len(node.edges)
         return node.op.relevance(node, R, args)
 
     # ---- what is told ------------------------------------------------------------------------------------------------

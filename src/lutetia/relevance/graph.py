@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lutetia.relevance.registry import Op
     from lutetia.relevance.rules.choices import Rules
 
-MODULES = "lutetia.modules"  # grad_fn.metadata key: [(module name, first sequence number, output number)] of module outputs
+MODULES = "lutetia.modules"  # grad_fn.metadata key: of module outputs [(label, module, span of sequence numbers, output number)]
 CONSTANT = "lutetia.constant"  # grad_fn.metadata key: the operand that leaves no node, where `watch` saw it
 
 RESHAPES = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})

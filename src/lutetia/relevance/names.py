@@ -65,7 +65,7 @@ def watch(model: nn.Module) -> Iterator[None]:
         nn.modules.module.register_module_forward_hook(after, always_call=False),
     ]
     try:
-        with _Constants():
+        with Constants():
             yield
     finally:
         for handle in handles:
@@ -73,12 +73,13 @@ def watch(model: nn.Module) -> Iterator[None]:
 
 
 def _mark(name: str, start: int, output: Any) -> None:
-    """Note at the nodes of a module's outputs that it made them."""
+    """Note at the nodes of a module's outputs that it made them: the first bears its name, the others "name:1" and so on."""
+    end, place = _get_sequence_nr(), 0
     for tensor in _tensors(output):
         if tensor.grad_fn is not None:
-            tensor.grad_fn.metadata.setdefault(  # type: ignore[attr-defined]
-                MODULES, []
-            ).append((name, start, _get_sequence_nr(), tensor.output_nr))
+            label = f"{name}:{place}" if place else name
+            tensor.grad_fn.metadata.setdefault(MODULES, []).append((label, name, start, end, tensor.output_nr))  # type: ignore[attr-defined]
+            place += 1
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -92,7 +93,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-class _Constants(TorchFunctionMode):
+class Constants(TorchFunctionMode):
     """Keeps the other operands of sums and fills, which do not require grad: masks, scalars, frozen biases."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -172,8 +173,8 @@ def read_names(graph: Graph) -> dict[str, list[tuple[Any, int]]]:
     for node in graph.nodes:
         if node.name == "CheckpointBackward":
             named.setdefault(node.fn.label, []).append((node, 0))
-        for name, start, end, nr in node.fn.metadata.get(MODULES, ()):
-            named.setdefault(name, []).append((node, nr))
+        for label, name, start, end, nr in node.fn.metadata.get(MODULES, ()):
+            named.setdefault(label, []).append((node, nr))
             spans.append((start, end, name))
     if spans:
         # A module's nodes are numbered within its span; the shortest span that holds a node is the innermost module.

@@ -30,6 +30,7 @@ class Op:
     """
 
     conserves: ClassVar[bool] = False  # one input, which gets all the relevance: the sums need not be taken again
+    nests: ClassVar[bool] = False  # a walk of its own inside it reports what happens there
 
     def family(self, node: Node) -> str:
         """Under which name `Rules` chooses for it: linear, sum, product, softmax, norm, pool, activation; "" if it does not."""

@@ -53,6 +53,8 @@ class Report:
 
     def add(self, node: Node, R: Any, given: Sequence[Tensor | None]) -> None:
         """Note a node's relevance and what it gave. The sums stay tensors: nothing waits for a device."""
+        if node.op.nests:  # what is inside it was noted
+            return
         if node.op.conserves:
             out = total(R)
             for tensor in given:

@@ -2,6 +2,7 @@
 
 from lutetia.relevance.rules import (
     attention,
+    blocks,
     elementwise,
     experts,
     indexing,
@@ -18,6 +19,7 @@ from lutetia.relevance.rules import (
 
 __all__ = [
     "attention",
+    "blocks",
     "elementwise",
     "experts",
     "indexing",

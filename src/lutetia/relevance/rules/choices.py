@@ -313,7 +313,7 @@ class Rules:
             if types and (given := types.get(node.name)) is not None:
                 chosen = _take(node, family, given)
             if node in firsts:
-                chosen = _take(node, family, self.firsts)
+                chosen = self.firsts if node.op.nests else _take(node, family, self.firsts)
             if self.names and node.outer:
                 for pattern, given in self.names:
                     if _matches(node.outer, pattern) and family in getattr(given, "families", ()):
@@ -354,7 +354,7 @@ def _first_linear(graph: Graph) -> frozenset[Node]:
     firsts = set()
     for node in reversed(graph.nodes):
         below = [node.edges[position].child for position in node.walked]  # type: ignore[union-attr]
-        linear = node.op.family(node) == "linear"
+        linear = node.op.family(node) == "linear" or node.op.nests
         if any(child in above for child in below):
             above.add(node)
         elif linear:
