@@ -42,6 +42,8 @@ class Walk:
         self.telling = flow.recording()
         self.promises = Promises(self.apply, self.compute, self._tell if self.telling else None)
         self.fulfilled = self.promises.fulfilled
+        if unknown == "linear":
+            _take_for_linear(graph)
         for node in graph.nodes:
             node.reset()
             node.pending = len(node.parents)
@@ -267,7 +269,7 @@ class Walk:
         return given
 
     def _rule(self, node: Node, R: Any, args: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        if type(node.op) is Unknown:
+        if isinstance(node.op, Unknown):
             if self.unknown == "raise":
                 raise unknown(node)
             self.report.unknown.append(node.where())
@@ -302,6 +304,15 @@ class Walk:
         if stalled:
             reasons = "; ".join(promise.why_stalled() for promise in stalled[:5])
             raise Deadlock(f"{len(stalled)} nodes wait for promises that cannot be completed: {reasons}")
+
+
+def _take_for_linear(graph: Graph) -> None:
+    """Let operations without a rule use their own backward."""
+    from lutetia.relevance.rules.guess import LINEAR
+
+    for node in graph.nodes:
+        if isinstance(node.op, Unknown):
+            node.op = LINEAR
 
 
 def add_up(node: Node, landed: Sequence[tuple[Tensor, int]]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from lutetia.errors import fail
 
@@ -17,14 +18,20 @@ def prepare_inputs(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any], dict[i
     stand_ins: dict[int, tuple[Tensor, Tensor]] = {}
 
     def stand_in(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        if id(value) not in stand_ins:
-            leaf = value.detach().requires_grad_() if value.is_floating_point() else value
-            stand_ins[id(value)] = (leaf, value)
-        return stand_ins[id(value)][0]
+        if isinstance(value, Tensor):
+            if id(value) not in stand_ins:
+                leaf = value.detach().requires_grad_() if value.is_floating_point() else value
+                stand_ins[id(value)] = (leaf, value)
+            return stand_ins[id(value)][0]
+        if isinstance(value, PackedSequence):  # which of its tensors is data
+            return value._replace(data=stand_in(value.data))
+        if hasattr(value, "_fields"):
+            return type(value)(*map(stand_in, value))
+        if type(value) in (tuple, list):
+            return type(value)(map(stand_in, value))
+        return {name: stand_in(each) for name, each in value.items()} if type(value) is dict else value
 
-    if isinstance(inputs, Tensor):
+    if isinstance(inputs, (Tensor, PackedSequence)):
         return (stand_in(inputs),), {}, stand_ins
     if isinstance(inputs, Mapping):
         return (), {name: stand_in(value) for name, value in inputs.items()}, stand_ins

@@ -32,12 +32,20 @@ OUTER: ContextVar[Outer | None] = ContextVar("lutetia relevance", default=None)
 
 
 def by_parts(
-    node: Node, compute: Callable[..., Sequence[Tensor]], inputs: Args, R: Any, *, rules: Rules | None = None, told: bool = False
+    node: Node,
+    compute: Callable[..., Sequence[Tensor]],
+    inputs: Args,
+    R: Any,
+    *,
+    rules: Rules | None = None,
+    told: bool = False,
+    recurrent: bool = False,
 ) -> Given:
     """The relevance of the inputs, by a walk over what `compute(*inputs)` does.
 
     `R`: relevance of its outputs, one or a tuple. Inputs that are weights of the node are weights of the parts, too. With
-    `told` the parts are reported and may be targets, as if they stood in the graph around.
+    `told` the parts are reported and may be targets, as if they stood in the graph around. `recurrent`:
+    whether they belong to a recurrent cell.
     """
     from lutetia.relevance.engine import Walk
 
@@ -53,6 +61,8 @@ def by_parts(
         for part in graph.nodes:
             part.index, part.outer = node.index, part.outer or node.outer
         outer.placing.place(graph, named)
+    for part in graph.nodes:
+        part.recurrent = recurrent
     targets = {position: Target(position, 0, leaves[position]) for position in node.walked}
     for position, fn in fns.items():
         if fn in graph.by_fn:

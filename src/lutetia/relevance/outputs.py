@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError, describe, fail
-from lutetia.relevance.names import Constants
 from lutetia.relevance.seeds import make_seed
+from lutetia.relevance.seen import Constants
 
 # What people want explained where several tensors come out; of a list, its last element.
 PREFERRED = ("logits", "prediction_logits", "last_hidden_state", "feature_maps")

@@ -137,6 +137,8 @@ def total(relevance: Any) -> Tensor:
 
 
 def _sum(tensor: Tensor) -> Tensor:
+    if tensor.is_complex():  # the relevance of the real and of the imaginary parts
+        return tensor.real.sum() + tensor.imag.sum()
     return tensor.sum(dtype=torch.float32) if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.sum()
 
 

@@ -44,7 +44,7 @@ class MkldnnRnn(Op):
                 x, w, u, b if fn._saved_has_biases else None, d if fn._saved_has_biases else None, h, c, fn._saved_reverse
             )
 
-        return by_parts(node, compute, args, R)
+        return by_parts(node, compute, args, R, recurrent=True)
 
 
 def _lstm(
