@@ -170,8 +170,11 @@ def _series(config: Any) -> Iterator[dict[str, Any]]:
     yield {"past_values": [torch.randn(context), torch.randn(context)]}
 
 
-def build(model_type: str) -> tuple[nn.Module, dict[str, Tensor]]:
-    """A tiny model of a type in evaluation mode, and inputs that it accepts. Raises what the first attempt raised."""
+def build(model_type: str, eager: bool = False) -> tuple[nn.Module, dict[str, Tensor]]:
+    """A tiny model of a type in evaluation mode, and inputs that it accepts. Raises what the first attempt raised.
+
+    `eager`: attention and experts written out in parts, which some models then compute in float64, too.
+    """
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
@@ -180,6 +183,8 @@ def build(model_type: str) -> tuple[nn.Module, dict[str, Tensor]]:
     kind = getattr(transformers, name if isinstance(name, str) else name[0])
     torch.manual_seed(0)
     config = shrunk(CONFIG_MAPPING[model_type]())
+    if eager:
+        config._attn_implementation = config._experts_implementation = "eager"
     model = kind(config).eval()
     problem: Exception | None = None
     for inputs in candidates(model, config):
