@@ -255,7 +255,7 @@ class Uniform(Choice):
 
 @dataclass(frozen=True)
 class Signal(Choice):
-    """A gate, the output of a sigmoid, is a constant: the signal that it multiplies gets everything. Arras et al. 2017, section 3.
+    """A gate, the output of a sigmoid, is a constant: the signal that it multiplies gets everything. Arras et al. 2017.
 
     The rule of products inside recurrent cells, and a choice for nets with gates, such as squeeze-and-excitation.
     """
