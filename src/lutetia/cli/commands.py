@@ -183,6 +183,36 @@ def explain(
         name_next("lutetia", "flow", checkpoint, given)
 
 
+@app.command("evaluate-explanations")
+def evaluate_explanations(
+    checkpoint: Checkpoint,
+    given: Annotated[list[str] | None, typer.Argument(metavar="INPUT...", help="Images, .npy or .csv files, or text.")] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option("--rule", help="A rule to measure; may be repeated.", autocompletion=values.complete_rule),
+    ] = None,
+    most: Annotated[int, typer.Option("--most", help="The number of inputs, at most.")] = 100,
+    steps: Annotated[int, typer.Option("--steps", help="The number of steps of a curve.")] = 10,
+    png: Annotated[Path | None, typer.Option("--png", help="Write a picture of the curves.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure which rule explains a model faithfully, by deletion and insertion.
+
+    For example:
+
+    lutetia evaluate-explanations runs/iris flowers.csv --rule decisive --rule epsilon --png curves.png
+    """
+    from lutetia.cli.evaluate_explanations import Request
+    from lutetia.cli.evaluate_explanations import evaluate_explanations as run_evaluation
+
+    told = run_evaluation(checkpoint, given or [], Request(tuple(rule or ()), most, steps, png), show=not as_json)
+    if as_json:
+        print_json(told)
+    else:
+        name_next("lutetia", "explain", checkpoint, (given or [""])[0])
+
+
 @app.command()
 def build(
     checkpoint: Checkpoint,
