@@ -53,9 +53,10 @@ next accepted sample, without a reset.
     Register        a queue of `depth` samples, latency 1: empty after reset.
     Window          walks over the padded frame, [height + p + q, width + p + q] in raster order, one place per step. At a place
                     inside the frame it accepts one input sample, at a place of padding it takes `fill` and accepts nothing.
-                    After the place (y, x) it emits the window whose last tap lies there, when y - (kh - 1) · dh and x - (kw - 1) · dw
-                    are not negative and multiples of the strides (so a stride counts accepted samples and padding only). It does not
-                    step while an emitted window waits. After the last place it starts again. A sequence is an image of one row.
+                    After the place (y, x) it emits the window whose last tap lies there, when y - (kh - 1) · dh and
+                    x - (kw - 1) · dw are not negative and multiples of the strides (so a stride counts accepted samples and
+                    padding only). It does not step while an emitted window waits. After the last place it starts again. A
+                    sequence is an image of one row.
                     Latency 1.
 """
 
