@@ -1,8 +1,8 @@
 """A quantiser of many levels behind a sum: multiply, shift, clamp, in the place of one comparison per level.
 
 A step function that rises (or falls) by one level at each threshold is clamp((m · x + b) >> s) for some whole numbers, where its
-thresholds lie evenly enough. Rounding to even takes one more bit: where the bits that are shifted out are all zero, an odd level is
-one too high. Such numbers are searched for and hold for every threshold exactly, or the comparisons stay.
+thresholds lie evenly enough. Rounding to even takes one more bit: where the bits that are shifted out are all zero, an odd
+level is one too high. Such numbers are searched for and hold for every threshold exactly, or the comparisons stay.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def add_scaled(builder: Builder, node: Layer, sums: ExactSum, source: int, summe
 
 def _parts(source: int, edge: StreamEdge, found: list[Scaling], name: str) -> Table:
     """The bits above the shift of each channel, and where ties count, whether those below are all zero."""
-    tables, lookups, domains = [], [], []
+    tables, lookups = [], []
+    domains: list[Domain] = []
     for channel, each in enumerate(found):
         bits, kept = edge.bits_of(channel), each.domain.bits - each.shift
         tables.append(TableData(np.arange(2**kept)[:, None], (kept,)))
