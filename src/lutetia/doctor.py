@@ -266,6 +266,7 @@ ITEMS = (
     package("onnx", "lutetia.integrations.onnx"),
     package("onnxscript", "lutetia.integrations.onnx"),
     package("onnxruntime", "running ONNX files"),
+    program("cc", "programs of lutetia build --target c", others=("gcc", "clang")),
     program("iverilog", "simulation of Verilog", flag="-V"),
     program("verilator", "fast simulation and lint of Verilog"),
     program("ghdl", "simulation of VHDL"),
