@@ -110,8 +110,10 @@ def _cut(name: str, whole: Tensor, spread: Spread, like: Tensor) -> Tensor:
 
 
 def _is_gathered(name: str, spread: Spread) -> bool:
-    """Whether the pieces of a tensor follow its synapses, so that another number of ranks could not read them."""
-    return spread.padded or name.endswith(STARTS)
+    """Whether the pieces of a tensor are not those of a DTensor, equal but for the last, because they follow its synapses."""
+    longest = -(-spread.total // len(spread.sizes))
+    even = tuple(max(0, min(longest, spread.total - rank * longest)) for rank in range(len(spread.sizes)))
+    return name.endswith(STARTS) or spread.sizes != even
 
 
 def _mover(path: Path) -> Callable[[Path], object]:
