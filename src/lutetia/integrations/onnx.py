@@ -107,6 +107,13 @@ def plain_layer(layer: LUT, name: str) -> nn.Module:
 class PlainTables(nn.Module):
     """y = Σ_t a_t · W[t, index_t] + b_t · W[t, alternative_t]: x [..., I] -> [..., O]."""
 
+    rows: Tensor  # [N_t · R, O]
+    first: Tensor  # [N_t]: the first row of each table
+    powers: Tensor  # [N_c]
+    a: Tensor  # [N_t, N_c]
+    b: Tensor
+    thresholds: Tensor | None
+
     def __init__(self, about: LayerDescription) -> None:
         super().__init__()
         tables = about.connectivity.expand(about.weight.detach()).float()
@@ -169,6 +176,8 @@ class PlainTables(nn.Module):
 
 class PlainAttention(PlainTables):
     """y[j] = Σ_{i<j} Σ_t W[t, Q_j · K_i · PE_{j-i}]: x [B, S, I] -> [B, S, O], distance by distance."""
+
+    places: Tensor  # [max_length - 1, N_t]: what each distance adds to the number of a row
 
     def __init__(self, about: LayerDescription, layer: LUTAttention) -> None:
         super().__init__(about)
