@@ -27,6 +27,7 @@ COMMANDS = [
     "generate",
     "info",
     "build",
+    "page",
     "flow",
     "bench",
     "doctor",

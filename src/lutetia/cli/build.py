@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,10 @@ from lutetia.cli.build_data import Measured, open_run_data
 from lutetia.cli.build_page import page
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import console
+from lutetia.cli.values import PROGRAMS
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import check_writable
-from lutetia.models import Classifier, LUTClassifier, Model, Tabular, VotesClassifier, load
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Model, Tabular, VotesClassifier, load
 from lutetia.precompute import (
     CHECK,
     MAKE,
@@ -74,6 +75,10 @@ class BuildRequest:
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
     """Build, write the folder, check what is in it, and return the report."""
     _check(request)
+    if request.target == "c":
+        from lutetia.cli.build_program import run_c_build
+
+        return run_c_build(request)
     with flow.record() as recorded:
         model = _model(request.checkpoint)
         screen = Screen(show)
@@ -85,6 +90,7 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
             classes=model.metadata.get("classes", ()),
             target=request.target,
             time_limit=request.time_limit,
+            progress=screen.part,
         )
         build.report |= facts
         show_accuracy(build.report, screen)
@@ -116,12 +122,19 @@ class Screen:
     """Progress on the terminal."""
 
     show: bool
+    spinners: list[Any] = field(default_factory=list)
 
     def run(self, name: str, job: Callable[[], Any]) -> Any:
         """Do something and say that it is being done."""
         stop_if_interrupted()
-        with console(stderr=True).status(f"{name} ..") if self.show else nullcontext():
+        with console(stderr=True).status(f"{name} ..") if self.show else nullcontext() as spinner:
+            self.spinners.append(spinner)
             return job()
+
+    def part(self, done: int, parts: int, name: str) -> None:
+        """Say which part of a step comes next, behind the spinner."""
+        if self.show and self.spinners:
+            self.spinners[-1].update(f"{done} of {parts}: {name} ..")
 
     def say(self, name: str, text: str) -> None:
         if self.show:
@@ -143,12 +156,13 @@ class Screen:
 
 
 def _check(request: BuildRequest) -> None:
-    if request.target not in TARGETS:
-        raise UsageError(f"there is no target {request.target!r}: did you mean one of {', '.join(TARGETS)}?")
+    if request.target not in (*TARGETS, *PROGRAMS):
+        raise UsageError(f"there is no target {request.target!r}: did you mean one of {', '.join((*TARGETS, *PROGRAMS))}?")
     if request.input_bits is not None and not 1 <= request.input_bits <= 16:
         raise UsageError(f"--input-bits is {request.input_bits}, expected 1 to 16")
-    if not 2 <= request.weight_bits <= 24:
-        raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to 24")
+    most = 8 if request.target in PROGRAMS else 24
+    if not 2 <= request.weight_bits <= most:
+        raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {most}")
     if not request.time_limit > 0:
         raise UsageError(f"--time-limit is {request.time_limit:g}, expected more than 0 seconds")
     if request.range is not None and not request.range[0] < request.range[1]:
@@ -168,6 +182,8 @@ def _model(checkpoint: Path) -> Classifier:
     model: Model[Any] = load(checkpoint)
     if isinstance(model, LUTClassifier):
         _check_reads(model, checkpoint)
+    if isinstance(model, LUTTransformer):
+        raise DataError(f"{checkpoint} holds a language model, which is built as a program: --target {' or '.join(PROGRAMS)}")
     if not isinstance(model, Classifier):
         raise DataError(f"{checkpoint} holds a {type(model).__name__}, expected a LUTClassifier, a VotesClassifier or a Tabular")
     return model
@@ -323,6 +339,11 @@ def _range_text(given: dict[str, Any]) -> str:
 
 def show_report(report: dict[str, Any], out: Path) -> None:
     """What came of it, in a few lines, the accuracy first."""
+    if report.get("target") == "c":
+        from lutetia.cli.build_program import show_c_report
+
+        show_c_report(report, out)
+        return
     screen = console()
 
     def say(name: str, text: str) -> None:
@@ -336,8 +357,7 @@ def show_report(report: dict[str, Any], out: Path) -> None:
     if simulated:
         say("simulated", f"{simulated['samples']} samples, equal to the integer model (in {simulated['by']})")
     if proof:
-        skipped = f", {len(proof['skipped'])} too wide for it" if proof["skipped"] else ""
-        say("proved", f"{len(proof['proved'])} tables and stages by SAT{skipped}")
+        say("proved", proof["said"])
     if made:
         counts = f"{made['luts']} LUTs, {made['flip_flops']} flip-flops, {made['bram']} block RAMs ({made['tool']})"
         say(made["target"], counts)

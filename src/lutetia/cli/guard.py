@@ -38,6 +38,7 @@ ORDER = (
     "generate",
     "info",
     "build",
+    "page",
     "flow",
     "bench",
     "doctor",

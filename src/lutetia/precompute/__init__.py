@@ -10,10 +10,14 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.claims import precomputable
     from lutetia.precompute.front.decompose import Unit, Units, decompose
     from lutetia.precompute.front.encoder import BitsChoice, CodeEncoder, Encoder, encoder
+    from lutetia.precompute.front.handmade import table_graph
     from lutetia.precompute.front.lutnet import LUTNetwork, fit_bits, lut_network
     from lutetia.precompute.front.quantise import Quantise, SparseLinear, quantise, quantise_weights
     from lutetia.precompute.front.trace import trace
     from lutetia.precompute.front.votes import votes_graph
+    from lutetia.precompute.integer.classifier import IntegerClassifier
+    from lutetia.precompute.integer.language import IntegerTransformer
+    from lutetia.precompute.integer.model import integer_model
     from lutetia.precompute.ir.graph import Graph
     from lutetia.precompute.ir.interpret import trace_values
     from lutetia.precompute.ir.stream import Stream, Table, TableData
@@ -41,10 +45,14 @@ _ROOMS = {
     "front.claims": "precomputable",
     "front.decompose": "Unit Units decompose",
     "front.encoder": "BitsChoice CodeEncoder Encoder encoder",
+    "front.handmade": "table_graph",
     "front.lutnet": "LUTNetwork fit_bits lut_network",
     "front.quantise": "Quantise SparseLinear quantise quantise_weights",
     "front.trace": "trace",
     "front.votes": "votes_graph",
+    "integer.classifier": "IntegerClassifier",
+    "integer.language": "IntegerTransformer",
+    "integer.model": "integer_model",
     "ir.graph": "Graph",
     "ir.interpret": "trace_values",
     "ir.stream": "Stream Table TableData",
@@ -81,6 +89,8 @@ __all__ = [
     "Hardware",
     "IOTable",
     "Int",
+    "IntegerClassifier",
+    "IntegerTransformer",
     "LUTNetwork",
     "MissingRowError",
     "PlusMinus",
@@ -100,6 +110,7 @@ __all__ = [
     "enumerate_rows",
     "find_tool",
     "fit_bits",
+    "integer_model",
     "lut_network",
     "minimise_tables",
     "pack",
@@ -112,6 +123,7 @@ __all__ = [
     "run_program",
     "run_steps",
     "run_yosys",
+    "table_graph",
     "time_limit",
     "trace",
     "trace_values",

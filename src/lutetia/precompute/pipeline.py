@@ -39,6 +39,7 @@ class Build:
 
     samples   what is simulated, as for `graph(x)`; random ones by default
     classes   the names of the answers of a classifier, for the report
+    progress  called before each part of the proof
     """
 
     graph: Graph
@@ -46,6 +47,7 @@ class Build:
     classes: Sequence[str] = ()
     target: str = "lut6"
     time_limit: float | None = TIME_LIMIT
+    progress: Callable[[int, int, str], None] | None = None  # parts of a step: done, all, what comes next
     hardware: dict[str, Hardware] = field(default_factory=dict)  # by language
     benches: dict[str, dict[str, str]] = field(default_factory=dict)
     report: dict[str, Any] = field(default_factory=lambda: {"simulated": None, "proof": None, "synthesis": None, "steps": []})
@@ -126,7 +128,7 @@ def _simulate(build: Build) -> None:
 
 
 def _prove(build: Build) -> None:
-    build.report["proof"] = build.hardware["verilog"].prove().to_dict()
+    build.report["proof"] = build.hardware["verilog"].prove(whole=True, progress=build.progress).to_dict()
 
 
 def _synthesise(build: Build) -> None:

@@ -174,8 +174,8 @@ def _positions(ops: Sequence[BlockOp], rank: int) -> tuple[tuple[int, ...], ...]
 
 def flatten(module: nn.Module) -> list[nn.Module]:
     """The layers of nested Sequentials, in order."""
-    from lutetia.precompute.front.claims import claim_of
+    from lutetia.precompute.front.claims import speaks_for
 
-    if isinstance(module, nn.Sequential) and claim_of(module) is None:
+    if isinstance(module, nn.Sequential) and not speaks_for(module):
         return [layer for child in module for layer in flatten(child)]
     return [module]

@@ -64,6 +64,12 @@ def claim_of(module: Any) -> Claim | None:
     return found if isinstance(found, Claim) else None
 
 
+def speaks_for(module: Any) -> bool:
+    """Whether a claim says how a module falls apart, so that nothing looks inside; one of a domain alone does not."""
+    claim = claim_of(module)
+    return claim is not None and claim.groups is not None
+
+
 def _checked(groups: Any) -> Any:
     if groups is None:
         return None

@@ -42,12 +42,23 @@ MAXIMA = (nn.MaxPool1d, nn.MaxPool2d)
 
 @dataclass(frozen=True)
 class WindowShape:
-    """Kernel, stride, dilation and padding, one number per axis."""
+    """Kernel, stride, dilation and padding, one number per axis; `after` is the padding behind where it is another."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     padding: tuple[int, ...]
+    after: tuple[int, ...] | None = None
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The padding behind each axis."""
+        return self.padding if self.after is None else self.after
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether it passes every sample on as it is."""
+        return {*self.kernel, *self.stride} == {1} and not any(self.padding) and not any(self.ends)
 
 
 class BlockOp:
@@ -292,17 +303,16 @@ def pool_window(module: Any) -> WindowShape:
 
 def _conv_window(module: Any) -> WindowShape:
     rank = 1 if isinstance(module, nn.Conv1d) else 2
-    padding = module.padding
+    padding, after = module.padding, None
     if padding == "valid":
         padding = (0,) * rank
     elif padding == "same":
-        padding = tuple((size - 1) * step / 2 for size, step in zip(module.kernel_size, module.dilation, strict=True))
-        if any(side != int(side) for side in padding):
-            raise ArgumentError(f"padding of {module} is 'same' with an even window, expected as much padding on both sides")
+        both = [(size - 1) * step for size, step in zip(module.kernel_size, module.dilation, strict=True)]
+        padding, after = tuple(size // 2 for size in both), tuple(size - size // 2 for size in both)
     padding = tuple(int(side) for side in padding)
     if module.padding_mode != "zeros" and any(padding):
         raise ArgumentError(f"padding_mode of {module} is {module.padding_mode!r}, expected 'zeros'")
-    return WindowShape(module.kernel_size, module.stride, module.dilation, padding)
+    return WindowShape(module.kernel_size, module.stride, module.dilation, padding, None if after == padding else after)
 
 
 def numbers(value: Any, rank: int) -> tuple[int, ...]:

@@ -20,8 +20,22 @@ from torch import Tensor, fx, nn
 
 from lutetia import flow
 from lutetia.errors import ArgumentError, fail
+from lutetia.precompute.front.arrange import (
+    CHUNKS,
+    PADS,
+    POOLS,
+    SPLITS,
+    directions,
+    functional_pool,
+    padded_shape,
+    pads_of,
+    parts_of,
+    picked_channels,
+    shuffled_channels,
+    turned_round,
+)
 from lutetia.precompute.front.block import LayerBlock
-from lutetia.precompute.front.claims import claim_of
+from lutetia.precompute.front.claims import speaks_for
 from lutetia.precompute.front.grid import grid_of
 from lutetia.precompute.front.ops import Added, Average, BlockOp, Each, WindowShape, clone, numbers, op_of, pool_window
 from lutetia.precompute.front.quantise import Quantise, SparseLinear
@@ -44,7 +58,7 @@ from lutetia.precompute.ir.stream import (
 from lutetia.precompute.tables.domains import Ternary
 
 RANK = {"vector": 0, "sequence": 1, "image": 2}
-ONE_D = (nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d)
+ONE_D = (nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.ConstantPad1d)
 TWO_D = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.BatchNorm2d)
 GLOBAL = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d)
 RISING = {torch.relu, F.relu, F.relu6, torch.sigmoid, F.sigmoid, torch.tanh, F.tanh, torch.sign, torch.round, torch.floor,
@@ -88,16 +102,23 @@ class _Fx(fx.Tracer):
     """Layers that are known as a whole stay whole."""
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
-        known = isinstance(module, Quantise | SparseLinear) or claim_of(module) is not None or hasattr(module, "mask")
+        known = isinstance(module, Quantise | SparseLinear) or speaks_for(module) or hasattr(module, "mask")
         return known or super().is_leaf_module(module, name)
 
 
 @dataclass(frozen=True)
 class _Value:
-    """What a node of the fx graph gives: a stream, and the layers that still wait for a grid."""
+    """What a node of the fx graph gives: a stream, and the layers that still wait for a grid.
+
+    pool   a maximum that comes between the first `at` ops of the block and the rest, which must rise or fall throughout
+    pads   zeros around each frame, for the window that follows
+    """
 
     node: int
     block: LayerBlock | None = None
+    pool: WindowShape | None = None
+    at: int = 0
+    pads: tuple[tuple[int, int], ...] | None = None
 
 
 class _Tracing:
@@ -145,7 +166,7 @@ class _Tracing:
 
     # ---- one fx node --------------------------------------------------------------------------------------------------
 
-    def _apply(self, node: fx.Node, args: list[Any]) -> _Value:
+    def _apply(self, node: fx.Node, args: list[Any]) -> Any:
         if node.op == "call_module":
             return self.module(self.model.get_submodule(str(node.target)), args[0])
         target: Any = node.target
@@ -159,14 +180,27 @@ class _Tracing:
             return self.flattened(args[0], ends.get("start_dim", 0), ends.get("end_dim", -1))
         if target in ("view", "reshape") and len(args) == 3 and args[2] == -1:
             return self.flattened(args[0], 1, -1)  # x.view(len(x), -1)
+        if target is operator.getitem and isinstance(args[0], list):
+            return args[0][args[1]]  # one part of a split
         if target in ("size", getattr, operator.getitem) and args[1] in (0, "shape"):
             return args[0]  # the size of the batch, which only `view` reads
         if target in (torch.cat, torch.concat) and (node.kwargs.get("dim", (args[1:] or [0])[0]) == 1):
             return self.joined(args[0])
         if target in (torch.argmax, "argmax") and node.kwargs.get("dim", (args[1:] or [None])[0]) in (1, -1):
             return self.argmax(args[0])
-        if target in (F.max_pool1d, F.max_pool2d, F.avg_pool1d, F.avg_pool2d):
-            raise ArgumentError(f"{node.format_node()} is a functional pooling, expected the module, such as nn.MaxPool1d")
+        if target in POOLS:
+            return self.module(functional_pool(target, args[1:], node.kwargs), args[0])
+        if target is operator.getitem and isinstance(args[0], _Value):
+            return self.chosen(args[0], lambda channels: picked_channels(args[1], channels, self.name))
+        if target in (*CHUNKS, *SPLITS):
+            given = [*args[1:], *([node.kwargs["dim"]] if "dim" in node.kwargs else [])]
+            parts = parts_of(target, given, self.builder.edge(self.settle(args[0])).channels, self.name)
+            return [self.chosen(args[0], lambda channels, part=part: part) for part in parts]  # type: ignore[misc]
+        if target is F.pad:
+            options = dict(zip(("pad", "mode", "value"), args[1:], strict=False)) | node.kwargs
+            if options.get("mode", "constant") != "constant":
+                fail(f"the mode of {self.name}", options["mode"], '"constant"')
+            return self.padded(args[0], options["pad"], options.get("value"))
         raise ArgumentError(f"{node.format_node()} is not known here, expected layers, sums, concatenation, flatten or argmax")
 
     def module(self, module: nn.Module, value: _Value) -> _Value:
@@ -175,6 +209,10 @@ class _Tracing:
             return value
         if isinstance(module, nn.Flatten):
             return self.flattened(value, module.start_dim, module.end_dim)
+        if isinstance(module, PADS):
+            return self.padded(value, module.padding, module.value)
+        if isinstance(module, nn.ChannelShuffle):
+            return self.chosen(value, lambda channels: shuffled_channels(module.groups, channels))
         if isinstance(module, GLOBAL):
             return self.global_pool(module, value)
         if isinstance(module, nn.MaxPool1d | nn.MaxPool2d):
@@ -188,50 +226,69 @@ class _Tracing:
 
     def mixed(self, op: BlockOp, value: _Value) -> _Value:
         """A layer that mixes channels or samples: behind values on a grid, or, without a window, behind anything."""
-        trivial = op.window is None or all(k == s == 1 and not p for k, s, p in _per_axis(op.window))
+        shape = op.window
+        if value.pads is not None and shape is not None:
+            shape, value = padded_shape(shape, value.pads), replace(value, pads=None)
         try:
             node = self.settle(value)
         except ArgumentError:
-            if not trivial or value.block is None:
+            if (shape is not None and not shape.is_trivial) or value.block is None or value.pool is not None:
                 raise
             return _Value(value.node, value.block.extended(op))
         edge = self.builder.edge(node)
-        if op.window is not None:
-            node = self.window(node, op.window)
+        if shape is not None:
+            node = self.window(node, shape)
         elif edge.layout != "vector":
             raise ArgumentError(f"{self.name} works on vectors and is given a {edge.layout}: flatten it first")
         return _Value(node, LayerBlock((op,), edge.channels, RANK[edge.layout]))
 
     def _extended(self, value: _Value, op: BlockOp) -> _Value:
         edge = self.builder.edge(value.node)
+        if value.pads is not None:
+            raise ArgumentError(f"{self.name} follows padding, expected a convolution or pooling behind it")
         block = value.block.extended(op) if value.block else LayerBlock((op,), edge.channels, RANK[edge.layout])
-        made = _Value(value.node, block)
+        made = replace(value, block=block)
         return _Value(self.settle(made)) if isinstance(op, Each) and op.quantiser is not None else made
 
     # ---- the pieces ---------------------------------------------------------------------------------------------------
 
     def settle(self, value: _Value) -> int:
         """The node whose values are these, on their grid of integers."""
+        if value.pads is not None:
+            raise ArgumentError(f"{self.name} follows padding, expected a convolution or pooling behind it")
         if value.block is None:
             return value.node
+        if value.pool is not None:
+            return self._pooled(value, value.block, value.pool)
         before = self.builder.edge(value.node)
         domain, scale = grid_of(value.block, before, self.name)
         edge = before.carrying(domain, [scale] * len(domain))
         layer = self.builder.add(Layer((value.node,), edge, value.block, name=self.name))
         return self.builder.add(Register((layer,), edge, name=self.name))
 
+    def _pooled(self, value: _Value, block: LayerBlock, pool: WindowShape) -> int:
+        """A maximum inside a block: behind functions that rise (or fall, where it is a minimum) it is one of fewer bits."""
+        rest = block.ops[value.at :]
+        sign = directions(rest, block.out_channels) if rest else None
+        if sign is not None:
+            node = turned_round(self.builder, self.settle(_Value(value.node, block)), sign < 0, self.name)
+            return turned_round(self.builder, self.max_pool(pool, _Value(node)).node, sign < 0, self.name)
+        first = LayerBlock(block.ops[: value.at], block.channels, block.rank)
+        node = self.max_pool(pool, _Value(self.settle(_Value(value.node, first)))).node
+        return self.settle(_Value(node, LayerBlock(rest, first.out_channels, block.rank) if rest else None))
+
     def window(self, node: int, shape: WindowShape, fill: Sequence[int] | None = None) -> int:
         edge = self.builder.edge(node)
         if len(shape.kernel) != RANK[edge.layout]:
             raise ArgumentError(f"{self.name} has a window of {len(shape.kernel)} axes and is given a {edge.layout}")
-        if all(k == s == 1 and not p for k, s, p in _per_axis(shape)):
+        if shape.is_trivial:
             return node
-        if fill is None and any(shape.padding):
+        if fill is None and any((*shape.padding, *shape.ends)):
             node, edge = self._with_zero(node)
-        made = window_edge(edge, shape.kernel, shape.stride, shape.dilation, shape.padding)
+        sizes = shape.kernel, shape.stride, shape.dilation, shape.padding
+        made = window_edge(edge, *sizes, shape.after)
         values = tuple(fill) if fill is not None else (0,) * edge.channels
-        window = Window((node,), made, shape.kernel, shape.stride, shape.dilation, shape.padding, values, name=self.name)
-        return self.builder.add(window)
+        return self.builder.add(Window((node,), made, *sizes, values, after=shape.after, name=self.name))
 
     def _with_zero(self, node: int) -> tuple[int, StreamEdge]:
         """The same stream with room for the zeros of padding."""
@@ -243,17 +300,26 @@ class _Tracing:
         return node, replace(edge, domains=domains)
 
     def max_pool(self, shape: WindowShape, value: _Value) -> _Value:
+        taps = math.prod(shape.kernel)
+        zeros = value.pads is not None
+        if value.pads is not None:
+            if any(shape.padding):
+                raise ArgumentError(f"{self.name} pads by {shape.padding} what is padded already, expected padding once")
+            shape, value = padded_shape(shape, value.pads), replace(value, pads=None)
+        if value.block is not None and value.pool is None:
+            return replace(value, pool=shape, at=len(value.block.ops))
         node = self.settle(value)
         edge = self.builder.edge(node)
-        window = self.window(node, shape, [domain.low for domain in edge.domains])
-        taps = math.prod(shape.kernel)
-        made = self.builder.edge(window).carrying(edge.domains, edge.scale)
+        window = self.window(node, shape, None if zeros else [domain.low for domain in edge.domains])
+        made = self.builder.edge(window)
+        made = made.carrying(made.domains[::taps], made.scale[::taps])
         return _Value(self.builder.add(Pool((window,), made, taps, name=self.name)) if taps > 1 else window)
 
     def average(self, module: nn.Module, shape: WindowShape, value: _Value) -> _Value:
-        node = self.settle(value)
+        wide = shape if value.pads is None else padded_shape(shape, value.pads)
+        node = self.settle(replace(value, pads=None))
         channels = self.builder.edge(node).channels
-        window = self.window(node, shape)
+        window = self.window(node, wide)
         return _Value(window, LayerBlock((Average(module, shape, channels),), channels, len(shape.kernel)))
 
     def global_pool(self, module: Any, value: _Value) -> _Value:
@@ -299,6 +365,22 @@ class _Tracing:
         edge = replace(edge, phase=max(each.phase for each in edges))
         return self.builder.add(Wire(tuple(nodes), edge, np.arange(len(domains)), name=self.name))
 
+    def padded(self, value: _Value, sizes: Any, fill: Any) -> _Value:
+        """Zeros around frames, which the window that follows takes over."""
+        node = self.settle(value)
+        edge = self.builder.edge(node)
+        return _Value(node, pads=pads_of(sizes, RANK[edge.layout], fill, self.name))
+
+    def chosen(self, value: _Value, channels: Callable[[int], np.ndarray]) -> _Value:
+        """Some channels, in any order: `channels` is told how many there are."""
+        node = self.settle(value)
+        edge = self.builder.edge(node)
+        index = channels(edge.channels)
+        if not len(index):
+            raise ArgumentError(f"{self.name} keeps none of {edge.channels} channels, expected at least one")
+        made = edge.carrying([edge.domains[each] for each in index], [edge.scale[each] for each in index])
+        return _Value(self.builder.add(Wire((node,), made, index.astype(np.int64), name=self.name)))
+
     def flattened(self, value: _Value, start: int, end: int) -> _Value:
         if (start, end) != (1, -1):
             raise ArgumentError(f"{self.name} flattens from {start} to {end}, expected 1 to -1: a batch is not part of a sample")
@@ -331,10 +413,6 @@ def argmax_node(builder: Builder, node: int, name: str = "argmax") -> int:
     edge = builder.edge(node)
     made = edge.carrying([domain_for(0, edge.channels - 1)])
     return builder.add(Argmax((node,), made, name=name))
-
-
-def _per_axis(shape: WindowShape) -> list[tuple[int, int, int]]:
-    return list(zip(shape.kernel, shape.stride, shape.padding, strict=True))
 
 
 def _opened(arg: Any, values: dict[fx.Node, Any]) -> Any:

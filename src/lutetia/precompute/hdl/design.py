@@ -91,9 +91,9 @@ def design(graph: Graph, name: str) -> Design:
         fail("name", name, f"another one: it is a word of {RESERVED[name]}")
     graph = without_dead_nodes(graph)
     for node in graph.nodes:
-        if isinstance(node, Window) and any(node.padding) and None in graph.nodes[node.source].edge.shape:
+        if isinstance(node, Window) and node.pads and None in graph.nodes[node.source].edge.shape:
             raise ArgumentError(
-                f"{node.name or 'a window'} pads by {node.padding}, but an endless stream has no end to pad: "
+                f"{node.name or 'a window'} pads by {node.padding} and {node.ends}, but an endless stream has no end to pad: "
                 "give its frames a length, Stream(.., length=n)"
             )
     tables: dict[tuple[object, ...], TableData] = {}
@@ -126,8 +126,10 @@ class WindowWalk:
 
     height: int
     width: int | None
-    pad_y: int
+    pad_y: int  # in front
     pad_x: int
+    end_y: int  # padding behind
+    end_x: int
     field_y: int  # places before the last tap
     field_x: int
     stride_y: int
@@ -137,11 +139,11 @@ class WindowWalk:
 
     @property
     def rows(self) -> int:
-        return self.height + 2 * self.pad_y
+        return self.height + self.pad_y + self.end_y
 
     @property
     def columns(self) -> int:
-        return (self.width or 0) + 2 * self.pad_x
+        return (self.width or 0) + self.pad_x + self.end_x
 
     @property
     def depth(self) -> int:
@@ -152,15 +154,13 @@ class WindowWalk:
 def walk(node: Window, edge: StreamEdge) -> WindowWalk:
     """A sequence is an image of one row."""
     one = len(node.kernel) == 1
-    (ky, kx), (sy, sx), (dy, dx), (py, px) = (
-        ((default, axis[0]) if one else axis)
-        for axis, default in ((node.kernel, 1), (node.stride, 1), (node.dilation, 1), (node.padding, 0))
-    )
+    axes = ((node.kernel, 1), (node.stride, 1), (node.dilation, 1), (node.padding, 0), (node.ends, 0))
+    (ky, kx), (sy, sx), (dy, dx), (py, px), (qy, qx) = (((default, axis[0]) if one else axis) for axis, default in axes)
     height, width = (1, edge.shape[0]) if one else (edge.shape[0] or 1, edge.shape[1])
-    columns = (width or 0) + 2 * px
+    columns = (width or 0) + px + qx
     offsets = [(ky - 1 - i) * dy * columns + (kx - 1 - j) * dx for i in range(ky) for j in range(kx)]
     fill = bus_word(edge, node.fill)
-    return WindowWalk(height, width, py, px, (ky - 1) * dy, (kx - 1) * dx, sy, sx, tuple(offsets), fill)
+    return WindowWalk(height, width, py, px, qy, qx, (ky - 1) * dy, (kx - 1) * dx, sy, sx, tuple(offsets), fill)
 
 
 def bus_word(edge: StreamEdge, values: tuple[int, ...]) -> int:

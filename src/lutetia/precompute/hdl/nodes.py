@@ -220,6 +220,7 @@ def _window(d: Dialect, design: Design, node: Window) -> None:
     plan, width = walk(node, edge), edge.width
     numbers = {
         "BITS": width, "HEIGHT": plan.height, "WIDTH": plan.width or 0, "PAD_Y": plan.pad_y, "PAD_X": plan.pad_x,
+        "END_Y": plan.end_y, "END_X": plan.end_x,
         "FIELD_Y": plan.field_y, "FIELD_X": plan.field_x, "STRIDE_Y": plan.stride_y, "STRIDE_X": plan.stride_x,
         "DEPTH": plan.depth, "TAPS": len(plan.offsets),
     }  # fmt: skip

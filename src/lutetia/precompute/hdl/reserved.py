@@ -1,4 +1,4 @@
-"""Words that cannot name a module: those of Verilog-2005, SystemVerilog-2017 and VHDL-2008."""
+"""Words that cannot name a module: those of Verilog-2005, SystemVerilog-2017 and VHDL-2008, and VHDL's types and functions."""
 
 from __future__ import annotations
 
@@ -35,8 +35,14 @@ select sequence severity shared signal sla sll sra srl strong subtype then to tr
 use variable vmode vprop vunit wait when while with xnor xor work ieee std
 """
 
+# Not reserved, but an entity of such a name hides the type or function that it needs.
+VHDL_NAMES = """
+bit bit_vector boolean character false integer integer_vector ieee natural now numeric_std positive real resize rising_edge
+signed standard std_logic std_logic_1164 std_logic_vector string text textio time to_integer to_unsigned true unsigned
+"""
+
 RESERVED = {
     word: language
-    for language, words in (("VHDL", VHDL), ("SystemVerilog", SYSTEM_VERILOG), ("Verilog", VERILOG))
+    for language, words in (("VHDL", VHDL_NAMES), ("VHDL", VHDL), ("SystemVerilog", SYSTEM_VERILOG), ("Verilog", VERILOG))
     for word in words.split()
 }

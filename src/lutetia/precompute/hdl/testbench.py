@@ -63,7 +63,7 @@ def bench(hardware: Hardware, x: Tensor) -> Bench:
         len(x) if endless else 1,
         len(x),
         tuple(y.shape[2:]),
-        any(any(node.padding) for node in windows),
+        any(node.pads for node in windows),
         PATIENCE + 4 * longest,
     )
 

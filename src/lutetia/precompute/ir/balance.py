@@ -85,8 +85,8 @@ def _nominal(graph: Graph) -> tuple[int, ...]:
 def _through(node: Window, need: np.ndarray, shape: tuple[int, ...]) -> tuple[np.ndarray, tuple[int, ...]]:
     """What each window waits for: the last sample of the frame that lies at or before its last tap."""
     ends = []
-    for size, k, s, d, p in zip(shape, node.kernel, node.stride, node.dilation, node.padding, strict=True):
-        count = (size + 2 * p - (k - 1) * d - 1) // s + 1
+    for size, k, s, d, p, q in zip(shape, node.kernel, node.stride, node.dilation, node.padding, node.ends, strict=True):
+        count = (size + p + q - (k - 1) * d - 1) // s + 1
         ends.append(np.arange(count) * s + (k - 1) * d - p)
     if len(ends) == 1:
         last = np.minimum(ends[0], shape[0] - 1)

@@ -124,7 +124,7 @@ def _flip_flops(node: StreamNode, edges: list[StreamEdge]) -> int:
     if not isinstance(node, Window):
         return 0
     fields = [(size - 1) * step for size, step in zip(node.kernel, node.dilation, strict=True)]
-    width = (edges[0].shape[-1] or 0) + 2 * node.padding[-1]
+    width = (edges[0].shape[-1] or 0) + node.padding[-1] + node.ends[-1]
     stored = fields[-1] + 1 + (fields[0] * width if len(fields) == 2 else 0)
     return stored * edges[0].width
 

@@ -174,8 +174,8 @@ def _argmax(node: Argmax, sources: list[np.ndarray], edges: list[StreamEdge]) ->
 
 def _window(node: Window, sources: list[np.ndarray], edges: list[StreamEdge]) -> np.ndarray:
     x, rank = sources[0], len(node.kernel)
-    if any(node.padding):
-        sizes = [size + 2 * side for size, side in zip(x.shape[1:-1], node.padding, strict=True)]
+    if node.pads:
+        sizes = [size + p + q for size, p, q in zip(x.shape[1:-1], node.padding, node.ends, strict=True)]
         padded = np.broadcast_to(np.array(node.fill, dtype=np.int64), (len(x), *sizes, x.shape[-1])).copy()
         padded[(slice(None), *(slice(side, side + size) for side, size in zip(node.padding, x.shape[1:-1], strict=True)))] = x
         x = padded

@@ -34,7 +34,8 @@ of an image before columns: PyTorch's own order of weights.
     Pool(taps)                                 output c = max of channels c · taps .. c · taps + taps - 1; numbers, or the codes
                                                of a ±1 channel, which have the same order
     Argmax()                                   the number of the greatest channel, the first of equals
-    Window(kernel, stride, dilation, padding)  see below; `fill` has the value of padding for each channel
+    Window(kernel, stride, dilation, padding)  see below; `fill` has the value of padding for each channel; `after` is the padding
+                                               behind each axis where it is not that in front
     Register(depth)                            the same samples; a queue of up to `depth` of them
     Layer(block)                               a PyTorch block that is not a table yet; `precompute` replaces it, no hardware
 
@@ -50,11 +51,12 @@ next accepted sample, without a reset.
     combinational   valid, data forward; ready back. A join is valid when all its sources are, and accepts from all at once; a
                     fork hands each sample to every reader exactly once, in any order.
     Register        a queue of `depth` samples, latency 1: empty after reset.
-    Window          walks over the padded frame, [height + 2p, width + 2p] in raster order, one place per step. At a place inside
-                    the frame it accepts one input sample, at a place of padding it takes `fill` and accepts nothing. After the
-                    place (y, x) it emits the window whose last tap lies there, when y - (kh - 1) · dh and x - (kw - 1) · dw are
-                    not negative and multiples of the strides (so a stride counts accepted samples and padding only). It does not
-                    step while an emitted window waits. After the last place it starts again. A sequence is an image of one row.
+    Window          walks over the padded frame, [height + p + q, width + p + q] in raster order, one place per step. At a place
+                    inside the frame it accepts one input sample, at a place of padding it takes `fill` and accepts nothing.
+                    After the place (y, x) it emits the window whose last tap lies there, when y - (kh - 1) · dh and
+                    x - (kw - 1) · dw are not negative and multiples of the strides (so a stride counts accepted samples and
+                    padding only). It does not step while an emitted window waits. After the last place it starts again. A
+                    sequence is an image of one row.
                     Latency 1.
 """
 
@@ -277,11 +279,22 @@ class Window(StreamNode):
     dilation: tuple[int, ...]
     padding: tuple[int, ...]
     fill: tuple[int, ...]  # the value of padding, per source channel
+    after: tuple[int, ...] | None = field(default=None, kw_only=True)  # padding behind; None: as much as in front
     latency: ClassVar[int] = 1
 
     @property
     def taps(self) -> int:
         return math.prod(self.kernel)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The padding behind each axis."""
+        return self.padding if self.after is None else self.after
+
+    @property
+    def pads(self) -> bool:
+        """Whether there is any padding."""
+        return any(self.padding) or any(self.ends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,15 +314,21 @@ class Layer(StreamNode):
 
 
 def window_edge(
-    edge: StreamEdge, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], padding: Sequence[int]
+    edge: StreamEdge,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    after: Sequence[int] | None = None,
 ) -> StreamEdge:
     """The edge behind a window, with the frames that PyTorch's own formula gives."""
     taps = math.prod(kernel)
     shape: list[int | None] = []
-    for size, k, s, d, p in zip(edge.shape, kernel, stride, dilation, padding, strict=True):
-        if size is not None and size + 2 * p < (k - 1) * d + 1:
-            raise ArgumentError(f"a window of {k} taps {d} apart does not fit into {size} samples padded by {p} on both sides")
-        shape.append(None if size is None else (size + 2 * p - (k - 1) * d - 1) // s + 1)
+    ends = padding if after is None else after
+    for size, k, s, d, p, q in zip(edge.shape, kernel, stride, dilation, padding, ends, strict=True):
+        if size is not None and size + p + q < (k - 1) * d + 1:
+            raise ArgumentError(f"a window of {k} taps {d} apart does not fit into {size} samples padded by {p} and {q}")
+        shape.append(None if size is None else (size + p + q - (k - 1) * d - 1) // s + 1)
     domains = [domain for domain in edge.domains for _ in range(taps)]
     scale = [each for each in edge.scale for _ in range(taps)]
     made = replace(edge, domains=tuple(domains), scale=tuple(scale), shape=tuple(shape))

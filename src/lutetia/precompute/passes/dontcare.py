@@ -53,6 +53,32 @@ def _with_care(graph: Graph, seen: list[np.ndarray] | None) -> Graph:
     return graph.replaced(nodes, graph.output)
 
 
+def reachable_rows(graph: Graph) -> dict[tuple[Any, ...], np.ndarray]:
+    """For each table, by its key, the rows that some input may read: bool [2**k].
+
+    From the domains and the rows alone, whatever earlier passes marked: what was dropped as unseen in data counts here.
+    """
+    reaches: list[Reach] = []
+    found: dict[tuple[Any, ...], np.ndarray] = {}
+    for node in graph.nodes:
+        before = [reach for source in node.sources for reach in reaches[source]]
+        if not isinstance(node, Table):
+            reaches.append(_reach(node, before))
+            continue
+        edge = graph.nodes[node.source].edge
+        own: list[Any] = [None] * len(node.tables)
+        for lookup in node.lookups:
+            mask = _possible(lookup, edge, before, None)
+            mask = np.ones(len(node.tables[lookup.table].contents), dtype=bool) if mask is None else mask
+            own[lookup.table] = mask if own[lookup.table] is None else own[lookup.table] | mask
+        for table, mask in zip(node.tables, own, strict=True):
+            rows = np.zeros(len(table.contents), dtype=bool) if mask is None else mask
+            found[table.key] = rows | found[table.key] if table.key in found else rows
+        marked = [replace(table, care=mask) for table, mask in zip(node.tables, own, strict=True)]
+        reaches.append(_table_reach(replace(node, tables=tuple(marked))))
+    return found
+
+
 def _reach(node: Any, before: Reach) -> Reach:
     """Which codes a node may give."""
     if isinstance(node, Wire):
@@ -64,7 +90,7 @@ def _reach(node: Any, before: Reach) -> Reach:
             _with(reach, domain, fill)
             for reach, domain, fill in zip(before, node.edge.domains[:: node.taps], node.fill, strict=True)
         ]
-        padded = found if any(node.padding) else before
+        padded = found if node.pads else before
         return [reach for reach in padded for _ in range(node.taps)]
     if isinstance(node, Pool):
         return before[:: node.taps]

@@ -216,12 +216,16 @@ def enumerate_rows(domains: Sequence[Domain], begin: int = 0, end: int | None = 
     check_whole("end", end, int(begin), n_rows(domains))
     if dtype not in NUMBERS:
         fail("dtype", dtype, "the dtype of integers or floats")
-    number = torch.arange(begin, end)
-    columns = []
+    return rows_at(domains, torch.arange(begin, end), dtype)
+
+
+def rows_at(domains: Sequence[Domain], number: Tensor, dtype: torch.dtype = torch.int64) -> Tensor:
+    """Rows of the enumeration by their places: int64 [n] -> values [n, n_channels]."""
+    count, columns = len(number), []
     for domain in reversed(domains):
         columns.append(domain.values().to(dtype)[number % domain.radix])
         number = number // domain.radix
-    return torch.stack(columns[::-1], 1) if columns else torch.zeros(end - begin, 0, dtype=dtype)
+    return torch.stack(columns[::-1], 1) if columns else torch.zeros(count, 0, dtype=dtype)
 
 
 def row_numbers(domains: Sequence[Domain], rows: Tensor) -> Tensor:

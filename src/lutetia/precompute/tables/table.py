@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,7 @@ from lutetia.precompute.tables.domains import (
     infer_domain,
     n_rows,
     row_numbers,
+    rows_at,
 )
 
 Values: TypeAlias = tuple[int, ...]
@@ -42,8 +44,8 @@ class MissingRowError(ArgumentError, KeyError):
     __str__ = Exception.__str__  # KeyError would show the repr of the message
 
 
-class IOTable:
-    """Rows of inputs and outputs, all integers.
+class IOTable(Sequence[Pair]):
+    """Rows of inputs and outputs, all integers: a sequence of ((inputs), (outputs)) pairs.
 
         inputs    int64 [n_rows, n_inputs], values of `domains`, no row twice
         outputs   int64 [n_rows, n_outputs]
@@ -178,12 +180,37 @@ class IOTable:
     def __len__(self) -> int:
         return len(self._outputs)
 
-    def __getitem__(self, inputs: Sequence[int]) -> Values:
-        """The outputs for one input, `table[(0, 0, 1)]`."""
-        key = torch.as_tensor(inputs)
-        if key.shape != (self.n_inputs,):
-            fail("the input", inputs, f"{self.n_inputs} numbers")
-        return tuple(self(key[None])[0].tolist())
+    @overload
+    def __getitem__(self, key: int) -> Pair: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Pair, ...]: ...
+    @overload
+    def __getitem__(self, key: Sequence[int] | Tensor) -> Values: ...
+    def __getitem__(self, key: int | slice | Sequence[int] | Tensor) -> Any:
+        """A row by its place, `table[0]`; several, `table[1:3]`; or the outputs for one input, `table[(0, 0, 1)]`."""
+        if isinstance(key, slice):
+            return self._rows(range(len(self))[key])
+        if isinstance(key, int | np.integer) and not isinstance(key, bool):
+            if not -len(self) <= key < len(self):
+                raise IndexError(f"row {key} of a table of {len(self)} rows")
+            return self._rows([int(key) % len(self)])[0]
+        try:
+            inputs = torch.as_tensor(key)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            fail("the input", key, f"{self.n_inputs} numbers")
+        if inputs.shape != (self.n_inputs,):
+            fail("the input", key, f"{self.n_inputs} numbers")
+        return tuple(self(inputs[None])[0].tolist())
+
+    def _rows(self, places: Sequence[int]) -> tuple[Pair, ...]:
+        """Rows by their places, without the rest."""
+        chosen = torch.tensor(list(places), dtype=torch.int64)
+        inputs = rows_at(self.domains, chosen) if self._inputs is None else self._inputs[chosen]
+        listed = zip(inputs.tolist(), self._outputs[chosen].tolist(), strict=True)
+        return tuple((tuple(row), tuple(answer)) for row, answer in listed)
+
+    def __reversed__(self) -> Iterator[Pair]:
+        return reversed(self.pairs())
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Look up many inputs: [..., n_inputs] -> int64 [..., n_outputs]."""

@@ -19,7 +19,7 @@ from lutetia._shared import compiled
 from lutetia.errors import DataError
 
 NamedCell: TypeAlias = tuple[str, dict[str, Any]]
-jit: Any = compiled.jit(nogil=True)
+jit: Any = compiled.jit(inner=True, nogil=True)
 
 # The yosys commands between reading the Verilog and writing JSON: processes to cells, one module, memories to registers.
 ELABORATE = ("proc -norom", "opt_clean", "flatten", "memory_collect", "memory_map", "opt_clean", "delete t:$scopeinfo")
@@ -71,17 +71,22 @@ class FlatCircuit:
 
 def read_circuit(path: Path, top: str) -> FlatCircuit:
     """The top module of a file that `write_json` wrote behind `ELABORATE`."""
-    module = json.loads(path.read_text())["modules"][top]
+    return read_module(json.loads(path.read_text())["modules"][top])
+
+
+def read_module(module: dict[str, Any]) -> FlatCircuit:
+    """One flat module of such a file."""
     numbers: dict[Any, int] = {"0": ZERO, "x": ZERO, "z": ZERO, "1": ONE}
     ports = {name: _numbered(port["bits"], numbers) for name, port in module["ports"].items()}
     registers: list[NamedCell] = []
     rest: list[NamedCell] = []
     for name, cell in module["cells"].items():
-        (registers if cell["type"] == "$dff" else rest).append((name, cell))
-    state = _state(registers, numbers, module["ports"]["clk"]["bits"])
+        if cell["type"] != "$scopeinfo":
+            (registers if cell["type"] == "$dff" else rest).append((name, cell))
+    state = _state(registers, numbers, module["ports"].get("clk", {"bits": []})["bits"])
     rows: list[list[int]] = []
     pins: list[int] = []
-    for name, cell in _ordered(rest):
+    for name, cell in ordered_cells(rest):
         if cell["type"] not in KINDS:
             raise DataError(f"yosys made a {cell['type']} of {name}, which the built-in simulator does not know")
         rows.append(_row(cell, numbers, pins))
@@ -117,7 +122,7 @@ def _row(cell: dict[str, Any], numbers: dict[Any, int], pins: list[int]) -> list
     return row
 
 
-def _ordered(cells: list[NamedCell]) -> Iterator[NamedCell]:
+def ordered_cells(cells: list[NamedCell]) -> Iterator[NamedCell]:
     """Each cell behind those that drive it."""
     driver = {bit: number for number, (_, cell) in enumerate(cells) for bit in cell["connections"]["Y"]}
     before = [
@@ -282,7 +287,7 @@ def _choose(values: np.ndarray, pins: np.ndarray, cell: np.ndarray) -> None:
         values[pins[cell[8] + place]] = values[pins[first + place]]
 
 
-@jit
+@compiled.jit(nogil=True)
 def settle(values: np.ndarray, pins: np.ndarray, cells: np.ndarray) -> None:
     """Compute all cells in order: values uint8 [n_bits], changed in place."""
     for number in range(cells.shape[0]):
@@ -309,3 +314,18 @@ def settle(values: np.ndarray, pins: np.ndarray, cells: np.ndarray) -> None:
             for place in range(1, cell[9]):
                 values[pins[cell[8] + place]] = 0
             values[pins[cell[8]]] = _truth(values, pins, cell)
+
+
+@jit
+def exhaust(
+    values: np.ndarray, pins: np.ndarray, cells: np.ndarray, rows: np.ndarray, a: np.ndarray, y: np.ndarray
+) -> np.ndarray:
+    """The bits of `y` for each word of `a`, lowest first: rows int64 [n] -> uint8 [n, len(y)]."""
+    found = np.empty((len(rows), len(y)), dtype=np.uint8)
+    for number in range(len(rows)):
+        for place in range(len(a)):
+            values[a[place]] = rows[number] >> place & 1
+        settle(values, pins, cells)
+        for place in range(len(y)):
+            found[number, place] = values[y[place]]
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -113,14 +114,25 @@ class Hardware:
 
         return simulate(self, x, tool=tool, stalls=stalls, seed=seed, limit=time_limit)
 
-    def prove(self, max_bits: int = 12, *, time_limit: float | None = None) -> Proof:
-        """Prove by SAT that every table of up to `max_bits` address bits, every narrow stage, and the whole net where it is
-        purely combinational, does what the graph says. Raises EquivalenceError with a counterexample where one does not."""
+    def prove(
+        self,
+        max_bits: int = 12,
+        *,
+        whole: bool = False,
+        time_limit: float | None = None,
+        progress: Callable[[int, int, str], None] | None = None,
+    ) -> Proof:
+        """Prove that the Verilog does what the graph says; EquivalenceError with a counterexample where it does not.
+
+        Always: the wiring, and every register, window and fork in each state it can reach. By SAT: tables of up to `max_bits`
+        address bits and narrow stages; what is wider is listed as skipped. With `whole` everything, nothing skipped.
+        `progress(done, parts, name)` is called before each part.
+        """
         from lutetia.precompute.tools import find
         from lutetia.precompute.tools.prove import prove
 
         with find.time_limit(time_limit):
-            return prove(self, max_bits)
+            return prove(self, max_bits, whole=whole, progress=progress)
 
     def synthesize(self, target: str = "lut6", *, place: bool = True, time_limit: float | None = None) -> Synthesis:
         """What yosys makes of it: "lut6", "lut4", "ice40" or "ecp5"; for ice40 also placed and routed, given nextpnr."""

@@ -1,18 +1,18 @@
-"""`prove`: SAT proofs that the emitted logic is what the graph says.
+"""`prove`: that the emitted Verilog is what the graph says, for every input; a fault is shown as an input.
 
-The emitted module is compared with a specification written from the numbers of the table, row by row, by other code than the
-emission: a `case` with one line per row that counts. yosys looks for an input at which the two differ. Proved are
+    wiring    every pin of every instance in the top module
+    states    every register, window and fork, in each state that it can reach
+    tables    each different one: by SAT up to `max_bits` address bits, with `whole` by trying every row
+    stages    each combinational node: by SAT where its bus has few bits (at most 9), with `whole` always
+    the net   as a whole, where it has no state and so few input bits
 
-    tables    each different one of up to `max_bits` address bits
-    stages    each combinational node whose bus has few bits (at most 9); its rows come from the interpreter
-    the net   as a whole, where it has no state and so few input bits; its rows come from the interpreter too
-
-Rows that do not count (codes that cannot occur) are left out of the claim. Wider things are listed as skipped, never as proved.
+SAT claims compare the emitted module with rows from the interpreter, by other code than the emission; yosys looks for an input at
+which the two differ. Rows that do not count (codes that cannot occur) are left out of the claim. What is too wide is listed as
+skipped, never as proved; `whole=True` skips nothing.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,13 +23,28 @@ import numpy as np
 import torch
 
 from lutetia import flow
-from lutetia.errors import ArgumentError, JobError, check_range
+from lutetia.errors import ArgumentError, LutetiaError, check_range
 from lutetia.precompute.hdl.design import Design, design
 from lutetia.precompute.ir.interpret import encode, evaluate
-from lutetia.precompute.ir.stream import Input, Register, StreamEdge, StreamNode, Table, TableData, Window
+from lutetia.precompute.ir.stream import Input, Register, StreamEdge, StreamNode, TableData, Window
 from lutetia.precompute.tables.domains import Domain
-from lutetia.precompute.tools.find import require_program, run_yosys
+from lutetia.precompute.tools.find import require_program
 from lutetia.precompute.tools.hardware import EquivalenceError
+from lutetia.precompute.tools.sat import FEATURE, first_false
+from lutetia.precompute.tools.whole import (
+    Finding,
+    ProofJob,
+    combinational,
+    elaborate,
+    first_use,
+    prove_nodes,
+    state_jobs,
+    sum_jobs,
+    table_jobs,
+    too_many_readers,
+    wiring_jobs,
+)
+from lutetia.precompute.tools.witness import witness
 
 if TYPE_CHECKING:
     from lutetia.precompute.tools.hardware import Hardware
@@ -37,7 +52,7 @@ if TYPE_CHECKING:
 WIDEST = 16
 STAGE_BITS = 9  # a stage of 12 bits with many tables takes a minute, one of 9 a second
 BATCH = 200  # claims for one run of yosys
-YOSYS = "prove()"
+Progress = Callable[[int, int, str], None]  # parts done, parts in all, what comes next
 
 
 @dataclass(frozen=True)
@@ -51,15 +66,17 @@ class ProofClaim:
     answers: list[int]
     instance: str  # how the emitted module is used: `{a}` is the address, `{y}` the answer
     decoded: Callable[[int], Any] = field(repr=False)  # an address as the values it encodes
+    node: int | None = None
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What was proved, and what was too wide to be."""
+    """What was proved, and what was too wide to be; `whole` where that is all of the net."""
 
     proved: tuple[str, ...]
     skipped: tuple[str, ...]
     max_bits: int
+    whole: bool = False
 
     @property
     def ok(self) -> bool:
@@ -68,39 +85,102 @@ class Proof:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        return {"proved": list(self.proved), "skipped": list(self.skipped), "max_bits": self.max_bits}
+        return {
+            "proved": list(self.proved),
+            "skipped": list(self.skipped),
+            "max_bits": self.max_bits,
+            "whole": self.whole,
+            "said": str(self),
+        }
 
     def __str__(self) -> str:
-        skipped = f"; {len(self.skipped)} left out as too wide" if self.skipped else ""
+        if self.whole:
+            return f"the whole net proved in {len(self.proved) - 1} parts"
+        skipped = f"; {len(self.skipped)} skipped as too wide" if self.skipped else ""
         return f"{len(self.proved)} proved by SAT (yosys){skipped}"
 
 
-def prove(hardware: Hardware, max_bits: int = 12) -> Proof:
-    """Prove every claim; EquivalenceError with a counterexample where one is false."""
+def prove(hardware: Hardware, max_bits: int = 12, *, whole: bool = False, progress: Progress | None = None) -> Proof:
+    """Prove every claim; EquivalenceError with a counterexample where one is false. `progress` hears of each part."""
     check_range("max_bits", max_bits, 1, WIDEST)
     if hardware.language != "verilog":
         raise ArgumentError(f'the hardware is in {hardware.language}, expected "verilog", which yosys reads')
-    require_program("yosys", YOSYS)
+    require_program("yosys", FEATURE)
     plan = design(hardware.graph, hardware.name)
-    proved, skipped = [], []
-    with flow.step("prove", part="precompute", max_bits=max_bits) as step, tempfile.TemporaryDirectory() as place:
+    with flow.step("prove", part="precompute", max_bits=max_bits, whole=whole) as step, tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for name, text in hardware.files.items():
             (folder / name).write_text(text)
-        batch: list[ProofClaim] = []
-        for made in _claims(plan, max_bits):
-            if isinstance(made, str):
-                skipped.append(made)
-                continue
-            proved.append(made.name)
-            batch.append(made)
-            if len(batch) == BATCH:
-                _prove(hardware, batch, folder)
-                batch = []
-        if batch:
-            _prove(hardware, batch, folder)
+        try:
+            proved, skipped = _proved(hardware, plan, folder, None if whole else max_bits, progress or (lambda *_: None))
+        except _FalseClaim as false:
+            raise _shown(hardware, plan, folder, false.finding) from None
         step.note(proved=len(proved), skipped=len(skipped))
-    return Proof(tuple(proved), tuple(skipped), max_bits)
+    return Proof(tuple(proved), tuple(skipped), max_bits, whole and not skipped)
+
+
+class _FalseClaim(Exception):
+    """A claim that does not hold."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.name)
+        self.finding = finding
+
+
+def _proved(
+    hardware: Hardware, plan: Design, folder: Path, max_bits: int | None, progress: Progress
+) -> tuple[list[str], list[str]]:
+    """Names of what was proved and of what was too wide; `max_bits` None proves all."""
+    netlist = elaborate(hardware, folder)
+    skipped = too_many_readers(plan)
+    jobs = [*wiring_jobs(plan, netlist), *state_jobs(plan, netlist)]
+    if max_bits is None:
+        jobs += [*table_jobs(plan, netlist), *sum_jobs(plan, netlist)]
+        names = ", ".join(dict.fromkeys(plan.graph.nodes[number].kind for number in combinational(plan)))
+        jobs.append(ProofJob(f"{len(combinational(plan))} nodes by SAT ({names})", lambda: prove_nodes(hardware, plan, folder)))
+    else:
+        claims = list(_claims(plan, max_bits))
+        skipped += [claim for claim in claims if isinstance(claim, str)]
+        ready = [claim for claim in claims if not isinstance(claim, str)]
+        batches = [ready[begin : begin + BATCH] for begin in range(0, len(ready), BATCH)]
+        jobs += [_batch_job(hardware, batch, folder) for batch in batches]
+    proved: list[str] = []
+    for number, job in enumerate(jobs):
+        progress(number, len(jobs), job.name)
+        finding = job.run()
+        if finding is not None:
+            raise _FalseClaim(finding)
+        proved += job.names or (job.name,)
+    if max_bits is None and not skipped:
+        proved.append(f"the whole net ({plan.graph.input_edge.width} -> {plan.graph.output_edge.width} bits)")
+    return proved, skipped
+
+
+def _batch_job(hardware: Hardware, batch: list[ProofClaim], folder: Path) -> ProofJob:
+    def run() -> Finding | None:
+        text = "\n".join(_miter(number, claim) for number, claim in enumerate(batch))
+        found = first_false(hardware, folder, text, [f"claim{number}" for number in range(len(batch))], "a,y,want", alike=False)
+        if found is None:
+            return None
+        claim, seen = batch[found[0]], found[1]
+        return Finding(claim.name, claim.decoded(seen.get("a", 0)), seen.get("y"), seen.get("want"), claim.node)
+
+    return ProofJob(f"{len(batch)} tables and stages by SAT", run, tuple(claim.name for claim in batch))
+
+
+def _shown(hardware: Hardware, plan: Design, folder: Path, finding: Finding) -> EquivalenceError:
+    """The error of a false claim: where, at which input of that part, and an input of the net that shows it."""
+    example = {"what": finding.name, "input": finding.input, "found": finding.found, "expected": finding.expected}
+    where = "" if finding.input is None else f"at {finding.input} "
+    said = finding.found if finding.expected is None else f"it answers {finding.found}, expected {finding.expected}"
+    text = f"{finding.name} is not what the graph says: {where}{said}"
+    try:
+        example |= witness(hardware, plan, folder, finding.node)
+    except LutetiaError as error:  # a circuit that is wrong may also be one that no tool can run
+        example["not_shown"] = str(error)
+    if "net_input" in example:
+        text += f". The net shows it: {example['answer']} in the place of {example['expected_answer']}"
+    return EquivalenceError(text, example)
 
 
 # ---- what is claimed -------------------------------------------------------------------------------------------------
@@ -135,35 +215,8 @@ def _of_table(plan: Design, number: int, table: TableData, name: str) -> ProofCl
             word = word << table.bits[column] | int(table.contents[row, column])
         answers.append(word)
     instance = f"{plan.table(number)} gate (.a({{a}}), .y({{y}}));"
-    used = _first_use(plan, table)
-    return ProofClaim(name, table.k, table.out_bits, rows, answers, instance, lambda address: used(address))
-
-
-def _first_use(plan: Design, table: TableData) -> Callable[[int], Any]:
-    """An address of a table as the bits of the bus that its first reader reads."""
-
-    def decoded(address: int) -> Any:
-        for node in plan.graph.nodes:
-            for lookup in node.lookups if isinstance(node, Table) else ():
-                assert isinstance(node, Table)
-                if node.tables[lookup.table].key == table.key:
-                    read = address ^ lookup.flip
-                    bits = {bit: read >> (table.k - 1 - at) & 1 for at, bit in enumerate(lookup.inputs)}
-                    return {"address": address, "bits": bits, "channels": _channels(plan.edges(node)[0], bits)}
-        return {"address": address}
-
-    return decoded
-
-
-def _channels(edge: StreamEdge, bits: dict[int, int]) -> dict[int, int]:
-    """Channels of which every bit is known, as values."""
-    found = {}
-    for channel, domain in enumerate(edge.domains):
-        own = list(range(int(edge.offsets[channel]), int(edge.offsets[channel + 1])))
-        if all(bit in bits for bit in own):
-            code = sum(bits[bit] << at for at, bit in enumerate(own))
-            found[channel] = int(domain.decode(torch.tensor(code)))
-    return found
+    reader = next(at for at, node in enumerate(plan.graph.nodes) if table.key in {own.key for own in getattr(node, "tables", ())})
+    return ProofClaim(name, table.k, table.out_bits, rows, answers, instance, first_use(plan, table), reader)
 
 
 def _of_node(plan: Design, number: int, node: StreamNode, edges: list[StreamEdge], name: str) -> ProofClaim:
@@ -177,7 +230,7 @@ def _of_node(plan: Design, number: int, node: StreamNode, edges: list[StreamEdge
         pins.append(f".{prefix}_data({{a}}[{low + edge.width - 1}:{low}]), .{prefix}_valid(1'b1), .{prefix}_ready()")
         low += edge.width
     instance = f"{plan.module(number)} gate ({', '.join(pins)}, .out_data({{y}}), .out_valid(), .out_ready(1'b1));"
-    return ProofClaim(name, low, node.edge.width, rows, answers, instance, lambda address: _values(joined, address))
+    return ProofClaim(name, low, node.edge.width, rows, answers, instance, lambda address: _values(joined, address), number)
 
 
 def _of_net(plan: Design, edge: StreamEdge, name: str) -> ProofClaim:
@@ -221,25 +274,6 @@ def _values(domains: list[Domain], word: int) -> dict[str, Any]:
     return {"word": word, "values": found}
 
 
-# ---- yosys -----------------------------------------------------------------------------------------------------------
-
-
-def _prove(hardware: Hardware, claims: list[ProofClaim], folder: Path) -> None:
-    (folder / "claims.v").write_text("\n".join(_miter(number, claim) for number, claim in enumerate(claims)))
-    sources = " ".join([*hardware.sources, "claims.v"])
-    script = [f"read_verilog -DSYNTHESIS {sources}", "hierarchy", "proc -norom", "flatten", "opt_clean"]
-    for number in range(len(claims)):
-        script.append(f"sat -verify -prove ok 1 -show a,y,want -dump_json wrong{number}.json claim{number}")
-    done = run_yosys(script, folder, YOSYS, check=False)
-    if not done.returncode:
-        return
-    for number, claim in enumerate(claims):
-        found = folder / f"wrong{number}.json"
-        if found.is_file():
-            raise _false(claim, _signals(json.loads(found.read_text())))
-    raise JobError(f"yosys failed with exit code {done.returncode}: {(done.stdout + done.stderr).strip()[-800:]}")
-
-
 def _miter(number: int, claim: ProofClaim) -> str:
     """The emitted module next to its rows: `ok` where a row counts and both agree, or where none counts.
 
@@ -271,22 +305,3 @@ def _case(name: str, chooser: str, width: int, rows: list[str]) -> list[str]:
     listed = [f"        {row.replace(': b =', f': {name} =')}" for row in rows]
     head = [f"    reg [{width - 1}:0] {name};", f"    always @* case ({chooser})"]
     return [*head, *listed, f"        default: {name} = {width}'d0;", "    endcase"]
-
-
-def _signals(found: dict[str, Any]) -> dict[str, int]:
-    """The values of a counterexample, from the WaveJSON that yosys writes."""
-    values = {}
-    for signal in found["signal"]:
-        text = str(signal.get("data", [""])[0]) if "=" in str(signal.get("wave", "")) else str(signal["wave"])
-        digits = "".join(each for each in text if each in "01")
-        values[str(signal["name"]).lstrip("\\")] = int(digits, 2) if digits else 0
-    return values
-
-
-def _false(claim: ProofClaim, signals: dict[str, int]) -> EquivalenceError:
-    decoded = claim.decoded(signals.get("a", 0))
-    example = {"what": claim.name, "input": decoded, "found": signals.get("y"), "expected": signals.get("want")}
-    return EquivalenceError(
-        f"{claim.name} is not what the graph says: at {decoded} it answers {example['found']}, expected {example['expected']}",
-        example,
-    )

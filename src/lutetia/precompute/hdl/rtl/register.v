@@ -25,13 +25,10 @@ module lutetia_register #(
             assign out_valid = full;
             assign out_data = data;
             always @(posedge clk)
-                if (rst) begin
-                    full <= 1'b0;
-                    data <= {WIDTH{1'b0}};
-                end else if (in_ready) begin
-                    full <= in_valid;
-                    if (in_valid) data <= in_data;
-                end
+                if (rst) full <= 1'b0;
+                else if (in_ready) full <= in_valid;
+            always @(posedge clk)
+                if (in_valid & in_ready) data <= in_data;
         end else begin : queue
             reg [WIDTH-1:0] data [0:DEPTH-1];
             reg [$clog2(DEPTH)-1:0] first, last;

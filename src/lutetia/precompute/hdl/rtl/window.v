@@ -1,6 +1,7 @@
 `default_nettype none
 
-// Sliding windows over frames of HEIGHT x WIDTH samples, in raster order, with PAD_Y and PAD_X places of padding on both sides.
+// Sliding windows over frames of HEIGHT x WIDTH samples, in raster order, PAD_Y and PAD_X places of padding in front,
+// END_Y and END_X behind.
 // One step per place: inside the frame it accepts a sample, in the padding it takes FILL. After the place of a window's last tap
 // the window is valid; it does not step on while that waits. Frames follow each other without a reset. Latency 1.
 module lutetia_window #(
@@ -9,6 +10,8 @@ module lutetia_window #(
     parameter WIDTH = 0,     // 0: an endless row
     parameter PAD_Y = 0,
     parameter PAD_X = 0,
+    parameter END_Y = 0,
+    parameter END_X = 0,
     parameter FIELD_Y = 0,   // places before the last tap of the first window
     parameter FIELD_X = 0,
     parameter STRIDE_Y = 1,
@@ -27,7 +30,7 @@ module lutetia_window #(
     output wire out_valid,
     input wire out_ready
 );
-    localparam COLUMNS = WIDTH + 2 * PAD_X, ROWS = HEIGHT + 2 * PAD_Y;
+    localparam COLUMNS = WIDTH + PAD_X + END_X, ROWS = HEIGHT + PAD_Y + END_Y;
     localparam MOST_X = FIELD_X > STRIDE_X - 1 ? FIELD_X : STRIDE_X - 1;
     localparam MOST_Y = FIELD_Y > STRIDE_Y - 1 ? FIELD_Y : STRIDE_Y - 1;
     localparam X_BITS = COLUMNS > 1 ? $clog2(COLUMNS) : 1, Y_BITS = ROWS > 1 ? $clog2(ROWS) : 1;
@@ -43,8 +46,8 @@ module lutetia_window #(
     reg [Y_BITS-1:0] y;
     reg [WAIT_X_BITS-1:0] wait_x;  // places left to the next window
     reg [WAIT_Y_BITS-1:0] wait_y;
-    wire in_columns = PAD_X == 0 || (x >= PAD_X && x < PAD_X + WIDTH);
-    wire in_rows = PAD_Y == 0 || (y >= PAD_Y && y < PAD_Y + HEIGHT);
+    wire in_columns = PAD_X + END_X == 0 || (x >= PAD_X && x < PAD_X + WIDTH);
+    wire in_rows = PAD_Y + END_Y == 0 || (y >= PAD_Y && y < PAD_Y + HEIGHT);
     wire in_frame = in_columns & in_rows;
     wire free = !full | out_ready;
     wire move = free & (in_valid | !in_frame);
@@ -61,10 +64,12 @@ module lutetia_window #(
             assign out_data[BITS*tap +: BITS] = line[BITS*OFFSETS[32*tap +: 32] +: BITS];
         end
     endgenerate
+    // The line has no reset, so that a synthesiser can make shift registers of it: nothing is valid before it is filled.
+    always @(posedge clk)
+        if (move) line <= longer[BITS*DEPTH-1:0];
     always @(posedge clk)
         if (rst) begin
             full <= 1'b0;
-            line <= {BITS*DEPTH{1'b0}};
             x <= 0;
             y <= 0;
             wait_x <= FIELD_X;
@@ -72,7 +77,6 @@ module lutetia_window #(
         end else begin
             full <= move & due | full & !out_ready;
             if (move) begin
-                line <= longer[BITS*DEPTH-1:0];
                 if (end_of_row) begin
                     x <= 0;
                     wait_x <= FIELD_X;

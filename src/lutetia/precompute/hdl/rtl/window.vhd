@@ -2,7 +2,8 @@ library ieee;
 use ieee.std_logic_1164.all;
 use ieee.numeric_std.all;
 
--- Sliding windows over frames of HEIGHT x WIDTH samples, in raster order, with PAD_Y and PAD_X places of padding on both sides.
+-- Sliding windows over frames of HEIGHT x WIDTH samples, in raster order, PAD_Y and PAD_X places of padding in front,
+-- END_Y and END_X behind.
 -- One step per place: inside the frame it accepts a sample, in the padding it takes FILL. After the place of a window's last tap
 -- the window is valid; it does not step on while that waits. Frames follow each other without a reset. Latency 1.
 entity lutetia_window is
@@ -11,6 +12,7 @@ entity lutetia_window is
         HEIGHT : positive := 1;
         WIDTH : natural := 0;        -- 0: an endless row
         PAD_Y, PAD_X : natural := 0;
+        END_Y, END_X : natural := 0;
         FIELD_Y, FIELD_X : natural := 0;  -- places before the last tap of the first window
         STRIDE_Y, STRIDE_X : positive := 1;
         DEPTH : positive := 1;       -- samples that are kept
@@ -30,8 +32,8 @@ entity lutetia_window is
 end entity;
 
 architecture behaviour of lutetia_window is
-    constant COLUMNS : natural := WIDTH + 2 * PAD_X;
-    constant ROWS : positive := HEIGHT + 2 * PAD_Y;
+    constant COLUMNS : natural := WIDTH + PAD_X + END_X;
+    constant ROWS : positive := HEIGHT + PAD_Y + END_Y;
     constant PLACES : integer_vector(0 to TAPS - 1) := OFFSETS;
     constant PADDING : std_logic_vector(BITS - 1 downto 0) := FILL;
     signal line : std_logic_vector(BITS * DEPTH - 1 downto 0);  -- the newest sample in the lowest bits
@@ -43,8 +45,8 @@ architecture behaviour of lutetia_window is
     signal wait_x : natural range 0 to FIELD_X + STRIDE_X := 0;  -- places left to the next window
     signal wait_y : natural range 0 to FIELD_Y + STRIDE_Y := 0;
 begin
-    in_frame <= '1' when (PAD_X = 0 or (x >= PAD_X and x < PAD_X + WIDTH))
-        and (PAD_Y = 0 or (y >= PAD_Y and y < PAD_Y + HEIGHT)) else '0';
+    in_frame <= '1' when (PAD_X + END_X = 0 or (x >= PAD_X and x < PAD_X + WIDTH))
+        and (PAD_Y + END_Y = 0 or (y >= PAD_Y and y < PAD_Y + HEIGHT)) else '0';
     free <= out_ready or not full;
     move <= free and (in_valid or not in_frame);
     sample <= in_data when in_frame = '1' else PADDING;
@@ -57,9 +59,11 @@ begin
     end generate;
     process (clk) begin
         if rising_edge(clk) then
+            if move = '1' then  -- without a reset, so that a synthesiser can make shift registers of it
+                line <= longer(BITS * DEPTH - 1 downto 0);
+            end if;
             if rst = '1' then
                 full <= '0';
-                line <= (others => '0');
                 x <= 0;
                 y <= 0;
                 wait_x <= FIELD_X;
@@ -71,7 +75,6 @@ begin
                     full <= full and not out_ready;
                 end if;
                 if move = '1' then
-                    line <= longer(BITS * DEPTH - 1 downto 0);
                     if WIDTH /= 0 and x = COLUMNS - 1 then
                         x <= 0;
                         wait_x <= FIELD_X;
