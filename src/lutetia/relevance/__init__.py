@@ -3,7 +3,7 @@
 Layer-wise relevance propagation, walked over PyTorch's own graph, with promises for what autograd did not keep.
 """
 
-from lutetia.relevance import pictures
+from lutetia.relevance import layer_pictures, pictures
 from lutetia.relevance.api import attribute, explain
 from lutetia.relevance.blocks import blocks
 from lutetia.relevance.faithfulness import Faithfulness, evaluate, for_quantus
@@ -75,6 +75,7 @@ __all__ = [
     "evaluate",
     "explain",
     "for_quantus",
+    "layer_pictures",
     "pictures",
     "presets",
     "rule",
