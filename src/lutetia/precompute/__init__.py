@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.lutnet import LUTNetwork, fit_bits, lut_network
     from lutetia.precompute.front.quantise import Quantise, SparseLinear, quantise, quantise_weights
     from lutetia.precompute.front.trace import trace
-    from lutetia.precompute.front.votes import votes_graph
+    from lutetia.precompute.front.votes import gates_graph, votes_graph
     from lutetia.precompute.ir.graph import Graph
     from lutetia.precompute.ir.interpret import trace_values
     from lutetia.precompute.ir.stream import Stream, Table, TableData
@@ -46,7 +46,7 @@ _ROOMS = {
     "front.lutnet": "LUTNetwork fit_bits lut_network",
     "front.quantise": "Quantise SparseLinear quantise quantise_weights",
     "front.trace": "trace",
-    "front.votes": "votes_graph",
+    "front.votes": "gates_graph votes_graph",
     "ir.graph": "Graph",
     "ir.interpret": "trace_values",
     "ir.stream": "Stream Table TableData",
@@ -102,6 +102,7 @@ __all__ = [
     "enumerate_rows",
     "find_tool",
     "fit_bits",
+    "gates_graph",
     "lut_network",
     "minimise_tables",
     "pack",
