@@ -59,6 +59,14 @@ CASES: dict[str, dict[str, Any]] = {
     "a scale of zero": {"scale": 0.0},
     "a negative scale": {"scale": -0.3},
     "scores of ten thousand": {"spread": 42.0, "scale": 1.0, "s_active": 2},
+    "padding on the left": {"starts": (111, 5)},
+    "padding, new keys": {"starts": (131, 36), "new": True, "s_active": 3},
+    "padding up to the new keys": {"starts": (150, 35), "new": True, "s_active": 3},
+    "padding and a window": {"starts": (131, 0), "window": 30, "s_active": 3},
+    "padding and pages": {"starts": (131, 7), "page_len": 16, "lengths": (145, 37), "s_active": 2},
+    "a soft cap": {"softcap": 0.7, "s_active": 2},
+    "a soft cap on large scores": {"softcap": 30.0, "spread": 42.0, "scale": 1.0},
+    "padding, a soft cap and sinks": {"starts": (131, 36), "softcap": 2.0, "sink": 1.0, "new": True},
     "everything": {"window": 50, "s_active": 3, "new": True, "sink": 2.0, "page_len": 8, "head_dim": 24, "n_q_heads": 6},
 }  # fmt: skip
 

@@ -45,6 +45,8 @@ def make(
     sink: float | None = None,
     page_len: int = 0,
     scale: float | None = None,
+    starts: tuple[int, ...] | None = None,
+    softcap: float | None = None,
     dead: float = NAN,
     spread: float = 1.0,
     seed: int = 0,
@@ -57,6 +59,10 @@ def make(
 
     q = random(batch, n_q_heads, s_active, head_dim)
     arguments: dict[str, Any] = {"seq_lens": torch.tensor(lengths, dtype=torch.int32), "window": window, "scale": scale}
+    if starts is not None:
+        arguments["starts"] = torch.tensor(starts, dtype=torch.int32)
+    if softcap is not None:
+        arguments["softcap"] = softcap
     if sink is not None:
         arguments["sink"] = sink * torch.randn(n_q_heads, generator=generator).sign()
     if new:
@@ -73,7 +79,7 @@ def make(
         arguments["page_table"] = pages
     for cache in (k, v):
         for b, length in enumerate(lengths):
-            for p in range(length - (s_active if new else 0)):
+            for p in range(0 if starts is None else starts[b], length - (s_active if new else 0)):
                 row = random(n_kv_heads, head_dim, of=torch.float64)
                 if page_len:
                     cache[arguments["page_table"][b, p // page_len], p % page_len] = row
@@ -89,7 +95,7 @@ def expected(case: Case) -> tuple[Tensor, Tensor]:
     batch, n_q_heads, s_active, head_dim = q.shape
     table, window, sink = given.get("page_table"), given.get("window"), given.get("sink")
     n_kv_heads = k.shape[1] if table is None else k.shape[2]
-    scale = given.get("scale")
+    scale, softcap = given.get("scale"), given.get("softcap")
     scale = 1 / math.sqrt(head_dim) if scale is None else scale
 
     def fetch(cache: Tensor, new: Tensor | None, factor: Any, b: int, h: int, p: int, length: int) -> Tensor:
@@ -103,14 +109,17 @@ def expected(case: Case) -> tuple[Tensor, Tensor]:
     out, lse = torch.zeros(q.shape, dtype=torch.float64), torch.full(q.shape[:-1], -math.inf, dtype=torch.float64)
     for b in range(batch):
         length = int(given["seq_lens"][b])
+        start = int(given["starts"][b]) if "starts" in given else 0
         for head in range(n_q_heads):
             h = head // (n_q_heads // n_kv_heads)
             for a in range(s_active):
                 at = length - s_active + a
-                seen = [p for p in range(at + 1) if window is None or p > at - window]
+                seen = [p for p in range(start, at + 1) if window is None or p > at - window]
                 keys = [fetch(k, given.get("k_new"), given.get("k_scale"), b, h, p, length) for p in seen]
                 values = [fetch(v, given.get("v_new"), given.get("v_scale"), b, h, p, length) for p in seen]
                 scores = [scale * float(q[b, head, a] @ key) for key in keys]
+                if softcap is not None:
+                    scores = [softcap * math.tanh(score / softcap) for score in scores]
                 logits = scores + ([] if sink is None else [float(sink[head])])
                 if not logits:
                     continue

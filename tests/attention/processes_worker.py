@@ -32,6 +32,8 @@ CASES: list[dict[str, Any]] = [
     {"sink": 100.0, "n_kv_heads": 4},
     {"page_len": 5, "sink": 1.0, "new": True},
     {"spread": 50.0, "scale": 1.0},
+    {"starts": (12, 7, 0), "softcap": 2.0, "new": True},
+    {"starts": (25, 2, 0), "window": 6, "page_len": 5},
     {"dtype": torch.bfloat16},
     {"window": 6, "capacity": 9, "lengths": (29, 9, 3), "new": True, "shards": ("batch",)},
 ]

@@ -50,6 +50,9 @@ CASES: dict[str, dict[str, Any]] = {
     "d 1": {"head_dim": 1},
     "d 33": {"head_dim": 33},
     "scores of ten thousand": {"spread": 50.0, "scale": 1.0, "s_active": 2},
+    "padding on the left": {"starts": (30, 5)},
+    "padding up to the new keys": {"starts": (46, 9), "new": True, "s_active": 3},
+    "padding, a soft cap and sinks": {"starts": (30, 16), "softcap": 2.0, "sink": 1.0, "new": True},
     "everything": {"window": 20, "s_active": 3, "new": True, "sink": 2.0, "page_len": 4, "n_q_heads": 6, "capacity": 48},
 }  # fmt: skip
 

@@ -29,17 +29,19 @@ def arguments_of(case: Case, **more: Any) -> tuple[Any, ...]:
         {},
         {"new": True, "window": 20, "s_active": 2},
         {"page_len": 16, "lengths": (145, 37), "sink": 1.0},
+        {"starts": (131, 5), "softcap": 2.0},
     ],
-    ids=["plain", "a window and new keys", "pages and sinks"],
+    ids=["plain", "a window and new keys", "pages and sinks", "padding and a soft cap"],
 )
 def test_the_second_call_sees_its_own_tensors(options: dict[str, Any]) -> None:
     cases = [make(**options, seed=seed) for seed in (1, 2)]
     first, second = (case.to(device_of("triton")) for case in cases)
     given = arguments_of(first)
-    known = KnownCall.of(check_call(*given), given, HOW)
+    more = {name: first.arguments[name] for name in ("starts", "softcap") if name in first.arguments}
+    known = KnownCall.of(check_call(*given, **more), given, HOW)
     assert signature((*arguments_of(second), *HOW)) == signature((*given, *HOW))
     for case, there in zip(cases, (first, second), strict=True):
-        out, lse = known.start(arguments_of(there))
+        out, lse = known.start(arguments_of(there), there.arguments.get("starts"))
         agree((out.cpu(), lse.cpu()), expected(case))
 
 

@@ -16,7 +16,7 @@ import lutetia
 POINTERS = {
     **dict.fromkeys(("q", "k_cache", "v_cache", "k_new", "v_new", "out"), "*bf16"),
     **dict.fromkeys(("sink", "k_scale", "v_scale", "lse", "partial_acc", "partial_ml"), "*fp32"),
-    **dict.fromkeys(("seq_lens", "page_table", "arrived"), "*i32"),
+    **dict.fromkeys(("seq_lens", "page_table", "arrived", "starts"), "*i32"),
 }
 SIZES = {"H_KV": 8, "D": 128, "S_ACTIVE": 1, "ROWS": 4, "M_BLOCKS": 1, "PAGE_LEN": 0, "STRETCH": 1 << 30}
 BLOCKS = {"BLOCK_B": 16, "BLOCK_D": 128, "BLOCK_M": 16, "BLOCK_N": 64, "COMBINE_ROWS": 4, "COMBINE_STAGES": 8}
@@ -26,6 +26,7 @@ NINE = {  # for compute capability 9.0, with what differs from PLAIN
     "plain": {},
     "a piece for each row": {"n_splits": 1},
     "four new tokens": {"S_ACTIVE": 4, "ROWS": 16, "HAS_NEW": True},
+    "padding and a soft cap": {"HAS_STARTS": True, "HAS_SOFTCAP": True},
     "a window, sinks, pages": {
         "HAS_WINDOW": True,
         "HAS_SINK": True,
@@ -55,7 +56,7 @@ attributes = {(0, pointer): aligned for pointer in range(len(pointers))}
 attributes |= {(1, tensor, dimension): aligned for tensor in range(5) for dimension in range(3)}
 strides, options = Strides(*[("i32", "i32", "i32", "constexpr")] * 5), {"num_warps": 4, "num_stages": 3, "maxnreg": 255}
 for name, (capability, constants) in cases.items():
-    signature = {"memory": KernelTensors(**pointers), "strides": strides, "scale": "fp32"}
+    signature = {"memory": KernelTensors(**pointers), "strides": strides, "scale": "fp32", "softcap": "fp32"}
     known = {(1, tensor, 3): 1 for tensor in range(5)}
     if "n_splits" in constants:
         known[(names.index("n_splits"),)] = constants.pop("n_splits")

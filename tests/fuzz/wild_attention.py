@@ -42,6 +42,8 @@ def _decode(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         "k_scale": 2.0,
         "v_scale": torch.ones(kv),
         "policy": wild.one("cost", "neuron"),
+        "starts": torch.randint(0, longest + 2, (batch,), dtype=wild.one(torch.int32, torch.int64)),
+        "softcap": wild.one(0.5, 30.0),
     }
     arguments |= {name: options[name] for name in wild.draw.sample(list(options), wild.draw.randrange(4))}
     if wild.draw.random() < 0.15:

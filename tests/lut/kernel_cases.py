@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lutetia.lut import Connectivity, Sequence, SynapseMeta, full, growth, kernels, random_anchors
-from lutetia.lut.kernels.protocol import Coefficients, Products, Read
+from lutetia.lut.connectivity.anchors import Comparisons
+from lutetia.lut.kernels.protocol import Coefficients, Into, Products, Read
 from lutetia.lut.sums import Sums
 
 SUMS = {"float": Sums(), "fixed": Sums("fixed", 0.5)}
@@ -91,20 +92,21 @@ def make_layer(
 def run_layer(backend: Any, layer: Layer, sums: Sums) -> dict[str, Any]:
     """Every primitive of a hard read, or of rows with coefficients."""
     x, anchors, weight, connectivity = layer.x, layer.anchors, layer.weight, layer.connectivity
-    detected = backend.detect(x, anchors, True)
+    comparisons = Comparisons(anchors)
+    detected = backend.detect(x, comparisons, True)
     indices, rows = detected.indices, layer.rows(detected.indices)
-    results: dict[str, Any] = {"detected": detected, "indices": backend.detect(x, anchors, False).indices}
+    results: dict[str, Any] = {"detected": detected, "indices": backend.detect(x, comparisons, False).indices}
     results["y"] = backend.fill_rows(weight, connectivity, indices, rows, sums)
     if rows is None:
-        results["y and detected"] = backend.detect_and_fill(x, weight, anchors, connectivity, sums, True)
-        results["y alone"] = backend.detect_and_fill(x, weight, anchors, connectivity, sums, False)
+        results["y and detected"] = backend.detect_and_fill(x, weight, comparisons, connectivity, sums, True)
+        results["y alone"] = backend.detect_and_fill(x, weight, comparisons, connectivity, sums, False)
         results["dx"] = backend.propagate(layer.grad, weight, connectivity, detected, anchors, x.shape[1], sums)
     else:
         results["gains"] = backend.row_gains(layer.grad, weight, connectivity, (indices, rows.alternatives), sums)
     to_weights = (layer.grad, connectivity, indices, rows, sums)
-    results["dW"] = backend.gather_rows(*to_weights)
+    results["dW"] = backend.gather_rows(*to_weights, None)
     results["dW of rows that were read"] = backend.gather_compact(*to_weights)
-    results["step"] = backend.gather_rows(*to_weights, weight.clone(), RATE)
+    results["step"] = backend.gather_rows(*to_weights, Into(weight.clone(), RATE))
     return results
 
 
@@ -113,15 +115,16 @@ def run_read(backend: Any, layer: Layer, name: str, sums: Sums) -> dict[str, Any
     logs = {"blend": (), "confidence": (0.4, -0.3), "confidence2": (0.4, -0.3, -0.2)}[name]
     dtype = torch.float64 if layer.x.dtype == torch.float64 else torch.float32
     read = Read(name, *(torch.tensor(log, dtype=dtype, device=layer.x.device) for log in logs))
-    indices, rows = backend.read(layer.x, layer.anchors, read, sums)
-    arguments = (layer.x, layer.weight, layer.anchors, layer.connectivity)
+    comparisons = Comparisons(layer.anchors)
+    indices, rows = backend.read(layer.x, comparisons, read, sums)
+    arguments = (layer.x, layer.weight, comparisons, layer.connectivity)
     gains = backend.row_gains(layer.grad, layer.weight, layer.connectivity, (indices, rows.alternatives), sums)
     return {
         "indices": indices,
         "coefficients": rows,
         "y": backend.read_and_fill(*arguments, read, sums),
-        "slopes": backend.send_slopes(layer.x, layer.anchors, read, gains, sums, True),
-        "slopes of the scalars": backend.send_slopes(layer.x, layer.anchors, read, gains, sums, False),
+        "slopes": backend.send_slopes(layer.x, comparisons, read, gains, sums, True),
+        "slopes of the scalars": backend.send_slopes(layer.x, comparisons, read, gains, sums, False),
     }
 
 
@@ -160,7 +163,8 @@ def run_sequences(backend: Any, case: Sequences, algorithm: str, sums: Sums) -> 
     """Every primitive of a sequence, by pairs or by cells."""
     places = backend.detect_positions(case.positions, True)
     products = Products() if algorithm == "cells" else None
-    found = Sequence(backend.detect(case.x, case.anchors, True), places, case.anchors.shape[1], case.positions.shape[2], products)
+    detected = backend.detect(case.x, Comparisons(case.anchors), True)
+    found = Sequence(detected, places, case.anchors.shape[1], case.positions.shape[2], products)
     fill, propagate, gather = (getattr(backend, f"{name}_{algorithm}") for name in ("fill", "propagate", "gather"))
     to_weights = (case.grad, case.connectivity, found, sums)
     return {
@@ -168,8 +172,8 @@ def run_sequences(backend: Any, case: Sequences, algorithm: str, sums: Sums) -> 
         "indices of positions": backend.detect_positions(case.positions, False).indices,
         "y": fill(case.weight, case.connectivity, found, sums),
         "dx and dpositions": propagate(case.grad, case.weight, case.connectivity, found, case.anchors, case.x.shape[2], sums),
-        "dW": gather(*to_weights),
-        "step": gather(*to_weights, case.weight.clone(), RATE),
+        "dW": gather(*to_weights, None),
+        "step": gather(*to_weights, Into(case.weight.clone(), RATE)),
     }
 
 

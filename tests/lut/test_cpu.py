@@ -160,7 +160,7 @@ def test_memory_is_cleared_for_rows_with_coefficients(layout: str, sums: Sums, k
         connectivity = full(*case.weight.shape) if layout == "full" else sparse(case, layout)[0]
         indices, a = case.found[0], case.found[1].sigmoid()
         for coefficients in (Coefficients(a), Coefficients(a, 1 - a, indices ^ 1)):
-            arguments = (case.grad, connectivity, indices, coefficients, sums)
+            arguments = (case.grad, connectivity, indices, coefficients, sums, None)
             assert_near(*(module.backend.gather_rows(*arguments) for module in (cpu, reference)), sums.kind)
     assert len(kept) == 1
 

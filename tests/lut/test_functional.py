@@ -290,6 +290,7 @@ def test_without_numba_the_reference_runs_and_says_so_once(monkeypatch: pytest.M
 
     monkeypatch.setattr(choice, "kernels", absent)
     choice._default_backend.cache_clear()
+    choice._default_name.cache_clear()
     try:
         with pytest.warns(RuntimeWarning, match="pip install numba") as seen:
             found = [choice.backend_for("", torch.zeros(1)) for _ in range(3)]
@@ -297,6 +298,7 @@ def test_without_numba_the_reference_runs_and_says_so_once(monkeypatch: pytest.M
         assert len(seen) == 1
     finally:
         choice._default_backend.cache_clear()
+        choice._default_name.cache_clear()
 
 
 def test_triton_on_cpu_tensors_needs_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:

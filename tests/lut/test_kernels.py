@@ -24,6 +24,7 @@ from lut.kernel_cases import (
     run_sequences,
 )  # fmt: skip
 from lutetia.lut import kernels
+from lutetia.lut.connectivity.anchors import Comparisons
 from tools import require_module
 
 BACKENDS = ["cpu", "triton"]
@@ -98,9 +99,9 @@ def test_float64_where_synapses_are_missing(backend: str, kind: str, coefficient
 
 def test_leading_dimensions(backend: str) -> None:
     layer = make_layer((6, 13, 5, 3, 4))
-    x, anchors = layer.x.view(2, 3, 13), layer.anchors
-    mine = kernels(backend).backend.detect(x.to(device_of(backend)), anchors.to(device_of(backend)), True)
-    compare(mine, kernels("reference").backend.detect(x, anchors, True))
+    x, anchors, device = layer.x.view(2, 3, 13), layer.anchors, device_of(backend)
+    mine = kernels(backend).backend.detect(x.to(device), Comparisons(anchors.to(device)), True)
+    compare(mine, kernels("reference").backend.detect(x, Comparisons(anchors), True))
 
 
 # ---- sequences -------------------------------------------------------------------------------------------------------

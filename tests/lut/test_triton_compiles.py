@@ -36,11 +36,13 @@ def compile_only(self, *args, grid, warmup, **options):
 JITFunction.run = compile_only
 
 from lutetia.lut import Sequence, Sums, full, growth, random_anchors
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels import triton as backend
-from lutetia.lut.kernels.protocol import Coefficients, Detected, Products, Read
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Into, Products, Read
 
 B, I, T, C = 8, 16, 4, 3
 x, anchors, log = torch.zeros(B, I), random_anchors(I, T, C, seed=0), torch.zeros(())
+pairs, constants = Comparisons(anchors), Comparisons(anchors, torch.zeros(2))
 indices, a = torch.zeros(B, T, dtype=torch.int32), torch.zeros(B, T)
 detected, two = Detected(indices, a, indices), Coefficients(a, a, indices)
 layers = {"full": full(T, 2**C, 32), "wide": full(T, 2**C, 80)}
@@ -50,22 +52,22 @@ for name, layer in layers.items():
         weight, grad = torch.zeros(layer.weight_shape), torch.zeros(B, layer.n_outputs)
         for step, coefficients in ((f"{name} {sums.kind} hard", None), (f"{name} {sums.kind} weighted", two)):
             backend.fill_rows(weight, layer, indices, coefficients, sums)
-            backend.gather_rows(grad, layer, indices, coefficients, sums, weight)
+            backend.gather_rows(grad, layer, indices, coefficients, sums, Into(weight, 1.0))
         step = f"{name} {sums.kind} train"
-        backend.detect_and_fill(x, weight, anchors, layer, sums, True)
+        backend.detect_and_fill(x, weight, pairs, layer, sums, True)
         backend.propagate(grad, weight, layer, detected, anchors, I, sums)
         backend.row_gains(grad, weight, layer, (indices, indices), sums)
 for name, logs in (("blend", ()), ("confidence", (log, log)), ("confidence2", (log, log, log))):
     step = read = Read(name, *logs)
-    backend.read(x, anchors, read, Sums())
-    backend.read_and_fill(x, torch.zeros(T, 2**C, 32), anchors, layers["full"], read, Sums())
-    backend.send_slopes(x, anchors, read, (a, a), Sums(), True)
-large, layer, constants = torch.zeros(16384, I), full(T, 2**C, 64), torch.zeros(2)
-for step, thresholds in (("large batch", None), ("thresholds", constants)):
-    backend.detect_and_fill(large, torch.zeros(layer.weight_shape), anchors, layer, Sums(), False, thresholds)
-backend.detect_and_fill(x, torch.zeros(T, 2**C, 32), anchors, layers["full"], Sums(), True, constants)
-backend.read(x, anchors, read, Sums(), constants)
-backend.send_slopes(x, anchors, read, (a, a), Sums(), True, constants)
+    backend.read(x, pairs, read, Sums())
+    backend.read_and_fill(x, torch.zeros(T, 2**C, 32), pairs, layers["full"], read, Sums())
+    backend.send_slopes(x, pairs, read, (a, a), Sums(), True)
+large, layer = torch.zeros(16384, I), full(T, 2**C, 64)
+for step, comparisons in (("large batch", pairs), ("thresholds", constants)):
+    backend.detect_and_fill(large, torch.zeros(layer.weight_shape), comparisons, layer, Sums(), False)
+backend.detect_and_fill(x, torch.zeros(T, 2**C, 32), constants, layers["full"], Sums(), True)
+backend.read(x, constants, read, Sums())
+backend.send_slopes(x, constants, read, (a, a), Sums(), True)
 S, P = 8, 2
 layer, places, distances = full(T, 1 << 2 * C + P, 16), indices.expand(2, S, T), torch.zeros(S - 1, T, dtype=torch.int32)
 weight, grad = torch.zeros(layer.weight_shape), torch.zeros(2, S, 16)
@@ -75,7 +77,7 @@ for step, products, sums in (("pairs", None, Sums()), ("pairs", None, Sums("fixe
     sequence = Sequence(*found, C, P, products)
     getattr(backend, f"fill_{step}")(weight, layer, sequence, sums)
     getattr(backend, f"propagate_{step}")(grad, weight, layer, sequence, anchors, I, sums)
-    getattr(backend, f"gather_{step}")(grad, layer, sequence, sums)
+    getattr(backend, f"gather_{step}")(grad, layer, sequence, sums, None)
 print(json.dumps(compiled))
 """
 

@@ -35,6 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "lut": {"unembedding": "lut"},
     "lut, linear": {},
     "softmax": {"attention": "softmax", "n_kv_heads": 1},
+    "n-grams": {"feed_forward": "none", "ngrams": (1, 3), "ngram_word": True, "ngram_rows": 50, "ngram_width": 3},
 }
 EVERY = pytest.mark.parametrize("kind", KINDS)
 PROMPTS = [b"a", b"hello", b"\xff\x00\x80", b"sixteen bytes xx", b"many more bytes than the context"]

@@ -28,6 +28,37 @@ def in_place(x: Tensor) -> Tensor:
     return y
 
 
+def chain_of_writes(x: Tensor) -> Tensor:
+    y = torch.zeros(4, 7, dtype=x.dtype) + x.mean()
+    y[:, :6] = x
+    y[1:3, 2:] = 2 * x[:2, :5]
+    y[0].copy_(x.sum(0).repeat(2)[:7])
+    return y
+
+
+def added_in_place(x: Tensor) -> Tensor:
+    y = x * 1.0
+    y[:, 1:3] += x[:, 3:5] * 2
+    y[1] -= x[2]
+    y[:, -1] += x[0, 0]
+    return y
+
+
+def copied(x: Tensor) -> Tensor:
+    y = torch.empty(3, 4, 6, dtype=x.dtype)
+    return y.copy_(2 * x) + (3 * x).copy_(x[0])
+
+
+def packed(x: Tensor) -> Tensor:
+    sequence = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3, 2]))
+    both = torch.nn.utils.rnn.pad_packed_sequence(sequence._replace(data=2 * sequence.data))[0]
+    return both + x
+
+
+GRID = torch.rand(1, 4, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 2.2 - 1.1
+TURN = torch.polar(torch.ones(3, dtype=torch.float64), torch.arange(3, dtype=torch.float64))
+
+
 def permuted_sum(x: Tensor) -> Tensor:
     return x.permute(1, 0).sum(1) - x.mean(0)
 
@@ -165,6 +196,26 @@ OPS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "interpolate, bilinear": (lambda x: F.interpolate(x, size=(5, 7), mode="bilinear"), (1, 2, 3, 4)),
     "interpolate, bicubic": (lambda x: F.interpolate(x, size=(5, 7), mode="bicubic", align_corners=True), (1, 2, 3, 4)),
     "interpolate, trilinear": (lambda x: F.interpolate(x, size=(4, 3, 5), mode="trilinear"), (1, 1, 3, 2, 4)),
+    "chain of writes in place": (chain_of_writes, X),
+    "added in place": (added_in_place, X),
+    "copy_": (copied, X),
+    "packed sequences": (packed, (5, 3, 2)),
+    "interpolate, bilinear, smoothed": (lambda x: F.interpolate(x, (2, 3), mode="bilinear", antialias=True), (1, 2, 5, 7)),
+    "interpolate, bicubic, smoothed": (lambda x: F.interpolate(x, (4, 9), mode="bicubic", antialias=True), (1, 2, 5, 7)),
+    "grid_sample": (lambda x: F.grid_sample(x, GRID, align_corners=False), (1, 2, 5, 7)),
+    "grid_sample, border": (lambda x: F.grid_sample(x, GRID, "bicubic", "border", align_corners=True), (1, 2, 5, 7)),
+    "solve_triangular": (lambda x: torch.linalg.solve_triangular(weights(4, 4).tril() + 3 * torch.eye(4), x, upper=False), X),
+    "fft": (lambda x: torch.fft.fft2(x).real - torch.fft.fft(x).imag, X),
+    "rfft and back": (lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=-1) * TURN[:1], n=5), X),
+    "complex rotation": (lambda x: torch.view_as_real(torch.view_as_complex(x.view(4, 3, 2)) * TURN).flatten(1), X),
+    "complex and conjugate": (lambda x: torch.complex(x, 2 * x.flip(0)).conj().imag + x, X),
+    "scatter_reduce, mean": (lambda x: (2 * x).scatter_reduce(0, INDEX, x[:2], "mean"), X),
+    "scatter_reduce, sum": (lambda x: (2 * x).scatter_reduce(0, INDEX, x[:2], "sum", include_self=False), X),
+    "scatter_reduce, amax": (lambda x: (2 * x).scatter_reduce(0, INDEX, x[:2], "amax"), X),
+    "nll_loss": (lambda x: F.nll_loss(x, torch.tensor([0, 5, 2, 2]), weights(6).abs()), X),
+    "nll_loss, every pixel": (lambda x: F.nll_loss(x[None], INDEX[:, :4][None, :, :], reduction="none"), (6, 2, 4)),
+    "largest norm": (lambda x: torch.linalg.vector_norm(x, float("inf"), 1), X),
+    "absolute norm": (lambda x: torch.linalg.vector_norm(x, 1, 1), X),
     "several": (permuted_sum, X),
     "under a sum": (lambda x: x.t().reshape(4, 6).flip(0) + 2 * F.pad(x, (1, 0))[:, :6].roll(1), X),
 }

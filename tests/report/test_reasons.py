@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import stories
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from lutetia import report
 from lutetia.errors import ArgumentError
-from lutetia.models import DenseClassifier, LUTClassifier
+from lutetia.models import DenseClassifier, LUTClassifier, LUTTransformer
 from lutetia.report.attribution import RULES, attribute_class, attribute_token, contrast, lead
 from lutetia.report.reasons import detectors, token_names
 
@@ -152,6 +153,31 @@ def test_tokens_share_out_the_lead() -> None:
     found = attribute_token(model, tokens, ord(":"), "epsilon")
     whole = float(lead(model(tokens[None])[0, -1], ord(":")))
     assert float(found.relevance.sum()) + float(found.absorbed or 0) == pytest.approx(whole, abs=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["epsilon", "gradient"])
+def test_rows_of_n_grams_are_shared_out_to_their_tokens(rule: str) -> None:
+    options: dict[str, Any] = {"ngrams": (2, 3), "ngram_word": True, "ngram_rows": 64, "ngram_width": 4, "feed_forward": "none"}
+    model = LUTTransformer(context=8, width=12, n_layers=1, attention="softmax", n_heads=2, seed=0, **options).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(parameter.numel()))
+    tokens = torch.tensor(list(b"def f(x)"))
+    found = attribute_token(model, tokens, ord(":"), rule)
+    if rule == "epsilon":
+        whole = float(lead(model(tokens[None])[0, -1], ord(":")))
+        assert float(found.relevance.sum()) + float(found.absorbed or 0) == pytest.approx(whole, abs=1e-6)
+    without = attribute_token(model, tokens, ord(":"), rule).relevance - _embedding_part(model, tokens, rule)
+    assert float(without.abs().max()) > 1e-3  # what the tables say reaches the tokens
+
+
+def _embedding_part(model: LUTTransformer, tokens: torch.Tensor, rule: str) -> torch.Tensor:
+    """The same with shares of the rows thrown away."""
+    kept = model.ngrams.token_shares
+    model.ngrams.token_shares = lambda relevance, tokens: relevance.new_zeros(tokens.shape)  # type: ignore[method-assign]
+    try:
+        return attribute_token(model, tokens, ord(":"), rule).relevance
+    finally:
+        model.ngrams.token_shares = kept  # type: ignore[method-assign]
 
 
 def test_occlusion_of_tokens_is_a_loop() -> None:

@@ -30,6 +30,7 @@ SGD = {"tables": {"kind": "sgd", "lr": 0.1, "momentum": 0.9}, "rest": {"kind": "
 RUNS: dict[str, Config] = {
     "dense": classifier_config(optimizer=SGD, train={"accumulate": 2, "clip": 0.5}, regularize={"cell_variation": 0.1}),
     "sparse": classifier_config(model={"gradient": "sparse"}, optimizer=SGD, train={"accumulate": 2, "clip": 0.5}),
+    "n-grams": transformer_config(model={"ngrams": [2], "ngram_word": True, "ngram_rows": 50, "ngram_width": 4}),
     "adam": classifier_config(model={"gradient": "sparse"}, optimizer={"tables": {"kind": "sparse_adam"}}),
     "text": transformer_config(optimizer=SGD),
 }

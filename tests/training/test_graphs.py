@@ -61,6 +61,10 @@ CAPTURED = {
         model={"attention": "softmax", "feed_forward": "projected", "read": "confidence2", "ff_heads": 2, "ff_head_width": 4},
         train={"steps": 12, "clip": 1.0},
     ),
+    "n-grams": transformer_config(
+        model={"attention": "softmax", "feed_forward": "dense", "ngrams": [2, 3], "ngram_word": True, "ngram_rows": 64},
+        train={"steps": 12, "clip": 1.0},
+    ),
 }
 
 

@@ -77,7 +77,12 @@ RUNS: dict[str, Config] = {
         model={"attention": "softmax", "feed_forward": "projected", "read": "confidence2", "ff_heads": 2, "ff_head_width": 4},
         train={"steps": 12},
     ),
-    "dense twin": transformer_config(model={"dense": True}, train={"steps": 12}),
+    "n-grams": transformer_config(
+        model={"ngrams": [2, 3], "ngram_word": True, "ngram_rows": 64, "ngram_width": 4, "ngram_dropout": 0.2},
+        optimizer={"ngrams": {"lr": 0.01, "weight_decay": 0.5}},
+        train={"steps": 12, "clip": 0.5, "accumulate": 2},
+    ),
+    "dense twin": transformer_config(model={"dense": True, "ngrams": [2]}, train={"steps": 12}),
 }
 
 

@@ -20,9 +20,19 @@ from lutetia.errors import ArgumentError, DataError
 from lutetia.lut import growth
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.models import LUTTransformer
-from lutetia.nn import LUT, LUTAttention, LUTProjection2d, ProjectedLUT, cell_total_variation, clamp_after_step
+from lutetia.nn import (
+    LUT,
+    LUTAttention,
+    LUTProjection2d,
+    NgramTables,
+    ProjectedLUT,
+    RowAdam,
+    cell_total_variation,
+    clamp_after_step,
+)
 from lutetia.training import shard_detectors
 from lutetia.training.resharding import full_state_dict, load_full_state_dict, spread_parameters, spreads_of
+from lutetia.training.state import pack_optimizer
 from ports import free_port
 
 pytestmark = pytest.mark.skipif(
@@ -208,6 +218,26 @@ def check_sparse(mesh: DeviceMesh) -> None:
         same("in place", state, alone.state_dict(), torch.float64)
 
 
+def check_rows(mesh: DeviceMesh) -> None:
+    """N-gram tables: the rows that are read, and stepped, are those of one rank with all of them."""
+    alone = NgramTables((1, 2), word=True, n_rows=11, width=3, dtype=torch.float64)
+    sharded = shard_detectors(copy.deepcopy(alone), mesh)
+    assert len(sharded.weight) in (33 // mesh.size(), 33 // mesh.size() + 1)
+    one, many = (RowAdam(model.parameters(), weight_decay=0.5) for model in (alone, sharded))
+    for step in range(4):
+        tokens = torch.randint(97, 104, (3, 7), generator=torch.Generator().manual_seed(step))
+        target = torch.linspace(-1, 1, 3 * 7 * 9, dtype=torch.float64).view(3, 7, 9)
+        for model, optimizer in ((alone, one), (sharded, many)):
+            optimizer.zero_grad()
+            (model(tokens) - target).square().sum().backward()
+            optimizer.step()
+        same("rows", {"y": sharded(tokens)}, {"y": alone(tokens)}, torch.float64)
+    state, held = full_state_dict(sharded), pack_optimizer(sharded, many)[0]
+    if mesh.get_local_rank() == 0:
+        same("rows", state, alone.state_dict(), torch.float64)
+        same("rows", held, pack_optimizer(alone, one)[0], torch.float64)
+
+
 def check_dropout(mesh: DeviceMesh) -> None:
     """Ranks drop tables each by itself, in the right number and scale, and their generators stay together."""
     layer = shard_detectors(LUT(6, 8, 8, 3, seed=1, table_dropout=0.25, meta=ONES), mesh)
@@ -366,6 +396,8 @@ def work(rank: int, port: int) -> None:
         check_case("transformer", mesh, torch.float32)
         check_places(mesh)
         check_dropout(mesh)
+    check_rows(two)
+    check_rows(four)
     check_bytes(two)
     check_rest(two)
     check_sparse(four)

@@ -34,8 +34,13 @@ IMPORT = re.compile(r"^[ \t]*(?:from (lutetia[\w.]*) import (\([^)]*\)|[^\n#]*)|
 # ---- the cache -------------------------------------------------------------------------------------------------------
 
 
-def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` with these options, whose results are kept on disk under a hash of their sources."""
+def jit(inner: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` with these options, whose results are kept on disk under a hash of their sources.
+
+    An `inner` function is called by compiled code only. It has no code that takes arguments from Python: that would be a quarter
+    of what is compiled.
+    """
+    options |= {"no_cpython_wrapper": inner, "no_cfunc_wrapper": True}
     return lambda function: _keep(numba.njit(**options)(function), function)
 
 

@@ -15,7 +15,7 @@ class Html(str):
 
 
 SVG_EMPTY = {"circle", "line", "path", "rect"}  # elements without content; SVG's own close themselves
-EMPTY = SVG_EMPTY | {"br", "col", "meta"}
+EMPTY = SVG_EMPTY | {"br", "col", "input", "meta"}
 
 
 def tag(name: str, /, *children: Any, **attributes: Any) -> Html:

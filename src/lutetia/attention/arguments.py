@@ -44,6 +44,8 @@ class DecodeCall(NamedTuple):
     page_table: Tensor | None = None  # int32 [B, max_pages]
     k_scale: Tensor | None = None  # float32 [H_kv]: what the numbers of the cache are multiplied with
     v_scale: Tensor | None = None
+    starts: Tensor | None = None  # int32 [B]: the first position of each row that counts, as after padding on the left
+    softcap: float | None = None  # scores become softcap · tanh(score / softcap)
 
     @property
     def batch(self) -> int:
@@ -109,6 +111,8 @@ def check_call(
     page_table: Any = None,
     k_scale: Any = None,
     v_scale: Any = None,
+    starts: Any = None,
+    softcap: float | None = None,
 ) -> DecodeCall:
     """The arguments of `decode_attention` as a DecodeCall; shapes as there. Nothing is changed."""
     check_tensor("q", q, ["B", "H_q", "s_active", "d"], QUERIES)
@@ -131,11 +135,16 @@ def check_call(
         check_int("window", window, 1)
     if sink is not None:
         check_tensor("sink", sink, [n_q_heads], QUERIES, q.device)
+    if starts is not None:
+        check_tensor("starts", starts, [batch], INTEGERS, q.device)
+        starts = starts if starts.dtype == torch.int32 else _narrowed("starts", starts)
+    if softcap is not None:
+        check_range("softcap", softcap, math.ulp(0.0), LARGEST_FLOAT)
     return DecodeCall(
         q,
         k_cache,
         v_cache,
-        seq_lens if seq_lens.dtype == torch.int32 else _narrowed(seq_lens),
+        seq_lens if seq_lens.dtype == torch.int32 else _narrowed("seq_lens", seq_lens),
         k_new,
         v_new,
         _scale(scale, head_dim),
@@ -144,6 +153,8 @@ def check_call(
         page_table,
         _factor("k_scale", k_scale, n_kv_heads, q.device),
         _factor("v_scale", v_scale, n_kv_heads, q.device),
+        starts,
+        None if softcap is None else float(softcap),
     )
 
 
@@ -183,13 +194,13 @@ def _may_read(tensor: Tensor) -> bool:
     return not tensor.is_cuda or (lutetia.debug and not torch.cuda.is_current_stream_capturing())
 
 
-def _narrowed(seq_lens: Tensor) -> Tensor:
-    """Lengths as int32 [B]; one that does not fit would come out as another length."""
-    if _may_read(seq_lens):
-        for row, length in enumerate(seq_lens.tolist()):
-            if not -LARGEST <= length <= LARGEST:
-                raise ArgumentError(f"seq_lens has {length} in row {row}, expected 0 to {LARGEST}")
-    return seq_lens.to(torch.int32)
+def _narrowed(name: str, positions: Tensor) -> Tensor:
+    """Positions [B] as int32; one that does not fit would come out as another position."""
+    if _may_read(positions):
+        for row, position in enumerate(positions.tolist()):
+            if not -LARGEST <= position <= LARGEST:
+                raise ArgumentError(f"{name} has {position} in row {row}, expected 0 to {LARGEST}")
+    return positions.to(torch.int32)
 
 
 def check_values(call: DecodeCall) -> None:
@@ -201,19 +212,23 @@ def check_values(call: DecodeCall) -> None:
         if not 0 <= length <= most:
             ring = "" if call.window is None else " (a window of up to capacity - s_active + 1 may run over: see ring caches)"
             raise ArgumentError(f"seq_lens has {length} in row {row}, expected 0 to {call.capacity}{ring}")
+    starts = [0] * len(lengths) if call.starts is None else call.starts.tolist()
+    for row, start in enumerate(starts):
+        if start < 0:
+            raise ArgumentError(f"starts has {start} in row {row}, expected 0 or more")
     if call.page_table is not None:
-        _check_pages(call, call.page_table, lengths)
+        _check_pages(call, call.page_table, lengths, starts)
 
 
-def first_seen(call: DecodeCall, length: int) -> int:
-    """The first position that any query of a row of this length sees."""
-    return 0 if call.window is None else max(0, length - call.s_active - call.window + 1)
+def first_seen(call: DecodeCall, length: int, start: int = 0) -> int:
+    """The first position that any query of a row of this length sees, where its positions count from `start` on."""
+    return start if call.window is None else max(start, length - call.s_active - call.window + 1)
 
 
-def _check_pages(call: DecodeCall, page_table: Tensor, lengths: list[int]) -> None:
+def _check_pages(call: DecodeCall, page_table: Tensor, lengths: list[int], starts: list[int]) -> None:
     n_pages = call.k_cache.shape[0]
-    for row, length in enumerate(lengths):
-        first = first_seen(call, length) // call.page_len
+    for row, (length, start) in enumerate(zip(lengths, starts, strict=True)):
+        first = first_seen(call, length, start) // call.page_len
         used = page_table[row, first : -(-length // call.page_len)]
         wrong = (used < 0) | (used >= n_pages)
         if bool(wrong.any()):

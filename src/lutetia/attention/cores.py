@@ -119,7 +119,7 @@ def run_cores(call: DecodeCall, cores: int, plan: CoresPlan, scratch_bytes: int 
     lse = call.q.new_empty(call.q.shape[:-1], dtype=call.statistics_dtype)
     device = call.q.device
     team = [Core(c, cores, ScratchManager(scratch_bytes, f"core {c}", device)) for c in range(cores)]
-    names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table")
+    names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table", "starts")
     inputs = {name: getattr(call, name) for name in names}
     notes = {"backend": "cores", "cores": cores, "shard": plan.shard, "sync": plan.sync, "fa_tile": plan.tile}
     with flow.step("attention_tkg", part="attention", inputs=inputs, **notes) as step:
@@ -201,6 +201,7 @@ def take_rows(call: DecodeCall, rows: slice) -> DecodeCall:
         k_new=part(call.k_new),
         v_new=part(call.v_new),
         page_table=part(call.page_table),
+        starts=part(call.starts),
     )
 
 

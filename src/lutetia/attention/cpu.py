@@ -35,7 +35,9 @@ def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invarian
     cut = 0 if cores == 1 or batch_invariant else 1 if shard == "batch" else cores
     share = INVARIANT_KEYS if batch_invariant else keys_of_item(keys, threads)
     kernels = compiled()
-    items, items_at, n_partial = kernels.make_items(seq_lens.numpy(), call.s_active, call.window or 0, n_kv_heads, share, cut)
+    starts = first_positions(call.batch) if call.starts is None else call.starts.contiguous().numpy()
+    sizes = (call.s_active, call.window or 0, n_kv_heads, share, cut)
+    items, items_at, n_partial = kernels.make_items(seq_lens.numpy(), starts, *sizes)
     work = Work(call, seq_lens, len(items), items_at, n_partial)
     run(COMPILED[call.k_cache.dtype], work.plan, min(threads, len(items)))
     if work.partial is not None:
@@ -82,6 +84,7 @@ class Work:
         scale = call.scale * LOG2_E
         self.q_factor = equal_factors(n_kv_heads, scale) if call.k_scale is None else call.k_scale * scale
         self.v_factor = None if call.v_scale is None else call.v_scale.contiguous()
+        self.softcap = None if call.softcap is None else equal_factors(1, call.softcap * LOG2_E)
         self.sink = None if call.sink is None else call.sink.float().contiguous()
         self.table = None if table is None else table.contiguous()
         (k_outer, k_1, k_2, _), (v_outer, v_1, v_2, _) = k.stride(), v.stride()
@@ -91,14 +94,21 @@ class Work:
             n_items, rows, s_active, d, n_kv_heads, call.page_len if table is not None or call.ring else 0, call.window or 0,
             0 if table is None else table.shape[1], k_outer, k_1, k_2, v_outer, v_1, v_2,
         )  # fmt: skip
-        arrays = (self.q, k, v, seq_lens, self.table, self.q_factor, self.v_factor, self.sink, self.out, self.lse)
-        self.plan = np.array([*sizes, *map(address, arrays), items, address(self.partial), 0], np.int64)
+        arrays = (self.q, k, v, seq_lens, self.table, self.q_factor, self.v_factor, self.softcap, self.sink)
+        results = (address(self.out), address(self.lse), items, address(self.partial), 0)
+        self.plan = np.array([*sizes, *map(address, arrays), *results], np.int64)
 
 
 @lru_cache(maxsize=64)
 def equal_factors(n: int, factor: float) -> Tensor:
     """The same number n times, as of most calls."""
     return torch.full((n,), factor, dtype=torch.float32, device="cpu")
+
+
+@lru_cache(maxsize=64)
+def first_positions(n: int) -> np.ndarray:
+    """Where n rows begin that have no padding."""
+    return np.zeros(n, np.int32)
 
 
 def address(array: Tensor | np.ndarray | None) -> int:

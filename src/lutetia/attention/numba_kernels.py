@@ -43,17 +43,18 @@ BODY = numba.types.void(numba.types.voidptr)
 
 
 # The layout of a plan: numbers, strides in elements, then addresses, and the next free item.
-# PAGE_LEN: slots of a page, or of a row that is a ring; 0 where a position is its slot. WINDOW, TABLE, V_FACTOR, SINK: 0 if none.
+# PAGE_LEN: slots of a page, or of a row that is a ring; 0 where a position is its slot. WINDOW, TABLE, V_FACTOR, SOFTCAP, SINK: 0
+# if none. SOFTCAP: one float32, in base 2 like the scores.
 # Q_FACTOR, V_FACTOR: float32 [H_kv], what queries and outputs are multiplied with. ROWS: query heads of a key head × s_active.
 NAMES = (
     "N_ITEMS", "ROWS", "S_ACTIVE", "D", "N_KV_HEADS", "PAGE_LEN", "WINDOW", "TABLE_B",
     "K_OUTER", "K_HEAD", "K_SLOT", "V_OUTER", "V_HEAD", "V_SLOT",
-    "Q", "K", "V", "LENGTHS", "TABLE", "Q_FACTOR", "V_FACTOR", "SINK", "OUT", "LSE", "ITEMS", "PARTIAL", "NEXT",
+    "Q", "K", "V", "LENGTHS", "TABLE", "Q_FACTOR", "V_FACTOR", "SOFTCAP", "SINK", "OUT", "LSE", "ITEMS", "PARTIAL", "NEXT",
 )  # fmt: skip
 SIZE = len(NAMES)
 (
     N_ITEMS, ROWS, S_ACTIVE, D, N_KV_HEADS, PAGE_LEN, WINDOW, TABLE_B, K_OUTER, K_HEAD, K_SLOT, V_OUTER, V_HEAD, V_SLOT,
-    Q, K, V, LENGTHS, TABLE, Q_FACTOR, V_FACTOR, SINK, OUT, LSE, ITEMS, PARTIAL, NEXT,
+    Q, K, V, LENGTHS, TABLE, Q_FACTOR, V_FACTOR, SOFTCAP, SINK, OUT, LSE, ITEMS, PARTIAL, NEXT,
 ) = range(SIZE)  # fmt: skip
 
 
@@ -159,6 +160,14 @@ def add_values(kind: Any, weights: Any, values: Any, sizes: Any, v: Any, acc: An
 
 
 @jit_inline
+def cap(scores: Any, rows: Any, n: Any, softcap: Any) -> None:
+    """scores[r, j] to softcap · tanh(score / softcap)."""
+    for r in range(rows):
+        for j in range(n):
+            scores[r, j] = softcap * np.tanh(scores[r, j] / softcap)
+
+
+@jit_inline
 def hide(plan: Any, scores: Any, first: Any, start: Any, n: Any) -> None:
     """-inf where a query may not look: query a is at position first + a, score j at start + j."""
     window = plan[WINDOW]
@@ -216,6 +225,8 @@ def attend(kind: Any, plan: Any, item: Any, sums: Any, scratch: Any) -> None:
         n = min(BLOCK, end - start)
         find(plan, b, h, start, n, keys, values)
         scores_of(kind, q, keys, (rows, d, n), plan[K], scores)
+        if plan[SOFTCAP]:
+            cap(scores, rows, n, read(plan[SOFTCAP], 0))
         hide(plan, scores, first, start, n)
         for r in range(rows):
             alpha = weigh(scores, r, n, m, l)
@@ -312,18 +323,18 @@ def body_bfloat16() -> Any:
 
 
 @jit
-def make_items(lengths: Any, s_active: Any, window: Any, n_kv_heads: Any, share: Any, cores: Any) -> Any:
+def make_items(lengths: Any, starts: Any, s_active: Any, window: Any, n_kv_heads: Any, share: Any, cores: Any) -> Any:
     """The live keys of each row [B] shared out: items int64 [n, 5] (b, h, begin, end, partial), where, and how many are partial.
 
     `share` keys an item, or with `cores` > 0 each row in that many parts. An item with a row to itself is not partial (-1).
     """
     n = 0
     for b in range(len(lengths)):
-        n += n_kv_heads * parts_of(lengths[b], s_active, window, share, cores)[2]
+        n += n_kv_heads * parts_of(lengths[b], starts[b], s_active, window, share, cores)[2]
     items = np.empty((n, 5), np.int64)
     n, n_partial = 0, 0
     for b in range(len(lengths)):
-        low, each, parts = parts_of(lengths[b], s_active, window, share, cores)
+        low, each, parts = parts_of(lengths[b], starts[b], s_active, window, share, cores)
         for h in range(n_kv_heads):
             for part in range(parts):
                 begin = low + part * each
@@ -336,9 +347,9 @@ def make_items(lengths: Any, s_active: Any, window: Any, n_kv_heads: Any, share:
 
 
 @jit_inline
-def parts_of(length: Any, s_active: Any, window: Any, share: Any, cores: Any) -> Any:
-    """The first live key, keys of a part, and parts of one row."""
-    low = min(max(0, length - s_active - window + 1), length) if window else 0
+def parts_of(length: Any, start: Any, s_active: Any, window: Any, share: Any, cores: Any) -> Any:
+    """The first live key, keys of a part, and parts of one row whose keys count from `start` on."""
+    low = min(max(start, length - s_active - window + 1 if window else 0), length)
     live = length - low
     each = max(1, -(-live // cores)) if cores > 0 else share
     return low, each, max(1, -(-live // each))

@@ -15,9 +15,9 @@ BLOCK_D, LANES = 64, 16  # numbers of a head whose sums are held at once, and of
 
 
 # Sums may be added in any order; NaN and infinities keep their meaning.
-OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
 jit = compiled.jit(**OPTIONS)
-jit_inline = compiled.jit(**OPTIONS, forceinline=True)
+jit_inline = compiled.jit(inner=True, **OPTIONS, forceinline=True)
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------

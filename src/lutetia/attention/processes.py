@@ -38,6 +38,7 @@ from lutetia.errors import ArgumentError, RankError, check_choice, check_range, 
 
 Result = TypeVar("Result")
 TIMEOUT = 60.0  # seconds that a rank waits for the others in one exchange
+OPTIONS = ("k_new", "v_new", "scale", "window", "sink", "page_table", "k_scale", "v_scale", "starts", "softcap")
 TERMS = 480  # bytes of text that ranks compare, besides a checksum of the whole
 
 
@@ -56,6 +57,8 @@ def decode_attention(
     page_table: Tensor | None = None,
     k_scale: Any = None,
     v_scale: Any = None,
+    starts: Tensor | None = None,
+    softcap: float | None = None,
     shard: str = "sequence",
     sync: str = "lse",
     local_first: Tensor | None = None,
@@ -113,14 +116,15 @@ def decode_attention(
 
 
 def decode_and_combine(core: Core, call: DecodeCall, params: TileParams, out: Tensor, lse: Tensor) -> Program[Tensor | None]:
-    """`attention_tkg` with sync "lse" where every query sees all keys of this rank, which one call then reads: no tiles."""
+    """`attention_tkg` with sync "lse" where every query sees all live keys of this rank, which one call then reads: no tiles."""
     store_new_keys(core, call, params)
     fa = allocate_fa_buffers(core, call)
     held = torch.where(params.stop > params.first, params.stop - params.base, 0)
     with core.step("decode_attention", {"q": call.q}) as step:
         # New tokens are handled like heads: each is a query that sees everything.
         q = call.q.to(call.statistics_dtype).reshape(call.batch, -1, 1, call.head_dim)
-        seen = call._replace(k_new=None, v_new=None, sink=None, window=None)
+        begin = (params.first - params.base).clamp(min=0).int()
+        seen = call._replace(k_new=None, v_new=None, sink=None, window=None, starts=torch.minimum(begin, held.int()))
         part, part_lse = _decode(seen, q, held)
         fa.running_output.copy_(part.reshape(fa.running_output.shape))
         fa.running_max.copy_(part_lse.reshape(fa.running_max.shape))
@@ -131,16 +135,14 @@ def decode_and_combine(core: Core, call: DecodeCall, params: TileParams, out: Te
 
 def _decode(call: DecodeCall, q: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor]:
     """The call with these queries and lengths, on this rank alone."""
-    rest = {
-        name: getattr(call, name) for name in ("k_new", "v_new", "scale", "window", "sink", "page_table", "k_scale", "v_scale")
-    }
+    rest = {name: getattr(call, name) for name in OPTIONS}
     return decode_alone(q, call.k_cache, call.v_cache, seq_lens=seq_lens, **rest)
 
 
 def _all_see_all(call: DecodeCall, params: TileParams) -> bool:
-    """Whether every query of a row sees every key of this rank, from slot 0 on."""
+    """Whether every query of a row sees every key that this rank has to read."""
     last = call.seq_lens.long() - call.s_active  # the position of the first query, which sees no further
-    fits = (params.stop <= last + 1) & (params.first == params.base)
+    fits = params.stop <= last + 1
     if call.window is not None:
         fits &= params.first >= call.seq_lens - call.window
     return bool((fits | (params.stop <= params.first)).all())
@@ -161,9 +163,8 @@ def _prepare(given: dict[str, Any]) -> tuple[DecodeCall, TileParams, Core, Cores
         raise ArgumentError("torch.distributed has no process group, expected init_process_group first, as under torchrun")
     scratch = ScratchManager(device=getattr(given["q"], "device", None))
     core = Core(distributed.get_rank(group), distributed.get_world_size(group), scratch)
-    names = ("k_new", "v_new", "scale", "window", "sink", "page_table", "k_scale", "v_scale")
     q, k, v, seq_lens = (given[name] for name in ("q", "local_k", "local_v", "seq_lens"))
-    rest = {name: given[name] for name in names}
+    rest = {name: given[name] for name in OPTIONS}
     call = _own_rows(core, q, k, v, seq_lens, rest) if shard == "batch" else check_call(q, k, v, seq_lens, **rest)
     if tile is None:
         tile = tile_of(call.capacity)
@@ -183,6 +184,9 @@ def _own_rows(core: Core, q: Any, k: Any, v: Any, seq_lens: Any, rest: dict[str,
         if rest[name] is not None:
             check_tensor(name, rest[name], [batch, "H_kv", "s_active", "d"])
             new[name] = rest[name][rows]
+    if rest["starts"] is not None:
+        check_tensor("starts", rest["starts"], [batch], INTEGERS)
+        new["starts"] = rest["starts"][rows]
     return check_call(q[rows], k, v, seq_lens[rows], **{**rest, **new})
 
 
@@ -245,15 +249,20 @@ class Meeting:
 
 def _terms(given: dict[str, Any]) -> str:
     """What every rank must call with alike, as text; the values of the lengths as a checksum."""
-    lengths = given["seq_lens"].tolist()
+    lengths, starts = (None if given[name] is None else given[name].tolist() for name in ("seq_lens", "starts"))
     known = {
         "q": describe(given["q"]).rpartition(" on ")[0],
         "H_kv": given["local_k"].shape[1 if given["page_table"] is None else 2],
-        **{name: given[name] for name in ("shard", "sync", "out_in_sb", "window", "scale")},
+        **{name: given[name] for name in ("shard", "sync", "out_in_sb", "window", "scale", "softcap")},
         **{name: given[name] is not None for name in ("k_new", "sink")},
-        "seq_lens": lengths if len(lengths) <= 8 else hashlib.sha256(str(lengths).encode()).hexdigest()[:16],
+        **{name: _short(values) for name, values in (("seq_lens", lengths), ("starts", starts))},
     }
     return ", ".join(f"{name} {value}" for name, value in known.items())
+
+
+def _short(positions: list[int] | None) -> Any:
+    """Positions [B] as they are, or of many a checksum."""
+    return positions if positions is None or len(positions) <= 8 else hashlib.sha256(str(positions).encode()).hexdigest()[:16]
 
 
 def drive(program: Program[Result], core: Core, meeting: Meeting) -> Result:

@@ -2,7 +2,7 @@
 
     S = scale · Q Kᵀ, masked to -inf      lse = log(Σ exp S + exp sink)      out = exp(S - lse) V
 
-Query a of a row of length L is at position p = L - s_active + a and sees the keys at max(0, p - window + 1) .. p.
+Query a of a row of length L is at position p = L - s_active + a and sees the keys at max(start, p - window + 1) .. p.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def seen_range(call: DecodeCall) -> tuple[Tensor, Tensor]:
     """The positions of each row that any of its queries sees, [first, stop): int64 [B] each."""
     stop = call.seq_lens.long()
     first = torch.zeros_like(stop) if call.window is None else (stop - call.s_active - call.window + 1).clamp(min=0)
-    return first, stop
+    return first if call.starts is None else torch.maximum(first, call.starts.long()).minimum(stop), stop
 
 
 def live_keys(call: DecodeCall) -> tuple[Tensor, Tensor]:
@@ -108,6 +108,8 @@ def attend(call: DecodeCall, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tensor
     shape = (call.batch, call.n_kv_heads, call.group, call.s_active, call.head_dim)
     q = call.q.to(k.dtype).reshape(shape)
     scores = call.scale * torch.einsum("bhgad,bhkd->bhgak", q, k)
+    if call.softcap is not None:
+        scores = call.softcap * torch.tanh(scores / call.softcap)
     scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
     if call.sink is not None:  # an extra key, whose value is zero
         sink = call.sink.to(k.dtype).reshape(call.n_kv_heads, call.group, 1, 1).expand(*shape[:-1], 1)

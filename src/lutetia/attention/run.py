@@ -18,11 +18,14 @@ from lutetia.attention.arguments import DecodeCall, How, check_call, check_how, 
 from lutetia.attention.choose import choose_for
 from lutetia.errors import ArgumentError, MissingFeatureError, fail, require
 
-OF_CALL = len(DecodeCall._fields)  # arguments that make a DecodeCall; the others make a How
+FACTORS = slice(DecodeCall._fields.index("k_scale"), DecodeCall._fields.index("v_scale") + 1)
+OF_CALL = FACTORS.stop  # arguments that begin a DecodeCall; then come those of a How, and those that end the DecodeCall
+OF_HOW = OF_CALL + len(How._fields)
 
 
 def run(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """`decode_attention`, without a gradient; `arguments` are all of its, in the order of `DecodeCall` and then `How`.
+    """`decode_attention`, without a gradient; `arguments` are all of its, in its order from `cores` on, and before it in that of
+    `DecodeCall`.
 
     On CUDA a call like one before is launched as that one was, and not checked again.
     """
@@ -34,7 +37,7 @@ def run(*arguments: Any) -> tuple[Tensor, Tensor]:
         except TypeError:  # something that cannot be a key is no option either: the checks will say so
             key = known = None
         if known is not None:
-            return known.start(arguments[:OF_CALL])
+            return known.start(arguments[:OF_CALL], *arguments[OF_HOW : OF_HOW + 1])
     if not torch.is_grad_enabled():  # as in a loop that writes: to say so again takes as long as the checks
         return _run(arguments, key)
     with torch.no_grad():
@@ -43,9 +46,9 @@ def run(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
     """A call that is checked first; it is remembered under `key`, where there is one."""
-    how = How(*arguments[OF_CALL:])
+    how = How(*arguments[OF_CALL:OF_HOW])
     check_how(how)
-    call = check_call(*arguments[:OF_CALL])
+    call = check_call(*arguments[:OF_CALL], *arguments[OF_HOW:])
     check_values(call)
     executor = executor_of(call, how.cores, how.backend)
     if executor == "cores":
@@ -54,10 +57,10 @@ def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
         if len(_plans) >= MOST_PLANS:
             _plans.clear()
         _plans[key] = KnownCall.of(call, arguments, how)
-        return _plans[key].start(arguments[:OF_CALL])
+        return _plans[key].start(arguments[:OF_CALL], call.starts)
     if not flow.recording():
         return _execute(executor, call, how)
-    names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table")
+    names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table", "starts")
     inputs = {name: value for name in names if (value := getattr(call, name)) is not None}
     with flow.step("decode_attention", part="attention", inputs=inputs, backend=executor, **_notes(executor, call, how)) as step:
         out, lse = _execute(executor, call, how)
@@ -86,29 +89,33 @@ class KnownCall(NamedTuple):
     scale: float
     window: int | None
     factors: tuple[Tensor | None, Tensor | None]  # k_scale and v_scale where they are numbers
+    softcap: float | None = None
 
     @staticmethod
     def of(call: DecodeCall, arguments: tuple[Any, ...], how: How) -> KnownCall:
         """From a call that was checked."""
         triton = import_module("lutetia.attention.triton")
         plan = triton.plan_of(call, triton.configure(call, how.cores, how.shard, how.batch_invariant))
-        given = arguments[len(call) - 2 : len(call)]
-        factors = [None if isinstance(one, Tensor) else kept for one, kept in zip(given, call[-2:], strict=True)]
-        return KnownCall(plan, call.scale, call.window, tuple(factors))  # type: ignore[arg-type]
+        pairs = zip(arguments[FACTORS], (call.k_scale, call.v_scale), strict=True)
+        factors = [None if isinstance(one, Tensor) else kept for one, kept in pairs]
+        return KnownCall(plan, call.scale, call.window, tuple(factors), call.softcap)  # type: ignore[arg-type]
 
-    def start(self, given: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+    def start(self, given: tuple[Any, ...], starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Launch it with other tensors."""
         q, k_cache, v_cache, seq_lens, k_new, v_new, _, _, sink, page_table, *factors = given
         if seq_lens.dtype != torch.int32:
             seq_lens = seq_lens.to(torch.int32)
+        if starts is not None and starts.dtype != torch.int32:
+            starts = starts.to(torch.int32)
         k_scale, v_scale = self.factors
         if isinstance(factors[0], Tensor):
             k_scale = factor_of(factors[0], k_cache.shape[1 if page_table is None else 2])
         if isinstance(factors[1], Tensor):
             v_scale = factor_of(factors[1], k_cache.shape[1 if page_table is None else 2])
         call = DecodeCall(
-            q, k_cache, v_cache, seq_lens, k_new, v_new, self.scale, self.window, sink, page_table, k_scale, v_scale
-        )
+            q, k_cache, v_cache, seq_lens, k_new, v_new, self.scale, self.window, sink, page_table, k_scale, v_scale,
+            starts, self.softcap,
+        )  # fmt: skip
         return self.plan.start(call)
 
 

@@ -182,6 +182,8 @@ def compute_qk_matmul(
     with core.step("compute_qk_matmul", {"q": fa.q, "k_cache": call.k_cache, "mask": tile.mask}) as step:
         load_tile(call, call.k_cache, call.k_scale, params, context, tile.k)
         torch.matmul(fa.q, tile.k.transpose(2, 3), out=tile.qk)
+        if call.softcap is not None:
+            tile.qk.div_(call.softcap).tanh_().mul_(call.softcap)
         unseen = ~tile.mask[:, None, None]  # [B, 1, 1, s_active, tile_s_prior]
         tile.qk.unflatten(2, (call.group, call.s_active)).masked_fill_(unseen, -INFINITY)
         step.outputs(qk=tile.qk)

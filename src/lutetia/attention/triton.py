@@ -103,6 +103,7 @@ class Plan(NamedTuple):
             q, k, v, call.seq_lens, _or(call.page_table, call.seq_lens), *_new(call),
             _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
             out, lse, partial_acc, partial_ml, counters(self.owners, q.device),
+            _or(call.starts, call.seq_lens),
         )  # fmt: skip
         self.kernel(memory, self.strides, *self.numbers)
         return out, lse
@@ -135,11 +136,11 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
         HAS_WINDOW=call.window is not None, HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
         HAS_K_SCALE=call.k_scale is not None, HAS_V_SCALE=call.v_scale is not None,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q, k),
-        FIXED=config.fixed, EARLY=early,
+        FIXED=config.fixed, EARLY=early, HAS_STARTS=call.starts is not None, HAS_SOFTCAP=call.softcap is not None,
     )  # fmt: skip
     numbers = (
         call.scale, call.window or 0, call.capacity, call.batch, config.splits, config.uneven_pieces, config.keys,
-        0 if call.page_table is None else call.page_table.stride(0), case,
+        0 if call.page_table is None else call.page_table.stride(0), call.softcap or 0.0, case,
     )  # fmt: skip
     options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": REGISTERS}
     options |= {"launch_pdl": True} if early else {}

@@ -41,6 +41,7 @@ class KernelTensors(NamedTuple):
     partial_acc: Any
     partial_ml: Any
     arrived: Any  # a zero for each owner
+    starts: Any  # int32 [B]
 
 
 class Strides(NamedTuple):
@@ -61,6 +62,7 @@ class Numbers(NamedTuple):
     capacity: Any
     split_keys: Any
     table_b: Any
+    softcap: Any
 
 
 class Case(NamedTuple):
@@ -90,16 +92,18 @@ class Case(NamedTuple):
     PRODUCTS: Any  # the type of products
     FIXED: bool
     EARLY: bool  # launched while the kernel before may still be at work
+    HAS_STARTS: bool = False
+    HAS_SOFTCAP: bool = False
 
 
 # Not so n_splits: of one piece the compiler then knows that nothing has to be divided or added up.
-@triton.jit(do_not_specialize=["scale", "window", "capacity", "batch", "uneven_pieces", "split_keys", "table_b"])
+@triton.jit(do_not_specialize=["scale", "window", "capacity", "batch", "uneven_pieces", "split_keys", "table_b", "softcap"])
 def decode_kernel(
-    memory, strides, scale, window, capacity, batch, n_splits, uneven_pieces, split_keys, table_b, CASE: tl.constexpr
+    memory, strides, scale, window, capacity, batch, n_splits, uneven_pieces, split_keys, table_b, softcap, CASE: tl.constexpr
 ):
     """Every owner's keys in n_splits pieces, a program for each: of split_keys keys when FIXED, else of at least that many. If
     rows differ, and BLOCK_B is not 0, at most uneven_pieces nearly equal ones of all owners: program p of n does p, p + n, .."""
-    numbers = Numbers(scale, window, capacity, split_keys, table_b)
+    numbers = Numbers(scale, window, capacity, split_keys, table_b, softcap)
     if CASE.EARLY:  # from here on the previous kernel's writes are visible
         gdc_wait()
     owner, piece, n_pieces = tl.program_id(0), tl.program_id(1), n_splits
@@ -108,16 +112,17 @@ def decode_kernel(
     if CASE.BLOCK_B > 0:
         rows = tl.arange(0, CASE.BLOCK_B)
         lengths = tl.load(memory.seq_lens + rows, mask=rows < batch, other=0, eviction_policy="evict_last")
-    length, q_tile = read_owner(owner, memory, strides, CASE)
+        starts = starts_of(rows, rows < batch, memory, CASE)
+    length, first_live, q_tile = read_owner(owner, memory, strides, CASE)
     even = True
     if CASE.BLOCK_B > 0:
-        _, lows, highs = keys_of(lengths, numbers, CASE)
+        _, lows, highs = keys_of(lengths, starts, numbers, CASE)
         counts = tl.where(rows < batch, highs - lows, 0)
-        _, low, high = keys_of(length, numbers, CASE)
+        _, low, high = keys_of(length, first_live, numbers, CASE)
         longest = tl.maximum(tl.max(counts, 0), high - low)  # one of these is the other, but this way its load is issued now
         even = tl.sum(counts, 0).to(tl.float32) >= longest.to(tl.float32) * batch * EVEN
     if even:
-        do_piece(length, q_tile, (owner, owner * n_splits, piece, n_pieces), memory, strides, numbers, CASE)
+        do_piece(length, first_live, q_tile, (owner, owner * n_splits, piece, n_pieces), memory, strides, numbers, CASE)
     elif CASE.BLOCK_B > 0:
         pieces = pieces_of(counts, rows < batch, share_of(counts, rows < batch, uneven_pieces // owners_of_row, split_keys))
         total = tl.sum(pieces, 0) * owners_of_row
@@ -126,8 +131,8 @@ def decode_kernel(
             # fetch keys ahead; of what may come from elsewhere too it does.
             if which < total:
                 owner, piece, n_pieces = find(which, pieces, owners_of_row, rows)
-                length, q_tile = read_owner(owner, memory, strides, CASE)
-            do_piece(length, q_tile, (owner, which - piece, piece, n_pieces), memory, strides, numbers, CASE)
+                length, first_live, q_tile = read_owner(owner, memory, strides, CASE)
+            do_piece(length, first_live, q_tile, (owner, which - piece, piece, n_pieces), memory, strides, numbers, CASE)
 
 
 @triton.jit
@@ -162,7 +167,7 @@ def share_of(counts, there, most_pieces, least):
 
 @triton.jit
 def read_owner(owner, memory, strides, CASE: tl.constexpr):
-    """The length of an owner's row, and its queries [BLOCK_M, BLOCK_D]."""
+    """The length of an owner's row, the first position that counts, and its queries [BLOCK_M, BLOCK_D]."""
     b, h, block = place_of(owner, CASE)
     length = tl.load(memory.seq_lens + b, eviction_policy="evict_last")  # keys that pass through the cache would push it out
     r, d = block * CASE.BLOCK_M + tl.arange(0, CASE.BLOCK_M), tl.arange(0, CASE.BLOCK_D)
@@ -170,7 +175,16 @@ def read_owner(owner, memory, strides, CASE: tl.constexpr):
     q_b, q_h, q_a, q_d = strides.q
     queries = memory.q + b * q_b + head * q_h + r % CASE.S_ACTIVE * q_a
     inside = (r < CASE.ROWS)[:, None] & (d < CASE.D)[None, :]
-    return length, tl.load(queries[:, None] + d[None, :] * q_d, mask=inside, other=0.0)
+    return length, starts_of(b, b >= 0, memory, CASE), tl.load(queries[:, None] + d[None, :] * q_d, mask=inside, other=0.0)
+
+
+@triton.jit
+def starts_of(rows, there, memory, CASE: tl.constexpr):
+    """The first position that counts of some rows of the batch, or of one."""
+    if CASE.HAS_STARTS:
+        return tl.load(memory.starts + rows, mask=there, other=0, eviction_policy="evict_last")
+    else:
+        return 0
 
 
 @triton.jit
@@ -182,8 +196,9 @@ def place_of(owner, CASE: tl.constexpr):
 
 
 @triton.jit
-def keys_of(length, numbers, CASE: tl.constexpr):
-    """What to read of the cache for rows of these lengths: the lengths, held to what a row can have, and [low, high)."""
+def keys_of(length, start, numbers, CASE: tl.constexpr):
+    """What to read of the cache for rows of these lengths, from `start` on: the lengths, held to what a row can have, and
+    [low, high)."""
     if not CASE.RING:
         length = tl.minimum(length, numbers.capacity)
     length = tl.maximum(length, 0)
@@ -192,17 +207,19 @@ def keys_of(length, numbers, CASE: tl.constexpr):
         high = tl.maximum(length - CASE.S_ACTIVE, 0)
     if CASE.HAS_WINDOW:
         low = tl.minimum(tl.maximum(length - CASE.S_ACTIVE - numbers.window + 1, 0), high)
+    if CASE.HAS_STARTS:
+        low = tl.minimum(tl.maximum(low, start), high)
     return length, low, high
 
 
 @triton.jit
-def do_piece(length, q_tile, task, memory, strides, numbers, CASE: tl.constexpr):
+def do_piece(length, start_of_row, q_tile, task, memory, strides, numbers, CASE: tl.constexpr):
     """Piece `piece` of the n_pieces of an owner, if it has enough keys; the last program to finish adds the pieces up."""
     owner, first_partial, piece, n_pieces = task
     k_o, k_h, k_s, k_d = strides.k
     v_o, v_h, v_s, v_d = strides.v
     b, h, block = place_of(owner, CASE)
-    length, low, high = keys_of(length, numbers, CASE)
+    length, low, high = keys_of(length, start_of_row, numbers, CASE)
     share = numbers.split_keys
     if not CASE.FIXED:
         share = tl.maximum((tl.cdiv(high - low, n_pieces) + CASE.BLOCK_N - 1) // CASE.BLOCK_N * CASE.BLOCK_N, numbers.split_keys)
@@ -238,7 +255,7 @@ def do_piece(length, q_tile, task, memory, strides, numbers, CASE: tl.constexpr)
                 k_first += CASE.BLOCK_N * k_s
                 v_first += CASE.BLOCK_N * v_s
                 seen = seen_of(position, position < end, at, numbers, CASE)
-                m, l, acc = attend(queries, k_tile, v_tile, seen, factor, (m, l, acc), CASE)
+                m, l, acc = attend(queries, k_tile, v_tile, seen, factor, numbers, (m, l, acc), CASE)
         else:
             # The pages of a stretch are listed before its keys are asked for: to ask for a page and then its keys, tile by tile,
             # would be two trips to memory, one after the other.
@@ -252,7 +269,7 @@ def do_piece(length, q_tile, task, memory, strides, numbers, CASE: tl.constexpr)
                     k_tile = tl.load(keys + k_row[:, None] + d[None, :] * k_d, mask=inside, other=0.0)
                     v_tile = tl.load(values + v_row[:, None] + d[None, :] * v_d, mask=inside, other=0.0)
                     seen = seen_of(position, position < end, at, numbers, CASE)
-                    m, l, acc = attend(queries, k_tile, v_tile, seen, factor, (m, l, acc), CASE)
+                    m, l, acc = attend(queries, k_tile, v_tile, seen, factor, numbers, (m, l, acc), CASE)
 
         n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_pieces)  # a division, after the loads are issued
         if CASE.HAS_NEW:
@@ -276,8 +293,11 @@ def do_piece(length, q_tile, task, memory, strides, numbers, CASE: tl.constexpr)
                 if block == 0:
                     tl.store(keys + k_row[:, None] + d[None, :] * k_d, k_tile, mask=inside)
                     tl.store(values + v_row[:, None] + d[None, :] * v_d, v_tile, mask=inside)
-                seen = seen_of(position, live, at, numbers, CASE) & (position[None, :] <= at[:, None])
-                m, l, acc = attend(queries, k_tile, v_tile, seen, factor, (m, l, acc), CASE)
+                counts = live
+                if CASE.HAS_STARTS:
+                    counts = live & (position >= start_of_row)
+                seen = seen_of(position, counts, at, numbers, CASE) & (position[None, :] <= at[:, None])
+                m, l, acc = attend(queries, k_tile, v_tile, seen, factor, numbers, (m, l, acc), CASE)
 
         if CASE.HAS_V_SCALE:
             acc *= tl.load(memory.v_scale + h)
@@ -347,11 +367,15 @@ def locate(position, first, listed, b, numbers, CASE: tl.constexpr):
 
 
 @triton.jit
-def attend(q_tile, k_tile, v_tile, seen, factor, sums, CASE: tl.constexpr):
+def attend(q_tile, k_tile, v_tile, seen, factor, numbers, sums, CASE: tl.constexpr):
     """One tile of keys: q [M, D], k and v [N, D], seen [M, N]; the running m, l [M] and acc [M, D] of sums."""
     m, l, acc = sums
     k_tile, v_tile = k_tile.to(q_tile.dtype).to(CASE.PRODUCTS), v_tile.to(q_tile.dtype).to(CASE.PRODUCTS)
     scores = tl.dot(q_tile.to(CASE.PRODUCTS), tl.trans(k_tile), input_precision=CASE.PRECISION)
+    if CASE.HAS_SOFTCAP:  # tanh x = 1 - 2 / (exp 2x + 1)
+        twice = tl.minimum(scores * factor * (2 / numbers.softcap), 126.0)  # in base 2, like scores times factor
+        scores = numbers.softcap * (1 - 2 / (tl.exp2(twice) + 1))
+        factor = LOG2_E
     m_new = tl.maximum(m, tl.max(tl.where(seen, scores * factor, float("-inf")), 1))
     safe = tl.where(m_new == float("-inf"), 0.0, m_new)  # -inf - -inf would be NaN
     # One rounding, as a fused multiply and add: the difference is exact to its own size, however large the scores are.

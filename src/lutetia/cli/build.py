@@ -30,9 +30,10 @@ from lutetia.cli.build_data import Measured, open_run_data
 from lutetia.cli.build_page import page
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import console
+from lutetia.cli.values import PROGRAMS
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import check_writable
-from lutetia.models import Classifier, LUTClassifier, Model, Tabular, VotesClassifier, load
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Model, Tabular, VotesClassifier, load
 from lutetia.precompute import (
     CHECK,
     MAKE,
@@ -74,6 +75,10 @@ class BuildRequest:
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
     """Build, write the folder, check what is in it, and return the report."""
     _check(request)
+    if request.target == "c":
+        from lutetia.cli.build_program import run_c_build
+
+        return run_c_build(request)
     with flow.record() as recorded:
         model = _model(request.checkpoint)
         screen = Screen(show)
@@ -151,12 +156,13 @@ class Screen:
 
 
 def _check(request: BuildRequest) -> None:
-    if request.target not in TARGETS:
-        raise UsageError(f"there is no target {request.target!r}: did you mean one of {', '.join(TARGETS)}?")
+    if request.target not in (*TARGETS, *PROGRAMS):
+        raise UsageError(f"there is no target {request.target!r}: did you mean one of {', '.join((*TARGETS, *PROGRAMS))}?")
     if request.input_bits is not None and not 1 <= request.input_bits <= 16:
         raise UsageError(f"--input-bits is {request.input_bits}, expected 1 to 16")
-    if not 2 <= request.weight_bits <= 24:
-        raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to 24")
+    most = 8 if request.target in PROGRAMS else 24
+    if not 2 <= request.weight_bits <= most:
+        raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {most}")
     if not request.time_limit > 0:
         raise UsageError(f"--time-limit is {request.time_limit:g}, expected more than 0 seconds")
     if request.range is not None and not request.range[0] < request.range[1]:
@@ -176,6 +182,8 @@ def _model(checkpoint: Path) -> Classifier:
     model: Model[Any] = load(checkpoint)
     if isinstance(model, LUTClassifier):
         _check_reads(model, checkpoint)
+    if isinstance(model, LUTTransformer):
+        raise DataError(f"{checkpoint} holds a language model, which is built as a program: --target {' or '.join(PROGRAMS)}")
     if not isinstance(model, Classifier):
         raise DataError(f"{checkpoint} holds a {type(model).__name__}, expected a LUTClassifier, a VotesClassifier or a Tabular")
     return model
@@ -331,6 +339,11 @@ def _range_text(given: dict[str, Any]) -> str:
 
 def show_report(report: dict[str, Any], out: Path) -> None:
     """What came of it, in a few lines, the accuracy first."""
+    if report.get("target") == "c":
+        from lutetia.cli.build_program import show_c_report
+
+        show_c_report(report, out)
+        return
     screen = console()
 
     def say(name: str, text: str) -> None:

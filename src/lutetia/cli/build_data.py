@@ -29,7 +29,22 @@ class Measured:
 
 
 def open_run_data(checkpoint: Path, data: Path | None) -> Measured | str:
-    """The data of a checkpoint's run, from the folder `data` where it is given; or why there is none."""
+    """The samples of a checkpoint's run, from the folder `data` where it is given; or why there are none."""
+    opened = _open_run(checkpoint, data)
+    return opened if isinstance(opened, str) else _measured(opened)
+
+
+def open_run_text(checkpoint: Path, data: Path | None) -> bytes | str:
+    """The text of a checkpoint's run, of the best split to measure on; or why there is none."""
+    opened = _open_run(checkpoint, data)
+    if isinstance(opened, str):
+        return opened
+    texts = {name: part for name, part in opened.splits.items() if isinstance(part, training.Text)}
+    split = next((name for name in SPLITS if name in texts), None)
+    return "its data is no text" if split is None else bytes(texts[split].bytes)
+
+
+def _open_run(checkpoint: Path, data: Path | None) -> training.Data | str:
     place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
     if place is None or "data" not in read_toml(place / "config.toml"):
         return f"{checkpoint} does not say what it was trained on"
@@ -40,8 +55,7 @@ def open_run_data(checkpoint: Path, data: Path | None) -> Measured | str:
     why = ""
     for folder in folders:
         try:
-            opened = open_table(wanted, folder)[1] if isinstance(wanted, TableConfig) else training.open_data(wanted, folder)
-            return _measured(opened)
+            return open_table(wanted, folder)[1] if isinstance(wanted, TableConfig) else training.open_data(wanted, folder)
         except LutetiaError as error:
             why = why or str(error)
     return f"its data cannot be opened: {why} (--data FOLDER says where it is)"

@@ -181,7 +181,11 @@ def build(
     data: Annotated[Path | None, typer.Option("--data", help="The folder of the run's data, to measure accuracy on.")] = None,
     target: Annotated[
         str,
-        typer.Option("--target", help="What yosys maps to: lut6, lut4, ice40 or ecp5.", autocompletion=values.complete_hardware),
+        typer.Option(
+            "--target",
+            help="What yosys maps to: lut6, lut4, ice40 or ecp5; or c, a program in C99.",
+            autocompletion=values.complete_hardware,
+        ),
     ] = "lut6",
     prove: Annotated[bool, typer.Option("--prove/--no-prove", help="Prove the whole circuit equal to the graph.")] = True,
     time_limit: Annotated[
@@ -191,11 +195,13 @@ def build(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Turn a network of lookup tables into hardware.
+    """Turn a network of lookup tables into hardware, or into a program in C.
 
     For example:
 
     lutetia build runs/digits --out out/build
+
+    lutetia build runs/digits --target c --out out/c
     """
     from lutetia.cli.build import BuildRequest, run_build, show_report
 
@@ -206,6 +212,30 @@ def build(
     else:
         show_report(report, out)
         name_next("lutetia", "evaluate", checkpoint)
+
+
+@app.command()
+def page(
+    checkpoint: Checkpoint,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.html", help="The page.")] = Path("model.html"),
+    title: Annotated[str | None, typer.Option("--title", help="The heading of the page; the model's name by default.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Make a web page that runs a model: draw, move sliders or type, and see its answers and reasons.
+
+    For example:
+
+    lutetia page runs/digits --out digits.html
+    """
+    from lutetia.cli.page import show_page, write_page
+
+    told = write_page(checkpoint, out, title)
+    if as_json:
+        print_json(told)
+    else:
+        show_page(told)
+        name_next("lutetia", "build", checkpoint, "--target", "c")
 
 
 @app.command()

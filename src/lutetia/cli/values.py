@@ -11,6 +11,7 @@ from lutetia.files import read_json
 
 RULES = ("decisive", "epsilon", "gamma", "zplus", "alphabeta", "attnlrp", "dynamic", "gradient", "occlusion")
 TARGETS = ("lut6", "lut4", "ice40", "ecp5")
+PROGRAMS = ("c",)  # targets of `build` that no synthesiser is needed for
 SPLITS = ("train", "valid", "test")
 MOST_BYTES = 1 << 20  # of a file that is read for completion
 
@@ -26,7 +27,7 @@ def complete_rule(incomplete: str) -> list[str]:
 
 def complete_hardware(incomplete: str) -> list[str]:
     """Targets of `build`."""
-    return starting_with(incomplete, TARGETS)
+    return starting_with(incomplete, (*TARGETS, *PROGRAMS))
 
 
 def complete_split(incomplete: str) -> list[str]:

@@ -44,6 +44,7 @@ from lutetia.lut.decode import IndexCache as IndexCache
 from lutetia.lut.decode import decode as decode
 from lutetia.lut.decode import rows_in as rows_in
 from lutetia.lut.description import LayerDescription as LayerDescription
+from lutetia.lut.kernels.choice import backend_name as backend_name
 from lutetia.lut.kernels.choice import kernels, use_backend
 from lutetia.lut.kernels.protocol import READS as READS
 from lutetia.lut.kernels.protocol import Products as Products

@@ -199,7 +199,7 @@ def _step(x: Tensor, cache: IndexCache, tables: Tables) -> Tensor:
     """x [B, 1, I] -> y [B, 1, O]."""
     weight, anchors, _, positions, _ = tables
     assert positions is not None
-    kernels, anchors = choice.backend_for(choice.chosen, x), ready(x, anchors)
+    kernels, anchors = choice.backend_for(choice.chosen, x), ready(x, anchors).anchors
     held = (cache.indices, cache.lengths, cache.places_of(positions, kernels))
     y = kernels.fill_step(solid(x.squeeze(1)), solid(weight.detach()), anchors, *held)
     cache.grow(1, tables.anchors)
@@ -235,15 +235,15 @@ def _layer(x: Tensor, tables: Tables, options: Options) -> Layer:
 
 def _decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None, options: Options) -> Tensor:
     new = _check(x, cache, tables, lengths)
-    anchors, layer = ready(x, tables.anchors), _layer(x, tables, options)
+    comparisons, layer = ready(x, tables.anchors), _layer(x, tables, options)
     assert tables.positions is not None
     row, at = _tokens(new)
     earlier = cache.lengths[row] + at
     fresh = not bool(cache.lengths.any())
     reached = x.shape[1] if fresh else int(earlier.max()) + 1 if len(earlier) else 1
-    places = positions_of(tables.positions, reached, anchors.shape[0], sum_dtype(x))
+    places = positions_of(tables.positions, reached, tables.anchors.shape[0], sum_dtype(x))
     pe_indices = layer.kernels.detect_positions(places, False).indices
-    indices = layer.kernels.detect(solid(x), anchors, False).indices
+    indices = layer.kernels.detect(solid(x), comparisons, False).indices
 
     here = (row.to(x.device), at.to(x.device))
     # Past its length a row holds nothing: what is written there counts only once the length says so, at the end.

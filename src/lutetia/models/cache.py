@@ -18,11 +18,12 @@ class ModelCache:
 
     layers    one cache per block
     lengths   int64 [B], in the memory of the host: how many tokens of each row are in it
+    recent    int64 [B, n], where the model has n-gram tables: the last tokens of each row, each plus one, 0 where there are none
     owner     the model whose tokens they are, None while there are none
     """
 
-    def __init__(self, layers: Sequence[Any], batch: int, context: int) -> None:
-        self.layers = list(layers)
+    def __init__(self, layers: Sequence[Any], batch: int, context: int, recent: Tensor | None = None) -> None:
+        self.layers, self.recent = list(layers), recent
         self.lengths = torch.zeros(batch, dtype=torch.int64)
         self.context = context
         self.owner: weakref.ref[nn.Module] | None = None
@@ -49,16 +50,21 @@ class ModelCache:
         """Forget all tokens."""
         self.owner = None
         self.lengths.zero_()
+        if self.recent is not None:
+            self.recent = torch.zeros_like(self.recent)
         for layer in self.layers:
             layer.clear()
 
     def reorder(self, index: Tensor) -> None:
         """Make row b the former row index[b]: index, an integer tensor [any B], may repeat rows or leave some out."""
         check_tensor("cache.lengths", self.lengths, ["B"], torch.int64)
-        rows = rows_in(index, min([len(self.lengths), *(len(layer.held()) for layer in self.layers)]))
+        held = [len(self.lengths), *(len(layer.held()) for layer in self.layers)]
+        rows = rows_in(index, min(held if self.recent is None else [*held, len(self.recent)]))
         for layer in self.layers:
             layer.reorder(rows)
         self.lengths = self.lengths[rows]
+        if self.recent is not None:
+            self.recent = self.recent[rows.to(self.recent.device)]
 
     @property
     def nbytes(self) -> int:

@@ -31,17 +31,21 @@ def transformer_size(config: TransformerConfig) -> ModelSize:
         detectors = config.n_heads * config.n_detectors
         attention = _lut(detectors, 2 * config.n_anchors + config.positional_dim, width, config.n_anchors)
         attention += (config.context - 1) * (1 if config.shared_positions else detectors) * config.positional_dim
+    feed_forward = 0
     if config.feed_forward == "dense":
         feed_forward = _dense(config)
     elif config.feed_forward == "lut":
         feed_forward = _lut(config.ff_detectors, config.ff_anchors, width, config.ff_anchors) + read
-    else:
+    elif config.feed_forward == "projected":
         feed_forward = _projected(width, width, config.ff_heads, config.ff_head_width, config.ff_detectors, config.ff_anchors)
     if config.unembedding == "linear":
         unembedding = width * config.vocab
     else:
         unembedding = _lut(config.unembedding_detectors, config.unembedding_anchors, config.vocab, config.unembedding_anchors)
-    return ModelSize(4 * config.n_layers, config.vocab * width + config.n_layers * (attention + feed_forward) + unembedding)
+    gates = 2 * config.n_ngrams * width
+    ngrams = config.n_ngrams * (config.ngram_rows + width)
+    numbers = config.vocab * width + ngrams + config.n_layers * (attention + feed_forward + gates) + unembedding
+    return ModelSize((3 if config.feed_forward == "none" else 4) * config.n_layers, numbers)
 
 
 def dense_transformer_size(config: TransformerConfig) -> ModelSize:

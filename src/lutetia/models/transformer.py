@@ -20,25 +20,43 @@ from lutetia.models.sampling import Sampling
 from lutetia.models.sizes import ModelSize, dense_transformer_size, transformer_size
 from lutetia.models.softmax_attention import SoftmaxAttention, SoftmaxCache
 from lutetia.models.transformer_config import MAX_HEAD_DIM, TransformerConfig
-from lutetia.nn import LUT, LUTAttention, ProjectedLUT
+from lutetia.nn import LUT, LUTAttention, NgramTables, ProjectedLUT
 
 IGNORED = -100  # a target that does not count
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed_forward(norm(x)): x [B, S, width] -> [B, S, width]."""
+    """x + attention(norm(x)), then with z = norm(x): x + feed_forward(z) + gated(z, rows); x [B, S, width] -> [B, S, width]."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.attention_norm = norm_of(config.norm, config.width)
         self.attention = _attention(config)
-        self.feed_forward_norm = norm_of(config.norm, config.width)
-        self.feed_forward = _feed_forward(config)
+        has_rest = config.feed_forward != "none" or config.n_ngrams
+        self.feed_forward_norm = norm_of(config.norm, config.width) if has_rest else nn.Identity()
+        self.feed_forward = _feed_forward(config) if config.feed_forward != "none" else None
+        self.gated = GatedRows(config) if config.n_ngrams else None
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None, cache: Any = None) -> Tensor:
-        """x [B, S, width] -> [B, S, width]."""
+    def forward(self, x: Tensor, lengths: Tensor | None = None, cache: Any = None, rows: Tensor | None = None) -> Tensor:
+        """x [B, S, width], rows of n-gram tables [B, S, n_ngrams] -> [B, S, width]."""
         x = x + self.attention(self.attention_norm(x), lengths, cache)
-        return x + self.feed_forward(self.feed_forward_norm(x))
+        z = self.feed_forward_norm(x)
+        if self.feed_forward is not None:
+            x = x + self.feed_forward(z)
+        return x if self.gated is None else x + self.gated(z, rows)
+
+
+class GatedRows(nn.Module):
+    """What a block takes of the rows of n-gram tables: z [..., width], rows [..., n_ngrams] -> [..., width]."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.gate = linear(config.width, config.n_ngrams)
+        self.out = linear(config.n_ngrams, config.width, bias=False, std=_residual_std(config))
+
+    def forward(self, z: Tensor, rows: Tensor) -> Tensor:
+        """out(silu(gate(z)) · rows)."""
+        return self.out(F.silu(self.gate(z)) * rows)
 
 
 def _attention(config: TransformerConfig) -> nn.Module:
@@ -70,6 +88,17 @@ def _feed_forward(config: TransformerConfig) -> nn.Module:
     )
 
 
+def _ngram_tables(config: TransformerConfig) -> NgramTables:
+    return NgramTables(
+        config.ngrams,
+        word=config.ngram_word,
+        n_rows=config.ngram_rows,
+        width=config.ngram_width,
+        dropout=config.ngram_dropout,
+        order_dropout=config.ngram_order_dropout,
+    )
+
+
 def _residual_std(config: TransformerConfig) -> float:
     """Of the linear layers whose outputs the residual stream adds up, 2 · n_layers of them."""
     return STD / (2 * config.n_layers) ** 0.5
@@ -96,6 +125,8 @@ class LUTTransformer(Model[TransformerConfig]):
         # 1.95 and 2.01 after 150 steps, softmax attention and projected tables 2.71 and 2.51 after 100.
         wide = config.attention == "lut" or config.norm == "none"
         nn.init.normal_(self.embedding.weight, std=1.0 if wide else STD)
+        self.ngrams = _ngram_tables(config) if config.n_ngrams else None
+        self.ngrams_in = linear(config.n_ngrams, config.width, bias=False) if config.n_ngrams else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
         self.norm = norm_of(config.norm, config.width)
         self.unembedding: nn.Module
@@ -121,15 +152,20 @@ class LUTTransformer(Model[TransformerConfig]):
             return self._logits(tokens, lengths, [None] * len(self.blocks))
         new = self._room(cache, tokens, lengths)
         with torch.no_grad():
-            logits = self._logits(tokens, lengths, cache.layers)
+            logits = self._logits(tokens, lengths, cache.layers, cache.recent)
+            if self.ngrams is not None and cache.recent is not None:
+                cache.recent = self.ngrams.recent(tokens, cache.recent, lengths)
         cache.lengths += new
         cache.owner = weakref.ref(self)
         return logits
 
-    def _logits(self, tokens: Tensor, lengths: Tensor | None, caches: list[Any]) -> Tensor:
-        x = self.embedding(tokens.long())
+    def _logits(self, tokens: Tensor, lengths: Tensor | None, caches: list[Any], recent: Tensor | None = None) -> Tensor:
+        x, rows = self.embedding(tokens.long()), None
+        if self.ngrams is not None and self.ngrams_in is not None:
+            rows = self.ngrams(tokens, recent)
+            x = x + self.ngrams_in(rows)
         for block, cache in zip(self.blocks, caches, strict=True):
-            x = block(x, lengths, cache)
+            x = block(x, lengths, cache, rows)
         return self.unembedding(self.norm(x))
 
     def loss(self, tokens: Tensor, targets: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -150,7 +186,10 @@ class LUTTransformer(Model[TransformerConfig]):
         """An empty cache for `batch` sequences: the next tokens then cost a step, and not their whole context."""
         check_int("batch", batch, 0)
         attentions: list[Any] = [block.attention for block in self.blocks]
-        return ModelCache([each.new_cache(batch) for each in attentions], batch, self.config.context)
+        recent = None
+        if self.ngrams is not None:
+            recent = torch.zeros(batch, self.ngrams.reach - 1, dtype=torch.int64, device=self.embedding.weight.device)
+        return ModelCache([each.new_cache(batch) for each in attentions], batch, self.config.context, recent)
 
     def generate(
         self,
@@ -206,6 +245,10 @@ class LUTTransformer(Model[TransformerConfig]):
             SoftmaxCache if isinstance(block.attention, SoftmaxAttention) else IndexCache for block in self.blocks
         ]
         held = cache.check(self, len(tokens), kinds, self.config.context)
+        if self.ngrams is not None:
+            check_tensor("cache.recent", cache.recent, [len(tokens), self.ngrams.reach - 1], torch.int64, tokens.device)
+        elif cache.recent is not None:
+            fail("cache.recent", cache.recent, "None: the model has no n-gram tables")
         new = [tokens.shape[1]] * len(tokens) if lengths is None else lengths.tolist()
         for row, (before, more) in enumerate(zip(held, new, strict=True)):
             if not 0 <= before <= cache.context - more:
@@ -246,6 +289,8 @@ def dense(config: TransformerConfig) -> TransformerConfig:
         n_kv_heads=config.n_kv_heads if config.attention == "softmax" else None,
         feed_forward="dense",
         unembedding="linear",
+        ngrams=(),
+        ngram_word=False,
         norm="rms" if config.norm == "none" else config.norm,
         sums="float",
     )

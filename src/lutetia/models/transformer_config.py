@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lutetia.errors import ArgumentError, check_choice, fail
-from lutetia.lut import GRADIENTS, MAX_ANCHORS, READS, Sums, check_algorithm, check_bits, check_int
+from lutetia.lut import GRADIENTS, MAX_ANCHORS, MAX_INT32, READS, Sums, check_algorithm, check_bits, check_int
 from lutetia.models.fields import Config, check_bool, check_number
 from lutetia.nn.lut import check_dropout
+from lutetia.nn.ngram.layer import check_orders
 
 ATTENTIONS = ("lut", "softmax")
-FEED_FORWARDS = ("lut", "projected", "dense")
+FEED_FORWARDS = ("lut", "projected", "dense", "none")
 NORMS = ("rms", "layer", "none")
 MAX_HEAD_DIM = 256  # of lutetia.attention
 UNEMBEDDINGS = ("linear", "lut")
@@ -22,7 +23,8 @@ class TransformerConfig(Config):
 
     attention="lut" is one LUT attention of n_heads · n_detectors detectors: heads that are all added to the residual are no more
     than more detectors. attention="softmax" has n_heads query heads, n_kv_heads (n_heads by default) of keys and values, and
-    rotary positions; it ignores the fields from n_detectors to algorithm.
+    rotary positions; it ignores the fields from n_detectors to algorithm. With n-gram tables, their rows are added to the
+    embedding by a linear layer, and to every block through a gate: x + out(silu(gate(norm(x))) · rows).
     """
 
     vocab: int = 256  # bytes; tokens from 256 on are yours
@@ -40,7 +42,7 @@ class TransformerConfig(Config):
     algorithm: str = "auto"  # "auto" | "pairs" | "cells"
     rope_base: float = 10000.0  # softmax: the longest wavelength of the rotary positions, over 2π
 
-    feed_forward: str = "lut"  # "lut" | "projected" | "dense"
+    feed_forward: str = "lut"  # "lut" | "projected" | "dense" | "none"
     ff_detectors: int = 64  # projected: of each head
     ff_anchors: int = 8
     ff_heads: int = 8  # projected
@@ -48,6 +50,13 @@ class TransformerConfig(Config):
     ff_multiple: int = 4  # dense: the hidden layer is so many times the width
     read: str = "hard"  # of the feed-forward tables and of a LUT unembedding
     table_dropout: float = 0.0  # of the feed-forward tables
+
+    ngrams: tuple[int, ...] = ()  # orders of tables addressed by a hash of the last so many tokens: see nn.NgramTables
+    ngram_word: bool = False  # one more, addressed by the word so far
+    ngram_rows: int = 2**18  # of each table
+    ngram_width: int = 64  # of each row
+    ngram_dropout: float = 0.0  # of single numbers of the rows
+    ngram_order_dropout: float = 0.0  # of the rows of a random order and of all after it
 
     norm: str = "rms"  # "rms" | "layer" | "none", before each attention and feed-forward and before the unembedding
     unembedding: str = "linear"  # "linear" | "lut"
@@ -85,6 +94,7 @@ class TransformerConfig(Config):
         if self.seed is not None:
             check_int("seed", self.seed, 0, 2**63 - 1)
         self._check_attention()
+        self._check_ngrams()
         if self.sums == "fixed" and self.feed_forward == "projected":
             raise ArgumentError(
                 'sums is "fixed" and feed_forward "projected", whose projections are float: expected another of one'
@@ -108,6 +118,23 @@ class TransformerConfig(Config):
                 fail("width", self.width, f"at most {MAX_HEAD_DIM} · n_heads = {MAX_HEAD_DIM * self.n_heads}")
             if self.n_heads % self.kv_heads:
                 fail("n_heads", self.n_heads, f"a multiple of n_kv_heads = {self.kv_heads}")
+
+    def _check_ngrams(self) -> None:
+        object.__setattr__(self, "ngrams", tuple(self.ngrams) if isinstance(self.ngrams, list) else self.ngrams)
+        check_bool("ngram_word", self.ngram_word)
+        if self.ngrams != () or self.ngram_word:
+            check_orders(self.ngrams, self.ngram_word)
+        check_int("ngram_rows", self.ngram_rows, 1, MAX_INT32)
+        check_int("ngram_width", self.ngram_width, 1)
+        for name in ("ngram_dropout", "ngram_order_dropout"):
+            check_number(name, getattr(self, name), 0.0, 1.0)
+        if self.n_ngrams and self.sums == "fixed":
+            raise ArgumentError('sums is "fixed" and there are n-gram tables, whose gates are float: expected another of one')
+
+    @property
+    def n_ngrams(self) -> int:
+        """Numbers that the n-gram tables give a position."""
+        return (len(self.ngrams) + self.ngram_word) * self.ngram_width
 
     @property
     def kv_heads(self) -> int:

@@ -5,6 +5,8 @@ from lutetia.nn.decode_attention import DecodeAttention
 from lutetia.nn.lut import LUT, clamp_after_step, table_parameters
 from lutetia.nn.lut_attention import LUTAttention
 from lutetia.nn.lut_projection import LUTProjection2d
+from lutetia.nn.ngram import NgramTables, RowAdam
+from lutetia.nn.ngram import ngram_tables as ngram_tables
 from lutetia.nn.projected_lut import ProjectedLUT
 from lutetia.nn.regularise import cell_total_variation
 
@@ -13,7 +15,9 @@ __all__ = [
     "DecodeAttention",
     "LUTAttention",
     "LUTProjection2d",
+    "NgramTables",
     "ProjectedLUT",
+    "RowAdam",
     "cell_total_variation",
     "choose_anchors",
     "clamp_after_step",

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.quantise import Quantise, SparseLinear, quantise, quantise_weights
     from lutetia.precompute.front.trace import trace
     from lutetia.precompute.front.votes import gates_graph, votes_graph
+    from lutetia.precompute.integer.classifier import IntegerClassifier
+    from lutetia.precompute.integer.language import IntegerTransformer
+    from lutetia.precompute.integer.model import integer_model
     from lutetia.precompute.ir.graph import Graph
     from lutetia.precompute.ir.interpret import trace_values
     from lutetia.precompute.ir.stream import Stream, Table, TableData
@@ -47,6 +50,9 @@ _ROOMS = {
     "front.quantise": "Quantise SparseLinear quantise quantise_weights",
     "front.trace": "trace",
     "front.votes": "gates_graph votes_graph",
+    "integer.classifier": "IntegerClassifier",
+    "integer.language": "IntegerTransformer",
+    "integer.model": "integer_model",
     "ir.graph": "Graph",
     "ir.interpret": "trace_values",
     "ir.stream": "Stream Table TableData",
@@ -83,6 +89,8 @@ __all__ = [
     "Hardware",
     "IOTable",
     "Int",
+    "IntegerClassifier",
+    "IntegerTransformer",
     "LUTNetwork",
     "MissingRowError",
     "PlusMinus",
@@ -103,6 +111,7 @@ __all__ = [
     "find_tool",
     "fit_bits",
     "gates_graph",
+    "integer_model",
     "lut_network",
     "minimise_tables",
     "pack",

@@ -5,6 +5,7 @@ Layer-wise relevance propagation, walked over PyTorch's own graph, with promises
 
 from lutetia.relevance import pictures
 from lutetia.relevance.api import attribute, explain
+from lutetia.relevance.blocks import blocks
 from lutetia.relevance.graph import Node as Node  # from `Relevance` on: for rules in other packages
 from lutetia.relevance.graph import Relevance as Relevance
 from lutetia.relevance.graph import UnknownOperation
@@ -38,11 +39,13 @@ from lutetia.relevance.rules.choices import (
     Zero,
     ZPlus,
 )
+from lutetia.relevance.seeds import Contrast
 
 __all__ = [
     "Absolute",
     "AlphaBeta",
     "Centred",
+    "Contrast",
     "Deadlock",
     "Decisive",
     "Epsilon",
@@ -62,6 +65,7 @@ __all__ = [
     "ZPlus",
     "Zero",
     "attribute",
+    "blocks",
     "checkpoint",
     "compile",
     "explain",

@@ -3,113 +3,189 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from lutetia.errors import check_tensor, describe, fail
-from lutetia.relevance.engine import Walk
+from lutetia.errors import check_choice, describe, fail
+from lutetia.relevance.blocks import blocks, computed_again
+from lutetia.relevance.engine import UNKNOWN, Walk
 from lutetia.relevance.graph import Graph, Node
+from lutetia.relevance.inputs import as_found, prepare_inputs
+from lutetia.relevance.inside import OUTER, Outer
 from lutetia.relevance.names import read_names, watch
+from lutetia.relevance.outputs import main_output as main_output
+from lutetia.relevance.outputs import select
 from lutetia.relevance.report import Report
 from lutetia.relevance.result import Result, Target
 from lutetia.relevance.rules.choices import Rules
-from lutetia.relevance.targets import default_targets, make_seed, place_targets, wanted_nodes
+from lutetia.relevance.targets import Asked, Placing, default_targets, wanted_nodes
+
+
+class Options(TypedDict, total=False):
+    """What `attribute` takes by name."""
+
+    wrt: Any  # module names and patterns ("layers.*"), parameters and their names, other tensors
+    strict: bool  # whether an operation without a rule is an error (the default)
+    unknown: str  # what such an operation does otherwise: "absorb", or "linear" by its own backward
+    layers: bool  # collect the relevance at each repeated block: `r.layers`
+    heads: bool  # collect what each attention head gave: `r.heads`
+    recompute: bool | Sequence[str]  # compute blocks again (all repeated ones, or these) instead of keeping their activations
 
 
 def explain(
-    output: Tensor,
+    output: Any,
     target: Any = None,
     wrt: Any = None,
     rules: Rules | None = None,
     strict: bool = True,
+    unknown: str | None = None,
 ) -> Result:
     """Relevance of whatever `output` [..., C] was computed from, read off its autograd graph.
 
-    `target`: which outputs are explained: None (each row's largest), an int, a LongTensor with an index per row, or a
-    floating seed shaped like the output. `wrt`: tensors, names of modules or checkpoints, parameters; by default the leaves
-    that are not parameters. `rules`: what `relevance.presets` makes, or your own `Rules`. `strict`: whether an operation
-    without a rule is an error; otherwise it swallows what it gets, and the report says so.
+    `target`: which outputs are explained, as for `attribute`. `wrt`: tensors, names of modules or checkpoints, parameters; by
+    default the leaves that are not parameters. `rules`: what `relevance.presets` makes, or your own `Rules`. `strict`: whether an
+    operation without a rule is an error; otherwise it absorbs what it gets, and the report says so. `unknown="linear"` takes it
+    for the linear map of its own backward instead.
     """
-    check_output(output)
     rules = check_rules(rules)
+    unknown = check_unknown(strict, unknown)
     items = as_list(wrt)
     with torch.no_grad(), collector_at_rest():
-        seed = make_seed(output, target)
-        asked = Asked(default_targets(output) if items is None else items, inputs=items is None)
-        return explain_once(output, seed, asked, rules, strict)
+        explained, seed = select(output, target)
+        asked = Asked(default_targets(explained) if items is None else items, inputs=items is None)
+        return explain_once(explained, seed, asked, rules, unknown)
 
 
 def attribute(
-    model: nn.Module,
-    inputs: Any,
-    target: Any = None,
-    rules: Rules | None = None,
-    *,
-    wrt: Any = None,
-    strict: bool = True,
+    model: nn.Module, inputs: Any, target: Any = None, rules: Rules | None = None, **options: Unpack[Options]
 ) -> Result:
     """Run a model and explain its output: `r = attribute(model, x, target=3)`, then `r[x]`, shaped like x.
 
-    `inputs`: a tensor, a tuple of arguments, or a mapping of keyword arguments; tensors of integers count as tokens. `wrt`
-    adds module names, parameters or other tensors. The model is left as it was: parameters, gradients, buffers, RNG.
+    `inputs`: a tensor, a tuple of arguments, or a mapping of keyword arguments; tensors of integers count as tokens.
+
+    `target`: None (each row's largest output), an int, a tuple such as (position, class), a list or LongTensor with one target
+    per row, a floating seed shaped like the output, `Contrast(this, that)`; the name of an output, alone or before an index,
+    such as ("pred_boxes", 7, 2); a mapping from names to targets; or a function of the output that returns what to explain.
+
+    Options: `wrt` adds module names or patterns ("layers.*"), parameters or their names, and other tensors. `strict=False` lets
+    operations without a rule absorb what they get; `unknown="linear"` takes them for the linear map of their own backward.
+    `layers=True` and `heads=True` fill `r.layers` and `r.heads`. `recompute=True` computes repeated blocks again instead of
+    keeping their activations, so that memory holds one block at a time.
+
+    The model is left as it was: parameters, gradients, buffers, RNG.
     """
-    if not isinstance(model, nn.Module):
-        fail("model", model, "an nn.Module")
-    rules = check_rules(rules)
-    output, asked = attribute_inputs(model, inputs, wrt)
-    check_output(output)
-    with torch.no_grad(), collector_at_rest():
-        # The result holds the output as numbers: with its graph it would hold every activation.
-        r = explain_once(output, make_seed(output, target), asked, rules, strict)
-        r.output = output.detach()
-        return r
+    run = Run(model, rules, options)
+    with ExitStack() as stack:
+        if run.recomputed:
+            stack.enter_context(as_found(model))
+        output, asked = run.forward(inputs)
+        with torch.no_grad(), collector_at_rest():
+            explained, seed = select(output, target)
+            del output
+            # The result holds the output as numbers: with its graph it would hold every activation.
+            r = explain_once(explained, seed, asked, run.rules, run.unknown, lenient=bool(run.recomputed))
+            r.output = explained.detach()
+            return r
 
 
-class Asked(NamedTuple):
-    """The requested targets."""
+class Run:
+    """How a model is run and explained: what `attribute` and plans have in common."""
 
-    items: list[Any]  # tensors and names
-    optional: frozenset[int] = frozenset()  # ids of those that the output need not depend on
-    aliases: Mapping[int, Tensor] = MappingProxyType({})  # id of the user's tensor -> the leaf that replaces it
-    originals: tuple[Tensor, ...] = ()
-    inputs: bool = False  # whether the inputs are meant: then every leaf is reached, and the report accounts for all of it
+    def __init__(self, model: nn.Module, rules: Rules | None, options: Options) -> None:
+        if not isinstance(model, nn.Module):
+            fail("model", model, "an nn.Module")
+        unexpected = sorted(set(options) - Options.__annotations__.keys())
+        if unexpected:
+            raise TypeError(f"unexpected options {', '.join(unexpected)}, expected {', '.join(Options.__annotations__)}")
+        self.model, self.rules = model, check_rules(rules)
+        self.unknown = check_unknown(options.get("strict", True), options.get("unknown"))
+        self.wrt = options.get("wrt")
+        self.heads = bool(options.get("heads"))
+        wanted = options.get("recompute", False)
+        repeated = blocks(model) if options.get("layers") or wanted is True else []
+        self.layers = tuple(repeated) if options.get("layers") else ()
+        self.recomputed = repeated if wanted is True else [*wanted] if wanted else []
+        if wanted is True and not repeated:
+            fail("recompute", wanted, "the names of modules: the model has no list of repeated blocks")
+
+    def forward(self, inputs: Any) -> tuple[Any, Asked]:
+        """Run the model on leaf copies of its inputs: its output, and the requested targets."""
+        args, kwargs, stand_ins = prepare_inputs(inputs)
+        with ExitStack() as stack:
+            if not self.recomputed:
+                stack.enter_context(as_found(self.model))
+            stack.enter_context(torch.enable_grad())
+            if self.recomputed:
+                if _takes_cache(self.model):
+                    kwargs.setdefault("use_cache", False)  # a cache that was filled once cannot be filled again
+                stack.enter_context(computed_again(self.model, self.recomputed, lambda: watch(self.model)))
+            stack.enter_context(watch(self.model))
+            output = self.model(*args, **kwargs)
+        parameters = dict(self.model.named_parameters())
+        aliases: dict[Any, Tensor] = {key: leaf for key, (leaf, _) in stand_ins.items()}
+        items: list[Any] = [leaf for leaf, _ in stand_ins.values()]
+        for item in [*(as_list(self.wrt) or []), *self.layers]:
+            if isinstance(item, str) and item in parameters:
+                aliases[item] = parameters[item]
+                item = parameters[item]
+            item = stand_ins[id(item)][0] if id(item) in stand_ins else item
+            if not any(
+                item is other or (isinstance(item, str) and item == other) for other in items if type(other) is type(item)
+            ):
+                items.append(item)
+        optional = frozenset(id(leaf) for leaf, _ in stand_ins.values())
+        originals = tuple(original for _, original in stand_ins.values())
+        return output, Asked(items, optional, aliases, originals, True, self.layers, self.heads)
+
+
+def _takes_cache(model: nn.Module) -> bool:
+    return hasattr(getattr(model, "config", None), "use_cache")
 
 
 class Explanation:
     """A graph with everything chosen and placed, ready to be walked."""
 
-    def __init__(self, output: Tensor, asked: Asked, rules: Rules) -> None:
+    def __init__(self, output: Tensor, asked: Asked, rules: Rules, lenient: bool = False) -> None:
         self.graph = Graph(output, wanted_nodes(asked.items))
         self.named = read_names(self.graph)
+        self.lenient = lenient  # whether targets may come to light during the walk, inside blocks
         self.targets = self.place(asked)
         self.log: list[tuple[bool, Node]] = []
-        self.to_the_end = asked.inputs
         rules.prepare(self.graph)
 
     def place(self, asked: Asked) -> list[Target]:
         """Put the targets at their nodes."""
-        self.targets = place_targets(self.graph, asked.items, self.named, asked.optional)
+        self.placing = Placing(asked)
+        self.placing.place(self.graph, self.named)
+        if not self.lenient:
+            self.placing.check(self.graph)
+        self.targets = self.placing.targets
         return self.targets
 
-    def walk(self, output: Tensor, seed: Tensor, strict: bool) -> Report:
+    def walk(self, output: Tensor, seed: Tensor, unknown: str) -> Report:
         """Walk from the output, whose relevance is `seed`, of the same shape."""
         report = Report()
-        walk = Walk(self.graph, report, strict, output.detach(), self.to_the_end)
-        walk.run(seed.detach())
+        walk = Walk(self.graph, report, unknown, output.detach(), self.placing.asked.inputs)
+        token = OUTER.set(Outer(self.placing, report, unknown))
+        try:
+            walk.run(seed.detach())
+        finally:
+            OUTER.reset(token)
+        if self.lenient:
+            self.placing.check(self.graph)
         self.log = walk.log
         return report
 
 
-def explain_once(output: Tensor, seed: Tensor, asked: Asked, rules: Rules, strict: bool) -> Result:
+def explain_once(output: Tensor, seed: Tensor, asked: Asked, rules: Rules, unknown: str, lenient: bool = False) -> Result:
     """Walk a graph once and release it."""
-    explanation = Explanation(output, asked, rules)
+    explanation = Explanation(output, asked, rules, lenient)
     try:
-        report = explanation.walk(output, seed, strict)
+        report = explanation.walk(output, seed, unknown)
         return finish(output, seed, asked, explanation.targets, report)
     finally:
         explanation.graph.release()
@@ -129,91 +205,7 @@ def collector_at_rest() -> Iterator[None]:
 
 def finish(output: Tensor, seed: Tensor, asked: Asked, targets: list[Target], report: Report) -> Result:
     """The result, by requested tensor or name."""
-    return Result(targets, asked.aliases, asked.originals, output, seed, report)
-
-
-def attribute_inputs(model: nn.Module, inputs: Any, wrt: Any) -> tuple[Tensor, Asked]:
-    """Run the model on leaf copies of its inputs; its output, and the requested targets."""
-    args, kwargs, stand_ins = prepare_inputs(inputs)
-    with as_found(model), torch.enable_grad(), watch(model):
-        output = main_output(model(*args, **kwargs))
-    items = [*(leaf for leaf, _ in stand_ins.values())]
-    for item in as_list(wrt) or []:
-        item = stand_ins[id(item)][0] if id(item) in stand_ins else item
-        if not any(item is other for other in items):
-            items.append(item)
-    optional = frozenset(id(leaf) for leaf, _ in stand_ins.values())
-    aliases = {key: leaf for key, (leaf, _) in stand_ins.items()}
-    return output, Asked(items, optional, aliases, tuple(original for _, original in stand_ins.values()), inputs=True)
-
-
-def prepare_inputs(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, tuple[Tensor, Tensor]]]:
-    """Arguments for the model, with leaves that require grad instead of floating tensors, and which leaf replaces which."""
-    stand_ins: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def stand_in(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        if id(value) not in stand_ins:
-            leaf = value.detach().requires_grad_() if value.is_floating_point() else value
-            stand_ins[id(value)] = (leaf, value)
-        return stand_ins[id(value)][0]
-
-    if isinstance(inputs, Tensor):
-        return (stand_in(inputs),), {}, stand_ins
-    if isinstance(inputs, Mapping):
-        return (), {name: stand_in(value) for name, value in inputs.items()}, stand_ins
-    if isinstance(inputs, (tuple, list)):
-        return tuple(stand_in(value) for value in inputs), {}, stand_ins
-    fail("inputs", inputs, "a tensor, a tuple of arguments or a mapping of keyword arguments")
-
-
-def main_output(output: Any) -> Tensor:
-    """The tensor to explain: the output itself, its logits, or the first tensor in it."""
-    if isinstance(output, Tensor):
-        return output
-    for name in ("logits", "prediction_logits", "last_hidden_state"):
-        found = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
-        if isinstance(found, Tensor):
-            return found
-    items: Sequence[Any] = (
-        list(output.values()) if isinstance(output, Mapping) else output if isinstance(output, Sequence) else ()
-    )
-    for item in items:
-        if isinstance(item, Tensor):
-            return item
-    fail("the model's output", output, "a tensor, or something that holds one")
-
-
-@contextmanager
-def as_found(model: nn.Module) -> Iterator[None]:
-    """Put back what a forward pass may change: RNG state and buffers. Frozen parameters take part while it runs."""
-    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad and parameter.is_floating_point()]
-    training = any(module.training for module in model.modules())
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()] if training else []
-    devices = sorted({tensor.device.index for tensor in model.parameters() if tensor.device.type == "cuda"})
-    try:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(False)
-        with torch.no_grad():
-            for buffer, before in buffers:
-                if not torch.equal(buffer, before):
-                    buffer.copy_(before)
-
-
-def check_output(output: Any) -> None:
-    check_tensor("output", output)
-    if not output.is_floating_point() or output.grad_fn is None:
-        fail(
-            "output",
-            output,
-            "a floating tensor with a grad_fn (something it was computed from must require grad, with gradients enabled)",
-        )
+    return Result(targets, asked.aliases, asked.originals, output, seed, report, asked.layers)
 
 
 def check_rules(rules: Any) -> Rules:
@@ -222,6 +214,14 @@ def check_rules(rules: Any) -> Rules:
     if not isinstance(rules, Rules):
         fail("rules", rules, "relevance.Rules, such as relevance.presets.attnlrp()")
     return rules
+
+
+def check_unknown(strict: bool, unknown: str | None) -> str:
+    """What an operation without a rule does."""
+    if unknown is None:
+        return "raise" if strict else "absorb"
+    check_choice("unknown", unknown, UNKNOWN)
+    return unknown
 
 
 def as_list(wrt: Any) -> list[Any] | None:

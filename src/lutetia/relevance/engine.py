@@ -21,6 +21,7 @@ from lutetia.relevance.promise import KNOWN, Branch, Deadlock, Promise, Promises
 from lutetia.relevance.registry import Unknown
 from lutetia.relevance.report import Report
 
+UNKNOWN = ("raise", "absorb", "linear")  # what an operation without a rule does
 NOTHING = object()  # marks an input that gets no relevance
 
 
@@ -28,9 +29,9 @@ class Walk:
     """One walk over one graph."""
 
     def __init__(
-        self, graph: Graph, report: Report, strict: bool = True, output: Tensor | None = None, to_the_end: bool = False
+        self, graph: Graph, report: Report, unknown: str = "raise", output: Tensor | None = None, to_the_end: bool = False
     ) -> None:
-        self.graph, self.report, self.strict = graph, report, strict
+        self.graph, self.report, self.unknown = graph, report, unknown
         self.to_the_end = to_the_end  # whether to continue once every target is reached
         self.targets_left = sum(len(node.targets) for node in graph.nodes)
         self.mode = "NTM"
@@ -41,6 +42,8 @@ class Walk:
         self.telling = flow.recording()
         self.promises = Promises(self.apply, self.compute, self._tell if self.telling else None)
         self.fulfilled = self.promises.fulfilled
+        if unknown == "linear":
+            _take_for_linear(graph)
         for node in graph.nodes:
             node.reset()
             node.pending = len(node.parents)
@@ -266,11 +269,12 @@ class Walk:
         return given
 
     def _rule(self, node: Node, R: Any, args: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        if type(node.op) is Unknown:
-            if self.strict:
+        if isinstance(node.op, Unknown):
+            if self.unknown == "raise":
                 raise unknown(node)
             self.report.unknown.append(node.where())
-            return [None] * len(node.edges)
+            if self.unknown == "absorb":
+                return [None] * len(node.edges)
         return node.op.relevance(node, R, args)
 
     # ---- what is told ------------------------------------------------------------------------------------------------
@@ -300,6 +304,15 @@ class Walk:
         if stalled:
             reasons = "; ".join(promise.why_stalled() for promise in stalled[:5])
             raise Deadlock(f"{len(stalled)} nodes wait for promises that cannot be completed: {reasons}")
+
+
+def _take_for_linear(graph: Graph) -> None:
+    """Let operations without a rule use their own backward."""
+    from lutetia.relevance.rules.guess import LINEAR
+
+    for node in graph.nodes:
+        if isinstance(node.op, Unknown):
+            node.op = LINEAR
 
 
 def add_up(node: Node, landed: Sequence[tuple[Tensor, int]]) -> Any:

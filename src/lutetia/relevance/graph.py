@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from lutetia.relevance.registry import Op
     from lutetia.relevance.rules.choices import Rules
 
-MODULES = "lutetia.modules"  # grad_fn.metadata key: [(module name, first sequence number, output number)] of module outputs
+MODULES = "lutetia.modules"  # grad_fn.metadata key of module outputs: [(label, module, start, end, output, whether recurrent)]
 CONSTANT = "lutetia.constant"  # grad_fn.metadata key: the operand that leaves no node, where `watch` saw it
+VALUE = "lutetia.value"  # grad_fn.metadata key: the output of an operation without a rule, where `watch` saw it
+WRITE = "lutetia.write"  # grad_fn.metadata key: what was written in place into a slice, where `watch` saw it
 
 RESHAPES = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})
 
@@ -53,6 +55,7 @@ class Node:
         "parents",
         "pending",
         "pre_promise",
+        "recurrent",
         "rules",
         "slots",
         "targets",
@@ -74,6 +77,7 @@ class Node:
         self.is_weight = False
         self.walks = True  # whether the walk visits it: activations and requested weights
         self.nr = 0  # the one output number in use, -1 when several are
+        self.recurrent = False  # whether it is part of a recurrent cell
         self.outer = ""  # the innermost module it ran in, where `watch` saw it
         self.targets: Sequence[Any] = ()  # the targets at this node
         self.reset()

@@ -13,38 +13,37 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import flow
-from lutetia.errors import fail
-from lutetia.relevance.api import Asked, Explanation, attribute_inputs, check_output, check_rules, collector_at_rest, finish
+from lutetia.relevance.api import Explanation, Run, collector_at_rest, finish
 from lutetia.relevance.engine import NOTHING, add_up
 from lutetia.relevance.graph import Node, discover, pick
+from lutetia.relevance.outputs import select
 from lutetia.relevance.report import Report
 from lutetia.relevance.result import Result
 from lutetia.relevance.rules.choices import Rules
-from lutetia.relevance.targets import make_seed
+from lutetia.relevance.targets import Asked
 
 
 class Plan:
     """What `compile` returns. Call it with inputs like those of `attribute`."""
 
-    def __init__(self, model: nn.Module, rules: Rules, wrt: Any, strict: bool) -> None:
-        self._model, self._rules, self._wrt, self._strict = model, rules, wrt, strict
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._first: Explanation | None = None
         self.planned = 0  # how often a traversal was planned: 1 while all graphs have the same structure
         self.replayed = 0  # how often it was replayed
 
     def __call__(self, inputs: Any, target: Any = None) -> Result:
         """Relevance for these inputs, as `attribute` would find it."""
-        output, asked = attribute_inputs(self._model, inputs, self._wrt)
-        check_output(output)
+        returned, asked = self._run.forward(inputs)
         with torch.no_grad(), collector_at_rest():
-            seed = make_seed(output, target)
+            output, seed = select(returned, target)
             first = self._first
             if first is not None and first.graph.rebind(discover(output.grad_fn)):
                 self.replayed += 1
                 return finish(output, seed, asked, *self._replay(first, output, seed, asked))
-            self._first = first = Explanation(output, asked, self._rules)
+            self._first = first = Explanation(output, asked, self._run.rules)
             self.planned += 1
-            report = first.walk(output, seed, self._strict)
+            report = first.walk(output, seed, self._run.unknown)
             return finish(output, seed, asked, first.targets, report)
 
     def _replay(self, first: Explanation, output: Tensor, seed: Tensor, asked: Asked) -> tuple[Any, Report]:
@@ -110,8 +109,6 @@ def compile(model: nn.Module, example: Any, rules: Rules | None = None, *, wrt: 
 
     `example`: a tensor, a tuple of arguments or a mapping, as for `attribute`; other calls may have other sizes.
     """
-    if not isinstance(model, nn.Module):
-        fail("model", model, "an nn.Module")
-    plan = Plan(model, check_rules(rules), wrt, strict)
+    plan = Plan(Run(model, rules, {"wrt": wrt, "strict": strict}))
     plan(example)
     return plan

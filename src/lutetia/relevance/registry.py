@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import fail
-from lutetia.relevance.graph import Node, Relevance, unknown
+from lutetia.relevance.graph import VALUE, Node, Relevance, unknown
 
 Args = Sequence[Any]  # a tensor per forward input, None where it is missing
 Given = Sequence[Tensor | None]  # relevance, one per forward input; None where an input gets none
@@ -30,6 +30,7 @@ class Op:
     """
 
     conserves: ClassVar[bool] = False  # one input, which gets all the relevance: the sums need not be taken again
+    nests: ClassVar[bool] = False  # a walk of its own inside it reports what happens there
 
     def family(self, node: Node) -> str:
         """Under which name `Rules` chooses for it: linear, sum, product, softmax, norm, pool, activation; "" if it does not."""
@@ -64,7 +65,10 @@ class Op:
 
 
 class Unknown(Op):
-    """What no rule was written for: an error where relevance reaches it, or its value is needed."""
+    """What no rule was written for: an error where relevance reaches it, unless it is taken for a linear map."""
+
+    def result(self, node: Node) -> Relevance | None:
+        return None if node.several else node.fn.metadata.get(VALUE)
 
 
 class _Function(Op):
@@ -113,6 +117,14 @@ def known() -> list[str]:
     from lutetia.relevance import rules  # noqa: F401  registers them
 
     return sorted(_OPS)
+
+
+def is_known(name: str) -> bool:
+    """Whether nodes of this name have a rule."""
+    name = name.rpartition("::")[2]
+    if name not in _OPS:
+        _ask_providers()
+    return name in _OPS
 
 
 def find_op(node: Node) -> Op:
@@ -187,7 +199,12 @@ def stabilize(z: Tensor, eps: float) -> Tensor:
 
 
 def divide(R: Tensor, z: Tensor, eps: float) -> Tensor:
-    """R / (z + ε·sgn z), both of one shape; with ε = 0, 0 where both are 0: what is worth nothing may be divided by nothing."""
+    """R / (z + ε·sgn z), both of one shape; with ε = 0, 0 where both are 0: what is worth nothing may be divided by nothing.
+
+    Of complex numbers the real and the imaginary parts are divided each by their own.
+    """
+    if z.is_complex():
+        return torch.complex(divide(R.real, z.real, eps), divide(R.imag, z.imag, eps))
     if eps:
         stable = stabilize(z, eps)
         return torch.div(R, stable, out=stable) if stable.dtype == R.dtype and stable.shape == R.shape else R / stable

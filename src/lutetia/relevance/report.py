@@ -53,6 +53,8 @@ class Report:
 
     def add(self, node: Node, R: Any, given: Sequence[Tensor | None]) -> None:
         """Note a node's relevance and what it gave. The sums stay tensors: nothing waits for a device."""
+        if node.op.nests:  # what is inside it was noted
+            return
         if node.op.conserves:
             out = total(R)
             for tensor in given:
@@ -135,6 +137,8 @@ def total(relevance: Any) -> Tensor:
 
 
 def _sum(tensor: Tensor) -> Tensor:
+    if tensor.is_complex():  # the relevance of the real and of the imaginary parts
+        return tensor.real.sum() + tensor.imag.sum()
     return tensor.sum(dtype=torch.float32) if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.sum()
 
 

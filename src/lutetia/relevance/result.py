@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,16 +12,22 @@ from lutetia.errors import ArgumentError
 from lutetia.relevance.report import Report
 
 
+class Heads(NamedTuple):
+    """The key of what the attention heads of a module gave."""
+
+    module: str
+
+
 class Target:
     """One requested target: a place in the graph, and the relevance that arrived there."""
 
-    __slots__ = ("key", "nr", "relevance", "shape_of", "tokens", "total")
+    __slots__ = ("key", "nr", "reduce", "shape_of", "total")
 
-    def __init__(self, key: Any, nr: int, like: Tensor | None = None, tokens: bool = False) -> None:
+    def __init__(self, key: Any, nr: int, like: Tensor | None = None, reduce: Callable[[Tensor], Tensor] | None = None) -> None:
         self.key = key  # a tensor or a name
         self.nr = nr  # the output number
         self.shape_of = like
-        self.tokens = tokens  # the indices of an embedding: summed over the embedding dimension
+        self.reduce = reduce  # what is kept of the relevance: of tokens its sum over the embedding dimension
         self.total: Tensor | None = None
 
     def collect(self, R: Any) -> None:
@@ -30,22 +36,26 @@ class Target:
             R = R[self.nr]
         if R is None:
             return
-        if self.tokens:
-            R = R.sum(-1)
+        if self.reduce is not None:
+            R = self.reduce(R)
         self.total = R if self.total is None else self.total + R
 
 
 class Result:
-    """Relevance by target, in the shape of the target: `r[x]`, `r["layers.3"]`, `r[weight]`."""
+    """Relevance by target, in the shape of the target: `r[x]`, `r["layers.3"]`, `r[weight]`.
+
+    `r.layers` and `r.heads` hold what `attribute(..., layers=True, heads=True)` collected.
+    """
 
     def __init__(
         self,
         targets: list[Target],
-        aliases: Mapping[int, Tensor],
+        aliases: Mapping[Any, Tensor],
         originals: tuple[Tensor, ...],
         output: Tensor,
         seed: Tensor,
         report: Report,
+        blocks: tuple[str, ...] = (),
     ) -> None:
         self.output = output  # what was explained
         self.seed = seed  # the relevance that the walk began with, shaped like the output
@@ -53,24 +63,31 @@ class Result:
         self._found: dict[Any, Tensor] = {}
         self._keys: list[Any] = []
         self._originals = originals  # kept alive, as they are known by their ids
-        self._alias = aliases  # id of the user's tensor -> the leaf that stood in for it
+        self._alias = aliases  # id of the user's tensor, or a parameter's name -> the tensor that stood in for it
+        self.heads: dict[str, Tensor] = {}  # by attention module: what each head gave at each position, [B, H, S]
         for target in targets:
-            key = _key(target.key)
-            if key not in self._found:
-                self._keys.append(target.key)
-            relevance = target.total
-            if relevance is None:
-                relevance = _nothing(target, seed)
-            held = self._found.get(key)
-            if held is not None and held.shape != relevance.shape:
-                shapes = f"{list(held.shape)} and {list(relevance.shape)}"
-                raise ArgumentError(
-                    f"{_describe(target.key)} was called several times, with outputs of shapes {shapes}: mark one by a checkpoint"
-                )
-            self._found[key] = relevance if held is None else held + relevance
+            self._take(target)
+        self.layers = {name: self._found[name] for name in blocks if name in self._found}  # by block: shaped like its output
+        self.heads = dict(sorted(self.heads.items(), key=lambda item: natural(item[0])))
+
+    def _take(self, target: Target) -> None:
+        relevance = target.total
+        if isinstance(target.key, Heads):
+            if relevance is not None:
+                _add(self.heads, target.key.module, relevance, target.key)
+            return
+        key = _key(target.key)
+        if key not in self._found:
+            self._keys.append(target.key)
+        _add(self._found, key, _nothing(target, self.seed) if relevance is None else relevance, target.key)
+
+    def neurons(self, name: Any) -> Tensor:
+        """The relevance of each neuron of a target [..., N], such as a module's output: [N], added up over the rest."""
+        relevance = self[name]
+        return relevance.reshape(-1, relevance.shape[-1]).sum(0)
 
     def __getitem__(self, key: Any) -> Tensor:
-        found = self._found.get(_key(self._alias.get(id(key), key)))
+        found = self._found.get(_key(self._meant(key)))
         if found is None:
             raise KeyError(self._lacking(key))
         return found
@@ -84,7 +101,10 @@ class Result:
         return f"relevance was not requested for {what}, {_describe(key)}: tensors are found by identity; known are {known}"
 
     def __contains__(self, key: Any) -> bool:
-        return _key(self._alias.get(id(key), key)) in self._found
+        return _key(self._meant(key)) in self._found
+
+    def _meant(self, key: Any) -> Any:
+        return self._alias.get(key if isinstance(key, str) else id(key), key)
 
     def __len__(self) -> int:
         return len(self._found)
@@ -98,6 +118,21 @@ class Result:
 
     def __repr__(self) -> str:
         return f"<Result for {', '.join(map(_describe, self._keys))}; {self.report.summary()}>"
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts "layers.10" behind "layers.9"."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
+
+
+def _add(into: dict[Any, Tensor], key: Any, relevance: Tensor, shown: Any) -> None:
+    held = into.get(key)
+    if held is not None and held.shape != relevance.shape:
+        shapes = f"{list(held.shape)} and {list(relevance.shape)}"
+        raise ArgumentError(
+            f"{_describe(shown)} was called several times, with outputs of shapes {shapes}: mark one by a checkpoint"
+        )
+    into[key] = relevance if held is None else held + relevance
 
 
 def _key(key: Any) -> Any:

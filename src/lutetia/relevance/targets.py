@@ -1,140 +1,158 @@
-"""The seed that the walk starts with, and the targets that it reports on."""
+"""The places of the graph that relevance is asked for: tensors, tokens, modules, checkpoints, attention heads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError, describe, fail
 from lutetia.relevance.graph import Graph, Node, discover
-from lutetia.relevance.result import Target
+from lutetia.relevance.heads import head_places
+from lutetia.relevance.result import Heads, Target
+
+Places = dict[str, list[tuple[Node, int]]]  # by name: the nodes, and which output of each
 
 
-def make_seed(output: Tensor, target: Any) -> Tensor:
-    """The relevance that the walk begins with, shaped like the output [..., C].
+class Asked(NamedTuple):
+    """The requested targets."""
 
-    None: each row's own largest output; an int or a LongTensor [...]: that output of each row, both with the output's own
-    value and zero elsewhere. A floating tensor shaped like the output: as it is.
-    """
-    output = output.detach()
-    if isinstance(target, Tensor) and target.is_floating_point():
-        if target.shape != output.shape:
-            fail("target", target, f"a seed of the output's shape {list(output.shape)}")
-        return target.detach().to(dtype=output.dtype, device=output.device)
-    if output.dim() == 0:
-        if target not in (None, 0):
-            fail("target", target, "None for an output that is a single number")
-        return output.clone()
-    index = _index(output, target)
-    return torch.zeros_like(output).scatter_(-1, index, output.gather(-1, index))
-
-
-def _index(output: Tensor, target: Any) -> Tensor:
-    rows, size = output.shape[:-1], output.shape[-1]
-    if target is None:
-        return output.argmax(-1, keepdim=True)
-    if isinstance(target, bool) or not isinstance(target, (int, Tensor)):
-        fail("target", target, "None, an int, an integer tensor with one index per row, or a seed shaped like the output")
-    index = torch.as_tensor(target, device=output.device)
-    if index.is_floating_point() or index.dtype == torch.bool or index.is_complex():
-        fail("target", target, "integers, or a floating seed shaped like the output")
-    while index.dim() and index.dim() < len(rows):
-        index = index.unsqueeze(-1)
-    try:
-        index = index.expand(rows)
-    except RuntimeError:
-        fail("target", target, f"one index per row, so a shape of {list(rows)}")
-    if index.numel() and not (-size <= int(index.min()) and int(index.max()) < size):
-        fail("target", target, f"indices below {size}, the last size of the output")
-    return (index.long() % size).unsqueeze(-1)
+    items: list[Any]  # tensors and names
+    optional: frozenset[int] = frozenset()  # ids of those that the output need not depend on
+    aliases: Mapping[Any, Tensor] = MappingProxyType({})  # id of the user's tensor, or a name -> the tensor that is meant
+    originals: tuple[Tensor, ...] = ()
+    inputs: bool = False  # whether the inputs are meant: then every leaf is reached, and the report accounts for all of it
+    layers: tuple[str, ...] = ()  # names of the repeated blocks, where they were requested
+    heads: bool = False  # whether the attention heads are requested
 
 
 def wanted_nodes(wrt: Sequence[Any]) -> list[Any]:
     """The grad_fns of requested tensors; that of a leaf accumulates its gradient."""
-    return [_grad_fn(item) for item in wrt if isinstance(item, Tensor) and item.requires_grad]
+    return [grad_fn(item) for item in wrt if isinstance(item, Tensor) and item.requires_grad]
 
 
-def _grad_fn(tensor: Tensor) -> Any:
+def grad_fn(tensor: Tensor) -> Any:
+    """The node that made a tensor; for a leaf, the one that accumulates its gradient."""
     if tensor.grad_fn is not None:
         return tensor.grad_fn
     with torch.enable_grad():
         return tensor.view_as(tensor).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
 
-def place_targets(
-    graph: Graph, wrt: Iterable[Any], named: dict[str, list[tuple[Node, int]]], optional: frozenset[int] = frozenset()
-) -> list[Target]:
-    """Put a target at every requested node and at every checkpoint.
+class Placing:
+    """Puts targets at nodes of a graph, and of the graphs inside its blocks where these are computed again."""
 
-    Of the `optional` ones (by id) those that the output does not depend on get zeros, or are left out if they are integers.
-    """
-    targets: list[Target] = []
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.targets: list[Target] = []
+        self.met: set[Any] = set()  # names that some graph knew, and ids of tensors that it led to
+        self.known: set[str] = set()
 
-    def put(node: Node, key: Any, nr: int, like: Tensor | None, tokens: bool = False) -> None:
-        target = Target(key, nr, like, tokens)
+    def put(self, node: Node, key: Any, nr: int, like: Tensor | None, reduce: Callable[[Tensor], Tensor] | None = None) -> None:
+        target = Target(key, nr, like, reduce)
         node.targets = [*node.targets, target]
-        targets.append(target)
+        self.targets.append(target)
 
-    asked = list(wrt)
-    for name, places in named.items():
-        if name not in asked and any(node.name == "CheckpointBackward" for node, _ in places):
-            asked.append(name)
-    for item in asked:
-        if isinstance(item, str):
-            for node, nr in _places(item, named):
-                put(node, item, nr, torch.empty(node.shape(nr), device="meta"))
-        elif not isinstance(item, Tensor):
-            fail("wrt", item, "tensors and names of modules or checkpoints")
-        elif item.requires_grad:
-            found = _node_of(graph, item)
-            if found is not None:
-                put(found, item, item.output_nr, item)
-            elif id(item) in optional:
-                targets.append(Target(item, 0, item))  # nothing will reach it
+    def place(self, graph: Graph, named: Places) -> None:
+        """Put a target at every requested node of a graph, and at every checkpoint."""
+        self.known.update(filter(None, named))
+        items = list(self.asked.items)
+        for name, places in named.items():
+            if name not in items and any(node.name == "CheckpointBackward" for node, _ in places):
+                items.append(name)
+        for item in items:
+            if isinstance(item, str):
+                for name in matching(item, named):
+                    self.met.add(item)
+                    for node, nr in named[name]:
+                        self.put(node, name, nr, torch.empty(node.shape(nr), device="meta"))
+            elif not isinstance(item, Tensor):
+                fail("wrt", item, "tensors and names of modules or checkpoints")
+            elif item.requires_grad:
+                made_by = graph.by_fn.get(grad_fn(item))
+                if made_by is not None and made_by.walks:
+                    self.met.add(id(item))
+                    self.put(made_by, item, item.output_nr, item)
             else:
+                self._put_tokens(graph, item)
+        if self.asked.heads:
+            for node, nr, reduce in head_places(graph):
+                self.put(node, Heads(node.outer), nr, None, reduce)
+
+    def _put_tokens(self, graph: Graph, tensor: Tensor) -> None:
+        """Indices have no gradient, but an embedding kept them."""
+        if tensor.is_floating_point():
+            raise ArgumentError(f"wrt holds {describe(tensor)}, which does not require grad, so the graph does not know it")
+        embeddings = [node for node in graph.nodes if node.name == "EmbeddingBackward0"]
+        places = [node for node in embeddings if _same(node.fn._saved_indices, tensor)]
+        # Some models copy their tokens first, or look them up flattened.
+        for node in places or [node for node in embeddings if _equal(node.fn._saved_indices, tensor)]:
+            self.met.add(id(tensor))
+            shape = tensor.shape
+            self.put(node, tensor, 0, tensor, lambda R, shape=shape: R.sum(-1).reshape(shape))  # type: ignore[misc]
+
+    def check(self, graph: Graph) -> None:
+        """Raise if something requested is in no graph, or nothing is requested that is."""
+        for item in self.asked.items:
+            optional = id(item) in self.asked.optional
+            if isinstance(item, str):
+                if item not in self.met:
+                    raise ArgumentError(_unknown_name(item, self.known))
+            elif id(item) in self.met:
+                continue
+            elif item.requires_grad and optional:
+                self.targets.append(Target(item, 0, item))  # nothing will reach it
+            elif item.requires_grad:
                 raise ArgumentError(f"wrt holds {describe(item)}, on which the output does not depend")
-        else:
-            _put_tokens(graph, item, put, id(item) in optional)
-    if not any(node.targets for node in graph.nodes):
-        raise ArgumentError(
-            "there is nothing to explain: no leaf but parameters leads to the output; "
-            "make an input require grad, or name tensors, modules or parameters in wrt"
-        )
-    return targets
+            elif not optional:
+                raise ArgumentError(
+                    f"wrt holds {describe(item)}: integers that no embedding of the graph was given{_hint(graph)}"
+                )
+        if not any(node.targets for node in graph.nodes) and not self.met:
+            raise ArgumentError(
+                "there is nothing to explain: no leaf but parameters leads to the output; "
+                f"make an input require grad, or name tensors, modules or parameters in wrt{_hint(graph)}"
+            )
 
 
-def _places(name: str, named: dict[str, list[tuple[Node, int]]]) -> list[tuple[Node, int]]:
-    places = named.get(name)
-    if not places:
-        known = ", ".join(sorted(filter(None, named))[:20]) or "none"
-        raise ArgumentError(
-            f"wrt names {name!r}, which the graph does not know (it knows: {known}); names are noted by relevance.attribute, "
-            "by calling the model inside `with relevance.watch(model):`, or by relevance.checkpoint(x, name)"
-        )
-    return places
+def matching(item: str, named: Iterable[str]) -> list[str]:
+    """The names that a name or a pattern such as "layers.*.mlp" means; `*` stands for one part between dots."""
+    if not any(mark in item for mark in "*?["):
+        return [item] if item in named else []
+    parts = item.split(".")
+    return [name for name in named if _matches(name.split("."), parts)]
 
 
-def _node_of(graph: Graph, tensor: Tensor) -> Node | None:
-    node = graph.by_fn.get(_grad_fn(tensor))
-    return node if node is not None and node.walks else None
+def _matches(name: list[str], pattern: list[str]) -> bool:
+    return len(name) == len(pattern) and all(map(fnmatch.fnmatchcase, name, pattern))
 
 
-def _put_tokens(graph: Graph, tensor: Tensor, put: Any, optional: bool) -> None:
-    """Indices have no gradient, but an embedding kept them."""
-    if tensor.is_floating_point():
-        raise ArgumentError(f"wrt holds {describe(tensor)}, which does not require grad, so the graph does not know it")
-    found = [node for node in graph.nodes if node.name == "EmbeddingBackward0" and _same(node.fn._saved_indices, tensor)]
-    if not found and not optional:
-        raise ArgumentError(f"wrt holds {describe(tensor)}: integers that no embedding of the graph was given")
-    for node in found:
-        put(node, tensor, 0, tensor, tokens=True)
+def _unknown_name(name: str, known: Iterable[str]) -> str:
+    listed = ", ".join(sorted(known)[:20]) or "none"
+    return (
+        f"wrt names {name!r}, which the graph does not know (it knows: {listed}); names are noted by relevance.attribute, "
+        "by calling the model inside `with relevance.watch(model):`, or by relevance.checkpoint(x, name)"
+    )
+
+
+def _hint(graph: Graph) -> str:
+    """The embeddings to name in wrt, for models that make the inputs of their embeddings themselves."""
+    names = sorted({node.outer for node in graph.nodes if node.name == "EmbeddingBackward0" and node.outer})
+    if not names:
+        return ""
+    return f"; the model's own embeddings have names: wrt=[{', '.join(map(repr, names[:6]))}] explains what they look up"
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
     return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.dtype == b.dtype
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.numel() == b.numel() > 1 and a.device == b.device and torch.equal(a.reshape(-1), b.reshape(-1).to(a.dtype))
 
 
 def default_targets(output: Tensor) -> list[Tensor]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from lutetia import relevance
 from lutetia.errors import check_choice
 from lutetia.models import Classifier, LUTTransformer, Tabular
+from lutetia.nn import ngram_tables
 
 PRESETS: dict[str, Callable[[], relevance.Rules]] = {
     "epsilon": relevance.presets.epsilon,
@@ -121,8 +122,12 @@ def attribute_token(model: LUTTransformer, tokens: Tensor, target: int, rule: st
         logits = model(batch)
     seed = torch.zeros_like(logits)
     seed[0, -1] = lead_seed(logits[0, -1], target)
-    result = relevance.attribute(model, batch, target=seed, rules=PRESETS[rule]())
-    return Attribution(result[batch][0].detach(), result.report.absorbed)
+    if model.ngrams is None:
+        result = relevance.attribute(model, batch, target=seed, rules=PRESETS[rule]())
+        return Attribution(result[batch][0].detach(), result.report.absorbed)
+    result = relevance.attribute(model, batch, target=seed, rules=PRESETS[rule](), wrt=["ngrams"])
+    rows = model.ngrams.token_shares(result["ngrams"].detach(), batch)
+    return Attribution((result[batch].detach() + rows)[0], result.report.absorbed)
 
 
 def _gradient(model: nn.Module, batch: Tensor, target: int) -> Tensor:
@@ -152,15 +157,19 @@ def _token_gradient(model: LUTTransformer, tokens: Tensor, target: int) -> Tenso
 
     def keep(module: Any, given: Any, output: Tensor) -> Tensor:
         kept.append(output.detach().requires_grad_())
-        return kept[0]
+        return kept[-1]
 
-    handle = model.embedding.register_forward_hook(keep)
+    watched = [model.embedding, *ngram_tables(model)]
+    handles = [module.register_forward_hook(keep) for module in watched]
     try:
         with torch.enable_grad():
-            (slope,) = torch.autograd.grad(lead(model(tokens[None])[0, -1], target), kept[0])
+            slopes = torch.autograd.grad(lead(model(tokens[None])[0, -1], target), kept)
     finally:
-        handle.remove()
-    return (slope * kept[0]).detach().sum(-1)[0]
+        for handle in handles:
+            handle.remove()
+    parts = [(slope * output).detach() for slope, output in zip(slopes, kept, strict=True)]
+    found = parts[0].sum(-1)
+    return found[0] if model.ngrams is None else (found + model.ngrams.token_shares(parts[1], tokens[None]))[0]
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 [model]             what to train: handed to lutetia.models as it is; `dense = true` trains the dense twin instead
 [data]              what to learn from
-[optimizer.tables]  how the tables learn, and [optimizer.rest] how everything else does
+[optimizer.tables]  how the tables learn, [optimizer.ngrams] the rows of n-gram tables, [optimizer.rest] everything else
 [schedule]          warm-up and decay of all rates
 [train]             batch, length, precision, evaluation
 [regularize]        what is added to the loss
@@ -26,7 +26,7 @@ from lutetia.models.saving import FORMAT
 from lutetia.training.schema import Origin, build, option
 
 DATA_KINDS = ("bytes", "stdlib", "digits", "idx", "npz", "csv")
-OPTIMIZERS = ("adamw", "sgd", "sparse_adam", "lion")
+OPTIMIZERS = ("adamw", "sgd", "sparse_adam", "lion", "row_adam")
 PATHS = ("path", "images", "labels", "test_images", "test_labels")  # keys of [data]
 PRECISIONS = ("float32", "bf16", "fp16")
 
@@ -64,9 +64,18 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
+class NgramOptimizer(Optimizer):
+    """[optimizer.ngrams]: by default the rows that were read, and no others, are stepped."""
+
+    kind: str = option("row_adam", choices=OPTIMIZERS)
+    lr: float = option(1e-2, low=0)
+
+
+@dataclass(frozen=True)
 class Optimizers:
     tables: Optimizer = field(default_factory=Optimizer)
     rest: Optimizer = field(default_factory=Optimizer)
+    ngrams: NgramOptimizer = field(default_factory=lambda: NgramOptimizer())
 
 
 @dataclass(frozen=True)
@@ -238,7 +247,7 @@ def _check(config: Config, origin: Origin) -> None:
         origin.fail("train.batch_size", train.batch_size, f"a multiple of train.accumulate, {train.accumulate}")
     if train.patience is not None and not (train.eval_every and data.valid):
         origin.fail("train.patience", train.patience, "train.eval_every and data.valid as well: it counts evaluations")
-    for name in ("tables", "rest"):
+    for name in ("tables", "ngrams", "rest"):
         _check_optimizer(getattr(config.optimizer, name), f"optimizer.{name}", origin)
     _check_data(data, origin)
 

@@ -33,6 +33,7 @@ MAY_CHANGE = {
     *(f"train.{key}" for key in ("steps", "epochs", "minutes", "patience", "log_every", "tensorboard", "clip")),
     *(f"checkpoint.{key}" for key in ("every", "keep")),
     "optimizer.tables.lr",
+    "optimizer.ngrams.lr",
     "optimizer.rest.lr",
     "schedule.warmup",
     "parallel.detectors",

@@ -76,5 +76,5 @@ def hinders_capture(config: Config, world: World, optimizers: Optimizers) -> str
         return 'the loss scale of precision "fp16" is decided on the host'
     if optimizers.in_place:
         return 'tables with gradient = "in_place" take their rate from the host'
-    kinds = {type(optimizer).__name__ for optimizer in optimizers.by_name.values()} - {"AdamW"}
+    kinds = {type(optimizer).__name__ for optimizer in optimizers.by_name.values()} - {"AdamW", "RowAdam"}
     return f"{' and '.join(sorted(kinds))} cannot be captured" if kinds else None

@@ -252,7 +252,7 @@ class Trainer:
             for optimizer in self.optimizers.by_name.values():
                 self.scaler.unscale_(optimizer)
             group = None if self.world.mesh is None else self.world.mesh.get_group()
-            self._norm = clip_gradients(parameters, self.config.train.clip, self.spread, group)
+            self._norm = clip_gradients(self.optimizers.clipped(), self.config.train.clip, self.spread, group)
         for optimizer in self.optimizers.by_name.values():
             self.scaler.step(optimizer)
         self.scaler.update()

@@ -11,17 +11,17 @@ from torch import Tensor, distributed, nn
 from torch.distributed.tensor import DTensor
 
 from lutetia.errors import ArgumentError, require
-from lutetia.nn import table_parameters
+from lutetia.nn import LUT, RowAdam, ngram_tables, table_parameters
 from lutetia.training import config as settings
 
-BETAS = {"adamw": (0.9, 0.95), "sparse_adam": (0.9, 0.95), "lion": (0.9, 0.95)}
+BETAS = {"adamw": (0.9, 0.95), "sparse_adam": (0.9, 0.95), "lion": (0.9, 0.95), "row_adam": (0.0, 0.99)}
 
 
 @dataclass
 class Optimizers:
-    """What steps a model: the optimiser of the tables and that of the rest, where there are such parameters."""
+    """What steps a model: the optimisers of the tables, of n-gram tables and of the rest, where there are such parameters."""
 
-    by_name: dict[str, torch.optim.Optimizer]  # "tables", "rest"
+    by_name: dict[str, torch.optim.Optimizer]  # "tables", "ngrams", "rest"
     peaks: dict[str, float]  # their rates before the schedule
     in_place: list[nn.Module]  # layers that step in their backward pass, at the rate of the tables
 
@@ -43,6 +43,11 @@ class Optimizers:
     def parameters(self) -> list[nn.Parameter]:
         return [p for optimizer in self.by_name.values() for group in optimizer.param_groups for p in group["params"]]
 
+    def clipped(self) -> list[nn.Parameter]:
+        """What clipping looks at: not rows of n-gram tables, each of which is stepped by its own size alone."""
+        alone = {id(p) for group in getattr(self.by_name.get("ngrams"), "param_groups", []) for p in group["params"]}
+        return [p for p in self.parameters() if id(p) not in alone]
+
     def keep_rates_on_device(self) -> None:
         """Make the rates tensors beside the parameters, so that a captured step can be given others."""
         for optimizer in self.by_name.values():
@@ -56,10 +61,12 @@ def make_optimizers(model: nn.Module, wanted: settings.Optimizers) -> Optimizers
     in_place = [module for module in model.modules() if getattr(module, "gradient", None) == "in_place"]
     stepped = {id(layer.weight) for layer in in_place}
     tables = [p for p in table_parameters(model) if p.requires_grad]
-    known = {id(p) for p in tables}
+    ngrams = [layer.weight for layer in ngram_tables(model) if layer.weight.requires_grad]
+    known = {id(p) for p in [*tables, *ngrams]}
     rest = [(name, p) for name, p in model.named_parameters() if p.requires_grad and id(p) not in known]
     groups = {
         "tables": [{"params": [p for p in tables if id(p) not in stepped], "weight_decay": wanted.tables.weight_decay}],
+        "ngrams": [{"params": ngrams, "weight_decay": wanted.ngrams.weight_decay}],
         "rest": decay_groups(rest, wanted.rest.weight_decay),
     }
     _check_sparse(model, wanted)
@@ -68,7 +75,7 @@ def make_optimizers(model: nn.Module, wanted: settings.Optimizers) -> Optimizers
         members = [group for group in members if group["params"]]
         if members:
             made[name] = make_optimizer(members, getattr(wanted, name))
-    return Optimizers(made, {"tables": wanted.tables.lr, "rest": wanted.rest.lr}, in_place)
+    return Optimizers(made, {name: getattr(wanted, name).lr for name in groups}, in_place)
 
 
 def decay_groups(named: Iterable[tuple[str, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:
@@ -92,11 +99,13 @@ def make_optimizer(groups: list[dict[str, Any]], wanted: settings.Optimizer) -> 
     if wanted.kind == "sparse_adam":
         plain = [{"params": group["params"]} for group in groups]
         return torch.optim.SparseAdam(plain, lr=wanted.lr, betas=betas, eps=wanted.eps)
+    if wanted.kind == "row_adam":
+        return RowAdam(groups, lr=wanted.lr, beta=betas[1], eps=wanted.eps)
     return require("lion_pytorch", 'optimizer.kind = "lion"', "lion-pytorch").Lion(groups, lr=wanted.lr, betas=betas)
 
 
 def _check_sparse(model: nn.Module, wanted: settings.Optimizers) -> None:
-    sparse = any(getattr(module, "gradient", None) == "sparse" for module in model.modules())
+    sparse = any(isinstance(module, LUT) and module.gradient == "sparse" for module in model.modules())
     if sparse and wanted.tables.kind not in ("sparse_adam", "sgd"):
         kind = wanted.tables.kind
         raise ArgumentError(
@@ -104,8 +113,14 @@ def _check_sparse(model: nn.Module, wanted: settings.Optimizers) -> None:
         )
     if not sparse and wanted.tables.kind == "sparse_adam" and any(True for _ in table_parameters(model)):
         raise ArgumentError('optimizer.tables.kind is "sparse_adam", expected gradient = "sparse" in [model] as well')
-    if wanted.rest.kind == "sparse_adam":
-        raise ArgumentError('optimizer.rest.kind is "sparse_adam", expected another: only tables have sparse gradients')
+    if wanted.rest.kind in ("sparse_adam", "row_adam"):
+        raise ArgumentError(f'optimizer.rest.kind is "{wanted.rest.kind}", expected another: only tables have sparse gradients')
+    if wanted.tables.kind == "row_adam":
+        raise ArgumentError('optimizer.tables.kind is "row_adam", expected another: it is for n-gram tables, [optimizer.ngrams]')
+    if wanted.ngrams.kind not in ("row_adam", "sparse_adam", "sgd"):
+        raise ArgumentError(
+            f'optimizer.ngrams.kind is "{wanted.ngrams.kind}", expected "row_adam", "sparse_adam" or "sgd": gradients are sparse'
+        )
 
 
 def gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:

@@ -1,5 +1,7 @@
 """Detector parallel: each rank holds some of the detectors of every LUT layer, and their outputs are summed over the ranks.
 
+Of n-gram tables it holds some of the rows, and the rows that were read are summed likewise.
+
 A layer is a sum over detectors, so it is cut between them: a rank has their tables, anchors, positions and synapses, with the
 gradients and the optimiser's memory of these, and computes what they add to the output. Everything else, activations too, is the
 same on all ranks of the mesh.
@@ -17,6 +19,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
@@ -25,7 +28,7 @@ from lutetia import flow
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
 from lutetia.lut import SCALARS, draw_comparisons
-from lutetia.nn import LUT, LUTAttention
+from lutetia.nn import LUT, LUTAttention, NgramTables, ngram_tables
 from lutetia.training.distributed import World, average_gradients
 from lutetia.training.resharding import Spread, spread_parameters, spreads_of
 
@@ -50,11 +53,14 @@ def shard_detectors(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """
     across, data = _dimensions(mesh)
     layers = [module for module in model.modules() if isinstance(module, LUT)]
-    _check(model, layers, across)
+    ngrams = list(ngram_tables(model))
+    _check(model, layers, ngrams, across)
     _agree([*model.parameters(), *model.buffers()], across)
     made: dict[int, nn.Parameter] = {}  # a parameter that two layers have in common stays common
     for layer in layers:
         _shard(layer, across, made)
+    for rows in ngrams:
+        _shard_rows(rows, across)
     if data is not None:
         _average_over(model, data)
     return model
@@ -78,10 +84,15 @@ def _dimensions(mesh: Any) -> tuple[DeviceMesh, DeviceMesh | None]:
     return mesh[name], mesh[names[1 - names.index(name)]]
 
 
-def _check(model: nn.Module, layers: list[LUT], mesh: DeviceMesh) -> None:
-    if not layers:
-        fail("model", type(model).__name__, "a model with LUT layers")
+def _check(model: nn.Module, layers: list[LUT], ngrams: list[NgramTables], mesh: DeviceMesh) -> None:
+    if not layers and not ngrams:
+        fail("model", type(model).__name__, "a model with LUT layers or n-gram tables")
     names = {id(module): name or type(module).__name__ for name, module in model.named_modules()}
+    for rows in ngrams:
+        if rows.share is not None:
+            raise ArgumentError(f"{names[id(rows)]} is sharded already, expected a model that is whole")
+        if len(rows.weight) < mesh.size():
+            raise ArgumentError(f"{names[id(rows)]} has {len(rows.weight)} rows for {mesh.size()} ranks, expected some for each")
     for layer in layers:
         name = names[id(layer)]
         if layer.share is not None:
@@ -201,6 +212,37 @@ def _shard_synapses(layer: LUT, mesh: DeviceMesh, bounds: list[int]) -> dict[str
     layer._header = replace(synapses, n_detectors=count).header_text
     layer._n_weights = weights[rank]
     return spreads
+
+
+@torch.no_grad()
+def _shard_rows(layer: NgramTables, mesh: DeviceMesh) -> None:
+    """Keep this rank's part of the rows of n-gram tables; of tables on meta, zeros."""
+    total, ranks, rank = len(layer.weight), mesh.size(), mesh.get_local_rank()
+    bounds = [part * total // ranks for part in range(ranks + 1)]
+    spread = Spread(mesh, 0, tuple(end - begin for begin, end in pairwise(bounds)))
+    weight = layer.weight
+    if weight.is_meta:
+        piece = torch.zeros(spread.sizes[rank], layer.width, dtype=weight.dtype, device=mesh.device_type)
+    else:
+        piece = spread.cut(weight.detach())
+    layer.weight = nn.Parameter(piece, requires_grad=weight.requires_grad)
+    layer.share = RowShare({"weight": spread}, bounds[rank])
+
+
+class RowShare(NamedTuple):
+    """This rank's rows of n-gram tables, from `first` on."""
+
+    spreads: dict[str, Spread]
+    first: int
+
+    def rows(self, layer: NgramTables, index: Tensor) -> Tensor:
+        """index [B, S, n_tables] of all rows -> rows [B, S, n_tables, width], of all ranks."""
+        own = index - self.first
+        inside = (own >= 0) & (own < len(layer.weight))
+        # None that is another rank's, as zeros: what is read is stepped, and decays.
+        read = F.embedding(own[inside], layer.weight, sparse=layer.gradient == "sparse")
+        rows = read.new_zeros(*index.shape, layer.width).index_put((inside,), read)
+        return _Leave.apply(self.spreads["weight"].mesh.get_group(), rows)
 
 
 class DetectorShare(NamedTuple):

@@ -18,7 +18,14 @@ from lutetia.training.resharding import Spread, spread_parameters
 
 PARTS = ("indices", "values")  # of a sparse tensor
 ADAM = {"step", "exp_avg", "exp_avg_sq"}
-REMEMBERED = {"AdamW": ADAM, "SparseAdam": ADAM, "SGD": {"momentum_buffer"}, "Lion": {"exp_avg"}}  # of a parameter, after a step
+REMEMBERED = {  # of a parameter, after a step
+    "AdamW": ADAM,
+    "SparseAdam": ADAM,
+    "SGD": {"momentum_buffer"},
+    "Lion": {"exp_avg"},
+    "RowAdam": {"exp_avg_sq", "count"},
+}
+BY_ROW = "count"  # of each row, [n_rows, 1]
 
 
 # ---- optimisers ------------------------------------------------------------------------------------------------------
@@ -47,7 +54,8 @@ def pack_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[
                 tensors[f"{name}/{key}/indices"], tensors[f"{name}/{key}/values"] = indices, numbers
                 values.setdefault(name, {})[f"{key}/coalesced"] = coalesced
             else:
-                spread_too = spread is not None and value.shape == parameter.shape  # unlike the number of steps
+                each_row = (parameter.shape, by_row(parameter))  # unlike the number of steps
+                spread_too = spread is not None and value.shape in each_row
                 tensors[f"{name}/{key}"] = spread.gather(value) if spread_too else value.detach()  # type: ignore[union-attr]
     return tensors, values
 
@@ -105,9 +113,15 @@ def _placed(key: str, tensor: Tensor, parameter: nn.Parameter, spread: Spread | 
     if not tensor.dim():
         return tensor
     placed = tensor if spread is None else spread.place(tensor, parameter)
-    if placed.shape != parameter.shape or not placed.is_floating_point():
-        raise DataError(f"{key} is {describe(tensor)}, expected floats of shape {list(parameter.shape)}")
+    wanted = by_row(parameter) if key == BY_ROW else parameter.shape
+    if placed.shape != wanted or not placed.is_floating_point():
+        raise DataError(f"{key} is {describe(tensor)}, expected floats of shape {list(wanted)}")
     return placed
+
+
+def by_row(parameter: Tensor) -> torch.Size:
+    """The shape of one number for each row of a parameter."""
+    return torch.Size([len(parameter) if parameter.dim() else 1, 1])
 
 
 # ---- random generators -----------------------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ import lutetia
 from lutetia.errors import ArgumentError, describe
 from lutetia.lut.algorithm import choose
 from lutetia.lut.autograd.how import HOW, How, Wires, how_of, sizes_of
-from lutetia.lut.connectivity.anchors import checked_anchors, constants_of
+from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Read, Sequence
+from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Into, Read, Sequence
 from lutetia.lut.sums import Sums, sum_dtype
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
@@ -76,13 +76,13 @@ def _refuse_sparse(*arguments: Any) -> NoReturn:
     raise ArgumentError(f"a tensor of the layer is {describe(sparse)} and sparse, expected dense tensors")
 
 
-def ready(x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Tensor:
-    """Checked anchors; and NaN in x, which is greater than nothing, is looked for when `lutetia.debug` is on."""
+def ready(x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Comparisons:
+    """Checked comparisons; and NaN in x, which is greater than nothing, is looked for when `lutetia.debug` is on."""
     if lutetia.debug and bool(x.isnan().any()):
         flat = x.flatten(0, -2)
         row = int(flat.isnan().any(-1).nonzero()[0])
         raise ArgumentError(f"x has NaN in row {row} of {flat.shape[0]}, expected numbers: NaN is greater than nothing")
-    return checked_anchors(anchors, x.shape[-1], thresholds)
+    return comparisons_of(x, anchors, thresholds)
 
 
 def output_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
@@ -111,11 +111,9 @@ def solid(tensor: Tensor) -> Tensor:
 def _detect_and_fill(x: Tensor, layer: tuple[Tensor, Tensor], rest: Numbers[Any], train: bool) -> tuple[Tensor, Any]:
     """x [B, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2] -> y [B, O], and what was found."""
     (weight, anchors), (start, targets, meta, text, *given) = layer, rest
-    how, thresholds = how_of(text), given[0] if given else None
-    anchors = ready(x, anchors, thresholds)
+    how, comparisons = how_of(text), ready(x, anchors, *given)
     connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
-    run, tensors = how.kernels(x).detect_and_fill, (solid(x), solid(weight), anchors)
-    y, detected = run(*tensors, connectivity, how.sums, train, constants_of(thresholds, x))
+    y, detected = how.kernels(x).detect_and_fill(solid(x), solid(weight), comparisons, connectivity, how.sums, train)
     return y.to(output_dtype(x, weight)), detected
 
 
@@ -170,7 +168,7 @@ def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
     how = how_of(text)
     coefficients = None if a is None else Coefficients(solid(a), None if b is None else solid(b), alternatives)
     connectivity = how.connectivity((start, targets, meta), tuple(size))
-    return how.kernels(grad).gather_rows(solid(grad), connectivity, solid(indices), coefficients, how.sums, None, 1.0).to(dtype)
+    return how.kernels(grad).gather_rows(solid(grad), connectivity, solid(indices), coefficients, how.sums, None).to(dtype)
 
 
 def _lut_weight_gradients_fake(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
@@ -202,8 +200,8 @@ def _read_eval(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor
     """x [B, I], weight, anchors [N_t, N_c, 2], three scalars [] or None -> y [B, O]."""
     read, (start, targets, meta), how, thresholds = _reading(rest)
     connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
-    run, tensors = how.kernels(x).read_and_fill, (solid(x), solid(weight), ready(x, anchors, thresholds))
-    return run(*tensors, connectivity, read, how.sums, constants_of(thresholds, x)).to(output_dtype(x, weight))
+    tensors = (solid(x), solid(weight), ready(x, anchors, thresholds))
+    return how.kernels(x).read_and_fill(*tensors, connectivity, read, how.sums).to(output_dtype(x, weight))
 
 
 def _reading(rest: Numbers[Any]) -> tuple[Read, Wires, How, Tensor | None]:
@@ -215,8 +213,7 @@ def _reading(rest: Numbers[Any]) -> tuple[Read, Wires, How, Tensor | None]:
 def _read_detectors(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """x [B, I], anchors, three scalars [] or None -> a, b, indices, alternatives [B, N_t]; b and the last may be empty."""
     read, _, how, thresholds = _reading(rest)
-    anchors, constants = ready(x, anchors, thresholds), constants_of(thresholds, x)
-    indices, (a, b, alternatives) = how.kernels(x).read(solid(x), anchors, read, how.sums, constants)
+    indices, (a, b, alternatives) = how.kernels(x).read(solid(x), ready(x, anchors, thresholds), read, how.sums)
     if alternatives is None or b is None:
         return a, a.new_empty(0), indices, indices.new_empty(0)
     return a, b, indices, alternatives
@@ -233,8 +230,8 @@ def _read_detectors_gradients(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[T
     """Three scalars, da, db [B, N_t] or None, to_x -> dx [B, I] (empty unless to_x), and the gradients of the scalars [3]."""
     (da, db, to_x), (read, _, how, thresholds) = rest[3:6], _reading((*rest[:3], *rest[6:]))
     gains = (solid(da if da is not None else torch.zeros_like(db)), None if db is None else solid(db))
-    run, constants = how.kernels(x).send_slopes, constants_of(thresholds, x)
-    dx, learned = run(solid(x), solid(anchors), read, gains, how.sums, to_x, constants)
+    comparisons = comparisons_of(x, anchors, thresholds)
+    dx, learned = how.kernels(x).send_slopes(solid(x), comparisons, read, gains, how.sums, to_x)
     return x.new_empty(0) if dx is None else dx.to(x.dtype), learned
 
 
@@ -334,9 +331,9 @@ def fill_sequence(kernels: Backend, weight: Tensor, connectivity: Any, sequence:
 def _forward(x: Tensor, layer: tuple[Tensor, ...], wires: Wires, text: str, train: bool) -> tuple[Tensor, Sequence]:
     """x [B, S, I]; layer: weight, anchors, positions -> y [B, S, O], and what was found."""
     weight, anchors, positions = layer
-    how, anchors = how_of(text), ready(x, anchors)
+    how, comparisons = how_of(text), ready(x, anchors)
     kernels, n_detectors, n_pe = how.kernels(x), anchors.shape[0], positions.shape[2]
-    detected = kernels.detect(solid(x), anchors, train)
+    detected = kernels.detect(solid(x), comparisons, train)
     places = kernels.detect_positions(positions_of(positions, x.shape[1], n_detectors, sum_dtype(x)), train)
     sequence = Sequence(detected, places, anchors.shape[1], n_pe)
     sequence = with_algorithm(sequence, how, n_outputs_of(weight, how), weight)
@@ -391,13 +388,13 @@ def _lut_attention_weight_gradients(grad: Tensor, indices: Tensor, pe_indices: T
 
 
 def gather_sequence(
-    grad: Tensor, sequence: Sequence, wires: Wires, size: tuple[int, ...], how: How, into: Tensor | None = None, rate: float = 1.0
+    grad: Tensor, sequence: Sequence, wires: Wires, size: tuple[int, ...], how: How, into: Into | None = None
 ) -> Tensor:
-    """dW of this size; with `into`, into -= rate · dW."""
+    """dW of this size, or the weight of `into` after its step."""
     sequence = with_algorithm(sequence, how, grad.shape[2], grad)
     kernels, connectivity = how.kernels(grad), how.connectivity(wires, size)  # type: ignore[arg-type]
     run = kernels.gather_pairs if sequence.products is None else kernels.gather_cells
-    return run(grad, connectivity, sequence, how.sums, into, rate)
+    return run(grad, connectivity, sequence, how.sums, into)
 
 
 def _lut_attention_weight_gradients_fake(grad: Tensor, indices: Tensor, pe_indices: Tensor, *rest: Any) -> Tensor:

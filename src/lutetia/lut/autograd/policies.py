@@ -22,6 +22,7 @@ from lutetia.errors import ArgumentError, fail
 from lutetia.lut.autograd.ops import gather_sequence, op
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula, Once, Record, read_backward, record_of, remember_read
 from lutetia.lut.connectivity.full import Full
+from lutetia.lut.kernels.protocol import Into
 from lutetia.lut.sums import FLOAT
 
 Rate: TypeAlias = float | Callable[[], float]
@@ -56,14 +57,14 @@ class Use(NamedTuple):
     def in_sequence(self) -> bool:
         return self.record.saved.pe_indices is not None
 
-    def gather(self, into: Tensor | None = None, rate: float = 1.0) -> Tensor:
-        """The dense gradient; or `into`, after its step."""
+    def gather(self, into: Into | None = None) -> Tensor:
+        """The dense gradient; or the weight of `into`, after its step."""
         record, how = self.record, self.record.how
         if self.in_sequence:
             size = record.facts.size
-            return gather_sequence(self.grad, record.sequence(), record.saved.wires, size, how, into, rate)
+            return gather_sequence(self.grad, record.sequence(), record.saved.wires, size, how, into)
         rows = (record.saved.indices, self._coefficients())
-        return how.kernels(self.grad).gather_rows(self.grad, record.connectivity(), *rows, how.sums, into, rate)
+        return how.kernels(self.grad).gather_rows(self.grad, record.connectivity(), *rows, how.sums, into)
 
     def _coefficients(self) -> Any:
         """Without a second row that is not added."""
@@ -367,7 +368,7 @@ def _take(step: Step, uses: list[Use]) -> None:
     rate = check_rate(step.external_lr() if callable(step.external_lr) else step.external_lr)
     joined = _joined(uses)
     if joined is not None:
-        joined.gather(weight, rate)
+        joined.gather(Into(weight, rate))
     else:
         weight.copy_(weight - rate * sum(use.gather() for use in uses))
     uses[0].record.connectivity().clamp_(weight)

@@ -6,7 +6,7 @@ A second entry b of n_inputs or more stands for a constant: the bit is set when 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,13 @@ from lutetia.lut.sums import FLOATS, sum_dtype
 MAX_ANCHORS = 24  # a table has at most 2**24 rows
 MAX_INT32 = 2**31 - 1
 INTEGER_DTYPES = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
+
+
+class Comparisons(NamedTuple):
+    """What detectors compare: anchors int32 [N_t, N_c, 2], and the constants [n] that they name by I, I + 1, ..., if any."""
+
+    anchors: torch.Tensor
+    thresholds: torch.Tensor | None = None
 
 
 def check_int(name: str, value: Any, low: int = 0, high: int = MAX_INT32) -> None:
@@ -80,11 +87,12 @@ anchors_seen = Memo(lambda anchors, n_inputs: check_anchors(anchors, n_inputs), 
 thresholds_seen = Memo(_check_both, trusting=False)
 
 
-def constants_of(thresholds: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
-    """Thresholds as the kernels take them: contiguous, in the dtype in which x is compared; None stays None."""
-    if thresholds is None or (thresholds.dtype == sum_dtype(x) and thresholds.is_contiguous()):
-        return thresholds
-    return thresholds.to(sum_dtype(x)).contiguous()
+def comparisons_of(x: torch.Tensor, anchors: torch.Tensor, thresholds: torch.Tensor | None = None) -> Comparisons:
+    """What kernels compare in x [..., I]: anchors that were checked, and contiguous thresholds in the sum dtype of x."""
+    anchors = checked_anchors(anchors, x.shape[-1], thresholds)
+    if thresholds is not None and not (thresholds.dtype == sum_dtype(x) and thresholds.is_contiguous()):
+        thresholds = thresholds.to(sum_dtype(x)).contiguous()
+    return Comparisons(anchors, thresholds)
 
 
 def random_anchors(

@@ -16,7 +16,6 @@ from torch import Tensor
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS, MAX_INT32, check_int
 from lutetia.lut.connectivity.checked import checked_synapses
-from lutetia.lut.connectivity.full import Full
 from lutetia.lut.sums import FLOATS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,7 +29,6 @@ SEQUENCE_DETECTED = (
 )
 ROWS = "indices B N_t <R, alternatives? B N_t <R, a B N_t, b? B N_t"
 LOGS = "log_beta? [], log_gamma? [], log_tau? []"
-WEIGHT = "weight N_t R O"
 
 # The arguments that are numbers: the name of the size that each gives, the least, and the most.
 NUMBERS = {
@@ -94,9 +92,9 @@ def _checked(given: dict[str, Any], wanted: dict[str, Wanted], device: str | Non
             check_int(name, value, least, most)
             sizes[size] = value
         elif name == "synapses":
-            given[name] = value = value if isinstance(value, Full) else checked_synapses(value)
+            given[name] = value = checked_synapses(value)
             sizes |= {"N_t": value.n_detectors, "R": value.n_rows, "O": value.n_outputs, "W": value.weight_shape}
-            where = where if isinstance(value, Full) else value.device
+            where = value.device
     for name in sorted(wanted, key="grad".__eq__):  # a gradient last: it has to fit what it is the gradient of
         optional, shape, _ = wanted[name]
         if shape and not (optional and given[name] is None):

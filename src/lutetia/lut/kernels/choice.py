@@ -59,17 +59,26 @@ def backend_for(name: str, x: torch.Tensor) -> Backend:
     return kernels(name).backend
 
 
+def backend_name(x: torch.Tensor) -> str:
+    """The name of the backend that runs on x: for kernels of other packages that follow the same choice."""
+    backend_for(chosen, x)
+    return chosen or _default_name(x.device.type)
+
+
 @cache
 def _default_backend(device: str) -> Backend:
-    if device == "cuda":
-        return kernels("triton").backend
+    return kernels(_default_name(device)).backend
+
+
+@cache
+def _default_name(device: str) -> str:
     if device != "cpu":
-        return kernels("reference").backend
+        return "triton" if device == "cuda" else "reference"
     try:
-        return kernels("cpu").backend
+        return kernels("cpu").name
     except MissingFeatureError as error:
         warnings.warn(f"LUT layers run on the slow reference backend: {error}", RuntimeWarning, stacklevel=2)
-        return kernels("reference").backend
+        return "reference"
 
 
 @cache

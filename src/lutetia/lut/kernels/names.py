@@ -1,31 +1,50 @@
-"""The kernels under their public names, for every backend: one table from names to primitives."""
+"""The kernels under their public names, for every backend: one table from names to primitives.
+
+A kernel over tables is written once, for any connectivity, and has two names: `.._fc` takes full tables, `.._sparse` synapses.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lutetia.errors import check_choice, check_range, check_tensor, fail
-from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, checked_anchors, constants_of
+from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, checked_anchors, comparisons_of
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full
 from lutetia.lut.connectivity.meta import SynapseMeta
-from lutetia.lut.connectivity.synapses import Synapses
-from lutetia.lut.kernels.arguments import DETECTED, LOGS, ROWS, SEQUENCE, SEQUENCE_DETECTED, WEIGHT, check_below, takes
-from lutetia.lut.kernels.protocol import READS, Backend, Coefficients, Detected, Products, Read, Sequence
+from lutetia.lut.kernels.arguments import DETECTED, LOGS, ROWS, SEQUENCE, SEQUENCE_DETECTED, check_below, takes
+from lutetia.lut.kernels.protocol import READS, Backend, Coefficients, Detected, Into, Products, Read, Sequence
 from lutetia.lut.kernels.reference import list_firings
 from lutetia.lut.sums import FLOATS, Sums, convert_integers_to_floats
 
 N_SCALARS = {"confidence": 2, "confidence2": 3}  # how many of β, γ, τ a read has
 Found = tuple[Tensor, Tensor, Tensor]  # indices, min_delta, min_delta_index
+Kernel = Callable[..., Any]
+
+
+def wired(arguments: str, *forms: str) -> Callable[[Kernel], Kernel]:
+    """A kernel of any connectivity, which is its first argument: it will be two, `.._fc` and `.._sparse`, or the one named.
+
+    `arguments` are as `takes` reads them. A `weight` is [N_t, R, O] or flat. `synapses` come last; without a weight to tell the
+    sizes of full tables, so does `n_rows`.
+    """
+
+    def mark(kernel: Kernel) -> Kernel:
+        kernel.wired = arguments, forms or ("fc", "sparse")  # type: ignore[attr-defined]
+        return kernel
+
+    return mark
 
 
 class Kernels:
     """Every kernel of one backend; `name` says which, and `backend` holds the primitives they are made of.
 
     B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c anchor pairs · N_pe positional bits · R rows.
-    Kernels whose name ends in `_fc` take weights [N_t, R, O], those in `_sparse` flat ones [n_weights] and `synapses`.
+    A kernel listed here with `connectivity` is two: `.._fc` takes weights [N_t, R, O], or n_rows as its last argument where it
+    takes no weight; `.._sparse` takes flat weights [n_weights], and `synapses` as its last argument. Those by cells are `_fc`.
 
     All that add take `sums` ("float", "fixed") and `int_rescaler`. Those that gather gradients also take `meta` (`_fc` only), and
     `external_lr` with `weight`: where external_lr is not negative, the weight takes the step -external_lr · dW at once, is
@@ -42,147 +61,95 @@ class Kernels:
     @takes("x ... I, anchors N_t N_c 2")
     def check_detectors(self, x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Found:
         """x [..., I], anchors [N_t, N_c, 2] -> indices int32, min_delta, min_delta_index int32, each [..., N_t]."""
-        checked, constants = _comparing(x, anchors, thresholds)
-        return _found(self.backend.detect(x, checked, True, constants))
+        return _found(self.backend.detect(x, comparisons_of(x, anchors, thresholds), True))
 
     @takes("x ... I, anchors N_t N_c 2")
     def check_detectors_eval(self, x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Tensor:
         """x [..., I], anchors [N_t, N_c, 2] -> indices int32 [..., N_t]."""
-        checked, constants = _comparing(x, anchors, thresholds)
-        return self.backend.detect(x, checked, False, constants).indices
+        return self.backend.detect(x, comparisons_of(x, anchors, thresholds), False).indices
 
-    @takes(f"{WEIGHT}, indices B N_t <R")
-    def fill_outputs_fc(self, weight: Tensor, indices: Tensor, **how: Any) -> Tensor:
-        """y = Σ_t W[t, index_t]: weight [N_t, R, O], indices [B, N_t] -> [B, O]."""
-        return self.backend.fill_rows(weight, full(*weight.shape), indices, None, _sums(how))
+    @wired("weight, indices B N_t <R")
+    def fill_outputs(self, connectivity: Connectivity, weight: Tensor, indices: Tensor, **how: Any) -> Tensor:
+        """y = Σ_t W[t, index_t]: indices [B, N_t] -> [B, O]."""
+        return self.backend.fill_rows(weight, connectivity, indices, None, _sums(how))
 
-    @takes("weight W, indices B N_t <R, synapses")
-    def fill_outputs_sparse(self, weight: Tensor, indices: Tensor, synapses: Synapses, **how: Any) -> Tensor:
-        """The same where synapses are missing: weight [n_weights], indices [B, N_t] -> [B, O]."""
-        return self.backend.fill_rows(weight, synapses, indices, None, _sums(how))
-
-    @takes(f"x B I, {WEIGHT}, anchors N_t N_c 2")
-    def detect_and_fill_fc(self, x: Tensor, weight: Tensor, anchors: Tensor, **how: Any) -> tuple[Tensor, ...]:
-        """Both steps, for training: x [B, I], weight [N_t, R, O], anchors [N_t, N_c, 2] -> y [B, O], and as `check_detectors`."""
-        return self.detect_and_fill_sparse(x, weight, anchors, full(*weight.shape), **how)
-
-    @takes("x B I, weight W, anchors N_t N_c 2, synapses")
-    def detect_and_fill_sparse(
-        self, x: Tensor, weight: Tensor, anchors: Tensor, synapses: Connectivity, **how: Any
-    ) -> tuple[Tensor, ...]:
-        """The same where synapses are missing: weight [n_weights]."""
-        checked, constants = _comparing(x, anchors, how.pop("thresholds", None))
-        y, detected = self.backend.detect_and_fill(x, weight, checked, synapses, _sums(how), True, constants)
-        assert detected is not None
+    @wired("x B I, weight, anchors N_t N_c 2")
+    def detect_and_fill(self, connectivity: Connectivity, x: Tensor, *layer: Tensor, **how: Any) -> tuple[Tensor, ...]:
+        """Both steps, for training: x [B, I], weight, anchors [N_t, N_c, 2] -> y [B, O], and as `check_detectors`."""
+        y, detected = self._detect_and_fill(connectivity, x, layer, how, True)
         return y, *_found(detected)
 
-    @takes(f"x B I, {WEIGHT}, anchors N_t N_c 2")
-    def detect_and_fill_eval_fc(self, x: Tensor, weight: Tensor, anchors: Tensor, **how: Any) -> Tensor:
-        """Both steps, nothing kept: x [B, I], weight [N_t, R, O], anchors [N_t, N_c, 2] -> y [B, O]."""
-        return self.detect_and_fill_eval_sparse(x, weight, anchors, full(*weight.shape), **how)
+    @wired("x B I, weight, anchors N_t N_c 2")
+    def detect_and_fill_eval(self, connectivity: Connectivity, x: Tensor, *layer: Tensor, **how: Any) -> Tensor:
+        """Both steps, nothing kept: x [B, I], weight, anchors [N_t, N_c, 2] -> y [B, O]."""
+        return self._detect_and_fill(connectivity, x, layer, how, False)[0]
 
-    @takes("x B I, weight W, anchors N_t N_c 2, synapses")
-    def detect_and_fill_eval_sparse(
-        self, x: Tensor, weight: Tensor, anchors: Tensor, synapses: Connectivity, **how: Any
+    def _detect_and_fill(
+        self, connectivity: Connectivity, x: Tensor, layer: tuple[Tensor, ...], how: dict[str, Any], train: bool
+    ) -> tuple[Tensor, Any]:
+        comparisons = comparisons_of(x, layer[1], how.pop("thresholds", None))
+        return self.backend.detect_and_fill(x, layer[0], comparisons, connectivity, _sums(how), train)
+
+    @wired(f"grad B O, weight, {DETECTED}")
+    def propagate_through_detectors(
+        self, connectivity: Connectivity, grad: Tensor, weight: Tensor, *rest: Any, **how: Any
     ) -> Tensor:
-        """The same where synapses are missing: weight [n_weights]."""
-        checked, constants = _comparing(x, anchors, how.pop("thresholds", None))
-        return self.backend.detect_and_fill(x, weight, checked, synapses, _sums(how), False, constants)[0]
-
-    @takes(f"grad B O, {WEIGHT}, {DETECTED}")
-    def propagate_through_detectors_fc(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> Tensor:
         """The slope of the blend of the chosen row and its nearest neighbour, sent to the anchors of the closest call.
 
-        grad [B, O], weight [N_t, R, O], then indices, min_delta, min_delta_index [B, N_t], anchors [N_t, N_c, 2], and n_inputs
-        -> dx [B, I].
+        grad [B, O], weight, then indices, min_delta, min_delta_index [B, N_t], anchors [N_t, N_c, 2], and n_inputs -> dx [B, I].
         """
-        return self.propagate_through_detectors_sparse(grad, weight, *rest, full(*weight.shape), **how)
-
-    @takes(f"grad B O, weight W, {DETECTED}, synapses")
-    def propagate_through_detectors_sparse(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> Tensor:
-        """The same where synapses, which come last, are missing: weight [n_weights] -> dx [B, I]."""
-        *detected, anchors, n_inputs, synapses = rest
+        *detected, anchors, n_inputs = rest
         checked = checked_anchors(anchors, n_inputs, how.pop("thresholds", None))
-        return self.backend.propagate(grad, weight, synapses, Detected(*detected), checked, n_inputs, _sums(how))
+        return self.backend.propagate(grad, weight, connectivity, Detected(*detected), checked, n_inputs, _sums(how))
 
-    @takes("grad B O, indices B N_t <R, n_rows")
-    def gather_weight_gradients_fc(
-        self, grad: Tensor, indices: Tensor, n_rows: int, *, meta: SynapseMeta = DEFAULT_META, **how: Any
-    ) -> Tensor:
-        """dW[t, index_t] += lr_scale · g: grad [B, O], indices [B, N_t] -> [N_t, R, O], or the updated weight."""
-        return self.gather_weight_gradients_sparse(grad, indices, _full(indices, n_rows, grad, meta), **how)
+    @wired("grad B O, indices B N_t <R")
+    def gather_weight_gradients(self, connectivity: Connectivity, grad: Tensor, indices: Tensor, **how: Any) -> Tensor:
+        """dW[t, index_t] += lr_scale · g: grad [B, O], indices [B, N_t] -> dW, or the updated weight."""
+        into = _step(how, connectivity, grad)
+        return _clamped(self.backend.gather_rows(grad, connectivity, indices, None, _sums(how), into), into, connectivity)
 
-    @takes("grad B O, indices B N_t <R, synapses")
-    def gather_weight_gradients_sparse(self, grad: Tensor, indices: Tensor, synapses: Connectivity, **how: Any) -> Tensor:
-        """The same where synapses are missing -> [n_weights], or the updated weight."""
-        into, rate = _step(how, synapses, grad)
-        return _clamped(self.backend.gather_rows(grad, synapses, indices, None, _sums(how), into, rate), into, synapses)
+    @wired("grad B O, indices B N_t <R")
+    def gather_weight_rows(self, connectivity: Connectivity, grad: Tensor, indices: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+        """The rows of dW that were looked up: slots t · n_rows + row, int64 [n], rising, and values [n, O].
 
-    @takes("grad B O, indices B N_t <R, n_rows")
-    def gather_weight_rows_fc(
-        self, grad: Tensor, indices: Tensor, n_rows: int, *, meta: SynapseMeta = DEFAULT_META, **how: Any
-    ) -> tuple[Tensor, Tensor]:
-        """The rows of dW that were looked up: slots t · n_rows + row, int64 [n], rising, and values [n, O]."""
-        slots, values = self.backend.gather_compact(grad, _full(indices, n_rows, grad, meta), indices, None, _sums(how))
-        return slots, values.view(len(slots), grad.shape[1])
-
-    @takes("grad B O, indices B N_t <R, synapses")
-    def gather_weight_rows_sparse(self, grad: Tensor, indices: Tensor, synapses: Synapses, **how: Any) -> tuple[Tensor, Tensor]:
-        """The same where synapses are missing: places in weight int64 [n], rising; values [n]."""
-        neurons, values = self.backend.gather_compact(grad, synapses, indices, None, _sums(how))
-        return synapses.places_of(neurons), values
+        With synapses: places in the weight, int64 [n], rising, and values [n].
+        """
+        return _listed(connectivity, *self.backend.gather_compact(grad, connectivity, indices, None, _sums(how)))
 
     # ---- reads -------------------------------------------------------------------------------------------------------
 
     @takes(f"x B I, anchors N_t N_c 2, {LOGS}")
     def read_detectors(
         self, x: Tensor, anchors: Tensor, *logs: Tensor | None, read: str, exact: bool = False, thresholds: Tensor | None = None
-    ) -> Coefficients:
+    ) -> tuple[Tensor | None, ...]:
         """x [B, I], anchors [N_t, N_c, 2], log β, log γ, log τ [] or None -> indices, alternatives, a, b, each [B, N_t].
 
         Where a read has no second row, alternatives and b are None.
         """
-        sums, (checked, constants) = Sums("fixed" if exact else "float"), _comparing(x, anchors, thresholds)
-        indices, (a, b, others) = self.backend.read(x, checked, _read(read, logs), sums, constants)
-        return indices, others, a, b  # type: ignore[return-value]
+        sums, comparisons = Sums("fixed" if exact else "float"), comparisons_of(x, anchors, thresholds)
+        indices, (a, b, others) = self.backend.read(x, comparisons, _read(read, logs), sums)
+        return indices, others, a, b
 
-    @takes(f"x B I, {WEIGHT}, anchors N_t N_c 2, {LOGS}")
-    def detect_and_read_eval_fc(self, x: Tensor, weight: Tensor, anchors: Tensor, *logs: Tensor | None, **how: Any) -> Tensor:
-        """A read and its rows, nothing kept; `read` names it: x [B, I], weight [N_t, R, O], scalars [] -> y [B, O]."""
-        return self.detect_and_read_eval_sparse(x, weight, anchors, *logs, full(*weight.shape), **how)
+    @wired(f"x B I, weight, anchors N_t N_c 2, {LOGS}")
+    def detect_and_read_eval(self, connectivity: Connectivity, x: Tensor, *layer: Any, read: str, **how: Any) -> Tensor:
+        """A read and its rows, nothing kept; `read` names it: x [B, I], weight, anchors, log β, log γ, log τ -> y [B, O]."""
+        weight, anchors, *logs = layer
+        comparisons = comparisons_of(x, anchors, how.pop("thresholds", None))
+        return self.backend.read_and_fill(x, weight, comparisons, connectivity, _read(read, logs), _sums(how))
 
-    @takes(f"x B I, weight W, anchors N_t N_c 2, {LOGS}, synapses")
-    def detect_and_read_eval_sparse(
-        self, x: Tensor, weight: Tensor, anchors: Tensor, *logs: Any, read: str, **how: Any
-    ) -> Tensor:
-        """The same where synapses, which come after the scalars, are missing: weight [n_weights]."""
-        *scalars, synapses = logs
-        checked, constants = _comparing(x, anchors, how.pop("thresholds", None))
-        return self.backend.read_and_fill(x, weight, checked, synapses, _read(read, scalars), _sums(how), constants)
-
-    @takes(f"{WEIGHT}, {ROWS}")
-    def fill_outputs_weighted_fc(self, weight: Tensor, *rows: Tensor, two: bool, **how: Any) -> Tensor:
+    @wired(f"weight, {ROWS}")
+    def fill_outputs_weighted(self, connectivity: Connectivity, weight: Tensor, *rows: Tensor, two: bool, **how: Any) -> Tensor:
         """y = Σ_t a_t · W[t, index_t], and with `two` + b_t · W[t, alt_t]: indices, alternatives, a, b [B, N_t] -> [B, O]."""
-        return self.fill_outputs_weighted_sparse(weight, *rows, full(*weight.shape), two=two, **how)
+        return self.backend.fill_rows(weight, connectivity, *_weighted(rows, two), _sums(how))
 
-    @takes(f"weight W, {ROWS}, synapses")
-    def fill_outputs_weighted_sparse(self, weight: Tensor, *rows: Any, two: bool, **how: Any) -> Tensor:
-        """The same where synapses, which come last, are missing: weight [n_weights]."""
-        indices, coefficients = _weighted(rows[:4], two)
-        return self.backend.fill_rows(weight, rows[4], indices, coefficients, _sums(how))
-
-    @takes(f"grad B O, {WEIGHT}, indices B N_t <R, alternatives? B N_t <R")
-    def row_gains_fc(self, grad: Tensor, weight: Tensor, *rows: Tensor, for_b: bool, **how: Any) -> tuple[Tensor, Tensor | None]:
+    @wired("grad B O, weight, indices B N_t <R, alternatives? B N_t <R")
+    def row_gains(
+        self, connectivity: Connectivity, grad: Tensor, weight: Tensor, *rows: Tensor, for_b: bool, **how: Any
+    ) -> tuple[Tensor, Tensor | None]:
         """da = g·W[t, index_t] and, with `for_b`, db = g·W[t, alt_t]: grad [B, O], indices, alternatives [B, N_t]."""
-        return self.row_gains_sparse(grad, weight, *rows, full(*weight.shape), for_b=for_b, **how)
-
-    @takes("grad B O, weight W, indices B N_t <R, alternatives? B N_t <R, synapses")
-    def row_gains_sparse(self, grad: Tensor, weight: Tensor, *rows: Any, for_b: bool, **how: Any) -> tuple[Tensor, Tensor | None]:
-        """The same where synapses, which come last, are missing: weight [n_weights]."""
-        indices, others, synapses = rows
         if for_b:
-            check_tensor("alternatives", others)
-        return self.backend.row_gains(grad, weight, synapses, (indices, others if for_b else None), _sums(how))
+            check_tensor("alternatives", rows[1])
+        return self.backend.row_gains(grad, weight, connectivity, (rows[0], rows[1] if for_b else None), _sums(how))
 
     @takes(f"x B I, anchors N_t N_c 2, {LOGS}, da B N_t, db? B N_t")
     def propagate_through_reads(
@@ -190,39 +157,22 @@ class Kernels:
     ) -> tuple[Tensor | None, Tensor]:
         """log β, log γ, log τ, then da, db [B, N_t] -> dx [B, I], and the gradients of the three logarithms [3]."""
         *logs, da, db = rest
-        checked, constants = _comparing(x, anchors, how.pop("thresholds", None))
-        return self.backend.send_slopes(x, checked, _read(read, logs), (da, db), _sums(how), bool(to_x), constants)
+        comparisons = comparisons_of(x, anchors, how.pop("thresholds", None))
+        return self.backend.send_slopes(x, comparisons, _read(read, logs), (da, db), _sums(how), bool(to_x))
 
-    @takes(f"grad B O, {ROWS}, n_rows")
-    def gather_weighted_gradients_fc(
-        self, grad: Tensor, *rows: Any, two: bool, meta: SynapseMeta = DEFAULT_META, **how: Any
-    ) -> Tensor:
-        """dW[t, index_t] += lr_scale · g · a_t, with `two` dW[t, alt_t] += lr_scale · g · b_t: the four, then n_rows -> dW."""
-        return self.gather_weighted_gradients_sparse(grad, *rows[:4], _full(rows[0], rows[4], grad, meta), two=two, **how)
+    @wired(f"grad B O, {ROWS}")
+    def gather_weighted_gradients(self, connectivity: Connectivity, grad: Tensor, *rows: Any, two: bool, **how: Any) -> Tensor:
+        """dW[t, index_t] += lr_scale · g · a_t, with `two` dW[t, alt_t] += lr_scale · g · b_t -> dW, or the updated weight."""
+        into = _step(how, connectivity, grad)
+        gradient = self.backend.gather_rows(grad, connectivity, *_weighted(rows, two), _sums(how), into)
+        return _clamped(gradient, into, connectivity)
 
-    @takes(f"grad B O, {ROWS}, synapses")
-    def gather_weighted_gradients_sparse(self, grad: Tensor, *rows: Any, two: bool, **how: Any) -> Tensor:
-        """The same where synapses, which come last, are missing -> [n_weights], or the updated weight."""
-        (indices, coefficients), (into, rate) = _weighted(rows[:4], two), _step(how, rows[4], grad)
-        gradient = self.backend.gather_rows(grad, rows[4], indices, coefficients, _sums(how), into, rate)
-        return _clamped(gradient, into, rows[4])
-
-    @takes(f"grad B O, {ROWS}, n_rows")
-    def gather_weighted_rows_fc(
-        self, grad: Tensor, *rows: Any, two: bool, meta: SynapseMeta = DEFAULT_META, **how: Any
+    @wired(f"grad B O, {ROWS}")
+    def gather_weighted_rows(
+        self, connectivity: Connectivity, grad: Tensor, *rows: Any, two: bool, **how: Any
     ) -> tuple[Tensor, Tensor]:
-        """The rows of dW that were looked up: slots t · n_rows + row, int64 [n], rising, and values [n, O]."""
-        indices, coefficients = _weighted(rows[:4], two)
-        connectivity = _full(indices, rows[4], grad, meta)
-        slots, values = self.backend.gather_compact(grad, connectivity, indices, coefficients, _sums(how))
-        return slots, values.view(len(slots), grad.shape[1])
-
-    @takes(f"grad B O, {ROWS}, synapses")
-    def gather_weighted_rows_sparse(self, grad: Tensor, *rows: Any, two: bool, **how: Any) -> tuple[Tensor, Tensor]:
-        """The same where synapses, which come last, are missing: places in weight int64 [n], rising; values [n]."""
-        indices, coefficients = _weighted(rows[:4], two)
-        neurons, values = self.backend.gather_compact(grad, rows[4], indices, coefficients, _sums(how))
-        return rows[4].places_of(neurons), values
+        """The same in the form of `gather_weight_rows`."""
+        return _listed(connectivity, *self.backend.gather_compact(grad, connectivity, *_weighted(rows, two), _sums(how)))
 
     # ---- sequences ---------------------------------------------------------------------------------------------------
 
@@ -236,69 +186,45 @@ class Kernels:
         """positions [S-1, N_t, N_pe] -> PE indices int32 [S-1, N_t]."""
         return self.backend.detect_positions(positions, False).indices
 
-    @takes(f"{WEIGHT}, {SEQUENCE}")
-    def fill_outputs_seq_fc(self, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
-        """weight [N_t, R, O], indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim -> y [B, S, O], pair by pair."""
-        return self.fill_outputs_seq_sparse(weight, *sequence, full(*weight.shape), **how)
+    @wired(f"weight, {SEQUENCE}")
+    def fill_outputs_seq(self, connectivity: Connectivity, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
+        """weight, indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim -> y [B, S, O], pair by pair."""
+        return self.backend.fill_pairs(weight, connectivity, _sequence(connectivity, sequence), _sums(how))
 
-    @takes(f"weight W, {SEQUENCE}, synapses")
-    def fill_outputs_seq_sparse(self, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
-        """The same where synapses, which come last, are missing: weight [n_weights]."""
-        *found, synapses = sequence
-        return self.backend.fill_pairs(weight, synapses, _indices(*found, synapses.n_rows), _sums(how))
+    @wired(f"weight, {SEQUENCE}", "fc")
+    def fill_outputs_cells(self, connectivity: Connectivity, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
+        """The arguments and results of `fill_outputs_seq`, by cells."""
+        found = _sequence(connectivity, sequence, _products(how))
+        return self.backend.fill_cells(weight, connectivity, found, _sums(how))
 
-    @takes(f"{WEIGHT}, {SEQUENCE}")
-    def fill_outputs_cells_fc(self, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
-        """The arguments and results of `fill_outputs_seq_fc`, by cells."""
-        found = _indices(*sequence, weight.shape[1], _products(how))
-        return self.backend.fill_cells(weight, full(*weight.shape), found, _sums(how))
-
-    @takes(f"grad B S O, {WEIGHT}, {SEQUENCE_DETECTED}")
-    def propagate_through_detectors_seq_fc(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> tuple[Tensor, Tensor]:
-        """grad [B, S, O], weight [N_t, R, O]; indices, min_delta, min_delta_index [B, S, N_t], the same of the positions
-        [S-1, N_t], anchors [N_t, N_c, 2], n_inputs, positional_dim -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
-        return self.propagate_through_detectors_seq_sparse(grad, weight, *rest, full(*weight.shape), **how)
-
-    @takes(f"grad B S O, weight W, {SEQUENCE_DETECTED}, synapses")
-    def propagate_through_detectors_seq_sparse(
-        self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any
+    @wired(f"grad B S O, weight, {SEQUENCE_DETECTED}")
+    def propagate_through_detectors_seq(
+        self, connectivity: Connectivity, grad: Tensor, weight: Tensor, *rest: Any, **how: Any
     ) -> tuple[Tensor, Tensor]:
-        """The same where synapses, which come last, are missing: weight [n_weights]."""
-        *rest, synapses = rest  # type: ignore[assignment]
-        sequence, anchors, n_inputs = _detections(rest, None)
-        return self.backend.propagate_pairs(grad, weight, synapses, sequence, anchors, n_inputs, _sums(how))
+        """grad [B, S, O], weight; indices, min_delta, min_delta_index [B, S, N_t], the same of the positions [S-1, N_t], anchors
+        [N_t, N_c, 2], n_inputs, positional_dim -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
+        return self.backend.propagate_pairs(grad, weight, connectivity, *_detections(rest, None), _sums(how))
 
-    @takes(f"grad B S O, {WEIGHT}, {SEQUENCE_DETECTED}")
-    def propagate_through_cells_fc(self, grad: Tensor, weight: Tensor, *rest: Any, **how: Any) -> tuple[Tensor, Tensor]:
-        """The arguments and results of `propagate_through_detectors_seq_fc`, by cells."""
-        sequence, anchors, n_inputs = _detections(rest, _products(how))
-        return self.backend.propagate_cells(grad, weight, full(*weight.shape), sequence, anchors, n_inputs, _sums(how))
+    @wired(f"grad B S O, weight, {SEQUENCE_DETECTED}", "fc")
+    def propagate_through_cells(
+        self, connectivity: Connectivity, grad: Tensor, weight: Tensor, *rest: Any, **how: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The arguments and results of `propagate_through_detectors_seq`, by cells."""
+        return self.backend.propagate_cells(grad, weight, connectivity, *_detections(rest, _products(how)), _sums(how))
 
-    @takes(f"grad B S O, {SEQUENCE}, n_rows")
-    def gather_weight_gradients_seq_fc(
-        self, grad: Tensor, *sequence: Any, meta: SynapseMeta = DEFAULT_META, **how: Any
-    ) -> Tensor:
-        """grad [B, S, O], indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim, n_rows -> dW, or the updated weight."""
-        *found, n_rows = sequence
-        return self.gather_weight_gradients_seq_sparse(grad, *found, _full(found[0], n_rows, grad, meta), **how)
+    @wired(f"grad B S O, {SEQUENCE}")
+    def gather_weight_gradients_seq(self, connectivity: Connectivity, grad: Tensor, *sequence: Any, **how: Any) -> Tensor:
+        """grad [B, S, O], indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim -> dW, or the updated weight."""
+        into = _step(how, connectivity, grad)
+        found = _sequence(connectivity, sequence)
+        return _clamped(self.backend.gather_pairs(grad, connectivity, found, _sums(how), into), into, connectivity)
 
-    @takes(f"grad B S O, {SEQUENCE}, synapses")
-    def gather_weight_gradients_seq_sparse(self, grad: Tensor, *sequence: Any, **how: Any) -> Tensor:
-        """The same with synapses in the place of n_rows -> [n_weights], or the updated weight."""
-        *found, synapses = sequence
-        into, rate = _step(how, synapses, grad)
-        pairs = _indices(*found, synapses.n_rows)
-        return _clamped(self.backend.gather_pairs(grad, synapses, pairs, _sums(how), into, rate), into, synapses)
-
-    @takes(f"grad B S O, {SEQUENCE}, n_rows")
-    def gather_weight_gradients_cells_fc(
-        self, grad: Tensor, *sequence: Any, meta: SynapseMeta = DEFAULT_META, **how: Any
-    ) -> Tensor:
-        """The arguments and results of `gather_weight_gradients_seq_fc`, by cells."""
-        connectivity = _full(sequence[0], sequence[3], grad, meta)
-        into, rate = _step(how, connectivity, grad)
-        found = _indices(*sequence, _products(how))
-        return _clamped(self.backend.gather_cells(grad, connectivity, found, _sums(how), into, rate), into, connectivity)
+    @wired(f"grad B S O, {SEQUENCE}", "fc")
+    def gather_weight_gradients_cells(self, connectivity: Connectivity, grad: Tensor, *sequence: Any, **how: Any) -> Tensor:
+        """The arguments and results of `gather_weight_gradients_seq`, by cells."""
+        into = _step(how, connectivity, grad)
+        found = _sequence(connectivity, sequence, _products(how))
+        return _clamped(self.backend.gather_cells(grad, connectivity, found, _sums(how), into), into, connectivity)
 
     @takes(f"{SEQUENCE}, n_anchors")
     def fill_firing_stat(self, indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anchors: int) -> Tensor:
@@ -311,7 +237,7 @@ class Kernels:
         check_below("indices are", indices, 1 << n_anchors)
         return list_firings(stat, indices, n_anchors)
 
-    @takes(f"{WEIGHT}, firings, batch, length")
+    @takes("weight N_t R O, firings, batch, length")
     def fill_outputs_by_firings(
         self, weight: Tensor, firings: tuple[Tensor, Tensor, Tensor], batch: int, length: int, **how: Any
     ) -> Tensor:
@@ -328,7 +254,43 @@ class Kernels:
         return convert_integers_to_floats(buffer, Sums("fixed", int_rescaler).check().rescaler, dtype)
 
 
+# ---- the two forms of a kernel ---------------------------------------------------------------------------------------
+
+
+def _form(kernel: Kernel, form: str) -> Kernel:
+    """A kernel of any connectivity as one of full tables ("fc") or of synapses ("sparse")."""
+    arguments: str = kernel.wired[0]  # type: ignore[attr-defined]
+    names = [each.split()[0] for each in arguments.split(", ")]
+    place = names.index("weight") if "weight" in names else None
+
+    def call(self: Kernels, *given: Any, **how: Any) -> Any:
+        if form == "sparse":
+            *given, connectivity = given  # type: ignore[assignment]
+        elif place is not None:
+            connectivity = full(*given[place].shape)
+        else:
+            (grad, indices, *_), meta = given, how.pop("meta", DEFAULT_META)
+            if not isinstance(meta, SynapseMeta):
+                fail("meta", meta, "a SynapseMeta")
+            *given, n_rows = given  # type: ignore[assignment]
+            connectivity = full(indices.shape[-1], n_rows, grad.shape[-1], meta)
+        return kernel(self, connectivity, *given, **how)
+
+    call.__name__, call.__doc__ = f"{kernel.__name__}_{form}", kernel.__doc__
+    last = "synapses" if form == "sparse" else "n_rows" if place is None else None
+    words = arguments.replace("weight", "weight W" if form == "sparse" else "weight N_t R O")
+    return takes(words if last is None else f"{words}, {last}")(call)
+
+
+for _name, _kernel in [*vars(Kernels).items()]:
+    if hasattr(_kernel, "wired"):
+        delattr(Kernels, _name)
+        for _each in _kernel.wired[1]:
+            setattr(Kernels, f"{_name}_{_each}", _form(_kernel, _each))
 NAMES = [name for name in vars(Kernels) if not name.startswith("_")]
+
+
+# ---- arguments and results -------------------------------------------------------------------------------------------
 
 
 def _sums(how: dict[str, Any]) -> Sums:
@@ -339,29 +301,17 @@ def _sums(how: dict[str, Any]) -> Sums:
     return sums
 
 
-def _comparing(x: Tensor, anchors: Tensor, thresholds: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Anchors that were checked, and thresholds as the primitives take them."""
-    return checked_anchors(anchors, x.shape[-1], thresholds), constants_of(thresholds, x)
-
-
-def _step(how: dict[str, Any], connectivity: Connectivity, grad: Tensor) -> tuple[Tensor | None, float]:
-    """The weight that takes a step, and its rate; None and 1 where the gradient is asked for."""
+def _step(how: dict[str, Any], connectivity: Connectivity, grad: Tensor) -> Into | None:
+    """The weight that takes a step, and its rate; None where the gradient is asked for."""
     rate, weight = how.pop("external_lr", -1.0), how.pop("weight", None)
     check_range("external_lr", rate)
     if rate < 0:
-        return None, 1.0
+        return None
     check_range("external_lr", rate, 0, torch.finfo(torch.float32).max)
     check_tensor("weight", weight, connectivity.weight_shape, FLOATS, grad.device)
     if any(stride == 0 and size > 1 for stride, size in zip(weight.stride(), weight.shape, strict=True)):
         fail("weight", weight, "a tensor that has memory for each of its elements")
-    return weight, rate
-
-
-def _full(indices: Tensor, n_rows: int, grad: Tensor, meta: Any) -> Full:
-    """The connectivity that full tables for these have: indices [..., N_t], grad [..., O]."""
-    if not isinstance(meta, SynapseMeta):
-        fail("meta", meta, "a SynapseMeta")
-    return full(indices.shape[-1], n_rows, grad.shape[-1], meta)
+    return Into(weight, rate)
 
 
 def _read(name: str, logs: Any) -> Read:
@@ -392,7 +342,7 @@ def _products(how: dict[str, Any]) -> Products:
     return Products(how.pop("precision", "float32"), how.pop("budget", None)).check()
 
 
-def _clamped(result: Tensor, into: Tensor | None, connectivity: Connectivity) -> Tensor:
+def _clamped(result: Tensor, into: Into | None, connectivity: Connectivity) -> Tensor:
     return result if into is None else connectivity.clamp_(result)
 
 
@@ -400,6 +350,13 @@ def _found(detected: Detected) -> Found:
     assert detected.min_delta is not None
     assert detected.min_delta_index is not None
     return detected.indices, detected.min_delta, detected.min_delta_index
+
+
+def _listed(connectivity: Connectivity, neurons: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights of lookup neurons [n] and what belongs to each: rows and values [n, O], or places and values, flat."""
+    if isinstance(connectivity, Full):
+        return neurons, values.view(len(neurons), connectivity.n_outputs)
+    return connectivity.places_of(neurons), values
 
 
 def _weighted(rows: tuple[Any, ...], two: bool) -> tuple[Tensor, Coefficients]:
@@ -410,14 +367,14 @@ def _weighted(rows: tuple[Any, ...], two: bool) -> tuple[Tensor, Coefficients]:
     return indices, Coefficients(a, b, alternatives) if two else Coefficients(a)
 
 
-def _indices(*given: Any) -> Sequence:
-    """indices, pe_indices, positional_dim, n_rows, and perhaps how cells are multiplied, as a sequence."""
-    indices, pe_indices, positional_dim, n_rows, products = given if len(given) == 5 else (*given, None)
-    n_anchors = (n_rows.bit_length() - 1 - positional_dim) // 2
+def _sequence(connectivity: Connectivity, sequence: tuple[Any, ...], products: Products | None = None) -> Sequence:
+    """indices, pe_indices, positional_dim as a sequence."""
+    indices, pe_indices, positional_dim = sequence
+    n_anchors = (connectivity.n_rows.bit_length() - 1 - positional_dim) // 2
     return Sequence(Detected(indices), Detected(pe_indices), n_anchors, positional_dim, products)
 
 
-def _detections(rest: Any, products: Products | None) -> tuple[Sequence, Tensor, int]:
+def _detections(rest: tuple[Any, ...], products: Products | None) -> tuple[Sequence, Tensor, int]:
     *found, anchors, n_inputs, positional_dim = rest
     sequence = Sequence(Detected(*found[:3]), Detected(*found[3:]), anchors.shape[1], positional_dim, products)
     return sequence, checked_anchors(anchors, n_inputs), n_inputs

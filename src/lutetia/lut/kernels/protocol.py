@@ -6,8 +6,8 @@ R rows of each table: 2**N_c, or 2**(2 N_c + N_pe) for a sequence.
 `weight` is [N_t, R, O] with `Full` connectivity and flat [n_weights] with `Synapses`. Floating point tensors are float32,
 float64, bfloat16 or float16; what is added is added in float32, or in float64 where an operand is float64 (`sum_dtype`), and has
 that dtype when it is handed back. Index tensors are int32. The callers hand over contiguous tensors of one device, anchors that
-were checked, thresholds in the sum dtype of x, and indices within their tables; a backend that would read outside of a table
-checks indices again.
+were checked, thresholds in the sum dtype of x (`comparisons_of`), and indices within their tables; a backend that would read
+outside of a table checks indices again.
 Fixed sums have the same bits in every backend, in any order, with any number of threads; one that leaves its range raises
 `OverflowInSumError` before anything given was changed.
 """
@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from lutetia.errors import check_choice
-from lutetia.lut.connectivity.anchors import check_int
+from lutetia.lut.connectivity.anchors import Comparisons, check_int
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.sums import Sums
 
@@ -75,6 +75,13 @@ class Products(NamedTuple):
         return self
 
 
+class Into(NamedTuple):
+    """A weight of any dtype that takes a step in the place of a gradient: weight -= rate · dW, and it is given back."""
+
+    weight: Tensor
+    rate: float
+
+
 class Sequence(NamedTuple):
     """What was found in sequences. `products` is None where the pairs of positions are walked, and given where cells are counted.
 
@@ -98,16 +105,11 @@ class Backend(Protocol):
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
-    def detect(self, x: Tensor, anchors: Tensor, train: bool, thresholds: Tensor | None = None) -> Detected:
-        """x [..., I], anchors [N_t, N_c, 2] -> what was found [..., N_t]; with `train` all three, else only the indices.
+    def detect(self, x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
+        """x [..., I] -> what was found [..., N_t]; with `train` all three, else only the indices."""
 
-        Here and below thresholds [n] are the constants that anchors name by I, I + 1, ... in the place of a second input.
-        """
-
-    def read(
-        self, x: Tensor, anchors: Tensor, read: Read, sums: Sums, thresholds: Tensor | None = None
-    ) -> tuple[Tensor, Coefficients]:
-        """x [B, I], anchors [N_t, N_c, 2] -> indices int32 [B, N_t], and coefficients [B, N_t] in the sum dtype of x.
+    def read(self, x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
+        """x [B, I] -> indices int32 [B, N_t], and coefficients [B, N_t] in the sum dtype of x.
 
         `hard` gives two rows with a = 1, b = 0. With exact sums the coefficients are worked out in float64 and rounded once.
         """
@@ -118,26 +120,12 @@ class Backend(Protocol):
         """y = Σ_t W[t, index_t], or with coefficients as they say: indices [B, N_t] -> y [B, O]."""
 
     def detect_and_fill(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        anchors: Tensor,
-        connectivity: Connectivity,
-        sums: Sums,
-        train: bool,
-        thresholds: Tensor | None = None,
+        self, x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
     ) -> tuple[Tensor, Detected | None]:
         """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]: `detect`, then `fill_rows` without coefficients."""
 
     def read_and_fill(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        anchors: Tensor,
-        connectivity: Connectivity,
-        read: Read,
-        sums: Sums,
-        thresholds: Tensor | None = None,
+        self, x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, read: Read, sums: Sums
     ) -> Tensor:
         """x [B, I] -> y [B, O]: `read`, then `fill_rows`."""
 
@@ -164,14 +152,7 @@ class Backend(Protocol):
         """
 
     def send_slopes(
-        self,
-        x: Tensor,
-        anchors: Tensor,
-        read: Read,
-        gains: tuple[Tensor, Tensor | None],
-        sums: Sums,
-        to_x: bool,
-        thresholds: Tensor | None = None,
+        self, x: Tensor, comparisons: Comparisons, read: Read, gains: tuple[Tensor, Tensor | None], sums: Sums, to_x: bool
     ) -> tuple[Tensor | None, Tensor]:
         """The gradients of a read's a and b, [B, N_t] -> dx [B, I] (None unless `to_x`), and of log β, log γ, log τ: [3]."""
 
@@ -182,13 +163,12 @@ class Backend(Protocol):
         indices: Tensor,
         coefficients: Coefficients | None,
         sums: Sums,
-        into: Tensor | None = None,
-        rate: float = 1.0,
+        into: Into | None,
     ) -> Tensor:
         """dW[t, index_t] += lr_scale · g, with coefficients times a, and b to the other row: grad [B, O], indices [B, N_t].
 
-        Gives dW, of the shape of a weight. With `into`, a weight of any dtype: into -= rate · dW, without a gradient of its size
-        where that can be done, and `into` is given back; bounds are the caller's business. A sum out of range changes nothing.
+        Gives dW, of the shape of a weight, or the weight of `into` after its step: without a gradient of its size where that can
+        be done. Bounds are the caller's business. A sum out of range changes nothing.
         """
 
     def gather_compact(
@@ -219,16 +199,8 @@ class Backend(Protocol):
         Of each pair the closer of Q and K is flipped (K, where they are equally close), and PE too where it is closer than both.
         """
 
-    def gather_pairs(
-        self,
-        grad: Tensor,
-        connectivity: Connectivity,
-        sequence: Sequence,
-        sums: Sums,
-        into: Tensor | None = None,
-        rate: float = 1.0,
-    ) -> Tensor:
-        """dW[t, cell] += lr_scale · g[j] over all pairs: grad [B, S, O]; `into` and `rate` as in `gather_rows`."""
+    def gather_pairs(self, grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
+        """dW[t, cell] += lr_scale · g[j] over all pairs: grad [B, S, O]; `into` as in `gather_rows`."""
 
     def fill_cells(self, weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
         """`fill_pairs` by cells. Connectivity is full; where cells do not serve (fixed sums), pairs do."""
@@ -245,15 +217,7 @@ class Backend(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """`propagate_pairs` by cells."""
 
-    def gather_cells(
-        self,
-        grad: Tensor,
-        connectivity: Connectivity,
-        sequence: Sequence,
-        sums: Sums,
-        into: Tensor | None = None,
-        rate: float = 1.0,
-    ) -> Tensor:
+    def gather_cells(self, grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
         """`gather_pairs` by cells."""
 
     def count_firings(self, sequence: Sequence) -> Tensor:

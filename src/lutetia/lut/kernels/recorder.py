@@ -70,6 +70,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "indices": ("lookup_indices",),
     "positions": ("positional_embeddings",),
     "stat": ("firing_statistics",),
+    "comparisons": ("anchors", "thresholds"),
     "detected": DETECTED,
     "sequence": (*DETECTED, *POSITIONAL),
     "coefficients": COEFFICIENTS,
@@ -139,7 +140,7 @@ def _notes(name: str, given: dict[str, Any]) -> dict[str, Any]:
     if isinstance(given.get("read"), Read):
         notes["read"] = given["read"].name
     if given.get("into") is not None:
-        notes["external_lr"] = given["rate"]
+        notes["external_lr"] = given["into"].rate
     if "pairs" in name or "cells" in name or "firings" in name:
         notes["algorithm"] = "pairs" if "pairs" in name else "cells"
     return notes

@@ -19,7 +19,7 @@ from lutetia._shared import compiled
 from lutetia.errors import DataError
 
 NamedCell: TypeAlias = tuple[str, dict[str, Any]]
-jit: Any = compiled.jit(nogil=True)
+jit: Any = compiled.jit(inner=True, nogil=True)
 
 # The yosys commands between reading the Verilog and writing JSON: processes to cells, one module, memories to registers.
 ELABORATE = ("proc -norom", "opt_clean", "flatten", "memory_collect", "memory_map", "opt_clean", "delete t:$scopeinfo")
@@ -287,7 +287,7 @@ def _choose(values: np.ndarray, pins: np.ndarray, cell: np.ndarray) -> None:
         values[pins[cell[8] + place]] = values[pins[first + place]]
 
 
-@jit
+@compiled.jit(nogil=True)
 def settle(values: np.ndarray, pins: np.ndarray, cells: np.ndarray) -> None:
     """Compute all cells in order: values uint8 [n_bits], changed in place."""
     for number in range(cells.shape[0]):

@@ -60,6 +60,8 @@ class Epsilon(Choice):
 
     def share(self, parts: Sequence[Tensor | None], R: Tensor, z: Tensor | None) -> list[Tensor | None]:
         s = divide(R, _total(parts) if z is None else z, self.eps)
+        if s.is_complex():
+            return [None if part is None else torch.complex(s.real * part.real, s.imag * part.imag) for part in parts]
         return [None if part is None else s * part for part in parts]
 
 
@@ -251,6 +253,13 @@ class Uniform(Choice):
     families: ClassVar[frozenset[str]] = frozenset({"product"})
 
 
+@dataclass(frozen=True)
+class Signal(Choice):
+    """Products inside recurrent cells: a gate is a constant, the signal gets everything. Arras et al. 2017, section 3."""
+
+    families: ClassVar[frozenset[str]] = frozenset({"product"})
+
+
 FAMILIES = ("linear", "sum", "product", "softmax", "norm", "pool", "activation")
 BIASES = ("absorb", "redistribute")
 
@@ -275,9 +284,12 @@ class Rules:
     types: tuple[tuple[str, Any], ...] = ()
     names: tuple[tuple[str, Any], ...] = ()
     firsts: Any = None
+    recurrent: Choice = field(default_factory=Absolute)  # for linear parts and sums inside recurrent cells
 
     def __post_init__(self) -> None:
         check_choice("bias", self.bias, BIASES)
+        if not isinstance(self.recurrent, (Absolute, Epsilon)):
+            fail("the rule for recurrent cells", self.recurrent, "Absolute(), which stays bounded, or Epsilon()")
         for family in FAMILIES:
             choice = getattr(self, family)
             if not isinstance(choice, Choice) or family not in choice.families:
@@ -310,15 +322,20 @@ class Rules:
             family = node.op.family(node)
             node.rules = self
             chosen = getattr(self, family, None) if family in FAMILIES else None
+            if node.recurrent and type(self.recurrent) is Absolute:
+                chosen = _SIGNAL if family == "product" else self.recurrent if family in ("linear", "sum") else chosen
             if types and (given := types.get(node.name)) is not None:
                 chosen = _take(node, family, given)
             if node in firsts:
-                chosen = _take(node, family, self.firsts)
+                chosen = self.firsts if node.op.nests else _take(node, family, self.firsts)
             if self.names and node.outer:
                 for pattern, given in self.names:
                     if _matches(node.outer, pattern) and family in getattr(given, "families", ()):
                         chosen = given
             node.choice = chosen
+
+
+_SIGNAL = Signal()
 
 
 def _take(node: Node, family: str, given: Any) -> Any:
@@ -354,7 +371,7 @@ def _first_linear(graph: Graph) -> frozenset[Node]:
     firsts = set()
     for node in reversed(graph.nodes):
         below = [node.edges[position].child for position in node.walked]  # type: ignore[union-attr]
-        linear = node.op.family(node) == "linear"
+        linear = node.op.family(node) == "linear" or node.op.nests
         if any(child in above for child in below):
             above.add(node)
         elif linear:

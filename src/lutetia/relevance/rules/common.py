@@ -23,15 +23,48 @@ def dims(numbers: Iterable[int] | None) -> Any:
 
 def backward(node: Node, R: Any) -> Any:
     """The node's own backward: where each output came from, R goes back. R: one per output number where several are in use."""
-    fn = node.fn
+    fn = node.fn if callable(node.fn) else node.fn.apply  # that of a custom function is written in Python
     if isinstance(R, tuple):
         return fn(*R)
-    if node.nr == 0:
-        count = len(fn._input_metadata)
+    count = len(node.fn._input_metadata)
+    if node.nr <= 0:
         return fn(R) if count == 1 else fn(R, *[None] * (count - 1))
-    grads: list[Tensor | None] = [None] * len(fn._input_metadata)
+    grads: list[Tensor | None] = [None] * count
     grads[node.nr] = R
     return fn(*grads)
+
+
+def pieces(node: Node, R: Any) -> list[Tensor | None]:
+    """The node's own backward, a tensor or None for each of its inputs."""
+    given = backward(node, R)
+    given = list(given) if isinstance(given, tuple) else [given]
+    if len(given) != len(node.edges):  # a custom function answers for arguments that are not tensors, too
+        flags = getattr(node.fn, "needs_input_grad", ())
+        those = iter([g for g, flag in zip(given, flags, strict=False) if flag])
+        given = [None if edge is None else next(those) for edge in node.edges]
+    return given
+
+
+def forward_map(node: Node, position: int, x: Tensor) -> Tensor | None:
+    """J x: the node as a linear map of one input, from its own backward alone. None where it does not depend on it.
+
+    Jᵀ u is linear in u, so its gradient with respect to u, for a cotangent x, is J x.
+    """
+    meta = node.fn._input_metadata[max(node.nr, 0)]
+    with torch.enable_grad():
+        u = torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device, requires_grad=True)
+        back = pieces(node, u)[position]
+        if back is None or not back.requires_grad:
+            return None
+        back = fit(node, position, back)
+        return torch.autograd.grad(back, u, x.to(back.dtype), allow_unused=True)[0]
+
+
+def times(a: Tensor, b: Tensor) -> Tensor:
+    """a · b, and for complex numbers the real and the imaginary parts each with their own: relevance has both as parts."""
+    if not a.is_complex():
+        return a * b
+    return torch.complex(a.real * b.real, a.imag * b.imag)
 
 
 def fit(node: Node, position: int, R: Tensor) -> Tensor:

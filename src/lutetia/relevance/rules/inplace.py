@@ -1,64 +1,128 @@
-"""Writing into a slice in place, `y[:, 1:3] = x`, and strided views. Autograd hides which elements; its backward reveals them.
+"""Writing into a slice in place, `y[:, 1:3] = x`, `y[0] += x`, and strided views. Autograd hides what was done.
 
-The node `CopySlices` has the base as its first input, and what was written as its second. Sent backward, ones show which
-elements of the base survived, and a numbering of the elements shows where each written one went.
+The node `CopySlices` has the base as its first input, and what was written as its second. Its backward, a linear map, tells
+what each operand did to the output: J₀ base and J₁ written, in the output's shape. Where only one of them reaches an element,
+it gets everything. Where both do, they were added, multiplied, or one divides: the two contributions then are parts of a sum,
+equal, or opposite.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lutetia.relevance.graph import Node, Relevance, unknown
-from lutetia.relevance.registry import Args, Given, Op, register
-from lutetia.relevance.rules.common import fit, integer
+from lutetia.relevance.graph import WRITE, Node, Relevance, unknown
+from lutetia.relevance.registry import Args, Given, Op, divide, register
+from lutetia.relevance.rules.common import fit, forward_map, integer, pieces
 from lutetia.relevance.rules.views import Move
 
 EXACT = 2**24  # integers that float32 holds exactly
 
 
 class CopySlices(Op):
-    """A copy over a slice, or a scaling or activation of a slice of the base."""
+    """A slice of the base overwritten, added to, multiplied, or passed through a function."""
 
-    def _backward(self, node: Node, R: Tensor) -> tuple[Tensor | None, ...]:
-        given = node.fn(R)
-        return given if isinstance(given, tuple) else (given,)
+    def family(self, node: Node) -> str:
+        return "sum"
 
-    def _survivors(self, node: Node, like: Tensor) -> Tensor | None:
-        """Where the base is still there."""
-        coefficients = self._backward(node, torch.ones_like(like))[0]
-        return None if coefficients is None else coefficients != 0
+    def _survivors(self, node: Node) -> Tensor:
+        """Where the base is still there, boolean, shaped like it."""
+        meta = node.fn._input_metadata[0]
+        ones = torch.ones(meta.shape, dtype=meta.dtype, device=meta.device)
+        coefficients = pieces(node, ones)[0] if node.edges[0] is not None else None
+        return torch.zeros_like(ones, dtype=torch.bool) if coefficients is None else coefficients != 0
+
+    def _mixed(self, node: Node) -> bool:
+        """Whether some element of the output comes from both the base and what was written."""
+        others = [at for at in range(1, len(node.edges)) if node.edges[at] is not None]
+        if not others or node.edges[0] is None:
+            return False
+        back = pieces(node, self._survivors(node).to(node.fn._input_metadata[0].dtype))
+        return any(back[at] is not None and bool(back[at].any()) for at in others)  # type: ignore[union-attr]
+
+    def needs(self, node: Node) -> Sequence[int]:
+        return [at for at, edge in enumerate(node.edges) if edge is not None] if self._mixed(node) else ()
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
-        survivors = self._survivors(node, R)
-        written = [at for at in node.walked if at > 0]
         given: list[Tensor | None] = [None] * len(node.edges)
-        if survivors is None:  # the base was a constant
-            survivors = torch.zeros_like(R, dtype=torch.bool)
-        if written:
-            mixed = self._backward(node, survivors.to(R.dtype))
-            if any(mixed[at] is not None and bool(mixed[at].any()) for at in written):  # type: ignore[union-attr]
-                raise unknown(node, "in-place arithmetic of two tensors on a slice has unknown operands; write it out of place")
-            for at, piece in enumerate(self._backward(node, R)):
-                if at in written and piece is not None:
-                    given[at] = fit(node, at, piece)
-        if 0 in node.walked:
-            given[0] = torch.where(survivors, R, R.new_zeros(()))
-        return given
+        if not self._mixed(node):
+            back = pieces(node, R)
+            for at in node.walked:
+                piece = back[at]
+                given[at] = piece if piece is None or not at else fit(node, at, piece)
+            if 0 in node.walked:
+                given[0] = torch.where(self._survivors(node), R, R.new_zeros(()))
+            return given
+        shares = self._shares(node, R, args)
+        return [share if at in node.walked else None for at, share in enumerate(shares)]
+
+    def _met(self, node: Node, args: Args) -> tuple[str, Tensor, Tensor, Tensor]:
+        """How base and written operand met, J₀ base, J₁ written, and where the base reaches the output."""
+        if len(node.edges) == 2:
+            base, other = forward_map(node, 0, args[0]), forward_map(node, 1, args[1])
+            ones = forward_map(node, 0, torch.ones_like(args[0]))
+            if base is not None and other is not None and ones is not None:
+                reached = ones != 0
+                met = (other != 0) & reached
+                if bool((ones[met] == 1).all()):
+                    return "sum", base, other, reached
+                if torch.allclose(base[met], other[met]):
+                    return "product", base, other, reached
+                if torch.allclose(base[met], -other[met]):
+                    return "quotient", base, other, reached
+        raise unknown(node, "in-place arithmetic on a slice has unknown operands; write it out of place")
+
+    def _shares(self, node: Node, R: Tensor, args: Args) -> list[Tensor | None]:
+        """What base and written operand get of R where they met in arithmetic."""
+        kind, base, other, reached = self._met(node, args)
+        met, nothing, eps = (other != 0) & reached, R.new_zeros(()), node.choice.eps
+        if kind == "sum":
+            s = divide(R, base + other, eps)
+            return [torch.where(met, s * base, torch.where(reached, R, nothing)), self._to_other(node, s, args)]
+        if kind == "quotient":  # what divides is a scale
+            return [R, None]
+        s = torch.where(met, 0.5 * divide(R, other, eps), nothing)
+        return [torch.where(met, 0.5 * R, R), self._to_other(node, s, args)]
+
+    def _to_other(self, node: Node, s: Tensor, args: Args) -> Tensor:
+        back = pieces(node, s)[1]
+        assert back is not None
+        return fit(node, 1, back) * args[1]
 
     def value(self, node: Node, args: Args) -> Relevance:
-        written = args[1] if len(args) == 2 else None
-        if len(args) != 2 or written is None:
-            return super().value(node, args)
-        shape = node.shape()
-        numbers = torch.arange(shape.numel(), dtype=torch.float64, device=written.device).reshape(shape)
-        places, counts = self._backward(node, numbers)[1], self._backward(node, torch.ones_like(numbers))[1]
-        if places is None or counts is None or shape.numel() > EXACT or not bool((counts == 1).all()):
-            return super().value(node, args)
-        base = written.new_zeros(shape) if args[0] is None else args[0]
-        return base.flatten().scatter(0, places.long().flatten(), written.flatten()).reshape(shape)
+        write = node.fn.metadata.get(WRITE)
+        if write is not None and write.operands == sum(edge is not None for edge in node.edges[1:]):
+            return write.again(args)
+        written = [at for at in range(1, len(node.edges)) if node.edges[at] is not None]
+        if not written:
+            raise unknown(
+                node, "what was done in place is not known; run the model by relevance.attribute or inside relevance.watch"
+            )
+        if self._mixed(node):
+            kind, base, other, _ = self._met(node, args)
+            return base + other if kind == "sum" else base
+        if args[0] is None:
+            node.note = "a constant was written into, and its value was not kept"
+        parts = [forward_map(node, at, arg) for at, arg in enumerate(args) if arg is not None]
+        return torch.stack([part for part in parts if part is not None]).sum(0)
+
+
+class Copy(Op):
+    """`y.copy_(x)`: x gets everything, what was there before nothing."""
+
+    def value(self, node: Node, args: Args) -> Relevance:
+        meta = node.fn._input_metadata[0]
+        return args[1].to(dtype=meta.dtype, device=meta.device).expand(node.shape())
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        edge = node.edges[1]
+        if edge is None:
+            return None, None
+        meta = edge.child.fn._input_metadata[edge.nr]
+        return None, fit(node, 1, R.to(meta.device))
 
 
 def _strided(node: Node, x: Tensor) -> Tensor:
@@ -78,4 +142,5 @@ def _strided(node: Node, x: Tensor) -> Tensor:
 
 
 register(CopySlices(), "CopySlices")
+register(Copy(), "CopyBackwards")
 register(Move(_strided), "AsStridedBackward0", "AsStridedBackward1")

@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lutetia.relevance.graph import Edge, Node, Relevance
-from lutetia.relevance.registry import Args, Given, Op, register
-from lutetia.relevance.rules.common import fit, integer
+from lutetia.relevance.registry import Args, Given, Op, divide, register
+from lutetia.relevance.rules.choices import EPS, Signal
+from lutetia.relevance.rules.common import fit, integer, pieces, times
 
 STATISTICS = frozenset({"RsqrtBackward0", "ReciprocalBackward0"})
+GATES = frozenset({"SigmoidBackward0"})
 PASSING = frozenset({"ExpandBackward0", "UnsqueezeBackward0", "ViewBackward0", "ToCopyBackward0", "CloneBackward0"})
 
 
@@ -33,10 +35,19 @@ class Mul(Op):
     def value(self, node: Node, args: Args) -> Relevance:
         return args[0] * args[1]
 
+    def needs(self, node: Node) -> Sequence[int]:
+        """Of complex factors the values: real and imaginary parts mix, so that their shares depend on them."""
+        if not node.fn._input_metadata[0].dtype.is_complex:
+            return ()
+        return [at for at, edge in enumerate(node.edges) if edge is not None]
+
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         takers = [at for at, edge in enumerate(node.edges) if edge is not None and not edge.child.is_weight]
+        if R.is_complex():
+            return self._complex(node, R, args, takers)
         if len(takers) == 2:
-            takers = [at for at in takers if not _is_statistic(node.edges[at])] or takers
+            scales = STATISTICS if type(node.choice) is not Signal else GATES
+            takers = [at for at in takers if not _comes_from(node.edges[at], scales)] or takers
         part = 0.5 * R if len(takers) == 2 else R
         given: list[Tensor | None] = [None, None]
         for at in node.walked:
@@ -46,12 +57,23 @@ class Mul(Op):
                 given[at] = fit(node, at, part if at in takers else R)
         return given
 
+    def _complex(self, node: Node, R: Tensor, args: Args, takers: Sequence[int]) -> Given:
+        """Linear in the parts of each factor: in proportion to what they add, and half of it where both are activations."""
+        a, b = (arg if arg is not None else node.constant() for arg in args)
+        s = divide(R, a * b, getattr(node.choice, "eps", EPS)) / max(len(takers), 1)
+        given: list[Tensor | None] = [None, None]
+        for at, piece in enumerate(pieces(node, s)):
+            if at in node.walked and piece is not None:
+                given[at] = times(fit(node, at, piece), args[at])
+        return given
 
-def _is_statistic(edge: Edge | None) -> bool:
+
+def _comes_from(edge: Edge | None, names: frozenset[str]) -> bool:
+    """Whether a factor is the output of such a node, behind views and casts."""
     assert edge is not None
     node = edge.child
     for _ in range(4):
-        if node.name in STATISTICS:
+        if node.name in names:
             return True
         if node.name not in PASSING or node.edges[0] is None:
             return False

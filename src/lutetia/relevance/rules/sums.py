@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lutetia.relevance.graph import Node, Relevance
 from lutetia.relevance.registry import Args, Given, Op, divide, register
-from lutetia.relevance.rules.common import dims, fit, integer
+from lutetia.relevance.rules.common import backward, dims, fit, integer, times
 
 UNSEEN = "the share of a constant is unknown: its value was not kept"
 
@@ -111,7 +111,7 @@ class Map(Op):
         else:
             known = node.output()
             z = known if isinstance(known, Tensor) else self._forward(node, x)
-        return (node.fn(divide(R, z, choice.eps)) * x,)
+        return (times(backward(node, divide(R, z, choice.eps)), x),)
 
 
 class Lerp(Op):

@@ -73,6 +73,7 @@ class Cast(Move):
         edge = node.edges[0]
         assert edge is not None
         meta = edge.child.fn._input_metadata[edge.nr]
+        R = R.real if R.is_complex() and not meta.dtype.is_complex else R  # a real number has no imaginary part to give to
         return (R.to(dtype=meta.dtype, device=meta.device),)
 
 

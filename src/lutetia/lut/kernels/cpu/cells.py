@@ -14,7 +14,7 @@ from lutetia.lut.kernels.cpu.plan import Plan, array_of, new_array, plan_of
 from lutetia.lut.kernels.cpu.rows import loop, raise_if, scale_of, weight_array
 from lutetia.lut.kernels.cpu.sequence_plan import arrays_of, grad_array, n_pairs, within_budget
 from lutetia.lut.kernels.cpu.threads import over
-from lutetia.lut.kernels.protocol import Products, Sequence
+from lutetia.lut.kernels.protocol import Into, Products, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.sums import Sums
 
@@ -102,13 +102,11 @@ def _by_cells(grad: Tensor, weight: Tensor, sequence: Sequence, plan: Plan) -> S
 
 
 @kernel
-def gather_cells(
-    grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Tensor | None = None, rate: float = 1.0
-) -> Tensor:
+def gather_cells(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
     """`gather_pairs` by cells."""
     plan = plan_of(connectivity)
     gather = _of_cells(grad, sequence, plan) if _serve(sequence, sums) else of_pairs(grad, sequence, plan, sums)
-    return gradient_or_step(gather, connectivity, sums, into, rate)
+    return gradient_or_step(gather, connectivity, sums, into)
 
 
 def _of_cells(grad: Tensor, sequence: Sequence, plan: Plan) -> Gather:

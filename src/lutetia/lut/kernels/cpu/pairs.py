@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.arrays import Gradients, Keys, Margins
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
 from lutetia.lut.kernels.cpu.rows import anchor_array, detect, index_array, loop, raise_if, scale_of
 from lutetia.lut.kernels.cpu.sequence_plan import arrays_of, grad_array, margins_of, n_pairs, tables_of
 from lutetia.lut.kernels.cpu.threads import over
-from lutetia.lut.kernels.protocol import Detected, Sequence
+from lutetia.lut.kernels.protocol import Detected, Into, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference import detect_positions as detect_no_positions
 from lutetia.lut.sums import Sums, from_units
@@ -41,7 +42,7 @@ def detect_positions(positions: Tensor, train: bool) -> Detected:
     # A position is compared with zero: one detector, whose anchors are the positions and a zero beside them.
     anchors = torch.tensor([[(r, n_pe) for r in range(n_pe)]], dtype=torch.int32)
     padded = torch.nn.functional.pad(positions.detach(), (0, 1))
-    found = detect.__wrapped__(padded, anchors, train)  # type: ignore[attr-defined]
+    found = detect.__wrapped__(padded, Comparisons(anchors), train)  # type: ignore[attr-defined]
     return Detected(*(each.squeeze(-1) for each in found if each is not None))
 
 
@@ -136,11 +137,9 @@ def send(slopes: Slopes, sequence: Sequence, anchors: Tensor, n_inputs: int, sum
 
 
 @kernel
-def gather_pairs(
-    grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Tensor | None = None, rate: float = 1.0
-) -> Tensor:
-    """grad [B, S, O] -> dW; with `into`, into -= rate · dW."""
-    return gradient_or_step(of_pairs(grad, sequence, plan_of(connectivity), sums), connectivity, sums, into, rate)
+def gather_pairs(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
+    """grad [B, S, O] -> dW, or `into` after its step."""
+    return gradient_or_step(of_pairs(grad, sequence, plan_of(connectivity), sums), connectivity, sums, into)
 
 
 class Gather(NamedTuple):
@@ -178,21 +177,23 @@ def scaled_by(g: np.ndarray, plan: Plan, rate: float) -> tuple[np.ndarray, np.nd
     return g, (rate * plan.rates).astype(g.dtype)
 
 
-def gradient_or_step(gather: Gather, connectivity: Connectivity, sums: Sums, into: Tensor | None, rate: float) -> Tensor:
+def gradient_or_step(gather: Gather, connectivity: Connectivity, sums: Sums, into: Into | None) -> Tensor:
     """dW, or `into` after its step."""
     plan = gather.plan
     if into is None:
         return gather(0, plan.n_detectors).view(connectivity.weight_shape)
-    check_tensor("weight", into, list(connectivity.weight_shape))
-    if not sums.exact and into.is_contiguous() and array_of(into).dtype == gather.dtype:
+    weight, rate = into
+    check_tensor("weight", weight, list(connectivity.weight_shape))
+    if not sums.exact and weight.is_contiguous() and array_of(weight).dtype == gather.dtype:
         # Straight to the weights: of large tables a batch reads a few rows in a hundred, and the others are not touched.
-        gather.add(0, plan.n_detectors, array_of(into).reshape(-1), -rate)
-        torch.autograd.graph.increment_version(into)
-        return into
+        gather.add(0, plan.n_detectors, array_of(weight).reshape(-1), -rate)
+        torch.autograd.graph.increment_version(weight)
+        return weight
     for begin, end in _parts(plan, sums):
-        part = into.detach()[begin:end] if into.dim() == 3 else into.detach()[int(plan.table_at[begin]) : int(plan.table_at[end])]
+        rows = slice(begin, end) if weight.dim() == 3 else slice(int(plan.table_at[begin]), int(plan.table_at[end]))
+        part = weight.detach()[rows]
         part.copy_(part - rate * gather(begin, end).view(part.shape))
-    return into
+    return weight
 
 
 def _parts(plan: Plan, sums: Sums) -> list[tuple[int, int]]:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import check_tensor
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.cpu.plan import array_of, float_array_of, new_array
-from lutetia.lut.kernels.cpu.rows import anchor_array, fill_rows, loop, raise_if, scale_of
+from lutetia.lut.kernels.cpu.plan import array_of, new_array
+from lutetia.lut.kernels.cpu.rows import compared, fill_rows, loop, raise_if, scale_of
 from lutetia.lut.kernels.cpu.threads import over
 from lutetia.lut.kernels.protocol import Coefficients, Read
 from lutetia.lut.kernels.recorder import kernel
@@ -22,29 +23,23 @@ KINDS = {"hard": 0, "blend": 1, "confidence": 2, "confidence2": 3}
 
 
 @kernel
-def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums, thresholds: Tensor | None = None) -> tuple[Tensor, Coefficients]:
-    """x [B, I], anchors [N_t, N_c, 2], thresholds [n] -> indices int32 and coefficients, [B, N_t] each."""
-    rows, pairs = float_array_of(x), anchor_array(anchors, x.shape[1], thresholds)
-    shape = (len(rows), len(pairs))
-    rows_read = [(np.empty(shape, np.int32), np.empty(shape, rows.dtype)) for _ in range(1 + (read.name != "confidence"))]
-    first, *second = [(indices.view(np.uint32), factors) for indices, factors in rows_read]
-    arrays = ((rows, pairs, _constants(thresholds, rows)), _how(read, sums, rows.dtype), (first, second[0] if second else None))
+def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
+    """x [B, I] -> indices int32 and coefficients, [B, N_t] each."""
+    rows, pairs, constants = _compared(x, comparisons)
+    shapes = ((len(rows), len(pairs)), (0, 0) if read.name == "confidence" else (len(rows), len(pairs)))
+    rows_read = [(np.empty(shape, np.int32), np.empty(shape, rows.dtype)) for shape in shapes]
+    unsigned = tuple((indices.view(np.uint32), factors) for indices, factors in rows_read)
+    arrays = ((rows, pairs, constants), _how(read, sums, rows.dtype), unsigned)
     raise_if(over(len(rows), _work(len(rows), pairs, read), loop("reads", "read"), *arrays))
-    (indices, a), *others = [tuple(map(torch.from_numpy, each)) for each in rows_read]
-    return indices, Coefficients(a, *(each for alternatives, b in others for each in (b, alternatives)))
+    (indices, a), (others, b) = [tuple(map(torch.from_numpy, each)) for each in rows_read]
+    return indices, Coefficients(a) if read.name == "confidence" else Coefficients(a, b, others)
 
 
 def read_and_fill(
-    x: Tensor,
-    weight: Tensor,
-    anchors: Tensor,
-    connectivity: Connectivity,
-    read_: Read,
-    sums: Sums,
-    thresholds: Tensor | None = None,
+    x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, read_: Read, sums: Sums
 ) -> Tensor:
     """x [B, I] -> y [B, O]."""
-    indices, coefficients = read(x, anchors, read_, sums, thresholds)
+    indices, coefficients = read(x, comparisons, read_, sums)
     return fill_rows(weight, connectivity, indices, rows_that_are_added(coefficients, read_), sums)
 
 
@@ -54,9 +49,10 @@ def _how(read: Read, sums: Sums, dtype: np.dtype[Any]) -> tuple[np.ndarray, int]
     return np.exp(np.array(logs, np.float64 if sums.exact else dtype)), KINDS[read.name]
 
 
-def _constants(thresholds: Tensor | None, rows: np.ndarray) -> np.ndarray:
-    """Thresholds [n] as the loops take them."""
-    return np.empty(0, rows.dtype) if thresholds is None else array_of(thresholds)
+def _compared(x: Tensor, comparisons: Comparisons) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What is compared, as these loops take it: without thresholds there are 0 of them."""
+    rows, pairs, constants = compared(x, comparisons)
+    return rows, pairs, np.empty(0, rows.dtype) if constants is None else constants
 
 
 def _work(n: int, pairs: np.ndarray, read: Read) -> int:
@@ -66,27 +62,18 @@ def _work(n: int, pairs: np.ndarray, read: Read) -> int:
 
 @kernel
 def send_slopes(
-    x: Tensor,
-    anchors: Tensor,
-    read: Read,
-    gains: tuple[Tensor, Tensor | None],
-    sums: Sums,
-    to_x: bool,
-    thresholds: Tensor | None = None,
+    x: Tensor, comparisons: Comparisons, read: Read, gains: tuple[Tensor, Tensor | None], sums: Sums, to_x: bool
 ) -> tuple[Tensor | None, Tensor]:
     """The gradients of a and b, [B, N_t] each -> dx [B, I] (None unless `to_x`), and of log β, log γ, log τ: [3]."""
-    rows, pairs, (da, db) = float_array_of(x), anchor_array(anchors, x.shape[1], thresholds), gains
+    (rows, pairs, constants), (da, db) = _compared(x, comparisons), gains
     n = len(rows)
     check_tensor("da", da, [n, len(pairs)])
     if db is not None:
         check_tensor("db", db, [n, len(pairs)])
-    if db is None and read.name != "confidence":
-        db = torch.zeros_like(da)
     to_a = array_of(da.to(sum_dtype(da)))
-    to_b = None if read.name == "confidence" or db is None else array_of(db.to(sum_dtype(da)))
-    dx, learned = new_array(rows.shape, x) if to_x else None, np.empty((3, n), np.int64 if sums.exact else np.float64)
-    inputs = (rows, pairs, _constants(thresholds, rows))
-    arrays = (inputs, _how(read, sums, rows.dtype), (to_a, to_b), (dx, learned), scale_of(sums))
+    to_b = to_a[:0] if read.name == "confidence" or db is None else array_of(db.to(sum_dtype(da)))
+    dx, learned = new_array(rows.shape if to_x else (0, 0), x), np.empty((3, n), np.int64 if sums.exact else np.float64)
+    arrays = ((rows, pairs, constants), _how(read, sums, rows.dtype), (to_a, to_b), (dx, learned), scale_of(sums))
     raise_if(over(n, 3 * _work(n, pairs, read), loop("reads", "propagate_reads"), *arrays), sums)
     units = sums.scale if sums.exact else 1.0
-    return None if dx is None else torch.from_numpy(dx), torch.from_numpy(learned.sum(1) / units).to(sum_dtype(x))
+    return torch.from_numpy(dx) if to_x else None, torch.from_numpy(learned.sum(1) / units).to(sum_dtype(x))

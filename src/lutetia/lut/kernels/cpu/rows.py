@@ -19,13 +19,13 @@ from torch.nn.functional import embedding_bag
 
 from lutetia._shared.threads import openmp
 from lutetia.errors import ArgumentError, check_tensor, fail, require
-from lutetia.lut.connectivity.anchors import MAX_INT32, check_anchors
+from lutetia.lut.connectivity.anchors import MAX_INT32, Comparisons, check_anchors
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.arrays import Places
 from lutetia.lut.kernels.cpu.memory import uncleared
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
 from lutetia.lut.kernels.cpu.threads import OUT_OF_MEMORY, over
-from lutetia.lut.kernels.protocol import Coefficients, Detected
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.sums import FLOAT, Sums, raise_overflow, sum_dtype
 
@@ -49,16 +49,14 @@ def loop_over(plan: Plan, name: str) -> Callable[..., Any]:
 
 
 @kernel
-def detect(x: Tensor, anchors: Tensor, train: bool, thresholds: Tensor | None = None) -> Detected:
-    """x [..., I], anchors [N_t, N_c, 2], thresholds [n] -> what was found [..., N_t]."""
-    shape = (*x.shape[:-1], anchors.shape[0])
+def detect(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
+    """x [..., I] -> what was found [..., N_t]."""
+    rows, pairs, constants = compared(x, comparisons)
+    shape, columns = (*x.shape[:-1], len(pairs)), (len(rows), len(pairs))
     indices = np.empty(shape, np.int32)
     margins = (new_array(shape, x), np.empty(shape, np.int32)) if train else ()
-    pairs, rows = anchor_array(anchors, x.shape[-1], thresholds), float_array_of(x).reshape(-1, x.shape[-1])
-    columns = (len(rows), len(pairs))
     closest = tuple(array.reshape(columns) for array in margins) or None
-    inputs = (rows, pairs, None if thresholds is None else array_of(thresholds))
-    arrays = (inputs, indices.view(np.uint32).reshape(columns), False, closest)
+    arrays = ((rows, pairs, constants), indices.view(np.uint32).reshape(columns), False, closest)
     raise_if(over(len(rows), 2 * len(rows) * pairs.size, loop("detect", "detect"), *arrays))
     return Detected(*map(torch.from_numpy, (indices, *margins)))
 
@@ -81,32 +79,18 @@ def fill_rows(
 
 
 def detect_and_fill(
-    x: Tensor,
-    weight: Tensor,
-    anchors: Tensor,
-    connectivity: Connectivity,
-    sums: Sums,
-    train: bool,
-    thresholds: Tensor | None = None,
+    x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
 ) -> tuple[Tensor, Detected | None]:
     """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]; in one loop where nothing is kept."""
     if not train and plan_of(connectivity).blocks:
-        return _detect_and_fill(x, weight, anchors, connectivity, sums, train, thresholds), None
-    detected = detect(x, anchors, train, thresholds)
+        return _detect_and_fill(x, weight, comparisons, connectivity, sums), None
+    detected = detect(x, comparisons, train)
     return fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
 
 
 @kernel
-def _detect_and_fill(
-    x: Tensor,
-    weight: Tensor,
-    anchors: Tensor,
-    connectivity: Connectivity,
-    sums: Sums,
-    train: bool,
-    thresholds: Tensor | None,
-) -> Tensor:
-    plan = plan_of(connectivity)
+def _detect_and_fill(x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums) -> Tensor:
+    plan, (anchors, thresholds) = plan_of(connectivity), comparisons
     check_anchors_fit(anchors, plan)
     rows, pairs, weights = float_array_of(x), array_of(anchors), weight_array(weight, plan)
     n = len(rows)
@@ -120,8 +104,7 @@ def _detect_and_fill(
             raise_if(flags, sums)
         return torch.from_numpy(y)
     indices = np.empty((n, plan.n_detectors), np.uint32)
-    inputs = (rows, anchor_array(anchors, x.shape[1], thresholds), None if thresholds is None else array_of(thresholds))
-    raise_if(over(n, work, loop("detect", "detect"), inputs, indices, bool(bags), None))
+    raise_if(over(n, work, loop("detect", "detect"), compared(x, comparisons), indices, bool(bags), None))
     if bags:
         table = torch.from_numpy(weights).view(-1, plan.n_outputs)
         return embedding_bag(torch.from_numpy(indices.view(np.int32)), table, mode="sum")
@@ -180,33 +163,28 @@ def propagate(
 
 @kernel
 def gather_rows(
-    grad: Tensor,
-    connectivity: Connectivity,
-    indices: Tensor,
-    coefficients: Coefficients | None,
-    sums: Sums,
-    into: Tensor | None = None,
-    rate: float = 1.0,
+    grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums, into: Into | None
 ) -> Tensor:
-    """grad [B, O], indices [B, N_t] -> dW; with `into`, into -= rate · dW without a gradient of its size."""
+    """grad [B, O], indices [B, N_t] -> dW, or `into` after its step, without a gradient of its size."""
     plan = plan_of(connectivity)
     if into is None:
         return _gather(grad, indices, coefficients, plan, sums).view(connectivity.weight_shape)
-    if into.numel() != plan.n_weights:
-        fail("weight", into, f"{plan.n_weights} weights")
-    flat = into.detach().contiguous().view(-1)
-    if not sums.exact and into.dtype == sum_dtype(into, *factors(coefficients)):
+    weight, rate = into
+    if weight.numel() != plan.n_weights:
+        fail("weight", weight, f"{plan.n_weights} weights")
+    flat = weight.detach().contiguous().view(-1)
+    if not sums.exact and weight.dtype == sum_dtype(weight, *factors(coefficients)):
         out, steps = array_of(flat), -rate * plan.rates
-        _add_to(out, grad.to(into.dtype), indices, coefficients, plan, sums, Where(plan.places, steps))
+        _add_to(out, grad.to(weight.dtype), indices, coefficients, plan, sums, Where(plan.places, steps))
     else:  # each weight takes its step once, when the sum is complete: fixed sums need it, and halves would lose small addends
         neurons, values = _gather_fired(grad, indices, coefficients, plan, sums)
         places = torch.from_numpy(plan.weights_of(neurons))
         flat[places] = (flat[places] - rate * values).to(flat.dtype)
-    if not into.is_contiguous():
-        into.detach().copy_(flat.view_as(into))
-    if not into.is_inference():
-        torch.autograd.graph.increment_version(into)
-    return into
+    if not weight.is_contiguous():
+        weight.detach().copy_(flat.view_as(weight))
+    if not weight.is_inference():
+        torch.autograd.graph.increment_version(weight)
+    return weight
 
 
 @kernel
@@ -293,14 +271,22 @@ def factors(coefficients: Coefficients | None) -> tuple[Tensor, ...]:
     return () if coefficients is None else (coefficients.a,)
 
 
-def anchor_array(anchors: Tensor, n_inputs: int, thresholds: Tensor | int | None = None) -> np.ndarray:
-    """anchors [N_t, N_c, 2] as unsigned, known to name inputs, or one of the thresholds [n] (or so many).
+def compared(x: Tensor, comparisons: Comparisons) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """x [..., I] as rows [n, I], and what is compared in them: anchors as from `anchor_array`, and thresholds [n] or None."""
+    n_inputs, thresholds = x.shape[-1], comparisons.thresholds
+    constants = None if thresholds is None else array_of(thresholds)
+    pairs = anchor_array(comparisons.anchors, n_inputs, 0 if constants is None else len(constants))
+    return float_array_of(x).reshape(-1, n_inputs), pairs, constants
+
+
+def anchor_array(anchors: Tensor, n_inputs: int, n_thresholds: int = 0) -> np.ndarray:
+    """anchors [N_t, N_c, 2] as unsigned, known to name inputs, or one of so many thresholds.
 
     Looked at in every call: through `.data` or `.numpy()` they may have changed, and a loop would read or write out of bounds.
     """
-    pairs, n = array_of(anchors), 0 if thresholds is None else thresholds if isinstance(thresholds, int) else len(thresholds)
-    if loop("detect", "anchors_outside")(pairs, n_inputs, n_inputs + n):
-        check_anchors(anchors, n_inputs, n)
+    pairs = array_of(anchors)
+    if loop("detect", "anchors_outside")(pairs, n_inputs, n_inputs + n_thresholds):
+        check_anchors(anchors, n_inputs, n_thresholds)
     return pairs
 
 

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.protocol import Sequence
+from lutetia.lut.kernels.protocol import Into, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.detect import anchor_deltas, pack_bits
 from lutetia.lut.kernels.reference.pairs import Gain, gain_of_pairs, pairs_of, send_gains
@@ -88,9 +89,7 @@ def propagate_cells(
 
 
 @kernel
-def gather_cells(
-    grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Tensor | None = None, rate: float = 1.0
-) -> Tensor:
+def gather_cells(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
     """`gather_pairs` by cells: each firing adds count · lr_scale · g[j], at once for all its pairs."""
     dtype = sum_dtype(grad)
     place, row, count = _list(_count(sequence), sequence.x.indices, sequence.n_anchors)
@@ -100,7 +99,7 @@ def gather_cells(
         sum_ = addends.new_zeros(connectivity.n_detectors * connectivity.n_rows, grad.shape[2]).index_add_(0, row, addends)
         return from_units(sum_, sums, dtype).view(connectivity.n_detectors, connectivity.n_rows, -1)
 
-    return subtract(of_each_meta(connectivity, gather), into, rate)
+    return subtract(of_each_meta(connectivity, gather), into)
 
 
 # ---- decoding --------------------------------------------------------------------------------------------------------
@@ -109,7 +108,7 @@ def gather_cells(
 @kernel
 def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:
     """y [B, O] of one new position of each row, whose indices join those in the cache; all in one look-up of many rows."""
-    return add_step(pack_bits(anchor_deltas(x, anchors) > 0), weight, anchors.shape[1], cache, lengths, places)
+    return add_step(pack_bits(anchor_deltas(x, Comparisons(anchors)) > 0), weight, anchors.shape[1], cache, lengths, places)
 
 
 def add_step(q: Tensor, weight: Tensor, n_anchors: int, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:

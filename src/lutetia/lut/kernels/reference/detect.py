@@ -5,15 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels.protocol import Detected
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.sums import sum_dtype
 
 
 @kernel
-def detect(x: Tensor, anchors: Tensor, train: bool, thresholds: Tensor | None = None) -> Detected:
-    """x [..., I], anchors [N_t, N_c, 2], thresholds [n] -> what was found [..., N_t]."""
-    return signs(anchor_deltas(x, anchors, thresholds), train)
+def detect(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
+    """x [..., I] -> what was found [..., N_t]."""
+    return signs(anchor_deltas(x, comparisons), train)
 
 
 @kernel
@@ -36,8 +37,9 @@ def signs(margins: Tensor, train: bool) -> Detected:
     return Detected(indices, margins.gather(-1, which).squeeze(-1), which.squeeze(-1).int())
 
 
-def anchor_deltas(x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Tensor:
-    """u = x[a] - x[b], or x[a] - thresholds[b - I] where b >= I: x [..., I], anchors [N_t, N_c, 2] -> [..., N_t, N_c]."""
+def anchor_deltas(x: Tensor, comparisons: Comparisons) -> Tensor:
+    """u = x[a] - x[b], or x[a] - thresholds[b - I] where b >= I: x [..., I] -> [..., N_t, N_c]."""
+    anchors, thresholds = comparisons
     x, n_inputs = x.to(sum_dtype(x)), x.shape[-1]
     a, b = anchors.long().unbind(-1)
     if thresholds is None:

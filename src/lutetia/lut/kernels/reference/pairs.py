@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.protocol import Sequence
+from lutetia.lut.kernels.protocol import Into, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import closest_anchors, gradient_of, rows_of, subtract, uncertainty_slope
 from lutetia.lut.sums import Sums, from_units, sum_dtype, to_units
@@ -127,14 +127,12 @@ def _add_slope(dx: Tensor, a: Tensor, b: Tensor, slope: Tensor, sums: Sums) -> N
 
 
 @kernel
-def gather_pairs(
-    grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Tensor | None = None, rate: float = 1.0
-) -> Tensor:
-    """dW[t, cell] += lr_scale · g[j] over all pairs: grad [B, S, O] -> dW; with `into`, into -= rate · dW.
+def gather_pairs(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
+    """dW[t, cell] += lr_scale · g[j] over all pairs: grad [B, S, O] -> dW, or `into` after its step.
 
     Every pair is a row of a batch of the one-step kernel.
     """
     pairs, indices = list(pairs_of(sequence)), sequence.x.indices
     grads = torch.cat([grad.new_empty(0, grad.shape[2]), *(grad[:, d:].flatten(0, 1) for d, _ in pairs)])
     cells = torch.cat([indices.new_empty(0, indices.shape[2]), *(cells.flatten(0, 1).int() for _, cells in pairs)])
-    return subtract(gradient_of(grads, connectivity, cells, None, sums), into, rate)
+    return subtract(gradient_of(grads, connectivity, cells, None, sums), into)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import TWO_ROWS, Coefficients, Read
 from lutetia.lut.kernels.recorder import kernel
@@ -53,12 +54,12 @@ class Confidence(NamedTuple):
 
 
 @kernel
-def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums, thresholds: Tensor | None = None) -> tuple[Tensor, Coefficients]:
-    """x [B, I], anchors [N_t, N_c, 2], thresholds [n] -> indices int32 and coefficients, [B, N_t] each.
+def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
+    """x [B, I] -> indices int32 and coefficients, [B, N_t] each.
 
     With exact sums the coefficients are worked out in float64 and rounded once, so that every backend has the same.
     """
-    margins, dtype = _margins(x, anchors, thresholds, sums.exact), sum_dtype(x)
+    margins, dtype = _margins(x, comparisons, sums.exact), sum_dtype(x)
     if read.name == "confidence":
         return margins.indices, Coefficients(_confidence(margins, read).s.to(dtype))
     if read.name == "confidence2":
@@ -73,16 +74,10 @@ def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums, thresholds: Tensor 
 
 
 def read_and_fill(
-    x: Tensor,
-    weight: Tensor,
-    anchors: Tensor,
-    connectivity: Connectivity,
-    read_: Read,
-    sums: Sums,
-    thresholds: Tensor | None = None,
+    x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, read_: Read, sums: Sums
 ) -> Tensor:
     """x [B, I] -> y [B, O]."""
-    indices, coefficients = read(x, anchors, read_, sums, thresholds)
+    indices, coefficients = read(x, comparisons, read_, sums)
     return fill_rows(weight, connectivity, indices, rows_that_are_added(coefficients, read_), sums)
 
 
@@ -91,8 +86,8 @@ def rows_that_are_added(coefficients: Coefficients, read: Read) -> Coefficients:
     return coefficients if read.name in TWO_ROWS else Coefficients(coefficients.a)
 
 
-def _margins(x: Tensor, anchors: Tensor, thresholds: Tensor | None, exact: bool) -> Margins:
-    u = anchor_deltas(x, anchors, thresholds)
+def _margins(x: Tensor, comparisons: Comparisons, exact: bool) -> Margins:
+    u = anchor_deltas(x, comparisons)
     indices = pack_bits(u > 0)
     u = u.double() if exact else u
     size = u.abs()
@@ -122,16 +117,10 @@ def _wavering(margins: Margins, read: Read) -> Tensor:
 
 @kernel
 def send_slopes(
-    x: Tensor,
-    anchors: Tensor,
-    read: Read,
-    gains: tuple[Tensor, Tensor | None],
-    sums: Sums,
-    to_x: bool,
-    thresholds: Tensor | None = None,
+    x: Tensor, comparisons: Comparisons, read: Read, gains: tuple[Tensor, Tensor | None], sums: Sums, to_x: bool
 ) -> tuple[Tensor | None, Tensor]:
     """The gradients of a and b, [B, N_t] each -> dx [B, I] (None unless `to_x`), and of log β, log γ, log τ: [3]."""
-    dtype, m = sum_dtype(x), _margins(x, anchors, thresholds, sums.exact)
+    dtype, m = sum_dtype(x), _margins(x, comparisons, sums.exact)
     da = gains[0].to(m.u.dtype)
     db = torch.zeros_like(da) if gains[1] is None else gains[1].to(m.u.dtype)
     slopes = torch.zeros_like(m.u)  # dL/d|u|
@@ -154,7 +143,7 @@ def send_slopes(
     dx = None
     if to_x:
         signed = (torch.where(m.u > 0, slopes, -slopes)).to(dtype).flatten(1)
-        a, b = (side.flatten().expand_as(signed) for side in anchors.long().unbind(-1))
+        a, b = (side.flatten().expand_as(signed) for side in comparisons.anchors.long().unbind(-1))
         dx = scatter_to_anchors(signed, a, b, x.shape[-1], sums)
     return dx, _sum_scalars(torch.stack(scalars).to(dtype), sums)
 

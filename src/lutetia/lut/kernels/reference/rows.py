@@ -11,8 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity, Full
-from lutetia.lut.kernels.protocol import Coefficients, Detected
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.detect import detect
 from lutetia.lut.sums import Sums, from_units, sum_dtype, to_units
@@ -31,16 +32,10 @@ def fill_rows(
 
 
 def detect_and_fill(
-    x: Tensor,
-    weight: Tensor,
-    anchors: Tensor,
-    connectivity: Connectivity,
-    sums: Sums,
-    train: bool,
-    thresholds: Tensor | None = None,
+    x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
 ) -> tuple[Tensor, Detected | None]:
     """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]."""
-    detected = detect(x, anchors, train, thresholds)
+    detected = detect(x, comparisons, train)
     return fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
 
 
@@ -132,16 +127,10 @@ def scatter_to_anchors(slopes: Tensor, a: Tensor, b: Tensor, n_inputs: int, sums
 
 @kernel
 def gather_rows(
-    grad: Tensor,
-    connectivity: Connectivity,
-    indices: Tensor,
-    coefficients: Coefficients | None,
-    sums: Sums,
-    into: Tensor | None = None,
-    rate: float = 1.0,
+    grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums, into: Into | None
 ) -> Tensor:
-    """dW[t, index_t] += lr_scale · g · coefficient: grad [B, O], indices [B, N_t] -> dW; with `into`, into -= rate · dW."""
-    return subtract(gradient_of(grad, connectivity, indices, coefficients, sums), into, rate)
+    """dW[t, index_t] += lr_scale · g · coefficient: grad [B, O], indices [B, N_t] -> dW, or `into` after its step."""
+    return subtract(gradient_of(grad, connectivity, indices, coefficients, sums), into)
 
 
 @kernel
@@ -184,12 +173,13 @@ def of_each_meta(connectivity: Connectivity, gather: Callable[[float], Tensor]) 
     return gradient
 
 
-def subtract(gradient: Tensor, into: Tensor | None, rate: float) -> Tensor:
-    """The gradient itself, or `into` after into -= rate · gradient."""
+def subtract(gradient: Tensor, into: Into | None) -> Tensor:
+    """The gradient itself, or the weight of `into` after its step."""
     if into is None:
         return gradient
-    into.detach().copy_(into.detach() - rate * gradient)
-    return into
+    weight = into.weight.detach()
+    weight.copy_(weight - into.rate * gradient)
+    return into.weight
 
 
 def lookup_neurons(indices: Tensor, n_rows: int) -> Tensor:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.protocol import Detected, Products, Sequence
+from lutetia.lut.kernels.protocol import Detected, Into, Products, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference import cells as plain
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
@@ -96,12 +97,10 @@ def propagate_cells(
 
 
 @kernel
-def gather_cells(
-    grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Tensor | None = None, rate: float = 1.0
-) -> Tensor:
-    """dW = statᵀ · g: grad [B, S, O] -> [N_t, R, O]; with `into`, into -= rate · dW."""
+def gather_cells(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
+    """dW = statᵀ · g: grad [B, S, O] -> [N_t, R, O], or `into` after its step."""
     gradient = of_each_meta(connectivity, lambda lr_scale: _gather(grad, sequence, lr_scale, sums))
-    return subtract(gradient, into, rate)
+    return subtract(gradient, into)
 
 
 def _gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums) -> Tensor:
@@ -132,7 +131,7 @@ def fill_firings(weight: Tensor, firings: tuple[Tensor, Tensor, Tensor], shape: 
 @kernel
 def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:
     """y [B, O] of one new position of each row, whose indices join those in the cache."""
-    return plain.add_step(find(x, anchors, False).indices, weight, anchors.shape[1], cache, lengths, places)
+    return plain.add_step(find(x, Comparisons(anchors), False).indices, weight, anchors.shape[1], cache, lengths, places)
 
 
 def walks_anyway(sums: Sums, sequence: Sequence, *operands: Tensor) -> bool:

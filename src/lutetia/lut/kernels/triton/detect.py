@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.detect import detect_positions as detect_no_positions
@@ -21,12 +22,14 @@ READS |= {"confidence": basics.CONFIDENCE.value, "confidence2": basics.CONFIDENC
 
 
 @kernel
-def detect(x: Tensor, anchors: Tensor, train: bool, thresholds: Tensor | None = None) -> Detected:
-    """x [..., I], anchors [N_t, N_c, 2], thresholds [n] -> what was found [..., N_t]."""
-    return find(x, anchors, train, thresholds)
+def detect(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
+    """x [..., I] -> what was found [..., N_t]."""
+    return find(x, comparisons, train)
 
 
-def find(x: Tensor, anchors: Tensor, train: bool, thresholds: Tensor | None = None) -> Detected:
+def find(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
+    """`detect`, not recorded."""
+    anchors, thresholds = comparisons
     detected = room_for(x, anchors, train)
     _launch(x, Inputs(x.contiguous(), anchors, thresholds=thresholds), Rows(*detected), compared(x, anchors), {})
     return detected
@@ -40,8 +43,9 @@ def room_for(x: Tensor, anchors: Tensor, train: bool) -> Detected:
 
 
 @kernel
-def read(x: Tensor, anchors: Tensor, read: Read, sums: Sums, thresholds: Tensor | None = None) -> tuple[Tensor, Coefficients]:
-    """x [B, I], anchors [N_t, N_c, 2], thresholds [n] -> indices int32 and coefficients, [B, N_t] each."""
+def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
+    """x [B, I] -> indices int32 and coefficients, [B, N_t] each."""
+    anchors, thresholds = comparisons
     shape, dtype, count = (x.shape[0], anchors.shape[0]), sum_dtype(x), 1 if read.name == "confidence" else 2
     indices, *others = (x.new_empty(shape, dtype=torch.int32) for _ in range(count))
     coefficients = Coefficients(*(x.new_empty(shape, dtype=dtype) for _ in range(count)), *others)
@@ -73,8 +77,9 @@ def tile_of(case: ReadCase, n_detectors: int) -> int:
     return min(next_power_of_2(n_detectors), max(1, 256 // case.N_C_PADDED))
 
 
-def detect_columns(x: Tensor, anchors: Tensor, thresholds: Tensor | None) -> Tensor:
-    """x [B, I], anchors [N_t, N_c, 2], thresholds [n] -> indices [B, N_t], stored by detector: faster for large batches."""
+def detect_columns(x: Tensor, comparisons: Comparisons) -> Tensor:
+    """x [B, I] -> indices [B, N_t], stored by detector: faster for large batches."""
+    anchors, thresholds = comparisons
     batch, n_detectors = x.shape[0], anchors.shape[0]
     index = x.new_empty(n_detectors, batch, dtype=torch.int32)
     block_t = min(16, next_power_of_2(n_detectors))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lutetia.lut.connectivity.full import Connectivity, Full
-from lutetia.lut.kernels.protocol import Detected, Sequence
+from lutetia.lut.kernels.protocol import Detected, Into, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
 from lutetia.lut.kernels.triton.launch import ACC, cdiv, finish, fusion, next_power_of_2, scale_of, target_of
@@ -146,22 +146,20 @@ def spread_totals(
     return dx, dpositions
 
 
-def gather(
-    grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums, into: Tensor | None = None, rate: float = 1.0
-) -> Tensor:
-    """grad [B, S, O] -> dW [N_t, R, O]; with `into`, into -= rate · dW."""
+def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums, into: Into | None = None) -> Tensor:
+    """grad [B, S, O] -> dW [N_t, R, O], or `into` after its step."""
     (batch, length, n_outputs), n_detectors, dtype = grad.shape, sequence.x.indices.shape[2], sum_dtype(grad)
     n_rows = sequence.n_cells << sequence.n_anchors
-    direct = into is not None and not sums.exact and into.dtype == dtype == torch.float32
-    target = Target(into) if direct else target_of([n_detectors, n_rows, n_outputs], sums, grad)
+    direct = into if into is not None and not sums.exact and into.weight.dtype == dtype == torch.float32 else None
+    target = Target(direct.weight) if direct else target_of([n_detectors, n_rows, n_outputs], sums, grad)
     if batch and length > 1:
         scaled = (grad if lr_scale == 1.0 else grad.to(dtype) * lr_scale).contiguous()
         indices = (by_detector(sequence.x.indices), by_detector(sequence.positions.indices))
-        numbers = (length, n_detectors, n_outputs, float(rate) if direct else None)
+        numbers = (length, n_detectors, n_outputs, float(direct.rate) if direct else None)
         source.gather_pairs_kernel[(batch * length, n_detectors)](
             scaled, indices, target, numbers, **case_of(sequence, n_outputs, sums, dtype, GATHER)
         )
-    return target.out if direct else subtract(finish(target, sums, dtype), into, rate)
+    return target.out if direct else subtract(finish(target, sums, dtype), into)
 
 
 # ---- primitives ------------------------------------------------------------------------------------------------------
@@ -184,11 +182,9 @@ def propagate_pairs(
 
 
 @kernel
-def gather_pairs(
-    grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Tensor | None = None, rate: float = 1.0
-) -> Tensor:
-    """grad [B, S, O] -> dW; with `into`, into -= rate · dW."""
+def gather_pairs(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
+    """grad [B, S, O] -> dW, or `into` after its step."""
     if isinstance(connectivity, Full):
-        return gather(grad, sequence, connectivity.meta.lr_scale, sums, into, rate)
+        return gather(grad, sequence, connectivity.meta.lr_scale, sums, into)
     gradient = of_each_meta(connectivity, lambda lr_scale: gather(grad, sequence, lr_scale, sums))
-    return subtract(gradient, into, rate)
+    return subtract(gradient, into)

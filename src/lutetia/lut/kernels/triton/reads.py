@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import TWO_ROWS, Read
 from lutetia.lut.kernels.recorder import kernel
@@ -21,52 +22,35 @@ from lutetia.lut.sums import Sums, sum_dtype
 
 
 def read_and_fill(
-    x: Tensor,
-    weight: Tensor,
-    anchors: Tensor,
-    connectivity: Connectivity,
-    read_: Read,
-    sums: Sums,
-    thresholds: Tensor | None = None,
+    x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, read_: Read, sums: Sums
 ) -> Tensor:
     """x [B, I] -> y [B, O], in one launch where rows are short."""
     layout = layout_of(connectivity)
     # Where a row takes several programs, each would work out the coefficients, and two kernels are faster.
     if layout.kind != "general" and layout.widest <= rows.fill_blocks(layout)[1]:
-        return _read_and_fill(x, weight, anchors, connectivity, read_, sums, thresholds)
-    indices, coefficients = read(x, anchors, read_, sums, thresholds)
+        return _read_and_fill(x, weight, comparisons, connectivity, read_, sums)
+    indices, coefficients = read(x, comparisons, read_, sums)
     return rows.fill_rows(weight, connectivity, indices, rows_that_are_added(coefficients, read_), sums)
 
 
 @kernel
 def _read_and_fill(
-    x: Tensor,
-    weight: Tensor,
-    anchors: Tensor,
-    connectivity: Connectivity,
-    read: Read,
-    sums: Sums,
-    thresholds: Tensor | None,
+    x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, read: Read, sums: Sums
 ) -> Tensor:
     layout, count = layout_of(connectivity), 2 if read.name in TWO_ROWS else 0 if read.name == "hard" else 1
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, x, zero=not (layout.disjoint and layout.n_weights))
     if layout.n_weights:
-        inputs = Inputs(x.contiguous(), anchors, *read.logs, thresholds)
+        inputs = Inputs(x.contiguous(), comparisons.anchors, *read.logs, comparisons.thresholds)
         rows.launch_fill(weight, layout, inputs, Rows(None), target, (sums, sum_dtype(weight, x)), (read.name, count))
     return finish(target, sums, sum_dtype(weight, x))
 
 
 @kernel
 def send_slopes(
-    x: Tensor,
-    anchors: Tensor,
-    read: Read,
-    gains: tuple[Tensor, Tensor | None],
-    sums: Sums,
-    to_x: bool,
-    thresholds: Tensor | None = None,
+    x: Tensor, comparisons: Comparisons, read: Read, gains: tuple[Tensor, Tensor | None], sums: Sums, to_x: bool
 ) -> tuple[Tensor | None, Tensor]:
     """The gradients of a and b, [B, N_t] each -> dx [B, I] (None unless `to_x`), and of log β, log γ, log τ: [3]."""
+    anchors, thresholds = comparisons
     (batch, n_inputs), n_detectors, dtype = x.shape, anchors.shape[0], sum_dtype(x)
     learned = read.name in ("confidence", "confidence2")
     # Atomics need zeros; where all comes from _gather_slopes nothing need be there.

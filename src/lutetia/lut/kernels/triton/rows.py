@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.launches import Launch, alike
+from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.protocol import Coefficients, Detected
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import subtract
 from lutetia.lut.kernels.triton.detect import compared, detect, detect_columns, room_for
@@ -112,35 +113,24 @@ def launch_fill(
 
 
 def detect_and_fill(
-    x: Tensor,
-    weight: Tensor,
-    anchors: Tensor,
-    connectivity: Connectivity,
-    sums: Sums,
-    train: bool,
-    thresholds: Tensor | None = None,
+    x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
 ) -> tuple[Tensor, Detected | None]:
     """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]; in one launch where each output is stored once."""
     layout = layout_of(connectivity)
     if layout.kind != "general" and layout.widest:  # without any weight no program would run
-        return _detect_and_fill(x, weight, anchors, connectivity, sums, train, thresholds)
-    detected = detect(x, anchors, train, thresholds)
+        return _detect_and_fill(x, weight, comparisons, connectivity, sums, train)
+    detected = detect(x, comparisons, train)
     return fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
 
 
 @kernel
 def _detect_and_fill(
-    x: Tensor,
-    weight: Tensor,
-    anchors: Tensor,
-    connectivity: Connectivity,
-    sums: Sums,
-    train: bool,
-    thresholds: Tensor | None,
+    x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
 ) -> tuple[Tensor, Detected | None]:
     layout, dtype = layout_of(connectivity), sum_dtype(weight)
     if not train and fills_by_slab(layout, x.shape[0]):
-        return _fill(weight, layout, detect_columns(x, anchors, thresholds), None, sums), None
+        return _fill(weight, layout, detect_columns(x, comparisons), None, sums), None
+    anchors, thresholds = comparisons
     detected = room_for(x, anchors, True) if train else None
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, zero=not layout.disjoint)
     rows, inputs = Rows(*(detected or (None,))), Inputs(x.contiguous(), anchors, thresholds=thresholds)
@@ -237,19 +227,13 @@ def gains_blocks(layout: Layout) -> tuple[int, int]:
 
 @kernel
 def gather_rows(
-    grad: Tensor,
-    connectivity: Connectivity,
-    indices: Tensor,
-    coefficients: Coefficients | None,
-    sums: Sums,
-    into: Tensor | None = None,
-    rate: float = 1.0,
+    grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums, into: Into | None
 ) -> Tensor:
-    """grad [B, O], indices [B, N_t] -> dW; with `into`, into -= rate · dW, straight into the weights where that can be done."""
+    """grad [B, O], indices [B, N_t] -> dW, or `into` after its step, straight into the weights where that can be done."""
     layout, dtype = layout_of(connectivity), sum_dtype(*operands(grad, coefficients))
     by_atomics = scatters(layout, sums)
-    if into is not None and not sums.exact and into.dtype == dtype == torch.float32:
-        target, step = Target(into), float(rate)
+    if into is not None and not sums.exact and into.weight.dtype == dtype == torch.float32:
+        target, step = Target(into.weight), float(into.rate)
     else:
         zero = by_atomics or not grad.shape[0]
         target, step = target_of([layout.n_weights], sums, *operands(grad, coefficients), zero=zero), None
@@ -261,7 +245,7 @@ def gather_rows(
         _add_up(grad, rows, layout, target, sort_by_neuron(rows.indices, layout.n_rows), (sums, dtype, step))
     if step is not None:
         return target.out
-    return subtract(finish(target, sums, dtype).view(connectivity.weight_shape), into, rate)
+    return subtract(finish(target, sums, dtype).view(connectivity.weight_shape), into)
 
 
 @kernel

@@ -19,26 +19,27 @@ extending = require("numba.extending", "the cpu backend of lutetia.lut")
 U, INT = np.uint64, ir.IntType(64)
 
 
-OPTIONS = {"nogil": True, "error_model": "numpy"}
-jit = compiled.jit(**OPTIONS)
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+entry = compiled.jit(**OPTIONS)  # what Python calls
+jit = compiled.jit(inner=True, **OPTIONS)
 # For what runs once per row of weights: a call costs as much as adding 32 of them.
-jit_inline = compiled.jit(**OPTIONS, forceinline=True)
+jit_inline = compiled.jit(inner=True, **OPTIONS, forceinline=True)
 # A sum of floats may be added in any order; everything else keeps to IEEE, which fixed sums need.
-jit_any_order = compiled.jit(**OPTIONS, forceinline=True, fastmath={"reassoc", "contract", "nsz"})
+jit_any_order = compiled.jit(inner=True, **OPTIONS, forceinline=True, fastmath={"reassoc", "contract", "nsz"})
 
 
-def by_none(if_none: Callable[..., Any], if_given: Callable[..., Any]) -> Callable[..., Any]:
+def by_none(if_none: Any, if_given: Any) -> Callable[..., Any]:
     """One of two functions, by whether the first argument is None. The other is not even compiled, nor need its types fit."""
-    chosen = [each if hasattr(each, "py_func") else numba.njit(**OPTIONS, forceinline=True)(each) for each in (if_none, if_given)]
+    chosen = [getattr(each, "py_func", each) for each in (if_none, if_given)]
+    inlined = [each.targetoptions.get("forceinline") for each in (if_none, if_given) if hasattr(each, "py_func")]
 
     def either(first: Any, *rest: Any) -> Any:
         """What the loops call."""
 
     def choose(first: Any, *rest: Any) -> Any:
-        function = chosen[not isinstance(first, numba.types.NoneType)]
-        return lambda first, *rest: function(first, *rest)
+        return chosen[not isinstance(first, numba.types.NoneType)]
 
-    extending.overload(either, strict=False)(choose)
+    extending.overload(either, jit_options={**OPTIONS, "forceinline": all(inlined)}, strict=False)(choose)
     return either
 
 
@@ -294,12 +295,12 @@ LENGTH, N_PARTS, NEXT, FLAGS, ARGUMENTS = range(5)  # what the threads share
 
 def kernel(function: Callable[..., Any]) -> Any:
     """A compiled kernel; its `in_parts`, (arguments, n, n_parts, launch) -> flags, runs it on the threads of OpenMP."""
-    compiled_kernel, name = jit(function), f"{function.__name__}_in_parts"
+    compiled_kernel, name = entry(function), f"{function.__name__}_in_parts"
     # A function of its own for each kernel, beside it for the cache: `run_in_parts` must know the kernel when it is compiled.
     code = _in_parts.__code__.replace(co_filename=function.__code__.co_filename, co_name=name, co_qualname=name)
     in_parts = FunctionType(code, {**globals(), "__name__": function.__module__, "_kernel": compiled_kernel}, name)
     in_parts.__module__ = function.__module__
-    compiled_kernel.in_parts = jit(in_parts)
+    compiled_kernel.in_parts = entry(in_parts)
     return compiled_kernel
 
 

@@ -17,11 +17,22 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.lut.kernels.cpu.loops.basics import U, accumulate, add_row, clear, jit, jit_any_order, load, sums_in, write_sums
+from lutetia.lut.kernels.cpu.loops.basics import (
+    U,
+    accumulate,
+    add_row,
+    clear,
+    entry,
+    jit,
+    jit_any_order,
+    load,
+    sums_in,
+    write_sums,
+)
 from lutetia.lut.kernels.cpu.loops.pairs import by_query, pair_row, pairs_in_slab, places_of, take
 
 
-@jit
+@entry
 def count_firings(seq: Any, stat: Any, begin: Any, end: Any) -> None:
     """stat [B · S, N_t, C] = how often each cell fires, for couples of places begin to end."""
     keys, signs, _, _ = seq
@@ -70,7 +81,7 @@ def add_product(total: Any, at: Any, left: Any, n: Any, right: Any, right_at: An
 # ---- forward ---------------------------------------------------------------------------------------------------------
 
 
-@jit
+@entry
 def fill_firings(weight: Any, firings: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
     """weight flat, firings (place [n], rising, row [n], count [n]) -> y [B · S, O], for places begin to end."""
     place, row, count = firings
@@ -88,7 +99,7 @@ def fill_firings(weight: Any, firings: Any, y: Any, scale: Any, begin: Any, end:
     return bad | write_sums(total, scale, y)
 
 
-@jit
+@entry
 def fill_cells(weight: Any, seq: Any, y: Any, begin: Any, end: Any) -> None:
     """weight flat -> y [B · S, O], for couples of places begin to end."""
     keys, signs, n_anchors, positional_dim = seq
@@ -116,7 +127,7 @@ def fill_cells(weight: Any, seq: Any, y: Any, begin: Any, end: Any) -> None:
 # ---- backward, to the inputs and the positions -----------------------------------------------------------------------
 
 
-@jit
+@entry
 def propagate_cells(grad: Any, weight: Any, seq: Any, margins: Any, sums: Any, begin: Any, end: Any) -> None:
     """grad [B · S, O], weight flat -> sums, for the numbers t · B + b from begin to end; as `propagate_seq`."""
     keys, _, n_anchors, positional_dim = seq
@@ -217,7 +228,7 @@ def sum_at_query(p: Any, pairs: Any, near: Any) -> Any:
 # ---- backward, to the weights ----------------------------------------------------------------------------------------
 
 
-@jit
+@entry
 def gather_cells(grad: Any, seq: Any, out: Any, first: Any, tile: Any, begin: Any, end: Any) -> None:
     """out += grad [B · S, O] at the rows of all pairs, for detectors first + begin to first + end; as `gather_seq`.
 

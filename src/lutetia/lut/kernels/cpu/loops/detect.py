@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.lut.kernels.cpu.loops.basics import by_none, jit, jit_inline, kernel
+from lutetia.lut.kernels.cpu.loops.basics import by_none, entry, jit, jit_inline, kernel
 
 LANES = 64  # batch rows compared at once
 PADDED = LANES + 16  # a power of two would put a whole column of lanes in the same few cache sets
 FEW = 6  # rows below which comparing one by one is faster
 
 
-@jit
+@entry
 def largest(values: Any) -> Any:
     """The largest of an unsigned array [n], 0 when it is empty."""
     result = values.dtype.type(0)
@@ -22,7 +22,7 @@ def largest(values: Any) -> Any:
     return result
 
 
-@jit
+@entry
 def anchors_outside(anchors: Any, end: Any, second_end: Any) -> Any:
     """Whether a pair of anchors [N_t, N_c, 2] names what is not there: from `end` on, the second of it from `second_end` on."""
     outside = False
@@ -32,7 +32,7 @@ def anchors_outside(anchors: Any, end: Any, second_end: Any) -> Any:
     return outside
 
 
-@jit
+@entry
 def mark(indices: Any, fired: Any) -> None:
     """fired [N_t, R] = 1 for each lookup neuron that indices [B, N_t] name."""
     for i in range(indices.shape[0]):
@@ -78,7 +78,7 @@ def detect_row(inputs: Any, indices: Any, stacked: Any, closest: Any, row: Any) 
     anchors = inputs[1]
     for t in range(anchors.shape[0]):
         bits = first_row(t, anchors, stacked)
-        margin, which = margin_in_row(inputs, row, t, 0), np.uint32(0)
+        margin, which = margin_in_row(inputs, row, t, np.int64(0)), np.uint32(0)
         for r in range(anchors.shape[1]):
             u = margin_in_row(inputs, row, t, r)
             bits |= np.uint32(u > 0) << np.uint32(r)  # no branch: half of them would be guessed wrong

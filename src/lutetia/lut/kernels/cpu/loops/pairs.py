@@ -20,6 +20,7 @@ from lutetia.lut.kernels.cpu.loops.basics import (
     add_row,
     by_none,
     clear,
+    entry,
     jit,
     jit_inline,
     load,
@@ -123,7 +124,7 @@ def table_of(tables: Any, t: Any) -> Any:
     return Table(tables.weight, tables.start[t], tables.width[t], tables.targets, tables.row_start)
 
 
-@jit
+@entry
 def fill_seq(tables: Any, seq: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
     """y [B · S, O], for couples of places begin to end."""
     keys, signs, n_anchors, positional_dim = seq
@@ -194,7 +195,7 @@ def add_pairs_by_neuron(row_start: Any, total: Any, at: Any, table: Any, pairs: 
 add_pairs = by_none(add_pairs_by_row, add_pairs_by_neuron)
 
 
-@jit
+@entry
 def fill_step(inputs: Any, weight: Any, cache: Any, y: Any, begin: Any, end: Any) -> Any:
     """One new position of each sequence, for batch rows begin to end: weight flat -> y [B, O], in float sums.
 
@@ -249,7 +250,7 @@ def cell_at(first: Any, seen: Any, shift: Any, pe: Any, i: Any) -> Any:
 # ---- backward, to the weights ----------------------------------------------------------------------------------------
 
 
-@jit
+@entry
 def gather_seq(gradients: Any, tables: Any, seq: Any, sink: Any, scale: Any, begin: Any, end: Any) -> Any:
     """out += rates · grad [B · S, O] at the rows of all pairs, for detectors first + begin to first + end.
 

@@ -151,11 +151,12 @@ def new_look(scalars: Any) -> Any:
 
 @kernel
 def read(inputs: Any, how: Any, reads: Any, begin: Any, end: Any) -> None:
-    """inputs -> reads [B, N_t], for rows begin to end; `how` is the scalars and the kind.
+    """inputs -> reads, for rows begin to end: indices and factors [B, N_t] of one row, and of another, empty where there is none.
 
-    `inputs` are x [B, I], anchors [N_t, N_c, 2] and thresholds [n].
+    `inputs` are x [B, I], anchors [N_t, N_c, 2] and thresholds [n]; `how` is the scalars and the kind.
     """
     (x, anchors, thresholds), (scalars, kind) = inputs, how
+    (chosen, factors), (others, other_factors) = reads
     one, half, gamma, tau = scalars.dtype.type(1), scalars.dtype.type(0.5), scalars[1], scalars[2]
     lanes, work = new_lanes(x, thresholds), new_look(scalars)
     bits, which, closest, mass, product = work
@@ -181,52 +182,30 @@ def read(inputs: Any, how: Any, reads: Any, begin: Any, end: Any) -> None:
                         v, s = wavering(closest[j], tau), a[j]
                         a[j], b[j] = s * (one - v), s * v
             for j in range(n):
-                reads[0][0][first + j, t], reads[0][1][first + j, t] = bits[j], a[j]
-            write_second(reads[1], bits, which, b, (first, n, t))
-
-
-@jit_inline
-def write_alternatives(second: Any, bits: Any, which: Any, b: Any, where: Any) -> None:
-    """The other rows of detector t and their factors, for n batch rows; `where` is the first of them, n and t."""
-    first, n, t = where
-    for j in range(n):
-        second[0][first + j, t] = bits[j] ^ (np.uint32(1) << which[j])
-        second[1][first + j, t] = b[j]
-
-
-write_second = by_none(lambda second, bits, which, b, where: None, write_alternatives)
+                chosen[first + j, t], factors[first + j, t] = bits[j], a[j]
+            if others.size > 0:
+                for j in range(n):
+                    others[first + j, t] = bits[j] ^ (np.uint32(1) << which[j])
+                    other_factors[first + j, t] = b[j]
 
 
 # ---- backward, to the inputs -----------------------------------------------------------------------------------------
 
 
 @jit_inline
-def copy_rows(values: Any, lane: Any, where: Any) -> None:
-    """lane [n] = those of values [B, N_t] of detector t; `where` is the first batch row, n and t."""
+def copy_in(values: Any, lane: Any, where: Any) -> None:
+    """lane [n] = those of values [B, N_t], if there are any, of detector t; `where` is the first batch row, n and t."""
     first, n, t = where
-    for j in range(n):
-        lane[j] = values[first + j, t]
-
-
-copy_in = by_none(lambda values, lane, where: None, copy_rows)
-
-
-@jit_inline
-def transpose_slopes(dx: Any, slopes: Any, first: Any, n: Any) -> None:
-    """Rows first to first + n of dx [B, I] = slopes [I · PADDED]."""
-    for j in range(n):
-        for i in range(dx.shape[1]):
-            dx[first + j, i] = slopes[i * PADDED + j]
-
-
-transpose_out = by_none(lambda dx, slopes, first, n: None, transpose_slopes)
+    if values.size > 0:
+        for j in range(n):
+            lane[j] = values[first + j, t]
 
 
 @kernel
 def propagate_reads(inputs: Any, how: Any, gains: Any, out: Any, scale: Any, begin: Any, end: Any) -> Any:
     """gains [B, N_t] of a and b -> out, which is dx [B, I] and learned [3, B], the shares of each row in the scalars' gradients.
 
-    For rows begin to end of `inputs`, which are those of `read`. The gains of b, and dx, may be None; learned is float64, or
+    For rows begin to end of `inputs`, which are those of `read`. The gains of b, and dx, may be empty; learned is float64, or
     int64 for fixed sums.
     """
     (x, anchors, thresholds), (scalars, kind), (da, db), (dx, learned) = inputs, how, gains, out
@@ -280,7 +259,10 @@ def propagate_reads(inputs: Any, how: Any, gains: Any, out: Any, scale: Any, beg
                     for j in range(n):
                         bad |= add_one(learned[k], first + j, rounded(scale, shares[k, j], x), scale)
         bad |= write_sums(total[:to_inputs], scale, slopes[:to_inputs])
-        transpose_out(dx, slopes, first, n)
+        if dx.size > 0:
+            for j in range(n):
+                for i in range(dx.shape[1]):
+                    dx[first + j, i] = slopes[i * PADDED + j]
     return bad
 
 

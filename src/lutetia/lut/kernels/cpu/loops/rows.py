@@ -70,9 +70,10 @@ def evaluate(inputs: Any, weight: Any, blocks: Any, y: Any, scale: Any, begin: A
     x, anchors = inputs
     if anchors_outside(anchors, x.shape[1], x.shape[1]):
         return True
-    indices = np.empty((end - begin, anchors.shape[0]), np.uint32)
-    detect((x[begin:end], anchors, None), indices, False, None, 0, end - begin)
-    return fill(weight, blocks, ((indices, None), None), y[begin:end], scale, 0, end - begin)
+    n, zero, no = end - begin, np.int64(0), np.bool_(False)  # constants would have the two compiled once more, for these
+    indices = np.empty((n, anchors.shape[0]), np.uint32)
+    detect((x[begin:end], anchors, None), indices, no, None, zero, n)
+    return fill(weight, blocks, ((indices, None), None), y[begin:end], scale, zero, n)
 
 
 @jit

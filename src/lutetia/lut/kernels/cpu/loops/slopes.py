@@ -22,6 +22,7 @@ from lutetia.lut.kernels.cpu.loops.basics import (
     by_none,
     clear,
     dot_blocks,
+    entry,
     first_given,
     jit,
     jit_any_order,
@@ -34,7 +35,7 @@ from lutetia.lut.kernels.cpu.loops.pairs import AHEAD, FAR, by_query, fetch_row,
 from lutetia.lut.kernels.cpu.loops.rows import difference
 
 
-@jit
+@entry
 def propagate_seq(grad: Any, tables: Any, seq: Any, margins: Any, sums: Any, scale: Any, begin: Any, end: Any) -> Any:
     """grad [B · S, O] -> sums, for the numbers t · B + b from begin to end; `sums` is slopes and pe_slopes, which are zero."""
     keys, _, n_anchors, positional_dim = seq
@@ -185,7 +186,7 @@ def gain_of_neurons(row_start: Any, grad: Any, table: Any, row: Any, other: Any,
 gain_of = by_none(gain_of_rows, gain_of_neurons)
 
 
-@jit
+@entry
 def send_slopes(slopes: Any, min_delta_index: Any, anchors: Any, dx: Any, scale: Any, begin: Any, end: Any) -> Any:
     """slopes, min_delta_index [N_t, B · S], anchors [N_t, N_c, 2] -> dx [B · S, I], for places begin to end."""
     n_inputs = U(dx.shape[1])

@@ -1,0 +1,108 @@
+"""`lutetia build --target c`: a whole-number model as a program, in a folder.
+
+model.c, model.h  the program: cc -std=c99 -O3 model.c -o run
+report.json       sizes, widths of the sums, and the loss or the accuracy beside those of the float model
+manifest.json     checksums of all files
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lutetia._shared import folders
+from lutetia._version import __version__
+from lutetia.cli.build_data import Measured, open_run_data, open_run_text
+from lutetia.cli.show import console
+from lutetia.errors import DataError
+from lutetia.models import Tabular, load
+from lutetia.precompute import IntegerClassifier, IntegerTransformer, integer_model
+from lutetia.precompute.integer.c import c_files, c_memory, measured_sizes
+from lutetia.precompute.integer.model import INPUT_BITS
+
+FORMAT = "lutetia.build/1"
+
+
+def run_c_build(request: Any) -> dict[str, Any]:
+    """Write the folder of a `BuildRequest` that was checked, and return the report."""
+    model = whole_model(request)
+    texts = c_files(model)
+    report = {**facts(model, request), **c_memory(model), "compiled": measured_sizes(texts)}
+    write_folder(request.out, texts, report)
+    return report
+
+
+def whole_model(request: Any) -> IntegerTransformer | IntegerClassifier:
+    """The whole-number model of the checkpoint that was asked for."""
+    low, high = request.range or (None, None)
+    bits = {"weight_bits": request.weight_bits, "input_bits": request.input_bits or INPUT_BITS}
+    return integer_model(load(request.checkpoint), low=low, high=high, **bits)
+
+
+def facts(model: IntegerTransformer | IntegerClassifier, request: Any) -> dict[str, Any]:
+    """What is known of the model."""
+    told = {
+        "format": FORMAT,
+        "lutetia": __version__,
+        "checkpoint": str(request.checkpoint),
+        "model": type(model.model).__name__,
+        "target": request.target,
+        "weight_bits": request.weight_bits,
+    }
+    if isinstance(model, IntegerTransformer):
+        text = open_run_text(request.checkpoint, request.data)
+        loss = {"left_out": f"not measured ({text})"} if isinstance(text, str) else {"left_out": "", **model.report(text)}
+        return {**told, "kind": "language", "widths": model.widths(), "loss": loss}
+    input_facts = {"inputs": model.n_inputs, "outputs": model.n_outputs, "input": model.network.encoder.to_dict()}
+    widths = {f"stage {number}": stage.bits for number, stage in enumerate(model.stages)}
+    return {**told, "kind": "classifier", **input_facts, "widths": widths, "accuracy": _accuracy(model, request)}
+
+
+def _accuracy(model: IntegerClassifier, request: Any) -> dict[str, Any]:
+    data = open_run_data(request.checkpoint, request.data)
+    if not isinstance(data, Measured):
+        return {"left_out": f"not measured ({data})"}
+    if isinstance(model.model, Tabular) and model.model.is_regression:
+        return {"left_out": "a regression has no classes to count"}
+    return {"left_out": "", "split": data.split, **model.report(data.x, data.labels), "samples": len(data.x)}
+
+
+def write_folder(out: Path, texts: dict[str, Any], report: dict[str, Any]) -> None:
+    """Write the files and the report, whole or not at all."""
+    contents = {**texts, "report.json": json.dumps(report, indent=2) + "\n"}
+    try:
+        folders.write(out, contents, {"format": FORMAT, "lutetia": __version__})
+    except OSError as error:
+        raise DataError(f"{out} cannot be written: {error.strerror or error}") from error
+
+
+# ---- on the screen ---------------------------------------------------------------------------------------------------
+
+
+def show_c_report(report: dict[str, Any], out: Path) -> None:
+    """What came of it, in a few lines, the loss or the accuracy first."""
+    show_quality(report)
+    say("memory", f"{report['flash_table_bytes']:,} bytes of tables, {report['ram_bytes']:,} bytes of RAM")
+    for machine, size in report["compiled"].items():
+        say(machine, size["left_out"] or f"{size['flash']:,} bytes of flash, {size['ram']:,} bytes of static RAM (-Os)")
+    say("program", f"cc -std=c99 -O3 {out / 'model.c'} -o run")
+    say("run it", "./run 200 < PROMPT" if report["kind"] == "language" else "./run < SAMPLES")
+
+
+def show_quality(report: dict[str, Any]) -> None:
+    """The loss of a language model, or the accuracy of a classifier."""
+    told = report.get("loss") or report.get("accuracy") or {}
+    if told.get("left_out"):
+        say("quality", told["left_out"])
+    elif "integer_bits_per_byte" in told:
+        text = f"model {told['float_bits_per_byte']:.3f}, whole numbers {told['integer_bits_per_byte']:.3f} bits per byte"
+        say("loss", f"{text}, on {told['bytes']:,} bytes")
+    else:
+        text = f"model {told['float_accuracy']:.1%}, whole numbers {told['integer_accuracy']:.1%}"
+        say("accuracy", f"{text}, on {told['samples']:,} {told['split']} samples")
+
+
+def say(name: str, text: str) -> None:
+    """One line of the report."""
+    console().print(f"{name:<14}{text}", soft_wrap=True, markup=False)

@@ -1,0 +1,43 @@
+"""`lutetia page`: one file of HTML that runs a model, with its reasons, wherever there is a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lutetia.cli.outputs import check_output
+from lutetia.cli.show import console, print_warning
+from lutetia.errors import DataError
+from lutetia.files import write_atomically
+from lutetia.models import load
+from lutetia.precompute import IntegerTransformer, integer_model
+from lutetia.precompute.integer.c import c_memory
+from lutetia.precompute.integer.pages import n_detectors, page, title_of
+
+LARGE = 5 << 20  # bytes: beyond it a phone takes a while to open a page
+
+
+def write_page(checkpoint: Path, out: Path, title: str | None) -> dict[str, Any]:
+    """Write the page of a checkpoint; returns what `--json` prints."""
+    check_output("--out", out, (".html", ".htm"))
+    model = integer_model(load(checkpoint))
+    figures = {"detectors": f"{n_detectors(model):,}", "bytes of tables": f"{c_memory(model)['flash_table_bytes']:,}"}
+    content = page(model, title or title_of(checkpoint), figures).encode("utf-8", errors="replace")
+    try:
+        with write_atomically(out) as file:
+            file.write(content)
+    except OSError as error:
+        raise DataError(f"{out} cannot be written: {error.strerror or error}") from error
+    return {
+        "out": str(out),
+        "kind": "language" if isinstance(model, IntegerTransformer) else "classifier",
+        "bytes": len(content),
+        "large": len(content) > LARGE,
+    }
+
+
+def show_page(told: dict[str, Any]) -> None:
+    """Where the page is."""
+    if told["large"]:
+        print_warning(f"{told['out']} has {told['bytes'] / 2**20:.1f} MB: phones take a while to open it")
+    console().print(f"page  {told['out']}, {told['bytes'] / 2**20:.2f} MB", soft_wrap=True, markup=False)

@@ -1,0 +1,42 @@
+"""Models of `transformers` through Lutetia: decode attention, a cache for it, and Lutetia's language models as its own.
+
+from lutetia.integrations.transformers import LutetiaCache, register
+
+register()
+model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="lutetia")
+model.generate(**tokens, past_key_values=LutetiaCache(model.config))
+"""
+
+from __future__ import annotations
+
+from lutetia.errors import require
+
+require("transformers", "lutetia.integrations.transformers")
+
+from lutetia.integrations.transformers.attention import NAME, register_attention  # noqa: E402  (needs transformers)
+from lutetia.integrations.transformers.cache import LutetiaCache  # noqa: E402
+from lutetia.integrations.transformers.loading import load_decoder  # noqa: E402
+from lutetia.integrations.transformers.models import (  # noqa: E402
+    ByteTokenizer,
+    LutetiaConfig,
+    LutetiaForCausalLM,
+    register_models,
+)
+from lutetia.integrations.transformers.sharding import ShardedCache  # noqa: E402
+
+__all__ = [
+    "NAME",
+    "ByteTokenizer",
+    "LutetiaCache",
+    "LutetiaConfig",
+    "LutetiaForCausalLM",
+    "ShardedCache",
+    "load_decoder",
+    "register",
+]
+
+
+def register() -> None:
+    """Make `attn_implementation="lutetia"`, and Lutetia's language models, known to `transformers`; again changes nothing."""
+    register_attention()
+    register_models()

@@ -1,0 +1,182 @@
+"""`attn_implementation="lutetia"`: new tokens by decode attention, prompts by SDPA.
+
+Which keys a row sees is read from the mask that `transformers` makes: where every row sees one stretch up to its newest key, as
+after padding on the left or in a window, decode attention takes over. Any other mask goes to SDPA, which gives the same result.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from lutetia.attention import MAX_ACTIVE, MAX_HEAD_DIM, decode_attention
+from lutetia.errors import ArgumentError
+
+NAME = "lutetia"
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
+class Seen(NamedTuple):
+    """What the new tokens of each row see: the keys from starts[b] on, or the last `window` of them, up to themselves."""
+
+    starts: Tensor | None  # int32 [B]
+    window: int | None
+
+
+def register_attention() -> None:
+    """Make the name known, and the masks that belong to it; Falcon keeps a table of its own."""
+    from lutetia.integrations.transformers import falcon
+
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    falcon.register(NAME)
+
+
+def attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """The attention function of `transformers`: query [B, H_q, s, d], key, value [B, H_kv, n, d] -> [B, s, H_q, d]."""
+    seen, shard = None, getattr(key, "lutetia_shard", None)
+    n = key.shape[2] if shard is None else shard.length
+    if can_decode(query, key, value, options):
+        seen = seen_by(attention_mask, query.shape[2], n, options.get("sliding_window"))
+    if seen is None and shard is not None:
+        raise ArgumentError("a ShardedCache has a mask or an option that decode attention does not know, expected padding alone")
+    if seen is None:
+        return attend_to_prompt(module, query, key, value, attention_mask, **options)
+    out = decode(query, key, value, seen, options)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def can_decode(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> bool:
+    """Whether decode attention takes tensors of this kind: few new tokens, no gradient, nothing that it has no word for."""
+    d = query.shape[3]
+    fits = query.shape[2] <= MAX_ACTIVE and d == key.shape[3] == value.shape[3] <= MAX_HEAD_DIM
+    if not fits or query.dtype not in DTYPES or query.shape[1] % key.shape[1] or query.device.type not in ("cpu", "cuda"):
+        return False
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value)):
+        return False
+    if options.get("dropout") or options.get("position_bias") is not None or options.get("cache") is not None:
+        return False
+    return not (torch.compiler.is_compiling() or torch.jit.is_tracing())  # type: ignore[attr-defined]
+
+
+# ---- what is seen ----------------------------------------------------------------------------------------------------
+
+
+def seen_by(mask: Tensor | None, s: int, n: int, window: int | None) -> Seen | None:
+    """What a mask bool [B, 1, s, n] means, or None where decode attention cannot express it; only the first layer reads it."""
+    if mask is None:
+        return Seen(None, None) if s == 1 else None  # of several tokens SDPA alone knows whether they are causal
+    if mask.dtype != torch.bool or mask.dim() != 4 or mask.shape[1:] != (1, s, n):
+        return None
+    known: dict[int | None, Seen | None] = mask.__dict__.setdefault("lutetia_seen", {})
+    if window not in known:
+        known[window] = read_mask(mask[:, 0], window)
+    return known[window]
+
+
+def read_mask(mask: Tensor, window: int | None) -> Seen | None:
+    """mask [B, s, n] as stretches, with a window or without one; None where neither gives this very mask."""
+    s, n = mask.shape[1:]
+    key = torch.arange(n, device=mask.device)
+    position = torch.arange(n - s, n, device=mask.device)[:, None]
+    by_any = mask.any(1)
+    starts = torch.where(by_any.any(1), by_any.int().argmax(1), n)
+    for width in (None, window) if s > 1 and window else (None,):
+        stretch = (key >= starts[:, None, None]) & (key <= position)
+        if width is not None:
+            stretch &= key > position - width
+        if bool((stretch == mask).all()):
+            return Seen(starts.int(), width)
+    return None
+
+
+def decode(query: Tensor, key: Tensor, value: Tensor, seen: Seen, options: dict[str, Any]) -> Tensor:
+    """New tokens: query [B, H_q, s, d] -> [B, H_q, s, d]."""
+    sink = options.get("s_aux")
+    how: dict[str, Any] = {
+        "window": seen.window,
+        "scale": options.get("scaling"),
+        "softcap": options.get("softcap"),
+        "sink": None if sink is None else sink.detach(),
+    }
+    shard = getattr(key, "lutetia_shard", None)
+    if shard is not None:
+        out: Tensor = shard.attend(query, key, value, starts=seen.starts, **how)
+        return out
+    held = getattr(key, "lutetia_held", None)
+    first = 0 if held is None else held.first
+    starts = seen.starts
+    if first:
+        starts = lengths_of(len(query), first, query.device) if starts is None else starts + first
+    return decode_attention(
+        query,
+        key if held is None else held.k,
+        value if held is None else held.v,
+        seq_lens=lengths_of(len(query), first + key.shape[2], query.device),
+        starts=starts,
+        **how,
+    )[0]
+
+
+@lru_cache(maxsize=64)
+def lengths_of(batch: int, length: int, device: torch.device) -> Tensor:
+    """int32 [B], the same for every row: all layers of a step ask for it."""
+    with torch.inference_mode(False):
+        return torch.full((batch,), length, dtype=torch.int32, device=device)
+
+
+# ---- prompts ---------------------------------------------------------------------------------------------------------
+
+
+def attend_to_prompt(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """The same with any number of tokens and with gradients: by SDPA, or with a soft cap, which it does not have, written out."""
+    softcap, sink = options.get("softcap"), options.get("s_aux")
+    if softcap is None and sink is None:
+        out: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, **options)
+        return out
+    causal = options.get("is_causal")
+    bias = bias_of(mask, query, key.shape[2], getattr(module, "is_causal", True) if causal is None else causal)
+    scale, dropout = options.get("scaling"), options.get("dropout", 0.0)
+    if sink is not None:  # a key of zeros, whose score the bias brings
+        nothing = key.new_zeros(*key.shape[:2], 1, key.shape[3])
+        key, value = torch.cat([key, nothing], 2), torch.cat([value, nothing], 2)
+        column = sink.to(query.dtype)[:, None, None].expand(len(query), -1, query.shape[2], 1)
+        bias = torch.cat([bias.expand(len(query), query.shape[1], -1, -1), column], -1)
+    if softcap is None:
+        grouped = query.shape[1] != key.shape[1]
+        result = scaled_dot_product_attention(query, key, value, bias, dropout, scale=scale, enable_gqa=grouped)
+    else:
+        result = with_softcap(query, key, value, bias, softcap, query.shape[3] ** -0.5 if scale is None else scale, dropout)
+    return result.transpose(1, 2).contiguous(), None
+
+
+def bias_of(mask: Tensor | None, query: Tensor, n: int, causal: bool) -> Tensor:
+    """A mask as what is added to the scores [.., .., s, n]: 0 where a key is seen, the most negative number elsewhere."""
+    if mask is None:
+        s = query.shape[2]
+        seen = torch.ones(1, 1, s, n, dtype=torch.bool, device=query.device)
+        mask = seen.tril(n - s) if causal else seen
+    if mask.dtype != torch.bool:
+        return mask
+    # A row that sees nothing must not become NaN: its values are keys of later layers.
+    return torch.zeros(mask.shape, dtype=query.dtype, device=query.device).masked_fill(~mask, torch.finfo(query.dtype).min)
+
+
+def with_softcap(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, softcap: float, scale: float, dropout: float) -> Tensor:
+    """Attention with scores softcap · tanh(score / softcap), in plain torch; shapes as in `attention`, bias [.., .., s, n]."""
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    scores = scale * query @ key.transpose(2, 3)
+    weights = torch.softmax(softcap * torch.tanh(scores / softcap) + bias, -1)
+    return nn.functional.dropout(weights, dropout) @ value

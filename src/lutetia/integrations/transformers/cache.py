@@ -1,0 +1,178 @@
+"""`LutetiaCache`: a cache of `transformers` that grows in place.
+
+The library's own cache copies all keys and values for every token. Here new ones are written behind the old, in memory that has
+room for more; what a layer shows is a view of the live part, in the layout that every attention function of the library expects.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, get_layer_types_and_kwargs
+
+from lutetia.errors import ArgumentError
+
+LEAST_ROOM = 64  # slots, for tokens that are still to come
+
+
+class Held(NamedTuple):
+    """Where the keys and values that a layer shows lie: slots `first` and following of two buffers [B, H_kv, S_max, d]."""
+
+    k: Tensor
+    v: Tensor
+    first: int
+
+
+class Room:
+    """Memory [B, H_kv, S_max, d] in which keys or values grow at their end."""
+
+    def __init__(self) -> None:
+        self.buffer: Tensor | None = None
+
+    def append(self, live: Tensor, new: Tensor) -> Tensor:
+        """live [B, H_kv, n, d] and after them new [B, H_kv, s, d]: a view [B, H_kv, n + s, d] of the buffer."""
+        n, s = live.shape[2], new.shape[2]
+        first = self.slot_of(live)
+        if self.buffer is None or first is None or first + n + s > self.buffer.shape[2]:
+            batch, heads, _, d = new.shape
+            self.buffer = new.new_empty(batch, heads, n + s + max(LEAST_ROOM, (n + s) // 2), d)
+            self.buffer[:, :, :n] = live
+            first = 0
+        self.buffer[:, :, first + n : first + n + s] = new
+        return self.buffer[:, :, first : first + n + s]
+
+    def slot_of(self, live: Tensor) -> int | None:
+        """The slot in which live keys begin; None where they lie elsewhere, or may not be written behind."""
+        buffer = self.buffer
+        if buffer is None or (buffer.is_inference() and not torch.is_inference_mode_enabled()):
+            return None
+        same = live.dtype == buffer.dtype and live.device == buffer.device and live.stride() == buffer.stride()
+        if not same or live.shape[:2] != buffer.shape[:2] or live.shape[3] != buffer.shape[3]:
+            return None
+        slot, rest = divmod(live.data_ptr() - buffer.data_ptr(), max(1, buffer.stride(2) * buffer.element_size()))
+        return slot if rest == 0 and 0 <= slot <= buffer.shape[2] - live.shape[2] else None
+
+
+class GrowingLayer(DynamicLayer):
+    """Keys and values of one layer, all of them."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__()
+        self.rooms = (Room(), Room())
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Begin without a token; key_states, value_states [B, H_kv, s, d]."""
+        begin(self, key_states, value_states)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append key_states, value_states [B, H_kv, s, d]; returns all of them."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.keys, self.values = append(self, key_states, value_states)
+        return self.keys, self.values
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        super().reset()
+        self.rooms = (Room(), Room())
+
+    def offload(self) -> None:
+        """Refused."""
+        refuse_offloading()
+
+
+class GrowingWindowLayer(DynamicSlidingWindowLayer):
+    """Keys and values of one layer that sees a sliding window: what lies before it is forgotten, unless it is to be recorded."""
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, sliding_window: int, **kwargs: Any) -> None:
+        super().__init__(sliding_window)
+        self.rooms = (Room(), Room())
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Begin without a token; key_states, value_states [B, H_kv, s, d]."""
+        begin(self, key_states, value_states)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append key_states, value_states [B, H_kv, s, d]; returns those that one of the new tokens sees."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        s = key_states.shape[2]
+        self.cumulative_length += s
+        if s >= self.sliding_window and not self.record_past:  # a long prompt: its beginning is not kept
+            keys, values = torch.cat([self.keys, key_states], 2), torch.cat([self.values, value_states], 2)
+            self.keys, self.values = (last(states, self.sliding_window - 1).clone() for states in (keys, values))
+            return keys, values
+        keys, values = append(self, key_states, value_states)
+        if self.record_past:
+            self.keys, self.values = keys, values
+            return last(keys, self.sliding_window - 1 + s), last(values, self.sliding_window - 1 + s)
+        self.keys, self.values = last(keys, self.sliding_window - 1), last(values, self.sliding_window - 1)
+        return keys, values
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        super().reset()
+        self.rooms = (Room(), Room())
+
+    def offload(self) -> None:
+        """Refused."""
+        refuse_offloading()
+
+
+LAYERS = {
+    "full_attention": GrowingLayer,
+    "sliding_attention": GrowingWindowLayer,
+    "chunked_attention": GrowingWindowLayer,
+}
+
+
+class LutetiaCache(DynamicCache):
+    """The cache of a decoder, for `attn_implementation="lutetia"` or any other: `generate(past_key_values=LutetiaCache(config))`.
+
+    Batches padded on the left, beams, assisted generation and sliding windows work as with the library's DynamicCache. Offloading
+    is refused, and so are layers that keep something else than keys and values.
+    """
+
+    def __init__(self, config: Any, offloading: bool = False) -> None:
+        if offloading:
+            refuse_offloading()
+        types, options = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
+        for kind in types:
+            if kind not in LAYERS:
+                expected = ", ".join(LAYERS)
+                raise ArgumentError(f"the model has a layer of type {kind!r}, expected {expected}: use the cache of transformers")
+        Cache.__init__(self, layers=[LAYERS[kind](**each) for kind, each in zip(types, options, strict=True)])
+
+
+def refuse_offloading() -> None:
+    """Our attention reads the whole cache in every step."""
+    raise ArgumentError("offloading is not offered by LutetiaCache, expected a cache that stays on its device: use DynamicCache")
+
+
+def begin(layer: GrowingLayer | GrowingWindowLayer, k: Tensor, v: Tensor) -> None:
+    """Keys and values like k, v [B, H_kv, s, d], without a token."""
+    layer.dtype, layer.device = k.dtype, k.device
+    layer.keys, layer.values = k[:, :, :0].detach(), v[:, :, :0].detach()
+    layer.is_initialized = True
+
+
+def append(layer: GrowingLayer | GrowingWindowLayer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The layer's keys and values, and k, v [B, H_kv, s, d] after them; a gradient needs memory of its own."""
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (k, v, layer.keys, layer.values)):
+        return torch.cat([layer.keys, k], 2), torch.cat([layer.values, v], 2)
+    of_keys, of_values = layer.rooms
+    keys, values = of_keys.append(layer.keys, k), of_values.append(layer.values, v)
+    first = of_keys.slot_of(keys)
+    if first is not None and first == of_values.slot_of(values):
+        keys.lutetia_held = Held(of_keys.buffer, of_values.buffer, first)  # type: ignore
+    return keys, values
+
+
+def last(states: Tensor, n: int) -> Tensor:
+    """The last n of states [B, H_kv, s, d], or all where there are fewer."""
+    return states[:, :, max(0, states.shape[2] - n) :]

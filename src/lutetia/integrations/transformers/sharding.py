@@ -1,0 +1,114 @@
+"""`ShardedCache`: the cache of one model over several processes, for contexts larger than the memory of one.
+
+Every process runs the whole model on the same tokens, and keeps a stretch of the positions of every row: of N ranks, rank r has
+positions r·S to (r+1)·S - 1, S being the room divided by N. New tokens go through `lutetia.attention.processes`, with one message
+for each layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
+
+from lutetia.attention import MAX_ACTIVE, check_int
+from lutetia.errors import ArgumentError
+
+NAME = "lutetia"
+
+
+class ShardedLayer(CacheLayerMixin):
+    """This rank's part of the keys and values of one layer, [B, H_kv, S_local, d] each."""
+
+    keys: Tensor
+    values: Tensor
+    is_sliding = False
+    is_croppable = True
+
+    def __init__(self, room: int, rank: int, group: distributed.ProcessGroup | None) -> None:
+        super().__init__()
+        self.room, self.rank, self.group, self.length = room, rank, group, 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Room for this rank's positions; key_states, value_states [B, H_kv, s, d]."""
+        batch, heads, _, d = key_states.shape
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.keys, self.values = (key_states.new_zeros(batch, heads, self.room, d) for _ in range(2))
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Keep this rank's part of a prompt [B, H_kv, s, d]; what comes later is written by the attention that sees it."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        s, ranks = key_states.shape[2], distributed.get_world_size(self.group)
+        if self.length + s > ranks * self.room:
+            raise ArgumentError(
+                f"the cache is full: it holds {self.length} tokens and {s} more would come, expected no more than "
+                f"max_length {ranks * self.room} together"
+            )
+        if self.length and s > MAX_ACTIVE:
+            raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {MAX_ACTIVE} at a time in a ShardedCache")
+        if self.length == 0:
+            first = self.rank * self.room
+            mine = slice(min(first, s), min(first + self.room, s))
+            held = mine.stop - mine.start
+            self.keys[:, :, :held], self.values[:, :, :held] = key_states[:, :, mine], value_states[:, :, mine]
+        else:
+            key_states = key_states[:]  # a tensor of its own, to carry the layer to the attention function
+            key_states.lutetia_shard = self  # type: ignore[attr-defined]
+        self.length += s
+        return key_states, value_states
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        """New tokens, query [B, H_q, s, d], key and value [B, H_kv, s, d] -> [B, H_q, s, d], the same on every rank."""
+        from lutetia.attention import processes
+
+        lengths = torch.full((len(query),), self.length, dtype=torch.int32, device=query.device)
+        places: dict[str, Any] = {"shard": "sequence", "group": self.group, **options}
+        out, _ = processes.decode_attention(query, self.keys, self.values, seq_lens=lengths, k_new=key, v_new=value, **places)
+        return out
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """All keys, from the first on."""
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Tokens of all ranks."""
+        return self.length
+
+    def get_max_length(self) -> int:
+        """Room of all ranks."""
+        return self.room * distributed.get_world_size(self.group)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last -tokens_to_remove tokens."""
+        self.length -= abs(tokens_to_remove)
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.length = 0
+
+
+class ShardedCache(Cache):
+    """A cache of `transformers` over the ranks of a process group, each of which calls `generate` with the same arguments.
+
+    For `attn_implementation="lutetia"` alone, and models whose layers all see the whole context. `max_length` is the room for
+    tokens, prompt included.
+    """
+
+    def __init__(self, config: Any, max_length: int, group: distributed.ProcessGroup | None = None) -> None:
+        if not (distributed.is_available() and distributed.is_initialized()):
+            raise ArgumentError("torch.distributed has no process group, expected init_process_group first, as under torchrun")
+        decoder = config.get_text_config(decoder=True)
+        if decoder._attn_implementation != NAME:
+            raise ArgumentError(f"attn_implementation is {decoder._attn_implementation!r}, expected {NAME!r} for a ShardedCache")
+        types, _ = get_layer_types_and_kwargs(decoder)
+        others = sorted({*types} - {"full_attention"})
+        if others:
+            raise ArgumentError(f"the model has layers of type {', '.join(others)}, expected full_attention for a ShardedCache")
+        check_int("max_length", max_length, 1)
+        ranks, rank = distributed.get_world_size(group), distributed.get_rank(group)
+        room = -(-max_length // ranks)
+        super().__init__(layers=[ShardedLayer(room, rank, group) for _ in types])

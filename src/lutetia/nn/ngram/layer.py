@@ -1,0 +1,180 @@
+"""`NgramTables`: rows that follow from the last few tokens, without any arithmetic on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lutetia._shared.threads import spread
+from lutetia._uncompiled import uncompiled
+from lutetia.errors import check_choice, check_range, check_tensor, fail
+from lutetia.lut import INTEGER_DTYPES, MAX_INT32, backend_name, check_int
+from lutetia.nn.ngram.hashing import REACH, Hash, addresses, begins_word, draw_multipliers
+
+GRADIENTS = ("sparse", "dense")
+MAX_ORDER = REACH
+
+
+class NgramTables(nn.Module):
+    """tokens [B, S] -> rows [B, S, n_tables · width]: of each table the row that the last tokens hash to.
+
+    A table for each of `orders`, which hashes so many tokens, and with `word` one more, of the word so far: what follows the
+    last beginning of a word, 16 tokens at most. Rows start at zero. Nothing before the first token is seen: hashes do not cross
+    the border of a window.
+
+    weight         [n_tables · n_rows, width]; its gradient is sparse by default, one row for each that was read: see `RowAdam`
+    dropout        of single numbers, in training
+    order_dropout  in training, how often a position loses the rows of a table drawn at random and of all after it, so that the
+                   shorter orders learn to do without the longer ones
+    """
+
+    multipliers: Tensor
+    lengths: Tensor
+    words: Tensor
+
+    def __init__(
+        self,
+        orders: Sequence[int] = (2, 3, 4),
+        *,
+        word: bool = False,
+        n_rows: int = 2**18,
+        width: int = 64,
+        dropout: float = 0.0,
+        order_dropout: float = 0.0,
+        gradient: str = "sparse",
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.orders, self.word = check_orders(orders, word), bool(word)
+        check_int("n_rows", n_rows, 1, MAX_INT32)
+        check_int("width", width, 1)
+        check_int("seed", seed, 0, 2**63 - 1)
+        check_choice("gradient", gradient, GRADIENTS)
+        for name, value in (("dropout", dropout), ("order_dropout", order_dropout)):
+            check_range(name, value, 0, 1)
+        self.n_rows, self.width, self.seed, self.gradient = n_rows, width, seed, gradient
+        self.dropout, self.order_dropout = float(dropout), float(order_dropout)
+        lengths = self.orders + ((REACH,) if word else ())
+        self.n_tables, self.reach = len(lengths), max(lengths)
+        self.weight = nn.Parameter(torch.zeros(self.n_tables * n_rows, width, device=device, dtype=dtype))
+        words = [False] * len(self.orders) + [True] * self.word
+        drawn = draw_multipliers(self.n_tables, self.reach, seed)
+        for name, buffer in (("multipliers", drawn), ("lengths", torch.tensor(lengths)), ("words", torch.tensor(words))):
+            kept = buffer if name == "multipliers" else buffer.to(torch.int32)
+            self.register_buffer(name, kept.to(device), persistent=False)
+        self.hashed = tuple(lengths), tuple(words)
+        self.share: Any = None  # of a rank, where `training.shard_detectors` has spread the rows
+
+    @property
+    def n_outputs(self) -> int:
+        """Numbers of a position."""
+        return self.n_tables * self.width
+
+    def forward(self, tokens: Tensor, past: Tensor | None = None) -> Tensor:
+        """tokens, integers [B, S], and what `recent` says of the ones before -> rows [B, S, n_tables · width]."""
+        rows = self._look_up(tokens, past)
+        if self.training and self.order_dropout:
+            rows = self._drop_orders(rows)
+        return F.dropout(rows.flatten(-2), self.dropout, self.training)
+
+    @uncompiled("n-gram tables hash in a kernel of their own, and have sparse gradients")
+    def _look_up(self, tokens: Tensor, past: Tensor | None) -> Tensor:
+        """[B, S, n_tables, width], in the dtype of the products where autocast says one."""
+        index = self.addresses(tokens, past)
+        sparse = self.gradient == "sparse"
+        rows = F.embedding(index, self.weight, sparse=sparse) if self.share is None else self.share.rows(self, index)
+        kind = rows.device.type
+        return rows.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else rows
+
+    def addresses(self, tokens: Tensor, past: Tensor | None = None) -> Tensor:
+        """Which rows each position reads: int64 [B, S, n_tables], numbers of rows of `weight`."""
+        check_tensor("tokens", tokens, ["B", "S"], INTEGER_DTYPES, self.multipliers.device)
+        if past is None:
+            past = tokens.new_zeros(len(tokens), self.reach - 1, dtype=torch.int64)
+        check_tensor("past", past, [len(tokens), self.reach - 1], torch.int64, tokens.device)
+        tokens, hash_ = tokens.long(), Hash(*self.hashed, self.n_rows, self.multipliers)
+        backend = backend_name(tokens)
+        if backend == "triton":
+            from lutetia.nn.ngram import kernels
+
+            return kernels.addresses(tokens, past, hash_, self.lengths, self.words)
+        if backend == "cpu":
+            return _addresses_cpu(tokens, past, hash_, self.lengths, self.words)
+        return addresses(tokens, past, hash_)
+
+    def recent(self, tokens: Tensor, past: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+        """What the next call must know of the tokens up to here, and of `lengths` [B] only so many: int64 [B, reach - 1]."""
+        n, (batch, S) = self.reach - 1, tokens.shape
+        if past is None:
+            past = tokens.new_zeros(batch, n, dtype=torch.int64)
+        whole = torch.cat([past, tokens.long() + 1], 1)
+        ends = torch.full((batch,), S, device=tokens.device) if lengths is None else lengths.to(tokens.device).long()
+        return whole.gather(1, ends[:, None] + torch.arange(n, device=tokens.device))
+
+    def token_shares(self, relevance: Tensor, tokens: Tensor) -> Tensor:
+        """The relevance of rows, [B, S, n_tables · width], in equal parts to the tokens that each row follows from: [B, S]."""
+        shifted = F.pad(tokens.long() + 1, (self.reach, 0))
+        begins, S = begins_word(shifted), tokens.shape[1]
+        found = relevance.new_zeros(len(tokens), S + self.reach)
+        totals = relevance.unflatten(-1, (self.n_tables, self.width)).sum(-1)
+        for table, (length, word) in enumerate(zip(*self.hashed, strict=True)):
+            inside = torch.ones_like(tokens, dtype=torch.bool)
+            members = []
+            for i in range(length):
+                at = slice(self.reach - i, self.reach - i + S)
+                inside = inside & (shifted[:, at] > 0)
+                members.append(inside)
+                if word:
+                    inside = inside & ~begins[:, at]
+            part = totals[..., table] / torch.stack(members).sum(0)
+            for i, member in enumerate(members):
+                found[:, self.reach - i : self.reach - i + S] += part * member
+        return found[:, self.reach :]
+
+    def _drop_orders(self, rows: Tensor) -> Tensor:
+        """rows [B, S, n_tables, width]: at some positions those of a random table, and of all after it, are zero."""
+        places, n = rows.shape[:2], self.n_tables
+        lost = torch.rand(places, device=rows.device) < self.order_dropout
+        first = torch.where(lost, torch.randint(n, places, device=rows.device), n)
+        keep = torch.arange(n, device=rows.device) < first[..., None]
+        return rows * keep[..., None].to(rows.dtype)
+
+    def extra_repr(self) -> str:
+        word = ", word=True" if self.word else ""
+        return f"orders={self.orders}{word}, n_rows={self.n_rows}, width={self.width}, gradient={self.gradient!r}"
+
+
+def check_orders(orders: Any, word: Any) -> tuple[int, ...]:
+    """Numbers of tokens from 1 to 16, ascending; none of them only where there is a table of words."""
+    if not isinstance(orders, tuple | list):
+        fail("orders", orders, "a list of numbers of tokens, such as [2, 3, 4]")
+    for order in orders:
+        check_int("an order", order, 1, MAX_ORDER)
+    if list(orders) != sorted(set(orders)):
+        fail("orders", orders, "different numbers in ascending order")
+    if not isinstance(word, bool):
+        fail("word", word, "True or False")
+    if not orders and not word:
+        fail("orders", orders, "one order at least, or word=True")
+    return tuple(orders)
+
+
+def ngram_tables(model: nn.Module) -> Iterator[NgramTables]:
+    """The layers of n-gram tables in a model."""
+    return (module for module in model.modules() if isinstance(module, NgramTables))
+
+
+def _addresses_cpu(tokens: Tensor, past: Tensor, hash_: Hash, lengths: Tensor, words: Tensor) -> Tensor:
+    from lutetia.nn.ngram import loops
+
+    out = torch.empty(*tokens.shape, len(hash_.lengths), dtype=torch.int64)
+    tensors = (tokens.contiguous(), past.contiguous(), lengths, words, hash_.multipliers)
+    threads = torch.get_num_threads() if tokens.numel() > 4096 else 1
+    spread(threads, len(tokens), loops.addresses, *(each.numpy() for each in tensors), hash_.n_rows, out.numpy())
+    return out

@@ -1,0 +1,278 @@
+"""A whole-number classifier as C99: for each stage its tables and one function, then the fixed program `c/classifier.c`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lutetia.precompute.integer.c_text import array, define, n_bytes, smallest, source, title, type_of
+from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, TableStage
+from lutetia.precompute.integer.scales import signed_bits
+
+Array = np.ndarray[Any, Any]
+
+HEADER = """{title}#ifndef LUTETIA_MODEL_H
+#define LUTETIA_MODEL_H
+
+#include <stdint.h>
+
+{sizes}
+typedef {kind} input_t; /* 0 to LUTETIA_LARGEST */
+
+/* {says} */
+int32_t lutetia_answer(const input_t x[LUTETIA_INPUTS]);
+
+#endif
+"""
+
+TIMES = """/* A product by doubling and adding. */
+static {sum} times({sum} x, int32_t weight)
+{{
+    {sum} product = 0;
+    uint32_t left = weight < 0 ? 0u - (uint32_t)weight : (uint32_t)weight;
+    while (left) {{
+        if (left & 1)
+            product += x;
+        left >>= 1;
+        if (left)
+            x += x;
+    }}
+    return weight < 0 ? -product : product;
+}}
+
+"""
+
+
+@dataclass(frozen=True)
+class StageText:
+    """A stage in C: its arrays and its function, the bytes of the arrays, and of what the function keeps while it runs."""
+
+    text: str
+    flash: int
+    ram: int
+    out: str  # the type of its sums
+
+
+def classifier_files(model: IntegerClassifier) -> dict[str, str]:
+    """The text of model.c and model.h."""
+    parts = _stages(model)
+    n_outputs = [len(stage.bias) for stage in model.stages]
+    steps = []
+    for number, (part, count) in enumerate(zip(parts, n_outputs, strict=True)):
+        before = f"y{number - 1}" if number else "x"
+        steps.append(f"    static {part.out} y{number}[{count}];\n    stage{number}({before}, y{number});\n")
+    declared = "".join(step.split("\n")[0] + "\n" for step in steps)
+    called = "".join(step.split("\n")[1] + "\n" for step in steps)
+    last = f"y{len(parts) - 1}"
+    if n_outputs[-1] > 1:
+        declared += "    int32_t c, best = 0;\n"
+        called += (
+            f"    for (c = 1; c < {n_outputs[-1]}; c++)\n        best = {last}[c] > {last}[best] ? c : best;\n    return best;\n"
+        )
+    else:
+        called += f"    return {last}[0];\n"
+    linear = [part.out for part, stage in zip(parts, model.stages, strict=True) if isinstance(stage, LinearStage)]
+    widest = "int64_t" if "int64_t" in linear else "int32_t"
+    program = "".join([
+        title("A classifier of lookup tables: the tables, the network, a program that answers."),
+        '#include "model.h"\n\n#include <stdio.h>\n#include <string.h>\n\n',
+        TIMES.format(sum=widest) if linear else "",
+        *(part.text for part in parts),
+        "int32_t lutetia_answer(const input_t x[LUTETIA_INPUTS])\n{\n", declared, called, "}\n\n",
+        source("classifier.c"),
+    ])  # fmt: skip
+    return {"model.c": program, "model.h": _header(model)}
+
+
+def memory(model: IntegerClassifier) -> dict[str, int]:
+    """Bytes of constant tables, and of what is kept while a sample is answered, the sample included."""
+    parts = _stages(model)
+    sums = sum(n_bytes(part.out) * len(stage.bias) for part, stage in zip(parts, model.stages, strict=True))
+    given = model.n_inputs * n_bytes(_input_type(model))
+    return {
+        "flash_table_bytes": sum(part.flash for part in parts),
+        "ram_bytes": given + sums + max(part.ram for part in parts),
+    }
+
+
+def _input_type(model: IntegerClassifier) -> str:
+    return smallest(0, 2**model.input_bits - 1)
+
+
+def _header(model: IntegerClassifier) -> str:
+    sizes = define(LUTETIA_INPUTS=model.n_inputs, LUTETIA_LARGEST=2**model.input_bits - 1, LUTETIA_OUTPUTS=model.n_outputs)
+    says = (
+        "The class of a sample, the lowest of equals." if model.n_outputs > 1 else "The sum of a sample, in units of the tables."
+    )
+    about = title("A classifier of lookup tables: whole numbers in, a class out.")
+    return HEADER.format(title=about, sizes=sizes, kind=_input_type(model), says=says)
+
+
+def _stages(model: IntegerClassifier) -> list[StageText]:
+    made = []
+    kind, largest = _input_type(model), np.full(model.n_inputs, 2**model.input_bits - 1, dtype=np.int64)
+    for number, stage in enumerate(model.stages):
+        if isinstance(stage, LinearStage):
+            largest = np.abs(stage.bias) + np.abs(stage.weight) @ largest
+            text = _linear(number, stage, kind, _sum_type(largest))
+        else:
+            largest = _reach(stage)
+            text = _tables(number, stage, kind, _sum_type(largest))
+        made.append(text)
+        kind = text.out
+    return made
+
+
+def _sum_type(largest: Array) -> str:
+    return "int32_t" if signed_bits(int(largest.max())) <= 32 else "int64_t"
+
+
+def _reach(stage: TableStage) -> Array:
+    """The largest size of each sum on the way to it: int64 [n_outputs]."""
+    total = np.abs(stage.bias)
+    for contents, targets in zip(stage.contents, stage.targets, strict=True):
+        np.add.at(total, targets, contents.max(0))
+    return total
+
+
+def _linear(number: int, stage: LinearStage, kind: str, out: str) -> StageText:
+    n, m = stage.weight.shape
+    arrays = {f"WEIGHT{number}": stage.weight, f"BIAS{number}": stage.bias}
+    code = f"""static void stage{number}(const {kind} *x, {out} *y)
+{{
+    int o, i;
+    for (o = 0; o < {n}; o++) {{
+        y[o] = BIAS{number}[o];
+        for (i = 0; i < {m}; i++)
+            y[o] += ({out})times(x[i], WEIGHT{number}[o][i]);
+    }}
+}}
+
+"""
+    return _stage_text(arrays, code, 0, out)
+
+
+def _tables(number: int, stage: TableStage, kind: str, out: str) -> StageText:
+    """Comparisons of inputs with each other come first, then those with constants."""
+    constant = stage.right < 0
+    order = np.argsort(constant, kind="stable")
+    place = np.argsort(order, kind="stable")
+    pairs = int((~constant).sum())
+    lanes = place[stage.lanes]
+    arrays: dict[str, Array] = {
+        f"LEFT{number}": stage.left[order], f"RIGHT{number}": stage.right[order[:pairs]],
+        f"CONSTANT{number}": stage.constant[order[pairs:]], f"LANES{number}": lanes.reshape(-1), f"BIAS{number}": stage.bias,
+    }  # fmt: skip
+    if stage.flip.any():
+        arrays[f"FLIP{number}"] = stage.flip
+    rows, more = _rows(number, stage)
+    arrays |= more
+    n_bits, (n_lookups, k) = len(order), lanes.shape
+    compare = f"        if (x[LEFT{number}[i]] > %s)\n            bits[i >> 3] |= (uint8_t)(1u << (i & 7));\n"
+    ifs = ""
+    if pairs:
+        ifs += f"    for (i = 0; i < {pairs}; i++) {{\n{compare % f'x[RIGHT{number}[i]]'}    }}\n"
+    if pairs < n_bits:
+        ifs += f"    for (i = {pairs}; i < {n_bits}; i++) {{\n{compare % f'CONSTANT{number}[i - {pairs}]'}    }}\n"
+    flip = f"        index ^= FLIP{number}[u];\n" if stage.flip.any() else ""
+    code = f"""static void stage{number}(const {kind} *x, {out} *y)
+{{
+    static uint8_t bits[{n_bits // 8 + 1}];
+    const {type_of(lanes)} *lane = LANES{number};
+    int i, o, u, r;
+{rows.start}    memset(bits, 0, sizeof bits);
+{ifs}    for (o = 0; o < {len(stage.bias)}; o++)
+        y[o] = BIAS{number}[o];
+    for (u = 0; u < {n_lookups}; u++) {{
+        unsigned long index = 0;
+        for (r = 0; r < {k}; r++, lane++)
+            index = index << 1 | (unsigned long)(bits[*lane >> 3] >> (*lane & 7) & 1);
+{flip}{rows.body}    }}
+}}
+
+"""
+    return _stage_text(arrays, code, n_bits // 8 + 1, out)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """How a row is added: declarations of pointers, and what is done for each lookup."""
+
+    start: str
+    body: str
+
+
+def _rows(number: int, stage: TableStage) -> tuple[_Rows, dict[str, Array]]:
+    """Votes of one bit packed by eight; whole rows where most sums are reached; columns and their targets elsewhere."""
+    n, n_outputs = len(stage.contents), len(stage.bias)
+    widest = max((int(contents.max()) for contents in stage.contents), default=0)
+    reached = sum(len(targets) for targets in stage.targets)
+    if widest <= 1 and all(len(targets) == 1 for targets in stage.targets):
+        keys, starts = _shared([contents[:, 0] for contents in stage.contents])
+        packed = np.stack([np.packbits(contents.astype(np.uint8), bitorder="little") for contents in keys])
+        arrays = {f"VOTES{number}": packed, f"TABLE{number}": starts, f"TARGET{number}": np.concatenate(stage.targets)}
+        vote = f"VOTES{number}[TABLE{number}[u]][index >> 3] >> (index & 7) & 1"
+        return _Rows("", f"        y[TARGET{number}[u]] += {vote};\n"), arrays
+    if 2 * reached >= n * n_outputs and all(len(set(each.tolist())) == len(each) for each in stage.targets):
+        full = [_spread(contents, targets, n_outputs) for contents, targets in zip(stage.contents, stage.targets, strict=True)]
+        keys, starts = _shared(full)
+        rows = np.stack(keys) if keys else np.zeros((1, 1, n_outputs), np.int64)
+        if widest < 16:
+            return _half_bytes(number, rows, starts)
+        arrays = {f"ROWS{number}": rows, f"TABLE{number}": starts}
+        add = f"        for (o = 0; o < {n_outputs}; o++)\n            y[o] += ROWS{number}[TABLE{number}[u]][index][o];\n"
+        return _Rows("", add), arrays
+    keys, starts = _shared([np.ascontiguousarray(contents.T) for contents in stage.contents])
+    offsets = np.cumsum([0, *(each.size for each in keys)])
+    arrays = {
+        f"COLUMNS{number}": np.concatenate([each.reshape(-1) for each in keys]),
+        f"START{number}": offsets[:-1][starts],
+        f"COUNT{number}": np.array([len(targets) for targets in stage.targets]),
+        f"TARGETS{number}": np.concatenate(stage.targets),
+    }
+    k = stage.lanes.shape[1]
+    body = f"""        const {type_of(arrays[f"COLUMNS{number}"])} *column = COLUMNS{number} + START{number}[u] + index;
+        for (o = 0; o < COUNT{number}[u]; o++, column += {2**k})
+            y[*target++] += *column;
+"""
+    return _Rows(f"    const {type_of(arrays[f'TARGETS{number}'])} *target = TARGETS{number};\n", body), arrays
+
+
+def _half_bytes(number: int, rows: Array, starts: Array) -> tuple[_Rows, dict[str, Array]]:
+    """Whole rows of numbers of four bits, two to a byte, the first in the lower half: rows [n_tables, 2**k, n_outputs]."""
+    n_outputs = rows.shape[2]
+    even = np.concatenate([rows, np.zeros((*rows.shape[:2], n_outputs % 2), dtype=np.int64)], 2)
+    arrays = {f"ROWS{number}": even[:, :, ::2] | even[:, :, 1::2] << 4, f"TABLE{number}": starts}
+    body = f"""        const uint8_t *row = ROWS{number}[TABLE{number}[u]][index];
+        for (o = 0; o < {n_outputs}; o++)
+            y[o] += row[o >> 1] >> (o & 1 ? 4 : 0) & 15;
+"""
+    return _Rows("", body), arrays
+
+
+def _shared(tables: list[Array]) -> tuple[list[Array], Array]:
+    """Tables without their equals, and the number of each: int64 [n]."""
+    known: dict[tuple[Any, ...], int] = {}
+    kept: list[Array] = []
+    numbers = []
+    for table in tables:
+        key = (table.shape, table.tobytes())
+        if key not in known:
+            known[key] = len(kept)
+            kept.append(table)
+        numbers.append(known[key])
+    return kept, np.array(numbers, dtype=np.int64)
+
+
+def _spread(contents: Array, targets: Array, n_outputs: int) -> Array:
+    rows = np.zeros((len(contents), n_outputs), dtype=np.int64)
+    rows[:, targets] = contents
+    return rows
+
+
+def _stage_text(arrays: dict[str, Array], code: str, ram: int, out: str) -> StageText:
+    used = {name: values for name, values in arrays.items() if values.size and name in code}
+    flash = sum(values.size * n_bytes(type_of(values)) for values in used.values())
+    return StageText("".join(array(name, values) for name, values in used.items()) + "\n" + code, flash, ram, out)

@@ -1,0 +1,177 @@
+"""A classifier in whole numbers: its stream graph, and the same as a short list of stages for programs and pages.
+
+    table stage    bits:   bit i = x[left[i]] > x[right[i]], or > constant[i] where right[i] is -1
+                   index:  of lookup u, its bits lanes[u, 0] (the highest) to lanes[u, k - 1], xor flip[u]
+                   sums:   y[targets] += contents[table[u], index], on top of bias
+    linear stage   y = bias + weight · x, by shifts and additions
+
+The class is the number of the greatest y of the last stage, the first of equals. A regression has one y and no class.
+The interpreter of the graph is the definition; every stage is read off the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lutetia.errors import ArgumentError, check_tensor
+from lutetia.precompute.front.lutnet import LUTNetwork
+from lutetia.precompute.ir.graph import Graph
+from lutetia.precompute.ir.stream import Argmax, Compare, Input, Register, StreamNode, Sum, Table
+from lutetia.precompute.tables.domains import NUMBERS
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class TableStage:
+    """Comparisons, tables and sums; int64 arrays.
+
+    left, right, constant   [n_bits]
+    lanes                   [n_lookups, k]: the bits of each index, the highest first
+    flip                    [n_lookups]
+    contents                one array [2**k, n] for each lookup, not negative; equal tables are one object
+    targets                 one array [n] for each lookup: the sums it adds to
+    bias                    [n_outputs]
+    bits                    of two's complement, of the widest sum
+    """
+
+    left: Array
+    right: Array
+    constant: Array
+    lanes: Array
+    flip: Array
+    contents: tuple[Array, ...]
+    targets: tuple[Array, ...]
+    bias: Array
+    bits: int
+
+
+@dataclass(frozen=True, eq=False)
+class LinearStage:
+    """weight int64 [n_outputs, n_inputs], bias int64 [n_outputs]; `bits` of two's complement, of the widest sum."""
+
+    weight: Array
+    bias: Array
+    bits: int
+
+
+Stage: TypeAlias = TableStage | LinearStage
+
+
+class IntegerClassifier:
+    """A classifier in whole numbers. Made by `integer_model`."""
+
+    def __init__(self, network: LUTNetwork) -> None:
+        self.network = network
+        self.stages = stages(network.graph)
+
+    @property
+    def graph(self) -> Graph:
+        return self.network.graph
+
+    @property
+    def model(self) -> Any:
+        """The model it was made from."""
+        return self.network.model
+
+    @property
+    def n_inputs(self) -> int:
+        return self.graph.nodes[0].edge.channels
+
+    @property
+    def input_bits(self) -> int:
+        """Bits of each input, which is 0 to 2**input_bits - 1."""
+        return self.network.bits
+
+    @property
+    def n_outputs(self) -> int:
+        """Classes; 1 for a regression."""
+        return len(self.stages[-1].bias)
+
+    def quantise(self, x: Tensor) -> Tensor:
+        """Inputs of the float model as whole numbers: x [batch, ...] -> int64 [batch, n_inputs]."""
+        return self.network.quantise(x)
+
+    def __call__(self, x: Any) -> Tensor:
+        """Class numbers (the sum, for a regression) of whole numbers: x [batch, n_inputs] -> int64 [batch]."""
+        given = torch.as_tensor(x)
+        check_tensor("x", given, ["batch", self.n_inputs], NUMBERS)
+        top = 2**self.input_bits - 1
+        if given.numel() and (given.is_floating_point() and bool((given != given.round()).any())):
+            raise ArgumentError("x holds fractions, expected whole numbers: m.quantise(x) makes them")
+        if given.numel() and not 0 <= int(given.min()) <= int(given.max()) <= top:
+            bad = int(given.min()) if given.min() < 0 else int(given.max())
+            raise ArgumentError(f"x holds {bad}, expected whole numbers from 0 to {top}")
+        return self.graph(given.to(torch.int64))[:, 0]
+
+    def report(self, x: Tensor, labels: Tensor) -> dict[str, float]:
+        """The accuracy of the float model and of this one, and how often they agree: x as the float model takes it."""
+        return self.network.report(x, labels)
+
+
+# ---- the stages of a graph -------------------------------------------------------------------------------------------
+
+
+def stages(graph: Graph) -> list[Stage]:
+    """The stages of a graph of comparisons, tables, sums and one argmax."""
+    chain = [node for node in _chain(graph) if not isinstance(node, Register | Input)]
+    made: list[Stage] = []
+    while chain and not isinstance(chain[0], Argmax):
+        match chain:
+            case [Compare() as compare, Table() as table, Sum() as total, *_]:
+                made.append(_table_stage(compare, table, total))
+                del chain[:3]
+            case [Sum() as total, *_]:
+                made.append(_linear_stage(graph, total))
+                del chain[:1]
+            case _:
+                raise ArgumentError(f"{chain[0].kind} has no form as a program, expected comparisons, tables and sums")
+    return made
+
+
+def _chain(graph: Graph) -> list[StreamNode]:
+    """The nodes from the input to the output, which must be one after the other."""
+    number, reverse = graph.output, [graph.nodes[graph.output]]
+    while reverse[-1].sources:
+        number = reverse[-1].source
+        reverse.append(graph.nodes[number])
+    return reverse[::-1]
+
+
+def _table_stage(compare: Compare, table: Table, total: Sum) -> TableStage:
+    if (total.coefficient != 1).any():
+        raise ArgumentError(f"{total.name} multiplies what its tables give: it has no form as a program")
+    outputs = np.repeat(np.arange(len(total.bias)), np.diff(total.start))
+    readers: list[list[int]] = [[] for _ in range(table.edge.channels)]  # equal tables are one, which may count twice
+    for channel, output in zip(total.index.tolist(), outputs.tolist(), strict=True):
+        readers[channel].append(output)
+    order = [lookup for lookup in table.lookups if any(readers[channel] for channel in lookup.outputs)]
+    if len({len(lookup.inputs) for lookup in order}) > 1:
+        raise ArgumentError(f"{table.name} has tables of different sizes: it has no form as a program")
+    widest = max((max(abs(domain.low), abs(domain.high + 1)) for domain in total.edge.domains), default=1)
+    return TableStage(
+        compare.left, compare.right, compare.constant,
+        np.array([lookup.inputs for lookup in order], dtype=np.int64).reshape(len(order), -1),
+        np.array([lookup.flip for lookup in order], dtype=np.int64),
+        tuple(_columns(table.tables[lookup.table].contents, [len(readers[each]) for each in lookup.outputs]) for lookup in order),
+        tuple(np.array([to for each in lookup.outputs for to in readers[each]], dtype=np.int64) for lookup in order),
+        total.bias, int(widest).bit_length() + 1,
+    )  # fmt: skip
+
+
+def _columns(contents: Array, times: list[int]) -> Array:
+    """Each column as often as it is read."""
+    return contents if set(times) == {1} else np.repeat(contents, times, axis=1)
+
+
+def _linear_stage(graph: Graph, total: Sum) -> LinearStage:
+    weight = np.zeros((len(total.bias), graph.nodes[total.source].edge.channels), dtype=np.int64)
+    rows = np.repeat(np.arange(len(total.bias)), np.diff(total.start))
+    np.add.at(weight, (rows, total.index), total.coefficient)
+    widest = max(max(abs(domain.low), abs(domain.high + 1)) for domain in total.edge.domains)
+    return LinearStage(weight, total.bias, int(widest).bit_length() + 1)

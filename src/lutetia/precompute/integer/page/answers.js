@@ -1,0 +1,58 @@
+// What every classifier page shows: the answer, the scores, and the detectors that spoke loudest.
+
+const MOST = 6;
+const x = new Int32Array(model.nInputs);
+let loud = [], picked = -1, waiting = 0;
+
+// For whoever scripts the page: the sample that is shown, and what `loud` lists.
+Object.assign(window.lutetia, { sample: () => Array.from(x), loudest: () => loudest(x, MOST) });
+
+const className = (number) => model.classes[number] ?? String(number);
+const inputName = (number) => model.features[number] ?? (model.shape.length > 1 ? `pixel ${Math.floor(number / model.shape.at(-1)) % model.shape.at(-2)},${number % model.shape.at(-1)}` : `x${number}`);
+
+function told(number) {
+  return (number > 0 ? "+" : "−") + Math.abs(Math.round(number * 10) / 10).toLocaleString("en");
+}
+
+function bar(name, size, value, best) {
+  const filled = html("span", { className: "bar" });
+  filled.style.setProperty("--size", `${size}%`);
+  return html("li", { className: best ? "best" : "" }, html("span", { title: name }, name), filled, html("span", {}, value));
+}
+
+function answer() {
+  const scores = runStages(x), best = greatest(scores);
+  if (scores.length === 1) {
+    byId("answer").textContent = String(Math.round((scores[0] * model.unit + Number.EPSILON) * 1e4) / 1e4);
+    byId("scores").replaceChildren();
+  } else {
+    const low = Math.min(...scores), span = Math.max(...scores) - low || 1;
+    byId("answer").textContent = className(best);
+    byId("scores").replaceChildren(...Array.from(scores, (score, c) => bar(className(c), (100 * (score - low)) / span, String(score), c === best)));
+  }
+  clearTimeout(waiting);
+  waiting = setTimeout(explain, 30);
+}
+
+function explain() {
+  loud = loudest(x, MOST);
+  picked = -1;
+  const most = Math.max(...loud.map(({ loss }) => Math.abs(loss)), 1);
+  byId("loud").replaceChildren(...loud.map(({ u, loss }, at) => {
+    const text = comparisons(x, u).map(({ left, right, constant, answer: yes }) => `${inputName(left)} ${yes ? ">" : "≤"} ${right < 0 ? constant : inputName(right)}`);
+    const filled = html("span", { className: loss < 0 ? "bar minus" : "bar" });
+    filled.style.setProperty("--size", `${(100 * Math.abs(loss)) / most}%`);
+    const button = html("button", { type: "button", title: text.join(", ") }, html("span", {}, `detector ${u}`), filled, html("span", {}, told(loss)));
+    button.addEventListener("click", () => pick(picked === at ? -1 : at));
+    return html("li", {}, button, html("p", { className: "small" }, text.join(", ")));
+  }));
+  byId("quiet").hidden = loud.length > 0;
+  pick(-1);
+}
+
+// Show one detector alone, or all of them.
+function pick(at) {
+  picked = at;
+  byId("loud").querySelectorAll("button").forEach((button, number) => button.setAttribute("aria-pressed", String(number === at)));
+  document.dispatchEvent(new Event("loud"));
+}

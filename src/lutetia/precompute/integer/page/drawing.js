@@ -1,0 +1,109 @@
+// An image to draw on, with a pointer or with the keyboard, and the anchors of the loudest detectors on it.
+
+const canvas = byId("image"), [height, width] = model.shape.slice(-2);
+const CELL = Math.max(8, Math.floor(560 / Math.max(height, width)));
+const cursor = { row: Math.floor(height / 2), column: Math.floor(width / 2), shown: false };
+let drawing = false, ink = true;
+
+canvas.width = width * CELL;
+canvas.height = height * CELL;
+
+// What a colour of the theme is now.
+function colour(name) {
+  canvas.style.color = `var(${name})`;
+  return getComputedStyle(canvas).color;
+}
+
+// Full ink on the pixel below the pen and near it, less further off, and never less than there was.
+function put(row, column) {
+  const reach = Math.max(0.6, Math.min(height, width) / 16);
+  for (let r = 0; r < height; r++) {
+    for (let c = 0; c < width; c++) {
+      const below = r === Math.floor(row) && c === Math.floor(column);
+      const far = below ? 0 : Math.hypot(r + 0.5 - row, c + 0.5 - column) / reach;
+      const at = r * width + c;
+      if (far >= 1.5) continue;
+      const value = Math.round(model.largest * Math.min(1, 1.5 - far));
+      for (let plane = at; plane < x.length; plane += height * width) x[plane] = ink ? Math.max(x[plane], value) : 0;
+    }
+  }
+  paint();
+  answer();
+}
+
+function paint() {
+  const pen = canvas.getContext("2d");
+  pen.fillStyle = colour("--well");
+  pen.fillRect(0, 0, canvas.width, canvas.height);
+  pen.fillStyle = colour("--ink");
+  for (let at = 0; at < height * width; at++) {
+    pen.globalAlpha = x[at] / model.largest;
+    pen.fillRect((at % width) * CELL, Math.floor(at / width) * CELL, CELL, CELL);
+  }
+  pen.globalAlpha = 1;
+  loud.forEach((each, at) => (picked < 0 || picked === at) && mark(pen, each));
+  if (cursor.shown) {
+    pen.strokeStyle = colour("--accent");
+    pen.lineWidth = 3;
+    pen.strokeRect(cursor.column * CELL + 1.5, cursor.row * CELL + 1.5, CELL - 3, CELL - 3);
+  }
+}
+
+// A line from the darker to the lighter input of each comparison; a ring where an input is compared with a number.
+function mark(pen, { u, loss }) {
+  pen.strokeStyle = pen.fillStyle = colour(loss > 0 ? "--for" : "--against");
+  pen.lineWidth = 2;
+  for (const { left, right, answer: yes } of comparisons(x, u)) {
+    const [a, b] = [left, right].map((at) => [((at % width) + 0.5) * CELL, (Math.floor(at / width) % height + 0.5) * CELL]);
+    pen.beginPath();
+    pen.arc(...a, CELL / 3, 0, 7);
+    if (yes) pen.fill();
+    else pen.stroke();
+    if (right < 0) continue;
+    pen.beginPath();
+    pen.moveTo(...a);
+    pen.lineTo(...b);
+    pen.stroke();
+  }
+}
+
+function spot(event) {
+  const box = canvas.getBoundingClientRect();
+  return [((event.clientY - box.top) / box.height) * height, ((event.clientX - box.left) / box.width) * width];
+}
+
+canvas.addEventListener("pointerdown", (event) => {
+  drawing = true;
+  cursor.shown = false;
+  canvas.setPointerCapture(event.pointerId);
+  put(...spot(event));
+});
+canvas.addEventListener("pointermove", (event) => drawing && put(...spot(event)));
+for (const name of ["pointerup", "pointercancel"]) canvas.addEventListener(name, () => (drawing = false));
+canvas.addEventListener("keydown", (event) => {
+  const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+  if (event.key in steps) {
+    const [down, right] = steps[event.key];
+    cursor.row = Math.min(Math.max(cursor.row + down, 0), height - 1);
+    cursor.column = Math.min(Math.max(cursor.column + right, 0), width - 1);
+    cursor.shown = true;
+    if (event.shiftKey) put(cursor.row + 0.5, cursor.column + 0.5);
+    else paint();
+  } else if (event.key === " ") put(cursor.row + 0.5, cursor.column + 0.5);
+  else return;
+  event.preventDefault();
+});
+canvas.addEventListener("blur", () => {
+  cursor.shown = false;
+  paint();
+});
+byId("erase").addEventListener("change", (event) => (ink = !event.target.checked));
+byId("clear").addEventListener("click", () => {
+  x.fill(0);
+  paint();
+  answer();
+});
+document.addEventListener("loud", paint);
+repaints.push(paint);
+paint();
+answer();

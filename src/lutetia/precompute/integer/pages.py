@@ -1,0 +1,222 @@
+"""A whole-number model as one page of HTML that runs it: no network, the tables inside.
+
+`window.lutetia.generate(Uint8Array, n)` writes, `window.lutetia.classify(Int32Array)` classifies. The scripts and the style are
+in `page/`; `language.js` and `classifier.js` are the models, the other files what a reader sees.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lutetia._shared.markup import Html, tag
+from lutetia._shared.pages import Article, Section, article, asset, packed
+from lutetia.models.tabular import Tabular
+from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, Stage, TableStage
+from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
+from lutetia.precompute.integer.sampling import weights
+
+PACKAGE = "lutetia.precompute.integer"
+LANGUAGE = ("arrays.js", "language.js", "writing.js")
+IMAGE = ("arrays.js", "classifier.js", "answers.js", "drawing.js")
+NUMBERS = ("arrays.js", "classifier.js", "answers.js", "sliders.js")
+NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
+MOST_LABELS = 1 << 10  # numbers of an input that are told in the unit of the data
+Array = np.ndarray[Any, Any]
+
+
+def page(model: IntegerTransformer | IntegerClassifier, title: str, figures: dict[str, str] | None = None) -> str:
+    """The whole page as text, to be written as UTF-8."""
+    if isinstance(model, IntegerTransformer):
+        lead = "It runs on this page, in whole numbers: every layer compares, looks up and adds. Type, and it writes on."
+        return _document(Article(title, lead, figures or {}, [_writing()], no_script=NO_SCRIPT), LANGUAGE, _language(model))
+    is_image = len(_shape(model)) > 1
+    lead = "It runs on this page, in whole numbers: every layer compares, looks up and adds. "
+    lead += "Draw, and it answers." if is_image else "Move a slider, and it answers."
+    sections = [_answering(is_image)]
+    return _document(
+        Article(title, lead, figures or {}, sections, no_script=NO_SCRIPT), IMAGE if is_image else NUMBERS, _classifier(model)
+    )
+
+
+def n_detectors(model: IntegerTransformer | IntegerClassifier) -> int:
+    """Detectors of all layers."""
+    if isinstance(model, IntegerTransformer):
+        return sum(len(layer.numbers) for layer in model.layers.values())
+    return sum(len(stage.contents) for stage in model.stages if isinstance(stage, TableStage))
+
+
+def title_of(path: Path) -> str:
+    """A title for the page of a checkpoint."""
+    name = path.resolve().name
+    return name if name.strip() else "A model of tables"
+
+
+def _document(content: Article, scripts: tuple[str, ...], data: dict[str, Any]) -> str:
+    assets = [asset(name, PACKAGE) for name in scripts]
+    return article(content, [asset("page.css", PACKAGE)], assets, data={"model": packed(data)})
+
+
+# ---- what a reader sees ----------------------------------------------------------------------------------------------
+
+
+def _writing() -> Section:
+    def choice(name: str, label: str, checked: bool) -> Html:
+        return tag("label", tag("input", type="radio", name="how", id=name, checked=checked or None), label)
+
+    content = tag(
+        "div",
+        tag("label", "Text to go on from", for_="prompt"),
+        tag("textarea", "def ", id="prompt", rows=3, spellcheck="false", autocapitalize="off"),
+        tag(
+            "fieldset",
+            tag("legend", "How the next byte is chosen", class_="hidden"),
+            tag("div", choice("best", "the best byte each time", True), choice("drawn", "drawn by chance", False),
+                tag("button", "Draw again", type="button", id="again"), class_="row"),
+        ),
+        tag("div", id="text", tabindex=0, role="group", aria_label="The text that the model writes"),
+        tag("p", id="said", class_="small", aria_live="polite"),
+        tag("p", id="looked", aria_live="polite"),
+        class_="card",
+    )  # fmt: skip
+    return Section("write", "Write", content)
+
+
+def _answering(is_image: bool) -> Section:
+    keys = "Draw with a finger, a pen or a mouse; or by keys: arrows move, space draws, shift and an arrow draw a line."
+    given = [
+        tag("canvas", id="image", tabindex=0, role="img", aria_label="An image to draw on", aria_describedby="keys"),
+        tag("div", tag("button", "Clear", type="button", id="clear"),
+            tag("label", tag("input", type="checkbox", id="erase"), "erase"), class_="row"),
+        tag("p", keys, id="keys", class_="small"),
+    ] if is_image else [tag("ul", id="sliders", class_="sliders")]  # fmt: skip
+    told = [
+        tag("h3", "Answer"),
+        tag("p", id="answer", aria_live="polite"),
+        tag("ul", id="scores", class_="bars", aria_label="Score of each class"),
+    ]
+    lines = "; lines join the inputs that a detector compares" if is_image else ""
+    reasons = [
+        tag("h3", "The detectors that spoke loudest"),
+        tag("p", f"The points that the answer's lead would lose, were a detector to say what it says on average{lines}.",
+            class_="small"),
+        tag("p", "None makes a difference.", id="quiet", class_="small", hidden="hidden"),
+        tag("ul", id="loud", class_="bars loud"),
+    ]  # fmt: skip
+    first, *others = [tag("div", part, class_="card") for part in (given, told, reasons)]
+    return Section("try", "Draw" if is_image else "Try", tag("div", first, tag("div", others, class_="stack"), class_="columns"))
+
+
+# ---- what the scripts compute with -----------------------------------------------------------------------------------
+
+
+def _numbers(values: Array) -> dict[str, str]:
+    """Whole numbers in the smallest kind that holds them, little endian, in base64."""
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    sign = "u" if low >= 0 else "i"
+    bits = high.bit_length() if low >= 0 else max(high.bit_length(), (-low - 1).bit_length()) + 1
+    size = next(n for n in (1, 2, 4) if bits <= 8 * n)
+    data = np.ascontiguousarray(values).astype(f"<{sign}{size}").tobytes()
+    return {"kind": f"{sign}{size}", "base64": base64.b64encode(data).decode()}
+
+
+def _language(model: IntegerTransformer) -> dict[str, Any]:
+    drop, table = weights(1.0, model.unembedding.fraction)
+    return {
+        "context": model.context,
+        "width": model.width,
+        "vocab": model.vocab,
+        "embedding": _numbers(model.embedding),
+        "embeddingUnit": 2**model.embedding_shift,
+        "blocks": [{"attention": _layer(each.attention), "feedForward": _layer(each.feed_forward)} for each in model.blocks],
+        "unembedding": _layer(model.unembedding),
+        "drop": drop,
+        "weights": _numbers(table),
+    }
+
+
+def _layer(layer: TableLayer) -> dict[str, Any]:
+    n_detectors, n_rows, n_outputs = layer.numbers.shape
+    return {
+        "nDetectors": n_detectors,
+        "nRows": n_rows,
+        "nOutputs": n_outputs,
+        "nAnchors": layer.anchors.shape[1],
+        "numbers": _numbers(layer.numbers),
+        "anchors": _numbers(layer.anchors),
+        "gains": None if layer.gains is None else _numbers(layer.gains),
+        "unit": 2**layer.shift,
+        "positionBits": layer.position_bits,
+        "positions": None if layer.positions is None else _numbers(layer.positions),
+    }
+
+
+def _classifier(model: IntegerClassifier) -> dict[str, Any]:
+    metadata = getattr(model.model, "metadata", {})
+    return {
+        "nInputs": model.n_inputs,
+        "largest": 2**model.input_bits - 1,
+        "shape": _shape(model),
+        "classes": list(metadata.get("classes", ())),
+        "stages": [_stage(stage) for stage in model.stages],
+        "unit": float(model.graph.nodes[model.graph.output].edge.scale[0]),
+        **_inputs(model, metadata),
+    }
+
+
+def _stage(stage: Stage) -> dict[str, Any]:
+    if isinstance(stage, LinearStage):
+        return {"weight": _numbers(stage.weight), "bias": _numbers(stage.bias)}
+    tables: dict[int, int] = {}  # where each array of contents starts, which several lookups may share
+    parts: list[Array] = []
+    size = 0
+    for contents in stage.contents:
+        if id(contents) not in tables:
+            tables[id(contents)] = size
+            parts.append(contents.reshape(-1))
+            size += contents.size
+    count = np.array([len(targets) for targets in stage.targets])
+    return {
+        "left": _numbers(stage.left), "right": _numbers(stage.right), "constant": _numbers(stage.constant),
+        "lanes": _numbers(stage.lanes), "k": stage.lanes.shape[1], "flip": _numbers(stage.flip),
+        "contents": _numbers(np.concatenate(parts)), "start": _numbers(np.array([tables[id(each)] for each in stage.contents])),
+        "count": _numbers(count), "targets": _numbers(np.concatenate(stage.targets)),
+        "firstTarget": _numbers(np.cumsum([0, *count])[:-1]), "bias": _numbers(stage.bias),
+    }  # fmt: skip
+
+
+def _shape(model: IntegerClassifier) -> list[int]:
+    """The shape of an image, or one size: an encoding of columns makes inputs of its own."""
+    shape = list(getattr(getattr(model.model, "config", None), "input_shape", ()))
+    is_whole = math.prod(shape) == model.n_inputs and not isinstance(model.model, Tabular)
+    return shape if is_whole else [model.n_inputs]
+
+
+def _inputs(model: IntegerClassifier, metadata: dict[str, Any]) -> dict[str, Any]:
+    """Names of the inputs, and what their numbers mean: one list for all, or one for each."""
+    names = list(metadata.get("features", ()))
+    if isinstance(model.model, Tabular):
+        encoding = model.model.encoding
+        source = encoding.source.tolist()
+        features = [names[column] if names else f"x{column}" for column in source]
+        labels = {str(number): _codes(model.model, number, top) for number, top in enumerate(encoding.tops().tolist())}
+        return {"features": features, "labels": labels, "tops": encoding.tops().tolist()}
+    values = getattr(model.network.encoder, "values", None)
+    known = values is not None and 2**model.input_bits <= MOST_LABELS and len(_shape(model)) == 1
+    shared = {"shared": [f"{value:.4g}" for value in values()]} if known and values else {}
+    return {"features": names, "labels": shared, "tops": []}
+
+
+def _codes(model: Tabular, encoded: int, top: int) -> list[str]:
+    """What each code of an encoded column stands for."""
+    ranks = model.encoding.ranks[encoded].tolist()
+    if any(ranks):
+        names = model.metadata.get("categories", {}).get(str(int(model.encoding.source[encoded])), range(len(ranks)))
+        told = [[str(name) for name, rank in zip(names, ranks, strict=False) if rank == code] for code in range(top + 1)]
+        return ["missing", *(", ".join(each) or "–" for each in told[1:])]
+    edges = model.encoding.edges[encoded].tolist()
+    return ["missing", *(f"≤ {edge:.4g}" for edge in edges[: top - 1]), f"> {edges[top - 2]:.4g}" if top > 1 else "any"]

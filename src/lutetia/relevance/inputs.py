@@ -1,0 +1,61 @@
+"""The inputs of a model, as leaves that get relevance, and the model left as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from lutetia.errors import fail
+
+
+def prepare_inputs(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, tuple[Tensor, Tensor]]]:
+    """Arguments for the model, with leaves that require grad instead of floating tensors, and which leaf replaces which."""
+    stand_ins: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def stand_in(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if id(value) not in stand_ins:
+                leaf = value.detach().requires_grad_() if value.is_floating_point() else value
+                stand_ins[id(value)] = (leaf, value)
+            return stand_ins[id(value)][0]
+        if isinstance(value, PackedSequence):  # which of its tensors is data
+            return value._replace(data=stand_in(value.data))
+        if hasattr(value, "_fields"):
+            return type(value)(*map(stand_in, value))
+        if type(value) in (tuple, list):
+            return type(value)(map(stand_in, value))
+        return {name: stand_in(each) for name, each in value.items()} if type(value) is dict else value
+
+    if isinstance(inputs, (Tensor, PackedSequence)):
+        return (stand_in(inputs),), {}, stand_ins
+    if isinstance(inputs, Mapping):
+        return (), {name: stand_in(value) for name, value in inputs.items()}, stand_ins
+    if isinstance(inputs, (tuple, list)):
+        return tuple(stand_in(value) for value in inputs), {}, stand_ins
+    fail("inputs", inputs, "a tensor, a tuple of arguments or a mapping of keyword arguments")
+
+
+@contextmanager
+def as_found(model: nn.Module) -> Iterator[None]:
+    """Put back what a forward pass may change: RNG state and buffers. Frozen parameters take part while it runs."""
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad and parameter.is_floating_point()]
+    training = any(module.training for module in model.modules())
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()] if training else []
+    devices = sorted({tensor.device.index for tensor in model.parameters() if tensor.device.type == "cuda"})
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                if not torch.equal(buffer, before):
+                    buffer.copy_(before)

@@ -1,0 +1,187 @@
+"""What `watch` sees while a model runs, and autograd does not keep: constants, writes into slices, values without a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from lutetia.relevance.graph import CONSTANT, VALUE, WRITE
+from lutetia.relevance.registry import is_known
+
+
+class Constants(TorchFunctionMode):
+    """Keeps the other operands of sums and fills, which do not require grad: masks, scalars, frozen biases."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        writes = name in _IN_PLACE or (name.endswith("_") and not name.startswith("_"))
+        before = _constant_base(args) if writes else None
+        result = func(*args, **kwargs)
+        if writes:
+            _note_write(func, args, kwargs, before)
+        if isinstance(result, Tensor) and result.grad_fn is not None:
+            if name in _WATCHED:
+                _note_constant(name, result.grad_fn, args, kwargs)
+            elif name not in _FAMILIAR:
+                _note_value(name, result)
+        return result
+
+
+def _note(fn: Any, key: str, value: Any) -> None:
+    fn.metadata[key] = value
+
+
+# ---- writes into slices ------------------------------------------------------------------------------------------------
+
+_IN_PLACE = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__"})
+_OPERAND = object()  # stands for an argument that has a node
+
+
+class Write:
+    """An in-place operation on a view of a base, to be done again: the view's place in the base, and constant arguments."""
+
+    def __init__(
+        self, func: Callable[..., Any], view: Tensor, base: Tensor, args: Any, kwargs: Any, before: Tensor | None
+    ) -> None:
+        self._func, self._before = func, before
+        self._view = (view.size(), view.stride(), view.storage_offset() - base.storage_offset())
+        self._base = (base.size(), base.stride(), base.dtype, base.device)
+        # Tensors with a node come by the graph. Kept here, one that shares the base would keep its own graph alive.
+        self._args = [_OPERAND if _has_node(arg) else arg for arg in args[1:]]
+        self._kwargs = {name: _OPERAND if _has_node(arg) else arg for name, arg in kwargs.items()}
+        self.operands = sum(arg is _OPERAND for arg in (*self._args, *self._kwargs.values()))
+
+    def again(self, args: Any) -> Tensor:
+        """The base after the write, from its value before and the operands with a node."""
+        size, stride, dtype, device = self._base
+        base = torch.empty_strided(size, stride, dtype=dtype, device=device)
+        start = self._before if args[0] is None else args[0]
+        base.copy_(start) if start is not None else base.zero_()
+        operands = iter([arg for arg in args[1:] if arg is not None])
+        places = [next(operands) if arg is _OPERAND else arg for arg in self._args]
+        named = {name: next(operands) if arg is _OPERAND else arg for name, arg in self._kwargs.items()}
+        with torch.no_grad():
+            self._func(base.as_strided(*self._view), *places, **named)
+        return base
+
+
+def _base_of(args: Any) -> Tensor | None:
+    if not args or not isinstance(args[0], Tensor):
+        return None
+    view = args[0]
+    return view._base if view._is_view() else view
+
+
+def _constant_base(args: Any) -> Tensor | None:
+    """The value of a base that has no node yet, before something with a node is written into it."""
+    base = _base_of(args)
+    if base is None or base.requires_grad or not any(_has_node(arg) for arg in args[1:]):
+        return None
+    return base.detach().clone()
+
+
+def _note_write(func: Callable[..., Any], args: Any, kwargs: Any, before: Tensor | None) -> None:
+    base = _base_of(args)
+    if base is not None and base.grad_fn is not None and base.grad_fn.name().endswith("CopySlices"):
+        _note(base.grad_fn, WRITE, Write(func, args[0], base, args, kwargs, before))
+
+
+# ---- values of operations without a rule -------------------------------------------------------------------------------
+
+_FAMILIAR: set[str] = set()  # functions whose nodes have a rule
+
+
+def _note_value(name: str, result: Tensor) -> None:
+    fn = result.grad_fn
+    assert fn is not None
+    if is_known(fn.name()):
+        _FAMILIAR.add(name)
+    else:
+        _note(fn, VALUE, result.detach())
+
+
+@contextmanager
+def custom_functions_seen() -> Iterator[None]:
+    """While open, custom autograd functions without a rule leave their output in the graph."""
+    original = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original.__get__(None, cls)(*args, **kwargs)
+        if isinstance(result, Tensor) and result.grad_fn is not None and not is_known(result.grad_fn.name()):
+            _note(result.grad_fn, VALUE, result.detach())
+        return result
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = original  # type: ignore[method-assign]
+
+
+# ---- constants ---------------------------------------------------------------------------------------------------------
+
+_SUMS = frozenset(
+    {"add", "__add__", "__radd__", "add_", "__iadd__", "sub", "__sub__", "__rsub__", "rsub", "sub_", "__isub__", "subtract"}
+)
+_FILLS = frozenset({"masked_fill", "masked_fill_", "where"})
+_LINEAR = frozenset(
+    {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "addmm", "baddbmm"}
+)
+_ATTENTION = "scaled_dot_product_attention"
+_WATCHED = _SUMS | _FILLS | _LINEAR | {_ATTENTION}
+
+
+def _note_constant(name: str, fn: Any, args: Any, kwargs: Any) -> None:
+    if name == _ATTENTION:
+        constant = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
+        found = _sum_below(fn) if isinstance(constant, Tensor) and constant.is_floating_point() else None
+        if found is None:
+            return
+        fn = found
+    elif name in _LINEAR:
+        first = name in ("addmm", "baddbmm")
+        constant = args[0] if first else kwargs.get("bias", args[2] if len(args) > 2 else None)
+        fn = _behind_views(fn)
+    elif name in _SUMS:
+        constant = next((arg for arg in (*args[:2], *_named(kwargs)) if not _has_node(arg)), None)
+    else:
+        constant = next((arg for arg in (*args[:3], *_named(kwargs)) if not _has_node(arg) and not _is_mask(arg)), None)
+    if constant is not None and not _has_node(constant):
+        fn.metadata[CONSTANT] = constant
+
+
+def _sum_below(fn: Any) -> Any:
+    """Where attention that runs in parts adds its mask: the first sum on the way from its output to its scores."""
+    for _ in range(10):
+        if fn is None or fn.name() == "AddBackward0":
+            return fn
+        fn = fn.next_functions[0][0] if fn.next_functions else None
+    return None
+
+
+def _named(kwargs: Any) -> list[Any]:
+    return [kwargs[name] for name in ("input", "other", "value") if name in kwargs]
+
+
+def _has_node(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.bool
+
+
+def _behind_views(fn: Any) -> Any:
+    """The node of the operation itself: `linear` on three dimensions ends in a view."""
+    while (
+        fn.name() in ("ViewBackward0", "UnsafeViewBackward0", "SqueezeBackward1", "ReshapeAliasBackward0")
+        and fn.next_functions[0][0]
+    ):
+        fn = fn.next_functions[0][0]
+    return fn

@@ -1,0 +1,217 @@
+"""The page that runs a whole-number model, in a real browser: the same numbers, by touch, mouse and keyboard, light and dark."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from whole import PROMPTS, classifiers, language, languages, numbers
+
+from lutetia.cli import main
+from lutetia.precompute import integer_model
+from lutetia.precompute.integer.pages import page
+from tools import require_module
+
+if TYPE_CHECKING:
+    from browser import OpenPage
+
+require_module("typer")
+pytest_plugins = ["browser"]
+
+KINDS = classifiers()
+WRITE = "([prompt, n, seed]) => Array.from(lutetia.generate(Uint8Array.from(prompt), n, seed))"
+CLASSIFY = "(rows) => rows.map((row) => lutetia.classify(Int32Array.from(row)))"
+FAILS = "(call) => { try { eval(call); return ''; } catch (error) { return error.message; } }"
+
+
+def violations(opened: Any) -> list[str]:
+    source = importlib.resources.files(require_module("axe_playwright_python")).joinpath("axe.min.js")
+    opened.evaluate(source.read_text(encoding="utf-8"))
+    found = opened.evaluate("axe.run()")["violations"]
+    return [f"{each['id']}: {each['nodes'][0]['html']}" for each in found if each["impact"] in ("serious", "critical")]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_writes_what_python_writes(open_page: OpenPage, number: int) -> None:
+    whole = integer_model(languages()[number])
+    opened = open_page(page(whole, "a model"))
+    for prompt in PROMPTS:
+        assert bytes(opened.page.evaluate(WRITE, [list(prompt), 60, None])) == whole.generate(prompt, 60)
+        assert bytes(opened.page.evaluate(WRITE, [list(prompt), 30, 9])) == whole.generate(prompt, 30, seed=9)
+    assert opened.requests == [opened.page.url]
+    assert opened.problems == []
+
+
+@pytest.mark.slow
+def test_writes_a_thousand_bytes(open_page: OpenPage) -> None:
+    for model in (language(context=64, width=32), language(n_layers=3, seed=5), language(width=6, seed=6)):
+        whole = integer_model(model)
+        opened = open_page(page(whole, "a model"))
+        for prompt in PROMPTS:
+            assert bytes(opened.page.evaluate(WRITE, [list(prompt), 1000, None])) == whole.generate(prompt, 1000)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_classifies_as_python_does(open_page: OpenPage, kind: str) -> None:
+    whole = integer_model(KINDS[kind])
+    opened = open_page(page(whole, kind))
+    x = numbers(whole.n_inputs, whole.input_bits, 1000)
+    assert opened.page.evaluate(CLASSIFY, x.tolist()) == whole(x).tolist()
+    assert opened.problems == []
+
+
+def test_bad_calls_are_refused(open_page: OpenPage) -> None:
+    opened = open_page(page(integer_model(language(vocab=100)), "text")).page
+    for call, message in (
+        ("lutetia.generate(new Uint8Array(0), 3)", "the prompt is empty"),
+        ("lutetia.generate('a', 3)", "no Uint8Array"),
+        ("lutetia.generate(Uint8Array.of(200), 3)", "has the byte 200, expected 0 to 99"),
+        ("lutetia.generate(Uint8Array.of(1), -1)", "n is -1"),
+        ("lutetia.classify(Int32Array.of(1))", "classifies nothing"),
+    ):
+        assert message in opened.evaluate(FAILS, call)
+    opened = open_page(page(integer_model(KINDS["votes"]), "votes")).page
+    for call, message in (
+        ("lutetia.classify(new Int32Array(8))", "has 8 numbers, expected 9"),
+        ("lutetia.classify(new Int32Array(9).fill(256))", "has 256, expected 0 to 255"),
+        ("lutetia.classify([1])", "no Int32Array"),
+        ("lutetia.generate(Uint8Array.of(1), 1)", "writes nothing"),
+    ):
+        assert message in opened.evaluate(FAILS, call)
+
+
+def test_writes_while_you_type_and_says_what_it_looked_at(open_page: OpenPage) -> None:
+    whole = integer_model(language())
+    opened = open_page(page(whole, "text"))
+    box, text = opened.page.locator("#prompt"), opened.page.locator("#text")
+    box.fill("ab")
+    opened.page.locator("#said", has_text="bytes per second").wait_for()
+    assert text.locator("span").count() == 2 + 240
+    shown = "Array.from(document.getElementById('text').children, (each) => each.textContent)"
+    wrote = [chr(each) if 32 <= each < 127 else None for each in whole.generate(b"ab", 240)]
+    assert all(want in (None, got) for want, got in zip(wrote, opened.page.evaluate(shown)[2:], strict=True))
+    text.locator("span").nth(5).click()
+    assert "the model looked most at" in opened.page.locator("#looked").text_content()
+    assert opened.page.locator("#text .chosen").count() == 1
+    text.focus()
+    opened.page.keyboard.press("ArrowRight")
+    assert opened.page.locator("#text .chosen").evaluate("e => Array.prototype.indexOf.call(e.parentNode.children, e)") == 6
+    best = text.text_content()
+    opened.page.locator("#again").click()
+    text.locator("span").nth(241).wait_for()
+    assert opened.page.locator("#drawn").is_checked()
+    assert text.text_content() != best
+    box.fill("")
+    assert "Type something" in opened.page.locator("#said").text_content()
+    assert opened.problems == []
+
+
+@pytest.mark.parametrize("way", ["mouse", "touch", "keyboard"])
+def test_answers_while_you_draw(open_page: OpenPage, way: str) -> None:
+    whole = integer_model(KINDS["stacked"])
+    opened = open_page(page(whole, "digits"), 390 if way == "touch" else 1280)
+    canvas = opened.page.locator("#image")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box is not None
+    blank = canvas.evaluate("e => e.toDataURL()")
+    if way == "mouse":
+        opened.page.mouse.move(box["x"] + 20, box["y"] + 20)
+        opened.page.mouse.down()
+        opened.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=5)
+        opened.page.mouse.up()
+    elif way == "touch":
+        opened.page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    else:
+        canvas.focus()
+        opened.page.keyboard.press("ArrowUp")
+        opened.page.keyboard.press("Space")
+        opened.page.keyboard.press("Shift+ArrowLeft")
+    assert canvas.evaluate("e => e.toDataURL()") != blank
+    drawn = opened.page.evaluate("lutetia.sample()")
+    assert max(drawn) == 255
+    assert opened.page.locator("#answer").text_content() == str(whole(torch.tensor([drawn])).item())
+    assert opened.page.locator("#scores li").count() == 5
+    opened.page.locator("#loud li").first.wait_for()
+    opened.page.locator("#clear").click()
+    assert max(opened.page.evaluate("lutetia.sample()")) == 0
+    assert opened.problems == []
+
+
+def test_the_loudest_detectors_are_those_that_matter(open_page: OpenPage) -> None:
+    """Of one layer the points are the row's less the mean row's, for the winner less the runner-up at its own best."""
+    whole = integer_model(KINDS["tabular"])
+    opened = open_page(page(whole, "columns"))
+    sample = opened.page.evaluate("lutetia.sample()")
+    stage = whole.stages[0]
+    bits = [int(sample[a] > c) for a, c in zip(stage.left.tolist(), stage.constant.tolist(), strict=True)]
+    scores = stage.bias.astype(float)
+    parts = []
+    for lanes, flip, contents, targets in zip(stage.lanes, stage.flip, stage.contents, stage.targets, strict=True):
+        row = int("".join(str(bits[lane]) for lane in lanes), 2) ^ int(flip)
+        change = scores * 0
+        change[targets] = contents.mean(0) - contents[row]
+        scores[targets] += contents[row]
+        parts.append(change)
+
+    def lead(values: Any) -> float:
+        best = int(scores.argmax())
+        return float(values[best] - max(value for number, value in enumerate(values) if number != best))
+
+    losses = [lead(scores) - lead(scores + change) for change in parts]
+    wanted = sorted((abs(loss) for loss in losses if loss), reverse=True)[:6]
+    opened.page.locator("#loud li").first.wait_for()
+    assert opened.page.evaluate("lutetia.loudest().map(({ loss }) => Math.abs(loss))") == pytest.approx(wanted)
+    button = opened.page.locator("#loud button").first
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+
+
+def test_sliders_answer_in_the_unit_of_the_data(open_page: OpenPage) -> None:
+    model = classifiers()["thresholds"]
+    model.metadata = {
+        "classes": [f"<b>{n}" for n in range(5)],
+        "features": ["a", "b", "c", "d"],
+        "input_low": 0.0,
+        "input_high": 51.0,
+    }
+    whole = integer_model(model)
+    opened = open_page(page(whole, "<i>flowers"))
+    opened.page.locator("#input0").fill("255")
+    assert opened.page.locator("#sliders output").first.text_content() == "51"
+    sample = opened.page.evaluate("lutetia.sample()")
+    assert sample == [255, 127, 127, 127]
+    assert opened.page.locator("#answer").text_content() == f"<b>{whole(torch.tensor([sample])).item()}"
+    assert opened.page.locator("h1").text_content() == "<i>flowers"
+    assert opened.page.locator("#sliders label").all_text_contents() == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
+@pytest.mark.parametrize("kind", ["text", "stacked", "tabular"])
+def test_fits_a_phone_and_has_no_serious_fault(open_page: OpenPage, kind: str, width: int, scheme: str) -> None:
+    whole = integer_model(language() if kind == "text" else KINDS[kind])
+    opened = open_page(page(whole, kind), width, 800, scheme)
+    opened.page.wait_for_timeout(100)
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert violations(opened.page) == []
+    assert opened.problems == []
+
+
+def test_page_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    language().save_pretrained(tmp_path / "text")
+    assert main(["page", str(tmp_path / "text"), "--out", str(tmp_path / "a.html"), "--title", "My <b>", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    content = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert told == {"out": str(tmp_path / "a.html"), "kind": "language", "bytes": len(content.encode()), "large": False}
+    assert "My &lt;b&gt;" in content
+    assert "Content-Security-Policy" in content
+    assert main(["page", str(tmp_path / "text"), "--out", str(tmp_path / "a.txt")]) == 2
+    assert main(["page", str(tmp_path / "text"), "--out", str(tmp_path / "no" / "a.html")]) == 1
+    language(gains=False, attention="softmax", n_heads=2).save_pretrained(tmp_path / "soft")
+    assert main(["page", str(tmp_path / "soft"), "--out", str(tmp_path / "b.html")]) == 1
+    assert "blocks.0.attention is softmax attention" in capsys.readouterr().err
+    assert not (tmp_path / "b.html").exists()
