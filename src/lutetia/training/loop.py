@@ -238,9 +238,7 @@ class Trainer:
                 if last and self.config.regularize.cell_variation:
                     loss = loss + self.config.regularize.cell_variation * self._variation()
                 if last and self.config.regularize.area:
-                    area = area_of(self.model)
-                    assert area is not None
-                    loss = loss + self.config.regularize.area * area / 1000
+                    loss = loss + self.config.regularize.area / 1000 * area_of(self.model)  # type: ignore[operator]
                 self.scaler.scale(loss).backward()
         self._apply()
 
