@@ -235,6 +235,10 @@ def build(
         ),
     ] = "lut6",
     prove: Annotated[bool, typer.Option("--prove/--no-prove", help="Prove the whole circuit equal to the graph.")] = True,
+    fmax: Annotated[
+        float | None,
+        typer.Option("--fmax", metavar="MHZ", help="Move pipeline registers until nextpnr reaches this clock: ice40 and ecp5."),
+    ] = None,
     time_limit: Annotated[
         float,
         typer.Option("--time-limit", metavar="SECONDS", help="Of simulation, proof and synthesis each; then it is left out."),
@@ -256,7 +260,7 @@ def build(
     from lutetia.cli.build import BuildRequest, run_build, show_report
 
     bits = (input_bits, weight_bits)
-    request = BuildRequest(checkpoint, out, *bits, target, prove, data, value_range, time_limit, detectors_per_cycle)
+    request = BuildRequest(checkpoint, out, *bits, target, prove, data, value_range, time_limit, detectors_per_cycle, fmax)
     report = run_build(request, show=not as_json)
     if as_json:
         print_json(report)
