@@ -99,6 +99,20 @@ def test_an_eval_set_ends_the_fit_early_and_keeps_the_best() -> None:
     assert stopped.n_tables_ < 300
 
 
+def test_a_regressor_finds_its_number_of_tables_where_samples_can_be_spared() -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(900, 3))
+    noise, curve = random.normal(size=900), x[:, 0] ** 2 + np.sin(3 * x[:, 1])
+    counts = [LUTRegressor(random_state=0, n_jobs=1, candidates=8).fit(x, y).n_tables_ for y in (noise, curve)]
+    assert counts[0] < counts[1] < 2000  # nothing to learn, and much
+    few = LUTRegressor(random_state=0, n_jobs=1, candidates=8).fit(x[:99], curve[:99])
+    assert (few.n_tables_, few.losses_["valid"]) == (250, [])
+    all_of_them = LUTRegressor(300, early_stopping=False, random_state=0, n_jobs=1, candidates=8).fit(x[:99], curve[:99])
+    assert all_of_them.n_tables_ == 300
+    with pytest.raises(ValueError, match="early_stopping is 'maybe', expected True, False or \"auto\""):
+        LUTRegressor(early_stopping="maybe").fit(x, noise)
+
+
 def test_as_many_threads_as_one_likes_give_the_same_model() -> None:
     x, y = load_iris(return_X_y=True)
     one, two = (LUTClassifier(**{**FAST, "n_jobs": jobs, "candidates": 2000}).fit(x, y) for jobs in (1, 2))

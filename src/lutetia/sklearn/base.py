@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 AT_ONCE = 1 << 17  # samples that are encoded and scored together
+ENOUGH = 100  # samples, of which early_stopping="auto" holds some out
 
 
 class TabularEstimator(BaseEstimator):
@@ -40,7 +41,7 @@ class TabularEstimator(BaseEstimator):
     categorical_features: Any
     handle_unknown: str
     max_bins: int
-    early_stopping: bool
+    early_stopping: bool | str
     validation_fraction: float
     n_iter_no_change: int
     random_state: Any
@@ -122,7 +123,7 @@ class TabularEstimator(BaseEstimator):
             target = self._target(pairs[0][1])
             check_consistent_length(matrix, target)
             return rows, Rows(matrix, target, np.ones(len(matrix), np.float32))
-        if not self.early_stopping:
+        if not self._stops_early(len(rows.y)):
             return rows, None
         random = np.random.default_rng(self._seed())
         count = max(1, round(len(rows.y) * self.validation_fraction))
@@ -131,6 +132,10 @@ class TabularEstimator(BaseEstimator):
         order = random.permutation(len(rows.y))
         parts = [Rows(rows.x[part], rows.y[part], rows.weight[part]) for part in (order[count:], order[:count])]
         return parts[0], parts[1]
+
+    def _stops_early(self, n_samples: int) -> bool:
+        """Whether some of the samples are held out to find the end; "auto": where there are enough of them."""
+        return n_samples >= ENOUGH if self.early_stopping == "auto" else bool(self.early_stopping)
 
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):
