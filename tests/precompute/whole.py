@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from lutetia.models import LUTClassifier, LUTLayer, LUTTransformer, Projection2dLayer, Tabular, VotesClassifier
+from lutetia.models import GateNetwork, LUTClassifier, LUTLayer, LUTTransformer, Projection2dLayer, Tabular, VotesClassifier
 
 SMALL: dict[str, Any] = {
     "vocab": 256, "context": 7, "width": 8, "n_layers": 2, "n_heads": 1, "n_detectors": 3, "n_anchors": 2, "positional_dim": 2,
@@ -54,6 +54,9 @@ def classifiers() -> dict[str, Any]:
         "thresholds": classifier(input_shape=(4,), layers=[one], readout="lut", readout_detectors=7, readout_anchors=2),
         "linear": classifier(input_shape=(5,), layers=[one], readout="linear"),
         "votes": VotesClassifier(input_shape=(3, 3), n_classes=3, n_tables=12, k=4, thresholds=(60, 127), seed=0).eval(),
+        "gates": GateNetwork(
+            input_shape=(3, 3), n_classes=3, n_tables=12, k=3, hidden=(10, 8), thresholds=(60, 127), seed=0
+        ).eval(),
         "tabular": _tabular(),
     }
 

@@ -11,6 +11,7 @@ The interpreter of the graph is the definition; every stage is read off the grap
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,7 +22,7 @@ from torch import Tensor
 from lutetia.errors import ArgumentError, check_tensor
 from lutetia.precompute.front.lutnet import LUTNetwork
 from lutetia.precompute.ir.graph import Graph
-from lutetia.precompute.ir.stream import Argmax, Compare, Input, Register, StreamNode, Sum, Table
+from lutetia.precompute.ir.stream import Argmax, Compare, Input, Lookup, Register, StreamNode, Sum, Table
 from lutetia.precompute.tables.domains import NUMBERS
 
 Array = np.ndarray[Any, Any]
@@ -126,6 +127,9 @@ def stages(graph: Graph) -> list[Stage]:
             case [Compare() as compare, Table() as table, Sum() as total, *_]:
                 made.append(_table_stage(compare, table, total))
                 del chain[:3]
+            case [Compare() as compare, Table() as table, Table(), *_]:  # a hidden layer of gates
+                made.append(_gate_stage(compare, table))
+                chain[:2] = [_is_one(table)]
             case [Sum() as total, *_]:
                 made.append(_linear_stage(graph, total))
                 del chain[:1]
@@ -151,17 +155,47 @@ def _table_stage(compare: Compare, table: Table, total: Sum) -> TableStage:
     for channel, output in zip(total.index.tolist(), outputs.tolist(), strict=True):
         readers[channel].append(output)
     order = [lookup for lookup in table.lookups if any(readers[channel] for channel in lookup.outputs)]
-    if len({len(lookup.inputs) for lookup in order}) > 1:
-        raise ArgumentError(f"{table.name} has tables of different sizes: it has no form as a program")
+    lanes, contents = _of_one_size(order, table)
     widest = max((max(abs(domain.low), abs(domain.high + 1)) for domain in total.edge.domains), default=1)
     return TableStage(
         compare.left, compare.right, compare.constant,
-        np.array([lookup.inputs for lookup in order], dtype=np.int64).reshape(len(order), -1),
+        lanes,
         np.array([lookup.flip for lookup in order], dtype=np.int64),
-        tuple(_columns(table.tables[lookup.table].contents, [len(readers[each]) for each in lookup.outputs]) for lookup in order),
+        tuple(_columns(own, [len(readers[to]) for to in each.outputs]) for own, each in zip(contents, order, strict=True)),
         tuple(np.array([to for each in lookup.outputs for to in readers[each]], dtype=np.int64) for lookup in order),
         total.bias, int(widest).bit_length() + 1,
     )  # fmt: skip
+
+
+def _gate_stage(compare: Compare, table: Table) -> TableStage:
+    """A layer of tables that answer with bits, as sums of one row each."""
+    lanes, contents = _of_one_size(table.lookups, table)
+    return TableStage(
+        compare.left, compare.right, compare.constant,
+        lanes,
+        np.array([lookup.flip for lookup in table.lookups], dtype=np.int64),
+        contents,
+        tuple(np.array(lookup.outputs, dtype=np.int64) for lookup in table.lookups),
+        np.zeros(table.edge.channels, dtype=np.int64), 2,
+    )  # fmt: skip
+
+
+def _of_one_size(lookups: Sequence[Lookup], table: Table) -> tuple[Array, tuple[Array, ...]]:
+    """The lanes of lookups [n, k] and their contents; a lookup of fewer bits repeats its rows, whatever its further bits are."""
+    k = max((len(lookup.inputs) for lookup in lookups), default=1)
+    lanes = np.zeros((len(lookups), k), dtype=np.int64)
+    contents = []
+    for row, lookup in zip(lanes, lookups, strict=True):
+        missing, own = k - len(lookup.inputs), table.tables[lookup.table].contents
+        row[missing:] = lookup.inputs
+        contents.append(np.tile(own, (2**missing, 1)) if missing else own)
+    return lanes, tuple(contents)
+
+
+def _is_one(table: Table) -> Compare:
+    """The bits of a layer of tables as comparisons with zero."""
+    n = table.edge.channels
+    return Compare((0,), table.edge, np.arange(n), np.full(n, -1), np.zeros(n, dtype=np.int64), name=table.name)
 
 
 def _columns(contents: Array, times: list[int]) -> Array:
