@@ -305,6 +305,11 @@ LOADERS: dict[str, Loader] = {
     "votes": model_loader(
         lambda: models.VotesClassifier(input_shape=(2, 2), n_classes=2, n_tables=4, k=2, bits=3, thresholds=(3,), seed=0)
     ),
+    "gates": model_loader(
+        lambda: models.GateNetwork(
+            input_shape=(2, 2), n_classes=2, n_tables=4, hidden=(3,), k=2, bits=3, thresholds=(3,), learn_thresholds=True, seed=0
+        )
+    ),
     "manifest": Loader(lambda folder: language_model().save_pretrained(folder / "model"), use_model, ("model/manifest.json",)),
     "checkpoint": Loader(
         make_run,

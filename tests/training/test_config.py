@@ -170,7 +170,7 @@ def test_the_five_examples_are_there() -> None:
         ({"kind": ["classifier"]}, "a.toml: model.kind is ['classifier']"),
         (
             {"kind": "lut"},
-            "a.toml: model.kind is 'lut', expected one of 'classifier', 'dense_classifier', 'votes', 'tabular', "
+            "a.toml: model.kind is 'lut', expected one of 'classifier', 'dense_classifier', 'votes', 'gates', 'tabular', "
             "'transformer', 'dense_transformer': "
             "this is a kind of layer, for [[model.layers]]",
         ),

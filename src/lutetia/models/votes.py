@@ -86,15 +86,17 @@ class Votes(nn.Module):
         self.weight = nn.Parameter((torch.rand(n_tables, 2**k, generator=generator) * 2 - 1) * 0.1)
         self.register_buffer("classes", torch.arange(n_tables) % n_classes)
 
-    def _near(self, shape: tuple[int, int] | None, generator: torch.Generator, reach: int = 4) -> Tensor:
+    def _near(
+        self, shape: tuple[int, int] | None, generator: torch.Generator, reach: int = 4, n_tables: int | None = None
+    ) -> Tensor:
         """Bits to start with, [n_tables, k]: of one neighbourhood of the image, or any."""
-        size = (self.n_tables, self.k)
+        size = (n_tables or self.n_tables, self.k)
         layer = torch.randint(len(self.thresholds), size, generator=generator) * self.n_inputs
         if shape is None:
             return layer + torch.randint(self.n_inputs, size, generator=generator)
         places = []
         for side in shape:
-            centre = torch.randint(side, (self.n_tables, 1), generator=generator)
+            centre = torch.randint(side, (size[0], 1), generator=generator)
             places.append((centre + torch.randint(-reach, reach + 1, size, generator=generator)).clamp(0, side - 1))
         return layer + places[0] * shape[1] + places[1]
 
@@ -115,7 +117,7 @@ class Votes(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [batch, ...] of n_inputs whole numbers -> scores [batch, n_classes]."""
-        votes = _Read.apply(self.encode(x), self.choice, self.weight)
+        votes = ReadTables.apply(self.encode(x), self.choice, self.weight)
         counts = votes.new_zeros(len(votes), self.n_classes).index_add(1, self.classes, votes)
         return counts / self.temperature
 
@@ -172,29 +174,52 @@ class VotesClassifier(Model[VotesConfig]):
         return self.votes.graph()
 
 
-class _Read(torch.autograd.Function):
+class ReadTables(torch.autograd.Function):
     """Votes of ±1: bits [batch, n_bits], choice [n_tables, k, n_bits], weight [n_tables, 2**k] -> [batch, n_tables]."""
 
     @staticmethod
     def forward(ctx: Any, bits: Tensor, choice: Tensor, weight: Tensor) -> Tensor:
         k = weight.shape[1].bit_length() - 1
-        chosen = bits[:, choice.argmax(2).flatten()].view(-1, len(weight), k)
-        rows = (chosen.to(torch.uint8) << torch.arange(k, dtype=torch.uint8)).sum(2)  # int64 [batch, n_tables]
-        ctx.save_for_backward(bits, weight, rows)
-        return torch.where(weight[torch.arange(len(weight)), rows] >= 0, 1.0, -1.0).to(weight.dtype)
+        wired = choice.argmax(2).flatten()
+        chosen = bits[:, wired].view(-1, len(weight), k)
+        places = torch.arange(k, dtype=torch.uint8, device=bits.device)
+        rows = (chosen.to(torch.uint8) << places).sum(2)  # int64 [batch, n_tables]
+        ctx.save_for_backward(bits, weight, rows, wired)
+        return torch.where(weight[torch.arange(len(weight), device=bits.device), rows] >= 0, 1.0, -1.0).to(weight.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        from lutetia.models.votes_gradient import gradients  # compiled: needed in training only
-
-        bits, weight, rows = ctx.saved_tensors
+        bits, weight, rows, wired = ctx.saved_tensors
         k = weight.shape[1].bit_length() - 1
-        of_weight = torch.zeros(weight.shape)
-        of_bits = torch.empty(len(bits), len(weight) * k)
-        numbers = (rows, weight.detach().float(), grad.float().contiguous(), of_weight, of_bits)
-        gradients(*(each.numpy() for each in numbers))
-        of_choice = None
+        of_weight, of_bits = _row_gradients(rows, weight.detach().float(), grad.float().contiguous())
+        of_choice = of_inputs = None
+        if ctx.needs_input_grad[0]:  # a layer before this one: what each bit that is read would have changed
+            of_inputs = torch.zeros(bits.shape, device=bits.device).index_add_(1, wired, of_bits).to(bits.dtype)
         if ctx.needs_input_grad[1]:
             # What each bit would have changed in place of the chosen one: ones and zeros as ±1.
             of_choice = (of_bits.T @ (2 * bits.float() - 1)).reshape(len(weight), k, -1).to(weight.dtype)
-        return None, of_choice, of_weight.to(weight.dtype)
+        return of_inputs, of_choice, of_weight.to(weight.dtype)
+
+
+def _row_gradients(rows: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each row, straight through its sign, and of each bit: what the table says with it, less what it says without it.
+
+    rows, grad [batch, n_tables], weight [n_tables, 2**k] -> like weight, and [batch, n_tables · k].
+    """
+    k = weight.shape[1].bit_length() - 1
+    if rows.device.type == "cpu":
+        from lutetia.models.votes_gradient import gradients  # compiled: needed in training only
+
+        of_weight, of_bits = torch.zeros(weight.shape), torch.empty(len(rows), len(weight) * k)
+        gradients(*(each.numpy() for each in (rows, weight, grad, of_weight, of_bits)))
+        return of_weight, of_bits
+    return plain_row_gradients(rows, weight, grad)
+
+
+def plain_row_gradients(rows: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """The same in plain torch, for any device."""
+    k = weight.shape[1].bit_length() - 1
+    tables = torch.arange(len(weight), device=rows.device)
+    of_weight = torch.zeros_like(weight).index_put_((tables.expand_as(rows), rows), grad, accumulate=True)
+    parts = [weight[tables, rows | 1 << place] - weight[tables, rows & ~(1 << place)] for place in range(k)]
+    return of_weight, (grad[..., None] * torch.stack(parts, 2)).flatten(1)

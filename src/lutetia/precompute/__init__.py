@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.lutnet import LUTNetwork, fit_bits, lut_network
     from lutetia.precompute.front.quantise import Quantise, SparseLinear, quantise, quantise_weights
     from lutetia.precompute.front.trace import trace
-    from lutetia.precompute.front.votes import votes_graph
+    from lutetia.precompute.front.votes import gates_graph, votes_graph
     from lutetia.precompute.integer.classifier import IntegerClassifier
+    from lutetia.precompute.integer.hardware import LanguageHardware
     from lutetia.precompute.integer.language import IntegerTransformer
     from lutetia.precompute.integer.model import integer_model
     from lutetia.precompute.ir.graph import Graph
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         CHECK,
         MAKE,
         OPTIMISE,
+        PIPELINE,
         PROOF,
         SIMULATION,
         SYNTHESIS,
@@ -49,15 +51,16 @@ _ROOMS = {
     "front.lutnet": "LUTNetwork fit_bits lut_network",
     "front.quantise": "Quantise SparseLinear quantise quantise_weights",
     "front.trace": "trace",
-    "front.votes": "votes_graph",
+    "front.votes": "gates_graph votes_graph",
     "integer.classifier": "IntegerClassifier",
+    "integer.hardware": "LanguageHardware",
     "integer.language": "IntegerTransformer",
     "integer.model": "integer_model",
     "ir.graph": "Graph",
     "ir.interpret": "trace_values",
     "ir.stream": "Stream Table TableData",
     "passes.minimise": "minimise_tables",
-    "pipeline": "Build BuildStep CHECK MAKE OPTIMISE PROOF SIMULATION SYNTHESIS VERILOG run_steps",
+    "pipeline": "Build BuildStep CHECK MAKE OPTIMISE PIPELINE PROOF SIMULATION SYNTHESIS VERILOG run_steps",
     "tables.domains": "Binary Domain Int PlusMinus Ternary UInt enumerate_rows pack",
     "tables.table": "IOTable MissingRowError",
     "tools.find": "TimeLimitError find_tool require_program run_program run_yosys time_limit",
@@ -71,6 +74,7 @@ __all__ = [
     "CHECK",
     "MAKE",
     "OPTIMISE",
+    "PIPELINE",
     "PROOF",
     "SIMULATION",
     "SIMULATORS",
@@ -92,6 +96,7 @@ __all__ = [
     "IntegerClassifier",
     "IntegerTransformer",
     "LUTNetwork",
+    "LanguageHardware",
     "MissingRowError",
     "PlusMinus",
     "Quantise",
@@ -110,6 +115,7 @@ __all__ = [
     "enumerate_rows",
     "find_tool",
     "fit_bits",
+    "gates_graph",
     "integer_model",
     "lut_network",
     "minimise_tables",

@@ -30,6 +30,7 @@ from lutetia.precompute.tools.simulate import SIMULATORS
 RANDOM_SAMPLES = 64  # that are simulated where none are given
 TIME_LIMIT = 600.0  # seconds of each step
 BUDGET = 12  # address bits of a fused table
+LEVELS = (12, 6, 4, 3, 2)  # of logic between two registers, from few registers to many
 LUT_INPUTS = {"lut6": 6, "lut4": 4, "ice40": 4, "ecp5": 4}
 
 
@@ -46,6 +47,7 @@ class Build:
     samples: Tensor | None = None
     classes: Sequence[str] = ()
     target: str = "lut6"
+    fmax: float | None = None  # MHz; `PIPELINE` moves registers until place and route reaches it
     time_limit: float | None = TIME_LIMIT
     progress: Callable[[int, int, str], None] | None = None  # parts of a step: done, all, what comes next
     hardware: dict[str, Hardware] = field(default_factory=dict)  # by language
@@ -135,8 +137,33 @@ def _synthesise(build: Build) -> None:
     build.report["synthesis"] = build.hardware["verilog"].synthesize(build.target).to_dict()
 
 
+def _pipeline(build: Build) -> None:
+    """Place and route with ever shorter stages, until the clock is as fast as was asked for; else the fastest is kept."""
+    assert build.fmax is not None
+    best: tuple[float, Graph] | None = None
+    tried = []
+    for number, levels in enumerate(LEVELS):
+        if build.progress is not None:
+            build.progress(number, len(LEVELS), f"stages of about {levels} LUTs")
+        graph = build.graph.retime(levels)
+        made = graph.emit("verilog").synthesize(build.target)
+        if made.fmax_mhz is None:
+            raise MissingFeatureError(f"fmax needs place and route: {made.placed}")
+        tried.append(
+            {"levels": levels, "fmax_mhz": made.fmax_mhz, "latency": graph.cost().latency, "flip_flops": made.flip_flops}
+        )
+        if best is None or made.fmax_mhz > best[0]:
+            best = made.fmax_mhz, graph
+        if made.fmax_mhz >= build.fmax:
+            break
+    assert best is not None
+    build.graph = best[1]
+    build.report["pipeline"] = {"fmax_wanted": build.fmax, "fmax_mhz": best[0], "reached": best[0] >= build.fmax, "tried": tried}
+
+
 FUSE = BuildStep("fuse", "not fused", _optimise(lambda graph, k: graph.fuse(BUDGET).dedupe()))
 MINIMISE = BuildStep("minimise", "not minimised", _optimise(lambda graph, k: graph.minimise(k)))
+PIPELINE = BuildStep("pipeline", "registers left as they were", _pipeline)
 VERILOG = BuildStep("verilog", "not written", _emit("verilog"))
 VHDL = BuildStep("vhdl", "not written", _emit("vhdl"))
 BENCHES = BuildStep("test bench", "not written", _benches)

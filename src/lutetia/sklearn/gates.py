@@ -19,6 +19,7 @@ from lutetia.training.tabular import Rows, encode_rows, make_model
 class GateClassifier(ClassifierTarget, TabularEstimator):
     """Columns become bits, by comparison with `n_thresholds` quantiles; every one of `n_tables` tables reads `n_anchors`
     bits, which are learned too, and votes for its class or not. The class with most votes wins: the network is its own circuit.
+    `hidden` are layers of tables between: how many each has. With them fewer tables have to vote.
 
     Trained by gradient for `max_epochs` over the data, or until an `eval_set` or `early_stopping` sees no progress.
     """
@@ -29,6 +30,7 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
         n_anchors: int = 6,
         *,
         n_thresholds: int = 15,
+        hidden: tuple[int, ...] = (),
         max_epochs: int = 40,
         batch_size: int = 128,
         learning_rate: float = 0.02,
@@ -43,7 +45,7 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
         n_jobs: int | None = None,
         verbose: int = 0,
     ) -> None:
-        self.n_tables, self.n_anchors, self.n_thresholds = n_tables, n_anchors, n_thresholds
+        self.n_tables, self.n_anchors, self.n_thresholds, self.hidden = n_tables, n_anchors, n_thresholds, hidden
         self.max_epochs, self.batch_size, self.learning_rate = max_epochs, batch_size, learning_rate
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
         self.class_weight, self.early_stopping, self.validation_fraction = class_weight, early_stopping, validation_fraction
@@ -65,6 +67,7 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
             n_tables=per_class * n_classes,
             n_anchors=self.n_anchors,
             gate_codes=self._codes(encoding.tops()),
+            gate_hidden=tuple(self.hidden),
             temperature=max(1.0, 0.07 * per_class),
         )
         self._train(own, valid, seed)

@@ -114,6 +114,9 @@ class Regularize:
     """[regularize]: weights of what is added to the loss."""
 
     cell_variation: float = option(0.0, low=0)  # mean ‖W_c - W_c'‖² over rows whose indices differ in one bit
+    area: float = option(0.0, low=0)  # predicted LUTs of a network of gates, in thousands
+    teacher: str | None = None  # a checkpoint whose answers are learned too
+    distil: float = option(0.5, low=0, high=1)  # the weight of the teacher's answers; the labels have the rest
 
 
 @dataclass(frozen=True)

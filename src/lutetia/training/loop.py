@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from lutetia.errors import ArgumentError, DataError, JobError
 from lutetia.models.building import Model
+from lutetia.models.gates import area_of
 from lutetia.models.metadata import METADATA, check_metadata, dump_metadata
 from lutetia.nn import LUT, cell_total_variation
 from lutetia.training import checkpoint, distributed
@@ -34,7 +35,7 @@ from lutetia.training.schedule import factor
 from lutetia.training.sharding import shard_detectors
 from lutetia.training.signals import Caught
 from lutetia.training.state import pack_optimizer, pack_rng, seed_all, unpack_optimizer, unpack_rng
-from lutetia.training.task import context_of, is_better, loss_of, metrics_of, set_thresholds
+from lutetia.training.task import context_of, distilled, is_better, load_teacher, loss_of, metrics_of, set_thresholds
 
 FORMAT = 1  # of state.json
 
@@ -101,6 +102,7 @@ class Trainer:
         wrapped = distributed.parallel(self.model, world)
         self.fast: Callable[[Tensor], Tensor] = torch.compile(wrapped) if train.compile else wrapped
         self.wrapped = wrapped
+        self.teacher = load_teacher(self.config.regularize.teacher, self.model, world.device)
         self._loss = torch.zeros((), device=world.device)
         self._norm = torch.zeros(())
         self._metrics: Metrics | None = None
@@ -124,6 +126,8 @@ class Trainer:
             isinstance(module, LUT) and module.gradient != "dense" for module in self.model.modules()
         ):
             raise ArgumentError('regularize.cell_variation has a dense gradient, expected gradient = "dense" in [model]')
+        if self.config.regularize.area and area_of(self.model) is None:
+            raise ArgumentError(f'regularize.area is {self.config.regularize.area}, expected 0: only kind = "gates" has an area')
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
@@ -224,10 +228,17 @@ class Trainer:
             with distributed.without_sync(self.wrapped, last):
                 with autocast(self.world.device.type, train.precision):
                     scores = self.fast(x)
-                loss = loss_of(scores, target) / train.accumulate
+                loss = loss_of(scores, target)
+                if self.teacher is not None:
+                    with torch.no_grad():
+                        taught = self.teacher(x)
+                    loss = distilled(loss, scores, taught, self.config.regularize.distil)
+                loss = loss / train.accumulate
                 self._loss += loss.detach()
                 if last and self.config.regularize.cell_variation:
                     loss = loss + self.config.regularize.cell_variation * self._variation()
+                if last and self.config.regularize.area:
+                    loss = loss + self.config.regularize.area / 1000 * area_of(self.model)  # type: ignore[operator]
                 self.scaler.scale(loss).backward()
         self._apply()
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError, LutetiaError
-from lutetia.models import LUTClassifier, Model
+from lutetia.models import LUTClassifier, Model, load
 from lutetia.models.building import KINDS
 from lutetia.models.classifier_config import LAYERS
 from lutetia.training.data import Data, Samples
@@ -107,6 +107,24 @@ def context_of(model: nn.Module) -> int | None:
 def loss_of(scores: Tensor, target: Tensor) -> Tensor:
     """The mean cross-entropy in nats: scores [..., classes], target [...] -> []."""
     return F.cross_entropy(scores.flatten(0, -2).float(), target.flatten())
+
+
+def load_teacher(checkpoint: str | None, model: nn.Module, device: torch.device) -> Model[Any] | None:
+    """The model whose answers another one learns too, on a device; it must score the same classes of the same inputs."""
+    if checkpoint is None:
+        return None
+    teacher: Model[Any] = load(checkpoint)
+    for name in ("input_shape", "n_classes"):
+        given, wanted = getattr(teacher.config, name, None), getattr(model.config, name, None)
+        if given != wanted or given is None:
+            raise ArgumentError(f"regularize.teacher {checkpoint} has {name} {given}, expected {wanted}, that of [model]")
+    return teacher.to(device).eval().requires_grad_(False)
+
+
+def distilled(loss: Tensor, scores: Tensor, taught: Tensor, weight: float) -> Tensor:
+    """A loss mixed with the cross-entropy to a teacher's answers: scores, taught [..., classes] -> []."""
+    answers = taught.flatten(0, -2).float().softmax(-1)
+    return (1 - weight) * loss + weight * F.cross_entropy(scores.flatten(0, -2).float(), answers)
 
 
 def sums_of(scores: Tensor, target: Tensor) -> Tensor:

@@ -103,8 +103,8 @@ def _luts(node: StreamNode, edges: list[StreamEdge], k: int) -> int:
         own = [table_luts(table, k) for table in node.tables]
         return sum(own[lookup.table] for lookup in node.lookups)
     if isinstance(node, Sum):
-        digits = sum(_digits(int(value)) for value in node.coefficient)
-        adders = digits + int((node.bias != 0).sum()) - len(node.bias)
+        terms = sum(digits(int(value)) for value in node.coefficient)
+        adders = terms + int((node.bias != 0).sum()) - len(node.bias)
         mean = node.edge.width / max(len(node.bias), 1)
         return max(0, round(adders * mean))
     if isinstance(node, Compare):
@@ -129,7 +129,7 @@ def _flip_flops(node: StreamNode, edges: list[StreamEdge]) -> int:
     return stored * edges[0].width
 
 
-def _digits(value: int) -> int:
+def digits(value: int) -> int:
     """Additions and subtractions that a product with a constant needs: the digits of its signed form that are not zero."""
     return ((3 * abs(value)) ^ abs(value)).bit_count()
 

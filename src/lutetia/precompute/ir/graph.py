@@ -165,6 +165,12 @@ class Graph:
 
         return self._pass("minimise", minimise, k=k)
 
+    def retime(self, levels: int) -> Graph:
+        """Move the pipeline registers to the narrowest cuts that leave at most about `levels` LUTs one behind the other."""
+        from lutetia.precompute.passes.retime import retime
+
+        return self._pass("retime", retime, levels=levels)
+
     def _pass(self, name: str, function: Callable[..., Graph], **options: Any) -> Graph:
         plain = {key: value for key, value in options.items() if isinstance(value, int)}
         with flow.step(name, part="precompute", inputs=None, nodes=len(self.nodes), **plain) as step:

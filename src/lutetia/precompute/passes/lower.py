@@ -13,7 +13,7 @@ from torch import Tensor
 from lutetia.errors import ArgumentError, check_range
 from lutetia.precompute.front.ops import Linear
 from lutetia.precompute.front.units import structure_of, unit_bits
-from lutetia.precompute.ir.graph import Builder, Graph
+from lutetia.precompute.ir.graph import Builder, Graph, without_dead_nodes
 from lutetia.precompute.ir.interpret import evaluate, to_levels
 from lutetia.precompute.ir.stream import Layer, Lookup, StreamEdge, Table, TableData
 from lutetia.precompute.passes.dontcare import dont_cares
@@ -36,7 +36,7 @@ def precompute(graph: Graph, max_bits: int) -> Graph:
             place[number] = _lowered(builder, node, sources[0], max_bits)
         else:
             place[number] = builder.add(replace(node, sources=sources))
-    return dont_cares(graph.replaced(builder.nodes, place[graph.output]))
+    return dont_cares(without_dead_nodes(graph.replaced(builder.nodes, place[graph.output])))
 
 
 def _lowered(builder: Builder, node: Layer, source: int, max_bits: int) -> int:

@@ -18,6 +18,7 @@ from lutetia.precompute.front.translate import as_numbers
 from lutetia.precompute.ir.graph import Builder
 from lutetia.precompute.ir.interpret import to_levels
 from lutetia.precompute.ir.stream import Compare, Layer, Lookup, StreamEdge, Sum, Table, TableData
+from lutetia.precompute.passes.scaled import MANY, add_scaled, scaling_of
 from lutetia.precompute.tables.domains import Binary, Domain, domain_for
 from lutetia.precompute.tables.exact import ExactSum, exact_sum
 
@@ -48,6 +49,11 @@ def add_sums(builder: Builder, node: Layer, source: int, max_bits: int) -> int:
     widest = max(domain.bits for domain in found.domains)
     steps = function.by_enumeration() if widest <= max_bits else function.by_bisection(node.name)
     too_wide = widest > min(max_bits, SHORT_SUM)
+    if steps is not None and max(len(each.thresholds) for each in steps) >= MANY:
+        channels = zip(steps, found.domains, strict=True)
+        scalings = [scaling_of(each.thresholds, each.levels, domain) for each, domain in channels]
+        if all(domain.step == 1 for domain in node.edge.domains) and None not in scalings:
+            return add_scaled(builder, node, found, source, summed, [each for each in scalings if each is not None])
     if steps is not None and (too_wide or max(len(each.thresholds) for each in steps) <= FEW_STEPS):
         return _thresholds(builder, node, summed, steps)
     if widest > max_bits:

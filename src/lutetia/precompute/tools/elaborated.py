@@ -316,16 +316,27 @@ def settle(values: np.ndarray, pins: np.ndarray, cells: np.ndarray) -> None:
             values[pins[cell[8]]] = _truth(values, pins, cell)
 
 
-@jit
-def exhaust(
-    values: np.ndarray, pins: np.ndarray, cells: np.ndarray, rows: np.ndarray, a: np.ndarray, y: np.ndarray
-) -> np.ndarray:
-    """The bits of `y` for each word of `a`, lowest first: rows int64 [n] -> uint8 [n, len(y)]."""
-    found = np.empty((len(rows), len(y)), dtype=np.uint8)
+def exhaust(circuit: FlatCircuit, rows: np.ndarray) -> np.ndarray:
+    """The port `y` of a circuit without registers for each word on its port `a`: rows int64 [n] -> uint8 [n, bits of y]."""
+    values = circuit.start(np.random.default_rng(0))
+    answers = np.empty((len(rows), len(circuit.ports["y"])), dtype=np.uint8)
+    _exhaust(values, circuit.pins, circuit.cells, rows, circuit.ports["a"], circuit.ports["y"], answers)
+    return answers
+
+
+@compiled.jit(nogil=True)
+def _exhaust(
+    values: np.ndarray,
+    pins: np.ndarray,
+    cells: np.ndarray,
+    rows: np.ndarray,
+    a: np.ndarray,
+    y: np.ndarray,
+    answers: np.ndarray,
+) -> None:
     for number in range(len(rows)):
         for place in range(len(a)):
             values[a[place]] = rows[number] >> place & 1
         settle(values, pins, cells)
         for place in range(len(y)):
-            found[number, place] = values[y[place]]
-    return found
+            answers[number, place] = values[y[place]]

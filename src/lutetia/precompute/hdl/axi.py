@@ -1,0 +1,84 @@
+"""An AXI4-Stream wrapper around a piece of hardware, and project files for Vivado.
+
+`tdata` is padded to whole bytes. `tlast` marks the last answer of a frame; the input has none, since frames have known sizes. The
+reset is `aresetn`, active low. The Vivado files are written by hand and have not been run in Vivado: they say so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lutetia.precompute.tools.hardware import Hardware
+
+
+def axi_files(hardware: Hardware) -> dict[str, str]:
+    """The wrapper, `NAME_axis.v`."""
+    graph = hardware.graph
+    given, answer = graph.input_edge.width, graph.output_edge.width
+    samples = graph.output_edge.samples or 1
+    return {f"{hardware.name}_axis.v": _wrapper(hardware.name, given, answer, samples)}
+
+
+def padded(bits: int) -> int:
+    """Bits in whole bytes."""
+    return (bits + 7) // 8 * 8
+
+
+def _wrapper(name: str, given: int, answer: int, samples: int) -> str:
+    width, out = padded(given), padded(answer)
+    counter = max((samples - 1).bit_length(), 1)
+    last = f"place == {counter}'d{samples - 1}" if samples > 1 else "1'b1"
+    count = ""
+    if samples > 1:
+        count = f"""
+    reg [{counter - 1}:0] place;  // of the next answer in its frame
+    always @(posedge aclk)
+        if (!aresetn) place <= 0;
+        else if (m_axis_tvalid & m_axis_tready) place <= m_axis_tlast ? 0 : place + 1'b1;"""
+    unused = f"\n    wire unused = &{{1'b0, s_axis_tdata[{width - 1}:{given}]}};" if width > given else ""
+    zeros = f"{{{out - answer}'d0, answer}}" if out > answer else "answer"
+    return f"""`default_nettype none
+
+// {name} as an AXI4-Stream core: {given} bits of a sample in, {answer} bits of an answer out, tlast with the last one of a frame.
+module {name}_axis (
+    input wire aclk,
+    input wire aresetn,
+    input wire [{width - 1}:0] s_axis_tdata,
+    input wire s_axis_tvalid,
+    output wire s_axis_tready,
+    output wire [{out - 1}:0] m_axis_tdata,
+    output wire m_axis_tvalid,
+    input wire m_axis_tready,
+    output wire m_axis_tlast
+);
+    wire [{answer - 1}:0] answer;
+    wire ready;
+    assign s_axis_tready = ready & aresetn;
+    assign m_axis_tdata = {zeros};
+    assign m_axis_tlast = {last};
+    {name} core (.clk(aclk), .rst(!aresetn), .in_data(s_axis_tdata[{given - 1}:0]), .in_valid(s_axis_tvalid & aresetn),
+        .in_ready(ready), .out_data(answer), .out_valid(m_axis_tvalid), .out_ready(m_axis_tready));{count}{unused}
+endmodule
+
+`default_nettype wire
+"""
+
+
+def vivado_files(hardware: Hardware, *, part: str = "xc7a35tcpg236-1", period_ns: float = 6.0) -> dict[str, str]:
+    """A project for Vivado: a script that builds it out of context, and its clock. Untested: there is no Vivado here."""
+    sources = " ".join([*hardware.sources, f"{hardware.name}_axis.v"])
+    label = "# UNTESTED: written without Vivado. Run in the folder of the sources: vivado -mode batch -source build.tcl"
+    script = f"""{label}
+read_verilog {{{sources}}}
+read_xdc clock.xdc
+synth_design -top {hardware.name}_axis -part {part} -mode out_of_context
+report_utilization -file utilization.txt
+opt_design
+place_design
+route_design
+report_timing_summary -file timing.txt
+write_checkpoint -force {hardware.name}.dcp
+"""
+    clock = f"{label}\ncreate_clock -period {period_ns:g} -name aclk [get_ports aclk]\n"
+    return {"build.tcl": script, "clock.xdc": clock}

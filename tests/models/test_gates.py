@@ -1,0 +1,172 @@
+"""`GateNetwork`: gradients against a slow oracle, its circuit against the network, files, area, a teacher."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lutetia.cli import build, main
+from lutetia.errors import ArgumentError
+from lutetia.models import GateNetwork, Gates, VotesClassifier, load
+from lutetia.models import votes as votes_module
+from lutetia.models.gates import GateLayer
+from lutetia.models.votes import ReadTables
+from lutetia.precompute.ir.stream import Compare, Table
+
+
+def small(**options: object) -> GateNetwork:
+    fields = {"input_shape": (4, 4), "n_classes": 3, "hidden": (14, 9), "n_tables": 12, "k": 3, "bits": 4, "thresholds": (3, 9)}
+    return GateNetwork(**{**fields, "seed": 1, **options})  # type: ignore[arg-type]
+
+
+def slow_read(bits: Tensor, choice: Tensor, weight: Tensor) -> Tensor:
+    """Each table by itself, one sample at a time."""
+    answers = []
+    for sample in bits:
+        row = []
+        for wires, rows in zip(choice.argmax(2), weight, strict=True):
+            address = sum(int(sample[wire]) << place for place, wire in enumerate(wires))
+            row.append(1.0 if rows[address] >= 0 else -1.0)
+        answers.append(row)
+    return torch.tensor(answers)
+
+
+def slow_gradients(bits: Tensor, choice: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    of_bits, of_choice, of_weight = (torch.zeros_like(each) for each in (bits, choice, weight))
+    for number, sample in enumerate(bits):
+        for table, wires in enumerate(choice.argmax(2)):
+            address = sum(int(sample[wire]) << place for place, wire in enumerate(wires))
+            of_weight[table, address] += grad[number, table]
+            for place, wire in enumerate(wires):
+                change = weight[table, address | 1 << place] - weight[table, address & ~(1 << place)]
+                of_bits[number, wire] += grad[number, table] * change
+                of_choice[table, place] += grad[number, table] * change * (2 * sample - 1)
+    return of_bits, of_choice, of_weight
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_layer_and_its_gradients(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if plain:  # what other devices run
+        monkeypatch.setattr(votes_module, "_row_gradients", votes_module.plain_row_gradients)
+    generator = torch.Generator().manual_seed(0)
+    layer = GateLayer(7, 5, 3, generator)
+    bits = torch.randint(0, 2, (6, 7), generator=generator).float().requires_grad_()
+    answers = ReadTables.apply(bits, layer.choice, layer.weight)
+    assert torch.equal(answers, slow_read(bits.detach(), layer.choice.detach(), layer.weight.detach()))
+    grad = torch.randn(6, 5, generator=generator)
+    answers.backward(grad)
+    wanted = slow_gradients(bits.detach(), layer.choice.detach(), layer.weight.detach(), grad)
+    for found, expected in zip((bits.grad, layer.choice.grad, layer.weight.grad), wanted, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"hidden": ()}, {"learn_thresholds": True, "threshold_bits": 2}])
+def test_the_circuit_is_the_network(options: dict[str, object]) -> None:
+    model = small(**options).eval()
+    if model.votes.cut is not None:
+        with torch.no_grad():
+            model.votes.cut.copy_(torch.rand(16, 2) * 15)
+    x = torch.rand(200, 4, 4)
+    graph = model.graph()
+    assert torch.equal(graph(model.quantise(x))[:, 0], model(x).argmax(1))
+    assert len(graph.of_kind(Table)) <= 1 + len(model.config.hidden)
+    if model.votes.cut is not None:
+        compare = graph.nodes[graph.of_kind(Compare)[0]]
+        assert isinstance(compare, Compare)
+        assert set(compare.constant.tolist()) <= {3, 7, 11}  # two bits decide
+
+
+def test_thresholds_and_hidden_layers_learn() -> None:
+    model = small(learn_thresholds=True)
+    loss = F.cross_entropy(model(torch.rand(32, 4, 4)), torch.randint(0, 3, (32,)))
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert bool(parameter.grad.any()), name
+
+
+def test_area_counts_tables_that_are_neither_constant_nor_wires() -> None:
+    gates = Gates(4, 2, 2, k=2, bits=2, thresholds=(1,), seed=0)
+    with torch.no_grad():
+        gates.weight.copy_(torch.tensor([[1.0, 1, 1, 1], [-1.0, 1, -1, 1]]))  # a constant, a wire
+    assert gates.area_loss().item() < 0.01
+    with torch.no_grad():
+        gates.weight.copy_(torch.tensor([[1.0, -1, -1, 1], [-1.0, -1, -1, 1]]))  # xor, and
+    assert 1.4 < gates.area_loss().item() < 1.6
+    gates.area_loss().backward()
+    assert bool(gates.weight.grad.any())
+
+
+def test_a_gate_network_is_saved_and_loaded(tmp_path: Path) -> None:
+    model = small(learn_thresholds=True).eval()
+    model.save_pretrained(tmp_path / "gates")
+    again = load(tmp_path / "gates")
+    assert isinstance(again, GateNetwork)
+    assert isinstance(again, VotesClassifier)
+    x = torch.rand(20, 4, 4)
+    assert torch.equal(again(x), model(x))
+
+
+def test_what_is_refused() -> None:
+    for options, message in (
+        ({"hidden": 5}, "hidden is 5"),
+        ({"hidden": (0,)}, "each of hidden"),
+        ({"threshold_bits": 9}, "threshold_bits"),
+        ({"learn_thresholds": 1}, "learn_thresholds"),
+        ({"n_tables": 13}, "multiple of n_classes"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            small(**options)
+
+
+CONFIG = """
+[model]
+kind = "gates"
+input_shape = [8, 8]
+hidden = [80]
+n_tables = 60
+k = 4
+bits = 4
+thresholds = [4, 9]
+temperature = 2.0
+learn_thresholds = true
+[data]
+kind = "digits"
+shuffle = true
+valid = 0.1
+test = 0.2
+shift = 1
+[regularize]
+area = 0.2
+[optimizer.rest]
+kind = "adamw"
+lr = 0.02
+[train]
+batch_size = 64
+epochs = 4
+seed = 0
+"""
+
+
+def test_it_is_trained_by_a_teacher_and_built_by_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gates.toml").write_text(CONFIG)
+    assert main(["train", str(tmp_path / "gates.toml"), "--out", str(tmp_path / "first"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["test"]["accuracy"] > 0.5
+    teacher = ["--set", f"regularize.teacher={tmp_path / 'first'}", "--set", "train.epochs=1"]
+    assert main(["train", str(tmp_path / "gates.toml"), *teacher, "--out", str(tmp_path / "run"), "--json"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(build, "CHECK", ())
+    assert main(["build", str(tmp_path / "run"), "--out", str(tmp_path / "built"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["accuracy"]["agreement"] == 1.0
+    assert report["model"] == "GateNetwork"
+    wrong = ["--set", f"regularize.teacher={tmp_path / 'first'}", "--set", "model.n_classes=12"]
+    assert main(["train", str(tmp_path / "gates.toml"), *wrong, "--out", str(tmp_path / "other")]) != 0
+    assert "has n_classes 10, expected 12" in capsys.readouterr().err

