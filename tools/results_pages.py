@@ -355,8 +355,8 @@ NOTE_SECTIONS = [
             table("outcomes", "outcome", "types"),
             table("types", "model", "outcome", "why", where=lambda row: row["outcome"] not in ("ran", "not built")),
         ],
-        "The second table lists the types that were built and not explained by their inputs. Types that could not be built, because "
-        "sizes or inputs were guessed wrong, say nothing.",
+        "The second table lists the types that were built and not explained by their inputs. Types that could not be built, "
+        "because sizes or inputs were guessed wrong, say nothing.",
         setting="Tiny random models of the types of transformers, in the order of their names, as far as 23 minutes reach.",
     ),
     Section(
