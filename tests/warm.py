@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import array
 import atexit
+import gc
 import json
 import os
 import pickle
@@ -123,6 +124,7 @@ def serve(connection: socket.socket) -> None:
     """Fork a keeper for each call, which forks the process, sends its number, and waits for it."""
     for module in MODULES:
         __import__(module)
+    gc.freeze()  # or the collector would have each process copy the pages of these modules
     while True:
         size, descriptors, _, _ = socket.recv_fds(connection, 4, 4)
         with suppress(ChildProcessError):  # there may be no keeper left

@@ -331,6 +331,24 @@ NOTE_SECTIONS = [
         "fitting baseline is as good.",
     ),
     Section(
+        "Which preset explains best",
+        "relevance_presets",
+        [
+            table(
+                "differences",
+                "rule",
+                "perceptron",
+                "convolutions",
+                "squeeze and excitation",
+                "transformer",
+                "LSTM",
+                "GRU",
+            )
+        ],
+        "The area of insertion less that of deletion: more is better, random gives 0.",
+        setting="Six small nets trained on digits, 120 test images each; standard errors are 0.01 to 0.036.",
+    ),
+    Section(
         "How close a LUT layer comes to the memory's speed",
         "lut_step",
         [table("rates", "shape", "eval forward", "train forward", "x gradient", "weight gradient", "plain read")],

@@ -17,7 +17,21 @@ from lutetia.cli import main
 from tools import require_module
 
 require_module("typer")
-COMMANDS = ["demo", "train", "predict", "evaluate", "explain", "generate", "info", "build", "flow", "bench", "doctor"]
+COMMANDS = [
+    "demo",
+    "train",
+    "predict",
+    "evaluate",
+    "explain",
+    "evaluate-explanations",
+    "generate",
+    "info",
+    "build",
+    "page",
+    "flow",
+    "bench",
+    "doctor",
+]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent)}
 
 Capture = pytest.CaptureFixture[str]

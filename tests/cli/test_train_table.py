@@ -107,6 +107,7 @@ def test_a_regression_from_end_to_end(folder: Path, tmp_path: Path, capsys: Capt
     summary = told(capsys, "train", folder / "diabetes.csv", "--target", "target", "--out", out, "--set", "fit.n_tables=30")
     assert summary["task"] == "regression"
     assert summary["test"]["r2"] > 0.2
+    assert "patience = 5\n" in (out / "config.toml").read_text()  # the rows that say when to stop are no test rows
     assert told(capsys, "evaluate", out)["rmse"] == pytest.approx(summary["test"]["rmse"])
     predicted = told(capsys, "predict", out, folder / "diabetes.csv")
     explained = told(capsys, "explain", out, folder / "diabetes.csv")

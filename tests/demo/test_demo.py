@@ -55,6 +55,7 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert " 0 messages" not in by_name["attend"]["said"]
     assert "all equal to the integer model" in by_name["build"]["said"]
     assert "LUT" in by_name["build"]["said"]
+    assert "window.lutetia" in (tmp_path / "a" / "[red]b" / "digits.html").read_text(encoding="utf-8")
     page = Path(by_name["report"]["files"][0]).read_text(encoding="utf-8")
     for words in ("Digits", "index cache", "decode attention", "proof by SAT"):
         assert words in page

@@ -19,7 +19,6 @@ from lut.cpu_cases import SHAPES, Case, both, cpu, make, reference, sparse
 from lutetia._shared import threads as shared_threads
 from lutetia.errors import ArgumentError, MissingFeatureError, OverflowInSumError
 from lutetia.lut import growth
-from lutetia.lut.kernels.cpu import rows as cpu_rows
 from lutetia.lut.kernels.cpu import threads
 
 # ---- fixed sums ------------------------------------------------------------------------------------------------------
@@ -110,7 +109,7 @@ def everything(case: Case) -> list[Tensor]:
 def test_kernels_run_in_parts(launch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if launch != "compiled":
         for file, name in (("detect", "detect"), ("rows", "fill"), ("rows", "propagate"), ("gather", "gather")):
-            monkeypatch.setattr(cpu_rows.loop(file, name), "in_parts", None)
+            monkeypatch.setattr(threads.loop(file, name), "in_parts", None)
     monkeypatch.setattr(shared_threads, "forked", launch == "python without openmp")
     case = make(71, SHAPES[2])
     actual = everything(case)
@@ -190,11 +189,11 @@ def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("basics", "detect", "rows"):
         monkeypatch.delitem(sys.modules, f"lutetia.lut.kernels.cpu.loops.{module}", raising=False)
         monkeypatch.delattr(sys.modules["lutetia.lut.kernels.cpu.loops"], module, raising=False)
-    cpu_rows.loop.cache_clear()
+    threads.loop.cache_clear()
     with pytest.raises(MissingFeatureError, match=r"the cpu backend of lutetia.lut needs numba"):
         cpu.detect_and_fill_eval_fc(case.x, case.weight, case.anchors)
     monkeypatch.undo()
-    cpu_rows.loop.cache_clear()
+    threads.loop.cache_clear()
     both("detect_and_fill_eval_fc", case.x, case.weight, case.anchors)
 
 

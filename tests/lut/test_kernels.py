@@ -7,6 +7,8 @@ test_triton*.py; outputs and gradients through autograd are in test_functional.p
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 
@@ -25,6 +27,7 @@ from lut.kernel_cases import (
 )  # fmt: skip
 from lutetia.lut import kernels
 from lutetia.lut.connectivity.anchors import Comparisons
+from lutetia.lut.kernels.protocol import PRIMITIVES, Backend
 from tools import require_module
 
 BACKENDS = ["cpu", "triton"]
@@ -60,6 +63,15 @@ def shapes_for(backend: str, all_of_them: bool) -> list[tuple[int, ...]]:
 
 
 # ---- one step --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["reference", *BACKENDS])
+def test_every_primitive_takes_what_the_protocol_says(backend: str) -> None:
+    require_module("triton" if backend == "triton" else "numba")
+    for name in PRIMITIVES:
+        expected = [*inspect.signature(getattr(Backend, name)).parameters][1:]
+        actual = [each.rstrip("_") for each in inspect.signature(getattr(kernels(backend).backend, name)).parameters]
+        assert actual == expected, name
 
 
 @pytest.mark.parametrize("sums", SUMS)

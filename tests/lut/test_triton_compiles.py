@@ -35,11 +35,11 @@ def compile_only(self, *args, grid, warmup, **options):
 
 JITFunction.run = compile_only
 
-from lutetia.lut import Sequence, Sums, full, growth, random_anchors
+from lutetia.lut import Sequence, Sums, full, growth, kernels, random_anchors
 from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.kernels import triton as backend
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into, Products, Read
 
+backend = kernels("triton").backend
 B, I, T, C = 8, 16, 4, 3
 x, anchors, log = torch.zeros(B, I), random_anchors(I, T, C, seed=0), torch.zeros(())
 pairs, constants = Comparisons(anchors), Comparisons(anchors, torch.zeros(2))

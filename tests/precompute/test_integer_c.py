@@ -162,7 +162,7 @@ def test_build_writes_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["build", str(tmp_path / "digits"), "--target", "c", "--out", str(tmp_path / "d"), "--weight-bits", "9"]) == 2
     assert "--weight-bits is 9, expected 2 to 8" in capsys.readouterr().err
     assert main(["build", str(tmp_path / "text"), "--out", str(tmp_path / "e")]) == 1
-    assert "is built as a program: --target c" in capsys.readouterr().err
+    assert "is built as a program: --target c or verilog" in capsys.readouterr().err
     assert not (tmp_path / "e").exists()
 
 

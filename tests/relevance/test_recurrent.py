@@ -102,3 +102,14 @@ def test_packed_sequences() -> None:
     torch.testing.assert_close(pad_packed_sequence(packed._replace(data=r[packed.data]))[0][:, :2], whole[x][:, :2])
     with pytest.raises(ArgumentError, match="recurrent"):
         Rules(recurrent=Identity())
+
+
+def test_gates_elsewhere_by_choice() -> None:
+    x = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    y = 2 * x.flip(1) * torch.sigmoid(x)
+    r = relevance.explain(y, torch.ones(4, 6).double(), rules=Rules(product=relevance.Signal()))
+    torch.testing.assert_close(r[x], torch.ones(4, 6).double())
+    halves = relevance.explain(y, torch.arange(24.0).view(4, 6).double(), rules=Rules())
+    torch.testing.assert_close(halves[x], (torch.arange(24.0).view(4, 6) + torch.arange(24.0).view(4, 6).flip(1)).double() / 2)
+    gated = relevance.explain(y, torch.arange(24.0).view(4, 6).double(), rules=Rules(product=relevance.Signal()))
+    torch.testing.assert_close(gated[x], torch.arange(24.0).view(4, 6).flip(1).double())

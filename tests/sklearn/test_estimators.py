@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from sklearn.preprocessing import StandardScaler
 import lutetia.sklearn
 from lutetia.errors import DataError, MissingFeatureError
 from lutetia.sklearn import GateClassifier, LUTClassifier, LUTRegressor
+from tools import require_tool
 
 FAST: dict[str, Any] = {"n_tables": 30, "candidates": 24, "random_state": 0, "n_jobs": 1}
 GATES: dict[str, Any] = {"n_tables": 60, "max_epochs": 8, "n_thresholds": 7, "random_state": 0, "n_jobs": 1}
@@ -95,6 +97,20 @@ def test_an_eval_set_ends_the_fit_early_and_keeps_the_best() -> None:
     assert model.n_tables_ == 10 * (1 + int(np.argmin(model.losses_["valid"])))
     stopped = LUTClassifier(n_tables=300, early_stopping=True, random_state=0, n_jobs=1).fit(x, y)
     assert stopped.n_tables_ < 300
+
+
+def test_a_regressor_finds_its_number_of_tables_where_samples_can_be_spared() -> None:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(900, 3))
+    noise, curve = random.normal(size=900), x[:, 0] ** 2 + np.sin(3 * x[:, 1])
+    counts = [LUTRegressor(random_state=0, n_jobs=1, candidates=8).fit(x, y).n_tables_ for y in (noise, curve)]
+    assert counts[0] < counts[1] < 2000  # nothing to learn, and much
+    few = LUTRegressor(random_state=0, n_jobs=1, candidates=8).fit(x[:99], curve[:99])
+    assert (few.n_tables_, few.losses_["valid"]) == (250, [])
+    all_of_them = LUTRegressor(300, early_stopping=False, random_state=0, n_jobs=1, candidates=8).fit(x[:99], curve[:99])
+    assert all_of_them.n_tables_ == 300
+    with pytest.raises(ValueError, match="early_stopping is 'maybe', expected True, False or \"auto\""):
+        LUTRegressor(early_stopping="maybe").fit(x, noise)
 
 
 def test_as_many_threads_as_one_likes_give_the_same_model() -> None:
@@ -306,3 +322,15 @@ def test_a_circuit_is_simulated_and_agrees(wine: Any) -> None:
     build = small.to_circuit(wine.data[:8], prove=False, time_limit=60)
     assert build.report["simulated"]["samples"] == 8
     assert "verilog" in build.hardware
+
+
+def test_a_program_in_c_gives_the_same_classes(wine: Any, tmp_path: Path) -> None:
+    compiler = require_tool("gcc", "cc")
+    small = LUTClassifier(n_tables=20, n_anchors=3, random_state=0, n_jobs=1).fit(wine.data, wine.target)
+    for name, text in small.to_c().items():
+        (tmp_path / name).write_text(text)
+    subprocess.run([compiler, "-std=c99", "model.c", "-o", "run"], cwd=tmp_path, check=True)
+    codes = small.model_.encode(torch.tensor(wine.data.to_numpy())).long()
+    lines = "".join(" ".join(map(str, row)) + "\n" for row in codes.tolist())
+    told = subprocess.run([tmp_path / "run"], input=lines, capture_output=True, text=True, check=True).stdout.split()
+    assert np.mean(small.classes_[[int(each) for each in told]] == small.predict(wine.data)) > 0.98

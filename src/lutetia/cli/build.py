@@ -71,16 +71,17 @@ class BuildRequest:
     data: Path | None = None
     range: tuple[float, float] | None = None
     time_limit: float = 600.0
+    detectors_per_cycle: int = 4  # of a language model in Verilog
     fmax: float | None = None
 
 
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
     """Build, write the folder, check what is in it, and return the report."""
     _check(request)
-    if request.target == "c":
-        from lutetia.cli.build_program import run_c_build
+    if request.target in PROGRAMS:
+        from lutetia.cli.build_program import run_program_build
 
-        return run_c_build(request)
+        return run_program_build(request)
     with flow.record() as recorded:
         model = _model(request.checkpoint)
         screen = Screen(show)
@@ -166,6 +167,8 @@ def _check(request: BuildRequest) -> None:
     most = 8 if request.target in PROGRAMS else 24
     if not 2 <= request.weight_bits <= most:
         raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {most}")
+    if not 1 <= request.detectors_per_cycle <= 64:
+        raise UsageError(f"--detectors-per-cycle is {request.detectors_per_cycle}, expected 1 to 64")
     if request.fmax is not None and not (request.fmax > 0 and request.target in ("ice40", "ecp5")):
         raise UsageError(f"--fmax is {request.fmax:g} and --target {request.target}, expected a clock in MHz on ice40 or ecp5")
     if not request.time_limit > 0:
@@ -344,10 +347,10 @@ def _range_text(given: dict[str, Any]) -> str:
 
 def show_report(report: dict[str, Any], out: Path) -> None:
     """What came of it, in a few lines, the accuracy first."""
-    if report.get("target") == "c":
-        from lutetia.cli.build_program import show_c_report
+    if report.get("target") in PROGRAMS:
+        from lutetia.cli.build_program import show_program_report
 
-        show_c_report(report, out)
+        show_program_report(report, out)
         return
     screen = console()
 

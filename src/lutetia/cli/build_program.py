@@ -1,6 +1,7 @@
-"""`lutetia build --target c`: a whole-number model as a program, in a folder.
+"""`lutetia build --target c` and `--target verilog`: a whole-number model as a program or as a core, in a folder.
 
 model.c, model.h  the program: cc -std=c99 -O3 model.c -o run
+verilog/          the core, the contents of its memories, and a test bench
 report.json       sizes, widths of the sums, and the loss or the accuracy beside those of the float model
 manifest.json     checksums of all files
 """
@@ -15,22 +16,59 @@ from lutetia._shared import folders
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, open_run_data, open_run_text
 from lutetia.cli.show import console
-from lutetia.errors import DataError
+from lutetia.errors import DataError, MissingFeatureError
 from lutetia.models import Tabular, load
-from lutetia.precompute import IntegerClassifier, IntegerTransformer, integer_model
+from lutetia.precompute import IntegerClassifier, IntegerTransformer, TimeLimitError, integer_model
 from lutetia.precompute.integer.c import c_files, c_memory, measured_sizes
+from lutetia.precompute.integer.hardware import FOLDER
 from lutetia.precompute.integer.model import INPUT_BITS
 
 FORMAT = "lutetia.build/1"
+SIMULATED = 8  # bytes of a language model
 
 
-def run_c_build(request: Any) -> dict[str, Any]:
+def run_program_build(request: Any) -> dict[str, Any]:
     """Write the folder of a `BuildRequest` that was checked, and return the report."""
     model = whole_model(request)
-    texts = c_files(model)
-    report = {**facts(model, request), **c_memory(model), "compiled": measured_sizes(texts)}
+    report = facts(model, request)
+    if request.target == "c":
+        texts = c_files(model)
+        report |= {**c_memory(model), "compiled": measured_sizes(texts)}
+    elif isinstance(model, IntegerTransformer):
+        texts, core = _language_core(model, request)
+        report |= core
+    else:
+        texts, core = _classifier_core(model)
+        report |= core
     write_folder(request.out, texts, report)
     return report
+
+
+def _language_core(model: IntegerTransformer, request: Any) -> tuple[dict[str, str], dict[str, Any]]:
+    """The files of a language model's core, and its cycles, predicted and simulated."""
+    hardware = model.emit("verilog", detectors_per_cycle=request.detectors_per_cycle)
+    layout = hardware.layout
+    texts = {f"{FOLDER}/{name}": text for name, text in hardware.contents().items()}
+    texts[f"{FOLDER}/core.json"] = json.dumps(hardware.facts(), indent=2) + "\n"
+    predicted = {"first": layout.cycles(1), "filled": layout.cycles(model.context), "full": layout.cycles(model.context, True)}
+    try:
+        written = hardware.simulate(bytes([min(10, model.vocab - 1)]), SIMULATED, limit=request.time_limit)
+        simulated = {"left_out": "", "by": hardware.simulator(n=SIMULATED), "bytes": SIMULATED, "cycles": written.cycles}
+    except (MissingFeatureError, TimeLimitError) as error:
+        simulated = {"left_out": str(error)}
+    return texts, {
+        "detectors_per_cycle": request.detectors_per_cycle,
+        "cycles_per_byte": predicted,
+        "table_bytes": model.n_bytes(),
+        "simulated": simulated,
+    }
+
+
+def _classifier_core(model: IntegerClassifier) -> tuple[dict[str, str], dict[str, Any]]:
+    """The modules of a classifier's graph, with a test bench."""
+    hardware = model.graph.emit("verilog")
+    texts = {f"{FOLDER}/{name}": text for name, text in {**hardware.files, **hardware.testbench()}.items()}
+    return texts, {"latency": model.graph.cost().latency, "top": hardware.name}
 
 
 def whole_model(request: Any) -> IntegerTransformer | IntegerClassifier:
@@ -80,14 +118,26 @@ def write_folder(out: Path, texts: dict[str, Any], report: dict[str, Any]) -> No
 # ---- on the screen ---------------------------------------------------------------------------------------------------
 
 
-def show_c_report(report: dict[str, Any], out: Path) -> None:
+def show_program_report(report: dict[str, Any], out: Path) -> None:
     """What came of it, in a few lines, the loss or the accuracy first."""
     show_quality(report)
-    say("memory", f"{report['flash_table_bytes']:,} bytes of tables, {report['ram_bytes']:,} bytes of RAM")
-    for machine, size in report["compiled"].items():
-        say(machine, size["left_out"] or f"{size['flash']:,} bytes of flash, {size['ram']:,} bytes of static RAM (-Os)")
-    say("program", f"cc -std=c99 -O3 {out / 'model.c'} -o run")
-    say("run it", "./run 200 < PROMPT" if report["kind"] == "language" else "./run < SAMPLES")
+    if report["target"] == "c":
+        say("memory", f"{report['flash_table_bytes']:,} bytes of tables, {report['ram_bytes']:,} bytes of RAM")
+        for machine, size in report["compiled"].items():
+            say(machine, size["left_out"] or f"{size['flash']:,} bytes of flash, {size['ram']:,} bytes of static RAM (-Os)")
+        say("program", f"cc -std=c99 -O3 {out / 'model.c'} -o run")
+        say("run it", "./run 200 < PROMPT" if report["kind"] == "language" else "./run < SAMPLES")
+    elif report["kind"] == "language":
+        cycles, simulated = report["cycles_per_byte"], report["simulated"]
+        say("cycles", f"{cycles['first']:,} for the first byte, {cycles['filled']:,} when the window is filled, "
+            f"{cycles['full']:,} for each after that")  # fmt: skip
+        say(
+            "simulated", simulated["left_out"] or f"{simulated['bytes']} bytes, equal to the integer model (in {simulated['by']})"
+        )
+        say("core", str(out / FOLDER / "core.v"))
+    else:
+        say("latency", f"{report['latency']} cycles")
+        say("core", str(out / FOLDER / f"{report['top']}.v"))
 
 
 def show_quality(report: dict[str, Any]) -> None:

@@ -131,18 +131,26 @@ def explain(
     checkpoint: Checkpoint,
     given: Annotated[str, typer.Argument(metavar="INPUT", help="An image, a .npy or .csv file, numbers with commas, or text.")],
     rule: Annotated[
-        str,
-        typer.Option("--rule", help=f"How to explain: {', '.join(values.RULES)}.", autocompletion=values.complete_rule),
-    ] = "decisive",
+        str | None,
+        typer.Option(
+            "--rule",
+            help=f"How to explain: {', '.join(values.RULES)}; decisive by default, attnlrp with --hf.",
+            autocompletion=values.complete_rule,
+        ),
+    ] = None,
     target: Annotated[
         str | None,
         typer.Option(
             "--target",
-            help="The class, by name or number, or the byte; the best by default.",
+            help="The class, by name or number, the byte, or with --hf the token; the best by default.",
             autocompletion=values.complete_class,
         ),
     ] = None,
     row: Row = None,
+    hf: Annotated[bool, typer.Option("--hf", help="CHECKPOINT is a folder with a language model of transformers.")] = False,
+    against: Annotated[
+        str | None, typer.Option("--against", help="With --hf, the token it is compared with; the strongest rival by default.")
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page that shows it.")] = None,
     png: Annotated[Path | None, typer.Option("--png", help="Write a picture.")] = None,
     as_json: Json = False,
@@ -158,12 +166,51 @@ def explain(
     """
     from lutetia.cli.explain import Request
     from lutetia.cli.explain import explain as run_explain
+    from lutetia.report.attribution import DEFAULT_RULE
 
-    told = run_explain(checkpoint, given, Request(rule, target, row, html, png), show=not as_json)
+    if hf:
+        from lutetia.cli.explain_hf import DEFAULT_RULE_OF_HF, explain_hf
+
+        request = Request(rule or DEFAULT_RULE_OF_HF, target, row, html, png)
+        told = explain_hf(checkpoint, given, request, against, show=not as_json)
+    elif against is not None:
+        raise UsageError("--against is for models of transformers: --hf")
+    else:
+        told = run_explain(checkpoint, given, Request(rule or DEFAULT_RULE, target, row, html, png), show=not as_json)
+    if as_json:
+        print_json(told)
+    elif not hf:
+        name_next("lutetia", "flow", checkpoint, given)
+
+
+@app.command("evaluate-explanations")
+def evaluate_explanations(
+    checkpoint: Checkpoint,
+    given: Annotated[list[str] | None, typer.Argument(metavar="INPUT...", help="Images, .npy or .csv files, or text.")] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option("--rule", help="A rule to measure; may be repeated.", autocompletion=values.complete_rule),
+    ] = None,
+    most: Annotated[int, typer.Option("--most", help="The number of inputs, at most.")] = 100,
+    steps: Annotated[int, typer.Option("--steps", help="The number of steps of a curve.")] = 10,
+    png: Annotated[Path | None, typer.Option("--png", help="Write a picture of the curves.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Measure which rule explains a model faithfully, by deletion and insertion.
+
+    For example:
+
+    lutetia evaluate-explanations runs/iris flowers.csv --rule decisive --rule epsilon --png curves.png
+    """
+    from lutetia.cli.evaluate_explanations import Request
+    from lutetia.cli.evaluate_explanations import evaluate_explanations as run_evaluation
+
+    told = run_evaluation(checkpoint, given or [], Request(tuple(rule or ()), most, steps, png), show=not as_json)
     if as_json:
         print_json(told)
     else:
-        name_next("lutetia", "flow", checkpoint, given)
+        name_next("lutetia", "explain", checkpoint, (given or [""])[0])
 
 
 @app.command()
@@ -183,7 +230,7 @@ def build(
         str,
         typer.Option(
             "--target",
-            help="What yosys maps to: lut6, lut4, ice40 or ecp5; or c, a program in C99.",
+            help="What yosys maps to: lut6, lut4, ice40 or ecp5; or c, a program in C99; or verilog, a core that runs a model.",
             autocompletion=values.complete_hardware,
         ),
     ] = "lut6",
@@ -196,6 +243,9 @@ def build(
         float,
         typer.Option("--time-limit", metavar="SECONDS", help="Of simulation, proof and synthesis each; then it is left out."),
     ] = 600.0,
+    detectors_per_cycle: Annotated[
+        int, typer.Option("--detectors-per-cycle", help="Of a language model in Verilog: more are faster and larger.")
+    ] = 4,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -209,7 +259,8 @@ def build(
     """
     from lutetia.cli.build import BuildRequest, run_build, show_report
 
-    request = BuildRequest(checkpoint, out, input_bits, weight_bits, target, prove, data, value_range, time_limit, fmax)
+    bits = (input_bits, weight_bits)
+    request = BuildRequest(checkpoint, out, *bits, target, prove, data, value_range, time_limit, detectors_per_cycle, fmax)
     report = run_build(request, show=not as_json)
     if as_json:
         print_json(report)

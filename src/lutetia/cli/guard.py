@@ -28,7 +28,21 @@ ClickException: type[Any] = typer.BadParameter.__mro__[2]
 EXIT_CODES = {"usage": 2, "interrupted": 130}  # by kind of error; every other kind is 1
 COMMON_OPTIONS = ("--json", "--debug")
 # In the order of a first day: see it, train, ask, look inside, build, then the tools.
-ORDER = ("demo", "train", "predict", "evaluate", "explain", "generate", "info", "build", "page", "flow", "bench", "doctor")
+ORDER = (
+    "demo",
+    "train",
+    "predict",
+    "evaluate",
+    "explain",
+    "evaluate-explanations",
+    "generate",
+    "info",
+    "build",
+    "page",
+    "flow",
+    "bench",
+    "doctor",
+)
 
 
 class UsageError(LutetiaError):

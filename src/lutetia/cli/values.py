@@ -11,7 +11,7 @@ from lutetia.files import read_json
 
 RULES = ("decisive", "epsilon", "gamma", "zplus", "alphabeta", "attnlrp", "dynamic", "gradient", "occlusion")
 TARGETS = ("lut6", "lut4", "ice40", "ecp5")
-PROGRAMS = ("c",)  # targets of `build` that no synthesiser is needed for
+PROGRAMS = ("c", "verilog")  # targets of `build` that no synthesiser is needed for
 SPLITS = ("train", "valid", "test")
 MOST_BYTES = 1 << 20  # of a file that is read for completion
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 PAGE = "report.html"
-MADE = {"digits", "text", "softmax", "reasons.png", "circuit", PAGE}  # everything the demo leaves in its folder
+MADE = {"digits", "digits.html", "text", "softmax", "reasons.png", "circuit", PAGE}  # everything the demo leaves in its folder
 
 
 @dataclass

@@ -23,7 +23,7 @@ class Memo:
         entry = self.known.get(key)
         if entry is not None:
             for tensor, (seen, version) in zip(tensors, entry[0], strict=True):
-                if seen() is not tensor or version != _version(tensor):
+                if seen() is not tensor or version != (-1 if tensor.is_inference() else tensor._version):
                     break
             else:
                 return entry[1]

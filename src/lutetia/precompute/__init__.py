@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.trace import trace
     from lutetia.precompute.front.votes import gates_graph, votes_graph
     from lutetia.precompute.integer.classifier import IntegerClassifier
+    from lutetia.precompute.integer.hardware import LanguageHardware
     from lutetia.precompute.integer.language import IntegerTransformer
     from lutetia.precompute.integer.model import integer_model
     from lutetia.precompute.ir.graph import Graph
@@ -52,6 +53,7 @@ _ROOMS = {
     "front.trace": "trace",
     "front.votes": "gates_graph votes_graph",
     "integer.classifier": "IntegerClassifier",
+    "integer.hardware": "LanguageHardware",
     "integer.language": "IntegerTransformer",
     "integer.model": "integer_model",
     "ir.graph": "Graph",
@@ -94,6 +96,7 @@ __all__ = [
     "IntegerClassifier",
     "IntegerTransformer",
     "LUTNetwork",
+    "LanguageHardware",
     "MissingRowError",
     "PlusMinus",
     "Quantise",

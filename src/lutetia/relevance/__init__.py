@@ -3,9 +3,10 @@
 Layer-wise relevance propagation, walked over PyTorch's own graph, with promises for what autograd did not keep.
 """
 
-from lutetia.relevance import pictures
+from lutetia.relevance import layer_pictures, pictures
 from lutetia.relevance.api import attribute, explain
 from lutetia.relevance.blocks import blocks
+from lutetia.relevance.faithfulness import Faithfulness, evaluate, for_quantus
 from lutetia.relevance.graph import Node as Node  # from `Relevance` on: for rules in other packages
 from lutetia.relevance.graph import Relevance as Relevance
 from lutetia.relevance.graph import UnknownOperation
@@ -32,6 +33,7 @@ from lutetia.relevance.rules.choices import (
     Gamma,
     Identity,
     Rules,
+    Signal,
     Taylor,
     Uniform,
     WSquare,
@@ -49,6 +51,7 @@ __all__ = [
     "Deadlock",
     "Decisive",
     "Epsilon",
+    "Faithfulness",
     "Flat",
     "Gamma",
     "Identity",
@@ -57,6 +60,7 @@ __all__ = [
     "Report",
     "Result",
     "Rules",
+    "Signal",
     "Taylor",
     "Uniform",
     "UnknownOperation",
@@ -68,7 +72,10 @@ __all__ = [
     "blocks",
     "checkpoint",
     "compile",
+    "evaluate",
     "explain",
+    "for_quantus",
+    "layer_pictures",
     "pictures",
     "presets",
     "rule",

@@ -115,16 +115,14 @@ class Run:
     def forward(self, inputs: Any) -> tuple[Any, Asked]:
         """Run the model on leaf copies of its inputs: its output, and the requested targets."""
         args, kwargs, stand_ins = prepare_inputs(inputs)
-        with ExitStack() as stack:
-            if not self.recomputed:
-                stack.enter_context(as_found(self.model))
-            stack.enter_context(torch.enable_grad())
-            if self.recomputed:
-                if _takes_cache(self.model):
-                    kwargs.setdefault("use_cache", False)  # a cache that was filled once cannot be filled again
-                stack.enter_context(computed_again(self.model, self.recomputed, lambda: watch(self.model)))
-            stack.enter_context(watch(self.model))
-            output = self.model(*args, **kwargs)
+        try:
+            output = self._run(args, kwargs)
+        except RuntimeError as error:
+            if "leaf Variable that requires grad" not in str(error):
+                raise
+            with torch.enable_grad():  # the model changes its inputs in place
+                args, kwargs, stand_ins = prepare_inputs(inputs, copied=True)
+            output = self._run(args, kwargs)
         parameters = dict(self.model.named_parameters())
         aliases: dict[Any, Tensor] = {key: leaf for key, (leaf, _) in stand_ins.items()}
         items: list[Any] = [leaf for leaf, _ in stand_ins.values()]
@@ -140,6 +138,18 @@ class Run:
         optional = frozenset(id(leaf) for leaf, _ in stand_ins.values())
         originals = tuple(original for _, original in stand_ins.values())
         return output, Asked(items, optional, aliases, originals, True, self.layers, self.heads)
+
+    def _run(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        with ExitStack() as stack:
+            if not self.recomputed:
+                stack.enter_context(as_found(self.model))
+            stack.enter_context(torch.enable_grad())
+            if self.recomputed:
+                if _takes_cache(self.model):
+                    kwargs.setdefault("use_cache", False)  # a cache that was filled once cannot be filled again
+                stack.enter_context(computed_again(self.model, self.recomputed, lambda: watch(self.model)))
+            stack.enter_context(watch(self.model))
+            return self.model(*args, **kwargs)
 
 
 def _takes_cache(model: nn.Module) -> bool:

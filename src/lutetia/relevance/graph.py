@@ -232,7 +232,10 @@ class Graph:
                 node.is_weight, node.walks = False, True
 
     def _connect(self) -> None:
-        """Number the incoming edges of every walked node."""
+        """Number the incoming edges of every walked node; what the walk leaves out hands over all of its outputs."""
+        for node in self.found:
+            if node.edges and not node.walks and len(node.fn._input_metadata) > 1:
+                node.nr = -1
         for node in self.nodes:
             edges = node.edges
             walked = []

@@ -13,8 +13,11 @@ from torch.nn.utils.rnn import PackedSequence
 from lutetia.errors import fail
 
 
-def prepare_inputs(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, tuple[Tensor, Tensor]]]:
-    """Arguments for the model, with leaves that require grad instead of floating tensors, and which leaf replaces which."""
+def prepare_inputs(inputs: Any, copied: bool = False) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, tuple[Tensor, Tensor]]]:
+    """Arguments for the model, with leaves that require grad instead of floating tensors, and which leaf replaces which.
+
+    `copied`: hand over copies of the leaves, which a model may change in place.
+    """
     stand_ins: dict[int, tuple[Tensor, Tensor]] = {}
 
     def stand_in(value: Any) -> Any:
@@ -22,7 +25,8 @@ def prepare_inputs(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any], dict[i
             if id(value) not in stand_ins:
                 leaf = value.detach().requires_grad_() if value.is_floating_point() else value
                 stand_ins[id(value)] = (leaf, value)
-            return stand_ins[id(value)][0]
+            leaf = stand_ins[id(value)][0]
+            return leaf.clone() if copied and leaf.requires_grad else leaf
         if isinstance(value, PackedSequence):  # which of its tensors is data
             return value._replace(data=stand_in(value.data))
         if hasattr(value, "_fields"):

@@ -134,16 +134,20 @@ _LINEAR = frozenset(
     {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "addmm", "baddbmm"}
 )
 _ATTENTION = "scaled_dot_product_attention"
-_WATCHED = _SUMS | _FILLS | _LINEAR | {_ATTENTION}
+_JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
+_WATCHED = _SUMS | _FILLS | _LINEAR | _JOINS | {_ATTENTION}
 
 
 def _note_constant(name: str, fn: Any, args: Any, kwargs: Any) -> None:
-    if name == _ATTENTION:
-        constant = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
-        found = _sum_below(fn) if isinstance(constant, Tensor) and constant.is_floating_point() else None
-        if found is None:
+    if name in _JOINS:
+        tensors = args[0] if args else kwargs.get("tensors", ())
+        constant: Any = [None if _has_node(tensor) else tensor for tensor in tensors]
+        constant = constant if any(tensor is not None for tensor in constant) else None
+    elif name == _ATTENTION:
+        place = _sum_below(fn)
+        if place is None:
             return
-        fn = found
+        fn, constant = place, _mask(args, kwargs)
     elif name in _LINEAR:
         first = name in ("addmm", "baddbmm")
         constant = args[0] if first else kwargs.get("bias", args[2] if len(args) > 2 else None)
@@ -159,10 +163,23 @@ def _note_constant(name: str, fn: Any, args: Any, kwargs: Any) -> None:
 def _sum_below(fn: Any) -> Any:
     """Where attention that runs in parts adds its mask: the first sum on the way from its output to its scores."""
     for _ in range(10):
-        if fn is None or fn.name() == "AddBackward0":
-            return fn
+        if fn is None or fn.name().startswith("ScaledDotProduct"):  # which keeps its mask, or has none
+            return None
+        if fn.name() == "AddBackward0":
+            return fn if any(child is None for child, _ in fn.next_functions) else None
         fn = fn.next_functions[0][0] if fn.next_functions else None
     return None
+
+
+def _mask(args: Any, kwargs: Any) -> Tensor | None:
+    """The mask of attention as it is added to the scores: what is not seen is -∞."""
+    mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
+    query, key = args[0] if args else kwargs["query"], args[1] if len(args) > 1 else kwargs["key"]
+    if mask is None and kwargs.get("is_causal", args[5] if len(args) > 5 else False):
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
 
 
 def _named(kwargs: Any) -> list[Any]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 AT_ONCE = 1 << 17  # samples that are encoded and scored together
+ENOUGH = 100  # samples, of which early_stopping="auto" holds some out
 
 
 class TabularEstimator(BaseEstimator):
@@ -40,7 +41,7 @@ class TabularEstimator(BaseEstimator):
     categorical_features: Any
     handle_unknown: str
     max_bins: int
-    early_stopping: bool
+    early_stopping: bool | str
     validation_fraction: float
     n_iter_no_change: int
     random_state: Any
@@ -122,7 +123,7 @@ class TabularEstimator(BaseEstimator):
             target = self._target(pairs[0][1])
             check_consistent_length(matrix, target)
             return rows, Rows(matrix, target, np.ones(len(matrix), np.float32))
-        if not self.early_stopping:
+        if not self._stops_early(len(rows.y)):
             return rows, None
         random = np.random.default_rng(self._seed())
         count = max(1, round(len(rows.y) * self.validation_fraction))
@@ -131,6 +132,10 @@ class TabularEstimator(BaseEstimator):
         order = random.permutation(len(rows.y))
         parts = [Rows(rows.x[part], rows.y[part], rows.weight[part]) for part in (order[count:], order[:count])]
         return parts[0], parts[1]
+
+    def _stops_early(self, n_samples: int) -> bool:
+        """Whether some of the samples are held out to find the end; "auto": where there are enough of them."""
+        return n_samples >= ENOUGH if self.early_stopping == "auto" else bool(self.early_stopping)
 
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer):
@@ -199,6 +204,18 @@ class TabularEstimator(BaseEstimator):
         build = Build(network.graph, samples=samples, classes=classes, time_limit=time_limit)
         run_steps(build, [*OPTIMISE, *MAKE, *(step for step in CHECK if prove or step is not PROOF)])
         return build
+
+    def to_c(self, *, weight_bits: int = 8) -> dict[str, str]:
+        """The fitted tables as C99, the text of `model.c` and `model.h`: no floating point, no heap.
+
+        Its inputs are codes of 8 bits, one per encoded column (`model_.encode`); it gives the number of the class in `classes_`.
+        A regressor gives its sum in units of the tables.
+        """
+        from lutetia.precompute import integer_model
+        from lutetia.precompute.integer.c import c_files
+
+        check_is_fitted(self, "model_")
+        return c_files(integer_model(self.model_, weight_bits=weight_bits))
 
     # ---- folders -----------------------------------------------------------------------------------------------------
 

@@ -29,11 +29,14 @@ PARAMS: dict[str, tuple[type | tuple[type, ...], float, float]] = {
 }
 
 
+TABLES_OF_FEW = 250  # at most, where early_stopping="auto" finds too few samples to hold some out
+
+
 class BoostedEstimator(TabularEstimator):
     """What classifier and regressor have in common: how their tables are fitted."""
 
     def _fit(self, rows: Rows, n_classes: int, eval_set: Any) -> None:
-        settings = self._boosting(eval_set)
+        settings = self._boosting(eval_set, len(rows.y))
         own, valid = self._held_out(rows, eval_set)
         with self._progress(self.n_tables) as each:
             self.model_, fitted = fit_tabular(
@@ -43,11 +46,12 @@ class BoostedEstimator(TabularEstimator):
         self.losses_ = fitted.losses
         self.model_.metadata = {**self._describe_data(rows), **self._describe_target()}
 
-    def _boosting(self, eval_set: Any) -> Boosting:
+    def _boosting(self, eval_set: Any, n_samples: int) -> Boosting:
         """The settings of the estimator's parameters."""
-        stops = self.n_iter_no_change if self.early_stopping or eval_set is not None else None
+        stops = self.n_iter_no_change if eval_set is not None or self._stops_early(n_samples) else None
+        few = stops is None and self.early_stopping == "auto"
         return Boosting(
-            n_tables=self.n_tables,
+            n_tables=min(self.n_tables, TABLES_OF_FEW) if few else self.n_tables,
             n_anchors=self.n_anchors,
             rate=self.learning_rate,
             candidates=self.candidates,
@@ -160,7 +164,7 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
         categorical_features: Any = "from_dtype",
         handle_unknown: str = "error",
         class_weight: Any = None,
-        early_stopping: bool = False,
+        early_stopping: bool | str = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 5,
         random_state: Any = None,
@@ -182,14 +186,18 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
 
 
 class LUTRegressor(RegressorMixin, BoostedEstimator):
-    """A regressor of lookup tables, fitted to the squared error; its parameters are those of `LUTClassifier`."""
+    """A regressor of lookup tables, fitted to the squared error; its parameters are those of `LUTClassifier`.
+
+    How many tables are best differs from one regression to the next by a factor of ten, so by default a tenth of the samples
+    decides it: early_stopping="auto", which is on from 100 samples.
+    """
 
     def __init__(
         self,
-        n_tables: int = 500,
+        n_tables: int = 2000,
         n_anchors: int = 6,
         *,
-        learning_rate: float = 0.05,
+        learning_rate: float = 0.1,
         candidates: int = 64,
         pairs: float = 0.25,
         max_rows: int = 8192,
@@ -197,7 +205,7 @@ class LUTRegressor(RegressorMixin, BoostedEstimator):
         max_bins: int = 255,
         categorical_features: Any = "from_dtype",
         handle_unknown: str = "error",
-        early_stopping: bool = False,
+        early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 5,
         random_state: Any = None,

@@ -18,6 +18,8 @@ def check_params(estimator: Any, limits: Limits) -> None:
         if isinstance(value, bool) or not isinstance(value, kind) or not low <= float(value) <= high:  # type: ignore[arg-type]
             expected = f"of at least {low:g}" if high == np.inf else f"from {low:g} to {high:g}"
             raise ValueError(f"{name} is {value!r}, expected {'an integer' if kind is int else 'a number'} {expected}")
+    if estimator.early_stopping not in (True, False, "auto"):
+        raise ValueError(f'early_stopping is {estimator.early_stopping!r}, expected True, False or "auto"')
     if estimator.handle_unknown not in ("error", "missing"):
         raise ValueError(f'handle_unknown is {estimator.handle_unknown!r}, expected "error" or "missing"')
     wanted = estimator.categorical_features

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lutetia.training.fitting import fit
     from lutetia.training.resharding import full_state_dict, load_full_state_dict
     from lutetia.training.run import train
+    from lutetia.training.shard_files import load_shards, save_shards
     from lutetia.training.sharding import shard_detectors
     from lutetia.training.tabular import fit_tabular
 
@@ -28,9 +29,11 @@ __all__ = [
     "fit_tabular",
     "full_state_dict",
     "load_full_state_dict",
+    "load_shards",
     "make_config",
     "open_data",
     "read_config",
+    "save_shards",
     "shard_detectors",
     "train",
 ]
@@ -41,6 +44,8 @@ _LATER = {
     "shard_detectors": "sharding",
     "full_state_dict": "resharding",
     "load_full_state_dict": "resharding",
+    "save_shards": "shard_files",
+    "load_shards": "shard_files",
 }
 
 

@@ -31,6 +31,8 @@ from lutetia.training.tabular import Rows, Shape, fit_tabular
 
 MODEL = Path("checkpoints") / "best"
 HEAD = "# What was guessed from the data. Edit it, then: lutetia train THIS FILE\n"
+HELD = 10  # one of so many rows says when to stop, where fit.patience is set
+ENOUGH = 100  # rows to fit, of which some can be spared for that
 SPLIT_SEED = 0  # which rows are held out must not depend on the seed of the fit
 
 
@@ -57,6 +59,7 @@ class FitSettings:
     pairs: float = option(0.25, low=0, high=1)
     rows: int = option(8192, low=1)
     smoothing: float = option(1.0, low=0)
+    patience: int | None = option(None, low=1)  # looks, ten tables apart, at a tenth of the rows that is held out for them
     seed: int = option(0, low=0, high=2**63 - 1)
 
 
@@ -113,7 +116,8 @@ def train_table(config: TableConfig, folder: Path, out: Path, *, each: Each | No
         raise DataError(f"{config.data.path}: the training rows hold one class, expected two at least")
     rows = Rows(samples.x.reshape(len(samples.y), -1), samples.y, np.ones(len(samples.y), np.float32))
     settings = Boosting(**dataclasses.asdict(config.fit), threads=torch.get_num_threads())
-    model, fitted = fit_tabular(rows, shape, settings, each=each)
+    own, held = (rows, None) if config.fit.patience is None else _hold_out(rows, config)
+    model, fitted = fit_tabular(own, shape, settings, valid=held, each=each)
     model.metadata = _metadata(table, rows, config)
     summary: dict[str, Any] = {
         "task": "classification" if table.classes else "regression",
@@ -131,6 +135,18 @@ def train_table(config: TableConfig, folder: Path, out: Path, *, each: Each | No
         summary[name] = measure(model, part.x, part.y)
     _leave(config, folder, out, model, summary)
     return summary
+
+
+def _hold_out(rows: Rows, config: TableConfig) -> tuple[Rows, Rows]:
+    """The rows to fit, and those that say when to stop: the last tenth, as the order of rows is drawn already."""
+    count = len(rows.y) - len(rows.y) // HELD
+    if count == len(rows.y):
+        raise DataError(
+            f"{config.data.path}: fit.patience is {config.fit.patience} and there are {len(rows.y)} rows to fit, expected {HELD}"
+        )
+    parts = (slice(None, count), slice(count, None))
+    own, held = (Rows(rows.x[part], rows.y[part], rows.weight[part]) for part in parts)
+    return own, held
 
 
 @torch.no_grad()
@@ -189,4 +205,6 @@ def guess_config(path: Path, target: str | None, task: str | None) -> tuple[Tabl
     table = make_table(file, name, task)
     wanted = task or ("classification" if table.classes else "regression")
     settings = TableSettings(str(path), name, wanted, leave_out=list(table.left_out))
-    return TableConfig(settings), table
+    # How many tables are best differs more between regressions than between classifications: see `LUTRegressor`.
+    stops = wanted == "regression" and len(table.y) * (1 - settings.test) >= ENOUGH
+    return TableConfig(settings, FitSettings(n_tables=2000, patience=5) if stops else FitSettings()), table

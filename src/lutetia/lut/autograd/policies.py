@@ -129,7 +129,9 @@ def with_reads(tensors: tuple[Tensor | None, ...], rest: tuple[Any, ...]) -> tup
     return DenseReads.apply(*tensors, rest)
 
 
-class _Dense(torch.autograd.Function):
+class Dense(torch.autograd.Function):
+    """A training op whose weight has a dense gradient."""
+
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *tensors, ctx.call = arguments
@@ -180,18 +182,6 @@ class DenseReads(torch.autograd.Function):
         return _once(gradients, ctx)
 
 
-class DenseLut(_Dense):
-    """`lut` with a dense gradient."""
-
-
-class DenseRows(_Dense):
-    """`weigh_rows` with a dense gradient."""
-
-
-class DenseAttention(_Dense):
-    """`lut_attention` with a dense gradient."""
-
-
 # ---- sparse ----------------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +191,9 @@ def with_sparse_gradient(formula: Formula, tensors: tuple[Tensor, ...], rest: tu
     return SPARSE[formula.op].apply(*tensors, Call(formula, rest))
 
 
-class _Sparse(torch.autograd.Function):
+class Sparse(torch.autograd.Function):
+    """A training op whose weight has a sparse gradient."""
+
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *tensors, ctx.call = arguments
@@ -220,18 +212,6 @@ class _Sparse(torch.autograd.Function):
             torch.autograd.Variable._execution_engine.queue_callback(held.clear)
             gradients[formula.weight_at] = gradient
         return *gradients, None
-
-
-class SparseLut(_Sparse):
-    """`lut` with a sparse gradient."""
-
-
-class SparseRows(_Sparse):
-    """`weigh_rows` with a sparse gradient."""
-
-
-class SparseAttention(_Sparse):
-    """`lut_attention` with a sparse gradient."""
 
 
 # ---- in place --------------------------------------------------------------------------------------------------------
@@ -296,7 +276,9 @@ class Token(torch.autograd.Function):
         return None, None
 
 
-class _InPlace(torch.autograd.Function):
+class InPlace(torch.autograd.Function):
+    """A training op whose weight takes a step."""
+
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         *tensors, token, ctx.call, ctx.step = arguments
@@ -309,18 +291,6 @@ class _InPlace(torch.autograd.Function):
         gradients = ctx.call.formula.to_inputs(ctx, grad)
         ctx.step.use = Use(grad.contiguous(), record_of(ctx))
         return *gradients, grad.new_zeros((), dtype=ctx.token_dtype), None, None
-
-
-class InPlaceLut(_InPlace):
-    """`lut` whose weight steps in place."""
-
-
-class InPlaceRows(_InPlace):
-    """`weigh_rows` whose weight steps in place."""
-
-
-class InPlaceAttention(_InPlace):
-    """`lut_attention` whose weight steps in place."""
 
 
 class _Pass:
@@ -378,10 +348,16 @@ def _take(step: Step, uses: list[Use]) -> None:
 # ---- the nodes of the graph ------------------------------------------------------------------------------------------
 
 READS = "read_detectors"
-DENSE = {LUT.op: DenseLut, ROWS.op: DenseRows, ATTENTION.op: DenseAttention, READS: DenseReads}
-SPARSE = {LUT.op: SparseLut, ROWS.op: SparseRows, ATTENTION.op: SparseAttention}
-IN_PLACE = {LUT.op: InPlaceLut, ROWS.op: InPlaceRows, ATTENTION.op: InPlaceAttention}
 TOKEN = f"{Token.__name__}Backward"
+
+
+def _nodes(policy: Any) -> dict[str, Any]:
+    """A policy for each training op, under a name of its own, by which an autograd graph tells them apart."""
+    ops = (formula.op for formula in (LUT, ROWS, ATTENTION))
+    return {name: type(policy)(f"{policy.__name__}_{name}", (policy,), {"__doc__": policy.__doc__}) for name in ops}
+
+
+DENSE, SPARSE, IN_PLACE = _nodes(Dense) | {READS: DenseReads}, _nodes(Sparse), _nodes(InPlace)
 
 
 def nodes_of(name: str) -> list[str]:

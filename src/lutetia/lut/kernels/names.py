@@ -17,7 +17,7 @@ from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels.arguments import DETECTED, LOGS, ROWS, SEQUENCE, SEQUENCE_DETECTED, check_below, takes
 from lutetia.lut.kernels.protocol import READS, Backend, Coefficients, Detected, Into, Products, Read, Sequence
-from lutetia.lut.kernels.reference import list_firings
+from lutetia.lut.kernels.reference.cells import list_firings
 from lutetia.lut.sums import FLOATS, Sums, convert_integers_to_floats
 
 N_SCALARS = {"confidence": 2, "confidence2": 3}  # how many of β, γ, τ a read has

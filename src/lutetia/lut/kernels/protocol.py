@@ -1,4 +1,4 @@
-"""What a backend is: a package of the functions below, over the values that they take and give.
+"""What a backend is: a package whose modules hold the functions below, over the values that they take and give.
 
 B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c anchor pairs per detector · N_pe positional bits ·
 R rows of each table: 2**N_c, or 2**(2 N_c + N_pe) for a sequence.
@@ -234,3 +234,6 @@ class Backend(Protocol):
         cache int16 [B, N_t, S] holds lengths [B] (int64, in the memory of the host) earlier indices and gets the new ones; places
         int32 [N_t, S-1] are the PE indices, farthest first. Fewer than 2**31 rows in all; y has the dtype of sums.
         """
+
+
+PRIMITIVES = [name for name in vars(Backend) if not name.startswith("_")]

@@ -28,13 +28,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lutetia.errors import ArgumentError, fail
+from lutetia.errors import ArgumentError, check_choice, fail
 from lutetia.precompute.integer.sampling import Draws, choose
 from lutetia.precompute.integer.scales import signed_bits
+
+if TYPE_CHECKING:
+    from lutetia.precompute.integer.hardware import LanguageHardware
 
 Array = np.ndarray[Any, Any]
 
@@ -160,6 +163,13 @@ class IntegerTransformer:
         from lutetia.precompute.integer.measure import report
 
         return report(self, data, most_windows)
+
+    def emit(self, language: str = "verilog", *, detectors_per_cycle: int = 4) -> LanguageHardware:
+        """The model as a core with a byte-in, byte-out port: `hardware.generate(prompt, n)` simulates it."""
+        from lutetia.precompute.integer.hardware import emit_language
+
+        check_choice("language", language, ("verilog",))
+        return emit_language(self, detectors_per_cycle)
 
     def reader(self) -> Reader:
         """An empty window, to read bytes into."""

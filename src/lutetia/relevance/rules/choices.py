@@ -255,8 +255,12 @@ class Uniform(Choice):
 
 @dataclass(frozen=True)
 class Signal(Choice):
-    """Products inside recurrent cells: a gate is a constant, the signal gets everything. Arras et al. 2017, section 3."""
+    """A gate, the output of a sigmoid, is a constant: the signal that it multiplies gets everything. Arras et al. 2017.
 
+    The rule of products inside recurrent cells, and a choice for nets with gates, such as squeeze-and-excitation.
+    """
+
+    eps: float = EPS
     families: ClassVar[frozenset[str]] = frozenset({"product"})
 
 

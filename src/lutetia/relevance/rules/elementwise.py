@@ -39,6 +39,13 @@ class Activation(Op):
         return (R, *[None] * (len(node.edges) - 1))
 
 
+class Custom(Activation):
+    """A custom function of one input, the first that it saved."""
+
+    def kept(self, node: Node) -> Args:
+        return (node.fn.saved_tensors[0], *[None] * (len(node.edges) - 1))
+
+
 class Prelu(Activation):
     """x for x > 0, w·x below: the weight is a parameter."""
 
@@ -146,6 +153,7 @@ register(Activation(lambda node, x: x.clamp(min=node.fn._saved_min)), "ClampMinB
 register(Activation(lambda node, x: x.clamp(max=node.fn._saved_max)), "ClampMaxBackward0")
 register(Activation(lambda node, x: x.pow(node.fn._saved_exponent)), "PowBackward0")
 register(Activation(lambda node, x: -x, keeps="nothing"), "NegBackward0")
+register(Custom(lambda node, x: F.gelu(x, approximate="tanh")), "GeLUFunctionBackward")  # of transformers' Bloom
 register(Prelu(lambda node, x: x), "PreluKernelBackward0")
 register(Pick(torch.maximum), "MaximumBackward0", "FmaxBackward0")
 register(Pick(torch.minimum), "MinimumBackward0", "FminBackward0")

@@ -285,7 +285,7 @@ class Convolution(Bilinear):
         return node.fn._saved_input, node.fn._saved_weight, None
 
     def has_bias(self, node: Node) -> bool:
-        return node.fn._saved_bias_sym_sizes_opt is not None
+        return tuple(node.fn._saved_bias_sym_sizes_opt or (0,)) != (0,)  # no bias has no elements
 
     def _settings(self, node: Node) -> tuple[Any, ...]:
         fn = node.fn

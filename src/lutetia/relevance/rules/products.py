@@ -19,7 +19,7 @@ from lutetia.relevance.rules.choices import EPS, Signal
 from lutetia.relevance.rules.common import fit, integer, pieces, times
 
 STATISTICS = frozenset({"RsqrtBackward0", "ReciprocalBackward0"})
-GATES = frozenset({"SigmoidBackward0"})
+GATES = frozenset({"SigmoidBackward0", "HardsigmoidBackward0"})
 PASSING = frozenset({"ExpandBackward0", "UnsqueezeBackward0", "ViewBackward0", "ToCopyBackward0", "CloneBackward0"})
 
 

@@ -85,6 +85,9 @@ class Join(Op):
 
     def value(self, node: Node, args: Args) -> Relevance:
         dim = integer(node.fn._saved_dim)
+        constants = node.constant()
+        if isinstance(constants, list) and len(constants) == len(args):
+            args = [constant if arg is None else arg for arg, constant in zip(args, constants, strict=True)]
         there = [arg for arg in args if arg is not None]
         absent = len(args) - len(there)
         if not absent:

@@ -11,9 +11,9 @@ from lutetia.lut.connectivity.full import Connectivity, full
 from lutetia.lut.kernels.cpu.arrays import Keys, Margins
 from lutetia.lut.kernels.cpu.pairs import Gather, Slopes, by_pairs, fill_pairs, gradient_or_step, of_pairs, scaled_by, send
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, new_array, plan_of
-from lutetia.lut.kernels.cpu.rows import loop, raise_if, scale_of, weight_array
+from lutetia.lut.kernels.cpu.rows import scale_of, weight_array
 from lutetia.lut.kernels.cpu.sequence_plan import arrays_of, grad_array, n_pairs, within_budget
-from lutetia.lut.kernels.cpu.threads import over
+from lutetia.lut.kernels.cpu.threads import loop, over, raise_if
 from lutetia.lut.kernels.protocol import Into, Products, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.sums import Sums

@@ -15,35 +15,18 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.arrays import Gradients, Keys, Margins
+from lutetia.lut.kernels.cpu.detect import anchor_array
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
-from lutetia.lut.kernels.cpu.rows import anchor_array, detect, index_array, loop, raise_if, scale_of
+from lutetia.lut.kernels.cpu.rows import index_array, scale_of
 from lutetia.lut.kernels.cpu.sequence_plan import arrays_of, grad_array, margins_of, n_pairs, tables_of
-from lutetia.lut.kernels.cpu.threads import over
-from lutetia.lut.kernels.protocol import Detected, Into, Sequence
+from lutetia.lut.kernels.cpu.threads import loop, over, raise_if
+from lutetia.lut.kernels.protocol import Into, Sequence
 from lutetia.lut.kernels.recorder import kernel
-from lutetia.lut.kernels.reference import detect_positions as detect_no_positions
 from lutetia.lut.sums import Sums, from_units
 
 STEP = 1 << 24  # gradients that an in-place step keeps at once
-
-
-# ---- detect ----------------------------------------------------------------------------------------------------------
-
-
-@kernel
-def detect_positions(positions: Tensor, train: bool) -> Detected:
-    """positions [S-1, N_t, N_pe] -> what was found [S-1, N_t]."""
-    n_pe = positions.shape[-1]
-    if n_pe == 0:
-        return detect_no_positions.__wrapped__(positions, train)  # type: ignore[attr-defined]
-    # A position is compared with zero: one detector, whose anchors are the positions and a zero beside them.
-    anchors = torch.tensor([[(r, n_pe) for r in range(n_pe)]], dtype=torch.int32)
-    padded = torch.nn.functional.pad(positions.detach(), (0, 1))
-    found = detect.__wrapped__(padded, Comparisons(anchors), train)  # type: ignore[attr-defined]
-    return Detected(*(each.squeeze(-1) for each in found if each is not None))
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ from torch import Tensor
 from lutetia.errors import check_tensor
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.cpu.detect import compared
 from lutetia.lut.kernels.cpu.plan import array_of, new_array
-from lutetia.lut.kernels.cpu.rows import compared, fill_rows, loop, raise_if, scale_of
-from lutetia.lut.kernels.cpu.threads import over
+from lutetia.lut.kernels.cpu.rows import fill_rows, scale_of
+from lutetia.lut.kernels.cpu.threads import loop, over, raise_if
 from lutetia.lut.kernels.protocol import Coefficients, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.reads import rows_that_are_added

@@ -8,8 +8,6 @@ same place.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,47 +16,25 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from lutetia._shared.threads import openmp
-from lutetia.errors import ArgumentError, check_tensor, fail, require
-from lutetia.lut.connectivity.anchors import MAX_INT32, Comparisons, check_anchors
+from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.lut.connectivity.anchors import MAX_INT32, Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.arrays import Places
+from lutetia.lut.kernels.cpu.detect import anchor_array, compared, detect
 from lutetia.lut.kernels.cpu.memory import uncleared
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
-from lutetia.lut.kernels.cpu.threads import OUT_OF_MEMORY, over
+from lutetia.lut.kernels.cpu.threads import loop, over, raise_if
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
-from lutetia.lut.sums import FLOAT, Sums, raise_overflow, sum_dtype
+from lutetia.lut.sums import Sums, sum_dtype
 
 Rates: TypeAlias = float | np.ndarray  # what multiplies the gradients: one number, or one for every synapse listed
 NO_RATES = np.empty(0, np.float32)
 
 
-@cache
-def loop(module: str, name: str) -> Callable[..., Any]:
-    """A compiled loop; numba is first imported here."""
-    require("numba", "the cpu backend of lutetia.lut")
-    return getattr(import_module(f"lutetia.lut.kernels.cpu.loops.{module}"), name)
-
-
 def loop_over(plan: Plan, name: str) -> Callable[..., Any]:
     """The loop of this name for the layout of a plan."""
     return loop("general" if plan.blocks is None else "gather" if name == "gather" else "rows", name)
-
-
-# ---- detect ----------------------------------------------------------------------------------------------------------
-
-
-@kernel
-def detect(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
-    """x [..., I] -> what was found [..., N_t]."""
-    rows, pairs, constants = compared(x, comparisons)
-    shape, columns = (*x.shape[:-1], len(pairs)), (len(rows), len(pairs))
-    indices = np.empty(shape, np.int32)
-    margins = (new_array(shape, x), np.empty(shape, np.int32)) if train else ()
-    closest = tuple(array.reshape(columns) for array in margins) or None
-    arrays = ((rows, pairs, constants), indices.view(np.uint32).reshape(columns), False, closest)
-    raise_if(over(len(rows), 2 * len(rows) * pairs.size, loop("detect", "detect"), *arrays))
-    return Detected(*map(torch.from_numpy, (indices, *margins)))
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
@@ -271,25 +247,6 @@ def factors(coefficients: Coefficients | None) -> tuple[Tensor, ...]:
     return () if coefficients is None else (coefficients.a,)
 
 
-def compared(x: Tensor, comparisons: Comparisons) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """x [..., I] as rows [n, I], and what is compared in them: anchors as from `anchor_array`, and thresholds [n] or None."""
-    n_inputs, thresholds = x.shape[-1], comparisons.thresholds
-    constants = None if thresholds is None else array_of(thresholds)
-    pairs = anchor_array(comparisons.anchors, n_inputs, 0 if constants is None else len(constants))
-    return float_array_of(x).reshape(-1, n_inputs), pairs, constants
-
-
-def anchor_array(anchors: Tensor, n_inputs: int, n_thresholds: int = 0) -> np.ndarray:
-    """anchors [N_t, N_c, 2] as unsigned, known to name inputs, or one of so many thresholds.
-
-    Looked at in every call: through `.data` or `.numpy()` they may have changed, and a loop would read or write out of bounds.
-    """
-    pairs = array_of(anchors)
-    if loop("detect", "anchors_outside")(pairs, n_inputs, n_inputs + n_thresholds):
-        check_anchors(anchors, n_inputs, n_thresholds)
-    return pairs
-
-
 def check_anchors_fit(anchors: Tensor, plan: Plan) -> None:
     """Check that anchors [N_t, N_c, 2] are those of the tables."""
     if anchors.shape[0] != plan.n_detectors or 1 << anchors.shape[1] != plan.n_rows:
@@ -315,11 +272,3 @@ def weight_array(weight: Tensor, plan: Plan) -> np.ndarray:
 def scale_of(sums: Sums) -> float | None:
     """`scale` of the loops."""
     return sums.scale if sums.exact else None
-
-
-def raise_if(flags: int, sums: Sums = FLOAT) -> None:
-    """Raise what a kernel's flags stand for."""
-    if flags & OUT_OF_MEMORY:
-        raise MemoryError("a compiled kernel found no memory for its sums")
-    if flags:
-        raise_overflow(sums)

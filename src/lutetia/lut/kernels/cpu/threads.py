@@ -11,15 +11,26 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from lutetia._shared.threads import launch, openmp, pool
+from lutetia.errors import require
+from lutetia.lut.sums import FLOAT, Sums, raise_overflow
 
 SMALLEST_SHARE = 100_000  # additions that take about 10 µs: less than it takes to wake a thread that has gone to sleep
 OVERFLOW, OUT_OF_MEMORY = 1, 2  # flags: what went wrong in a kernel
 Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@cache
+def loop(module: str, name: str) -> Callable[..., Any]:
+    """A compiled loop; numba is first imported here."""
+    require("numba", "the cpu backend of lutetia.lut")
+    return getattr(import_module(f"lutetia.lut.kernels.cpu.loops.{module}"), name)
 
 
 def over(n: int, additions: int, kernel: Callable[..., Any], *arguments: Any) -> int:
@@ -59,3 +70,11 @@ def _through_python(n: int, n_parts: int, kernel: Callable[..., Any], arguments:
     if errors:
         raise errors[0]
     return OVERFLOW if any(results) else 0
+
+
+def raise_if(flags: int, sums: Sums = FLOAT) -> None:
+    """Raise what a kernel's flags stand for."""
+    if flags & OUT_OF_MEMORY:
+        raise MemoryError("a compiled kernel found no memory for its sums")
+    if flags:
+        raise_overflow(sums)

@@ -14,6 +14,7 @@ from lutetia.lut.kernels.cpu.loops.basics import (
     add_row,
     add_row_to_4,
     by_none,
+    clear,
     element,
     first_given,
     jit,
@@ -57,7 +58,7 @@ def gather_table(lines: Any, width: Any, t: Any, reads: Any, sink: Any, scale: A
     spans, bad = sink.places.spans, False
     part = sink.out[spans[t] : spans[t + U(1)]]
     if sink.fresh:
-        part[:] = 0
+        clear(part)
     total = sums_in(scale, part)
     far = sink.out.size > FAR and lines.n <= ONCE
     for i in range(lines.n):
@@ -122,7 +123,7 @@ def clear_tables(sink: Any, detectors: Any) -> None:
     """The sums of some detectors = 0, when they are fresh."""
     if sink.fresh:
         for t in detectors:
-            sink.out[sink.places.spans[t] : sink.places.spans[t + U(1)]] = 0
+            clear(sink.out[sink.places.spans[t] : sink.places.spans[t + U(1)]])
 
 
 @jit
@@ -164,7 +165,7 @@ def gather_sorted(lines: Any, width: Any, indices: Any, row: Any, n_rows: Any, o
 @jit
 def sort_by_row(indices: Any, lines: Any, ends: Any, sources: Any) -> None:
     """indices [B] -> sources [B]: where the gradients begin, by row; ends [R]: where those of each row end."""
-    ends[:] = 0
+    clear(ends)
     for i in range(indices.size):
         ends[indices[i]] += U(1)
     before = U(0)

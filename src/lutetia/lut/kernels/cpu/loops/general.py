@@ -14,6 +14,7 @@ from lutetia.lut.kernels.cpu.loops.basics import (
     U,
     add_one,
     by_none,
+    clear,
     element,
     jit,
     kernel,
@@ -33,7 +34,7 @@ def fill(weight: Any, neurons: Any, reads: Any, y: Any, scale: Any, begin: Any, 
     """weight flat, reads [B, N_t] -> y [B, O], for rows begin to end."""
     y, neurons = y[begin:end], Neurons(*neurons)
     flat = y.reshape(-1)
-    flat[:] = 0
+    clear(flat)
     total = sums_in(scale, flat)
     bad = add_neurons(total, U(y.shape[1]), weight, neurons, rows_from(reads[0]), begin, scale)
     bad |= add_neurons(total, U(y.shape[1]), weight, neurons, rows_from(reads[1]), begin, scale)
@@ -114,7 +115,7 @@ def propagate(grad: Any, weight: Any, neurons: Any, found: Any, dx: Any, scale: 
     (indices, min_delta, min_delta_index, anchors), neurons = found, Neurons(*neurons)
     bad, one, n_inputs = False, min_delta.dtype.type(1), U(dx.shape[1])
     dx = dx[begin:end].reshape(-1)
-    dx[:] = 0
+    clear(dx)
     total = sums_in(scale, dx)
     for t in range(indices.shape[1]):
         for i in range(begin, end):
@@ -135,7 +136,7 @@ def gather(gradients: Any, neurons: Any, reads: Any, sink: Any, scale: Any, begi
     for t in range(U(begin), U(end)):
         part = sink.out[spans[t] : spans[t + U(1)]]
         if sink.fresh:
-            part[:] = 0
+            clear(part)
         total = sums_in(scale, part)
         bad |= gather_table(total, gradients, neurons, reads.first, sink.places, t, scale)
         bad |= gather_table(total, gradients, neurons, reads.second, sink.places, t, scale)

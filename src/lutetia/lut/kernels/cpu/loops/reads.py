@@ -18,6 +18,7 @@ from lutetia.lut.kernels.cpu.loops.basics import (
     U,
     add_one,
     by_none,
+    clear,
     extending,
     jit_inline,
     kernel,
@@ -222,9 +223,11 @@ def propagate_reads(inputs: Any, how: Any, gains: Any, out: Any, scale: Any, beg
         n = min(LANES, end - first)
         m = (n + 7) & ~7
         transpose_in(lanes, x, first, n)
-        slopes[:] = 0
+        clear(slopes)
         total = sums_in(scale, slopes)
-        learned[:, first : first + n] = 0
+        for k in range(3):
+            for j in range(first, first + n):
+                learned[k, j] = 0
         for t in range(anchors.shape[0]):
             look(lanes, anchors[t], scalars, m, kind >= CONFIDENCE, work)
             copy_in(da, to_a, (first, n, t))

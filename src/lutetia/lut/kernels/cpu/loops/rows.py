@@ -18,6 +18,7 @@ from lutetia.lut.kernels.cpu.loops.basics import (
     add_8_rows,
     add_row,
     by_none,
+    clear,
     element,
     jit,
     jit_any_order,
@@ -46,7 +47,7 @@ def fill(weight: Any, blocks: Any, reads: Any, y: Any, scale: Any, begin: Any, e
     n, n_outputs, bad, n_detectors = U(end - begin), U(y.shape[1]), False, U(reads[0][0].shape[1])
     blocks, reads = Blocks(*blocks), Reads(flat_rows(reads[0], begin, end), flat_rows(reads[1], begin, end))
     y = y[begin:end].reshape(-1)
-    y[:] = 0
+    clear(y)
     total = sums_in(scale, y)
     for block in range(blocks.width.size):
         outputs, tables = outputs_of(blocks, block), tables_of(blocks, block, n_detectors)
@@ -296,7 +297,7 @@ def propagate(grad: Any, weight: Any, blocks: Any, found: Any, dx: Any, scale: A
     indices, min_delta, min_delta_index = found[0][begin:end], found[1][begin:end], found[2][begin:end]
     one, n_detectors = min_delta.dtype.type(1), U(indices.shape[1])
     dx, n_inputs = dx[begin:end].reshape(-1), U(dx.shape[1])
-    dx[:] = 0
+    clear(dx)
     total = sums_in(scale, dx)
     for block in range(blocks.width.size):
         columns, tables = columns_of(grad[begin:end], blocks, block), tables_of(blocks, block, n_detectors)

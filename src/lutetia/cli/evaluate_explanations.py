@@ -1,0 +1,91 @@
+"""`lutetia evaluate-explanations`: which rule explains a model faithfully, by deletion and insertion on the user's own data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lutetia.cli.guard import UsageError, did_you_mean
+from lutetia.cli.inputs import read_inputs, read_tokens
+from lutetia.cli.outputs import check_output
+from lutetia.cli.show import console
+from lutetia.models import Classifier, LUTTransformer, Tabular, VotesClassifier, load
+from lutetia.relevance.faithfulness import RANDOM, Faithfulness, Method, measure, random_order
+from lutetia.report.attribution import BLANK, RULES, attribute_class, attribute_token
+from lutetia.report.reasons import as_floats
+
+DEFAULT_RULES = ("decisive", "epsilon", "gamma", "zplus", "gradient")
+PIECE = 32  # bytes of one piece of text
+
+
+class Request(NamedTuple):
+    """What was asked for: the options of the command."""
+
+    rules: tuple[str, ...]
+    most: int
+    steps: int
+    png: Path | None
+
+
+def evaluate_explanations(checkpoint: Path, given: Sequence[str], request: Request, show: bool) -> dict[str, Any]:
+    """Measure every rule, and with `show` print the table. Returns what `--json` prints."""
+    if not given:
+        raise UsageError("evaluate-explanations was given no INPUT, expected rows, files or text")
+    for rule in request.rules:
+        if rule not in RULES:
+            raise UsageError(f"there is no rule {rule!r}: {did_you_mean(rule, RULES)}")
+    if request.most < 1 or request.steps < 1:
+        raise UsageError("--most and --steps are counts, expected 1 or more")
+    check_output("--png", request.png, (".png",))
+    model: Any = load(checkpoint)
+    if isinstance(model, Tabular) and model.is_regression:
+        raise UsageError("evaluate-explanations watches the probability of a decision, and this model predicts a number")
+    result = _text(model, given, request) if isinstance(model, LUTTransformer) else _classes(model, given, request)
+    if request.png is not None:
+        result.picture(request.png)
+    if show:
+        console().print(result)
+    return {"kind": model.kind, **result.as_dict()}
+
+
+def _rules(model: Any, request: Request) -> tuple[str, ...]:
+    counted = isinstance(model, VotesClassifier) or (isinstance(model, Tabular) and model.config.core == "gates")
+    return request.rules or (("occlusion",) if counted else DEFAULT_RULES)
+
+
+def _classes(model: Classifier, given: Sequence[str], request: Request) -> Faithfulness:
+    x = torch.cat([as_floats(model, inputs.x) for inputs in read_inputs(model, given)])[: request.most]
+
+    def method(rule: str) -> Method:
+        return lambda x, decisions: torch.stack(
+            [attribute_class(model, row, int(each), rule).relevance for row, each in zip(x, decisions, strict=True)]
+        )
+
+    return _measure(model, x, method, request, lambda batch: model(batch), None)
+
+
+def _text(model: LUTTransformer, given: Sequence[str], request: Request) -> Faithfulness:
+    """Text in pieces of equal length, each explained by the byte that the model expects next."""
+    tokens = torch.cat([read_tokens(model, each) for each in given])
+    size = min(PIECE, model.config.context, len(tokens))
+    x = tokens[: len(tokens) // size * size].view(-1, size)[: request.most]
+
+    def method(rule: str) -> Method:
+        return lambda x, decisions: torch.stack(
+            [attribute_token(model, row, int(each), rule).relevance for row, each in zip(x, decisions, strict=True)]
+        )
+
+    return _measure(model, x, method, request, lambda batch: model(batch)[:, -1], BLANK)
+
+
+def _measure(model: Any, x: Tensor, method: Any, request: Request, scores: Any, baseline: float | None) -> Faithfulness:
+    def predict(batch: Tensor) -> Tensor:
+        with torch.no_grad():
+            return scores(batch).double().softmax(-1)
+
+    methods = {rule: method(rule) for rule in _rules(model, request)}
+    return measure(predict, x, {**methods, RANDOM: lambda x, decisions: random_order(x)}, baseline, request.steps)

@@ -1,0 +1,95 @@
+"""`lutetia explain --hf`: why a language model of `transformers` writes this token next and not that one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from lutetia.cli.explain import Request
+from lutetia.cli.guard import UsageError, did_you_mean
+from lutetia.cli.outputs import check_output
+from lutetia.cli.pictures import bars, token_strip
+from lutetia.cli.show import console
+from lutetia.errors import require
+from lutetia.relevance import pictures
+from lutetia.report.attribution import PRESETS, RULES
+
+DEFAULT_RULE_OF_HF = "attnlrp"
+HEADS_SHOWN = 5
+
+
+def explain_hf(folder: Path, prompt: str, request: Request, against: str | None, show: bool) -> dict[str, Any]:
+    """Explain the next token of a prompt, and with `show` draw it in the terminal. Returns what `--json` prints."""
+    if request.rule not in PRESETS:
+        raise UsageError(f"there is no rule {request.rule!r} with --hf: {did_you_mean(request.rule, PRESETS)}")
+    if request.row is not None or request.png is not None:
+        raise UsageError("--row and --png are not for language models of transformers: --html writes a page")
+    check_output("--html", request.html, (".html", ".htm"))
+    require("transformers", "lutetia explain --hf")
+    from lutetia.integrations.transformers import load_decoder, register
+    from lutetia.integrations.transformers.explaining import explain_next_token
+
+    register()
+    model, tokenizer = load_decoder(folder)
+    target, rival = (_number(name, text) for name, text in (("--target", request.target), ("--against", against)))
+    found = explain_next_token(model, tokenizer, prompt, target, rival, PRESETS[request.rule]())
+    chances = found.logits.double().softmax(0)
+    names = {token: tokenizer.decode([token]) for token in (found.prediction, found.target, found.against)}
+    told = {
+        "kind": "transformers",
+        "model": model.config.model_type,
+        "rule": request.rule,
+        "tokens": found.tokens,
+        "pieces": found.pieces,
+        "prediction": found.prediction,
+        "prediction_text": names[found.prediction],
+        "probability": float(chances[found.prediction]),
+        "target": found.target,
+        "target_text": names[found.target],
+        "against": found.against,
+        "against_text": names[found.against],
+        "explained": found.explained,
+        "absorbed": found.absorbed,
+        "relevance": found.relevance.tolist(),
+        "layers": found.layers.tolist(),
+        "heads": found.heads.tolist(),
+    }
+    if request.html is not None:
+        _write_page(request.html, told, found)
+    if show:
+        _show(told)
+    return told
+
+
+def _number(name: str, text: str | None) -> int | str | None:
+    """A token as it was typed: #123 is a number of the vocabulary."""
+    if text is None or not text.startswith("#") or text == "#":
+        return text
+    if not text[1:].isdecimal() or len(text) > 10:
+        raise UsageError(f"{name} is {text!r}, expected the text of one token, or # and its number")
+    return int(text[1:])
+
+
+def _show(told: dict[str, Any]) -> None:
+    screen = console()
+    screen.print(token_strip(screen, told["pieces"], told["relevance"]), end="", soft_wrap=True)
+    heads = {f"layer {layer} head {head}": value for layer, row in enumerate(told["heads"]) for head, value in enumerate(row)}
+    if heads:
+        screen.print(bars(screen, list(heads), list(heads.values()), HEADS_SHOWN), end="", soft_wrap=True)
+    said = f"next comes {told['prediction_text']!r} ({told['probability']:.1%})"
+    compared = f"{told['target_text']!r} {told['explained']:.4g} above {told['against_text']!r}"
+    absorbed = f"{told['absorbed']:.3g} of it due to biases and other constants"
+    screen.print(Text(f"{said}; shown is what put {compared}, {absorbed} (rule {told['rule']})"), soft_wrap=True)
+
+
+def _write_page(path: Path, told: dict[str, Any], found: Any) -> None:
+    """The tokens, then layers by tokens, then layers by heads."""
+    title = f"Why {told['target_text']!r} and not {told['against_text']!r}"
+    parts = [pictures.token_strip(told["pieces"], found.relevance, RULES[told["rule"]].about)]
+    if len(found.layers):
+        parts.append(pictures.heat_map_html(found.layers, "Layers downwards, tokens across: what leaves each layer."))
+    if found.heads.numel():
+        parts.append(pictures.heat_map_html(found.heads, "Layers downwards, attention heads across: what each head gave."))
+    pictures.page(*parts, title=title, path=path)

@@ -1,0 +1,195 @@
+"""`LanguageHardware`: a language model as Verilog, and what simulators and yosys make of it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lutetia import flow
+from lutetia._shared import folders
+from lutetia._version import __version__
+from lutetia.errors import DataError, JobError, MissingFeatureError, check_choice, fail
+from lutetia.files import read_json, read_text
+from lutetia.precompute.integer.language import IntegerTransformer, check_prompt
+from lutetia.precompute.integer.verilog_language import Layout, bench_text, core_files
+from lutetia.precompute.tools.find import HOW, find_tool, missing, require_program, run_program, run_yosys, time_limit
+from lutetia.precompute.tools.hardware import EquivalenceError
+from lutetia.precompute.tools.synthesize import KINDS, read_cells
+
+FORMAT = "lutetia.language/1"
+FOLDER = "verilog"  # of what `lutetia build --target verilog` wrote
+DETECTORS = 4  # per cycle
+SOURCES = ("memories.v", "core.v")
+TOP = "lutetia_core"
+EXAMPLE = b"\n"  # the prompt of the test bench that is saved
+LARGEST = 1 << 30  # bytes of a memory file
+
+
+class Written(NamedTuple):
+    """What a simulated core wrote, and the cycles from each byte in to its answer."""
+
+    text: bytes
+    cycles: list[int]
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageHardware:
+    """A core with a byte-in, byte-out port: made by `IntegerTransformer.emit`, or read by `LanguageHardware.load`."""
+
+    files: dict[str, str] = field(repr=False)
+    context: int
+    vocab: int
+    detectors_per_cycle: int
+    model: IntegerTransformer | None = field(default=None, repr=False)  # what it must write, where that is known
+
+    @property
+    def layout(self) -> Layout:
+        """Where everything lies, and how many cycles it takes."""
+        if self.model is None:
+            fail("model", None, "hardware made from a model: one read from a folder has only its files")
+        return Layout(self.model, self.detectors_per_cycle)
+
+    def generate(self, prompt: bytes, n: int, *, tool: str | None = None, stalls: bool = False) -> bytes:
+        """The n bytes that the simulated core writes after a prompt."""
+        return self.simulate(prompt, n, tool=tool, stalls=stalls).text
+
+    def simulate(
+        self, prompt: bytes, n: int, *, tool: str | None = None, stalls: bool = False, limit: float | None = None
+    ) -> Written:
+        """Let a simulator write n bytes after a prompt: "verilator" or "icarus", by default what is installed, Icarus for a few
+        bytes and Verilator, which compiles for half a minute first, for many.
+
+        With `stalls` both sides of the port pause at random. EquivalenceError where the bytes are not those of the model.
+        """
+        check_prompt(prompt, self.vocab)
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            fail("n", n, "how many bytes to write, 0 or more")
+        tool = self.simulator(tool, n)
+        if not n:
+            return Written(b"", [])
+        given = bytes(prompt[-self.context :])
+        with (
+            flow.step("simulate", part="precompute", tool=tool),
+            tempfile.TemporaryDirectory() as place,
+            time_limit(limit),
+        ):
+            for name, text in (self.files | _bench(given, n, stalls)).items():
+                (Path(place) / name).write_text(text)
+            RUN[tool](Path(place))
+            written = _read_outputs(Path(place), n)
+        if self.model is not None and (wanted := self.model.generate(given, n)) != written.text:
+            place_of = next(at for at, (a, b) in enumerate(zip(written.text, wanted, strict=True)) if a != b)
+            raise EquivalenceError(
+                f"byte {place_of} comes out of the simulator as {written.text[place_of]}, expected {wanted[place_of]}"
+            )
+        return written
+
+    def simulator(self, tool: str | None = None, n: int = 1) -> str:
+        """The simulator that `simulate` takes for n bytes; MissingFeatureError, saying how to get one, where there is none."""
+        if tool is None:
+            order = ("icarus", "verilator") if n <= 20 else ("verilator", "icarus")
+            tool = next((each for each in order if find_tool(PROGRAMS[each])), None)
+            if tool is None:
+                raise MissingFeatureError(f"generate needs {HOW['verilator']} or {HOW['iverilog']}")
+        check_choice("tool", tool, tuple(RUN))
+        if find_tool(PROGRAMS[tool]) is None:
+            raise missing(PROGRAMS[tool], f"generate(tool={tool!r})")
+        return tool
+
+    def synthesize(self, *, limit: float | None = None) -> dict[str, Any]:
+        """What yosys makes of it on an ECP5: look-up tables, flip-flops, block RAMs, DSPs; none of the last."""
+        with tempfile.TemporaryDirectory() as place, time_limit(limit):
+            for name, text in self.files.items():
+                (Path(place) / name).write_text(text)
+            script = [f"read_verilog -DSYNTHESIS {' '.join(SOURCES)}", f"synth_ecp5 -top {TOP}", "tee -q -o stat.json stat -json"]
+            run_yosys(script, Path(place), "synthesize")
+            cells = read_cells(Path(place) / "stat.json")
+        counted = {kind: sum(count for name, count in cells.items() if _is_kind(name, names)) for kind, names in KINDS.items()}
+        return {"target": "ecp5", "tool": "yosys, not Vivado", **counted, "cells": cells}
+
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of the core."""
+        return {
+            "format": FORMAT,
+            "lutetia": __version__,
+            "top": TOP,
+            "context": self.context,
+            "vocab": self.vocab,
+            "detectors_per_cycle": self.detectors_per_cycle,
+        }
+
+    def contents(self) -> dict[str, str]:
+        """All files, with a test bench that writes 16 bytes."""
+        return {**self.files, **_bench(EXAMPLE if self.vocab > EXAMPLE[0] else b"\0", 16, stalls=True)}
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write all files, a test bench and a manifest to a folder, which appears whole or not at all."""
+        try:
+            folders.write(folder, self.contents(), self.facts())
+        except OSError as error:
+            raise DataError(f"{os.fspath(folder)} cannot be written: {error.strerror or error}") from error
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> LanguageHardware:
+        """The core of a folder that `save` or `lutetia build --target verilog` wrote."""
+        place = Path(folder)
+        place = place / FOLDER if (place / FOLDER).is_dir() else place
+        facts = read_json(place / "core.json", "what a core is") if (place / "core.json").is_file() else None
+        facts = facts or folders.read_manifest(place, FORMAT)
+        names = sorted(each.name for each in place.iterdir() if each.suffix in (".v", ".mem"))
+        if not set(SOURCES) <= set(names) or not all(isinstance(facts.get(key), int) for key in ("context", "vocab")):
+            raise DataError(f"{place} holds no core of a language model, expected {' and '.join(SOURCES)}")
+        texts = {name: read_text(place / name, "a file of a core", LARGEST) for name in names}
+        return cls(texts, facts["context"], facts["vocab"], facts["detectors_per_cycle"])
+
+
+def emit_language(model: IntegerTransformer, detectors_per_cycle: int = DETECTORS) -> LanguageHardware:
+    """The core of a model, which compares and fetches so many detectors in a cycle."""
+    layout = Layout(model, detectors_per_cycle)
+    return LanguageHardware(core_files(layout), model.context, model.vocab, detectors_per_cycle, model)
+
+
+def _bench(prompt: bytes, n: int, stalls: bool) -> dict[str, str]:
+    return {"prompt.mem": "".join(f"{byte:02x}\n" for byte in prompt), "bench.v": bench_text(len(prompt), n, stalls)}
+
+
+def _is_kind(cell: str, names: tuple[str, ...]) -> bool:
+    plain = cell.lstrip("\\")
+    return any(plain == each or (each.endswith("*") and plain.startswith(each[:-1])) for each in names)
+
+
+# ---- simulators ------------------------------------------------------------------------------------------------------
+
+
+def _icarus(folder: Path) -> None:
+    command = require_program("iverilog", "generate")
+    run_program([*command, "-g2005-sv", "-s", "lutetia_bench", "-o", "simulation.vvp", *SOURCES, "bench.v"], folder)
+    run_program(["vvp", "-n", "simulation.vvp"], folder, check=False)
+
+
+def _verilator(folder: Path) -> None:
+    flags = [each for name in ("FAST", "SLOW", "GLOBAL") for each in ("-MAKEFLAGS", f"OPT_{name}=-O1")]
+    quiet = ["-Wno-fatal", "-Wno-lint", "-Wno-style"]
+    options = ["--binary", *quiet, *flags, "--top-module", "lutetia_bench", "--Mdir", "build", "-o", "simulation"]
+    run_program([*require_program("verilator", "generate"), *options, *SOURCES, "bench.v"], folder)
+    run_program([str(folder / "build" / "simulation")], folder, check=False)
+
+
+PROGRAMS = {"icarus": "iverilog", "verilator": "verilator"}
+RUN: dict[str, Callable[[Path], None]] = {"icarus": _icarus, "verilator": _verilator}
+
+
+def _read_outputs(folder: Path, n: int) -> Written:
+    written = folder / "outputs.mem"
+    lines = [line.split() for line in written.read_text().splitlines()] if written.is_file() else []
+    try:
+        answers = [(int(byte, 16), int(cycles)) for byte, cycles in lines]
+    except ValueError as error:
+        raise JobError(f"the simulated core wrote an undefined byte: {error}") from error
+    if len(answers) < n:
+        raise JobError(f"the simulation ended after {len(answers)} of {n} bytes")
+    return Written(bytes(byte for byte, _ in answers), [cycles for _, cycles in answers])

@@ -1,0 +1,292 @@
+// A language model of lookup tables: a byte in, the next byte out. Compare, look up, add; nothing is multiplied.
+//
+// Every accepted byte joins the window, the oldest leaving when it is full, and is answered by the best next byte. A byte that is
+// not of the vocabulary is answered with out_error and leaves the window as it was. rst empties the window.
+module lutetia_core (
+    input wire clk,
+    input wire rst,
+    input wire [7:0] in_data,
+    input wire in_valid,
+    output wire in_ready,
+    output reg [7:0] out_data,
+    output reg out_error,
+    output reg out_valid,
+    input wire out_ready
+);
+@PARAMETERS@
+    // States, parts of a block, and what RUN does.
+    localparam IDLE = 0, EMBED = 1, SCALE = 2, RUN = 3, ADD = 4, NEXT = 5, BEST = 6;
+    localparam ATTENTION = 0, FEED_FORWARD = 1, LAST = 2;
+    localparam LOAD = 0, TAKE = 1, DETECT = 2, ATTEND = 3, FETCH = 4;
+
+    reg [2:0] state, op;
+    reg [1:0] part, step;
+    reg [LAYER_BITS-1:0] layer;
+    reg [PLACE_BITS-1:0] j, first, other, distance;
+    reg [PLACE_BITS:0] length;
+    reg refresh, issuing;
+    reg [GROUP_BITS-1:0] g;
+    reg [PLACE_BITS-1:0] i;
+    reg [STEP_BITS-1:0] k;
+    reg [CHUNK_BITS-1:0] chunk;
+    reg [WIDTH_BITS:0] shifted;
+    reg [NUMBER_BITS-1:0] number;
+    reg [7:0] best_byte;
+    reg signed [SUM_BITS-1:0] best;
+    reg p1, p2, p3;
+    reg [GROUP_BITS-1:0] p1_g, p2_g;
+    reg [D*CELL_BITS-1:0] p2_cell;
+
+    // ---- places of the window: a ring, the oldest byte at `first` ---------------------------------------------------
+    wire [PLACE_BITS:0] unwrapped = {1'b0, first} + {1'b0, j};
+    wire [PLACE_BITS:0] wrapped = unwrapped >= CONTEXT ? unwrapped - CONTEXT : unwrapped;
+    wire [PLACE_BITS-1:0] place = wrapped[PLACE_BITS-1:0];
+    wire full = length == CONTEXT;
+    wire accept = in_valid && in_ready;
+    wire known = {1'b0, in_data} < VOCAB;
+    wire [PLACE_BITS-1:0] newest = full ? first : length[PLACE_BITS-1:0];
+    assign in_ready = state == IDLE && !out_valid && !rst;
+
+    // ---- what depends on the layer ----------------------------------------------------------------------------------
+@LAYERS@
+    // ---- memories ---------------------------------------------------------------------------------------------------
+    wire [7:0] window_byte;
+    lutetia_ram #(.WIDTH(8), .DEPTH(1 << PLACE_BITS), .ADDRESS(PLACE_BITS)) window_memory (
+        .clk(clk), .address(place), .data(window_byte), .write(accept && known), .write_address(newest), .write_data(in_data));
+
+    wire [WIDTH*16-1:0] embedded;
+    lutetia_rom #(.WIDTH(WIDTH * 16), .DEPTH(VOCAB), .ADDRESS(8), .FILE("embedding.mem")) embedding_memory (
+        .clk(clk), .address(window_byte), .data(embedded));
+
+    wire [ANCHOR_ADDRESS-1:0] anchor_address = anchor_base + g;
+    wire [D*PAIRS*2*WIDTH_BITS-1:0] anchors;
+    lutetia_rom #(.WIDTH(D * PAIRS * 2 * WIDTH_BITS), .DEPTH(ANCHOR_ROWS), .ADDRESS(ANCHOR_ADDRESS), .FILE("anchors.mem"))
+        anchor_memory (.clk(clk), .address(anchor_address), .data(anchors));
+
+    // The index cache: K of every position.
+    wire [PLACE_BITS-1:0] key_place = op == LOAD ? place : op == TAKE ? other : i;
+    wire [D*A-1:0] keys;
+    wire [D*A-1:0] found;
+    lutetia_ram #(.WIDTH(D * A), .DEPTH(1 << (LAYER_BITS + PLACE_BITS + GROUP_BITS)),
+                  .ADDRESS(LAYER_BITS + PLACE_BITS + GROUP_BITS)) key_memory (
+        .clk(clk), .address({layer, key_place, g}), .data(keys),
+        .write(p2 && op == DETECT), .write_address({layer, place, p2_g}), .write_data(found));
+
+    // What the attention of the first block saw at every position.
+    wire [WIDTH*SUM_BITS-1:0] sums, seen;
+    lutetia_ram #(.WIDTH(WIDTH * SUM_BITS), .DEPTH(1 << PLACE_BITS), .ADDRESS(PLACE_BITS)) seen_memory (
+        .clk(clk), .address(place), .data(seen),
+        .write(state == ADD && part == ATTENTION && layer == 0), .write_address(place), .write_data(sums));
+@MEMORIES@
+    // ---- the stream, the compared stream and the sums: one of each for every channel --------------------------------
+    wire [(WIDTH << LANE_BITS)-1:0] lanes; // a channel starts at a multiple of 2**LANE_BITS: choosing one is a tree of muxes
+    reg clear, load;
+    genvar c, b, r;
+    generate
+        for (c = 0; c < WIDTH; c = c + 1) begin : channel
+            reg signed [STREAM_BITS-1:0] x;
+            reg signed [COMPARED_BITS-1:0] s;
+            reg signed [SUM_BITS-1:0] sum;
+            wire signed [15:0] row = embedded[c*16 +: 16];
+            wire signed [STREAM_BITS-1:0] wide_sum = sum;
+            wire signed [STREAM_BITS-1:0] wide_row = row;
+            wire signed [COMPARED_BITS-1:0] wide_x = x;
+            reg signed [STREAM_BITS-1:0] joined;
+            reg signed [SUM_BITS-1:0] added;
+            integer bank;
+            assign lanes[(c << LANE_BITS) +: (1 << LANE_BITS)] = s;
+            assign sums[c*SUM_BITS +: SUM_BITS] = sum;
+            always @* begin
+                case (shift_choice)
+@SHIFTS@
+                endcase
+            end
+            always @* begin
+                added = 0;
+                for (bank = 0; bank < D; bank = bank + 1)
+                    added = added + $signed(rows[(bank*WIDTH + c)*8 +: 8]);
+            end
+            always @(posedge clk) begin
+                if (state == EMBED && step == 2) x <= wide_row <<< EMBEDDING_SHIFT;
+                else if (state == ADD) x <= x + joined;
+                if (state == SCALE) begin
+@GAINS@
+                end
+                if (clear) sum <= 0;
+                else if (load) sum <= seen[c*SUM_BITS +: SUM_BITS];
+                else if (p3) sum <= op == TAKE ? sum - added : sum + added;
+                else if (state == BEST) sum <= sums[((c + 1) % WIDTH)*SUM_BITS +: SUM_BITS];
+            end
+        end
+    endgenerate
+
+    // ---- comparisons, and the row of each bank's detector -----------------------------------------------------------
+    reg [D*A-1:0] queries [0:GROUPS-1];
+    wire [D*A-1:0] query = queries[p1_g];
+    wire [D*CELL_BITS-1:0] cell_of;
+    generate
+        for (b = 0; b < D; b = b + 1) begin : detector
+            wire [PAIRS-1:0] index;
+            wire [A-1:0] key = keys[b*A +: A];
+            wire [A-1:0] asked = query[b*A +: A];
+            for (r = 0; r < PAIRS; r = r + 1) begin : pair
+                wire [WIDTH_BITS-1:0] left = anchors[((b*PAIRS + r)*2)*WIDTH_BITS +: WIDTH_BITS];
+                wire [WIDTH_BITS-1:0] right = anchors[((b*PAIRS + r)*2 + 1)*WIDTH_BITS +: WIDTH_BITS];
+                wire signed [COMPARED_BITS-1:0] left_value = lanes[{left, {LANE_BITS{1'b0}}} +: COMPARED_BITS];
+                wire signed [COMPARED_BITS-1:0] right_value = lanes[{right, {LANE_BITS{1'b0}}} +: COMPARED_BITS];
+                assign index[r] = left_value > right_value;
+            end
+            assign cell_of[b*CELL_BITS +: CELL_BITS] =
+                op == DETECT || op == FETCH ? index : op == LOAD ? key : @CELL@;
+            assign found[b*A +: A] = p2_cell[b*CELL_BITS +: A];
+        end
+    endgenerate
+
+    // ---- the sequencer ----------------------------------------------------------------------------------------------
+    wire [GROUP_BITS-1:0] last_group = op != FETCH ? GROUPS - 1 : part == LAST ? LAST_GROUPS - 1 : FF_GROUPS - 1;
+    wire final_layer = layer == LAYERS - 1;
+    wire run_ends = state == RUN && !issuing && !p1 && !p2 && !p3;
+    wire signed [SUM_BITS-1:0] candidate = sums[SUM_BITS-1:0];
+    wire better = number < VOCAB && (number == 0 || candidate > best);
+    wire chunk_ends = state == BEST && shifted == WIDTH - 1;
+
+    always @* begin
+        clear = 0;
+        load = 0;
+        if (state == SCALE && scaled) clear = 1;
+        else if (run_ends && op == LOAD) load = 1;
+        else if (run_ends && op == DETECT) clear = 1;
+        else if (chunk_ends) clear = 1;
+    end
+
+    task start(input [2:0] what);
+        begin
+            state <= RUN;
+            op <= what;
+            issuing <= 1;
+            g <= 0;
+        end
+    endtask
+
+    always @(posedge clk) begin
+        p1 <= state == RUN && issuing;
+        p1_g <= g;
+        p2 <= p1;
+        p2_g <= p1_g;
+        p2_cell <= cell_of;
+        p3 <= p2 && (op == TAKE || op == ATTEND || op == FETCH);
+        if (p2 && (op == LOAD || op == DETECT)) queries[p2_g] <= found;
+        if (out_valid && out_ready) out_valid <= 0;
+        case (state)
+            IDLE: if (accept) begin
+                if (!known) begin
+                    out_data <= 0;
+                    out_error <= 1;
+                    out_valid <= 1;
+                end else begin
+                    state <= EMBED;
+                    step <= 0;
+                    if (full) begin
+                        first <= first == CONTEXT - 1 ? 0 : first + 1;
+                        other <= first;
+                        refresh <= LAYERS > 1 && CONTEXT > 1;
+                        j <= LAYERS > 1 ? 0 : CONTEXT - 1;
+                    end else begin
+                        length <= length + 1;
+                        j <= length;
+                        refresh <= 0;
+                    end
+                end
+            end
+            EMBED: begin
+                step <= step + 1;
+                if (step == 2) begin
+                    layer <= 0;
+                    part <= ATTENTION;
+                    k <= 0;
+                    if (refresh) start(LOAD);
+                    else state <= SCALE;
+                end
+            end
+            SCALE: begin
+                k <= k + 1;
+                if (scaled) begin
+                    chunk <= 0;
+                    number <= 0;
+                    start(part == ATTENTION ? DETECT : FETCH);
+                end
+            end
+            RUN: begin
+                if (issuing) begin
+                    g <= g + 1;
+                    if (g == last_group) begin
+                        g <= 0;
+                        i <= i == CONTEXT - 1 ? 0 : i + 1;
+                        distance <= distance - 1;
+                        issuing <= op == ATTEND && distance != 0;
+                    end
+                end else if (run_ends) begin
+                    shifted <= 0;
+                    case (op)
+                        LOAD: begin
+                            distance <= j;
+                            start(TAKE);
+                        end
+                        DETECT: begin
+                            i <= first;
+                            distance <= j - 1;
+                            if (refresh && final_layer) state <= NEXT;
+                            else if (j == 0) state <= ADD;
+                            else start(ATTEND);
+                        end
+                        FETCH: state <= part == LAST ? BEST : ADD;
+                        default: state <= ADD;
+                    endcase
+                end
+            end
+            ADD: begin
+                k <= 0;
+                state <= SCALE;
+                if (part == ATTENTION) part <= FEED_FORWARD;
+                else begin
+                    part <= final_layer ? LAST : ATTENTION;
+                    layer <= layer + 1;
+                end
+            end
+            NEXT: begin
+                j <= j + 1;
+                refresh <= j != CONTEXT - 2;
+                state <= EMBED;
+                step <= 0;
+            end
+            BEST: begin
+                shifted <= shifted + 1;
+                number <= number + 1;
+                if (better) begin
+                    best <= candidate;
+                    best_byte <= number[7:0];
+                end
+                if (chunk_ends && number >= VOCAB - 1) begin
+                    out_data <= better ? number[7:0] : best_byte;
+                    out_error <= 0;
+                    out_valid <= 1;
+                    state <= IDLE;
+                end else if (chunk_ends) begin
+                    chunk <= chunk + 1;
+                    start(FETCH);
+                end
+            end
+            default: state <= IDLE;
+        endcase
+        if (rst) begin
+            state <= IDLE;
+            length <= 0;
+            first <= 0;
+            out_valid <= 0;
+            p1 <= 0;
+            p2 <= 0;
+            p3 <= 0;
+            issuing <= 0;
+        end
+    end
+endmodule

@@ -1,0 +1,320 @@
+"""A whole-number language model as Verilog: table memories, accumulators, the index cache as RAM, and a sequencer.
+
+The fixed parts are files in `verilog/`. What is written here are sizes, the contents of memories, and what depends on a layer.
+`detectors` detectors are compared and fetched in a cycle: detector t lies in bank t % detectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from lutetia.errors import check_range
+from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
+from lutetia.precompute.integer.scales import GAIN_BITS
+
+Array = np.ndarray[Any, Any]
+GAIN_STEPS = GAIN_BITS // 2  # two bits of a gain in a cycle
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where everything lies: the model, and detectors per cycle."""
+
+    model: IntegerTransformer
+    detectors: int
+
+    def __post_init__(self) -> None:
+        check_range("detectors_per_cycle", self.detectors, 1, 64)
+
+    @property
+    def attention(self) -> list[TableLayer]:
+        return [block.attention for block in self.model.blocks]
+
+    @property
+    def feed_forward(self) -> list[TableLayer]:
+        return [block.feed_forward for block in self.model.blocks]
+
+    @property
+    def layers(self) -> list[TableLayer]:
+        """In the order of the memories: all attentions, all feed-forwards, the unembedding."""
+        return [*self.attention, *self.feed_forward, self.model.unembedding]
+
+    @property
+    def chunks(self) -> int:
+        """Rows of `width` numbers that a row of the unembedding takes."""
+        return -(-self.model.vocab // self.model.width)
+
+    @property
+    def chunk_bits(self) -> int:
+        return bits_for(self.chunks)
+
+    @property
+    def has_gains(self) -> bool:
+        return any(layer.gains is not None for layer in self.layers)
+
+    def groups(self, layer: TableLayer) -> int:
+        """Cycles that all detectors of a layer take."""
+        return -(-len(layer.numbers) // self.detectors)
+
+    def rows(self, layer: TableLayer) -> int:
+        """Rows of a layer in each bank."""
+        wide = 1 << self.chunk_bits if layer is self.model.unembedding and self.chunks > 1 else 1
+        return self.groups(layer) * layer.numbers.shape[1] * wide
+
+    def row_bases(self) -> list[int]:
+        """The first row of each layer, and at the end the depth of a bank."""
+        return [0, *np.cumsum([self.rows(layer) for layer in self.layers]).tolist()]
+
+    def anchor_bases(self) -> list[int]:
+        """The first word of each layer in the memory of the anchors, and at the end its depth."""
+        return [0, *np.cumsum([self.groups(layer) for layer in self.layers]).tolist()]
+
+    # ---- cycles ------------------------------------------------------------------------------------------------------
+
+    def _scale(self, layer: TableLayer) -> int:
+        return 1 if layer.gains is None else GAIN_STEPS + 2
+
+    def _block(self, number: int, j: int) -> int:
+        attention, feed_forward = self.attention[number], self.feed_forward[number]
+        seen = j * self.groups(attention) + 4 if j else 0
+        return self._scale(attention) + self.groups(attention) + 3 + seen + 1 + self._fed(feed_forward)
+
+    def _fed(self, layer: TableLayer) -> int:
+        return self._scale(layer) + self.groups(layer) + 4 + 1
+
+    def cycles(self, length: int, full: bool = False) -> int:
+        """From an accepted byte to its answer: it makes the window `length` bytes long; `full`: the oldest byte left for it."""
+        first, last, n = self.attention[0], self.model.unembedding, len(self.model.blocks)
+        total = 3 + sum(self._block(number, length - 1) for number in range(n))
+        if full and n > 1:
+            fresh = 3 + 2 * self.groups(first) + 7 + 1 + self._fed(self.feed_forward[0])
+            final = self._scale(self.attention[-1]) + self.groups(self.attention[-1]) + 3 + 1
+            for j in range(length - 1):
+                total += fresh + final + sum(self._block(number, j) for number in range(1, n - 1))
+        return total + self._scale(last) + self.chunks * (self.groups(last) + 4 + self.model.width)
+
+
+def bits_for(count: int) -> int:
+    """Bits that number `count` things, one at least."""
+    return max(1, (count - 1).bit_length())
+
+
+def core_files(layout: Layout) -> dict[str, str]:
+    """The Verilog and the contents of its memories."""
+    text = _template("core.v")
+    pieces = {
+        "PARAMETERS": _parameters(layout),
+        "LAYERS": _layer_choices(layout),
+        "MEMORIES": _memories(layout),
+        "SHIFTS": _shifts(layout),
+        "GAINS": _gains(layout),
+        "CELL": "{asked, key, positions[b*P +: P]}" if layout.attention[0].position_bits else "{asked, key}",
+    }
+    for name, piece in pieces.items():
+        text = text.replace(f"@{name}@", piece)
+    return {"memories.v": _template("memories.v"), "core.v": text, **_contents(layout)}
+
+
+def bench_text(prompt: int, count: int, stalls: bool) -> str:
+    """The test bench, for a prompt of so many bytes in prompt.mem."""
+    text = _template("bench.v")
+    for name, value in (("PROMPT", prompt), ("COUNT", count), ("STALLS", int(stalls))):
+        text = text.replace(f"@{name}@", str(value))
+    return text
+
+
+def _template(name: str) -> str:
+    return files("lutetia.precompute.integer").joinpath("verilog", name).read_text(encoding="utf-8")
+
+
+# ---- pieces of the core ----------------------------------------------------------------------------------------------
+
+
+def _parameters(layout: Layout) -> str:
+    model, attention, last = layout.model, layout.attention[0], layout.model.unembedding
+    widths = model.widths()
+    cell = 2 * attention.anchors.shape[1] + attention.position_bits
+    pairs = max(layer.anchors.shape[1] for layer in layout.layers)
+    groups = [layout.groups(layer) for layer in (attention, layout.feed_forward[0], last)]
+    values = {
+        "D": layout.detectors, "WIDTH": model.width, "CONTEXT": model.context, "LAYERS": len(model.blocks), "VOCAB": model.vocab,
+        "A": attention.anchors.shape[1], "P": attention.position_bits, "PAIRS": pairs, "CELL_BITS": max(cell, pairs),
+        "GROUPS": groups[0], "FF_GROUPS": groups[1], "LAST_GROUPS": groups[2], "GROUP_BITS": bits_for(max(groups)),
+        "STREAM_BITS": widths["stream"], "COMPARED_BITS": widths["compared"],
+        "LANE_BITS": bits_for(widths["compared"]),
+        "SUM_BITS": max(widths[name] for name in model.layers), "EMBEDDING_SHIFT": model.embedding_shift,
+        "WIDTH_BITS": bits_for(model.width), "PLACE_BITS": bits_for(model.context), "LAYER_BITS": bits_for(len(model.blocks) + 1),
+        "CHUNK_BITS": layout.chunk_bits, "NUMBER_BITS": bits_for(layout.chunks * model.width) + 1,
+        "STEPS": GAIN_STEPS, "STEP_BITS": bits_for(GAIN_STEPS + 2), "ANCHOR_ROWS": layout.anchor_bases()[-1],
+        "ANCHOR_ADDRESS": bits_for(layout.anchor_bases()[-1]), "ROWS": layout.row_bases()[-1],
+        "ROW_ADDRESS": bits_for(layout.row_bases()[-1]),
+    }  # fmt: skip
+    return "".join(f"    localparam {name} = {value};\n" for name, value in values.items())
+
+
+def _layer_choices(layout: Layout) -> str:
+    """Bases of memories, shifts and gains, by part and layer."""
+    n = len(layout.model.blocks)
+    shifts = _shift_values(layout)
+    lines = [
+        "    reg [ROW_ADDRESS-1:0] row_base;",
+        "    reg [ANCHOR_ADDRESS-1:0] anchor_base;",
+        f"    reg [{bits_for(len(shifts)) - 1}:0] shift_choice;",
+        "    reg has_gains;",
+        "    always @* begin",
+        "        shift_choice = 0;",
+        "        case ({part, layer})",
+    ]
+    names = [("ATTENTION", number) for number in range(n)] + [("FEED_FORWARD", number) for number in range(n)] + [("LAST", n)]
+    for at, ((part, number), layer) in enumerate(zip(names, layout.layers, strict=True)):
+        label = f"{{2'd{['ATTENTION', 'FEED_FORWARD', 'LAST'].index(part)}, {bits_for(n + 1)}'d{number}}}"
+        label = label if at < len(names) - 1 else "default"
+        choice = f" shift_choice = {shifts.index(layer.shift)};" if part != "LAST" else ""
+        lines.append(
+            f"            {label}: begin row_base = {layout.row_bases()[at]}; anchor_base = {layout.anchor_bases()[at]}; "
+            f"has_gains = {int(layer.gains is not None)};{choice} end"
+        )
+    scaled = "!has_gains || k == STEPS + 1" if layout.has_gains else "1'b1"
+    return "\n".join([*lines, "        endcase", "    end", f"    wire scaled = {scaled};", ""])
+
+
+def _shift_values(layout: Layout) -> list[int]:
+    return sorted({layer.shift for layer in layout.layers[:-1]})
+
+
+def _shifts(layout: Layout) -> str:
+    shifts = _shift_values(layout)
+    labels = [*map(str, range(len(shifts) - 1)), "default"]
+    return "\n".join(
+        f"                    {label}: joined = wide_sum <<< {shift};" for label, shift in zip(labels, shifts, strict=True)
+    )
+
+
+def _gains(layout: Layout) -> str:
+    if not layout.has_gains:
+        return "                    s <= wide_x;"
+    return """                    if (!has_gains) s <= wide_x;
+                    else if (k == 0) s <= 0;
+                    else if (k <= STEPS)
+                        s <= (s <<< 2) + (gains[c*2+1] ? wide_x <<< 1 : 0) + (gains[c*2] ? wide_x : 0);
+                    else if (gains[c*2]) s <= -s;"""
+
+
+def _memories(layout: Layout) -> str:
+    attention, last = layout.attention[0], layout.model.unembedding
+    lines = []
+    if attention.position_bits:
+        lines += [
+            "    wire [D*P-1:0] positions;",
+            "    lutetia_rom #(.WIDTH(D * P), .DEPTH(1 << (LAYER_BITS + PLACE_BITS + GROUP_BITS)),",
+            '                  .ADDRESS(LAYER_BITS + PLACE_BITS + GROUP_BITS), .FILE("positions.mem")) position_memory (',
+            "        .clk(clk), .address({layer, distance, g}), .data(positions));",
+        ]
+    if layout.has_gains:
+        lines += [
+            "    wire [WIDTH*2-1:0] gains;",
+            "    lutetia_rom #(.WIDTH(WIDTH * 2), .DEPTH(1 << (LAYER_BITS + 1 + STEP_BITS)),",
+            '                  .ADDRESS(LAYER_BITS + 1 + STEP_BITS), .FILE("gains.mem")) gain_memory (',
+            "        .clk(clk), .address({layer, part[0], k}), .data(gains));",
+        ]
+    cell = 2 * attention.anchors.shape[1] + attention.position_bits
+    chunk = ", chunk" if layout.chunks > 1 else ""
+    lines.append("    wire [D*WIDTH*8-1:0] rows;")
+    for bank in range(layout.detectors):
+        own = f"p2_cell[{bank}*CELL_BITS +: %d]"
+        offsets = [
+            f"{{p2_g, {own % cell}}}",
+            f"{{p2_g, {own % layout.feed_forward[0].anchors.shape[1]}}}",
+            f"{{p2_g, {own % last.anchors.shape[1]}{chunk}}}",
+        ]
+        lines += [
+            f"    wire [ROW_ADDRESS-1:0] row_address_{bank} = row_base + (part == ATTENTION ? {offsets[0]} :",
+            f"        part == FEED_FORWARD ? {offsets[1]} : {offsets[2]});",
+            "    lutetia_rom #(.WIDTH(WIDTH * 8), .DEPTH(ROWS), .ADDRESS(ROW_ADDRESS), "
+            f'.FILE("tables_{bank}.mem")) table_memory_{bank} (',
+            f"        .clk(clk), .address(row_address_{bank}), .data(rows[{bank}*WIDTH*8 +: WIDTH*8]));",
+        ]
+    return "\n".join([*lines, ""])
+
+
+# ---- contents of the memories ----------------------------------------------------------------------------------------
+
+
+def _contents(layout: Layout) -> dict[str, str]:
+    model = layout.model
+    made = {
+        "embedding.mem": _hex(_words(model.embedding.astype(np.int64), 16)),
+        "anchors.mem": _hex([word for layer in layout.layers for word in _anchor_words(layout, layer)]),
+    }
+    for bank in range(layout.detectors):
+        rows = [_bank_rows(layout, layer, bank) for layer in layout.layers]
+        made[f"tables_{bank}.mem"] = _hex(_words(np.concatenate(rows), 8))
+    if layout.attention[0].position_bits:
+        made["positions.mem"] = _hex(_position_words(layout))
+    if layout.has_gains:
+        made["gains.mem"] = _hex(_gain_words(layout))
+    return made
+
+
+def _words(values: Array, bits: int) -> list[int]:
+    """Each row as one word, the first number in the lowest bits."""
+    mask = (1 << bits) - 1
+    return [sum((value & mask) << (bits * at) for at, value in enumerate(row)) for row in values.tolist()]
+
+
+def _hex(words: list[int]) -> str:
+    return "".join(f"{word:x}\n" for word in words)
+
+
+def _bank_rows(layout: Layout, layer: TableLayer, bank: int) -> Array:
+    """The rows of every `detectors`-th detector, zeros past the last: [rows, width]."""
+    width, n_rows = layout.model.width, layer.numbers.shape[1]
+    own = layer.numbers[bank :: layout.detectors].astype(np.int64)
+    padded = np.zeros((layout.groups(layer), n_rows, own.shape[2]), dtype=np.int64)
+    padded[: len(own)] = own
+    if layer is not layout.model.unembedding:
+        return padded.reshape(-1, width)
+    wide = np.zeros((*padded.shape[:2], width << (layout.chunk_bits if layout.chunks > 1 else 0)), dtype=np.int64)
+    wide[:, :, : padded.shape[2]] = padded
+    return wide.reshape(-1, width)
+
+
+def _anchor_words(layout: Layout, layer: TableLayer) -> list[int]:
+    """The pairs of the detectors of each group; where there is none, a channel and itself, which is never greater."""
+    pairs, bits = max(each.anchors.shape[1] for each in layout.layers), bits_for(layout.model.width)
+    padded = np.zeros((layout.groups(layer) * layout.detectors, pairs, 2), dtype=np.int64)
+    padded[: len(layer.anchors), : layer.anchors.shape[1]] = layer.anchors
+    return _words(padded.reshape(layout.groups(layer), -1), bits)
+
+
+def _position_words(layout: Layout) -> list[int]:
+    """PE by layer, distance and group, each padded to a power of two."""
+    n, context = len(layout.model.blocks), 1 << bits_for(layout.model.context)
+    groups = 1 << _group_bits(layout)
+    codes = np.zeros((1 << bits_for(n + 1), context, groups * layout.detectors), dtype=np.int64)
+    for number, layer in enumerate(layout.attention):
+        assert layer.positions is not None
+        codes[number, : len(layer.positions), : layer.positions.shape[1]] = layer.positions
+    return _words(codes.reshape(-1, layout.detectors), layout.attention[0].position_bits)
+
+
+def _group_bits(layout: Layout) -> int:
+    return bits_for(max(layout.groups(layer) for layer in layout.layers))
+
+
+def _gain_words(layout: Layout) -> list[int]:
+    """By layer, part and step: two bits of each gain, the highest first, then the signs."""
+    n, width = len(layout.model.blocks), layout.model.width
+    rows = np.zeros((1 << bits_for(n + 1), 2, 1 << bits_for(GAIN_STEPS + 2), width), dtype=np.int64)
+    places = [(number, 0) for number in range(n)] + [(number, 1) for number in range(n)] + [(n, 0)]
+    for (number, part), layer in zip(places, layout.layers, strict=True):
+        if layer.gains is None:
+            continue
+        for step in range(GAIN_STEPS):
+            rows[number, part, step] = (np.abs(layer.gains) >> (2 * (GAIN_STEPS - 1 - step))) & 3
+        rows[number, part, GAIN_STEPS] = layer.gains < 0
+    return _words(rows.reshape(-1, width), 2)

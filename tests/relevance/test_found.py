@@ -1,0 +1,104 @@
+"""Mistakes that a survey of architectures brought to light, each in as few lines as show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lutetia import relevance
+from lutetia.relevance import presets
+from relevance.residual import data
+
+RULES = presets.epsilon(1e-12)
+
+
+class Model(nn.Module):
+    """A function of a module and its input, with two parameters."""
+
+    def __init__(self, call: Callable[[Model, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.call, self.w, self.v = call, nn.Parameter(torch.randn(12, 6).double()), nn.Parameter(torch.randn(4, 3).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(self, x)
+
+
+def agree(one: Callable[[Model, Tensor], Tensor], other: Callable[[Model, Tensor], Tensor], x: Tensor) -> None:
+    a, b = (relevance.attribute(Model(call), x, 1, RULES) for call in (one, other))
+    torch.testing.assert_close(a.output, b.output)
+    torch.testing.assert_close(a[x], b[x])
+    assert not a.report.unseen
+    assert a[x].isfinite().all()
+
+
+def test_pieces_of_a_split_weight() -> None:
+    """Of a weight that is split, each layer takes its own piece; the first has another shape."""
+    agree(
+        lambda m, x: x @ m.w.split([2, 6, 4])[1].t() + x,
+        lambda m, x: x @ m.w[2:8].t() + x,
+        data(5, 6),
+    )
+    agree(lambda m, x: (x + m.w.unbind(0)[3]) * 2, lambda m, x: (x + m.w[3]) * 2, data(5, 6))
+
+
+def test_masked_scores_that_are_shifted() -> None:
+    """-∞ minus a maximum: what is masked has no relevance."""
+    mask = torch.tensor([0, -torch.inf, 0, 0, -torch.inf, 0]).double()
+
+    def shifted(m: Model, x: Tensor) -> Tensor:
+        scores = torch.cat([x + mask, x[:, :1]], 1)
+        return (scores - scores.amax(1, keepdim=True)).softmax(1) @ m.w[:7]
+
+    agree(shifted, lambda m, x: shifted(m, x) * 1, data(5, 6))
+
+
+@pytest.mark.parametrize("kind", ["float", "bool", "causal"])
+def test_masks_of_attention(kind: str) -> None:
+    """The mask of attention is not a constant of a sum in its queries; where attention runs in parts, it is seen."""
+    seen = torch.ones(4, 4).bool().tril()
+    mask = {"float": torch.randn(4, 4).double(), "bool": seen, "causal": None}[kind]
+    added = torch.zeros(4, 4).double().masked_fill(~seen, -torch.inf) if mask is None or mask.dtype == torch.bool else mask
+
+    def heads(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q = x.view(1, 1, 4, 3)
+        return q + 2 * q.flip(2), q * 1.5, q.flip(-1)
+
+    def fused(m: Model, x: Tensor) -> Tensor:
+        q, k, v = heads(x)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=kind == "causal")[0, 0]
+
+    def eager(m: Model, x: Tensor) -> Tensor:
+        q, k, v = heads(x)
+        return ((q @ k.mT / 3**0.5 + added).softmax(-1) @ v)[0, 0]
+
+    agree(fused, eager, data(4, 3))
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        agree(fused, eager, data(4, 3))
+
+
+def test_a_convolution_without_a_bias_has_no_unknown_share() -> None:
+    def call(m: Model, x: Tensor) -> Tensor:
+        return F.conv1d(x[None], m.v[:, None], None, padding=1, groups=4)[0]
+
+    agree(call, lambda m, x: call(m, x) * 1, data(4, 6))
+
+
+def test_constants_among_joined_tensors_are_seen() -> None:
+    zeros = torch.full((5, 2), 0.5).double()
+    agree(
+        lambda m, x: torch.cat([zeros, x, zeros], 1) + torch.cat([x, x], 1)[:, :10],
+        lambda m, x: F.pad(x, (2, 2), value=0.0) + F.pad(torch.zeros_like(x), (2, 2), value=0.5) + torch.cat([x, x], 1)[:, :10],
+        data(5, 6),
+    )
+
+
+def test_a_model_that_changes_its_input_in_place() -> None:
+    x = data(5, 6)
+    before = x.clone()
+    agree(lambda m, x: x.mul_(2) @ m.w.t(), lambda m, x: (2 * x) @ m.w.t(), x)
+    assert torch.equal(x, before)
