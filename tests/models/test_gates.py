@@ -170,3 +170,16 @@ def test_it_is_trained_by_a_teacher_and_built_by_the_command(
     wrong = ["--set", f"regularize.teacher={tmp_path / 'first'}", "--set", "model.n_classes=12"]
     assert main(["train", str(tmp_path / "gates.toml"), *wrong, "--out", str(tmp_path / "other")]) != 0
     assert "has n_classes 10, expected 12" in capsys.readouterr().err
+
+
+def test_the_estimator_has_hidden_layers_too() -> None:
+    from sklearn.datasets import load_iris
+
+    from lutetia.sklearn import GateClassifier
+
+    x, y = load_iris(return_X_y=True)
+    estimator = GateClassifier(30, 4, hidden=(40,), n_thresholds=5, max_epochs=25, random_state=0).fit(x, y)
+    assert estimator.score(x, y) > 0.85
+    network = estimator.model_.network()
+    assert (network.classes(torch.from_numpy(x)).numpy() == estimator.predict(x)).all()
+    assert len(network.graph.of_kind(Table)) == 2
