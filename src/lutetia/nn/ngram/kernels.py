@@ -90,17 +90,19 @@ def step_kernel(rows_ptr, weight_ptr, square_ptr, count_ptr, sums_ptr, stamp_ptr
     lr = tl.load(lr_ptr)
     before = tl.atomic_xchg(stamp_ptr + row, tl.zeros([SIZE], tl.int32) + now, mask=ok, sem="relaxed")
     mine = ok & (before != now)
-    count = tl.load(count_ptr + row, mask=mine, other=0.0) + 1
-    tl.store(count_ptr + row, count, mask=mine)
-    unbiased = 1 - tl.exp2(count * tl.log2(beta))
     place = row[:, None] * width + column[None, :]
     all_mine = mine[:, None] & (column < width)[None, :]
+    count = tl.load(count_ptr + row, mask=mine, other=0.0) + 1
     gradient = tl.load(sums_ptr + place, mask=all_mine, other=0.0)
-    tl.store(sums_ptr + place, tl.zeros_like(gradient), mask=all_mine)
     square = beta * tl.load(square_ptr + place, mask=all_mine, other=0.0) + (1 - beta) * gradient * gradient
-    tl.store(square_ptr + place, square, mask=all_mine)
     weight = tl.load(weight_ptr + place, mask=all_mine, other=0.0)
+    # Small tiles are loaded by several warps each: none may load what another has stored already.
+    tl.debug_barrier()
+    unbiased = 1 - tl.exp2(count * tl.log2(beta))
     change = gradient / (tl.sqrt(square / unbiased[:, None]) + eps)
+    tl.store(count_ptr + row, count, mask=mine)
+    tl.store(sums_ptr + place, tl.zeros_like(gradient), mask=all_mine)
+    tl.store(square_ptr + place, square, mask=all_mine)
     tl.store(weight_ptr + place, weight * (1 - lr * decay) - lr * change, mask=all_mine)
 
 
