@@ -41,6 +41,14 @@ def require_module(name: str) -> ModuleType:
         pytest.skip(f"{MISSING} {MODULE} {name}", allow_module_level=True)
 
 
+def optional_module(name: str) -> ModuleType:
+    """The module of a package that `make` does not install; a test that needs it is skipped where it is missing, on CI too."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        pytest.skip(f"{name} is optional", allow_module_level=True)
+
+
 def is_missing_tool(reason: str) -> bool:
     """Whether a test was skipped for want of a tool."""
     return reason.startswith((MISSING, "could not import"))  # the latter is what pytest.importorskip says

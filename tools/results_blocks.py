@@ -61,7 +61,9 @@ def reach(results: Results) -> list[str]:
     dense, ngrams = (
         value(enwik8, "bits", "test", digits=4, model=kind, minutes=8) for kind in ("dense twin", "dense and n-gram tables")
     )
-    before, tables = (value(enwik8, "shared", "test", digits=4, **{"feed-forward": kind}) for kind in ("dense twin", "confidence2"))
+    before, tables = (
+        value(enwik8, "shared", "test", digits=4, **{"feed-forward": kind}) for kind in ("dense twin", "confidence2")
+    )
     twin, lut = (
         value(shakespeare, "loss", "seed 0", digits=4, **{"feed-forward": kind}) for kind in ("dense twin", "confidence2")
     )

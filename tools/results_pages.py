@@ -188,9 +188,9 @@ MODEL_SECTIONS = [
                 column("test", digits=4),
             ),
         ],
-        "Bits per byte, one seed. Above: a GPU to itself, the same minutes for all. N-gram tables lead by 0.06 before the first pass "
-        "is over, and by 0.013 after fifteen, when their rows have begun to memorise. Below, older: two runs that shared a GPU, "
-        "without graphs; tables in the place of the feed-forward (confidence2) lose to the dense twin.",
+        "Bits per byte, one seed. Above: a GPU to itself, the same minutes for all. N-gram tables lead by 0.06 before the first "
+        "pass is over, and by 0.013 after fifteen, when their rows have begun to memorise. Below, older: two runs that shared a "
+        "GPU, without graphs; tables in the place of the feed-forward (confidence2) lose to the dense twin.",
     ),
 ]
 

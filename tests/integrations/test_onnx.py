@@ -14,6 +14,7 @@ from lutetia.errors import ArgumentError, DataError
 from lutetia.integrations.onnx import check_file, export, in_plain_torch
 from lutetia.models import LUTClassifier, LUTTransformer
 from lutetia.nn import LUT, LUTAttention, LUTProjection2d, ProjectedLUT
+from tools import optional_module
 
 Made = tuple[nn.Module, Tensor]
 LAYERS = [{"kind": "lut", "n_outputs": 9, "n_detectors": 6, "n_anchors": 3}]
@@ -70,8 +71,8 @@ def test_plain_torch_is_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_onnxruntime_is_the_same(name: str, tmp_path: Path) -> None:
     """With a batch of another size than that of the example."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    onnxruntime = optional_module("onnxruntime")
+    optional_module("onnxscript")
     model, x = made(name)
     file = tmp_path / "model.onnx"
     export(model, x[:1], file)
@@ -86,7 +87,7 @@ def test_onnxruntime_is_the_same(name: str, tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"model adds in fixed point \(sums='fixed'\), expected sums='float'"):
         in_plain_torch(LUT(4, 2, 3, 2, sums="fixed"))
-    pytest.importorskip("onnxscript")
+    optional_module("onnxscript")
     with pytest.raises(ArgumentError, match="model is"):
         export(3, torch.zeros(1, 2), tmp_path / "x.onnx")  # type: ignore[arg-type]
     (tmp_path / "x.onnx").write_bytes(b"no model")

