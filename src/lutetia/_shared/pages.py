@@ -3,7 +3,8 @@
 Every page the library writes is made here, so that one place escapes and one place writes the Content-Security-Policy. The policy
 names the hashes of the page's own styles and scripts: nothing else can run or load, whatever the texts on the page hold.
 
-`tokens.css` holds the colours and the reset of every page; `article.css` the look of a page that is read from top to bottom.
+`tokens.css` holds the colours and the reset of every page, `article.css` the look of a page that is read from top to bottom, and
+`elements.js` what scripts make elements with.
 """
 
 from __future__ import annotations

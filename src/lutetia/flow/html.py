@@ -30,7 +30,7 @@ def style() -> str:
 
 def script() -> str:
     """The scripts of the page, as its policy allows them."""
-    return "\n".join(asset(name, PACKAGE) for name in SCRIPTS)
+    return "\n".join([asset("elements.js"), *(asset(name, PACKAGE) for name in SCRIPTS)])
 
 
 def data(flow: Flow) -> str:

@@ -89,14 +89,8 @@ def _feed_forward(config: TransformerConfig) -> nn.Module:
 
 
 def _ngram_tables(config: TransformerConfig) -> NgramTables:
-    return NgramTables(
-        config.ngrams,
-        word=config.ngram_word,
-        n_rows=config.ngram_rows,
-        width=config.ngram_width,
-        dropout=config.ngram_dropout,
-        order_dropout=config.ngram_order_dropout,
-    )
+    sizes: dict[str, Any] = {"word": config.ngram_word, "n_rows": config.ngram_rows, "width": config.ngram_width}
+    return NgramTables(config.ngrams, **sizes, dropout=config.ngram_dropout, order_dropout=config.ngram_order_dropout)
 
 
 def _residual_std(config: TransformerConfig) -> float:

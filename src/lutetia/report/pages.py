@@ -44,7 +44,7 @@ def html(story: Story) -> str:
     _check_lengths(story)
     content = Article(story.title, story.said, story.figures, sections(story), "There is nothing to show yet.", NO_SCRIPT)
     frames = {"framed_styles": [flow_page.style()], "framed_scripts": [flow_page.script()]} if story.flows else {}
-    scripts = [asset(name, PACKAGE) for name in SCRIPTS]
+    scripts = [asset("elements.js"), *(asset(name, PACKAGE) for name in SCRIPTS)]
     return article(content, [asset("page.css", PACKAGE)], scripts, data={"story": script_data(story)}, **frames)
 
 

@@ -55,23 +55,15 @@ class Room:
         return slot if rest == 0 and 0 <= slot <= buffer.shape[2] - live.shape[2] else None
 
 
-class GrowingLayer(DynamicLayer):
-    """Keys and values of one layer, all of them."""
+class Growing(DynamicLayer):
+    """What our layers have in common: their keys and values lie in rooms, and stay on their device."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__()
-        self.rooms = (Room(), Room())
+    rooms: tuple[Room, Room]
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Begin without a token; key_states, value_states [B, H_kv, s, d]."""
+        self.rooms = (Room(), Room())
         begin(self, key_states, value_states)
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append key_states, value_states [B, H_kv, s, d]; returns all of them."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        self.keys, self.values = append(self, key_states, value_states)
-        return self.keys, self.values
 
     def reset(self) -> None:
         """Forget all tokens."""
@@ -83,19 +75,28 @@ class GrowingLayer(DynamicLayer):
         refuse_offloading()
 
 
-class GrowingWindowLayer(DynamicSlidingWindowLayer):
+class GrowingLayer(Growing):
+    """Keys and values of one layer, all of them."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__()
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append key_states, value_states [B, H_kv, s, d]; returns all of them."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.keys, self.values = append(self, key_states, value_states)
+        return self.keys, self.values
+
+
+class GrowingWindowLayer(Growing, DynamicSlidingWindowLayer):
     """Keys and values of one layer that sees a sliding window: what lies before it is forgotten, unless it is to be recorded."""
 
     keys: Tensor
     values: Tensor
 
     def __init__(self, sliding_window: int, **kwargs: Any) -> None:
-        super().__init__(sliding_window)
-        self.rooms = (Room(), Room())
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Begin without a token; key_states, value_states [B, H_kv, s, d]."""
-        begin(self, key_states, value_states)
+        super().__init__(sliding_window=sliding_window)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Append key_states, value_states [B, H_kv, s, d]; returns those that one of the new tokens sees."""
@@ -113,15 +114,6 @@ class GrowingWindowLayer(DynamicSlidingWindowLayer):
             return last(keys, self.sliding_window - 1 + s), last(values, self.sliding_window - 1 + s)
         self.keys, self.values = last(keys, self.sliding_window - 1), last(values, self.sliding_window - 1)
         return keys, values
-
-    def reset(self) -> None:
-        """Forget all tokens."""
-        super().reset()
-        self.rooms = (Room(), Room())
-
-    def offload(self) -> None:
-        """Refused."""
-        refuse_offloading()
 
 
 LAYERS = {
@@ -154,14 +146,14 @@ def refuse_offloading() -> None:
     raise ArgumentError("offloading is not offered by LutetiaCache, expected a cache that stays on its device: use DynamicCache")
 
 
-def begin(layer: GrowingLayer | GrowingWindowLayer, k: Tensor, v: Tensor) -> None:
+def begin(layer: Growing, k: Tensor, v: Tensor) -> None:
     """Keys and values like k, v [B, H_kv, s, d], without a token."""
     layer.dtype, layer.device = k.dtype, k.device
     layer.keys, layer.values = k[:, :, :0].detach(), v[:, :, :0].detach()
     layer.is_initialized = True
 
 
-def append(layer: GrowingLayer | GrowingWindowLayer, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def append(layer: Growing, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The layer's keys and values, and k, v [B, H_kv, s, d] after them; a gradient needs memory of its own."""
     if torch.is_grad_enabled() and any(each.requires_grad for each in (k, v, layer.keys, layer.values)):
         return torch.cat([layer.keys, k], 2), torch.cat([layer.values, v], 2)

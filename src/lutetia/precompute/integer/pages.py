@@ -57,7 +57,7 @@ def title_of(path: Path) -> str:
 
 
 def _document(content: Article, scripts: tuple[str, ...], data: dict[str, Any]) -> str:
-    assets = [asset(name, PACKAGE) for name in scripts]
+    assets = [asset("elements.js"), *(asset(name, PACKAGE) for name in scripts)]
     return article(content, [asset("page.css", PACKAGE)], assets, data={"model": packed(data)})
 
 

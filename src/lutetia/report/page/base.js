@@ -4,17 +4,6 @@ const byId = (id) => document.getElementById(id);
 const story = JSON.parse(byId("story").textContent);
 const { abs, max, min } = Math;
 
-// An HTML element with its text and children; text never becomes markup.
-function html(tag, properties = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) {
-    if (name in element) element[name] = value;
-    else element.setAttribute(name, value);
-  }
-  element.append(...children);
-  return element;
-}
-
 function svg(tag, attributes = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
