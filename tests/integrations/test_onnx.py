@@ -87,6 +87,11 @@ def test_onnxruntime_is_the_same(name: str, tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"model adds in fixed point \(sums='fixed'\), expected sums='float'"):
         in_plain_torch(LUT(4, 2, 3, 2, sums="fixed"))
+    with pytest.raises(ArgumentError, match="ngrams is a layer of n-gram tables"):
+        in_plain_torch(LUTTransformer(width=8, context=8, n_layers=1, ngrams=(2,), ngram_rows=4))
+
+
+def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
     optional_module("onnxscript")
     with pytest.raises(ArgumentError, match="model is"):
         export(3, torch.zeros(1, 2), tmp_path / "x.onnx")  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from lutetia.errors import ArgumentError, DataError, check_tensor, fail, require
 from lutetia.files import write_atomically
 from lutetia.lut import LayerDescription
-from lutetia.nn import LUT, LUTAttention
+from lutetia.nn import LUT, LUTAttention, NgramTables
 
 LARGEST_FILE = 2**31 - 1  # bytes that one ONNX file can hold
 
@@ -88,6 +88,10 @@ def in_plain_torch(model: nn.Module) -> nn.Module:
         return plain_layer(model, "model")
     model = copy.deepcopy(model)
     for name, module in list(model.named_modules()):
+        if isinstance(module, NgramTables):
+            raise ArgumentError(
+                f"{name or 'the model'} is a layer of n-gram tables, expected none: ONNX files cannot hold their hash yet"
+            )
         if isinstance(module, LUT):
             parent, _, own = name.rpartition(".")
             setattr(model.get_submodule(parent), own, plain_layer(module, name))
