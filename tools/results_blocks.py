@@ -59,7 +59,8 @@ def reach(results: Results) -> list[str]:
         [row for row in rows_of(mnist, "accuracy") if (row["source"] == "report") is reported] for reported in (False, True)
     )
     dense, ngrams = (
-        value(enwik8, "bits", "test", digits=4, model=kind, minutes=8) for kind in ("dense twin", "dense and n-gram tables")
+        value(enwik8, "bits", "test", digits=4, model=kind, time="8 minutes")
+        for kind in ("dense twin", "dense and n-gram tables")
     )
     before, tables = (
         value(enwik8, "shared", "test", digits=4, **{"feed-forward": kind}) for kind in ("dense twin", "confidence2")

@@ -173,7 +173,7 @@ MODEL_SECTIONS = [
             table(
                 "bits",
                 "model",
-                "minutes",
+                "time",
                 column("weights, millions", "weights", scale=MILLION),
                 "steps",
                 column("passes over the text", "passes"),

@@ -144,7 +144,7 @@ def test_a_checkpoint_that_is_none(
     ("arguments", "sentence"),
     [
         (["generate", "{}/classifier"], "holds a LUTClassifier, expected a LUTTransformer"),
-        (["build", "{}/language"], "holds a LUTTransformer, expected a LUTClassifier"),
+        (["build", "{}/language"], "holds a language model, which is built as a program: --target c or verilog"),
         (["explain", "{}/classifier", "some words"], "some words does not exist, expected an image"),
         (["explain", "{}/classifier", "{}/empty"], "empty is a folder, expected an image"),
         (["explain", "{}/language", "{}/empty"], "empty is a folder, expected a file of text"),
