@@ -340,8 +340,10 @@ def test_a_cache_is_that_of_one_model_and_counts_as_its_layers_do(attention: str
     expected = one(tokens, cache=cache)
     with pytest.raises(ArgumentError, match=r"filled, and no other|other anchors"):
         other(tokens[:, :1], cache=cache)
-    with pytest.raises(ArgumentError, match="context of 9"):
+    with pytest.raises(ArgumentError, match="filled, and no other"):
         longer(tokens[:, :1], cache=cache)
+    with pytest.raises(ArgumentError, match="context of at most 8"):
+        one(tokens, cache=longer.new_cache(2))
     cache.lengths.zero_()  # not reset(): the layers know nothing of it
     with pytest.raises(ArgumentError, match=r"layer 0 holds .* reset\(\) forgets"):
         one(tokens[:, :1], cache=cache)
@@ -351,3 +353,33 @@ def test_a_cache_is_that_of_one_model_and_counts_as_its_layers_do(attention: str
         layer.lengths.zero_()
     with pytest.raises(ArgumentError, match=r"reset\(\) forgets"):
         one(tokens[:, :1], cache=cache)
+
+
+@EVERY
+def test_a_shorter_cache_gives_the_same_logits(kind: str) -> None:
+    model = make(kind).eval()
+    tokens = torch.tensor([list(b"ten bytes!")])
+    with torch.no_grad():
+        whole, cache = model(tokens), model.new_cache(1, 10)
+        steps = [model(piece, cache=cache) for piece in tokens.split([1, 4, 1, 1, 3], 1)]
+    torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-9, atol=1e-9)
+    with pytest.raises(ArgumentError, match="expected no more than the context of 10 together"):
+        model(tokens[:, :1], cache=cache)
+    with pytest.raises(ArgumentError, match="length is 17, expected"):
+        model.new_cache(1, 17)
+
+
+def test_a_context_that_no_text_reaches_takes_no_memory() -> None:
+    """A file of a few kilobytes may say any context: what is kept follows the text."""
+    sizes: dict[str, Any] = {"width": 8, "n_heads": 2, "n_layers": 1, "feed_forward": "dense", "attention": "softmax"}
+    model = LUTTransformer(context=2**31 - 1, **sizes, seed=0)
+    attention = model.blocks[0].attention
+    assert attention.turns.shape[1] == 8192
+    assert model.generate(b"ab", 3, temperature=0) == LUTTransformer(context=64, **sizes, seed=0).generate(
+        b"ab", 3, temperature=0
+    )
+    assert model.new_cache(1, 5).nbytes == 2 * 5 * 8 * 4
+    with torch.no_grad():
+        tokens = torch.randint(256, (1, 9000), generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(model(tokens)[:, :100], model(tokens[:, :100]))
+    assert attention.turns.shape[1] == 16384

@@ -47,7 +47,7 @@ def generate(model: LUTTransformer, prompts: Prompts, max_new_tokens: int, how: 
 
 def _write(model: LUTTransformer, rows: list[_Row], max_new_tokens: int, how: Sampling) -> Iterator[tuple[int, Any]]:
     """Pairs (row, piece) as they come."""
-    window, generator = _Window(model, [row.tokens for row in rows]), how.draws()
+    window, generator = _Window(model, [row.tokens for row in rows], max_new_tokens), how.draws()
     live = list(range(len(rows))) if max_new_tokens else []
     for n_left in range(max_new_tokens - 1, -1, -1):
         if not live:
@@ -65,8 +65,8 @@ def _write(model: LUTTransformer, rows: list[_Row], max_new_tokens: int, how: Sa
 class _Window:
     """The logits of what follows each row, through a cache for the rows that fit the context."""
 
-    def __init__(self, model: LUTTransformer, rows: list[list[int]]) -> None:
-        self.model, self.rows, self.context = model, rows, model.config.context
+    def __init__(self, model: LUTTransformer, rows: list[list[int]], max_new_tokens: int) -> None:
+        self.model, self.rows, self.context, self.most = model, rows, model.config.context, max_new_tokens
         self.device = model.embedding.weight.device
         self.cached: list[int] | None = None  # the rows that the cache holds, in its order; None before the first step
 
@@ -93,7 +93,8 @@ class _Window:
         tokens = torch.zeros(len(live), int(lengths.max()), dtype=torch.int64)
         for line, window in zip(tokens, windows, strict=True):
             line[: len(window)] = torch.tensor(window)
-        self.cache, self.cached = self.model.new_cache(len(live)), live
+        room = min(self.context, int(lengths.max()) + self.most)
+        self.cache, self.cached = self.model.new_cache(len(live), room), live
         ragged = None if bool((lengths == lengths[0]).all()) else lengths.to(self.device)
         logits = self.model(tokens.to(self.device), ragged, self.cache)
         return logits[torch.arange(len(live)), lengths - 1]

@@ -12,13 +12,15 @@ from lutetia.attention import KVCache, decode_attention
 from lutetia.errors import check_tensor, fail
 from lutetia.models.building import STD, linear
 
+FIRST_TURNS = 8192  # positions whose rotary angles are worked out at once; more when a text has more
+
 
 class SoftmaxCache(KVCache):
     """A KV cache that can be reordered."""
 
-    def __init__(self, batch: int, attention: SoftmaxAttention) -> None:
+    def __init__(self, batch: int, attention: SoftmaxAttention, length: int) -> None:
         weight = attention.key.weight
-        sizes = (batch, attention.n_kv_heads, attention.context, attention.head_dim)
+        sizes = (batch, attention.n_kv_heads, length, attention.head_dim)
         super().__init__(*sizes, dtype=weight.dtype, device=weight.device)
 
     def held(self) -> list[int]:
@@ -43,7 +45,7 @@ class SoftmaxCache(KVCache):
 class SoftmaxAttention(nn.Module):
     """x [B, S, width] -> y [B, S, width]; query head h reads the keys and values of head h // (n_heads / n_kv_heads).
 
-    turns   buffer [2, context, d / 2], not saved: cosines and sines of the rotary positions
+    turns   buffer [2, n, d / 2], not saved: cosines and sines of the rotary positions, of as many as were needed
     """
 
     turns: Tensor
@@ -58,7 +60,7 @@ class SoftmaxAttention(nn.Module):
         self.value = linear(width, n_kv_heads * self.head_dim, bias=False)
         self.out = linear(width, width, bias=False, std=out_std)
         self.rope_base = float(rope_base)
-        self.register_buffer("turns", self._turns(), persistent=False)
+        self.register_buffer("turns", self._turns(min(context, FIRST_TURNS)), persistent=False)
         self.cores, self.shard, self.backend = 1, "auto", "auto"  # options of lutetia.attention.decode_attention
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, cache: SoftmaxCache | None = None) -> Tensor:
@@ -66,21 +68,22 @@ class SoftmaxAttention(nn.Module):
         `lengths` [B] are real."""
         q, k, v = (self._heads(project(x)) for project in (self.query, self.key, self.value))
         if cache is None:
-            turn = self.turns[:, : x.shape[1]]
+            turn = self._turns_up_to(x.shape[1])[:, : x.shape[1]]
             y = _attend(_turned(q, turn), _turned(k, turn), v, None)
         else:
             y = self._decode(q, k, v, lengths, cache)
         return self.out(y.transpose(1, 2).flatten(2))
 
-    def new_cache(self, batch: int) -> SoftmaxCache:
-        """An empty cache for `batch` sequences."""
-        return SoftmaxCache(batch, self)
+    def new_cache(self, batch: int, length: int | None = None) -> SoftmaxCache:
+        """An empty cache for `batch` sequences of at most `length` positions, `context` by default."""
+        return SoftmaxCache(batch, self, self.context if length is None else min(length, self.context))
 
     def _decode(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, cache: SoftmaxCache) -> Tensor:
         """y [B, H, s, d] of new positions, whose keys and values join the cache."""
-        fresh, s = not any(cache.held()), q.shape[2]
+        held, s = cache.held(), q.shape[2]
+        fresh, reach = not any(held), min(max(held, default=0) + s, self.context)
         where = cache.lengths.long()[:, None] + torch.arange(s, device=q.device)  # [B, s]
-        turn = self.turns[:, where[:, None].clamp(max=self.context - 1)]  # the cache says it where there is no room for more
+        turn = self._turns_up_to(reach)[:, where[:, None].clamp(max=reach - 1)]  # the cache says where there is no room for more
         q, k, v = (each.to(cache.k.dtype) for each in (_turned(q, turn), _turned(k, turn), v))
         cache.append(k, v, lengths)
         if fresh:  # past its length a row sees padding, and nobody looks there
@@ -96,18 +99,24 @@ class SoftmaxAttention(nn.Module):
         """[B, S, heads · d] -> [B, heads, S, d]."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def _turns(self) -> Tensor:
-        """Cosines and sines of all positions, [2, context, d / 2], never in halves, which would blur them."""
+    def _turns_up_to(self, n: int) -> Tensor:
+        """The turns of n positions at least: a context that no text reaches takes no memory."""
+        if n > self.turns.shape[1]:
+            self.turns = self._turns(min(self.context, 1 << (n - 1).bit_length()))
+        return self.turns
+
+    def _turns(self, n: int) -> Tensor:
+        """Cosines and sines of n positions, [2, n, d / 2], never in halves, which would blur them."""
         weight, half = self.key.weight, self.head_dim // 2
         work = torch.promote_types(weight.dtype, torch.float32)
         speed = self.rope_base ** (torch.arange(half, device=weight.device, dtype=work) / -half)
-        angle = torch.arange(self.context, device=weight.device).to(work)[:, None] * speed
+        angle = torch.arange(n, device=weight.device).to(work)[:, None] * speed
         return torch.stack([angle.cos(), angle.sin()])
 
     def _apply(self, *args: Any, **options: Any) -> SoftmaxAttention:
         """As of any module; the turns are worked out anew in the dtype of the weights, and do not follow them into halves."""
         super()._apply(*args, **options)
-        self.turns = self._turns()
+        self.turns = self._turns(self.turns.shape[1])
         return self
 
 

@@ -176,14 +176,19 @@ class LUTTransformer(Model[TransformerConfig]):
         logits = logits if logits.dtype == torch.float64 else logits.float()
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
-    def new_cache(self, batch: int) -> ModelCache:
-        """An empty cache for `batch` sequences: the next tokens then cost a step, and not their whole context."""
+    def new_cache(self, batch: int, length: int | None = None) -> ModelCache:
+        """An empty cache for `batch` sequences of at most `length` tokens, `context` by default.
+
+        The next tokens then cost a step, and not their whole context.
+        """
         check_int("batch", batch, 0)
+        room = self.config.context if length is None else length
+        check_int("length", room, 1, self.config.context)
         attentions: list[Any] = [block.attention for block in self.blocks]
         recent = None
         if self.ngrams is not None:
             recent = torch.zeros(batch, self.ngrams.reach - 1, dtype=torch.int64, device=self.embedding.weight.device)
-        return ModelCache([each.new_cache(batch) for each in attentions], batch, self.config.context, recent)
+        return ModelCache([each.new_cache(batch, room) for each in attentions], batch, room, recent)
 
     def generate(
         self,

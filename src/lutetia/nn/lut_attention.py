@@ -126,9 +126,10 @@ class LUTAttention(LUT):
             return decode(x, cache, tables, lengths, options)
         return run_attention(x, tables, lengths, options, Learning(self.gradient, self.meta, self.external_lr))
 
-    def new_cache(self, batch: int) -> IndexCache:
-        """An empty cache for `batch` sequences, to decode position by position."""
-        return IndexCache(batch, len(self.anchors), self.max_length, self.weight.device)
+    def new_cache(self, batch: int, length: int | None = None) -> IndexCache:
+        """An empty cache for `batch` sequences of at most `length` positions, `max_length` by default."""
+        room = self.max_length if length is None else min(length, self.max_length)
+        return IndexCache(batch, len(self.anchors), room, self.weight.device)
 
     def extra_repr(self) -> str:
         """The sizes, and what differs from the defaults."""
