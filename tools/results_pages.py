@@ -290,7 +290,7 @@ CIRCUIT_SECTIONS = [
             table("rmse", "set", *(column(name, digits=4) for name in TABULAR), where=is_reported),
         ],
         tabular_sentence,
-        setting="Default settings on sets that were not used to choose ours.",
+        setting="Default settings; the sets were not used to choose ours, but for a second look at computers.",
     ),
 ]
 

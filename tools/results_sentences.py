@@ -99,5 +99,5 @@ def tabular_sentence(result: Result) -> str:
     missed = f" Not reached: {'; '.join(result['missed'])}." if result["missed"] else ""
     return (
         "Accuracy in %, RMSE in the unit of the target; means are of accuracy, and of RMSE relative to the best boosting method "
-        f"of each set. Folds fitted, of {settings['folds']}: {settings['folds fitted']}.{missed}"
+        f"of each set. Folds fitted: {settings['folds fitted']} of {settings['folds']}.{missed}"
     )
