@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("triton")
 
-import lutetia
+from gpu_code import compile_for_gpu
 
-# A driver that says it is an H200, and kernels that are compiled and not launched. Prints loads and multiplications of each.
-COMPILE = """
-import json
-import torch, triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime.jit import JITFunction
-
-class Driver:
-    def get_current_target(self): return GPUTarget("cuda", 90, 32)
-    def get_current_device(self): return 0
-    def get_current_stream(self, device): return 0
-
-triton.runtime.driver.set_active(Driver())
-step, compiled, run = "", {}, JITFunction.run
-
-def compile_only(self, *args, grid, warmup, **options):
-    ptx = run(self, *args, grid=grid, warmup=True, **options).asm["ptx"]
-    compiled[f"{step} {self.fn.__name__}"] = [ptx.count("ld.global"), ptx.count("mul.f32") + ptx.count("fma.rn.f32")]
-
-JITFunction.run = compile_only
-
+SCRIPT = """
 from lutetia.lut import Sequence, Sums, full, growth, kernels, random_anchors
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into, Products, Read
@@ -78,18 +52,14 @@ for step, products, sums in (("pairs", None, Sums()), ("pairs", None, Sums("fixe
     getattr(backend, f"fill_{step}")(weight, layer, sequence, sums)
     getattr(backend, f"propagate_{step}")(grad, weight, layer, sequence, anchors, I, sums)
     getattr(backend, f"gather_{step}")(grad, layer, sequence, sums, None)
-print(json.dumps(compiled))
 """
 
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, list[int]]:
     """Loads, and multiplications of float32, in the code of each kernel by step and name."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent)}
-    environment.pop("TRITON_INTERPRET", None)
-    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    code = compile_for_gpu(SCRIPT)
+    return {name: [ptx.count("ld.global"), ptx.count("mul.f32") + ptx.count("fma.rn.f32")] for name, ptx in code.items()}
 
 
 def test_every_kernel_compiles(compiled: dict[str, list[int]]) -> None:

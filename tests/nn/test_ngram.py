@@ -11,7 +11,7 @@ from lutetia.lut import use_backend
 from lutetia.nn import NgramTables, RowAdam
 
 BACKENDS = ("reference", "cpu", "triton")
-TEXT = b"The cat, the caterpillar and 42 caf\xc3\xa9s; averyveryveryverylongword_x y!"
+TEXT = b"`a{z@A[Z/0:9; The cat, the caterpillar and 42 caf\xc3\xa9s; averyveryveryverylongword_x y!"
 
 
 def text(batch: int, length: int) -> Tensor:
