@@ -12,12 +12,13 @@ pytest.importorskip("triton")
 
 import on_host
 
-from lutetia.lut import Sums, full, growth, kernels, random_anchors
+from lutetia.lut import Sequence, Sums, full, growth, kernels, random_anchors
 from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.kernels.cuda import nvrtc, tables
-from lutetia.lut.kernels.protocol import Coefficients, Read
+from lutetia.lut.kernels.cuda import nvrtc, pairs, tables
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
 from lutetia.lut.kernels.reference.reads import rows_that_are_added
 from lutetia.lut.kernels.triton.layout import layout_of
+from lutetia.lut.kernels.triton.source.rows import Sorted
 from lutetia.nn import ProjectedLUT
 
 READS = ("hard", "blend", "confidence", "confidence2")
@@ -116,6 +117,43 @@ def check_hard(layer: Layer) -> None:
     check_gather(layer, torch.zeros_like(found.indices), None)  # all in one row
 
 
+def check_pairs(shape: tuple[int, ...], device: str = "cpu") -> None:
+    """The gradient of attention's tables, and a step in place."""
+    batch, length, n_detectors, n_anchors, n_pe, width = shape
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda size, bits: torch.randint(1 << bits, size, generator=generator, dtype=torch.int32).to(device)  # noqa: E731
+    indices, distances = draw((batch, length, n_detectors), n_anchors), draw((length - 1, n_detectors), n_pe)
+    indices[0] = 0  # many places of one Q
+    sequence = Sequence(Detected(indices), Detected(distances), n_anchors, n_pe)
+    connectivity = full(n_detectors, sequence.n_cells << n_anchors, width)
+    grad = torch.randn(batch, length, width, generator=generator).to(device)
+    want = REFERENCE.gather_pairs(grad, connectivity, sequence, FLOAT, None)
+    order = in_order_plainly(indices.flatten(0, 1), 1 << n_anchors)
+    found = (indices.transpose(1, 2).contiguous(), distances.t().contiguous())
+    out = torch.full_like(want, float("nan"))
+    assert pairs.fits(grad, sequence, out)
+    pairs.gather(grad, sequence, found, order, (out, 0.5, False))
+    close(out, 0.5 * want)
+    weight = torch.randn(want.shape, generator=generator).to(device)
+    stepped = weight.clone()
+    pairs.gather(grad, sequence, found, order, (stepped, -0.1, True))
+    close(stepped, weight - 0.1 * want)
+
+
+def in_order_plainly(indices: Tensor, n_values: int) -> Sorted:
+    """Places [N, N_t] by their value: order [N_t, N], end and count of each value [N_t, values]."""
+    count = torch.stack([column.bincount(minlength=n_values) for column in indices.t()])
+    order = indices.t().contiguous().argsort(dim=1, stable=True)
+    return Sorted(order.int(), count.cumsum(1).int(), count.int())
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("shape", [(2, 2, 1, 1, 0, 8), (5, 70, 2, 2, 1, 40)])
+def test_pairs_on_the_cpu(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "MOST_PAIRS", 69 * 30)  # several rounds
+    check_pairs(shape)
+
+
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("shape", SHAPES)
 class TestOnTheCpu:
@@ -135,6 +173,10 @@ class TestOnTheGpu:
     def test_kernels(self, shape: tuple[int, ...], name: str) -> None:
         layer = Layer(shape, "cuda")
         check_hard(layer) if name == "hard" else check_read(layer, name)
+
+    @pytest.mark.parametrize("shape", [(2, 2, 1, 1, 0, 8), (5, 70, 2, 2, 1, 40), (64, 32, 8, 6, 4, 32), (32, 128, 4, 6, 4, 32)])
+    def test_pairs(self, shape: tuple[int, ...]) -> None:
+        check_pairs(shape, "cuda")
 
     @pytest.mark.parametrize("name", READS)
     @pytest.mark.parametrize("gradient", ["dense", "in_place", "sparse"])
