@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ pytest.importorskip("triton")
 
 import on_host
 
+from lutetia.errors import LutetiaError
 from lutetia.lut import Sequence, Sums, full, growth, kernels, random_anchors
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels.cuda import nvrtc, pairs, tables
@@ -23,7 +25,8 @@ from lutetia.nn import ProjectedLUT
 
 READS = ("hard", "blend", "confidence", "confidence2")
 # rows of the batch, blocks, inputs of a block, detectors of a block, outputs of a block, anchors
-SHAPES = [(1, 1, 5, 3, 8, 2), (130, 2, 7, 33, 24, 3), (521, 3, 6, 4, 48, 4), (1025, 1, 9, 2, 64, 1)]
+SHAPES = [(1, 1, 5, 3, 8, 2), (130, 2, 7, 3, 24, 3), (521, 1, 6, 35, 48, 4), (1025, 1, 9, 2, 64, 1)]
+ON_CPU = [(130, 2, 7, 3, 24, 3), (517, 1, 6, 2, 48, 4)]
 REFERENCE, FLOAT = kernels("reference").backend, Sums()
 
 
@@ -61,6 +64,37 @@ class Layer:
     def read(self, name: str) -> Read:
         logs = torch.tensor([0.7, -0.1, -0.6], device=self.x.device)
         return Read(name, *{"confidence": logs[:2], "confidence2": logs}.get(name, ()))
+
+
+SOURCES = [
+    ("reads", (("KIND", 3), ("N_C", 8), ("TILE", 128), ("V", 48))),
+    ("rows", (("COUNT", 2), ("R", 256), ("W", 48))),
+    ("gather", (("COUNT", 2), ("R", 256), ("ROWS", 1024), ("W", 48))),
+    ("pairs", (("ADD", 0), ("CELLS", 1024), ("N_PE", 4), ("PLACES", 256), ("W", 32))),
+]
+
+
+@pytest.mark.parametrize(("source", "constants"), SOURCES, ids=[source for source, _ in SOURCES])
+def test_sources_compile_for_a_gpu(source: str, constants: tuple[Any, ...], tmp_path: Path, monkeypatch: Any) -> None:
+    if nvrtc.compiler() is None:
+        pytest.skip("NVRTC is not installed")
+    monkeypatch.setenv("LUTETIA_CACHE", str(tmp_path))
+    compiled = nvrtc.compiled.__wrapped__
+    code = compiled(source, constants, "sm_90")
+    assert code.startswith(b"\x7fELF")
+    kept = list(tmp_path.rglob("*.cubin"))
+    assert [path.read_bytes() for path in kept] == [code]
+    kept[0].write_bytes(b"another process made this")  # what is kept is not compiled again
+    assert compiled(source, constants, "sm_90") == b"another process made this"
+
+
+def test_a_source_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if nvrtc.compiler() is None:
+        pytest.skip("NVRTC is not installed")
+    monkeypatch.setenv("LUTETIA_CACHE", str(tmp_path))
+    with pytest.raises(LutetiaError, match=r"could not compile rows.cu with .*sm_90(?s:.*)COUNT"):
+        nvrtc.compiled("rows", (("R", 4), ("W", 8)), "sm_90")
+    assert not list(tmp_path.rglob("*"))
 
 
 def close(mine: Tensor, want: Tensor) -> None:
@@ -133,11 +167,11 @@ def check_pairs(shape: tuple[int, ...], device: str = "cpu") -> None:
     out = torch.full_like(want, float("nan"))
     assert pairs.fits(grad, sequence, out)
     pairs.gather(grad, sequence, found, order, (out, 0.5, False))
-    close(out, 0.5 * want)
+    torch.testing.assert_close(out, 0.5 * want, rtol=1e-4, atol=1e-3)  # sums of hundreds of numbers
     weight = torch.randn(want.shape, generator=generator).to(device)
     stepped = weight.clone()
     pairs.gather(grad, sequence, found, order, (stepped, -0.1, True))
-    close(stepped, weight - 0.1 * want)
+    torch.testing.assert_close(stepped, weight - 0.1 * want, rtol=1e-4, atol=1e-3)
 
 
 def in_order_plainly(indices: Tensor, n_values: int) -> Sorted:
@@ -148,14 +182,14 @@ def in_order_plainly(indices: Tensor, n_values: int) -> Sorted:
 
 
 @pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("shape", [(2, 2, 1, 1, 0, 8), (5, 70, 2, 2, 1, 40)])
+@pytest.mark.parametrize("shape", [(2, 2, 1, 1, 0, 8), (5, 35, 2, 2, 1, 40)])
 def test_pairs_on_the_cpu(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "MOST_PAIRS", 69 * 30)  # several rounds
+    monkeypatch.setattr(pairs, "MOST_PAIRS", 34 * 30)  # several rounds
     check_pairs(shape)
 
 
 @pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", ON_CPU)
 class TestOnTheCpu:
     def test_the_hard_read(self, shape: tuple[int, ...]) -> None:
         check_hard(Layer(shape))
