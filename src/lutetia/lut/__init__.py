@@ -14,6 +14,7 @@ from lutetia.lut.api import Wiring as Wiring
 from lutetia.lut.api import check_bits as check_bits
 from lutetia.lut.api import check_lengths as check_lengths
 from lutetia.lut.api import lut, lut_attention
+from lutetia.lut.api import quickly as quickly
 from lutetia.lut.api import run as run
 from lutetia.lut.api import run_attention as run_attention
 from lutetia.lut.autograd.ops import like_positions as like_positions

@@ -13,6 +13,7 @@ from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.autograd.how import NO_WIRES, How, sizes_of, text_of
 from lutetia.lut.autograd.ops import evaluate, is_direct, op
 from lutetia.lut.autograd.policies import Rate, with_dense_gradient, with_reads, with_sparse_gradient, with_step_in_place
+from lutetia.lut.autograd.quick import prepare, quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
 from lutetia.lut.connectivity.checked import synapses_of
@@ -149,6 +150,10 @@ def lut(
     With `sums="fixed"` every addend is rounded to a multiple of 1 / ((2**20 - 1) · int_rescaler) and the result is the same bit
     for bit on every backend. NaN in x is greater than nothing and passes unseen, unless `lutetia.debug` is on.
     """
+    if read == "hard" and gradient == "dense" and sums == "float" and int_rescaler == 1.0 and thresholds is None:
+        y = quickly(x, weight, anchors, meta if synapses is None else getattr(synapses, "owner_start", None))
+        if y is not None:
+            return y
     learning = Learning(gradient, meta, external_lr).check()
     check_tensor("x", x)
     how = read_of(read, (log_beta, log_gamma, log_tau), x)
@@ -172,6 +177,18 @@ def read_of(name: str, scalars: tuple[Any, Any, Any], like: Tensor) -> Read | No
     return None if name == "hard" else Read(name, *made)
 
 
+def quickly(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Tensor | None:
+    """y of a hard read with a dense gradient, where all was prepared by a call like it; `mark` stands for the connectivity."""
+    if torch.compiler.is_compiling():
+        return None
+    quick = quick_for(x, weight, anchors, mark)
+    if quick is None:
+        return None
+    if torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad):
+        return with_dense_gradient(LUT, (x, weight, anchors), (), quick)
+    return quick.evaluate(x, weight)
+
+
 def run(
     x: Tensor, tables: Tables, sums: Sums, learning: Learning, read: Read | None = None, table_dropout: float = 0.0
 ) -> Tensor:
@@ -184,6 +201,7 @@ def run(
     if read is None and not learned and thresholds is None and is_direct(x, weight):
         connectivity = full(*weight.shape, learning.meta) if wiring is None else synapses_of(*wiring)
         y = evaluate(choice.backend_for(choice.chosen, x), rows, weight, anchors, connectivity, sums)
+        prepare(x, (weight, anchors), connectivity, learning.meta if wiring is None else wiring.start, sums)
         return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
     how = How(sums, choice.chosen, learning.meta, "" if wiring is None else wiring.header)
     if read is not None:
@@ -192,6 +210,9 @@ def run(
         y = op("lut_eval", rows, weight)(rows, weight, anchors, *tables.wires, text_of(how), thresholds)
     else:
         y = _learn(LUT, (rows, weight, anchors), (*tables.wires, text_of(how), thresholds), learning)
+        if learning.gradient == "dense" and thresholds is None and is_direct(x, weight):
+            connectivity = how.connectivity(tables.wires, weight.shape)  # type: ignore[arg-type]
+            prepare(x, (weight, anchors), connectivity, learning.meta if wiring is None else wiring.start, sums)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
 
 

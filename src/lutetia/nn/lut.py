@@ -36,6 +36,7 @@ from lutetia.lut import (
     check_thresholds,
     draw_comparisons,
     full,
+    quickly,
     run,
     synapses_of,
     thresholds_of_data,
@@ -253,13 +254,21 @@ class LUT(nn.Module):
             return self.share.forward(self, x)
         if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["...", self.n_inputs])
-        buffers: dict[str, Any] = self._buffers  # a lookup each: through the module both would take 0.5 µs
-        tables = Tables(self.weight, buffers["anchors"], self._wiring(), None, buffers["thresholds"])
+        # A lookup each: through the module every one would take 0.5 µs.
+        buffers: dict[str, Any] = self._buffers
+        weight = self._parameters.get("weight")
+        weight = self.weight if weight is None else weight
+        dropout = self.table_dropout if self.training else 0.0
+        if self.read == "hard" and self.gradient == "dense" and self.sums == "float" and self.int_rescaler == 1.0 and not dropout:
+            mark = self.meta if self._header is None else buffers["synapse_start"]
+            y = quickly(x, weight, buffers["anchors"], mark) if buffers["thresholds"] is None else None
+            if y is not None:
+                return y
+        tables = Tables(weight, buffers["anchors"], self._wiring(), None, buffers["thresholds"])
         sums = Sums(self.sums, self.int_rescaler)
         learning = Learning(self.gradient, self.meta, self.external_lr)
-        if self.read == "hard" and not (self.training and self.table_dropout):
+        if self.read == "hard" and not dropout:
             return run(x, tables, sums, learning)
-        dropout = self.table_dropout if self.training else 0.0
         return run(x, tables, sums, learning, Read(self.read, self.log_beta, self.log_gamma, self.log_tau), dropout)
 
     @torch.no_grad()

@@ -19,7 +19,8 @@ from torch.autograd.function import once_differentiable
 
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
-from lutetia.lut.autograd.ops import gather_sequence, op
+from lutetia.lut.autograd.ops import gather_sequence, is_quiet, op
+from lutetia.lut.autograd.quick import Quick
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula, Once, Record, read_backward, record_of, remember_read
 from lutetia.lut.connectivity.full import Full
 from lutetia.lut.kernels.protocol import Into
@@ -35,9 +36,12 @@ class Call(NamedTuple):
 
     formula: Formula
     rest: tuple[Any, ...]
+    quick: Quick | None = None
 
     def start(self, ctx: Any, tensors: Sequence[Tensor]) -> Tensor:
         """y; what the backward pass needs is kept on ctx."""
+        if self.quick is not None:
+            return self.quick.start(ctx, tensors)
         result = op(self.formula.op, *tensors)(*tensors, *self.rest)
         output = result if isinstance(result, tuple) else (result,)
         self.formula.remember(ctx, (*tensors, *self.rest), output)
@@ -119,9 +123,11 @@ def _joined(uses: list[Use]) -> Use | None:
 # ---- dense -----------------------------------------------------------------------------------------------------------
 
 
-def with_dense_gradient(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...]) -> Tensor:
+def with_dense_gradient(
+    formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...], quick: Quick | None = None
+) -> Tensor:
     """y; as the op with its own formula, in one node and without torch's dispatcher."""
-    return DENSE[formula.op].apply(*tensors, Call(formula, rest))
+    return DENSE[formula.op].apply(*tensors, Call(formula, rest, quick))
 
 
 def with_reads(tensors: tuple[Tensor | None, ...], rest: tuple[Any, ...]) -> tuple[Tensor, ...]:
@@ -139,7 +145,9 @@ class Dense(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        formula = ctx.call.formula
+        formula, quick = ctx.call.formula, ctx.call.quick
+        if quick is not None and not torch.is_grad_enabled() and quick.takes(grad) and is_quiet():
+            return *quick.gradients(ctx, grad, _wanted(ctx, formula.weight_at)), None, None
         with torch.no_grad():
             gradients = formula.to_inputs(ctx, grad)
             if _wanted(ctx, formula.weight_at):

@@ -28,6 +28,19 @@ ACC = {torch.float32: triton.language.float32, torch.float64: triton.language.fl
 MOST_PLANS = 4096  # of a layout, before all are forgotten
 
 
+LAUNCHES: dict[Any, Launch] = {}  # of kernels that know no layout, by their signatures
+
+
+def launch_of(signature: tuple[Any, ...], make: Callable[[], Launch]) -> Launch:
+    """The launch of this signature, made once."""
+    launch = LAUNCHES.get(signature)
+    if launch is None:
+        if len(LAUNCHES) >= MOST_PLANS:
+            LAUNCHES.clear()
+        launch = LAUNCHES[signature] = make()
+    return launch
+
+
 class Plan(NamedTuple):
     """A launch over the rows of a layer but for its tensors."""
 

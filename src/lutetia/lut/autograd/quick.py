@@ -1,0 +1,129 @@
+"""Eager calls of small layers on CUDA, which wait for Python and not for the GPU: everything is checked and planned once.
+
+A `Quick` belongs to one weight and one shape of x, read hard, with a dense gradient. A call that it serves checks little,
+allocates, and launches.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import lutetia
+from lutetia import flow
+from lutetia.lut.autograd.how import How, text_of
+from lutetia.lut.autograd.ops import PLAIN, is_quiet
+from lutetia.lut.autograd.saved import Facts
+from lutetia.lut.connectivity.full import Connectivity, Full
+from lutetia.lut.kernels import choice
+from lutetia.lut.sums import FLOAT, Sums
+
+MOST = 512  # of them, before all are forgotten
+_known: dict[tuple[int, torch.Size], Quick] = {}
+
+
+def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | None:
+    """What serves this call, when something was prepared for it and nobody looks on; `mark` stands for the connectivity."""
+    if not _known or type(x) not in PLAIN:
+        return None
+    quick = _known.get((id(weight), x.shape))
+    if quick is None or quick.mark is not mark or quick.weight() is not weight or quick.anchors is not anchors:
+        return None
+    if weight.data_ptr() != quick.weight_pointer or quick.versions != _versions(anchors, mark) or not quick.takes(x):
+        return None
+    return quick if is_quiet() and not lutetia.debug and choice.chosen in ("", "triton") else None
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether Triton compiles for this tensor's device."""
+    return tensor.is_cuda
+
+
+def current_device() -> int:
+    """The device on which kernels are launched; `torch.cuda.current_device` takes four times as long."""
+    return torch._C._cuda_getDevice()
+
+
+def _versions(anchors: Tensor, mark: Any) -> tuple[int, int]:
+    """How often the anchors, and the synapses that `mark` may be of, were written to."""
+    return anchors._version, mark._version if type(mark) is Tensor else 0
+
+
+def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity, mark: Any, sums: Sums) -> None:
+    """Prepare for calls like this one, where they are small and plain: x [B, I]; layer: weight and anchors."""
+    weight, anchors = layer
+    if not on_gpu(x) or x.dim() != 2 or sums != FLOAT or not x.dtype == weight.dtype == torch.float32 or anchors.is_inference():
+        return
+    key = (id(weight), x.shape)
+    known = _known.get(key)
+    if known is not None and known.weight() is weight and known.weight_pointer == weight.data_ptr() and known.mark is mark:
+        return
+    if choice.chosen not in ("", "triton") or not anchors.is_contiguous() or anchors.data_ptr() % 16:
+        return
+    if weight.is_inference() or not weight.is_contiguous() or weight.data_ptr() % 16 or not x.shape[0]:
+        return
+    from lutetia.lut.kernels.triton import small  # needs triton
+
+    if not small.in_one_launch(x, weight, anchors, connectivity):
+        return
+    if len(_known) >= MOST:
+        _known.clear()
+    quick = _known[key] = Quick(x, layer, connectivity, mark)
+    quick.weight = weakref.ref(weight, lambda _: _known.pop(key, None))
+
+
+class Quick:
+    """The launches of one layer for one shape of x [B, I]: forward, to the inputs, to the weights."""
+
+    def __init__(self, x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity, mark: Any) -> None:
+        from lutetia.lut.kernels.triton.small import Launches
+
+        weight, self.anchors = layer
+        self.weight: Any = None  # a weak reference
+        self.weight_pointer, self.versions, self.mark = weight.data_ptr(), _versions(self.anchors, mark), mark
+        self.device = x.get_device()
+        self.launches = Launches(x, weight, self.anchors, connectivity)
+        how = How(FLOAT, choice.chosen)
+        if isinstance(connectivity, Full):
+            how = how._replace(meta=connectivity.meta)
+        else:
+            how = how._replace(header=connectivity.header_text)
+        self.facts = Facts(text_of(how), tuple(weight.shape), weight.dtype, x.shape[1], x.dtype)
+
+    def takes(self, tensor: Tensor) -> bool:
+        """Whether a tensor of the right shape lies where and as it must."""
+        return (
+            tensor.dtype is torch.float32
+            and tensor.is_contiguous()
+            and not tensor.data_ptr() & 15
+            and tensor.get_device() == self.device == current_device()
+            and type(tensor) in PLAIN
+            and not flow.recording()
+        )
+
+    def evaluate(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x [B, I] -> y [B, O]."""
+        return self.launches.fill(x, weight, None)
+
+    def start(self, ctx: Any, tensors: tuple[Any, ...]) -> Tensor:
+        """The same for training: what the backward pass needs is kept on ctx, as the formula of `lut` would."""
+        x, weight, anchors, *_ = tensors
+        found = self.launches.room(x)
+        y = self.launches.fill(x, weight, found)
+        ctx.facts = self.facts
+        index, delta, which = found
+        wires = self.launches.wires
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(index, delta, which, None, None, None, weight, anchors, None, None, None, *wires)
+        else:
+            ctx.save_for_backward(index, None, None, None, None, None, None, None, None, None, None, *wires)
+        return y
+
+    def gradients(self, ctx: Any, grad: Tensor, to_weight: bool) -> tuple[Tensor | None, Tensor | None]:
+        """grad [B, O] -> dx [B, I] and dW, where they are wanted."""
+        saved = ctx.saved_tensors
+        dx = self.launches.to_inputs(grad, saved[6], saved[:3]) if ctx.needs_input_grad[0] else None
+        return dx, self.launches.to_weight(grad, saved[0], self.facts.size) if to_weight else None
