@@ -10,8 +10,9 @@ from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
+from lutetia.lut.autograd.direct import is_direct
 from lutetia.lut.autograd.how import NO_WIRES, How, sizes_of, text_of
-from lutetia.lut.autograd.ops import evaluate, is_direct, op
+from lutetia.lut.autograd.ops import evaluate, op
 from lutetia.lut.autograd.policies import Rate, with_dense_gradient, with_reads, with_sparse_gradient, with_step_in_place
 from lutetia.lut.autograd.quick import prepare, quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula

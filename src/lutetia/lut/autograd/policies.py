@@ -19,10 +19,13 @@ from torch.autograd.function import once_differentiable
 
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
-from lutetia.lut.autograd.ops import gather_sequence, is_quiet, op
+from lutetia.lut.autograd.direct import is_quiet
+from lutetia.lut.autograd.how import How, text_of
+from lutetia.lut.autograd.ops import gather_sequence, op
 from lutetia.lut.autograd.quick import Quick
-from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula, Once, Record, read_backward, record_of, remember_read
+from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Facts, Formula, Once, Record, read_backward, record_of, remember_read
 from lutetia.lut.connectivity.full import Full
+from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import Into
 from lutetia.lut.sums import FLOAT
 
@@ -41,7 +44,7 @@ class Call(NamedTuple):
     def start(self, ctx: Any, tensors: Sequence[Tensor]) -> Tensor:
         """y; what the backward pass needs is kept on ctx."""
         if self.quick is not None:
-            return self.quick.start(ctx, tensors)
+            return _start_quickly(ctx, self.quick, *tensors)
         result = op(self.formula.op, *tensors)(*tensors, *self.rest)
         output = result if isinstance(result, tuple) else (result,)
         self.formula.remember(ctx, (*tensors, *self.rest), output)
@@ -147,12 +150,36 @@ class Dense(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         formula, quick = ctx.call.formula, ctx.call.quick
         if quick is not None and not torch.is_grad_enabled() and quick.takes(grad) and is_quiet():
-            return *quick.gradients(ctx, grad, _wanted(ctx, formula.weight_at)), None, None
+            return *_quick_gradients(ctx, quick, grad), None, None
         with torch.no_grad():
             gradients = formula.to_inputs(ctx, grad)
             if _wanted(ctx, formula.weight_at):
                 gradients[formula.weight_at] = formula.to_weight(ctx, grad)
         return _once(gradients, ctx)
+
+
+def _start_quickly(ctx: Any, quick: Quick, x: Tensor, weight: Tensor, anchors: Tensor) -> Tensor:
+    """`lut` by what was prepared, keeping what its formula would keep."""
+    launches = quick.launches
+    indices, min_delta, which = room = launches.room(x)
+    y = launches.fill(x, weight, room)
+    if quick.facts is None:
+        c, how = launches.connectivity, How(FLOAT, choice.chosen)
+        how = how._replace(meta=c.meta) if isinstance(c, Full) else how._replace(header=c.header_text)
+        quick.facts = Facts(text_of(how), tuple(weight.shape), weight.dtype, x.shape[1], x.dtype)
+    ctx.facts, nothing = quick.facts, (None, None, None)
+    if ctx.needs_input_grad[0]:
+        ctx.save_for_backward(indices, min_delta, which, *nothing, weight, anchors, *nothing, *launches.wires)
+    else:
+        ctx.save_for_backward(indices, None, None, *nothing, None, None, *nothing, *launches.wires)
+    return y
+
+
+def _quick_gradients(ctx: Any, quick: Quick, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """grad [B, O] -> dx [B, I] and dW, where they are wanted."""
+    saved = ctx.saved_tensors
+    dx = quick.launches.to_inputs(grad, saved[6], saved[:3]) if ctx.needs_input_grad[0] else None
+    return dx, quick.launches.to_weight(grad, saved[0], quick.facts.size) if _wanted(ctx, 1) else None
 
 
 def _once(gradients: list[Tensor | None], ctx: Any) -> tuple[Tensor | None, ...]:

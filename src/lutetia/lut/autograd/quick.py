@@ -14,10 +14,8 @@ from torch import Tensor
 
 import lutetia
 from lutetia import flow
-from lutetia.lut.autograd.how import How, text_of
-from lutetia.lut.autograd.ops import PLAIN, is_quiet
-from lutetia.lut.autograd.saved import Facts
-from lutetia.lut.connectivity.full import Connectivity, Full
+from lutetia.lut.autograd.direct import PLAIN, is_quiet
+from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels import choice
 from lutetia.lut.sums import FLOAT, Sums
 
@@ -26,13 +24,18 @@ _known: dict[tuple[int, torch.Size], Quick] = {}
 
 
 def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | None:
-    """What serves this call, when something was prepared for it and nobody looks on; `mark` stands for the connectivity."""
+    """What serves this call, when something was prepared for it and nobody looks on.
+
+    `mark` is the connectivity, or what stands for it: the meta of a full one, the first tensor of synapses.
+    """
     if not _known or type(x) not in PLAIN:
         return None
     quick = _known.get((id(weight), x.shape))
-    if quick is None or quick.mark is not mark or quick.weight() is not weight or quick.anchors is not anchors:
+    if quick is None or quick.weight() is not weight or quick.anchors is not anchors:
         return None
-    if weight.data_ptr() != quick.weight_pointer or quick.versions != _versions(anchors, mark) or not quick.takes(x):
+    if quick.mark is not mark and quick.launches.connectivity is not mark:
+        return None
+    if weight.data_ptr() != quick.weight_pointer or quick.versions != _versions(anchors, quick.mark) or not quick.takes(x):
         return None
     return quick if is_quiet() and not lutetia.debug and choice.chosen in ("", "triton") else None
 
@@ -59,7 +62,9 @@ def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity,
         return
     key = (id(weight), x.shape)
     known = _known.get(key)
-    if known is not None and known.weight() is weight and known.weight_pointer == weight.data_ptr() and known.mark is mark:
+    if known is not None and known.is_for(layer, connectivity):
+        if mark is not None:
+            known.mark, known.versions = mark, _versions(anchors, mark)
         return
     if choice.chosen not in ("", "triton") or not anchors.is_contiguous() or anchors.data_ptr() % 16:
         return
@@ -86,12 +91,14 @@ class Quick:
         self.weight_pointer, self.versions, self.mark = weight.data_ptr(), _versions(self.anchors, mark), mark
         self.device = x.get_device()
         self.launches = Launches(x, weight, self.anchors, connectivity)
-        how = How(FLOAT, choice.chosen)
-        if isinstance(connectivity, Full):
-            how = how._replace(meta=connectivity.meta)
-        else:
-            how = how._replace(header=connectivity.header_text)
-        self.facts = Facts(text_of(how), tuple(weight.shape), weight.dtype, x.shape[1], x.dtype)
+        self.facts: Any = None  # what a node of the graph knows, once there is one
+
+    def is_for(self, layer: tuple[Tensor, Tensor], connectivity: Connectivity) -> bool:
+        """Whether these are the tensors that it knows, unchanged."""
+        weight, anchors = layer
+        if self.weight() is not weight or self.weight_pointer != weight.data_ptr() or self.anchors is not anchors:
+            return False
+        return self.launches.connectivity is connectivity and self.versions[0] == anchors._version
 
     def takes(self, tensor: Tensor) -> bool:
         """Whether a tensor of the right shape lies where and as it must."""
@@ -107,23 +114,3 @@ class Quick:
     def evaluate(self, x: Tensor, weight: Tensor) -> Tensor:
         """x [B, I] -> y [B, O]."""
         return self.launches.fill(x, weight, None)
-
-    def start(self, ctx: Any, tensors: tuple[Any, ...]) -> Tensor:
-        """The same for training: what the backward pass needs is kept on ctx, as the formula of `lut` would."""
-        x, weight, anchors, *_ = tensors
-        found = self.launches.room(x)
-        y = self.launches.fill(x, weight, found)
-        ctx.facts = self.facts
-        index, delta, which = found
-        wires = self.launches.wires
-        if ctx.needs_input_grad[0]:
-            ctx.save_for_backward(index, delta, which, None, None, None, weight, anchors, None, None, None, *wires)
-        else:
-            ctx.save_for_backward(index, None, None, None, None, None, None, None, None, None, None, *wires)
-        return y
-
-    def gradients(self, ctx: Any, grad: Tensor, to_weight: bool) -> tuple[Tensor | None, Tensor | None]:
-        """grad [B, O] -> dx [B, I] and dW, where they are wanted."""
-        saved = ctx.saved_tensors
-        dx = self.launches.to_inputs(grad, saved[6], saved[:3]) if ctx.needs_input_grad[0] else None
-        return dx, self.launches.to_weight(grad, saved[0], self.facts.size) if to_weight else None

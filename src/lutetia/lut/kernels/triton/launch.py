@@ -17,7 +17,7 @@ from lutetia.lut.kernels.triton.layout import Layout
 from lutetia.lut.sums import Sums, raise_overflow, sum_dtype
 
 triton = require("triton", "the triton backend of lutetia.lut")
-from lutetia._shared.launches import Launch  # noqa: E402  (needs triton)
+from lutetia._shared.launches import Launch as Launch  # noqa: E402  (needs triton)
 from lutetia.lut.kernels.triton.source import basics  # noqa: E402
 from lutetia.lut.kernels.triton.source.basics import Case, Sizes, Tables, Target  # noqa: E402
 
