@@ -67,6 +67,17 @@ def test_the_same_results(device: str, kind: str) -> None:
         torch.testing.assert_close(layer(x), 2 * first[0])
 
 
+@pytest.mark.parametrize("kind", ["full", "wide", "shared"])
+def test_ops_of_compiled_graphs_are_served_too(device: str, kind: str) -> None:
+    layer = layer_of(kind, device)
+    x, grad = torch.randn(5, 7, device=device), torch.randn(5, layer.n_outputs, device=device)
+    first = step(layer, x, grad)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    for _ in range(3):
+        for mine, want in zip(step(compiled, x, grad), first, strict=True):
+            torch.testing.assert_close(mine, want)
+
+
 def served(layer: LUT, x: Tensor, anchors: Tensor | None = None) -> bool:
     mark = layer.meta if layer._header is None else layer.synapse_start
     return quick.quick_for(x, layer.weight, layer.anchors if anchors is None else anchors, mark) is not None

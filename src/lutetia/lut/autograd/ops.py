@@ -25,7 +25,7 @@ from lutetia.errors import ArgumentError, describe
 from lutetia.lut.algorithm import choose
 from lutetia.lut.autograd.direct import is_direct
 from lutetia.lut.autograd.how import HOW, How, Wires, how_of, sizes_of
-from lutetia.lut.autograd.quick import prepare, quick_for
+from lutetia.lut.autograd.quick import prepare, quick_back, quick_for
 from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import is_by_detector, keeps_by_detector, keeps_hard_by_detector, like
@@ -161,6 +161,9 @@ def _lut_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     *found, anchors, n_inputs, dtype, start, targets, meta, text = rest
     how = how_of(text)
     connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
+    quick = quick_back(grad, connectivity) if how.sums == FLOAT and dtype == weight.dtype == torch.float32 else None
+    if quick is not None and quick.anchors is anchors and quick.launches.x_shape[1] == n_inputs:
+        return quick.launches.to_inputs(grad, weight, tuple(found))
     detected = Detected(*map(laid, found))
     run = how.kernels(grad).propagate
     return run(solid(grad), solid(weight), connectivity, detected, solid(anchors), n_inputs, how.sums).to(dtype)
@@ -175,8 +178,11 @@ def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
     """grad [B, O], indices [B, N_t], then a, b, alternatives [B, N_t] or None, the size of the weight, dtype -> dW."""
     a, b, alternatives, size, dtype, start, targets, meta, text = rest
     how = how_of(text)
-    coefficients = None if a is None else Coefficients(laid(a), None if b is None else laid(b), alternatives)
     connectivity = how.connectivity((start, targets, meta), tuple(size))
+    quick = quick_back(grad, connectivity) if a is None and how.sums == FLOAT and dtype == torch.float32 else None
+    if quick is not None:
+        return quick.launches.to_weight(grad, indices, tuple(size))
+    coefficients = None if a is None else Coefficients(laid(a), None if b is None else laid(b), alternatives)
     return how.kernels(grad).gather_rows(solid(grad), connectivity, laid(indices), coefficients, how.sums, None).to(dtype)
 
 

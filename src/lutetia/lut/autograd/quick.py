@@ -21,6 +21,7 @@ from lutetia.lut.sums import FLOAT, Sums
 
 MOST = 512  # of them, before all are forgotten
 _known: dict[tuple[int, torch.Size], Quick] = {}
+_by_connectivity: weakref.WeakValueDictionary[tuple[int, int], Quick] = weakref.WeakValueDictionary()
 
 
 def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | None:
@@ -38,6 +39,14 @@ def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | 
     if weight.data_ptr() != quick.weight_pointer or quick.versions != _versions(anchors, quick.mark) or not quick.takes(x):
         return None
     return quick if is_quiet() and not lutetia.debug and choice.chosen in ("", "triton") else None
+
+
+def quick_back(grad: Tensor, connectivity: Connectivity) -> Quick | None:
+    """What serves a backward pass of grad [B, O] through any weight of this connectivity."""
+    quick = _by_connectivity.get((id(connectivity), grad.shape[0]))
+    if quick is None or quick.launches.connectivity is not connectivity or not quick.takes(grad):
+        return None
+    return quick if is_quiet() and choice.chosen in ("", "triton") else None
 
 
 def on_gpu(tensor: Tensor) -> bool:
@@ -78,6 +87,7 @@ def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity,
         _known.clear()
     quick = _known[key] = Quick(x, layer, connectivity, mark)
     quick.weight = weakref.ref(weight, lambda _: _known.pop(key, None))
+    _by_connectivity[id(connectivity), x.shape[0]] = quick
 
 
 class Quick:

@@ -76,21 +76,22 @@ class Launches:
         """grad [B, O], what was found [B, N_t] -> dx [B, I]."""
         dx = grad.new_zeros(self.x_shape)
         plan = self._ready("gains")
-        if plan is not None and weight.data_ptr() == self.weight_pointer:
+        if plan is not None and weight.data_ptr() == self.weight_pointer and all(each.is_contiguous() for each in found):
             plan.launch.again(
                 grad.data_ptr(), (*(each.data_ptr() for each in found), None, None, None), self.anchors_pointer,
                 (dx.data_ptr(), None, None), (self.weight_pointer, *self.pointers), plan.sizes, *plan.constants,
             )  # fmt: skip
             return dx
-        sent, target, to = Rows(*found), Target(dx), (self.anchors, self.x_shape[1])
+        weight = weight.contiguous()
+        sent, target, to = Rows(*(each.contiguous() for each in found)), Target(dx), (self.anchors, self.x_shape[1])
         self.plans["gains"] = plan = rows.plan_of_gains(grad, weight, self.layout, sent, target, FLOAT, to)
         plan.launch(grad, sent, self.anchors, target, tables_of(self.layout, weight), plan.sizes, *plan.constants)
         return dx
 
     def to_weight(self, grad: Tensor, indices: Tensor, size: tuple[int, ...]) -> Tensor:
         """grad [B, O], indices [B, N_t] -> dW of this size."""
-        if not rows.scatters(self.layout, FLOAT) or self.layout.lr_scale != 1.0:
-            return rows.gather_rows(grad, self.connectivity, indices, None, FLOAT, None)
+        if not rows.scatters(self.layout, FLOAT) or self.layout.lr_scale != 1.0 or not indices.is_contiguous():
+            return rows.gather_rows(grad, self.connectivity, indices.contiguous(), None, FLOAT, None)
         out, plan = grad.new_zeros(size), self._ready("scatter")
         if plan is not None:
             plan.launch.again(
