@@ -27,7 +27,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     if request.param == "cpu":
-        monkeypatch.setattr(quick, "on_gpu", lambda tensor: True)
+        monkeypatch.setattr(quick, "backend_of", lambda tensor: "triton")
         monkeypatch.setattr(quick, "current_device", lambda: -1)
     quick._known.clear()
     with use_backend("triton"):
@@ -101,6 +101,26 @@ def test_what_is_not_served(device: str) -> None:
         assert not served(layer, x)
     layer.anchors[0, 0] = torch.tensor([1, 2], dtype=torch.int32)
     assert not served(layer, x)
+
+
+@pytest.mark.parametrize("kind", ["full", "shared", "general"])
+def test_evaluation_on_the_cpu(kind: str) -> None:
+    layer, x = layer_of(kind, "cpu"), torch.randn(1, 7)
+    with torch.no_grad(), use_backend("reference"):
+        want = layer(x)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(layer(x), want)
+        assert served(layer, x) == (kind != "general")
+        layer.weight.mul_(2)
+        torch.testing.assert_close(layer(x), 2 * want)
+        layer.weight.data = layer.weight.data / 2
+        torch.testing.assert_close(layer(x), want)
+    y = layer(x)
+    assert y.requires_grad
+    layer.anchors[0, 0, 0] = 99
+    with torch.no_grad(), pytest.raises(ArgumentError, match="99"):
+        layer(x)
 
 
 def test_changed_anchors_are_checked_again(device: str) -> None:

@@ -186,7 +186,7 @@ def quickly(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Tensor | N
     if quick is None:
         return None
     if torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad):
-        return with_dense_gradient(LUT, (x, weight, anchors), (), quick)
+        return with_dense_gradient(LUT, (x, weight, anchors), (), quick) if quick.trains else None
     return quick.evaluate(x, weight)
 
 

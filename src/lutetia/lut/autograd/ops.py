@@ -113,7 +113,7 @@ def _detect_and_fill(x: Tensor, layer: tuple[Tensor, Tensor], rest: Numbers[Any]
     how, plain = how_of(text), not given or given[0] is None
     connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
     quick = quick_for(x, weight, anchors, connectivity) if plain and how.sums == FLOAT else None
-    if quick is not None:
+    if quick is not None and quick.trains:
         room = quick.launches.room(x) if train else None
         return quick.launches.fill(x, weight, room), room
     comparisons = ready(x, anchors, *given)

@@ -1,4 +1,4 @@
-"""Eager calls of small layers on CUDA, which wait for Python and not for the GPU: everything is checked and planned once.
+"""Eager calls of small layers, where Python takes longer than the kernel: everything is checked and planned once.
 
 A `Quick` belongs to one weight and one shape of x, read hard, with a dense gradient. A call that it serves checks little,
 allocates, and launches.
@@ -7,6 +7,7 @@ allocates, and launches.
 from __future__ import annotations
 
 import weakref
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | 
         return None
     if weight.data_ptr() != quick.weight_pointer or quick.versions != _versions(anchors, quick.mark) or not quick.takes(x):
         return None
-    return quick if is_quiet() and not lutetia.debug and choice.chosen in ("", "triton") else None
+    return quick if is_quiet() and not lutetia.debug and choice.chosen in ("", quick.backend) else None
 
 
 def quick_back(grad: Tensor, connectivity: Connectivity) -> Quick | None:
@@ -46,12 +47,12 @@ def quick_back(grad: Tensor, connectivity: Connectivity) -> Quick | None:
     quick = _by_connectivity.get((id(connectivity), grad.shape[0]))
     if quick is None or quick.launches.connectivity is not connectivity or not quick.takes(grad):
         return None
-    return quick if is_quiet() and choice.chosen in ("", "triton") else None
+    return quick if is_quiet() and choice.chosen in ("", quick.backend) else None
 
 
-def on_gpu(tensor: Tensor) -> bool:
-    """Whether Triton compiles for this tensor's device."""
-    return tensor.is_cuda
+def backend_of(x: Tensor) -> str:
+    """The backend that prepares for tensors where x is."""
+    return "triton" if x.is_cuda else "cpu" if x.is_cpu else ""
 
 
 def current_device() -> int:
@@ -67,7 +68,7 @@ def _versions(anchors: Tensor, mark: Any) -> tuple[int, int]:
 def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity, mark: Any, sums: Sums) -> None:
     """Prepare for calls like this one, where they are small and plain: x [B, I]; layer: weight and anchors."""
     weight, anchors = layer
-    if not on_gpu(x) or x.dim() != 2 or sums != FLOAT or not x.dtype == weight.dtype == torch.float32 or anchors.is_inference():
+    if x.dim() != 2 or sums != FLOAT or not x.dtype == weight.dtype == torch.float32 or anchors.is_inference():
         return
     key = (id(weight), x.shape)
     known = _known.get(key)
@@ -75,33 +76,35 @@ def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity,
         if mark is not None:
             known.mark, known.versions = mark, _versions(anchors, mark)
         return
-    if choice.chosen not in ("", "triton") or not anchors.is_contiguous() or anchors.data_ptr() % 16:
+    backend = backend_of(x)
+    if not backend or choice.backend_name(x) != backend or type(weight) not in PLAIN or not x.shape[0]:
         return
-    if weight.is_inference() or not weight.is_contiguous() or weight.data_ptr() % 16 or not x.shape[0]:
+    if weight.is_inference() or not all(each.is_contiguous() and each.data_ptr() % 16 == 0 for each in layer):
         return
-    from lutetia.lut.kernels.triton import small  # needs triton
-
-    if not small.in_one_launch(x, weight, anchors, connectivity):
+    small = import_module(f"lutetia.lut.kernels.{backend}.small")
+    if not small.serves(x, weight, anchors, connectivity):
         return
     if len(_known) >= MOST:
         _known.clear()
-    quick = _known[key] = Quick(x, layer, connectivity, mark)
+    quick = _known[key] = Quick(small.Launches(x, weight, anchors, connectivity), layer, mark, backend)
+    quick.device, quick.trains = x.get_device(), small.trains
     quick.weight = weakref.ref(weight, lambda _: _known.pop(key, None))
-    _by_connectivity[id(connectivity), x.shape[0]] = quick
+    if quick.trains:
+        _by_connectivity[id(connectivity), x.shape[0]] = quick
 
 
 class Quick:
     """The launches of one layer for one shape of x [B, I]: forward, to the inputs, to the weights."""
 
-    def __init__(self, x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity, mark: Any) -> None:
-        from lutetia.lut.kernels.triton.small import Launches
+    device: int
+    trains: bool  # or serves evaluation alone
+    weight: Any  # a weak reference
+    facts: Any = None  # what a node of the graph knows, once there is one
 
+    def __init__(self, launches: Any, layer: tuple[Tensor, Tensor], mark: Any, backend: str) -> None:
         weight, self.anchors = layer
-        self.weight: Any = None  # a weak reference
-        self.weight_pointer, self.versions, self.mark = weight.data_ptr(), _versions(self.anchors, mark), mark
-        self.device = x.get_device()
-        self.launches = Launches(x, weight, self.anchors, connectivity)
-        self.facts: Any = None  # what a node of the graph knows, once there is one
+        self.launches, self.mark, self.backend = launches, mark, backend
+        self.weight_pointer, self.versions = weight.data_ptr(), _versions(self.anchors, mark)
 
     def is_for(self, layer: tuple[Tensor, Tensor], connectivity: Connectivity) -> bool:
         """Whether these are the tensors that it knows, unchanged."""
@@ -116,11 +119,12 @@ class Quick:
             tensor.dtype is torch.float32
             and tensor.is_contiguous()
             and not tensor.data_ptr() & 15
-            and tensor.get_device() == self.device == current_device()
+            and tensor.get_device() == self.device
+            and (self.backend == "cpu" or self.device == current_device())
             and type(tensor) in PLAIN
             and not flow.recording()
         )
 
-    def evaluate(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x [B, I] -> y [B, O]."""
+    def evaluate(self, x: Tensor, weight: Tensor) -> Tensor | None:
+        """x [B, I] -> y [B, O]; None where something is wrong after all."""
         return self.launches.fill(x, weight, None)

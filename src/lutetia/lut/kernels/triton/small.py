@@ -19,11 +19,12 @@ from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.source.basics import Inputs, Rows, Target
 from lutetia.lut.sums import FLOAT
 
+trains = True
 NOTHING = (None,) * 6
 HOW = (FLOAT, torch.float32)
 
 
-def in_one_launch(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity) -> bool:
+def serves(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity) -> bool:
     """Whether a forward pass of x [B, I] is one launch of one Triton kernel."""
     layout = layout_of(connectivity)
     if layout.kind == "general" or not layout.widest or rows.fills_by_slab(layout, x.shape[0]):
