@@ -21,6 +21,7 @@ from lutetia.lut.autograd.ops import like_positions as like_positions
 from lutetia.lut.autograd.policies import TOKEN as TOKEN
 from lutetia.lut.autograd.policies import Rate as Rate
 from lutetia.lut.autograd.policies import nodes_of as nodes_of
+from lutetia.lut.autograd.policies import settle as settle
 from lutetia.lut.autograd.saved import Record as Record
 from lutetia.lut.autograd.saved import record_of as record_of
 from lutetia.lut.connectivity import growth

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +15,14 @@ from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.autograd.direct import is_direct
 from lutetia.lut.autograd.how import NO_WIRES, How, sizes_of, text_of
 from lutetia.lut.autograd.ops import evaluate, op
-from lutetia.lut.autograd.policies import Rate, with_dense_gradient, with_reads, with_sparse_gradient, with_step_in_place
+from lutetia.lut.autograd.policies import (
+    Rate,
+    settle_call,
+    with_dense_gradient,
+    with_reads,
+    with_sparse_gradient,
+    with_step_in_place,
+)
 from lutetia.lut.autograd.quick import prepare, quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
@@ -79,6 +88,7 @@ class Learning(NamedTuple):
     gradient: str = "dense"
     meta: SynapseMeta = DEFAULT_META
     external_lr: Rate | None = None
+    settle: Callable[[Tensor], None] | None = None  # of a layer: what it does with a dense gradient of a compiled graph
 
     def check(self) -> Learning:
         """This, or an error that says what it should be."""
@@ -147,7 +157,8 @@ def lut(
     nearest neighbour. The two with confidence take the logarithms of their learned scalars, tensors []: log_beta and log_gamma,
     and log_tau for "confidence2"; without them these are where learning starts, log 2, 0 and log 0.5.
 
-    torch.compile takes "dense" into its graph and breaks the graph around the other two; torch.export treats all as "dense".
+    In a graph of torch.compile all gradients are dense, and what "sparse" and "in_place" promise is done when the gradient is
+    there: the results are the same, the memory is that of "dense". torch.export treats all as "dense".
     With `sums="fixed"` every addend is rounded to a multiple of 1 / ((2**20 - 1) · int_rescaler) and the result is the same bit
     for bit on every backend. NaN in x is greater than nothing and passes unseen, unless `lutetia.debug` is on.
     """
@@ -219,8 +230,10 @@ def run(
 
 def _learn(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...], learning: Learning) -> Tensor:
     """y of a training op, by the gradient policy."""
-    learns = tensors[formula.weight_at].requires_grad
-    if learning.gradient == "dense" or not learns or torch.compiler.is_exporting():
+    weight, dense = tensors[formula.weight_at], learning.gradient == "dense"
+    if dense or not weight.requires_grad or torch.compiler.is_compiling():
+        if not dense and weight.requires_grad and not torch.compiler.is_exporting():
+            weight.register_post_accumulate_grad_hook(_settling(rest, learning))
         if is_direct(*tensors[:2]):
             return with_dense_gradient(formula, tensors, rest)
         output = getattr(torch.ops.lutetia, formula.op)(*tensors, *rest)
@@ -228,6 +241,14 @@ def _learn(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...],
     if learning.gradient == "sparse":
         return with_sparse_gradient(formula, tensors, rest)
     return with_step_in_place(formula, tensors, rest, learning.external_lr)
+
+
+def _settling(rest: tuple[Any, ...], learning: Learning) -> Callable[[Tensor], None]:
+    """What makes of a compiled graph's dense gradient what the policy makes: a method of the layer, or a function."""
+    if learning.settle is not None:
+        return learning.settle
+    place = [isinstance(each, str) for each in rest].index(True)  # of the options, which follow the wires
+    return partial(settle_call, learning.gradient, rest[place], rest[place - 3 : place], learning.external_lr)
 
 
 def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, table_dropout: float) -> Tensor:

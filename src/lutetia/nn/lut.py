@@ -38,6 +38,7 @@ from lutetia.lut import (
     full,
     quickly,
     run,
+    settle,
     synapses_of,
     thresholds_of_data,
 )
@@ -266,10 +267,20 @@ class LUT(nn.Module):
                 return y
         tables = Tables(weight, buffers["anchors"], self._wiring(), None, buffers["thresholds"])
         sums = Sums(self.sums, self.int_rescaler)
-        learning = Learning(self.gradient, self.meta, self.external_lr)
         if self.read == "hard" and not dropout:
-            return run(x, tables, sums, learning)
-        return run(x, tables, sums, learning, Read(self.read, self.log_beta, self.log_gamma, self.log_tau), dropout)
+            return run(x, tables, sums, self._learning())
+        return run(x, tables, sums, self._learning(), Read(self.read, self.log_beta, self.log_gamma, self.log_tau), dropout)
+
+    def _learning(self) -> Learning:
+        """How the weight learns. A compiled graph asks for the rate at each step: read here, each new rate would compile anew."""
+        if self.gradient != "dense" and torch.compiler.is_compiling():
+            return Learning(self.gradient, self.meta, None, self._settle)
+        return Learning(self.gradient, self.meta, self.external_lr)
+
+    def _settle(self, weight: Tensor) -> None:
+        settle(self.gradient, self.connectivity, self.external_lr, weight)
+
+    _settle.settles = True  # type: ignore[attr-defined]
 
     @torch.no_grad()
     def clamp_weights_(self) -> None:

@@ -1,8 +1,8 @@
 """Gradient policies: a dense gradient, a sparse one, and a step taken inside the backward pass.
 
-All are plain autograd functions. A compiled graph holds the op with its own formula in the place of the dense one; the other two
-are plain autograd functions around the ops, since neither fits a compiled graph: a sparse tensor has a length that
-depends on the data, and an update in a backward pass is a side effect. torch.compile breaks its graph around them.
+All are plain autograd functions. A compiled graph holds the op with its own formula instead, whose gradient is dense: a sparse
+tensor has a length that depends on the data, and a step in a backward pass is a side effect, so neither fits a graph. What is
+left to do is done by a hook on the weight, once its gradient is there.
 """
 
 from __future__ import annotations
@@ -17,21 +17,18 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
 from lutetia.lut.autograd.direct import is_quiet
-from lutetia.lut.autograd.how import How, text_of
+from lutetia.lut.autograd.how import How, Wires, how_of, text_of
 from lutetia.lut.autograd.ops import gather_sequence, op
 from lutetia.lut.autograd.quick import Quick
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Facts, Formula, Once, Record, read_backward, record_of, remember_read
-from lutetia.lut.connectivity.full import Full
+from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import Into
 from lutetia.lut.sums import FLOAT
 
 Rate: TypeAlias = float | Callable[[], float]
-
-UNCOMPILED = "gradient='{}' runs outside of compiled graphs: compile without fullgraph=True, or use gradient='dense'"
 
 
 class Call(NamedTuple):
@@ -220,7 +217,6 @@ class DenseReads(torch.autograd.Function):
 # ---- sparse ----------------------------------------------------------------------------------------------------------
 
 
-@uncompiled(UNCOMPILED.format("sparse"))
 def with_sparse_gradient(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...]) -> Tensor:
     """y; weight.grad will be a coalesced COO tensor of the rows that were read."""
     return SPARSE[formula.op].apply(*tensors, Call(formula, rest))
@@ -252,7 +248,6 @@ class Sparse(torch.autograd.Function):
 # ---- in place --------------------------------------------------------------------------------------------------------
 
 
-@uncompiled(UNCOMPILED.format("in_place"))
 def with_step_in_place(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...], external_lr: Rate | None) -> Tensor:
     """y; the backward pass ends with weight -= external_lr · lr_scale · gradient, and keeps no gradient.
 
@@ -378,6 +373,36 @@ def _take(step: Step, uses: list[Use]) -> None:
         weight.copy_(weight - rate * sum(use.gather() for use in uses))
     uses[0].record.connectivity().clamp_(weight)
     torch.autograd.graph.increment_version(step.weight)  # compiled kernels write behind torch's back
+
+
+# ---- what a compiled graph leaves to do ------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def settle(gradient: str, connectivity: Connectivity, external_lr: Rate | None, weight: Tensor) -> None:
+    """Make of a weight's dense gradient what the policy makes: a sparse one, or a step. A hook that runs once."""
+    hooks = weight._post_accumulate_grad_hooks
+    for key in [key for key, hook in (hooks or {}).items() if getattr(getattr(hook, "func", hook), "settles", False)]:
+        del hooks[key]
+    if weight.grad is None or weight.grad.is_sparse:  # settled by another call of the same backward pass
+        return
+    dense, weight.grad = weight.grad, None
+    if gradient == "sparse":
+        read = (dense != 0).any(-1) if isinstance(connectivity, Full) else dense != 0
+        places = read.nonzero().t()
+        weight.grad = torch.sparse_coo_tensor(places, dense[read], dense.shape, is_coalesced=True, check_invariants=False)
+        return
+    rate = check_step(weight, external_lr)
+    weight.sub_(dense, alpha=check_rate(rate() if callable(rate) else rate))
+    connectivity.clamp_(weight)
+
+
+def settle_call(gradient: str, how: str, wires: Wires, external_lr: Rate | None, weight: Tensor) -> None:
+    """The same for a call of a function, which has no layer to ask."""
+    settle(gradient, how_of(how).connectivity(wires, weight.shape), external_lr, weight)  # type: ignore[arg-type]
+
+
+settle_call.settles = True  # type: ignore[attr-defined]
 
 
 # ---- the nodes of the graph ------------------------------------------------------------------------------------------
