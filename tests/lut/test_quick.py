@@ -169,7 +169,7 @@ def test_relevance_reads_the_node(device: str) -> None:
     layer = layer_of("full", device)
     x = torch.randn(5, 7, device=device)
     first, again = (explain(layer(x.requires_grad_()), 0, wrt=[x])[x] for _ in range(2))
-    assert torch.equal(first, again)
+    torch.testing.assert_close(first, again)
 
 
 def test_bad_input_after_good(device: str) -> None:
