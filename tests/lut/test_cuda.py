@@ -70,7 +70,7 @@ SOURCES = [
     ("reads", (("KIND", 3), ("N_C", 8), ("TILE", 128), ("V", 48))),
     ("rows", (("COUNT", 2), ("R", 256), ("STAGES", 4), ("W", 48))),
     ("gather", (("COUNT", 2), ("R", 256), ("ROWS", 1024), ("THREADS", 1024), ("W", 48))),
-    ("pairs", (("ADD", 0), ("CELLS", 1024), ("N_PE", 4), ("PLACES", 128), ("W", 32))),
+    ("pairs", (("ADD", 0), ("CELLS", 1024), ("N_PE", 4), ("PLACES", 128), ("THREADS", 256), ("W", 32))),
 ]
 
 

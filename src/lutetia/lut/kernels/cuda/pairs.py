@@ -32,6 +32,7 @@ def gather(
     (batch, length, width), (out, scale, add) = grad.shape, step
     places = min(MOST_PLACES, MOST_PAIRS // (length - 1))
     sizes = {"ADD": int(add), "CELLS": sequence.n_cells, "N_PE": sequence.positional_dim, "PLACES": places, "W": width}
+    sizes["THREADS"] = THREADS
     shared = 4 * places * width + 8 * sequence.n_cells + 2 * length + places * (length - 1)
     run = nvrtc.kernel("pairs", "gather_pairs", tuple(sizes.items()), (THREADS, shared), grad.device.index)
     tensors = (grad.float().contiguous(), *by_detector, order.order, order.end, order.count, out)
