@@ -8,7 +8,7 @@ from torch import Tensor
 from lutetia._shared.launches import planned
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.cuda import is_by_detector, tables
+from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, tables
 from lutetia.lut.kernels.protocol import TWO_ROWS, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.reads import rows_that_are_added
@@ -40,7 +40,8 @@ def _read_and_fill(
     x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, read: Read, sums: Sums
 ) -> Tensor:
     layout, count = layout_of(connectivity), 2 if read.name in TWO_ROWS else 0 if read.name == "hard" else 1
-    windows = windows_for(x, comparisons, sums) if tables.fits(layout, weight) else None
+    large = x.shape[0] * layout.n_blocks >= LEAST_ROWS and tables.fits(layout, weight)
+    windows = windows_for(x, comparisons, sums) if large else None
     if windows is not None:
         indices, coefficients = tables.read(x, comparisons.anchors, windows, read)
         return tables.fill(weight, layout, indices, rows_that_are_added(coefficients, read))

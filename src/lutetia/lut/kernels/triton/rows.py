@@ -8,7 +8,7 @@ from torch import Tensor
 from lutetia._shared.launches import Launch, alike, planned
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.cuda import is_by_detector, keeps_hard_by_detector, tables
+from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, keeps_hard_by_detector, tables
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import subtract
@@ -51,7 +51,9 @@ def by_row(indices: Tensor, coefficients: Coefficients | None) -> tuple[Tensor, 
 
 def through_shared_memory(layout: Layout, indices: Tensor, sums: Sums, *operands: Tensor) -> bool:
     """Whether the CUDA kernels take these rows: they were read by detector, and the tables fit."""
-    return is_by_detector(indices) and not sums.exact and tables.fits(layout, *operands)
+    if not is_by_detector(indices) or sums.exact or indices.shape[0] * layout.n_blocks < LEAST_ROWS:
+        return False
+    return tables.fits(layout, *operands)
 
 
 def one_by_one(indices: Tensor, coefficients: Coefficients | None) -> list[Rows]:
@@ -158,14 +160,14 @@ def _detect_and_fill(
     x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
 ) -> tuple[Tensor, Detected | None]:
     layout, dtype = layout_of(connectivity), sum_dtype(weight)
-    if keeps_hard_by_detector(x, comparisons.anchors, weight, sums.exact, comparisons.thresholds) and tables.fits(layout, weight):
-        windows = tables.windows_of(comparisons.anchors, x.shape[1])
+    arrays, anchors, thresholds = (weight, layout.n_outputs), comparisons.anchors, comparisons.thresholds
+    if keeps_hard_by_detector(x, anchors, arrays, sums.exact, thresholds) and tables.fits(layout, weight):
+        windows = tables.windows_of(anchors, x.shape[1])
         if windows is not None:
-            detected = tables.detect(x, comparisons.anchors, windows, train)
+            detected = tables.detect(x, anchors, windows, train)
             return tables.fill(weight, layout, detected.indices, None), detected if train else None
     if not train and fills_by_slab(layout, x.shape[0]):
         return _fill(weight, layout, detect_columns(x, comparisons), None, sums), None
-    anchors, thresholds = comparisons
     room = room_for(x, anchors, True) if train else None
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, zero=not layout.disjoint)
     rows, inputs = Rows(*(room or (None,))), Inputs(x.contiguous(), anchors, thresholds=thresholds)
