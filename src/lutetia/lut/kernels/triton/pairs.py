@@ -158,7 +158,7 @@ def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums, into: 
     if batch and grad.is_cuda and not sums.exact and nvrtc.available():
         out = direct.weight if direct else grad.new_empty(n_detectors, n_rows, n_outputs, dtype=dtype)
         if cuda.fits(grad, sequence, out):
-            order = in_order(sequence.x.indices.flatten(0, 1), 1 << sequence.n_anchors)
+            order = cuda.in_order(indices[0], sequence)
             scale = lr_scale if direct is None else -lr_scale * float(direct.rate)
             cuda.gather(grad, sequence, indices, order, (out, scale, direct is not None))
             return out if direct else subtract(out, into)
