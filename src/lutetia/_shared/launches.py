@@ -100,11 +100,6 @@ def _device(arguments: tuple[Any, ...]) -> torch.device:
     raise AssertionError("a kernel without tensors")
 
 
-def alike(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """What Triton looks at in tensors: part of the signature of a launch."""
-    return tuple([None if tensor is None else (tensor.dtype, tensor.data_ptr() & 15) for tensor in tensors])
-
-
 def watched() -> bool:
     """Whether a profiler wants to hear of launches."""
     hook = knobs.runtime.launch_enter_hook
