@@ -221,7 +221,7 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
     reads = ((x, anchors, *read.logs), (*rest, thresholds))
     a, b, indices, alternatives = with_reads(*reads) if is_direct(x) else torch.ops.lutetia.read_detectors(*reads[0], *reads[1])
     if table_dropout:
-        kept = torch.rand(a.shape, device=a.device) >= table_dropout
+        kept = torch.empty_like(a, dtype=torch.float32).uniform_() >= table_dropout
         factor = kept.to(a.dtype) / (1 - table_dropout)
         a, b = a * factor, (b if read.name == "confidence" else b * factor)
     dtype = x.dtype if x.dtype == weight.dtype else torch.promote_types(x.dtype, weight.dtype)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lutetia.lut.connectivity.anchors import Comparisons
+from lutetia.lut.kernels.cuda import keeps_by_detector, tables
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.detect import detect_positions as detect_no_positions
@@ -46,6 +47,9 @@ def room_for(x: Tensor, anchors: Tensor, train: bool) -> Detected:
 def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
     """x [B, I] -> indices int32 and coefficients, [B, N_t] each."""
     anchors, thresholds = comparisons
+    windows = windows_for(x, comparisons, sums) if read.name != "hard" else None
+    if windows is not None:
+        return tables.read(x, anchors, windows, read)
     shape, dtype, count = (x.shape[0], anchors.shape[0]), sum_dtype(x), 1 if read.name == "confidence" else 2
     indices, *others = (x.new_empty(shape, dtype=torch.int32) for _ in range(count))
     coefficients = Coefficients(*(x.new_empty(shape, dtype=dtype) for _ in range(count)), *others)
@@ -54,6 +58,14 @@ def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[T
     inputs = Inputs(x.contiguous(), anchors, *read.logs, thresholds)
     _launch(x, inputs, rows, case, {"enable_fp_fusion": not sums.exact})
     return indices, coefficients
+
+
+def windows_for(x: Tensor, comparisons: Comparisons, sums: Sums) -> tables.Windows | None:
+    """The windows of the anchors where CUDA kernels read this batch, else None."""
+    anchors, thresholds = comparisons
+    if not keeps_by_detector(x, anchors, sums.exact, thresholds):
+        return None
+    return tables.windows_of(anchors, x.shape[1])
 
 
 def _launch(x: Tensor, inputs: Inputs, rows: Rows, case: ReadCase, options: dict[str, Any]) -> None:

@@ -7,11 +7,12 @@ from torch import Tensor
 
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.cuda import is_by_detector, tables
 from lutetia.lut.kernels.protocol import TWO_ROWS, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.reads import rows_that_are_added
 from lutetia.lut.kernels.triton import rows
-from lutetia.lut.kernels.triton.detect import by_columns, compared, read, tile_of
+from lutetia.lut.kernels.triton.detect import by_columns, compared, read, tile_of, windows_for
 from lutetia.lut.kernels.triton.launch import cdiv, check_overflow, finish, fusion, next_power_of_2, scale_of, target_of
 from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.source import reads as source
@@ -38,6 +39,10 @@ def _read_and_fill(
     x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, read: Read, sums: Sums
 ) -> Tensor:
     layout, count = layout_of(connectivity), 2 if read.name in TWO_ROWS else 0 if read.name == "hard" else 1
+    windows = windows_for(x, comparisons, sums) if tables.fits(layout, weight) else None
+    if windows is not None:
+        indices, coefficients = tables.read(x, comparisons.anchors, windows, read)
+        return tables.fill(weight, layout, indices, rows_that_are_added(coefficients, read))
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, x, zero=not (layout.disjoint and layout.n_weights))
     if layout.n_weights:
         inputs = Inputs(x.contiguous(), comparisons.anchors, *read.logs, comparisons.thresholds)
@@ -51,6 +56,10 @@ def send_slopes(
 ) -> tuple[Tensor | None, Tensor]:
     """The gradients of a and b, [B, N_t] each -> dx [B, I] (None unless `to_x`), and of log β, log γ, log τ: [3]."""
     anchors, thresholds = comparisons
+    windows = windows_for(x, comparisons, sums) if is_by_detector(gains[0]) else None
+    if windows is not None:
+        return tables.send_slopes(x, anchors, windows, read, gains, to_x)
+    gains = (gains[0].contiguous(), None if gains[1] is None else gains[1].contiguous())
     (batch, n_inputs), n_detectors, dtype = x.shape, anchors.shape[0], sum_dtype(x)
     learned = read.name in ("confidence", "confidence2")
     # Atomics need zeros; where all comes from _gather_slopes nothing need be there.

@@ -8,6 +8,7 @@ from torch import Tensor
 from lutetia._shared.launches import Launch, alike
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.cuda import is_by_detector, keeps_hard_by_detector, tables
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import subtract
@@ -39,6 +40,20 @@ def operands(tensor: Tensor, coefficients: Coefficients | None) -> tuple[Tensor,
     return (tensor,) if coefficients is None else (tensor, coefficients.a)
 
 
+def by_row(indices: Tensor, coefficients: Coefficients | None) -> tuple[Tensor, Coefficients | None]:
+    """What was read [B, N_t], contiguous: what the Triton kernels take."""
+    if indices.is_contiguous():
+        return indices, coefficients
+    if coefficients is not None:
+        coefficients = Coefficients(*(each if each is None else each.contiguous() for each in coefficients))  # type: ignore[arg-type]
+    return indices.contiguous(), coefficients
+
+
+def through_shared_memory(layout: Layout, indices: Tensor, sums: Sums, *operands: Tensor) -> bool:
+    """Whether the CUDA kernels take these rows: they were read by detector, and the tables fit."""
+    return is_by_detector(indices) and not sums.exact and tables.fits(layout, *operands)
+
+
 def one_by_one(indices: Tensor, coefficients: Coefficients | None) -> list[Rows]:
     """The rows of each detector, for kernels that take one of each at a time."""
     if coefficients is None:
@@ -55,7 +70,10 @@ def fill_rows(
     weight: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums
 ) -> Tensor:
     """indices [B, N_t] -> y [B, O]."""
-    return _fill(weight, layout_of(connectivity), indices, coefficients, sums)
+    layout = layout_of(connectivity)
+    if through_shared_memory(layout, indices, sums, *operands(weight, coefficients)):
+        return tables.fill(weight, layout, indices, coefficients)
+    return _fill(weight, layout, *by_row(indices, coefficients), sums)
 
 
 def _fill(weight: Tensor, layout: Layout, indices: Tensor, coefficients: Coefficients | None, sums: Sums) -> Tensor:
@@ -128,14 +146,19 @@ def _detect_and_fill(
     x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
 ) -> tuple[Tensor, Detected | None]:
     layout, dtype = layout_of(connectivity), sum_dtype(weight)
+    if keeps_hard_by_detector(x, comparisons.anchors, weight, sums.exact, comparisons.thresholds) and tables.fits(layout, weight):
+        windows = tables.windows_of(comparisons.anchors, x.shape[1])
+        if windows is not None:
+            detected = tables.detect(x, comparisons.anchors, windows, train)
+            return tables.fill(weight, layout, detected.indices, None), detected if train else None
     if not train and fills_by_slab(layout, x.shape[0]):
         return _fill(weight, layout, detect_columns(x, comparisons), None, sums), None
     anchors, thresholds = comparisons
-    detected = room_for(x, anchors, True) if train else None
+    room = room_for(x, anchors, True) if train else None
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, zero=not layout.disjoint)
-    rows, inputs = Rows(*(detected or (None,))), Inputs(x.contiguous(), anchors, thresholds=thresholds)
+    rows, inputs = Rows(*(room or (None,))), Inputs(x.contiguous(), anchors, thresholds=thresholds)
     launch_fill(weight, layout, inputs, rows, target, (sums, dtype))
-    return finish(target, sums, dtype), detected
+    return finish(target, sums, dtype), room
 
 
 def fill_blocks(layout: Layout) -> tuple[int, int]:
@@ -159,6 +182,9 @@ def row_gains(
 ) -> tuple[Tensor, Tensor | None]:
     """grad [B, O], rows [B, N_t] each -> g·W[t, index_t] of each, [B, N_t]."""
     layout, dtype = layout_of(connectivity), sum_dtype(grad, weight)
+    if through_shared_memory(layout, rows[0], sums, grad, weight):
+        return tables.gains(grad, weight, layout, rows)
+    rows = (rows[0].contiguous(), None if rows[1] is None else rows[1].contiguous())
     make = grad.new_empty if layout.n_weights else grad.new_zeros
     da, db = (None if row is None else make(row.shape, dtype=dtype) for row in rows)
     target = Target(da, grad.new_zeros(1, dtype=torch.int32) if sums.exact else None, db)
@@ -173,8 +199,15 @@ def propagate(
     grad: Tensor, weight: Tensor, connectivity: Connectivity, detected: Detected, anchors: Tensor, n_inputs: int, sums: Sums
 ) -> Tensor:
     """grad [B, O], detected [B, N_t], anchors [N_t, N_c, 2] -> dx [B, I]."""
+    layout = layout_of(connectivity)
+    if through_shared_memory(layout, detected.indices, sums, grad, weight):
+        windows = tables.windows_of(anchors, n_inputs)
+        if windows is not None:
+            gain = tables.hard_gain(grad, weight, layout, detected)
+            return tables.send_hard_slopes(gain, detected, anchors, windows, n_inputs)
     target = target_of([grad.shape[0], n_inputs], sums, grad, weight)
-    _gains(grad, weight, layout_of(connectivity), Rows(*detected), target, sums, (anchors, n_inputs))
+    rows = Rows(*(None if each is None else each.contiguous() for each in detected))
+    _gains(grad, weight, layout, rows, target, sums, (anchors, n_inputs))
     return finish(target, sums, sum_dtype(grad, weight))
 
 
@@ -231,13 +264,20 @@ def gather_rows(
 ) -> Tensor:
     """grad [B, O], indices [B, N_t] -> dW, or `into` after its step, straight into the weights where that can be done."""
     layout, dtype = layout_of(connectivity), sum_dtype(*operands(grad, coefficients))
-    by_atomics = scatters(layout, sums)
+    scale = layout.lr_scale
+    sorts = not isinstance(scale, Tensor) and through_shared_memory(layout, indices, sums, *operands(grad, coefficients))
+    if not sorts:
+        indices, coefficients = by_row(indices, coefficients)
+    by_atomics = sorts or scatters(layout, sums)
     if into is not None and not sums.exact and into.weight.dtype == dtype == torch.float32:
         target, step = Target(into.weight), float(into.rate)
     else:
         zero = by_atomics or not grad.shape[0]
         target, step = target_of([layout.n_weights], sums, *operands(grad, coefficients), zero=zero), None
-    if by_atomics:
+    if sorts:
+        assert not isinstance(scale, Tensor)
+        tables.gather(grad, layout, indices, coefficients, target.out, scale if step is None else -step * scale)
+    elif by_atomics:
         for rows in one_by_one(indices, coefficients):
             _scatter(grad, rows, layout, target.out, step, dtype)
     else:
@@ -254,6 +294,7 @@ def gather_compact(
 ) -> tuple[Tensor, Tensor]:
     """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
     layout, dtype = layout_of(connectivity), sum_dtype(*operands(grad, coefficients))
+    indices, coefficients = by_row(indices, coefficients)
     rows = _listed(indices, coefficients)
     sorted_rows = sort_by_neuron(rows.indices, layout.n_rows)
     chosen = sorted_rows.count.flatten() > 0

@@ -1,0 +1,156 @@
+"""The CUDA sources: compiled by NVRTC where it is installed, run on a CPU by a stand-in for CUDA, and on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+import on_host
+
+from lutetia.lut import Sums, full, growth, kernels, random_anchors
+from lutetia.lut.connectivity.anchors import Comparisons
+from lutetia.lut.kernels.cuda import nvrtc, tables
+from lutetia.lut.kernels.protocol import Coefficients, Read
+from lutetia.lut.kernels.reference.reads import rows_that_are_added
+from lutetia.lut.kernels.triton.layout import layout_of
+from lutetia.nn import ProjectedLUT
+
+READS = ("hard", "blend", "confidence", "confidence2")
+# rows of the batch, blocks, inputs of a block, detectors of a block, outputs of a block, anchors
+SHAPES = [(1, 1, 5, 3, 8, 2), (130, 2, 7, 33, 24, 3), (521, 3, 6, 4, 48, 4), (1025, 1, 9, 2, 64, 1)]
+REFERENCE, FLOAT = kernels("reference").backend, Sums()
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    if on_host.COMPILER is None:
+        pytest.skip("no C++ compiler")
+    monkeypatch.setattr(nvrtc, "kernel", on_host.HostKernel)
+
+
+class Layer:
+    """Blocks of detectors, each with inputs and outputs of its own."""
+
+    def __init__(self, shape: tuple[int, ...], device: str = "cpu") -> None:
+        batch, blocks, inputs, run, width, n_anchors = shape
+        generator, detector = torch.Generator().manual_seed(0), torch.arange(blocks * run)
+        own = detector[:, None] // run
+        fields = (own * inputs + torch.arange(inputs)).int()
+        self.anchors = random_anchors(blocks * inputs, blocks * run, n_anchors, seed=0, fields=fields).to(device)
+        self.connectivity: Any = full(run, 1 << n_anchors, width)
+        if blocks > 1:
+            edges = torch.stack([detector[:, None].expand(-1, width), own * width + torch.arange(width)], -1).flatten(0, 1)
+            self.connectivity = growth.from_edges(blocks * run, n_anchors, blocks * width, edges).to(device)
+        self.layout = layout_of(self.connectivity)
+        # In steps of 1/256, so that there are ties and zeros, and every margin is exact.
+        self.x = ((torch.randn(batch, blocks * inputs, generator=generator) * 256).round() / 256).to(device)
+        self.x[::7, ::2] = 0.5
+        self.weight = torch.randn(self.connectivity.weight_shape, generator=generator).to(device)
+        self.grad = torch.randn(batch, blocks * width, generator=generator).to(device)
+        self.comparisons = Comparisons(self.anchors)
+        windows = tables.windows_of(self.anchors, blocks * inputs)
+        assert windows is not None
+        self.windows = windows
+
+    def read(self, name: str) -> Read:
+        logs = torch.tensor([0.7, -0.1, -0.6], device=self.x.device)
+        return Read(name, *{"confidence": logs[:2], "confidence2": logs}.get(name, ()))
+
+
+def close(mine: Tensor, want: Tensor) -> None:
+    torch.testing.assert_close(mine, want, rtol=2e-5, atol=2e-5)
+
+
+def check_read(layer: Layer, name: str) -> None:
+    """The read, its rows, and all gradients, against the reference."""
+    read, layout = layer.read(name), layer.layout
+    indices, coefficients = tables.read(layer.x, layer.anchors, layer.windows, read)
+    wanted, expected = REFERENCE.read(layer.x, layer.comparisons, read, FLOAT)
+    assert torch.equal(indices, wanted)
+    close(coefficients.a, expected.a)
+    added = rows_that_are_added(coefficients, read)
+    if name != "confidence":
+        assert torch.equal(coefficients.alternatives, expected.alternatives)  # type: ignore[arg-type]
+        close(coefficients.b, expected.b)  # type: ignore[arg-type]
+    if name == "blend":
+        added = coefficients
+    assert tables.fits(layout, layer.weight, layer.grad)
+    y = tables.fill(layer.weight, layout, indices, added)
+    close(y, REFERENCE.fill_rows(layer.weight, layer.connectivity, indices, added, FLOAT))
+    rows = (indices, None if added is None else added.alternatives)
+    gains = tables.gains(layer.grad, layer.weight, layout, rows)
+    for mine, want in zip(gains, REFERENCE.row_gains(layer.grad, layer.weight, layer.connectivity, rows, FLOAT), strict=True):
+        if mine is not None:
+            close(mine, want)  # type: ignore[arg-type]
+    dx, scalars = tables.send_slopes(layer.x, layer.anchors, layer.windows, read, gains, True)
+    wanted_dx, wanted_scalars = REFERENCE.send_slopes(layer.x, layer.comparisons, read, gains, FLOAT, True)
+    close(dx, wanted_dx)  # type: ignore[arg-type]
+    torch.testing.assert_close(scalars, wanted_scalars, rtol=1e-4, atol=1e-3)
+    check_gather(layer, indices, added)
+
+
+def check_gather(layer: Layer, indices: Tensor, added: Coefficients | None) -> None:
+    out = torch.zeros(layer.weight.shape, device=layer.weight.device)
+    tables.gather(layer.grad, layer.layout, indices, added, out, 0.5)
+    close(out, 0.5 * REFERENCE.gather_rows(layer.grad, layer.connectivity, indices, added, FLOAT, None))
+
+
+def check_hard(layer: Layer) -> None:
+    found = tables.detect(layer.x, layer.anchors, layer.windows, True)
+    wanted = REFERENCE.detect(layer.x, layer.comparisons, True)
+    for mine, want in zip(found, wanted, strict=True):
+        assert torch.equal(mine, want)  # type: ignore[arg-type]
+    assert torch.equal(tables.detect(layer.x, layer.anchors, layer.windows, False).indices, wanted.indices)
+    y = tables.fill(layer.weight, layer.layout, found.indices, None)
+    close(y, REFERENCE.fill_rows(layer.weight, layer.connectivity, found.indices, None, FLOAT))
+    gain = tables.hard_gain(layer.grad, layer.weight, layer.layout, found)
+    dx = tables.send_hard_slopes(gain, found, layer.anchors, layer.windows, layer.x.shape[1])
+    want = REFERENCE.propagate(layer.grad, layer.weight, layer.connectivity, wanted, layer.anchors, layer.x.shape[1], FLOAT)
+    close(dx, want)
+    check_gather(layer, found.indices, None)
+    check_gather(layer, torch.zeros_like(found.indices), None)  # all in one row
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("shape", SHAPES)
+class TestOnTheCpu:
+    def test_the_hard_read(self, shape: tuple[int, ...]) -> None:
+        check_hard(Layer(shape))
+
+    @pytest.mark.parametrize("name", READS[1:])
+    def test_reads(self, shape: tuple[int, ...], name: str) -> None:
+        check_read(Layer(shape), name)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+class TestOnTheGpu:
+    @pytest.mark.parametrize("shape", SHAPES)
+    @pytest.mark.parametrize("name", READS)
+    def test_kernels(self, shape: tuple[int, ...], name: str) -> None:
+        layer = Layer(shape, "cuda")
+        check_hard(layer) if name == "hard" else check_read(layer, name)
+
+    @pytest.mark.parametrize("name", READS)
+    @pytest.mark.parametrize("gradient", ["dense", "in_place", "sparse"])
+    def test_a_layer_equals_that_of_triton(self, name: str, gradient: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Outputs and every gradient, at a size where the CUDA kernels run, and with them switched off."""
+        results = []
+        for off in (False, True):
+            monkeypatch.setattr(nvrtc, "available", lambda off=off: not off)
+            layer = ProjectedLUT(384, 384, read=name, gradient=gradient, seed=0, device="cuda").tables
+            torch.nn.init.normal_(layer.weight, generator=torch.Generator("cuda").manual_seed(0))
+            layer.external_lr = 0.1
+            x = torch.randn(4097, 384, device="cuda", generator=torch.Generator("cuda").manual_seed(1)).requires_grad_()
+            y = layer(x)
+            y.backward(torch.randn(4097, 384, device="cuda", generator=torch.Generator("cuda").manual_seed(2)))
+            with torch.no_grad():
+                results.append([y.detach(), layer(x), x.grad, layer.weight.detach().clone()])
+            results[-1] += [p.grad.to_dense() for p in layer.parameters() if p.grad is not None]
+        for mine, want in zip(*results, strict=True):
+            assert float((mine - want).norm() / want.norm()) < 1e-5
