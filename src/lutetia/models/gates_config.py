@@ -13,11 +13,14 @@ from lutetia.models.votes_config import VotesConfig
 class GateNetworkConfig(VotesConfig):
     """Layers of one-bit tables: `hidden` says how many each layer before the last one has, `n_tables` how many vote.
 
+    With `skip` a layer may read the bits of all layers before it, not only of the last one.
+
     With `learn_thresholds` every input has thresholds of its own, on a grid of `threshold_bits` bits: fewer bits are
     cheaper comparisons.
     """
 
     hidden: tuple[int, ...] = ()
+    skip: bool = False
     learn_thresholds: bool = False
     threshold_bits: int = 3
 
@@ -28,6 +31,7 @@ class GateNetworkConfig(VotesConfig):
         for size in self.hidden:
             check_int("each of hidden", size, 1)
         object.__setattr__(self, "hidden", tuple(self.hidden))
-        if not isinstance(self.learn_thresholds, bool):
-            fail("learn_thresholds", self.learn_thresholds, "true or false")
+        for name in ("skip", "learn_thresholds"):
+            if not isinstance(getattr(self, name), bool):
+                fail(name, getattr(self, name), "true or false")
         check_int("threshold_bits", self.threshold_bits, 1, self.bits)

@@ -160,14 +160,14 @@ class VotesClassifier(Model[VotesConfig]):
         """Inputs as whole numbers of `bits` bits: x [B, ...], floats or uint8 -> int64 [B, n_inputs]."""
         from lutetia.precompute import encoder
 
-        return encoder(self.config.bits, self.config.low, self.config.high, self.votes.n_inputs, affine=True)(x)
+        return encoder(self.config.bits, self.config.low, self.config.high, self.votes.n_inputs, affine=True).numbers(x)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [B, *input_shape], floats or uint8 -> class scores [B, n_classes]."""
         check_tensor("x", x, ["B", *self.config.input_shape])
         if self.training:
             self.votes.clamp_()
-        return self.votes(self.quantise(x).to(self.votes.weight.device))
+        return self.votes(self.quantise(x.to(self.votes.weight.device)))
 
     def graph(self) -> Graph:
         """The classifier as a stream graph."""
@@ -217,9 +217,11 @@ def _row_gradients(rows: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, 
 
 
 def plain_row_gradients(rows: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The same in plain torch, for any device."""
-    k = weight.shape[1].bit_length() - 1
-    tables = torch.arange(len(weight), device=rows.device)
-    of_weight = torch.zeros_like(weight).index_put_((tables.expand_as(rows), rows), grad, accumulate=True)
-    parts = [weight[tables, rows | 1 << place] - weight[tables, rows & ~(1 << place)] for place in range(k)]
-    return of_weight, (grad[..., None] * torch.stack(parts, 2)).flatten(1)
+    """The same in plain torch, for any device; nothing waits for the device, so a CUDA graph can hold it."""
+    n_tables, n_rows = weight.shape
+    places = range(n_rows.bit_length() - 1)
+    each = torch.arange(n_rows, device=rows.device)
+    changes = torch.stack([weight[:, each | 1 << place] - weight[:, each & ~(1 << place)] for place in places], 2)
+    flat = rows + torch.arange(n_tables, device=rows.device) * n_rows  # the number of a row among those of all tables
+    of_weight = torch.zeros(n_tables * n_rows, device=rows.device).index_add_(0, flat.flatten(), grad.flatten())
+    return of_weight.view_as(weight), (grad[..., None] * changes.flatten(0, 1)[flat]).flatten(1)
