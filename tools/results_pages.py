@@ -27,8 +27,8 @@ INTRODUCTION = """# Results
 <!-- written by tools/make_results.py from benchmarks/results: change those files, then run `make results` -->
 
 Generated from the files in `benchmarks/results`, which also hold all versions, commits, settings and columns. Above 1x Lutetia is
-faster. *Original* is Spiky, the CUDA library behind the LUT runtime. Two numbers in a cell are eval / training step, a dash between
-numbers is a range over runs. [How this was measured](notes/measuring.md) · [what others do better](comparison.md) ·
+faster. *Original* is Spiky, the CUDA library behind the LUT runtime. Two numbers in a cell are eval / training step; a dash
+is a range over runs. [How this was measured](notes/measuring.md) · [what others do better](comparison.md) ·
 [more, for kernel authors](notes/results.md)
 """
 
@@ -60,9 +60,7 @@ STEP_COLUMNS = [
     column("Lutetia, graph", "eval, graph", "train, graph"),
     column("**graph / graph**", "eval, graph/graph", "train, graph/graph", digits=2),
 ]
-STEP_SETTING = (
-    "Milliseconds, float32. The original cannot be captured as shipped: its graph times are of a patched build."
-)
+STEP_SETTING = "Milliseconds, float32. The original cannot be captured as shipped: its graph times are of a patched build."
 TABULAR = ("Lutetia", "HistGradientBoosting", "LightGBM", "XGBoost", "MLP")
 SHAPES = "B batch, I inputs, O outputs, N_t tables, N_c comparisons each."
 
@@ -271,8 +269,8 @@ CIRCUIT_SECTIONS = [
         "MNIST in gates",
         "mnist_circuits",
         [CIRCUITS],
-        "Accuracy on the 10,000 test images. Ours counts everything from 8-bit pixels to the class; 1,000 simulated images agreed. "
-        "torchlogix was trained and counted here; the other counts are from papers.",
+        "Accuracy on the 10,000 test images. Ours counts everything from 8-bit pixels to the class; 1,000 simulated images "
+        "agreed. torchlogix was trained and counted here; the other counts are from papers.",
     ),
     Section(
         "Tables of data",
