@@ -53,6 +53,25 @@ def wine_run(folder: Path) -> Path:
     return out
 
 
+def test_what_was_guessed_is_shown_in_columns(tmp_path: Path, capsys: Capture) -> None:
+    long = "a name of a column that is longer than most"
+    rows = "".join(f"{n % 7},{n % 5},note {n},{'xy'[n % 2]}\n" for n in range(40))
+    (tmp_path / "a.csv").write_text(f"{long},b,note,kind\n{rows}")
+    train = ["train", str(tmp_path / "a.csv"), "--out", str(tmp_path / "run"), "--set", "fit.n_tables=2"]
+    assert main(train) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        lines[0] == "classification, 2 classes of kind, the last column (--target names another): 32 rows to fit, 8 rows to test"
+    )
+    assert lines[1:4] == [
+        f"  {long}  number, 7 values",
+        f"  {'b':<{len(long)}}  number, 5 values",
+        f"  {'note':<{len(long)}}  left out: text with 40 different values",
+    ]
+    assert main([*train, "--target", "kind", "--out", str(tmp_path / "other")]) == 0
+    assert "the last column" not in capsys.readouterr().out
+
+
 def test_a_csv_is_trained_explained_and_built_with_its_names(
     wine_run: Path, folder: Path, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -92,7 +92,8 @@ def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.nda
     for number, column in enumerate(columns):
         known = categories.get(str(number))
         names = None if known is None else [str(name) for name in known]
-        parts.append(numbered([row[column] for row in cells.rows], names, f"{cells.path}, {cells.column_name(column)}"))
+        values, where = [row[column] for row in cells.rows], f"{cells.path}, {cells.column_name(column)}"
+        parts.append(numbered(values, names, where, cells.lines))
     return np.stack(parts, 1)
 
 
