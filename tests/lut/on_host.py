@@ -14,7 +14,12 @@ from lutetia.lut.kernels.cuda import nvrtc
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
-KERNELS = {"reads": ("read_detectors", "send_slopes"), "rows": ("fill_rows", "row_gains"), "gather": ("gather_rows",)}
+KERNELS = {
+    "reads": ("read_detectors", "send_slopes"),
+    "rows": ("fill_rows", "row_gains"),
+    "gather": ("gather_rows",),
+    "pairs": ("gather_pairs",),
+}
 
 
 @cache

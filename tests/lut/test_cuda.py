@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +13,20 @@ pytest.importorskip("triton")
 
 import on_host
 
-from lutetia.lut import Sums, full, growth, kernels, random_anchors
+from lutetia.errors import LutetiaError
+from lutetia.lut import Sequence, Sums, full, growth, kernels, random_anchors
 from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.kernels.cuda import nvrtc, tables
-from lutetia.lut.kernels.protocol import Coefficients, Read
+from lutetia.lut.kernels.cuda import nvrtc, pairs, tables
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
 from lutetia.lut.kernels.reference.reads import rows_that_are_added
 from lutetia.lut.kernels.triton.layout import layout_of
+from lutetia.lut.kernels.triton.source.rows import Sorted
 from lutetia.nn import ProjectedLUT
 
 READS = ("hard", "blend", "confidence", "confidence2")
 # rows of the batch, blocks, inputs of a block, detectors of a block, outputs of a block, anchors
-SHAPES = [(1, 1, 5, 3, 8, 2), (130, 2, 7, 33, 24, 3), (521, 3, 6, 4, 48, 4), (1025, 1, 9, 2, 64, 1)]
+SHAPES = [(1, 1, 5, 3, 8, 2), (130, 2, 7, 3, 24, 3), (521, 1, 6, 35, 48, 4), (1025, 1, 9, 2, 64, 1)]
+ON_CPU = [(130, 2, 7, 3, 24, 3), (517, 1, 6, 2, 48, 4)]
 REFERENCE, FLOAT = kernels("reference").backend, Sums()
 
 
@@ -60,6 +64,37 @@ class Layer:
     def read(self, name: str) -> Read:
         logs = torch.tensor([0.7, -0.1, -0.6], device=self.x.device)
         return Read(name, *{"confidence": logs[:2], "confidence2": logs}.get(name, ()))
+
+
+SOURCES = [
+    ("reads", (("KIND", 3), ("N_C", 8), ("TILE", 128), ("V", 48))),
+    ("rows", (("COUNT", 2), ("R", 256), ("W", 48))),
+    ("gather", (("COUNT", 2), ("R", 256), ("ROWS", 1024), ("W", 48))),
+    ("pairs", (("ADD", 0), ("CELLS", 1024), ("N_PE", 4), ("PLACES", 256), ("W", 32))),
+]
+
+
+@pytest.mark.parametrize(("source", "constants"), SOURCES, ids=[source for source, _ in SOURCES])
+def test_sources_compile_for_a_gpu(source: str, constants: tuple[Any, ...], tmp_path: Path, monkeypatch: Any) -> None:
+    if nvrtc.compiler() is None:
+        pytest.skip("NVRTC is not installed")
+    monkeypatch.setenv("LUTETIA_CACHE", str(tmp_path))
+    compiled = nvrtc.compiled.__wrapped__
+    code = compiled(source, constants, "sm_90")
+    assert code.startswith(b"\x7fELF")
+    kept = list(tmp_path.rglob("*.cubin"))
+    assert [path.read_bytes() for path in kept] == [code]
+    kept[0].write_bytes(b"another process made this")  # what is kept is not compiled again
+    assert compiled(source, constants, "sm_90") == b"another process made this"
+
+
+def test_a_source_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if nvrtc.compiler() is None:
+        pytest.skip("NVRTC is not installed")
+    monkeypatch.setenv("LUTETIA_CACHE", str(tmp_path))
+    with pytest.raises(LutetiaError, match=r"could not compile rows.cu with .*sm_90(?s:.*)COUNT"):
+        nvrtc.compiled("rows", (("R", 4), ("W", 8)), "sm_90")
+    assert not list(tmp_path.rglob("*"))
 
 
 def close(mine: Tensor, want: Tensor) -> None:
@@ -116,8 +151,45 @@ def check_hard(layer: Layer) -> None:
     check_gather(layer, torch.zeros_like(found.indices), None)  # all in one row
 
 
+def check_pairs(shape: tuple[int, ...], device: str = "cpu") -> None:
+    """The gradient of attention's tables, and a step in place."""
+    batch, length, n_detectors, n_anchors, n_pe, width = shape
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda size, bits: torch.randint(1 << bits, size, generator=generator, dtype=torch.int32).to(device)  # noqa: E731
+    indices, distances = draw((batch, length, n_detectors), n_anchors), draw((length - 1, n_detectors), n_pe)
+    indices[0] = 0  # many places of one Q
+    sequence = Sequence(Detected(indices), Detected(distances), n_anchors, n_pe)
+    connectivity = full(n_detectors, sequence.n_cells << n_anchors, width)
+    grad = torch.randn(batch, length, width, generator=generator).to(device)
+    want = REFERENCE.gather_pairs(grad, connectivity, sequence, FLOAT, None)
+    order = in_order_plainly(indices.flatten(0, 1), 1 << n_anchors)
+    found = (indices.transpose(1, 2).contiguous(), distances.t().contiguous())
+    out = torch.full_like(want, float("nan"))
+    assert pairs.fits(grad, sequence, out)
+    pairs.gather(grad, sequence, found, order, (out, 0.5, False))
+    torch.testing.assert_close(out, 0.5 * want, rtol=1e-4, atol=1e-3)  # sums of hundreds of numbers
+    weight = torch.randn(want.shape, generator=generator).to(device)
+    stepped = weight.clone()
+    pairs.gather(grad, sequence, found, order, (stepped, -0.1, True))
+    torch.testing.assert_close(stepped, weight - 0.1 * want, rtol=1e-4, atol=1e-3)
+
+
+def in_order_plainly(indices: Tensor, n_values: int) -> Sorted:
+    """Places [N, N_t] by their value: order [N_t, N], end and count of each value [N_t, values]."""
+    count = torch.stack([column.bincount(minlength=n_values) for column in indices.t()])
+    order = indices.t().contiguous().argsort(dim=1, stable=True)
+    return Sorted(order.int(), count.cumsum(1).int(), count.int())
+
+
 @pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [(2, 2, 1, 1, 0, 8), (5, 35, 2, 2, 1, 40)])
+def test_pairs_on_the_cpu(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "MOST_PAIRS", 34 * 30)  # several rounds
+    check_pairs(shape)
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("shape", ON_CPU)
 class TestOnTheCpu:
     def test_the_hard_read(self, shape: tuple[int, ...]) -> None:
         check_hard(Layer(shape))
@@ -135,6 +207,10 @@ class TestOnTheGpu:
     def test_kernels(self, shape: tuple[int, ...], name: str) -> None:
         layer = Layer(shape, "cuda")
         check_hard(layer) if name == "hard" else check_read(layer, name)
+
+    @pytest.mark.parametrize("shape", [(2, 2, 1, 1, 0, 8), (5, 70, 2, 2, 1, 40), (64, 32, 8, 6, 4, 32), (32, 128, 4, 6, 4, 32)])
+    def test_pairs(self, shape: tuple[int, ...]) -> None:
+        check_pairs(shape, "cuda")
 
     @pytest.mark.parametrize("name", READS)
     @pytest.mark.parametrize("gradient", ["dense", "in_place", "sparse"])

@@ -4,9 +4,10 @@
 //
 // R rows of a table · W outputs, a multiple of 8 · COUNT as in rows.cu · ROWS of the batch, a multiple of 512
 
+#define THREADS 512
+
 #include "common.cuh"
 
-#define THREADS 512
 #define PER (ROWS / THREADS)          // rows of a thread
 #define READS (COUNT == 2 ? 2 : 1)    // table rows that each reads
 #define ENTRIES (READS * ROWS)
@@ -21,8 +22,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gather_rows(
     uint2* entries = reinterpret_cast<uint2*>(g + ROWS * W);       // [ENTRIES]: row and table row, coefficient
     int* count = reinterpret_cast<int*>(entries + ENTRIES);        // [R]
     int* first = count + R;                                        // [R]
-    __shared__ int of_warps[THREADS / 32];
-    const int row0 = blockIdx.x * ROWS, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, part = tid & 7;
+    const int row0 = blockIdx.x * ROWS, tid = threadIdx.x, part = tid & 7;
     const int live = min(n - row0, ROWS);
     for (int e = tid; e < ROWS * (W / 4); e += THREADS) {
         const int r = e / (W / 4), k = e % (W / 4);
@@ -47,20 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gather_rows(
         #pragma unroll
         for (int k = 0; k < PER * READS; ++k)
             if (k / READS * THREADS + tid < live) rank[k] = atomicAdd(count + cell[k], 1);
-        __syncthreads();
-        int before = 0;
-        for (int c0 = 0; c0 < R; c0 += THREADS) {
-            const int c = c0 + tid, mine = c < R ? count[c] : 0;
-            int scan = mine;
-            #pragma unroll
-            for (int d = 1; d < 32; d <<= 1) { const int v = __shfl_up_sync(FULL, scan, d); if (lane >= d) scan += v; }
-            if (lane == 31) of_warps[warp] = scan;
-            __syncthreads();
-            int start = before;
-            for (int w = 0; w < THREADS / 32; ++w) { if (w < warp) start += of_warps[w]; before += of_warps[w]; }
-            if (c < R) first[c] = start + scan - mine;
-            __syncthreads();
-        }
+        add_before(count, first, R);
         #pragma unroll
         for (int k = 0; k < PER * READS; ++k) {
             const int r = k / READS * THREADS + tid;

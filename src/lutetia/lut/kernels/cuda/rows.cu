@@ -3,9 +3,10 @@
 //
 // R rows of a table · W outputs, a multiple of 8 · COUNT rows that a detector reads: 0 one as it is, 1 one with a coefficient, 2 two
 
+#define THREADS 512
+
 #include "common.cuh"
 
-#define THREADS 512
 #define TABLE (R * W / 4)  // 16-byte parts
 
 __device__ __forceinline__ void stage(float4* to, const float4* from) {

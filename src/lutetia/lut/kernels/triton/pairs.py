@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from lutetia.lut.connectivity.full import Connectivity, Full
+from lutetia.lut.kernels.cuda import nvrtc
+from lutetia.lut.kernels.cuda import pairs as cuda
 from lutetia.lut.kernels.protocol import Detected, Into, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
@@ -151,10 +153,17 @@ def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums, into: 
     (batch, length, n_outputs), n_detectors, dtype = grad.shape, sequence.x.indices.shape[2], sum_dtype(grad)
     n_rows = sequence.n_cells << sequence.n_anchors
     direct = into if into is not None and not sums.exact and into.weight.dtype == dtype == torch.float32 else None
+    indices = (by_detector(sequence.x.indices), by_detector(sequence.positions.indices))
+    if batch and grad.is_cuda and not sums.exact and nvrtc.available():
+        out = direct.weight if direct else grad.new_empty(n_detectors, n_rows, n_outputs, dtype=dtype)
+        if cuda.fits(grad, sequence, out):
+            order = in_order(sequence.x.indices.flatten(0, 1), 1 << sequence.n_anchors)
+            scale = lr_scale if direct is None else -lr_scale * float(direct.rate)
+            cuda.gather(grad, sequence, indices, order, (out, scale, direct is not None))
+            return out if direct else subtract(out, into)
     target = Target(direct.weight) if direct else target_of([n_detectors, n_rows, n_outputs], sums, grad)
     if batch and length > 1:
         scaled = (grad if lr_scale == 1.0 else grad.to(dtype) * lr_scale).contiguous()
-        indices = (by_detector(sequence.x.indices), by_detector(sequence.positions.indices))
         numbers = (length, n_detectors, n_outputs, float(direct.rate) if direct else None)
         source.gather_pairs_kernel[(batch * length, n_detectors)](
             scaled, indices, target, numbers, **case_of(sequence, n_outputs, sums, dtype, GATHER)

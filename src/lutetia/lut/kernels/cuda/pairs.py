@@ -1,0 +1,38 @@
+"""The gradient of LUT attention's tables on CUDA, each table row written once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lutetia.lut.kernels.cuda import nvrtc
+from lutetia.lut.kernels.protocol import Sequence
+from lutetia.lut.kernels.triton.source.rows import Sorted
+
+THREADS = 512
+MOST_PLACES = 256  # at a time: the number of one is a byte
+MOST_PAIRS = 2**16
+
+
+def fits(grad: Tensor, sequence: Sequence, out: Tensor) -> bool:
+    """Whether the kernel takes tables of this size: grad [B, S, O], out [N_t, R, O]."""
+    width, length = grad.shape[2], grad.shape[1]
+    if grad.dtype == torch.float64 or out.dtype != torch.float32 or not 0 < width <= 64 or width % 8 or out.data_ptr() % 16:
+        return False
+    return 1 < length <= MOST_PAIRS and sequence.n_cells <= 4096 and sequence.n_anchors <= 15
+
+
+def gather(
+    grad: Tensor, sequence: Sequence, by_detector: tuple[Tensor, Tensor], order: Sorted, step: tuple[Tensor, float, bool]
+) -> None:
+    """out = (or, with `add`, +=) scale · dW: grad [B, S, O]; indices [B, N_t, S] and PE indices [N_t, S-1]; places by their Q.
+
+    `step` is out [N_t, R, O], the scale, and whether to add.
+    """
+    (batch, length, width), (out, scale, add) = grad.shape, step
+    places = min(MOST_PLACES, MOST_PAIRS // (length - 1))
+    sizes = {"ADD": int(add), "CELLS": sequence.n_cells, "N_PE": sequence.positional_dim, "PLACES": places, "W": width}
+    shared = 4 * places * width + 8 * sequence.n_cells + places * (length - 1)
+    run = nvrtc.kernel("pairs", "gather_pairs", tuple(sizes.items()), (THREADS, shared), grad.device.index)
+    tensors = (grad.float().contiguous(), *by_detector, order.order, order.end, order.count, out)
+    run((1 << sequence.n_anchors, by_detector[0].shape[1], 1), *tensors, float(scale), length, batch * length)
