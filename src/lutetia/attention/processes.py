@@ -189,6 +189,8 @@ def _prepare(given: dict[str, Any]) -> tuple[DecodeCall, TileParams, Core, Cores
     params = _part(call, core, shard, tile, given["local_first"], given["local_held"])
     if shard == "sequence" and rest["prefix"] is not None:
         call = _own_prefix(call, params, core.cores, rest["prefix"])
+    if shard == "sequence" and call.page_table is not None:
+        _check_pages(call, call.page_table, params)
     return call, params, core, CoresPlan(shard, sync, tile)
 
 
@@ -251,15 +253,15 @@ def _check_part(call: DecodeCall, base: Tensor, held: Tensor, room: int | None) 
             raise ArgumentError(
                 f"this rank holds positions {at} to {at + count - 1} of row {row}, expected them in 0 to {length - 1}"
             )
-    if call.page_table is not None:
-        _check_pages(call, call.page_table, base, held)
 
 
-def _check_pages(call: DecodeCall, page_table: Tensor, base: Tensor, held: Tensor) -> None:
-    """Every page with a position that a query sees must exist."""
-    low = (seen_range(call)[0] - base).clamp(min=0)
-    for row, (start, count) in enumerate(zip(low.tolist(), held.tolist(), strict=True)):
-        used = page_table[row, start // call.page_len : -(-count // call.page_len)]
+def _check_pages(call: DecodeCall, page_table: Tensor, params: TileParams) -> None:
+    """Every page with a position that this rank reads must exist."""
+    shared = 0 if call.prefix is None else call.prefix.length
+    first, stop = (params.first - params.base).tolist(), (params.stop - params.base).tolist()
+    for row, (start, end) in enumerate(zip(first, stop, strict=True)):
+        start, end = (max(start, shared), end) if row else (start, max(end, shared))
+        used = page_table[row, start // call.page_len : -(-end // call.page_len)]
         if bool(((used < 0) | (used >= call.k_cache.shape[0])).any()):
             raise ArgumentError(f"page_table has {used.tolist()} in row {row}, expected pages 0 to {call.k_cache.shape[0] - 1}")
 
