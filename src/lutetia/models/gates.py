@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import flow
-from lutetia.models.gates_config import GateNetworkConfig
+from lutetia.models.gates_config import GateNetworkConfig, check_gates
 from lutetia.models.sizes import ModelSize, gates_size
 from lutetia.models.votes import ReadTables, Votes, VotesClassifier
 
@@ -57,12 +57,12 @@ class Gates(Votes):
         threshold_bits: int = 3,
         **options: Any,
     ) -> None:
-        k, thresholds = int(options.get("k", 6)), tuple(options.get("thresholds", (127,)))
         super().__init__(n_inputs, n_classes, n_tables, **options)
+        hidden, k, thresholds = check_gates(hidden, learn_thresholds, threshold_bits, self.bits), self.k, self.thresholds
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
         if options.get("seed") is not None:
             generator.manual_seed(int(options["seed"]) + 1)
-        self.hidden_sizes, self.grid = tuple(hidden), 2 ** (self.bits - threshold_bits)
+        self.hidden_sizes, self.grid = hidden, 2 ** (self.bits - threshold_bits)
         sizes = [n_inputs * len(thresholds), *hidden]
         self.hidden = nn.ModuleList(GateLayer(a, b, k, generator) for a, b in zip(sizes, hidden, strict=False))
         if hidden:  # the first layer starts with bits that lie together, the last one with any
@@ -90,7 +90,7 @@ class Gates(Votes):
         """The bits of inputs: x [batch, ...] -> float [batch, n_thresholds · n_inputs], threshold by threshold."""
         if self.cut is None:
             return super().encode(x)
-        super().encode(x[:1])  # checks
+        self.check(x)
         numbers = x.flatten(1).to(self.cut.device, torch.float32)[:, None]  # [batch, 1, n_inputs]
         hard = (numbers > self.cuts().T.to(self.cut.device)).float()
         if not self.cut.requires_grad:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lutetia.errors import fail
 from lutetia.lut import check_int
+from lutetia.models.fields import whole_numbers
 from lutetia.models.votes_config import VotesConfig
+
+
+def check_gates(hidden: Any, learn_thresholds: Any, threshold_bits: Any, bits: int) -> tuple[int, ...]:
+    """Check what a network of gates has beyond `Votes`; `hidden` as a tuple."""
+    sizes = whole_numbers("hidden", hidden, 1)
+    if not isinstance(learn_thresholds, bool):
+        fail("learn_thresholds", learn_thresholds, "true or false")
+    check_int("threshold_bits", threshold_bits, 1, bits)
+    return sizes
 
 
 @dataclass(frozen=True)
@@ -23,11 +34,4 @@ class GateNetworkConfig(VotesConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.hidden, tuple | list):
-            fail("hidden", self.hidden, "a list of numbers of tables, one per layer before the last")
-        for size in self.hidden:
-            check_int("each of hidden", size, 1)
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        if not isinstance(self.learn_thresholds, bool):
-            fail("learn_thresholds", self.learn_thresholds, "true or false")
-        check_int("threshold_bits", self.threshold_bits, 1, self.bits)
+        object.__setattr__(self, "hidden", check_gates(self.hidden, self.learn_thresholds, self.threshold_bits, self.bits))
