@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
+from lutetia.errors import ArgumentError, check_choice, check_module, check_range, check_tensor, fail
 from lutetia.lut import (
     DEFAULT_META,
     FLOATS,
@@ -313,6 +313,9 @@ SPARSE_CLASSES: dict[type, type] = {LUT: _SparseLUT}
 
 def clamp_after_step(optimizer: torch.optim.Optimizer, model: nn.Module) -> RemovableHandle:
     """Clamp the weights of every LUT layer in the model to the bounds of its metas after each step of the optimiser."""
+    check_module("model", model)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        fail("optimizer", optimizer, "an optimiser of torch.optim")
     layers: list[Any] = [module for module in model.modules() if hasattr(module, "clamp_weights_")]
 
     def clamp(*_: Any) -> None:
@@ -327,8 +330,9 @@ def table_parameters(model: nn.Module) -> list[nn.Parameter]:
 
     A module says which of its own are tables by naming them in `table_names`.
     """
-    found = [getattr(module, name) for module in model.modules() for name in getattr(module, "table_names", ())]
-    return list({id(parameter): parameter for parameter in found}.values())
+    check_module("model", model)
+    tables = [getattr(module, name) for module in model.modules() for name in getattr(module, "table_names", ())]
+    return list({id(parameter): parameter for parameter in tables}.values())
 
 
 def check_dropout(table_dropout: Any) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lutetia.errors import LutetiaError, MissingFeatureError
+from lutetia.errors import LutetiaError, MissingFeatureError, check_choice, check_tensor, fail
 from lutetia.precompute.front.samples import random_input
 from lutetia.precompute.ir.graph import Graph
 from lutetia.precompute.tools.find import TimeLimitError, time_limit
@@ -56,6 +56,13 @@ class Build:
     bitstream: bytes | None = None  # of ice40 and ecp5, once synthesised
     report: dict[str, Any] = field(default_factory=lambda: {"simulated": None, "proof": None, "synthesis": None, "steps": []})
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.graph, Graph):
+            fail("graph", self.graph, "a Graph, as trace, table_graph or the graph() of a model give it")
+        if self.samples is not None:
+            check_tensor("samples", self.samples)
+        check_choice("target", self.target, tuple(LUT_INPUTS))
+
 
 @dataclass(frozen=True)
 class BuildStep:
@@ -70,6 +77,8 @@ def run_steps(
     build: Build, steps: Sequence[BuildStep], around: Callable[[BuildStep, Callable[[], None]], None] | None = None
 ) -> None:
     """Run steps in order; `around` is called with each and with what runs it, to show progress or to save what there is."""
+    if not isinstance(steps, Sequence) or not all(isinstance(step, BuildStep) for step in steps):
+        fail("steps", steps, "a list of BuildStep, such as MAKE")
     for step in steps:
         job = _job(build, step)
         job() if around is None else around(step, job)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lutetia.errors import ArgumentError, DataError, require
+from lutetia.files import check_file
 from lutetia.training.arrays import read_npz
 from lutetia.training.formats import Array
 from lutetia.training.tables import is_number, read_cells
@@ -83,6 +84,7 @@ def read_table_file(path: Path) -> TableFile:
     if suffix in (".parquet", ".pq"):
         if not path.exists():
             raise DataError(f"{path} does not exist, expected {KINDS}")
+        check_file(path, "a parquet file")
         parquet: Any = require("pyarrow.parquet", "reading parquet files", "pyarrow")
         try:
             columns = parquet.read_table(path).to_pydict()

@@ -19,10 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from lutetia.errors import fail
 from lutetia.precompute.ir.netlist import ONE, ZERO, LutCells, LutForm, columns
 from lutetia.precompute.ir.stream import TableData
 from lutetia.precompute.passes.adders import adder
 from lutetia.precompute.passes.shannon import shannon
+from lutetia.precompute.tables.domains import check_whole
 from lutetia.precompute.tools.find import find_tool, run_yosys
 
 WIDEST = 14  # maximum address bits of tables passed to yosys
@@ -36,6 +38,7 @@ def minimise_table(table: TableData, k: int = 6) -> TableData:
 
 def minimise_tables(tables: Sequence[TableData], k: int = 6) -> list[TableData]:
     """The same for many, for which yosys starts once per 64."""
+    _check(tables, k)
     found: list[dict[str, LutForm]] = []
     wide = []
     for number, table in enumerate(tables):
@@ -53,6 +56,21 @@ def minimise_tables(tables: Sequence[TableData], k: int = 6) -> list[TableData]:
             for number, form in zip(part, yosys_forms([tables[each] for each in part], k), strict=True):
                 found[number]["yosys"] = form
     return [_best(table, forms) for table, forms in zip(tables, found, strict=True)]
+
+
+def _check(tables: Any, k: Any) -> None:
+    """Tables [2**k, n_outputs] with the bits of each output; 2 to 16 inputs of a LUT."""
+    check_whole("k", k, 2, 16)
+    if not isinstance(tables, Sequence):
+        fail("tables", tables, "a list of TableData")
+    for table in tables:
+        contents = table.contents if isinstance(table, TableData) else None
+        fits = isinstance(contents, np.ndarray) and contents.ndim == 2 and len(contents).bit_count() == 1
+        fits = fits and isinstance(table.bits, tuple) and len(table.bits) == contents.shape[1] > 0
+        fits = fits and all(isinstance(bits, int) and bits > 0 for bits in table.bits)
+        fits = fits and (table.care is None or (isinstance(table.care, np.ndarray) and table.care.shape == contents.shape[:1]))
+        if not fits:
+            fail("one of tables", table, "a TableData of 2**k rows, with the bits of each of its outputs")
 
 
 def _least(table: TableData, k: int) -> int:

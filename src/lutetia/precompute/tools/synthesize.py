@@ -112,6 +112,7 @@ def _cells(hardware: Hardware, target: str, folder: Path) -> dict[str, int]:
 
 def recipe(target: str, top: str) -> list[str]:
     """The commands of a target."""
+    check_choice("target", target, TARGETS)
     if target in ("ice40", "ecp5"):
         return [f"synth_{target} -top {top}"]
     return [f"synth -flatten -lut {target.removeprefix('lut')} -top {top}", "opt_clean -purge"]
@@ -133,7 +134,7 @@ def read_cells(path: Path) -> dict[str, int]:
         found = json.loads(text[text.index("{") :])
         design = found.get("design") or next(iter(found["modules"].values()))
         return {str(name): int(count) for name, count in design["num_cells_by_type"].items()}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
         raise DataError(f"yosys wrote no statistics that can be read: {error}") from error
 
 
