@@ -251,10 +251,14 @@ class LUT(nn.Module):
         """x [..., n_inputs] -> y [..., n_outputs]."""
         if self.share is not None:
             return self.share.forward(self, x)
+        return self._look_up(x, self.weight)
+
+    def _look_up(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x [..., n_inputs] -> y [..., n_outputs], from tables shaped as `weight`."""
         if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["...", self.n_inputs])
         buffers: dict[str, Any] = self._buffers  # a lookup each: through the module both would take 0.5 µs
-        tables = Tables(self.weight, buffers["anchors"], self._wiring(), None, buffers["thresholds"])
+        tables = Tables(weight, buffers["anchors"], self._wiring(), None, buffers["thresholds"])
         sums = Sums(self.sums, self.int_rescaler)
         learning = Learning(self.gradient, self.meta, self.external_lr)
         if self.read == "hard" and not (self.training and self.table_dropout):
