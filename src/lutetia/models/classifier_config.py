@@ -32,7 +32,7 @@ class _Layer(Config):
     def _check_table(self) -> None:
         check_int("n_anchors", self.n_anchors, 1, MAX_ANCHORS)
         check_choice("read", self.read, READS)
-        check_dropout(self.table_dropout)
+        check_dropout("table_dropout", self.table_dropout)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def _joined(name: str, own: str) -> str:
 class _Int8(nn.Module):
     """What int8 layers share: all that the other layer has, but its weight."""
 
-    table_names = ()  # nothing that learns
+    table_names: Any = ()  # nothing that learns
     codes: nn.Parameter
     scale: nn.Parameter
     gradient: str

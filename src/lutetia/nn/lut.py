@@ -135,7 +135,7 @@ class LUT(nn.Module):
         check_choice("gradient", gradient, GRADIENTS)
         Sums(sums, int_rescaler).check()
         check_choice("read", read, READS)
-        check_dropout(table_dropout)
+        check_dropout("table_dropout", table_dropout)
         dtype = dtype or torch.get_default_dtype()
         check_choice("dtype", dtype, FLOATS)
         if not isinstance(meta, SynapseMeta):
@@ -335,11 +335,11 @@ def table_parameters(model: nn.Module) -> list[nn.Parameter]:
     return list({id(parameter): parameter for parameter in found}.values())
 
 
-def check_dropout(table_dropout: Any) -> None:
+def check_dropout(name: str, value: Any) -> None:
     """Check a probability that leaves something."""
-    check_range("table_dropout", table_dropout, 0.0, 1.0)
-    if table_dropout == 1.0:
-        fail("table_dropout", table_dropout, "less than 1: nothing would be left")
+    check_range(name, value, 0.0, 1.0)
+    if value == 1.0:
+        fail(name, value, "less than 1: nothing would be left")
 
 
 def _check_sizes(n_inputs: int, n_outputs: int, n_detectors: int, n_anchors: int) -> None:
