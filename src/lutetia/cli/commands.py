@@ -297,6 +297,28 @@ def page(
 
 
 @app.command()
+def quantize(
+    checkpoint: Checkpoint,
+    out: Annotated[Path, typer.Option("--out", help="The folder for the int8 model.")] = Path("out/int8"),
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Make the tables of a model int8, a quarter of the size and faster on a CPU.
+
+    For example:
+
+    lutetia quantize runs/stdlib --out out/int8
+    """
+    from lutetia.cli.quantize import quantize as run_quantize
+
+    told = run_quantize(checkpoint, out, show=not as_json)
+    if as_json:
+        print_json(told)
+    else:
+        name_next("lutetia", "evaluate", out)
+
+
+@app.command()
 def bench(
     name: Annotated[
         str | None,

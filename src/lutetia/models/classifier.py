@@ -88,8 +88,9 @@ def _table_layer(config: ClassifierConfig, layer: Layer, shape: tuple[int, ...])
     """The module of a layer that is given this shape."""
     read: dict[str, Any] = {"read": layer.read, "table_dropout": layer.table_dropout}
     if isinstance(layer, LUTLayer):
-        read["anchors"] = layer.anchors
-        return LUT(math.prod(shape), layer.n_outputs, layer.n_detectors, layer.n_anchors, **read, **_options(config))
+        read["anchors"], n_inputs = layer.anchors, math.prod(shape)
+        tables = LUT(layer.mix or n_inputs, layer.n_outputs, layer.n_detectors, layer.n_anchors, **read, **_options(config))
+        return nn.Sequential(linear(n_inputs, layer.mix, bias=False, std=n_inputs**-0.5), tables) if layer.mix else tables
     if isinstance(layer, ProjectedLayer):
         options: dict[str, Any] = {name: getattr(layer, name) for name in ("heads", "head_width", "n_detectors", "n_anchors")}
         return ProjectedLUT(math.prod(shape), layer.n_outputs, **options, **read, gradient=config.gradient)

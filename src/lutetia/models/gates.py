@@ -67,7 +67,7 @@ class Gates(Votes):
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
         if options.get("seed") is not None:
             generator.manual_seed(int(options["seed"]) + 1)
-        self.hidden_sizes, self.skip, self.grid = hidden, skip, 2 ** (self.bits - threshold_bits)
+        self.hidden_sizes, self.skip, self.grid = hidden, skip, 2 ** max(0, self.bits - threshold_bits)
         sizes = [n_inputs * len(thresholds), *hidden]
         reads = list(accumulate(sizes)) if skip else sizes  # how many bits each layer may read
         self.hidden = nn.ModuleList(GateLayer(reads[at], size, k, generator, sizes[at]) for at, size in enumerate(hidden))

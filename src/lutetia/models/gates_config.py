@@ -17,7 +17,8 @@ def check_gates(hidden: Any, flags: tuple[Any, Any], threshold_bits: Any, bits: 
     for name, flag in zip(("skip", "learn_thresholds"), flags, strict=True):
         if not isinstance(flag, bool):
             fail(name, flag, "true or false")
-    check_int("threshold_bits", threshold_bits, 1, bits)
+    most = bits if flags[1] else max(bits, 3)  # the default of 3 says nothing unless thresholds are learned
+    check_int("threshold_bits", threshold_bits, 1, most)
     return sizes
 
 

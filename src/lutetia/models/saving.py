@@ -29,6 +29,7 @@ from lutetia.models.building import KINDS, Model
 from lutetia.models.metadata import METADATA, check_metadata, dump_metadata, read_metadata
 from lutetia.models.sizes import ModelSize
 from lutetia.models.votes import Votes
+from lutetia.nn import hold_int8
 from lutetia.nn.lut import LUT, without_draws
 
 # What building a model may cost before its tensors are compared one by one: so much always, and beyond it so many times what
@@ -138,6 +139,7 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
             _check_size(folder, kind.least_size(config), shapes)
             with without_draws():
                 model = kind(config)
+            hold_int8(model, shapes)
             _check_shapes(folder, model.state_dict(), shapes)
             # Cloned: what safetensors gives is mapped from the file, which may go away.
             state = {name: file.get_tensor(name).clone() for name in shapes}

@@ -135,7 +135,7 @@ class LUT(nn.Module):
         check_choice("gradient", gradient, GRADIENTS)
         Sums(sums, int_rescaler).check()
         check_choice("read", read, READS)
-        check_dropout(table_dropout)
+        check_dropout("table_dropout", table_dropout)
         dtype = dtype or torch.get_default_dtype()
         check_choice("dtype", dtype, FLOATS)
         if not isinstance(meta, SynapseMeta):
@@ -251,10 +251,14 @@ class LUT(nn.Module):
         """x [..., n_inputs] -> y [..., n_outputs]."""
         if self.share is not None:
             return self.share.forward(self, x)
+        return self._look_up(x, self.weight)
+
+    def _look_up(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x [..., n_inputs] -> y [..., n_outputs], from tables shaped as `weight`."""
         if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["...", self.n_inputs])
         buffers: dict[str, Any] = self._buffers  # a lookup each: through the module both would take 0.5 µs
-        tables = Tables(self.weight, buffers["anchors"], self._wiring(), None, buffers["thresholds"])
+        tables = Tables(weight, buffers["anchors"], self._wiring(), None, buffers["thresholds"])
         sums = Sums(self.sums, self.int_rescaler)
         learning = Learning(self.gradient, self.meta, self.external_lr)
         if self.read == "hard" and not (self.training and self.table_dropout):
@@ -335,11 +339,11 @@ def table_parameters(model: nn.Module) -> list[nn.Parameter]:
     return list({id(parameter): parameter for parameter in tables}.values())
 
 
-def check_dropout(table_dropout: Any) -> None:
+def check_dropout(name: str, value: Any) -> None:
     """Check a probability that leaves something."""
-    check_range("table_dropout", table_dropout, 0.0, 1.0)
-    if table_dropout == 1.0:
-        fail("table_dropout", table_dropout, "less than 1: nothing would be left")
+    check_range(name, value, 0.0, 1.0)
+    if value == 1.0:
+        fail(name, value, "less than 1: nothing would be left")
 
 
 def _check_sizes(n_inputs: int, n_outputs: int, n_detectors: int, n_anchors: int) -> None:

@@ -87,10 +87,13 @@ class NgramTables(nn.Module):
     def _look_up(self, tokens: Tensor, past: Tensor | None) -> Tensor:
         """[B, S, n_tables, width], in the dtype of the products where autocast says one."""
         index = self.addresses(tokens, past)
-        sparse = self.gradient == "sparse"
-        rows = F.embedding(index, self.weight, sparse=sparse) if self.share is None else self.share.rows(self, index)
+        rows = self.rows(index) if self.share is None else self.share.rows(self, index)
         kind = rows.device.type
         return rows.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else rows
+
+    def rows(self, index: Tensor) -> Tensor:
+        """The rows of these numbers: index int64 [...] -> [..., width]."""
+        return F.embedding(index, self.weight, sparse=self.gradient == "sparse")
 
     def addresses(self, tokens: Tensor, past: Tensor | None = None) -> Tensor:
         """Which rows each position reads: int64 [B, S, n_tables], numbers of rows of `weight`."""

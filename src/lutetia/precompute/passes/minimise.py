@@ -64,7 +64,7 @@ def _check(tables: Any, k: Any) -> None:
     if not isinstance(tables, Sequence):
         fail("tables", tables, "a list of TableData")
     for table in tables:
-        contents = table.contents if isinstance(table, TableData) else None
+        contents: Any = table.contents if isinstance(table, TableData) else None
         fits = isinstance(contents, np.ndarray) and contents.ndim == 2 and len(contents).bit_count() == 1
         fits = fits and isinstance(table.bits, tuple) and len(table.bits) == contents.shape[1] > 0
         fits = fits and all(isinstance(bits, int) and bits > 0 for bits in table.bits)

@@ -60,13 +60,13 @@ def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 @extending.intrinsic
 def load(typing: Any, array: Any, at: Any) -> Any:
-    """array[at] of a flat array; uint16 holds the bits of bfloat16, int16 those of float16, and both come as float32."""
-    half = array.dtype in (numba.types.uint16, numba.types.int16)
+    """array[at] of a flat array; uint16 holds the bits of bfloat16, int16 those of float16. These and int8 come as float32."""
+    narrow = array.dtype in (numba.types.uint16, numba.types.int16, numba.types.int8)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return load_number(builder, _pointer(context, builder, signature, args), array.dtype, scope=read_scope(builder))
 
-    return (numba.types.float32 if half else array.dtype)(array, numba.types.uint64), generate
+    return (numba.types.float32 if narrow else array.dtype)(array, numba.types.uint64), generate
 
 
 @extending.intrinsic
