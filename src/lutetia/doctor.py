@@ -213,6 +213,13 @@ def look_for_cuda() -> Finding:
     return Finding("found", torch.version.cuda, names)
 
 
+def look_for_nvrtc() -> Finding:
+    """NVRTC, as torch for CUDA brings it."""
+    versions = (version_of(f"nvidia-cuda-nvrtc{suffix}") for suffix in ("", "-cu13", "-cu12"))
+    version = next(filter(None, versions), None)
+    return Finding("missing") if version is None else Finding("found", version)
+
+
 def look_for_triton_interpreter() -> Finding:
     """Whether Triton's interpreter fits the numpy that is installed: 3.6 and earlier need numpy < 2.4."""
     if not all(map(can_import, ("triton", "torch", "numpy"))):
@@ -254,6 +261,7 @@ ITEMS = (
         look_for_triton_interpreter,
         trial=try_triton_interpreter,
     ),
+    Item("nvrtc", "faster CUDA kernels of LUT layers", "pip install 'lutetia[nvrtc]'", look_for_nvrtc),
     package("numba", "compiled CPU kernels"),
     package("matplotlib", "pictures in reports"),
     package("scikit-learn", "lutetia.sklearn, the digits data set", module="sklearn"),

@@ -13,10 +13,12 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
 
 struct Dim { unsigned x, y, z; };
 struct int4 { int x, y, z, w; };
 struct uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 static Dim threadIdx, blockIdx, blockDim, gridDim;
@@ -35,7 +37,7 @@ static inline float exp2_fast(float x) { return exp2f(x); }
 static inline float log2_fast(float x) { return log2f(x); }
 static inline void copy_async(float4* to, const float4* from) { *to = *from; }
 static inline void close_group() {}
-static inline void wait_for_all_but(bool) {}
+template <int MANY> static void wait_for_all_but() {}
 template <class T> static T atomicAdd(T* to, T value) { T before = *to; *to = before + value; return before; }
 static inline void __stcs(float4* to, float4 value) { *to = value; }
 

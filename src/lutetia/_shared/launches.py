@@ -29,11 +29,16 @@ class Launch:
     def __call__(self, *arguments: Any) -> None:
         """Launch on the current stream."""
         kernel = self.compiled
-        if kernel is None or _watched() or torch.cuda.current_device() != self.device:
+        if kernel is None or watched() or torch.cuda.current_device() != self.device:
             compiled = self.kernel[self.grid](*arguments, **self.options)
             if compiled is not None and torch.cuda.current_device() == self.device:  # one of another device would not run here
                 self.compiled = compiled
             return
+        self.again(*arguments)
+
+    def again(self, *arguments: Any) -> None:
+        """Launch what was compiled, on the current stream; addresses may be numbers, which cost less than tensors."""
+        kernel = self.compiled
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         kernel.run(*self.grid, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments)
 
@@ -43,7 +48,7 @@ def alike(*tensors: Tensor | None) -> tuple[Any, ...]:
     return tuple([None if tensor is None else (tensor.dtype, tensor.data_ptr() & 15) for tensor in tensors])
 
 
-def _watched() -> bool:
+def watched() -> bool:
     """Whether a profiler wants to hear of launches."""
     hook = knobs.runtime.launch_enter_hook
     return bool(getattr(hook, "calls", hook))

@@ -23,37 +23,21 @@ from torch import Tensor
 import lutetia
 from lutetia.errors import ArgumentError, describe
 from lutetia.lut.algorithm import choose
+from lutetia.lut.autograd.direct import is_direct
 from lutetia.lut.autograd.how import HOW, How, Wires, how_of, sizes_of
+from lutetia.lut.autograd.quick import prepare, quick_back, quick_for
 from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import is_by_detector, keeps_by_detector, keeps_hard_by_detector, like
 from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Into, Read, Sequence
-from lutetia.lut.sums import Sums, sum_dtype
+from lutetia.lut.sums import FLOAT, Sums, sum_dtype
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
-PLAIN = (Tensor, torch.nn.Parameter)
 LOGS = "Tensor? log_beta, Tensor? log_gamma, Tensor? log_tau"
 COMPARING = "HOW, Tensor? thresholds=None"  # what ops that compare inputs end with; a default is not handed to an implementation
 
 
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {}
-
-
-def is_direct(*tensors: Tensor) -> bool:
-    """Whether nobody would see that an op is called: no compiler, tracer, transform or mode, and plain tensors.
-
-    Then its implementation can be called as it is. The way through the dispatcher and back takes 8 µs.
-    """
-    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._autograd._profiler_enabled():
-        return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
-        return False
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return False
-    for tensor in tensors:
-        if type(tensor) not in PLAIN or tensor.layout is not torch.strided or not (tensor.is_cpu or tensor.is_cuda):
-            return False
-    return True
 
 
 def op(name: str, *tensors: Tensor) -> Callable[..., Any]:
@@ -126,9 +110,16 @@ def by_detector(x: Tensor, anchors: Tensor, how: How, thresholds: Tensor | None,
 def _detect_and_fill(x: Tensor, layer: tuple[Tensor, Tensor], rest: Numbers[Any], train: bool) -> tuple[Tensor, Any]:
     """x [B, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2] -> y [B, O], and what was found."""
     (weight, anchors), (start, targets, meta, text, *given) = layer, rest
-    how, comparisons = how_of(text), ready(x, anchors, *given)
+    how, plain = how_of(text), not given or given[0] is None
     connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
+    quick = quick_for(x, weight, anchors, connectivity) if plain and how.sums == FLOAT else None
+    if quick is not None and quick.trains:
+        room = quick.launches.room(x) if train else None
+        return quick.launches.fill(x, weight, room), room
+    comparisons = ready(x, anchors, *given)
     y, detected = how.kernels(x).detect_and_fill(solid(x), solid(weight), comparisons, connectivity, how.sums, train)
+    if plain:
+        prepare(x, (weight, anchors), connectivity, None, how.sums)
     return y.to(output_dtype(x, weight)), detected
 
 
@@ -170,6 +161,9 @@ def _lut_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     *found, anchors, n_inputs, dtype, start, targets, meta, text = rest
     how = how_of(text)
     connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
+    quick = quick_back(grad, connectivity) if how.sums == FLOAT and dtype == weight.dtype == torch.float32 else None
+    if quick is not None and quick.anchors is anchors and quick.launches.x_shape[1] == n_inputs:
+        return quick.launches.to_inputs(grad, weight, tuple(found))
     detected = Detected(*map(laid, found))
     run = how.kernels(grad).propagate
     return run(solid(grad), solid(weight), connectivity, detected, solid(anchors), n_inputs, how.sums).to(dtype)
@@ -184,8 +178,11 @@ def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
     """grad [B, O], indices [B, N_t], then a, b, alternatives [B, N_t] or None, the size of the weight, dtype -> dW."""
     a, b, alternatives, size, dtype, start, targets, meta, text = rest
     how = how_of(text)
-    coefficients = None if a is None else Coefficients(laid(a), None if b is None else laid(b), alternatives)
     connectivity = how.connectivity((start, targets, meta), tuple(size))
+    quick = quick_back(grad, connectivity) if a is None and how.sums == FLOAT and dtype == torch.float32 else None
+    if quick is not None:
+        return quick.launches.to_weight(grad, indices, tuple(size))
+    coefficients = None if a is None else Coefficients(laid(a), None if b is None else laid(b), alternatives)
     return how.kernels(grad).gather_rows(solid(grad), connectivity, laid(indices), coefficients, how.sums, None).to(dtype)
 
 

@@ -15,10 +15,7 @@ __device__ __forceinline__ void copy_async(float4* to, const float4* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(place), "l"(from));
 }
 __device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;\n"); }
-__device__ __forceinline__ void wait_for_all_but(bool one) {
-    if (one) asm volatile("cp.async.wait_group 1;\n");
-    else asm volatile("cp.async.wait_group 0;\n");
-}
+template <int MANY> __device__ __forceinline__ void wait_for_all_but() { asm volatile("cp.async.wait_group %0;\n" ::"n"(MANY)); }
 #endif
 
 // A row of W floats (W a multiple of 8) lies over 8 lanes: whole 128-byte lines first, 16 bytes a lane, then what is left.

@@ -2,9 +2,7 @@
 // shared memory. Table by table the rows that were read are put in order by a counting sort; then every group of eight lanes adds
 // up an equal run of the list and sends one sum for each table row in it. A batch that hits one row costs no more than another.
 //
-// R rows of a table · W outputs, a multiple of 8 · COUNT as in rows.cu · ROWS of the batch, a multiple of 512
-
-#define THREADS 512
+// R rows of a table · W outputs, a multiple of 8 · COUNT as in rows.cu · ROWS of the batch, a multiple of THREADS
 
 #include "common.cuh"
 
@@ -12,6 +10,19 @@
 #define READS (COUNT == 2 ? 2 : 1)    // table rows that each reads
 #define ENTRIES (READS * ROWS)
 #define SHARE (ENTRIES / (THREADS / 8))  // of a group
+
+// What a thread's rows of the batch read in one table; `first` is the place of the block's first row.
+__device__ __forceinline__ void fetch(
+    int* cell, float* factor, const int* index_in, const int* other_in, const float* a_in, const float* b_in, size_t first, int live)
+{
+    #pragma unroll
+    for (int k = 0; k < PER; ++k) {
+        const size_t place = first + min(k * THREADS + (int)threadIdx.x, live - 1);
+        cell[READS * k] = index_in[place];
+        factor[READS * k] = COUNT ? a_in[place] : 1.f;
+        if (COUNT == 2) { cell[READS * k + READS - 1] = other_in[place]; factor[READS * k + READS - 1] = b_in[place]; }
+    }
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gather_rows(
     const float* __restrict__ grad, const int* __restrict__ index_in, const int* __restrict__ other_in,
@@ -30,19 +41,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gather_rows(
             reinterpret_cast<float4*>(g)[e] =
                 *reinterpret_cast<const float4*>(grad + (size_t)(row0 + r) * n_outputs + blockIdx.y * W + 4 * k);
     }
-    for (int tt = 0; tt < tables_here; ++tt) {
-        const int t = blockIdx.y * n_tables + blockIdx.z * tables_here + tt;
+    const int t0 = blockIdx.y * n_tables + blockIdx.z * tables_here;
+    int cell[PER * READS], rank[PER * READS], next_cell[PER * READS];
+    float factor[PER * READS], next_factor[PER * READS];
+    fetch(next_cell, next_factor, index_in, other_in, a_in, b_in, (size_t)t0 * n + row0, live);
+    for (int t = t0; t < t0 + tables_here; ++t) {
         for (int c = tid; c < R; c += THREADS) count[c] = 0;
-        int cell[PER * READS], rank[PER * READS];
-        float factor[PER * READS];
         #pragma unroll
-        for (int k = 0; k < PER; ++k) {
-            const int r = k * THREADS + tid;
-            const size_t place = (size_t)t * n + row0 + min(r, live - 1);
-            cell[READS * k] = index_in[place];
-            factor[READS * k] = scale * (COUNT ? a_in[place] : 1.f);
-            if (COUNT == 2) { cell[READS * k + READS - 1] = other_in[place]; factor[READS * k + READS - 1] = scale * b_in[place]; }
-        }
+        for (int k = 0; k < PER * READS; ++k) { cell[k] = next_cell[k]; factor[k] = scale * next_factor[k]; }
         __syncthreads();
         #pragma unroll
         for (int k = 0; k < PER * READS; ++k)
@@ -54,6 +60,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gather_rows(
             if (r < live) entries[first[cell[k]] + rank[k]] = make_uint2(r | cell[k] << 16, __float_as_uint(factor[k]));
         }
         __syncthreads();
+        if (t + 1 < t0 + tables_here)
+            fetch(next_cell, next_factor, index_in, other_in, a_in, b_in, (size_t)(t + 1) * n + row0, live);
         const int total = READS * live, begin = (tid >> 3) * SHARE, end = min(begin + SHARE, total);
         float* table = out + (size_t)t * R * W;
         Part sum;

@@ -42,6 +42,14 @@ def compiler() -> ctypes.CDLL | None:
     return None
 
 
+def version() -> str:
+    """The version of NVRTC, such as "13.0"."""
+    library, numbers = compiler(), (ctypes.c_int(), ctypes.c_int())
+    assert library is not None
+    library.nvrtcVersion(*map(ctypes.byref, numbers))
+    return ".".join(str(number.value) for number in numbers)
+
+
 @cache
 def compiled(name: str, constants: tuple[tuple[str, int], ...], arch: str) -> bytes:
     """The machine code of one source file with these constants defined, for an architecture such as "sm_90"."""
@@ -51,9 +59,7 @@ def compiled(name: str, constants: tuple[tuple[str, int], ...], arch: str) -> by
     text = (SOURCES / f"{name}.cu").read_text().encode()
     shared = (SOURCES / "common.cuh").read_text().encode()
     options = [*OPTIONS, f"--gpu-architecture={arch}", *(f"-D{key}={value}" for key, value in constants)]
-    version = (ctypes.c_int(), ctypes.c_int())
-    library.nvrtcVersion(ctypes.byref(version[0]), ctypes.byref(version[1]))
-    stamp = b"\0".join([text, shared, *(option.encode() for option in options), str([each.value for each in version]).encode()])
+    stamp = b"\0".join([text, shared, version().encode(), *(option.encode() for option in options)])
     kept = cache_folder() / f"{name}-{arch}-{hashlib.sha256(stamp).hexdigest()[:24]}.cubin"
     try:
         return kept.read_bytes()

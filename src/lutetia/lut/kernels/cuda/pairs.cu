@@ -5,24 +5,25 @@
 // CELLS = 2**(N_C + N_PE) · W outputs, a multiple of 8 · PLACES at a time, at most 256 · CAP pairs of so many places · ADD to what is
 // there: a step in place
 
-#define THREADS 512
+#define THREADS 256
 
 #include "common.cuh"
 
 // index [B, N_t, S] · pe [N_t, S - 1] · order [N_t, B · S], end and count [N_t, N_Q]: the places by their Q · out [N_t, N_Q, CELLS, W]
-extern "C" __global__ void __launch_bounds__(THREADS, 2) gather_pairs(
+extern "C" __global__ void __launch_bounds__(THREADS, 4) gather_pairs(
     const float* __restrict__ grad, const int* __restrict__ index, const int* __restrict__ pe, const int* __restrict__ order,
     const int* __restrict__ end_in, const int* __restrict__ count_in, float* __restrict__ out, float scale, int length, int n_places)
 {
     SHARED(float, g);                                                      // [PLACES][W]
     int* cursor = reinterpret_cast<int*>(g + PLACES * W);                  // [CELLS]
     int* first = cursor + CELLS;                                           // [CELLS]
-    unsigned char* entries = reinterpret_cast<unsigned char*>(first + CELLS);  // [CAP]: places of this round, by cell
+    short* distances = reinterpret_cast<short*>(first + CELLS);            // [S - 1], of PE, to an even number of them
+    unsigned char* entries = reinterpret_cast<unsigned char*>(distances + (length & ~1));  // [CAP]: places of this round, by cell
     const int q = blockIdx.x, t = blockIdx.y, n_detectors = gridDim.y, n_q = gridDim.x;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, part = tid & 7;
     const int n = count_in[t * n_q + q];
     const int* places = order + (size_t)t * n_places + end_in[t * n_q + q] - n;
-    const int* distances = pe + (size_t)t * (length - 1);
+    for (int d = tid; d < length - 1; d += THREADS) distances[d] = (short)pe[(size_t)t * (length - 1) + d];
     float* rows = out + ((size_t)t * n_q + q) * CELLS * W;
     for (int start = 0; start == 0 || start < n; start += PLACES) {
         const int here = min(n - start, PLACES);
@@ -49,9 +50,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) gather_pairs(
         __syncthreads();  // now cursor[c] is where the entries of c end
         for (int c0 = 4 * warp; c0 < CELLS; c0 += THREADS / 8) {  // all lanes stay in the loop, also past a last odd cell
             const int c = c0 + lane / 8, begin = c < CELLS ? first[c] : 0, many = c < CELLS ? cursor[c] - begin : 0;
-            Part total;
+            Part total, before;
             #pragma unroll
-            for (int k = 0; k < EACH; ++k) total.v[k] = 0.f;
+            for (int k = 0; k < EACH; ++k) { total.v[k] = 0.f; before.v[k] = 0.f; }
+            if ((ADD || start) && many) load(before, rows + (size_t)c * W, part);
             const int most = __reduce_max_sync(FULL, many);
             for (int o = 0; o < most; o += 8) {
                 const int held = o + part < many ? entries[begin + o + part] : 0;
@@ -67,10 +69,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) gather_pairs(
                 }
             }
             if (c >= CELLS || ((ADD || start) && !many)) continue;
-            Part before;
-            if (ADD || start) load(before, rows + (size_t)c * W, part);
             #pragma unroll
-            for (int k = 0; k < EACH; ++k) total.v[k] = scale * total.v[k] + (ADD || start ? before.v[k] : 0.f);
+            for (int k = 0; k < EACH; ++k) total.v[k] = scale * total.v[k] + before.v[k];
             store(total, rows + (size_t)c * W, part);
         }
         __syncthreads();

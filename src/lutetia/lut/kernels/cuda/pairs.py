@@ -9,8 +9,8 @@ from lutetia.lut.kernels.cuda import nvrtc
 from lutetia.lut.kernels.protocol import Sequence
 from lutetia.lut.kernels.triton.source.rows import Sorted
 
-THREADS = 512
-MOST_PLACES = 256  # at a time: the number of one is a byte
+THREADS = 256
+MOST_PLACES = 128  # at a time: the number of one is a byte
 MOST_PAIRS = 2**16
 
 
@@ -32,7 +32,7 @@ def gather(
     (batch, length, width), (out, scale, add) = grad.shape, step
     places = min(MOST_PLACES, MOST_PAIRS // (length - 1))
     sizes = {"ADD": int(add), "CELLS": sequence.n_cells, "N_PE": sequence.positional_dim, "PLACES": places, "W": width}
-    shared = 4 * places * width + 8 * sequence.n_cells + places * (length - 1)
+    shared = 4 * places * width + 8 * sequence.n_cells + 2 * length + places * (length - 1)
     run = nvrtc.kernel("pairs", "gather_pairs", tuple(sizes.items()), (THREADS, shared), grad.device.index)
     tensors = (grad.float().contiguous(), *by_detector, order.order, order.end, order.count, out)
     run((1 << sequence.n_anchors, by_detector[0].shape[1], 1), *tensors, float(scale), length, batch * length)

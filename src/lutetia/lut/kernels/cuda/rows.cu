@@ -1,7 +1,8 @@
 // Rows of tables, added up and multiplied by g. One block per 512 rows of the batch and block of tables; the tables pass one by one
-// through shared memory, the next on its way while one is read. Eight lanes read a row: its 128-byte lines without conflict.
+// through shared memory, STAGES - 1 on their way while one is read. Eight lanes read a row: its 128-byte lines without conflict.
 //
 // R rows of a table · W outputs, a multiple of 8 · COUNT rows that a detector reads: 0 one as it is, 1 one with a coefficient, 2 two
+// STAGES, at least 2: tables in shared memory
 
 #define THREADS 512
 
@@ -9,14 +10,19 @@
 
 #define TABLE (R * W / 4)  // 16-byte parts
 
-__device__ __forceinline__ void stage(float4* to, const float4* from) {
-    for (int e = threadIdx.x; e < TABLE; e += THREADS) copy_async(to + e, from + e);
+// Fetch table t of `tables` [n_tables]; past the last, nothing, which counts as a fetch too.
+__device__ __forceinline__ void fetch(float4* slab, const float4* tables, int t, int n_tables) {
+    if (t < n_tables)
+        for (int e = threadIdx.x; e < TABLE; e += THREADS) copy_async(slab + t % STAGES * TABLE + e, tables + (size_t)t * TABLE + e);
     close_group();
 }
 
-__device__ __forceinline__ void wait_for_table(bool last) {
-    wait_for_all_but(!last);
+// Table t, once it is there and nobody reads the one before any more, whose place the next one takes.
+__device__ __forceinline__ const float* table_of(float4* slab, const float4* tables, int t, int n_tables) {
+    wait_for_all_but<STAGES - 2>();
     __syncthreads();
+    fetch(slab, tables, t + STAGES - 1, n_tables);
+    return reinterpret_cast<const float*>(slab + t % STAGES * TABLE);
 }
 
 // Each lane holds what its own row of the batch found; the eight lanes of a group go through their eight rows together.
@@ -24,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_rows(
     const float4* __restrict__ tables, const int* __restrict__ index_in, const int* __restrict__ other_in,
     const float* __restrict__ a_in, const float* __restrict__ b_in, float* __restrict__ y, int n, int n_outputs, int n_tables)
 {
-    SHARED(float4, slab);  // [2][TABLE]
+    SHARED(float4, slab);  // [STAGES][TABLE]
     const int row = blockIdx.x * THREADS + threadIdx.x, part = threadIdx.x & 7, first = blockIdx.y * n_tables;
     Part total[8];
     #pragma unroll
@@ -34,20 +40,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_rows(
     size_t place = (size_t)first * n + min(row, n - 1);
     int index = index_in[place], other = COUNT == 2 ? other_in[place] : 0;
     float a = COUNT ? a_in[place] : 1.f, b = COUNT == 2 ? b_in[place] : 0.f;
-    stage(slab, tables + (size_t)first * TABLE);
+    tables += (size_t)first * TABLE;
+    for (int t = 0; t < STAGES - 1; ++t) fetch(slab, tables, t, n_tables);
     for (int t = 0; t < n_tables; ++t) {
         const int index_now = index, other_now = other;
         const float a_now = a, b_now = b;
-        const bool last = t + 1 == n_tables;
-        if (!last) {
-            stage(slab + ((t + 1) & 1) * TABLE, tables + (size_t)(first + t + 1) * TABLE);
+        if (t + 1 < n_tables) {
             place += n;
             index = index_in[place];
             if (COUNT) a = a_in[place];
             if (COUNT == 2) { other = other_in[place]; b = b_in[place]; }
         }
-        wait_for_table(last);
-        const float* table = reinterpret_cast<const float*>(slab + (t & 1) * TABLE);
+        const float* table = table_of(slab, tables, t, n_tables);
         #pragma unroll
         for (int s = 0; s < 8; ++s) {
             Part line;
@@ -62,7 +66,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_rows(
                 for (int k = 0; k < EACH; ++k) total[s].v[k] = fmaf(second, line.v[k], total[s].v[k]);
             }
         }
-        __syncthreads();
     }
     #pragma unroll
     for (int s = 0; s < 8; ++s) {
@@ -95,19 +98,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) row_gains(
     for (int s = 0; s < 8; ++s) load(g[s], grad + (size_t)min((row & ~7) + s, n - 1) * n_outputs + blockIdx.y * W, part);
     size_t place = (size_t)first * n + min(row, n - 1);
     int index = index_in[place], other = COUNT != 1 ? other_in[place] : 0;
-    stage(slab, tables + (size_t)first * TABLE);
+    tables += (size_t)first * TABLE;
+    for (int t = 0; t < STAGES - 1; ++t) fetch(slab, tables, t, n_tables);
     for (int t = 0; t < n_tables; ++t) {
         const int index_now = index, other_now = COUNT ? other : index ^ (1 << other);
         const size_t here = place;
-        const bool last = t + 1 == n_tables;
-        if (!last) {
-            stage(slab + ((t + 1) & 1) * TABLE, tables + (size_t)(first + t + 1) * TABLE);
+        if (t + 1 < n_tables) {
             place += n;
             index = index_in[place];
             if (COUNT != 1) other = other_in[place];
         }
-        wait_for_table(last);
-        const float* table = reinterpret_cast<const float*>(slab + (t & 1) * TABLE);
+        const float* table = table_of(slab, tables, t, n_tables);
         float one[8], two[8];
         #pragma unroll
         for (int s = 0; s < 8; ++s) {
@@ -128,6 +129,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) row_gains(
             const float others = sum_and_turn(two, part);
             if (row < n) db[here] = others;
         }
-        __syncthreads();
     }
 }

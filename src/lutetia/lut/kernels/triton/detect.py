@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lutetia._shared.launches import alike
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels.cuda import keeps_by_detector, tables
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.detect import detect_positions as detect_no_positions
-from lutetia.lut.kernels.triton.launch import ACC, cdiv, next_power_of_2
+from lutetia.lut.kernels.triton.launch import ACC, Launch, cdiv, launch_of, next_power_of_2
 from lutetia.lut.kernels.triton.source import basics
 from lutetia.lut.kernels.triton.source import detect as source
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Sizes
@@ -73,9 +74,13 @@ def _launch(x: Tensor, inputs: Inputs, rows: Rows, case: ReadCase, options: dict
     if not rows.indices.numel():
         return
     block_t = tile_of(case, n_detectors)
-    source.detect_kernel[(rows.indices.numel() // n_detectors, cdiv(n_detectors, block_t))](
-        inputs, rows, Sizes(x.shape[-1], n_detectors), READ=case, BLOCK_T=block_t, num_warps=1, **options
-    )
+
+    def make() -> Launch:
+        grid = (rows.indices.numel() // n_detectors, cdiv(n_detectors, block_t))
+        return Launch(source.detect_kernel, grid, x.device, num_warps=1, **options)
+
+    signature = ("detect", x.device, x.shape, case, n_detectors, *options.values(), alike(*inputs, *rows))
+    launch_of(signature, make)(inputs, rows, Sizes(x.shape[-1], n_detectors), case, block_t)
 
 
 def compared(x: Tensor, anchors: Tensor, read: str = "hard", sums: Sums = Sums(), coefficients: int = 0) -> ReadCase:  # noqa: B008

@@ -110,8 +110,21 @@ def launch_fill(
     read: tuple[str, int] = ("hard", 0),
 ) -> None:
     """Fill from rows, or, when inputs are given, from what they choose; `read` is its name and how many coefficients it has."""
-    if not target.out.numel():
-        return
+    if target.out.numel():
+        plan = plan_to_fill(weight, layout, inputs, rows, target, how, read)
+        plan.launch(inputs, rows, target, tables_of(layout, weight), plan.sizes, *plan.constants)
+
+
+def plan_to_fill(
+    weight: Tensor,
+    layout: Layout,
+    inputs: Inputs,
+    rows: Rows,
+    target: Target,
+    how: tuple[Sums, torch.dtype],
+    read: tuple[str, int] = ("hard", 0),
+) -> Plan:
+    """The launch of such a fill."""
     sums, dtype = how
     n_inputs, n_c = (None, None) if inputs.x is None else (inputs.x.shape[1], inputs.anchors.shape[1])
 
@@ -126,8 +139,7 @@ def launch_fill(
         return Plan(launch, sizes_of(layout, n_inputs), (reads, case))
 
     signature = ("fill", target.out.shape, n_inputs, n_c, how, read, alike(weight, target.out, *inputs, *rows))
-    plan = plan_of(layout, signature, make)
-    plan.launch(inputs, rows, target, tables_of(layout, weight), plan.sizes, *plan.constants)
+    return plan_of(layout, signature, make)
 
 
 def detect_and_fill(
@@ -221,32 +233,49 @@ def _gains(
     to: tuple[Tensor, int] | tuple[None, None] = (None, None),
 ) -> None:
     """g·W of rows into the target, or, with anchors and the number of inputs in `to`, what they send to dx."""
-    batch, (anchors, n_inputs), tables = grad.shape[0], to, tables_of(layout, weight)
-    sizes, dtype, n_c = sizes_of(layout, n_inputs), sum_dtype(grad, weight), 0 if anchors is None else anchors.shape[1]
+    batch, (anchors, n_inputs), arrays = grad.shape[0], to, tables_of(layout, weight)
     if batch == 0 or layout.n_weights == 0:
         return
     if layout.kind == "general":
-        case = case_of(layout, sums, dtype, BLOCK_T=min(32, next_power_of_2(layout.n_detectors)), BLOCK_O=32, N_C=n_c)
+        n_c, block_t = 0 if anchors is None else anchors.shape[1], min(32, next_power_of_2(layout.n_detectors))
+        case = case_of(layout, sums, sum_dtype(grad, weight), BLOCK_T=block_t, BLOCK_O=32, N_C=n_c)
+        numbers = (sizes_of(layout, n_inputs), layout.widest)
         both = [(rows, target.out)]
         if rows.alternatives is not None:
             both = [(Rows(rows.indices), target.out), (Rows(rows.alternatives), target.other)]
         for row, out in both:
             source.gains_general_kernel[(batch, cdiv(layout.n_detectors, case.BLOCK_T))](
-                grad.contiguous(), row, anchors, Target(out, target.overflow), tables, (sizes, layout.widest),
-                CASE=case, **fusion(sums),
+                grad.contiguous(), row, anchors, Target(out, target.overflow), arrays, numbers, CASE=case, **fusion(sums),
             )  # fmt: skip
     else:
         grad = grad.contiguous()
-        signature = ("gains", grad.shape, n_inputs, n_c, sums, alike(grad, weight, anchors, *target, *rows))
+        plan = plan_of_gains(grad, weight, layout, rows, target, sums, to)
+        plan.launch(grad, rows, anchors, target, arrays, plan.sizes, *plan.constants)
 
-        def make() -> Plan:
-            block_t, block_o = gains_blocks(layout)
-            case = case_of(layout, sums, dtype, BLOCK_T=block_t, BLOCK_O=block_o, N_C=n_c)
-            grid = (batch * layout.n_blocks, cdiv(layout.largest, block_t))
-            return Plan(Launch(source.gains_kernel, grid, grad.device, num_warps=1, **fusion(sums)), sizes, (case,))
 
-        plan = plan_of(layout, signature, make)
-        plan.launch(grad, rows, anchors, target, tables, plan.sizes, *plan.constants)
+def plan_of_gains(
+    grad: Tensor,
+    weight: Tensor,
+    layout: Layout,
+    rows: Rows,
+    target: Target,
+    sums: Sums,
+    to: tuple[Tensor, int] | tuple[None, None],
+) -> Plan:
+    """The launch of `_gains`, which says what the arguments are."""
+    anchors, n_inputs = to
+    n_c = 0 if anchors is None else anchors.shape[1]
+
+    def make() -> Plan:
+        block_t, block_o = gains_blocks(layout)
+        case = case_of(layout, sums, sum_dtype(grad, weight), BLOCK_T=block_t, BLOCK_O=block_o, N_C=n_c)
+        launch = Launch(
+            source.gains_kernel, (grad.shape[0] * layout.n_blocks, cdiv(layout.largest, block_t)), grad.device,
+            num_warps=1, **fusion(sums),
+        )  # fmt: skip
+        return Plan(launch, sizes_of(layout, n_inputs), (case,))
+
+    return plan_of(layout, ("gains", grad.shape, n_inputs, n_c, sums, alike(grad, weight, anchors, *target, *rows)), make)
 
 
 def gains_blocks(layout: Layout) -> tuple[int, int]:
@@ -328,6 +357,14 @@ def _scatter(grad: Tensor, rows: Rows, layout: Layout, out: Tensor, step: float 
     if rows.indices.numel() == 0 or layout.n_weights == 0:
         return
     grad, lr = _scaled(grad, layout, dtype)
+    plan, numbers = plan_to_scatter(grad, rows, layout, (out, lr), step, dtype)
+    plan.launch(grad, rows, out, tables_of(layout, None, lr), plan.sizes, numbers, *plan.constants)
+
+
+def plan_to_scatter(
+    grad: Tensor, rows: Rows, layout: Layout, to: tuple[Tensor, Tensor | None], step: float | None, dtype: torch.dtype
+) -> tuple[Plan, tuple[int, int, float | None]]:
+    """The launch of `_scatter`, and its numbers; `to` is where sums go, and the lr_scale of each synapse."""
     batch, block_t = grad.shape[0], min(16, next_power_of_2(layout.largest))
     tiles = cdiv(layout.largest, block_t)
 
@@ -337,8 +374,8 @@ def _scatter(grad: Tensor, rows: Rows, layout: Layout, out: Tensor, step: float 
         grid = (cdiv(batch, block_b) * layout.n_blocks, tiles * cdiv(layout.widest, block_o))
         return Plan(Launch(source.scatter_kernel, grid, grad.device, num_warps=1), sizes_of(layout), (case,))
 
-    plan = plan_of(layout, ("scatter", grad.shape, step is None, dtype, alike(grad, out, lr, *rows)), make)
-    plan.launch(grad, rows, out, tables_of(layout, None, lr), plan.sizes, (batch, tiles, step), *plan.constants)
+    plan = plan_of(layout, ("scatter", grad.shape, step is None, dtype, alike(grad, *to, *rows)), make)
+    return plan, (batch, tiles, step)
 
 
 def _add_up(
