@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 CHOICE_EVERY = 4  # on a CPU every fourth sample of a batch of `MANY` teaches the wiring: it costs most and needs the fewest
 MANY = 128
+START_SPREAD = 0.01  # of the choice at the start
 
 
 class Votes(nn.Module):
@@ -84,8 +85,8 @@ class Votes(nn.Module):
         generator = torch.Generator()
         generator.manual_seed(seed) if seed is not None else generator.seed()
         n_bits = n_inputs * len(self.thresholds)
-        choice = torch.randn(n_tables, k, n_bits, generator=generator) * 0.01
-        choice.scatter_add_(2, self._near(shape, generator)[..., None], torch.full((n_tables, k, 1), 0.03))
+        choice = torch.randn(n_tables, k, n_bits, generator=generator) * START_SPREAD
+        choice.scatter_add_(2, self._near(shape, generator)[..., None], torch.full((n_tables, k, 1), 3 * START_SPREAD))
         self.choice = nn.Parameter(choice)
         self.weight = nn.Parameter((torch.rand(n_tables, 2**k, generator=generator) * 2 - 1) * 0.1)
         self.register_buffer("classes", torch.arange(n_tables) % n_classes)

@@ -57,6 +57,12 @@ class Hardware:
         return {name: self.files[name] for name in (*names, f"{self.name}{ending}")}
 
     @property
+    def identity(self) -> int:
+        """A number of 32 bits that follows from all files: the core of `axi()` answers with it on its port `identity`."""
+        text = "".join(f"{name}\0{text}\0" for name, text in sorted(self.files.items()))
+        return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16)
+
+    @property
     def manifest(self) -> dict[str, Any]:
         """What the files are: ports, channels, nodes, checksums."""
         graph = self.graph
@@ -65,6 +71,7 @@ class Hardware:
             "lutetia": __version__,
             "language": self.language,
             "top": self.name,
+            "identity": f"{self.identity:08x}",
             "clock": "clk, rising edge",
             "reset": "rst, synchronous, active high",
             "input": _port(graph.input_edge),
