@@ -1,7 +1,8 @@
 """An AXI4-Stream wrapper around a piece of hardware, and project files for Vivado.
 
 `tdata` is padded to whole bytes. `identity` is the number of the circuit, for software that asks which one a device holds.
-`tlast` marks the last answer of a frame; the input has none, since frames have known sizes. The reset is `aresetn`, active low. The Vivado files are written by hand and have not been run in Vivado: they say so.
+`tlast` marks the last answer of a frame; the input has none, since frames have known sizes. The reset is `aresetn`, active low.
+The Vivado files are written by hand and have not been run in Vivado: they say so.
 """
 
 from __future__ import annotations
