@@ -1,7 +1,7 @@
 """Gradient-boosted trees as circuits: shared comparators, a table for each part of a tree, a sum of leaves per class, argmax.
 
-Leaves are rounded to a few bits of one scale, as TreeLUT does (arXiv 2501.01511): what a tree adds starts at zero, and the rest is
-an offset per class.
+Leaves are rounded to a few bits of one scale, as TreeLUT does (arXiv 2501.01511): what a tree adds starts at zero, and the rest
+is an offset per class.
 """
 
 from __future__ import annotations

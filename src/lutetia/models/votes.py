@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from lutetia.precompute import Graph
 
 
+CHOICE_EVERY = 4  # on a CPU every fourth sample of a batch of `MANY` teaches the wiring: it costs most and needs the fewest
+MANY = 128
+START_SPREAD = 0.01  # of the choice at the start
+
+
 class Votes(nn.Module):
     """x [batch, n_inputs], whole numbers of `bits` bits -> scores [batch, n_classes].
 
@@ -80,8 +85,8 @@ class Votes(nn.Module):
         generator = torch.Generator()
         generator.manual_seed(seed) if seed is not None else generator.seed()
         n_bits = n_inputs * len(self.thresholds)
-        choice = torch.randn(n_tables, k, n_bits, generator=generator) * 0.01
-        choice.scatter_add_(2, self._near(shape, generator)[..., None], torch.full((n_tables, k, 1), 0.03))
+        choice = torch.randn(n_tables, k, n_bits, generator=generator) * START_SPREAD
+        choice.scatter_add_(2, self._near(shape, generator)[..., None], torch.full((n_tables, k, 1), 3 * START_SPREAD))
         self.choice = nn.Parameter(choice)
         self.weight = nn.Parameter((torch.rand(n_tables, 2**k, generator=generator) * 2 - 1) * 0.1)
         self.register_buffer("classes", torch.arange(n_tables) % n_classes)
@@ -201,7 +206,9 @@ class ReadTables(torch.autograd.Function):
             of_inputs = torch.zeros(bits.shape, device=bits.device).index_add_(1, wired, of_bits).to(bits.dtype)
         if ctx.needs_input_grad[1]:
             # What each bit would have changed in place of the chosen one: ones and zeros as ±1.
-            of_choice = (of_bits.T @ (2 * bits.float() - 1)).reshape(len(weight), k, -1).to(weight.dtype)
+            every = CHOICE_EVERY if bits.device.type == "cpu" and len(bits) >= MANY else 1
+            product = of_bits[::every].T @ (2 * bits[::every].float() - 1)
+            of_choice = (every * product).reshape(len(weight), k, -1).to(weight.dtype)
         return of_inputs, of_choice, of_weight.to(weight.dtype)
 
 
