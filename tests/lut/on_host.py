@@ -18,7 +18,7 @@ KERNELS = {
     "reads": ("read_detectors", "send_slopes"),
     "rows": ("fill_rows", "row_gains"),
     "gather": ("gather_rows",),
-    "pairs": ("gather_pairs",),
+    "pairs": ("gather_pairs", "sort_places"),
 }
 
 

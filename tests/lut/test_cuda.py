@@ -21,7 +21,7 @@ from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
 from lutetia.lut.kernels.reference.reads import rows_that_are_added
 from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.source.rows import Sorted
-from lutetia.nn import ProjectedLUT
+from lutetia.nn import LUTAttention, ProjectedLUT
 
 READS = ("hard", "blend", "confidence", "confidence2")
 # rows of the batch, blocks, inputs of a block, detectors of a block, outputs of a block, anchors
@@ -70,7 +70,7 @@ SOURCES = [
     ("reads", (("KIND", 3), ("N_C", 8), ("TILE", 128), ("V", 48))),
     ("rows", (("COUNT", 2), ("R", 256), ("STAGES", 4), ("W", 48))),
     ("gather", (("COUNT", 2), ("R", 256), ("ROWS", 1024), ("THREADS", 1024), ("W", 48))),
-    ("pairs", (("ADD", 0), ("CELLS", 1024), ("N_PE", 4), ("PLACES", 128), ("W", 32))),
+    ("pairs", (("ADD", 0), ("CELLS", 1024), ("N_PE", 4), ("PLACES", 128), ("THREADS", 256), ("W", 32))),
 ]
 
 
@@ -163,8 +163,12 @@ def check_pairs(shape: tuple[int, ...], device: str = "cpu") -> None:
     connectivity = full(n_detectors, sequence.n_cells << n_anchors, width)
     grad = torch.randn(batch, length, width, generator=generator).to(device)
     want = REFERENCE.gather_pairs(grad, connectivity, sequence, FLOAT, None)
-    order = in_order_plainly(indices.flatten(0, 1), 1 << n_anchors)
     found = (indices.transpose(1, 2).contiguous(), distances.t().contiguous())
+    order, sorted_ = pairs.in_order(found[0], sequence), in_order_plainly(indices.flatten(0, 1), 1 << n_anchors)
+    assert torch.equal(order.end, sorted_.end)
+    assert torch.equal(order.count, sorted_.count)
+    assert torch.equal(order.order.sort(1).values, sorted_.order.sort(1).values)
+    assert bool((indices.flatten(0, 1).t().gather(1, order.order.long()).diff(dim=1) >= 0).all())
     out = torch.full_like(want, float("nan"))
     assert pairs.fits(grad, sequence, out)
     pairs.gather(grad, sequence, found, order, (out, 0.5, False))
@@ -231,3 +235,29 @@ class TestOnTheGpu:
             results[-1] += [p.grad.to_dense() for p in layer.parameters() if p.grad is not None]
         for mine, want in zip(*results, strict=True):
             assert float((mine - want).norm() / want.norm()) < 1e-5
+
+    @pytest.mark.parametrize("name", ["hard", "confidence2"])
+    def test_a_compiled_layer(self, name: str) -> None:
+        """What is kept by detector has the strides that the compiler was told of."""
+        layer = ProjectedLUT(384, 384, read=name, seed=0, device="cuda").tables
+        torch.nn.init.normal_(layer.weight)
+        x, grad = torch.randn(4096, 384, device="cuda", requires_grad=True), torch.randn(4096, 384, device="cuda")
+        learned = [x, *layer.parameters()]
+        want = torch.autograd.grad(layer(x), learned, grad)
+        mine = torch.autograd.grad(torch.compile(layer, fullgraph=True)(x), learned, grad)
+        for one, other in zip(mine, want, strict=True):
+            assert float((one - other).norm() / other.norm()) < 1e-5
+
+    @pytest.mark.parametrize("gradient", ["dense", "sparse", "in_place"])
+    def test_attention_equals_that_of_triton(self, gradient: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        results = []
+        for off in (False, True):
+            monkeypatch.setattr(nvrtc, "available", lambda off=off: not off)
+            layer = LUTAttention(32, 32, 16, 5, positional_dim=3, max_length=40, gradient=gradient, seed=0, device="cuda")
+            layer.external_lr = 0.1
+            x = torch.randn(8, 40, 32, device="cuda", generator=torch.Generator("cuda").manual_seed(1)).requires_grad_()
+            layer(x).backward(torch.randn(8, 40, 32, device="cuda", generator=torch.Generator("cuda").manual_seed(2)))
+            results.append([x.grad, layer.weight.detach().clone(), layer.positions.grad])
+            results[-1] += [] if layer.weight.grad is None else [layer.weight.grad.to_dense()]
+        for mine, want in zip(*results, strict=True):
+            assert float((mine - want).norm() / want.norm()) < 1e-3  # slopes of positions add up with atomics, and cancel

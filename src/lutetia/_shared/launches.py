@@ -6,6 +6,8 @@ than a small kernel runs. A `Launch` does it at its first call only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,6 +43,51 @@ class Launch:
         kernel = self.compiled
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         kernel.run(*self.grid, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments)
+
+
+MOST = 8192  # launches that are known, before all are forgotten
+_known: dict[tuple[Any, ...], tuple[Launch, tuple[Any, ...]]] = {}
+
+
+def planned(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
+    """kernel[grid], where Triton is asked only once for arguments alike; constants and options come by keyword."""
+    return partial(_run, kernel, grid)
+
+
+def _run(kernel: Any, grid: tuple[int, ...], *arguments: Any, **keywords: Any) -> None:
+    key = (id(kernel), grid, _signature(arguments), *keywords.values())
+    known = _known.get(key)
+    if known is None:
+        names = kernel.arg_names[len(arguments) :]
+        options = {name: value for name, value in keywords.items() if name not in names}
+        if len(_known) >= MOST:
+            _known.clear()
+        launch = Launch(kernel, grid, _device(arguments), **options)
+        known = _known[key] = launch, tuple(keywords[name] for name in names)
+    known[0](*arguments, *known[1])
+
+
+def _signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What Triton looks at in arguments, and more: numbers are taken as they are, but floats only as floats."""
+    found: list[Any] = []
+    for each in arguments:
+        if isinstance(each, Tensor):
+            found += each.dtype, each.data_ptr() & 15, each.get_device()
+        elif isinstance(each, tuple):
+            found.append(_signature(each))
+        else:
+            found.append(float if isinstance(each, float) else each)
+    return tuple(found)
+
+
+def _device(arguments: tuple[Any, ...]) -> torch.device:
+    """Where the first tensor is."""
+    flat: list[Any] = list(arguments)
+    for each in flat:
+        if isinstance(each, Tensor):
+            return each.device
+        flat += each if isinstance(each, tuple) else ()
+    raise AssertionError("a kernel without tensors")
 
 
 def alike(*tensors: Tensor | None) -> tuple[Any, ...]:

@@ -100,7 +100,7 @@ def by_detector(x: Tensor, anchors: Tensor, how: How, thresholds: Tensor | None,
     if how.backend not in ("", "triton"):
         return False
     if weight is not None:
-        return keeps_hard_by_detector(x, anchors, weight, how.sums.exact, thresholds)
+        return keeps_hard_by_detector(x, anchors, (weight, n_outputs_of(weight, how)), how.sums.exact, thresholds)
     return how.read != "hard" and keeps_by_detector(x, anchors, how.sums.exact, thresholds)
 
 

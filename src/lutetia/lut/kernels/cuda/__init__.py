@@ -12,6 +12,7 @@ from torch import Tensor
 from lutetia.lut.kernels.cuda import nvrtc
 
 LEAST_BATCH, LEAST_READS = 2048, 2**21  # rows of a batch, and rows times detectors; below, the Triton kernels are as fast
+LEAST_ROWS = 2**14  # rows of a batch times blocks of tables: fewer would leave most multiprocessors without work
 MOST_ANCHORS = 12
 
 
@@ -22,12 +23,20 @@ def keeps_by_detector(x: Tensor, anchors: Tensor, exact: bool, thresholds: Tenso
     return x.shape[0] >= LEAST_BATCH and x.shape[0] * anchors.shape[0] >= LEAST_READS and nvrtc.available()
 
 
-def keeps_hard_by_detector(x: Tensor, anchors: Tensor, weight: Tensor, exact: bool, thresholds: Tensor | None) -> bool:
-    """The same for the hard read, which Triton reads and adds up at once: only where tables pass through shared memory."""
+def keeps_hard_by_detector(
+    x: Tensor, anchors: Tensor, tables: tuple[Tensor, int], exact: bool, thresholds: Tensor | None
+) -> bool:
+    """The same for the hard read, which Triton reads and adds up at once: only where tables pass through shared memory.
+
+    `tables` are the weight and the number of outputs.
+    """
+    weight, n_outputs = tables
     if not keeps_by_detector(x, anchors, exact, thresholds) or weight.dtype == torch.float64:
         return False
     width, rest = divmod(weight.numel(), anchors.shape[0] << anchors.shape[1])
-    return not rest and is_narrow(width, 1 << anchors.shape[1])
+    if rest or not is_narrow(width, 1 << anchors.shape[1]):
+        return False
+    return x.shape[0] * (n_outputs // width) >= LEAST_ROWS
 
 
 def is_narrow(width: int, n_rows: int) -> bool:

@@ -5,12 +5,35 @@
 // CELLS = 2**(N_C + N_PE) · W outputs, a multiple of 8 · PLACES at a time, at most 256 · CAP pairs of so many places · ADD to what is
 // there: a step in place
 
-#define THREADS 256
-
 #include "common.cuh"
 
+// The places of each detector by their Q, one block per detector: index [B, N_t, S] -> order [N_t, B · S], end and count [N_t, N_Q].
+extern "C" __global__ void __launch_bounds__(THREADS) sort_places(
+    const int* __restrict__ index, int* __restrict__ order, int* __restrict__ end_out, int* __restrict__ count_out,
+    int length, int n_places, int n_q)
+{
+    SHARED(int, count);          // [n_q]
+    int* cursor = count + n_q;   // [n_q]
+    const int t = blockIdx.x, n_detectors = gridDim.x;
+    for (int q = threadIdx.x; q < n_q; q += THREADS) count[q] = 0;
+    for (int round = 0; round < 2; ++round) {
+        __syncthreads();
+        for (int place = threadIdx.x; place < n_places; place += THREADS) {
+            const int b = place / length, q = index[((size_t)b * n_detectors + t) * length + place - b * length];
+            const int rank = atomicAdd((round ? cursor : count) + q, 1);
+            if (round) order[(size_t)t * n_places + rank] = place;
+        }
+        if (round == 0) add_before(count, cursor, n_q);
+    }
+    __syncthreads();
+    for (int q = threadIdx.x; q < n_q; q += THREADS) {
+        end_out[t * n_q + q] = cursor[q];
+        count_out[t * n_q + q] = count[q];
+    }
+}
+
 // index [B, N_t, S] · pe [N_t, S - 1] · order [N_t, B · S], end and count [N_t, N_Q]: the places by their Q · out [N_t, N_Q, CELLS, W]
-extern "C" __global__ void __launch_bounds__(THREADS, 4) gather_pairs(
+extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) gather_pairs(
     const float* __restrict__ grad, const int* __restrict__ index, const int* __restrict__ pe, const int* __restrict__ order,
     const int* __restrict__ end_in, const int* __restrict__ count_in, float* __restrict__ out, float scale, int length, int n_places)
 {

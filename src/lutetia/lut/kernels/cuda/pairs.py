@@ -9,7 +9,7 @@ from lutetia.lut.kernels.cuda import nvrtc
 from lutetia.lut.kernels.protocol import Sequence
 from lutetia.lut.kernels.triton.source.rows import Sorted
 
-THREADS = 256
+THREADS, SORT_THREADS = 256, 1024
 MOST_PLACES = 128  # at a time: the number of one is a byte
 MOST_PAIRS = 2**16
 
@@ -19,7 +19,19 @@ def fits(grad: Tensor, sequence: Sequence, out: Tensor) -> bool:
     width, length = grad.shape[2], grad.shape[1]
     if grad.dtype == torch.float64 or out.dtype != torch.float32 or not 0 < width <= 64 or width % 8 or out.data_ptr() % 16:
         return False
-    return 1 < length <= MOST_PAIRS and sequence.n_cells <= 4096 and sequence.n_anchors <= 15
+    return 1 < length <= MOST_PAIRS and sequence.n_cells <= 4096 and sequence.n_anchors <= 12
+
+
+def in_order(indices: Tensor, sequence: Sequence) -> Sorted:
+    """The places of each detector by their Q: indices by detector, [B, N_t, S]."""
+    batch, n_detectors, length = indices.shape
+    n_places, n_q = batch * length, 1 << sequence.n_anchors
+    ends, counts = indices.new_empty(2, n_detectors, n_q)
+    places = Sorted(indices.new_empty(n_detectors, n_places), ends, counts)
+    sizes = (("ADD", 0), ("CELLS", 1), ("N_PE", 0), ("PLACES", 1), ("W", 8), ("THREADS", SORT_THREADS))
+    run = nvrtc.kernel("pairs", "sort_places", sizes, (SORT_THREADS, 8 * n_q), indices.device.index)
+    run((n_detectors, 1, 1), indices, places.order, ends, counts, length, n_places, n_q)
+    return places
 
 
 def gather(
@@ -32,6 +44,7 @@ def gather(
     (batch, length, width), (out, scale, add) = grad.shape, step
     places = min(MOST_PLACES, MOST_PAIRS // (length - 1))
     sizes = {"ADD": int(add), "CELLS": sequence.n_cells, "N_PE": sequence.positional_dim, "PLACES": places, "W": width}
+    sizes["THREADS"] = THREADS
     shared = 4 * places * width + 8 * sequence.n_cells + 2 * length + places * (length - 1)
     run = nvrtc.kernel("pairs", "gather_pairs", tuple(sizes.items()), (THREADS, shared), grad.device.index)
     tensors = (grad.float().contiguous(), *by_detector, order.order, order.end, order.count, out)

@@ -29,8 +29,8 @@ MULTIPROCESSORS = 132  # of an H200
 class Windows(NamedTuple):
     """Anchors as the kernels take them: runs of detectors whose inputs no other run reads.
 
-    segments int32 [n, 4] hold first detector, one past the last, first input, inputs; pairs int32 [N_t, N_c] where the two columns of
-    a pair begin in a window, 16 bits each.
+    segments int32 [n, 4] hold first detector, one past the last, first input, inputs; pairs int32 [N_t, N_c] where the two
+    columns of a pair begin in a window, 16 bits each.
     """
 
     segments: Tensor

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lutetia._shared.launches import alike
+from lutetia._shared.launches import planned
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels.cuda import keeps_by_detector, tables
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.detect import detect_positions as detect_no_positions
-from lutetia.lut.kernels.triton.launch import ACC, Launch, cdiv, launch_of, next_power_of_2
+from lutetia.lut.kernels.triton.launch import ACC, cdiv, next_power_of_2
 from lutetia.lut.kernels.triton.source import basics
 from lutetia.lut.kernels.triton.source import detect as source
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Sizes
@@ -74,13 +74,9 @@ def _launch(x: Tensor, inputs: Inputs, rows: Rows, case: ReadCase, options: dict
     if not rows.indices.numel():
         return
     block_t = tile_of(case, n_detectors)
-
-    def make() -> Launch:
-        grid = (rows.indices.numel() // n_detectors, cdiv(n_detectors, block_t))
-        return Launch(source.detect_kernel, grid, x.device, num_warps=1, **options)
-
-    signature = ("detect", x.device, x.shape, case, n_detectors, *options.values(), alike(*inputs, *rows))
-    launch_of(signature, make)(inputs, rows, Sizes(x.shape[-1], n_detectors), case, block_t)
+    planned(source.detect_kernel, (rows.indices.numel() // n_detectors, cdiv(n_detectors, block_t)))(
+        inputs, rows, Sizes(x.shape[-1], n_detectors), READ=case, BLOCK_T=block_t, num_warps=1, **options
+    )
 
 
 def compared(x: Tensor, anchors: Tensor, read: str = "hard", sums: Sums = Sums(), coefficients: int = 0) -> ReadCase:  # noqa: B008
@@ -100,7 +96,7 @@ def detect_columns(x: Tensor, comparisons: Comparisons) -> Tensor:
     batch, n_detectors = x.shape[0], anchors.shape[0]
     index = x.new_empty(n_detectors, batch, dtype=torch.int32)
     block_t = min(16, next_power_of_2(n_detectors))
-    source.detect_columns_kernel[(cdiv(batch, 128),)](
+    planned(source.detect_columns_kernel, (cdiv(batch, 128),))(
         Inputs(by_columns(x), anchors, thresholds=thresholds), index, (batch, x.shape[1], n_detectors),
         READ=compared(x, anchors), BLOCK_T=block_t, BLOCK_B=128, num_warps=block_t,
     )  # fmt: skip
@@ -111,7 +107,7 @@ def by_columns(x: Tensor) -> Tensor:
     """x [B, I] -> [I, B]."""
     batch, n_inputs = x.shape
     columns = x.new_empty(n_inputs, batch)
-    source.transpose_kernel[(cdiv(batch, 64), cdiv(n_inputs, 64))](x.contiguous(), columns, batch, n_inputs, BLOCK=64)
+    planned(source.transpose_kernel, (cdiv(batch, 64), cdiv(n_inputs, 64)))(x.contiguous(), columns, batch, n_inputs, BLOCK=64)
     return columns
 
 
@@ -128,7 +124,7 @@ def detect_positions(positions: Tensor, train: bool) -> Detected:
         detected = Detected(indices, values.new_empty(shape), torch.empty_like(indices))
     padded = next_power_of_2(positional_dim)
     block = max(1, 512 // padded)
-    source.detect_positions_kernel[(cdiv(indices.numel(), block),)](
+    planned(source.detect_positions_kernel, (cdiv(indices.numel(), block),))(
         values, Rows(*detected), indices.numel(), N_PE=positional_dim, N_PE_PADDED=padded, BLOCK=block
     )
     return detected

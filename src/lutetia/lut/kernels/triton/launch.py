@@ -17,7 +17,7 @@ from lutetia.lut.kernels.triton.layout import Layout
 from lutetia.lut.sums import Sums, raise_overflow, sum_dtype
 
 triton = require("triton", "the triton backend of lutetia.lut")
-from lutetia._shared.launches import Launch as Launch  # noqa: E402  (needs triton)
+from lutetia._shared.launches import Launch, planned  # noqa: E402  (needs triton)
 from lutetia.lut.kernels.triton.source import basics  # noqa: E402
 from lutetia.lut.kernels.triton.source.basics import Case, Sizes, Tables, Target  # noqa: E402
 
@@ -26,19 +26,6 @@ ACC = {torch.float32: triton.language.float32, torch.float64: triton.language.fl
 
 
 MOST_PLANS = 4096  # of a layout, before all are forgotten
-
-
-LAUNCHES: dict[Any, Launch] = {}  # of kernels that know no layout, by their signatures
-
-
-def launch_of(signature: tuple[Any, ...], make: Callable[[], Launch]) -> Launch:
-    """The launch of this signature, made once."""
-    launch = LAUNCHES.get(signature)
-    if launch is None:
-        if len(LAUNCHES) >= MOST_PLANS:
-            LAUNCHES.clear()
-        launch = LAUNCHES[signature] = make()
-    return launch
 
 
 class Plan(NamedTuple):
@@ -105,7 +92,7 @@ def finish(target: Target, sums: Sums, dtype: torch.dtype) -> Tensor:
         return target.out
     out, total = torch.empty_like(target.out, dtype=dtype, memory_format=torch.contiguous_format), target.out.numel()
     if total:
-        basics.convert_kernel[(cdiv(total, 1024),)](
+        planned(basics.convert_kernel, (cdiv(total, 1024),))(
             target.out.contiguous(), out, target.overflow, total, SCALE=sums.scale, BLOCK=1024
         )
     check_overflow(target, sums)

@@ -5,26 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lutetia._shared.launches import alike
+from lutetia._shared.launches import planned
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.cuda import is_by_detector, tables
+from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, tables
 from lutetia.lut.kernels.protocol import TWO_ROWS, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.reads import rows_that_are_added
 from lutetia.lut.kernels.triton import rows
 from lutetia.lut.kernels.triton.detect import by_columns, compared, read, tile_of, windows_for
-from lutetia.lut.kernels.triton.launch import (
-    Launch,
-    cdiv,
-    check_overflow,
-    finish,
-    fusion,
-    launch_of,
-    next_power_of_2,
-    scale_of,
-    target_of,
-)
+from lutetia.lut.kernels.triton.launch import cdiv, check_overflow, finish, fusion, next_power_of_2, scale_of, target_of
 from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.source import reads as source
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Target
@@ -50,7 +40,8 @@ def _read_and_fill(
     x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, read: Read, sums: Sums
 ) -> Tensor:
     layout, count = layout_of(connectivity), 2 if read.name in TWO_ROWS else 0 if read.name == "hard" else 1
-    windows = windows_for(x, comparisons, sums) if tables.fits(layout, weight) else None
+    large = x.shape[0] * layout.n_blocks >= LEAST_ROWS and tables.fits(layout, weight)
+    windows = windows_for(x, comparisons, sums) if large else None
     if windows is not None:
         indices, coefficients = tables.read(x, comparisons.anchors, windows, read)
         return tables.fill(weight, layout, indices, rows_that_are_added(coefficients, read))
@@ -86,10 +77,10 @@ def send_slopes(
             plain, doubtful = x.new_empty([2, n_detectors, batch], dtype=torch.float64 if sums.exact else dtype)
             which = x.new_empty([n_detectors, batch], dtype=torch.int32) if sums.exact and read.name == "confidence2" else None
             slopes = Slopes(plain, doubtful, which, shares)
-        into, options = target if to_x else target._replace(out=None), {"num_warps": 1, **fusion(sums)}
-        signature = ("slopes", x.device, x.shape, case, n_detectors, alike(*inputs, *gains, *slopes, *into))
-        launch = launch_of(signature, lambda: Launch(source.send_slopes_kernel, grid, x.device, **options))
-        launch(inputs, gains, slopes, into, (batch, n_inputs, n_detectors), case, block_t)
+        planned(source.send_slopes_kernel, grid)(
+            inputs, gains, slopes, target if to_x else target._replace(out=None), (batch, n_inputs, n_detectors),
+            READ=case, BLOCK_T=block_t, num_warps=1, **fusion(sums),
+        )  # fmt: skip
         if learned and to_x:
             _gather_slopes(inputs, slopes, target, case, sums)
     total = shares.sum(0) if learned else shares.new_zeros(3)
@@ -104,10 +95,10 @@ def _gather_slopes(inputs: Inputs, slopes: Slopes, target: Target, case: ReadCas
     batch, n_inputs = inputs.x.shape
     block_b = min(256, next_power_of_2(batch))
     columns = Inputs(by_columns(inputs.x), None, inputs.log_beta, thresholds=inputs.thresholds)
-    grid, options = (cdiv(batch, block_b), n_inputs), {"num_warps": max(1, block_b // 128), **fusion(sums)}
-    signature = ("gather slopes", inputs.x.device, inputs.x.shape, case, alike(*columns, *slopes, *target))
-    launch = launch_of(signature, lambda: Launch(source.gather_slopes_kernel, grid, inputs.x.device, **options))
-    launch(columns, slopes, pairs_of_inputs(inputs.anchors, n_inputs), target, (batch, n_inputs), case, block_b)
+    planned(source.gather_slopes_kernel, (cdiv(batch, block_b), n_inputs))(
+        columns, slopes, pairs_of_inputs(inputs.anchors, n_inputs), target, (batch, n_inputs),
+        READ=case, BLOCK_B=block_b, num_warps=max(1, block_b // 128), **fusion(sums),
+    )  # fmt: skip
 
 
 def pairs_of_inputs(anchors: Tensor, n_inputs: int) -> tuple[Tensor, Tensor]:

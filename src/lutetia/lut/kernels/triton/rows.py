@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lutetia._shared.launches import Launch, alike
+from lutetia._shared.launches import Launch, alike, planned
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.cuda import is_by_detector, keeps_hard_by_detector, tables
+from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, keeps_hard_by_detector, tables
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import subtract
@@ -51,7 +51,9 @@ def by_row(indices: Tensor, coefficients: Coefficients | None) -> tuple[Tensor, 
 
 def through_shared_memory(layout: Layout, indices: Tensor, sums: Sums, *operands: Tensor) -> bool:
     """Whether the CUDA kernels take these rows: they were read by detector, and the tables fit."""
-    return is_by_detector(indices) and not sums.exact and tables.fits(layout, *operands)
+    if not is_by_detector(indices) or sums.exact or indices.shape[0] * layout.n_blocks < LEAST_ROWS:
+        return False
+    return tables.fits(layout, *operands)
 
 
 def one_by_one(indices: Tensor, coefficients: Coefficients | None) -> list[Rows]:
@@ -84,12 +86,12 @@ def _fill(weight: Tensor, layout: Layout, indices: Tensor, coefficients: Coeffic
     elif layout.kind == "general":
         case = case_of(layout, sums, dtype, BLOCK_T=min(32, next_power_of_2(layout.n_detectors)), BLOCK_O=32)
         for rows in one_by_one(indices, coefficients):
-            source.fill_general_kernel[(batch, cdiv(layout.n_detectors, case.BLOCK_T))](
+            planned(source.fill_general_kernel, (batch, cdiv(layout.n_detectors, case.BLOCK_T)))(
                 rows, target, tables_of(layout, weight), sizes_of(layout), layout.widest, CASE=case, **fusion(sums)
             )
     elif coefficients is None and fills_by_slab(layout, batch):
         case = case_of(layout, sums, dtype, BLOCK_B=32, BLOCK_O=64)
-        source.fill_slab_kernel[(cdiv(batch, case.BLOCK_B), cdiv(layout.width, case.BLOCK_O))](
+        planned(source.fill_slab_kernel, (cdiv(batch, case.BLOCK_B), cdiv(layout.width, case.BLOCK_O)))(
             indices, indices.stride(), target, tables_of(layout, weight), batch, layout.n_detectors,
             CASE=case, num_warps=8, **fusion(sums),
         )  # fmt: skip
@@ -158,14 +160,14 @@ def _detect_and_fill(
     x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
 ) -> tuple[Tensor, Detected | None]:
     layout, dtype = layout_of(connectivity), sum_dtype(weight)
-    if keeps_hard_by_detector(x, comparisons.anchors, weight, sums.exact, comparisons.thresholds) and tables.fits(layout, weight):
-        windows = tables.windows_of(comparisons.anchors, x.shape[1])
+    arrays, anchors, thresholds = (weight, layout.n_outputs), comparisons.anchors, comparisons.thresholds
+    if keeps_hard_by_detector(x, anchors, arrays, sums.exact, thresholds) and tables.fits(layout, weight):
+        windows = tables.windows_of(anchors, x.shape[1])
         if windows is not None:
-            detected = tables.detect(x, comparisons.anchors, windows, train)
+            detected = tables.detect(x, anchors, windows, train)
             return tables.fill(weight, layout, detected.indices, None), detected if train else None
     if not train and fills_by_slab(layout, x.shape[0]):
         return _fill(weight, layout, detect_columns(x, comparisons), None, sums), None
-    anchors, thresholds = comparisons
     room = room_for(x, anchors, True) if train else None
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, zero=not layout.disjoint)
     rows, inputs = Rows(*(room or (None,))), Inputs(x.contiguous(), anchors, thresholds=thresholds)
@@ -244,7 +246,7 @@ def _gains(
         if rows.alternatives is not None:
             both = [(Rows(rows.indices), target.out), (Rows(rows.alternatives), target.other)]
         for row, out in both:
-            source.gains_general_kernel[(batch, cdiv(layout.n_detectors, case.BLOCK_T))](
+            planned(source.gains_general_kernel, (batch, cdiv(layout.n_detectors, case.BLOCK_T)))(
                 grad.contiguous(), row, anchors, Target(out, target.overflow), arrays, numbers, CASE=case, **fusion(sums),
             )  # fmt: skip
     else:
@@ -395,11 +397,11 @@ def _add_up(
     )
     numbers, tables = GatherNumbers(batch, listed, chunks, step), tables_of(layout, None, lr)
     gradients = (grad, rows, target.overflow, sizes_of(layout))
-    source.gather_kernel[(layout.n_detectors * layout.n_rows, tiles)](
+    planned(source.gather_kernel, (layout.n_detectors * layout.n_rows, tiles))(
         gradients, target, sorted_rows, tables, numbers, CASE=case, CAP=CAP, num_warps=1, **fusion(sums)
     )
     if listed > CAP:
-        source.gather_rest_kernel[(layout.n_detectors * chunks, tiles)](
+        planned(source.gather_rest_kernel, (layout.n_detectors * chunks, tiles))(
             gradients, target, sorted_rows, tables, numbers, CASE=case, CAP=CAP, num_warps=1, **fusion(sums)
         )
 
@@ -420,8 +422,8 @@ def sort_by_neuron(indices: Tensor, n_rows: int) -> Sorted:
     if total == 0:
         return Sorted(order, count, count)
     grid = (cdiv(total, 256),)
-    source.rank_kernel[grid](indices, count, rank, total, n_detectors, N_ROWS=n_rows, BLOCK=256, num_warps=4)
+    planned(source.rank_kernel, grid)(indices, count, rank, total, n_detectors, N_ROWS=n_rows, BLOCK=256, num_warps=4)
     sorted_rows = Sorted(order, count.cumsum(1, dtype=torch.int32), count)
     numbers = (total, batch, n_detectors)
-    source.place_kernel[grid](indices, rank, sorted_rows, numbers, N_ROWS=n_rows, BLOCK=256, num_warps=4)
+    planned(source.place_kernel, grid)(indices, rank, sorted_rows, numbers, N_ROWS=n_rows, BLOCK=256, num_warps=4)
     return sorted_rows

@@ -29,7 +29,7 @@ def serves(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivit
     layout = layout_of(connectivity)
     if layout.kind == "general" or not layout.widest or rows.fills_by_slab(layout, x.shape[0]):
         return False
-    return not keeps_hard_by_detector(x, anchors, weight, False, None)
+    return not keeps_hard_by_detector(x, anchors, (weight, layout.n_outputs), False, None)
 
 
 class Launches:
