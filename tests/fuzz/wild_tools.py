@@ -12,6 +12,7 @@ from wild import Made, Wild, small
 
 from lutetia import models, precompute
 from lutetia.precompute import Binary, Int, IOTable, Stream, TableData, UInt
+from lutetia.precompute.passes import minimise
 
 SUM = IOTable.of(lambda x: x.sum(1, keepdim=True), (Binary(), Binary()))
 
@@ -47,6 +48,7 @@ def _graph_of_gates(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
 def _table_data(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     def use(tables: Any, k: Any, **fields: Any) -> None:
         table = TableData(**fields)
+        minimise.find_tool = lambda tool: None  # yosys takes a second, and more memory than a case may have
         precompute.minimise_tables([table] if tables is None else tables, k)
 
     return use, {
@@ -129,7 +131,7 @@ def _integer_language(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]
 
 def _language_hardware(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     def use(detectors: Any, prompt: Any, n: Any, tool: Any, stalls: Any) -> None:
-        if detectors != 1:
+        if type(detectors) is not int or detectors != 1:
             _language().emit(detectors_per_cycle=detectors)
         if tool is None:  # none is installed: what comes before is checked
             return

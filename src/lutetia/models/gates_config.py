@@ -16,7 +16,7 @@ def check_gates(hidden: Any, learn_thresholds: Any, threshold_bits: Any, bits: i
     sizes = whole_numbers("hidden", hidden, 1)
     if not isinstance(learn_thresholds, bool):
         fail("learn_thresholds", learn_thresholds, "true or false")
-    check_int("threshold_bits", threshold_bits, 1, bits)
+    check_int("threshold_bits", threshold_bits, 1, bits if learn_thresholds else 16)
     return sizes
 
 

@@ -148,6 +148,8 @@ def find_target(file: TableFile, target: str | int | None) -> str:
 
 def make_target(values: Sequence[Any], task: str | None, where: str) -> tuple[Array, list[str]]:
     """The target as numbers [n], and the names of the classes; none for a regression."""
+    if not len(values):
+        raise DataError(f"{where} has no rows, expected two at least")
     empty = next((number for number, value in enumerate(values) if _is_missing(value)), None)
     if empty is not None:
         raise DataError(f"{where} has no value in row {empty + 1}, expected one in each row")
