@@ -35,3 +35,4 @@ class GateNetworkConfig(VotesConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "hidden", check_gates(self.hidden, self.learn_thresholds, self.threshold_bits, self.bits))
+        check_int("threshold_bits", self.threshold_bits, 1, self.bits)
