@@ -71,15 +71,19 @@ def checked_anchors(anchors: torch.Tensor, n_inputs: int, thresholds: torch.Tens
 
     On CUDA they are a copy of those that were checked. The CPU's loops compare as they read, and take the anchors themselves.
     """
-    may_check = not (anchors.is_cuda and torch.cuda.is_current_stream_capturing())  # a capture cannot wait for an answer
     if thresholds is None:
-        copy = anchors_seen.get((anchors,), n_inputs, may_check)
+        copy = anchors_seen.get((anchors,), n_inputs, _is_captured)
     else:
-        copy = thresholds_seen.get((anchors, thresholds), n_inputs, may_check)
+        copy = thresholds_seen.get((anchors, thresholds), n_inputs, _is_captured)
     anchors = anchors if copy is None else copy
     if anchors.dtype != torch.int32:
         anchors = anchors.to(torch.int32)
     return anchors if anchors.is_contiguous() else anchors.contiguous()
+
+
+def _is_captured(tensor: torch.Tensor) -> bool:
+    """Whether a CUDA graph records what is done with a tensor: then nothing can be looked at, for nothing is done yet."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _check_once(anchors: torch.Tensor, n_inputs: int, n_thresholds: int = 0) -> torch.Tensor | None:
