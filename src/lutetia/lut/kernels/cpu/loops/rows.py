@@ -8,8 +8,6 @@ did. `arrays` says what the tuples hold.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from lutetia.lut.kernels.cpu.arrays import Blocks, Lines, Reads, Rows, Tables
@@ -112,7 +110,7 @@ def fill_block(sums, weight, tables, reads, scale):
         if ahead and n <= HANDFUL:  # too few to share a table: one batch row after the other, its sums at hand
             for i in range(n):
                 for t in range(U(0), done, U(8)):
-                    following: Any = (t + U(8), i) if t + U(8) < n_tables else (U(0), i + U(1))
+                    following = (t + U(8), i) if t + U(8) < n_tables else (U(0), i + U(1))
                     fetch_8_rows(weight, tables, reads.first.indices, following, n)
                     add_8_tables(sums, weight, tables, reads.first, t, i)
                     add_8_tables(sums, weight, tables, reads.second, t, i)
