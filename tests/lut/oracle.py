@@ -52,6 +52,30 @@ def gradients(x: Tensor, weight: Tensor, anchors: Tensor, grad: Tensor) -> tuple
     return y.detach(), dx, dw
 
 
+# B, S, I, O, N_t, N_c, N_pe
+SEQUENCES = [
+    (1, 1, 3, 2, 1, 1, 0), (1, 2, 4, 3, 2, 1, 1), (3, 3, 5, 1, 1, 2, 3),
+    (2, 17, 6, 3, 2, 2, 2), (1, 7, 7, 5, 3, 5, 0), (3, 6, 5, 2, 2, 3, 4),
+]  # fmt: skip
+
+
+def make_sequence(shape: tuple[int, ...]) -> dict[str, Tensor]:
+    """Small integers everywhere, halves added to some, so that ties between Q, K and PE, and exact zeros, are common."""
+    batch, length, n_inputs, n_outputs, n_detectors, n_anchors, positional_dim = shape
+    generator = torch.Generator().manual_seed(sum(shape))
+    x = torch.randint(-2, 3, (batch, length, n_inputs), generator=generator).double()
+    x += torch.rand(x.shape, generator=generator, dtype=torch.float64) * (torch.rand(batch, length, 1, generator=generator) < 0.5)
+    positions = torch.randint(-2, 3, (length - 1, n_detectors, positional_dim), generator=generator).double() / 2
+    n_rows = 1 << (2 * n_anchors + positional_dim)
+    return {
+        "x": x,
+        "positions": positions,
+        "anchors": random_anchors(n_inputs, n_detectors, n_anchors, seed=0),
+        "weight": torch.randn(n_detectors, n_rows, n_outputs, generator=generator, dtype=torch.float64),
+        "grad": torch.randn(batch, length, n_outputs, generator=generator, dtype=torch.float64),
+    }
+
+
 def sequence_blend(x: Tensor, positions: Tensor, anchors: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Every (b, i, j, t) by hand: y [B, S, O] as the layer gives it, and a smooth y whose gradients are those of the layer."""
     (batch, length, _), n_anchors, positional_dim = x.shape, anchors.shape[1], positions.shape[-1]

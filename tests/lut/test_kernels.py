@@ -26,7 +26,7 @@ from lut.kernel_cases import (
     run_layer,
     run_sequences,
 )  # fmt: skip
-from lut.oracle import sequence_blend
+from lut.oracle import SEQUENCES, sequence_blend
 from lutetia.lut import kernels
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels.protocol import PRIMITIVES, Backend
@@ -144,14 +144,7 @@ def test_sequences_in_float64(backend: str, algorithm: str) -> None:
     check_sequences(backend, make_sequences(SHORT[1] if interpreted(backend) else SHORT[2], dtype=F64), algorithm)
 
 
-# Ties between Q, K and PE, and exact zeros, are common in all of them.
-PLAIN = [
-    (1, 1, 3, 2, 1, 1, 0), (1, 2, 4, 3, 2, 1, 1), (3, 3, 5, 1, 1, 2, 3), (2, 17, 6, 3, 2, 2, 2), (1, 7, 7, 5, 3, 5, 0),
-    (3, 6, 5, 2, 2, 3, 4),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("shape", PLAIN)
+@pytest.mark.parametrize("shape", SEQUENCES)
 def test_sequences_of_the_reference_against_a_plain_loop(shape: tuple[int, ...]) -> None:
     case = make_sequences(shape, dtype=F64)
     leaves = [tensor.clone().requires_grad_() for tensor in (case.x, case.positions, case.weight)]
@@ -165,7 +158,7 @@ def test_sequences_of_the_reference_against_a_plain_loop(shape: tuple[int, ...])
 
 
 @pytest.mark.parametrize("sums", SUMS)
-@pytest.mark.parametrize("shape", [*PLAIN, (0, 5, 4, 3, 2, 2, 1)])
+@pytest.mark.parametrize("shape", [*SEQUENCES, (0, 5, 4, 3, 2, 2, 1)])
 def test_sequences_of_the_reference_by_cells(shape: tuple[int, ...], sums: str) -> None:
     case, (batch, length, _, _, n_detectors, n_anchors, n_pe) = make_sequences(shape, dtype=F64), shape
     check_sequences("reference", case, "cells", sums)
