@@ -12,6 +12,7 @@ from wild import Made, Wild, small
 
 from lutetia import models, precompute
 from lutetia.precompute import Binary, Int, IOTable, Stream, TableData, UInt
+from lutetia.precompute.passes import minimise
 
 SUM = IOTable.of(lambda x: x.sum(1, keepdim=True), (Binary(), Binary()))
 
@@ -47,6 +48,7 @@ def _graph_of_gates(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
 def _table_data(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     def use(tables: Any, k: Any, **fields: Any) -> None:
         table = TableData(**fields)
+        minimise.find_tool = lambda tool: None  # yosys takes a second, and more memory than a case may have
         precompute.minimise_tables([table] if tables is None else tables, k)
 
     return use, {
@@ -111,11 +113,12 @@ def _language() -> Any:
     return KNOWN["language"]
 
 
-def _core() -> Any:
-    """Its hardware, made once."""
-    if "core" not in KNOWN:
-        KNOWN["core"] = _language().emit(detectors_per_cycle=1)
-    return KNOWN["core"]
+def _core(detectors: Any) -> Any:
+    """Its hardware; each that can be made takes a second, and is made once."""
+    key = f"core {detectors!r}"
+    if key not in KNOWN:
+        KNOWN[key] = _language().emit(detectors_per_cycle=detectors)
+    return KNOWN[key]
 
 
 def _integer_language(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
@@ -129,11 +132,9 @@ def _integer_language(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]
 
 def _language_hardware(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     def use(detectors: Any, prompt: Any, n: Any, tool: Any, stalls: Any) -> None:
-        if detectors != 1:
-            _language().emit(detectors_per_cycle=detectors)
-        if tool is None:  # none is installed: what comes before is checked
-            return
-        _core().simulate(prompt, n, tool=tool, stalls=stalls)
+        hardware = _core(detectors)
+        if tool is not None:  # which would run what is installed
+            hardware.simulate(prompt, n, tool=tool, stalls=stalls)
 
     return use, {"detectors": 1, "prompt": b"ab", "n": 1, "tool": wild.one("none", "vcs"), "stalls": False}
 

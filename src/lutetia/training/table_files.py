@@ -156,6 +156,8 @@ def make_target(
     values: Sequence[Any], task: str | None, where: str, lines: Sequence[int] | None = None
 ) -> tuple[Array, list[str]]:
     """The target as numbers [n], and the names of the classes; none for a regression."""
+    if not len(values):
+        raise DataError(f"{where} has no rows, expected two at least")
     empty = next((number for number, value in enumerate(values) if _is_missing(value)), None)
     if empty is not None:
         raise DataError(f"{where} has no value in {_row(empty, lines)}, expected one in each row")

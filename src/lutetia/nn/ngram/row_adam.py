@@ -43,7 +43,7 @@ class RowAdam(torch.optim.Optimizer):
             raise ArgumentError("beta is 1, expected less: the squares would never be learned")
         try:
             super().__init__(params, {"lr": lr, "beta": beta, "eps": eps, "weight_decay": weight_decay})
-        except (TypeError, ValueError) as error:  # of torch, which says what is wrong with params
+        except (TypeError, ValueError, LookupError) as error:  # of torch, which says what is wrong with params
             raise ArgumentError(f"params is {describe(params)}, expected parameters or groups of them: {error}") from error
         self._scratch: dict[Tensor, tuple[Tensor, Tensor, Tensor]] = {}  # of CUDA parameters; zeros between steps, so not saved
 

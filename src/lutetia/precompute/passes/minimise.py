@@ -64,13 +64,18 @@ def _check(tables: Any, k: Any) -> None:
     if not isinstance(tables, Sequence):
         fail("tables", tables, "a list of TableData")
     for table in tables:
-        contents: Any = table.contents if isinstance(table, TableData) else None
-        fits = isinstance(contents, np.ndarray) and contents.ndim == 2 and len(contents).bit_count() == 1
-        fits = fits and isinstance(table.bits, tuple) and len(table.bits) == contents.shape[1] > 0
-        fits = fits and all(isinstance(bits, int) and bits > 0 for bits in table.bits)
-        fits = fits and (table.care is None or (isinstance(table.care, np.ndarray) and table.care.shape == contents.shape[:1]))
-        if not fits:
+        if not isinstance(table, TableData) or not _is_sound(table):
             fail("one of tables", table, "a TableData of 2**k rows, with the bits of each of its outputs")
+
+
+def _is_sound(table: TableData) -> bool:
+    """Whether rows, outputs and their bits go together."""
+    contents, bits, care = table.contents, table.bits, table.care
+    if not isinstance(contents, np.ndarray) or contents.ndim != 2 or len(contents).bit_count() != 1 or not contents.shape[1]:
+        return False
+    if not isinstance(bits, tuple) or len(bits) != contents.shape[1] or not all(isinstance(n, int) and n > 0 for n in bits):
+        return False
+    return care is None or (isinstance(care, np.ndarray) and care.shape == contents.shape[:1])
 
 
 def _least(table: TableData, k: int) -> int:
