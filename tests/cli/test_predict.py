@@ -135,7 +135,7 @@ def test_the_screen_shows_names_probabilities_and_what_comes_next(trained: Path,
         (["runs/iris", "none.csv"], 1, "none.csv does not exist"),
         (["runs/iris", "examples"], 1, "is a folder without images"),
         (["runs/iris", "1,2,3,4", "--csv", "out.html"], 2, "--csv is 'out.html', expected a name that ends in .csv"),
-        (["runs/none", "1,2,3,4"], 1, "is not there, expected the folder of a saved model"),
+        (["runs/none", "1,2,3,4"], 1, "does not exist, expected the folder of a saved model"),
         (["runs/stdlib", "examples"], 1, "is a folder, expected a file of text"),
     ],
 )

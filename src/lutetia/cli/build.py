@@ -379,7 +379,7 @@ def show_report(report: dict[str, Any], out: Path) -> None:
     left = {step["step"]: step["left_out"] for step in report["steps"]}
     simulated, proof, made = report["simulated"], report["proof"], report["synthesis"]
     if simulated:
-        say("simulated", f"{simulated['samples']} samples, equal to the integer model (in {simulated['by']})")
+        say("simulated", f"{simulated['samples']} samples by {simulated['by']}: equal to the integer model")
     if proof:
         say("proved", proof["said"])
     if report.get("pipeline"):

@@ -165,7 +165,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     """Check that a folder is a model's and that its files are those that were written; their names."""
     folder = path_of(path)
     if not folder.is_dir():
-        raise DataError(f"{folder} is {'a file' if folder.exists() else 'not there'}, expected the folder of a saved model")
+        raise DataError(f"{folder} {'is a file' if folder.exists() else 'does not exist'}, expected the folder of a saved model")
     if not (folder / CONFIG).is_file():
         raise DataError(f"{folder} is not the folder of a saved model: it holds no {CONFIG}")
     return folders.verify(folder, MANIFEST_FORMAT, needed=(CONFIG, TENSORS), what="model")
