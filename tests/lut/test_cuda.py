@@ -67,6 +67,7 @@ class Layer:
 
 
 SOURCES = [
+    ("trial", ()),
     ("reads", (("KIND", 3), ("N_C", 8), ("TILE", 128), ("V", 48))),
     ("rows", (("COUNT", 2), ("R", 256), ("STAGES", 4), ("W", 48))),
     ("gather", (("COUNT", 2), ("R", 256), ("ROWS", 1024), ("THREADS", 1024), ("W", 48))),
@@ -86,6 +87,18 @@ def test_sources_compile_for_a_gpu(source: str, constants: tuple[Any, ...], tmp_
     assert [path.read_bytes() for path in kept] == [code]
     kept[0].write_bytes(b"another process made this")  # what is kept is not compiled again
     assert compiled(source, constants, "sm_90") == b"another process made this"
+
+
+def test_without_nvrtc_triton_runs_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(nvrtc, "limits", nvrtc.Limits)
+    monkeypatch.setattr(nvrtc, "compiler", lambda: None)
+    nvrtc.compiled.cache_clear()
+    with pytest.warns(RuntimeWarning, match="slower Triton kernels: NVRTC is not installed"):
+        assert not nvrtc.available.__wrapped__()
+    monkeypatch.setenv("LUTETIA_NVRTC", "0")
+    assert not nvrtc.available.__wrapped__()
 
 
 def test_a_source_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

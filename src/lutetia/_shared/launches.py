@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,15 +46,24 @@ class Launch:
 
 
 MOST = 8192  # launches that are known, before all are forgotten
-_known: dict[tuple[Any, ...], tuple[Launch, tuple[Any, ...]]] = {}
 
 
-def planned(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
+class Planned(NamedTuple):
+    """A launch, and the constants that follow its arguments."""
+
+    launch: Launch
+    constants: tuple[Any, ...]
+
+
+_known: dict[tuple[Any, ...], Planned] = {}
+
+
+def planned(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Planned]:
     """kernel[grid], where Triton is asked only once for arguments alike; constants and options come by keyword."""
     return partial(_run, kernel, grid)
 
 
-def _run(kernel: Any, grid: tuple[int, ...], *arguments: Any, **keywords: Any) -> None:
+def _run(kernel: Any, grid: tuple[int, ...], *arguments: Any, **keywords: Any) -> Planned:
     key = (id(kernel), grid, _signature(arguments), *keywords.values())
     known = _known.get(key)
     if known is None:
@@ -63,8 +72,9 @@ def _run(kernel: Any, grid: tuple[int, ...], *arguments: Any, **keywords: Any) -
         if len(_known) >= MOST:
             _known.clear()
         launch = Launch(kernel, grid, _device(arguments), **options)
-        known = _known[key] = launch, tuple(keywords[name] for name in names)
-    known[0](*arguments, *known[1])
+        known = _known[key] = Planned(launch, tuple(keywords[name] for name in names))
+    known.launch(*arguments, *known.constants)
+    return known
 
 
 def _signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -88,11 +98,6 @@ def _device(arguments: tuple[Any, ...]) -> torch.device:
             return each.device
         flat += each if isinstance(each, tuple) else ()
     raise AssertionError("a kernel without tensors")
-
-
-def alike(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """What Triton looks at in tensors: part of the signature of a launch."""
-    return tuple([None if tensor is None else (tensor.dtype, tensor.data_ptr() & 15) for tensor in tensors])
 
 
 def watched() -> bool:

@@ -41,7 +41,7 @@ def keeps_hard_by_detector(
 
 def is_narrow(width: int, n_rows: int) -> bool:
     """Whether two tables of [n_rows, width] fit in shared memory, and their rows in the registers of eight lanes."""
-    return 0 < width <= 64 and width % 8 == 0 and 8 * n_rows * width <= nvrtc.SHARED
+    return 0 < width <= 64 and width % 8 == 0 and 8 * n_rows * width <= nvrtc.limits().shared
 
 
 def is_by_detector(tensor: Tensor) -> bool:

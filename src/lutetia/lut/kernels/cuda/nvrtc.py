@@ -14,7 +14,7 @@ import os
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from torch import Tensor
 from lutetia.errors import LutetiaError
 
 SOURCES = Path(__file__).parent
-SHARED = 227 * 1024  # bytes that the threads of a block may share
 MAX_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 OPTIONS = ("--std=c++17", "--fmad=true", "-default-device")
 
@@ -158,14 +157,34 @@ def kernel(source: str, name: str, constants: tuple[tuple[str, int], ...], launc
     return Kernel(_module(source, constants, device), name, *launch)
 
 
+class Limits(NamedTuple):
+    """What the GPUs here can do, the least of each: bytes that a block may share, multiprocessors, compute capability."""
+
+    shared: int = 227 * 1024
+    multiprocessors: int = 132
+    capability: tuple[int, int] = (9, 0)
+
+
+@cache
+def limits() -> Limits:
+    """Those of all GPUs together; of an H200 where there is none."""
+    if not torch.cuda.is_available():
+        return Limits()
+    found = [torch.cuda.get_device_properties(device) for device in range(torch.cuda.device_count())]
+    shared = min(getattr(each, "shared_memory_per_block_optin", 48 * 1024) for each in found)
+    return Limits(shared, min(each.multi_processor_count for each in found), min((each.major, each.minor) for each in found))
+
+
 @cache
 def available() -> bool:
     """Whether CUDA sources can be compiled and launched here; says so once where they cannot."""
     if os.environ.get("LUTETIA_NVRTC") == "0" or not torch.cuda.is_available() or torch.version.cuda is None:
         return False
-    if compiler() is None:
-        warnings.warn(
-            "NVRTC was not found: LUT layers run on slower Triton kernels (pip install nvidia-cuda-nvrtc)", stacklevel=2
-        )
+    if limits().capability < (8, 0):  # without asynchronous copies to shared memory
+        return False
+    try:
+        compiled("trial", (), "sm_{}{}".format(*limits().capability))
+    except LutetiaError as error:
+        warnings.warn(f"large LUT layers run on slower Triton kernels: {error}", RuntimeWarning, stacklevel=2)
         return False
     return True

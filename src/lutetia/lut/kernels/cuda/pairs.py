@@ -16,10 +16,18 @@ MOST_PAIRS = 2**16
 
 def fits(grad: Tensor, sequence: Sequence, out: Tensor) -> bool:
     """Whether the kernel takes tables of this size: grad [B, S, O], out [N_t, R, O]."""
-    width, length = grad.shape[2], grad.shape[1]
+    _, length, width = grad.shape
     if grad.dtype == torch.float64 or out.dtype != torch.float32 or not 0 < width <= 64 or width % 8 or out.data_ptr() % 16:
         return False
-    return 1 < length <= MOST_PAIRS and sequence.n_cells <= 4096 and sequence.n_anchors <= 12
+    if not 1 < length <= MOST_PAIRS or sequence.n_anchors > 12:
+        return False
+    return _shared(length, width, sequence) <= nvrtc.limits().shared
+
+
+def _shared(length: int, width: int, sequence: Sequence) -> int:
+    """Bytes that a block of `gather` shares."""
+    places = min(MOST_PLACES, MOST_PAIRS // (length - 1))
+    return 4 * places * width + 8 * sequence.n_cells + 2 * length + places * (length - 1)
 
 
 def in_order(indices: Tensor, sequence: Sequence) -> Sorted:
@@ -45,7 +53,8 @@ def gather(
     places = min(MOST_PLACES, MOST_PAIRS // (length - 1))
     sizes = {"ADD": int(add), "CELLS": sequence.n_cells, "N_PE": sequence.positional_dim, "PLACES": places, "W": width}
     sizes["THREADS"] = THREADS
-    shared = 4 * places * width + 8 * sequence.n_cells + 2 * length + places * (length - 1)
-    run = nvrtc.kernel("pairs", "gather_pairs", tuple(sizes.items()), (THREADS, shared), grad.device.index)
+    run = nvrtc.kernel(
+        "pairs", "gather_pairs", tuple(sizes.items()), (THREADS, _shared(length, width, sequence)), grad.device.index
+    )
     tensors = (grad.float().contiguous(), *by_detector, order.order, order.end, order.count, out)
     run((1 << sequence.n_anchors, by_detector[0].shape[1], 1), *tensors, float(scale), length, batch * length)

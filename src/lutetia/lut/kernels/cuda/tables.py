@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from lutetia.lut.kernels.cuda import is_narrow, nvrtc
-from lutetia.lut.kernels.cuda.nvrtc import SHARED
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
 from lutetia.lut.kernels.triton.layout import Layout
 from lutetia.lut.memo import Memo
@@ -23,7 +22,6 @@ THREADS = 512  # of a block that reads rows
 GATHER_THREADS = 1024  # of a block that gathers them, at most
 MOST_STAGES = 4  # tables in shared memory at a time
 SPLITS = 3  # waves of blocks that a gradient is cut into, at least
-MULTIPROCESSORS = 132  # of an H200
 
 
 class Windows(NamedTuple):
@@ -55,7 +53,7 @@ def _windows_of(anchors: Tensor, n_inputs: int) -> Windows | None:
     runs = list(pairwise(cuts))
     spans = [(int(lowest[i:j].min()), int(highest[i:j].max()) + 1) for i, j in runs]
     widest = max(last - first for first, last in spans)
-    tile = next((tile for tile in (128, 64) if 8 * widest * (tile + 1) <= SHARED - 8192), 0)
+    tile = next((tile for tile in (128, 64) if 8 * widest * (tile + 1) <= nvrtc.limits().shared - 8192), 0)
     if not tile:
         return None
     start = torch.tensor([first for first, _ in spans]).repeat_interleave(torch.tensor([j - i for i, j in runs]))
@@ -158,7 +156,7 @@ def fits(layout: Layout, *tensors: Tensor) -> bool:
 
 def _table_kernel(name: str, layout: Layout, count: int, device: int | None) -> nvrtc.Kernel:
     table = 4 * layout.n_rows * layout.width
-    stages = min(MOST_STAGES, SHARED // table)
+    stages = min(MOST_STAGES, nvrtc.limits().shared // table)
     constants = (("COUNT", count), ("R", layout.n_rows), ("STAGES", stages), ("W", layout.width))
     return nvrtc.kernel("rows", name, constants, (THREADS, stages * table), device)
 
@@ -211,12 +209,12 @@ def _gains(grad: Tensor, weight: Tensor, layout: Layout, count: int, found: tupl
 def gather(grad: Tensor, layout: Layout, indices: Tensor, coefficients: Coefficients | None, out: Tensor, scale: float) -> None:
     """out [n_weights] += scale · the gradient of the tables: grad [B, O], indices [B, N_t]."""
     count, found = _found(indices, coefficients)
-    rows = 1024 if _shared_to_gather(1024, layout, count) <= SHARED else 512
+    rows = 1024 if _shared_to_gather(1024, layout, count) <= nvrtc.limits().shared else 512
     threads = min(GATHER_THREADS, rows)
     constants = (("COUNT", count), ("R", layout.n_rows), ("ROWS", rows), ("THREADS", threads), ("W", layout.width))
     launch = (threads, _shared_to_gather(rows, layout, count))
     run, tiles, splits = nvrtc.kernel("gather", "gather_rows", constants, launch, grad.device.index), -(-grad.shape[0] // rows), 1
-    while layout.run % (2 * splits) == 0 and tiles * layout.n_blocks * splits < SPLITS * MULTIPROCESSORS:
+    while layout.run % (2 * splits) == 0 and tiles * layout.n_blocks * splits < SPLITS * nvrtc.limits().multiprocessors:
         splits *= 2
     numbers = (*grad.shape, layout.run, layout.run // splits)
     run((tiles, layout.n_blocks, splits), grad.float().contiguous(), *found, out, float(scale), *numbers)

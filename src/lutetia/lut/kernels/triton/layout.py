@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -32,7 +32,6 @@ class Layout:
     block_start: Tensor | None = None
     block_detectors: Tensor | None = None
     lr_scale: float | Tensor = 1.0  # one number, or one per entry of `targets`
-    plans: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # of launches, by their signatures
 
     @property
     def wide(self) -> bool:

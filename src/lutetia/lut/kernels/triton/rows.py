@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from lutetia._shared.launches import Launch, alike, planned
+from lutetia._shared.launches import Planned, planned
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, keeps_hard_by_detector, tables
@@ -14,14 +16,12 @@ from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import subtract
 from lutetia.lut.kernels.triton.detect import compared, detect, detect_columns, room_for
 from lutetia.lut.kernels.triton.launch import (
-    Plan,
     case_of,
     cdiv,
     check_overflow,
     finish,
     fusion,
     next_power_of_2,
-    plan_of,
     sizes_of,
     tables_of,
     target_of,
@@ -110,38 +110,18 @@ def launch_fill(
     target: Target,
     how: tuple[Sums, torch.dtype],
     read: tuple[str, int] = ("hard", 0),
-) -> None:
+) -> Planned | None:
     """Fill from rows, or, when inputs are given, from what they choose; `read` is its name and how many coefficients it has."""
-    if target.out.numel():
-        plan = plan_to_fill(weight, layout, inputs, rows, target, how, read)
-        plan.launch(inputs, rows, target, tables_of(layout, weight), plan.sizes, *plan.constants)
-
-
-def plan_to_fill(
-    weight: Tensor,
-    layout: Layout,
-    inputs: Inputs,
-    rows: Rows,
-    target: Target,
-    how: tuple[Sums, torch.dtype],
-    read: tuple[str, int] = ("hard", 0),
-) -> Plan:
-    """The launch of such a fill."""
-    sums, dtype = how
-    n_inputs, n_c = (None, None) if inputs.x is None else (inputs.x.shape[1], inputs.anchors.shape[1])
-
-    def make() -> Plan:
-        block_t, block_o = fill_blocks(layout)
-        case = case_of(layout, sums, dtype, BLOCK_T=block_t, BLOCK_O=block_o, ATOMIC=not layout.disjoint)
-        reads = ReadCase(COEFFICIENTS=read[1])
-        if inputs.x is not None:
-            reads = compared(inputs.x, inputs.anchors, read[0], sums, read[1])
-        grid = (target.out.shape[0] * layout.n_blocks, cdiv(layout.widest, block_o))
-        launch = Launch(source.fill_kernel, grid, weight.device, num_warps=1, **fusion(sums))
-        return Plan(launch, sizes_of(layout, n_inputs), (reads, case))
-
-    signature = ("fill", target.out.shape, n_inputs, n_c, how, read, alike(weight, target.out, *inputs, *rows))
-    return plan_of(layout, signature, make)
+    if not target.out.numel():
+        return None
+    (sums, dtype), (block_t, block_o), n_inputs, reads = how, fill_blocks(layout), None, ReadCase(COEFFICIENTS=read[1])
+    case = case_of(layout, sums, dtype, BLOCK_T=block_t, BLOCK_O=block_o, ATOMIC=not layout.disjoint)
+    if inputs.x is not None:
+        n_inputs, reads = inputs.x.shape[1], compared(inputs.x, inputs.anchors, read[0], sums, read[1])
+    return planned(source.fill_kernel, (target.out.shape[0] * layout.n_blocks, cdiv(layout.widest, block_o)))(
+        inputs, rows, target, tables_of(layout, weight), sizes_of(layout, n_inputs),
+        READ=reads, CASE=case, num_warps=1, **fusion(sums),
+    )  # fmt: skip
 
 
 def detect_and_fill(
@@ -202,7 +182,7 @@ def row_gains(
     make = grad.new_empty if layout.n_weights else grad.new_zeros
     da, db = (None if row is None else make(row.shape, dtype=dtype) for row in rows)
     target = Target(da, grad.new_zeros(1, dtype=torch.int32) if sums.exact else None, db)
-    _gains(grad, weight, layout, Rows(rows[0], alternatives=rows[1]), target, sums)
+    gains(grad, weight, layout, Rows(rows[0], alternatives=rows[1]), target, sums)
     check_overflow(target, sums)
     assert da is not None
     return da, db
@@ -221,11 +201,11 @@ def propagate(
             return tables.send_hard_slopes(gain, detected, anchors, windows, n_inputs)
     target = target_of([grad.shape[0], n_inputs], sums, grad, weight)
     rows = Rows(*(None if each is None else each.contiguous() for each in detected))
-    _gains(grad, weight, layout, rows, target, sums, (anchors, n_inputs))
+    gains(grad, weight, layout, rows, target, sums, (anchors, n_inputs))
     return finish(target, sums, sum_dtype(grad, weight))
 
 
-def _gains(
+def gains(
     grad: Tensor,
     weight: Tensor,
     layout: Layout,
@@ -233,51 +213,27 @@ def _gains(
     target: Target,
     sums: Sums,
     to: tuple[Tensor, int] | tuple[None, None] = (None, None),
-) -> None:
+) -> Planned | None:
     """g·W of rows into the target, or, with anchors and the number of inputs in `to`, what they send to dx."""
-    batch, (anchors, n_inputs), arrays = grad.shape[0], to, tables_of(layout, weight)
+    batch, (anchors, n_inputs), arrays, grad = grad.shape[0], to, tables_of(layout, weight), grad.contiguous()
     if batch == 0 or layout.n_weights == 0:
-        return
-    if layout.kind == "general":
-        n_c, block_t = 0 if anchors is None else anchors.shape[1], min(32, next_power_of_2(layout.n_detectors))
-        case = case_of(layout, sums, sum_dtype(grad, weight), BLOCK_T=block_t, BLOCK_O=32, N_C=n_c)
-        numbers = (sizes_of(layout, n_inputs), layout.widest)
-        both = [(rows, target.out)]
-        if rows.alternatives is not None:
-            both = [(Rows(rows.indices), target.out), (Rows(rows.alternatives), target.other)]
-        for row, out in both:
-            planned(source.gains_general_kernel, (batch, cdiv(layout.n_detectors, case.BLOCK_T)))(
-                grad.contiguous(), row, anchors, Target(out, target.overflow), arrays, numbers, CASE=case, **fusion(sums),
-            )  # fmt: skip
-    else:
-        grad = grad.contiguous()
-        plan = plan_of_gains(grad, weight, layout, rows, target, sums, to)
-        plan.launch(grad, rows, anchors, target, arrays, plan.sizes, *plan.constants)
-
-
-def plan_of_gains(
-    grad: Tensor,
-    weight: Tensor,
-    layout: Layout,
-    rows: Rows,
-    target: Target,
-    sums: Sums,
-    to: tuple[Tensor, int] | tuple[None, None],
-) -> Plan:
-    """The launch of `_gains`, which says what the arguments are."""
-    anchors, n_inputs = to
-    n_c = 0 if anchors is None else anchors.shape[1]
-
-    def make() -> Plan:
-        block_t, block_o = gains_blocks(layout)
-        case = case_of(layout, sums, sum_dtype(grad, weight), BLOCK_T=block_t, BLOCK_O=block_o, N_C=n_c)
-        launch = Launch(
-            source.gains_kernel, (grad.shape[0] * layout.n_blocks, cdiv(layout.largest, block_t)), grad.device,
-            num_warps=1, **fusion(sums),
-        )  # fmt: skip
-        return Plan(launch, sizes_of(layout, n_inputs), (case,))
-
-    return plan_of(layout, ("gains", grad.shape, n_inputs, n_c, sums, alike(grad, weight, anchors, *target, *rows)), make)
+        return None
+    general, n_c = layout.kind == "general", 0 if anchors is None else anchors.shape[1]
+    block_t, block_o = (min(32, next_power_of_2(layout.n_detectors)), 32) if general else gains_blocks(layout)
+    case = case_of(layout, sums, sum_dtype(grad, weight), BLOCK_T=block_t, BLOCK_O=block_o, N_C=n_c)
+    sizes = sizes_of(layout, n_inputs)
+    if not general:
+        return planned(source.gains_kernel, (batch * layout.n_blocks, cdiv(layout.largest, block_t)))(
+            grad, rows, anchors, target, arrays, sizes, CASE=case, num_warps=1, **fusion(sums)
+        )
+    both = [(rows, target.out)]
+    if rows.alternatives is not None:
+        both = [(Rows(rows.indices), target.out), (Rows(rows.alternatives), target.other)]
+    for row, out in both:
+        planned(source.gains_general_kernel, (batch, cdiv(layout.n_detectors, block_t)))(
+            grad, row, anchors, Target(out, target.overflow), arrays, (sizes, layout.widest), CASE=case, **fusion(sums)
+        )
+    return None
 
 
 def gains_blocks(layout: Layout) -> tuple[int, int]:
@@ -310,7 +266,7 @@ def gather_rows(
         tables.gather(grad, layout, indices, coefficients, target.out, scale if step is None else -step * scale)
     elif by_atomics:
         for rows in one_by_one(indices, coefficients):
-            _scatter(grad, rows, layout, target.out, step, dtype)
+            scatter(grad, rows, layout, target.out, step, dtype)
     else:
         rows = _listed(indices, coefficients)
         _add_up(grad, rows, layout, target, sort_by_neuron(rows.indices, layout.n_rows), (sums, dtype, step))
@@ -354,30 +310,19 @@ def _scaled(grad: Tensor, layout: Layout, dtype: torch.dtype) -> tuple[Tensor, T
     return (grad if layout.lr_scale == 1.0 else grad.to(dtype) * layout.lr_scale).contiguous(), None
 
 
-def _scatter(grad: Tensor, rows: Rows, layout: Layout, out: Tensor, step: float | None, dtype: torch.dtype) -> None:
-    """Add every row of g to the rows of `out` that it chose; with a step `out` are the weights."""
+def scatter(
+    grad: Tensor, rows: Rows, layout: Layout, out: Tensor, step: float | None, dtype: torch.dtype
+) -> tuple[Planned, tuple[Any, ...]] | None:
+    """Add every row of g to the rows of `out` that it chose; with a step `out` are the weights. The launch, and its numbers."""
     if rows.indices.numel() == 0 or layout.n_weights == 0:
-        return
+        return None
     grad, lr = _scaled(grad, layout, dtype)
-    plan, numbers = plan_to_scatter(grad, rows, layout, (out, lr), step, dtype)
-    plan.launch(grad, rows, out, tables_of(layout, None, lr), plan.sizes, numbers, *plan.constants)
-
-
-def plan_to_scatter(
-    grad: Tensor, rows: Rows, layout: Layout, to: tuple[Tensor, Tensor | None], step: float | None, dtype: torch.dtype
-) -> tuple[Plan, tuple[int, int, float | None]]:
-    """The launch of `_scatter`, and its numbers; `to` is where sums go, and the lr_scale of each synapse."""
     batch, block_t = grad.shape[0], min(16, next_power_of_2(layout.largest))
-    tiles = cdiv(layout.largest, block_t)
-
-    def make() -> Plan:
-        block_o, block_b = min(64, next_power_of_2(layout.widest)), 8
-        case = case_of(layout, Sums(), dtype, BLOCK_T=block_t, BLOCK_O=block_o, BLOCK_B=block_b)
-        grid = (cdiv(batch, block_b) * layout.n_blocks, tiles * cdiv(layout.widest, block_o))
-        return Plan(Launch(source.scatter_kernel, grid, grad.device, num_warps=1), sizes_of(layout), (case,))
-
-    plan = plan_of(layout, ("scatter", grad.shape, step is None, dtype, alike(grad, *to, *rows)), make)
-    return plan, (batch, tiles, step)
+    tiles, block_o, block_b = cdiv(layout.largest, block_t), min(64, next_power_of_2(layout.widest)), 8
+    case = case_of(layout, Sums(), dtype, BLOCK_T=block_t, BLOCK_O=block_o, BLOCK_B=block_b)
+    grid, numbers = (cdiv(batch, block_b) * layout.n_blocks, tiles * cdiv(layout.widest, block_o)), (batch, tiles, step)
+    arguments = (grad, rows, out, tables_of(layout, None, lr), sizes_of(layout), numbers)
+    return planned(source.scatter_kernel, grid)(*arguments, CASE=case, num_warps=1), numbers
 
 
 def _add_up(

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lutetia._shared.launches import watched
+from lutetia._shared.launches import Planned, watched
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels.cuda import keeps_hard_by_detector
 from lutetia.lut.kernels.protocol import Detected
 from lutetia.lut.kernels.triton import rows
 from lutetia.lut.kernels.triton.detect import room_for
-from lutetia.lut.kernels.triton.launch import Plan, tables_of
+from lutetia.lut.kernels.triton.launch import sizes_of, tables_of
 from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.source.basics import Inputs, Rows, Target
 from lutetia.lut.sums import FLOAT
@@ -44,14 +44,15 @@ class Launches:
         self.wires: tuple[Any, ...] = (None, None, None)
         if isinstance(connectivity, Synapses):
             self.wires = (connectivity.owner_start, connectivity.owner_targets, connectivity.owner_meta)
-        self.plans: dict[str, Plan] = {}
+        self.plans: dict[str, Planned] = {}
+        self.to_x, self.sizes = sizes_of(self.layout, x.shape[1]), sizes_of(self.layout)
         self.numbers: Any = None  # of the launch to the weights
 
     def room(self, x: Tensor) -> Detected:
         """Memory for what will be found, [B, N_t] each."""
         return room_for(x, self.anchors, True)
 
-    def _ready(self, name: str) -> Plan | None:
+    def _ready(self, name: str) -> Planned | None:
         """A plan that can be launched with addresses."""
         plan = self.plans.get(name)
         return None if plan is None or plan.launch.compiled is None or watched() else plan
@@ -65,13 +66,16 @@ class Launches:
             places = NOTHING if found is None else (*(each.data_ptr() for each in found), None, None, None)  # type: ignore[union-attr]
             plan.launch.again(
                 (x.data_ptr(), self.anchors_pointer, None, None, None, None), places, (y.data_ptr(), None, None),
-                (self.weight_pointer, *self.pointers), plan.sizes, *plan.constants,
+                (self.weight_pointer, *self.pointers), self.to_x, *plan.constants,
             )  # fmt: skip
             return y
-        inputs, into, target = Inputs(x, self.anchors), Rows(*(found or (None,))), Target(y)
-        self.plans[name] = plan = rows.plan_to_fill(weight, self.layout, inputs, into, target, HOW)
-        plan.launch(inputs, into, target, tables_of(self.layout, weight), plan.sizes, *plan.constants)
+        plan = rows.launch_fill(weight, self.layout, Inputs(x, self.anchors), Rows(*(found or (None,))), Target(y), HOW)
+        self._keep(name, plan)
         return y
+
+    def _keep(self, name: str, plan: Planned | None) -> None:
+        if plan is not None:
+            self.plans[name] = plan
 
     def to_inputs(self, grad: Tensor, weight: Tensor, found: tuple[Tensor, ...]) -> Tensor:
         """grad [B, O], what was found [B, N_t] -> dx [B, I]."""
@@ -80,13 +84,11 @@ class Launches:
         if plan is not None and weight.data_ptr() == self.weight_pointer and all(each.is_contiguous() for each in found):
             plan.launch.again(
                 grad.data_ptr(), (*(each.data_ptr() for each in found), None, None, None), self.anchors_pointer,
-                (dx.data_ptr(), None, None), (self.weight_pointer, *self.pointers), plan.sizes, *plan.constants,
+                (dx.data_ptr(), None, None), (self.weight_pointer, *self.pointers), self.to_x, *plan.constants,
             )  # fmt: skip
             return dx
-        weight = weight.contiguous()
-        sent, target, to = Rows(*(each.contiguous() for each in found)), Target(dx), (self.anchors, self.x_shape[1])
-        self.plans["gains"] = plan = rows.plan_of_gains(grad, weight, self.layout, sent, target, FLOAT, to)
-        plan.launch(grad, sent, self.anchors, target, tables_of(self.layout, weight), plan.sizes, *plan.constants)
+        sent, to = Rows(*(each.contiguous() for each in found)), (self.anchors, self.x_shape[1])
+        self._keep("gains", rows.gains(grad, weight.contiguous(), self.layout, sent, Target(dx), FLOAT, to))
         return dx
 
     def to_weight(self, grad: Tensor, indices: Tensor, size: tuple[int, ...]) -> Tensor:
@@ -97,11 +99,10 @@ class Launches:
         if plan is not None:
             plan.launch.again(
                 grad.data_ptr(), (indices.data_ptr(), None, None, None, None, None), out.data_ptr(),
-                (None, *self.pointers), plan.sizes, self.numbers, *plan.constants,
+                (None, *self.pointers), self.sizes, self.numbers, *plan.constants,
             )  # fmt: skip
             return out
-        chosen = Rows(indices)
-        plan, self.numbers = rows.plan_to_scatter(grad, chosen, self.layout, (out, None), None, torch.float32)
-        self.plans["scatter"] = plan
-        plan.launch(grad, chosen, out, tables_of(self.layout, None), plan.sizes, self.numbers, *plan.constants)
+        launched = rows.scatter(grad, Rows(indices), self.layout, out, None, torch.float32)
+        if launched is not None:
+            self.plans["scatter"], self.numbers = launched
         return out
