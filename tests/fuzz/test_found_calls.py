@@ -65,9 +65,6 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "no gates": (lambda: precompute.gates_graph(torch.nn.Linear(1, 1)), "model is Linear"),
     "seconds": (lambda: step("x"), "time_limit is 'x'"),
     "no graph": (lambda: precompute.Build(3), "graph is 3"),
-        lambda: decode_attention(CACHE[:, :, :1], CACHE, CACHE, seq_lens=LENGTHS, sync=X),
-        "sync is float32",
-    ),
     "a table's path": (lambda: precompute.IOTable.load(3), "path is 3"),
     "a core's path": (lambda: precompute.LanguageHardware.load(3), "path is 3"),
 }
