@@ -31,13 +31,8 @@ WIDEST = 14  # maximum address bits of tables passed to yosys
 BATCH = 64
 
 
-def minimise_table(table: TableData, k: int = 6) -> TableData:
-    """The table with its cheapest `form`."""
-    return minimise_tables([table], k)[0]
-
-
 def minimise_tables(tables: Sequence[TableData], k: int = 6) -> list[TableData]:
-    """The same for many, for which yosys starts once per 64."""
+    """The tables, each with its cheapest `form`; yosys starts once per 64."""
     _check(tables, k)
     found: list[dict[str, LutForm]] = []
     wide = []
