@@ -61,6 +61,7 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "bits": (lambda: precompute.quantise(torch.tensor([True]), Int(3)), "x is bool"),
     "no table": (lambda: precompute.minimise_tables([3]), "one of tables is 3"),
     "no rows": (lambda: precompute.minimise_tables([TableData(np.zeros((3, 1), np.int64), (1,))]), "one of tables"),
+    "bits without end": (lambda: precompute.minimise_tables([TableData(np.zeros((2, 1), np.int64), (2**31,))]), "one of tables"),
     "no votes": (lambda: precompute.votes_graph(3), "model is 3"),
     "no gates": (lambda: precompute.gates_graph(torch.nn.Linear(1, 1)), "model is Linear"),
     "seconds": (lambda: step("x"), "time_limit is 'x'"),

@@ -68,7 +68,7 @@ def _is_sound(table: TableData) -> bool:
     contents, bits, care = table.contents, table.bits, table.care
     if not isinstance(contents, np.ndarray) or contents.ndim != 2 or len(contents).bit_count() != 1 or not contents.shape[1]:
         return False
-    if not isinstance(bits, tuple) or len(bits) != contents.shape[1] or not all(isinstance(n, int) and n > 0 for n in bits):
+    if not isinstance(bits, tuple) or len(bits) != contents.shape[1] or not all(isinstance(n, int) and 0 < n < 63 for n in bits):
         return False
     return care is None or (isinstance(care, np.ndarray) and care.shape == contents.shape[:1])
 
