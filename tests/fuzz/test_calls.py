@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections import Counter
 
@@ -20,6 +21,36 @@ def test_random_calls(package: str, fuzz: Fuzz) -> None:
 
     total = sum((fuzz("calls", f"{package}.{function}") for function in GROUPS[package]), Counter[str]())
     assert min(total["accepted"], total["refused"]) > total.total() / 10, total
+
+
+# Public names that are called under the name of another, hold data, or run programs and code that the caller names.
+WITHIN = {
+    "attention": {"Choice", "Machine", "explain_choice"},  # choose_shard
+    "lut": {"SynapseMeta", "growth", "kernels", "use_backend"},
+    "models": {
+        "Classifier",
+        "Model",
+        *(f"{name}Config" for name in ("Classifier", "GateNetwork", "Tabular", "Transformer", "Votes")),
+    },
+    "nn": set(),
+    "precompute": {
+        *("CHECK", "MAKE", "OPTIMISE", "PIPELINE", "PROOF", "SIMULATION", "SIMULATORS", "SYNTHESIS", "TARGETS", "VERILOG"),
+        *("Build", "BuildStep", "EquivalenceError", "Hardware", "MissingRowError", "TimeLimitError", "Votes"),
+        *("BitsChoice", "CodeEncoder", "Encoder", "Graph", "LUTNetwork", "Quantise", "Table", "Unit", "Units", "trace_values"),
+        *("Binary", "PlusMinus", "Ternary", "UInt", "fit_bits", "integer_model", "minimise_tables"),
+        *("find_tool", "read_cells", "recipe", "require_program", "run_program", "run_yosys"),
+    },
+}
+
+
+@pytest.mark.parametrize("package", WITHIN)
+def test_every_public_name_is_called(package: str) -> None:
+    from wild_calls import GROUPS
+
+    public = set(importlib.import_module(f"lutetia.{package}").__all__)
+    called = {name.partition(".")[0] for name in GROUPS[package]} | WITHIN[package]
+    assert public <= called, sorted(public - called)
+    assert WITHIN[package] <= public
 
 
 def test_a_crash_is_told_from_an_error(runner: Runner) -> None:

@@ -31,13 +31,8 @@ WIDEST = 14  # maximum address bits of tables passed to yosys
 BATCH = 64
 
 
-def minimise_table(table: TableData, k: int = 6) -> TableData:
-    """The table with its cheapest `form`."""
-    return minimise_tables([table], k)[0]
-
-
 def minimise_tables(tables: Sequence[TableData], k: int = 6) -> list[TableData]:
-    """The same for many, for which yosys starts once per 64."""
+    """The tables, each with its cheapest `form`; yosys starts once per 64."""
     _check(tables, k)
     found: list[dict[str, LutForm]] = []
     wide = []
@@ -73,7 +68,7 @@ def _is_sound(table: TableData) -> bool:
     contents, bits, care = table.contents, table.bits, table.care
     if not isinstance(contents, np.ndarray) or contents.ndim != 2 or len(contents).bit_count() != 1 or not contents.shape[1]:
         return False
-    if not isinstance(bits, tuple) or len(bits) != contents.shape[1] or not all(isinstance(n, int) and n > 0 for n in bits):
+    if not isinstance(bits, tuple) or len(bits) != contents.shape[1] or not all(isinstance(n, int) and 0 < n < 63 for n in bits):
         return False
     return care is None or (isinstance(care, np.ndarray) and care.shape == contents.shape[:1])
 
