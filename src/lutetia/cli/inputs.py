@@ -131,9 +131,9 @@ def _read(model: Classifier, given: str) -> Inputs:
     if not _exists(path):
         raise DataError(f"{given} does not exist, expected {KINDS}")
     _check_file(path, KINDS)
-    suffix, is_columns = path.suffix.lower(), path.name.lower().endswith(COLUMNS) and isinstance(model, Tabular)
-    if path.name.lower().endswith(CELLS) or is_columns:
-        rows = named_rows(model, read_table_file(path)) if is_columns else _cells(model, path)
+    suffix, has_cells = path.suffix.lower(), path.name.lower().endswith(CELLS)
+    if has_cells or (suffix in COLUMNS and isinstance(model, Tabular)):
+        rows = _cells(model, path) if has_cells or not isinstance(model, Tabular) else named_rows(model, read_table_file(path))
         if not len(rows):
             raise DataError(f"{path} has 0 rows of values, expected one at least")
         return Inputs(torch.from_numpy(rows.reshape(-1, *shape)), [f"{path} row {number}" for number in range(len(rows))])
