@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.cache_utils import get_layer_types_and_kwargs
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -43,12 +44,13 @@ def attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """The attention function of `transformers`: query [B, H_q, s, d], key, value [B, H_kv, n, d] -> [B, s, H_q, d]."""
-    seen, shard = None, getattr(key, "lutetia_shard", None)
-    n = key.shape[2] if shard is None else shard.length
+    seen, layer = None, getattr(key, "lutetia_layer", None)  # of a cache that attends to its keys itself
+    n = key.shape[2] if layer is None else layer.length
     if can_decode(query, key, value, options):
         seen = seen_by(attention_mask, query.shape[2], n, options.get("sliding_window"))
-    if seen is None and shard is not None:
-        raise ArgumentError("a ShardedCache has a mask or an option that decode attention does not know, expected padding alone")
+    if seen is None and layer is not None:
+        kind = type(layer).__name__.replace("Layer", "Cache")
+        raise ArgumentError(f"a {kind} has a mask or an option that decode attention does not know, expected padding alone")
     if seen is None:
         return attend_to_prompt(module, query, key, value, attention_mask, **options)
     out = decode(query, key, value, seen, options)
@@ -66,6 +68,18 @@ def can_decode(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any
     if options.get("dropout") or options.get("position_bias") is not None or options.get("cache") is not None:
         return False
     return not (torch.compiler.is_compiling() or torch.jit.is_tracing())  # type: ignore[attr-defined]
+
+
+def full_attention_layers(config: Any, cache: str) -> list[str]:
+    """The layers of a decoder that uses this attention, all of which see the whole context; otherwise an error."""
+    decoder = config.get_text_config(decoder=True)
+    if decoder._attn_implementation != NAME:
+        raise ArgumentError(f"attn_implementation is {decoder._attn_implementation!r}, expected {NAME!r} for {cache}")
+    types, _ = get_layer_types_and_kwargs(decoder)
+    others = sorted({*types} - {"full_attention"})
+    if others:
+        raise ArgumentError(f"the model has layers of type {', '.join(others)}, expected full_attention for {cache}")
+    return list(types)
 
 
 # ---- what is seen ----------------------------------------------------------------------------------------------------
@@ -108,9 +122,9 @@ def decode(query: Tensor, key: Tensor, value: Tensor, seen: Seen, options: dict[
         "softcap": options.get("softcap"),
         "sink": None if sink is None else sink.detach(),
     }
-    shard = getattr(key, "lutetia_shard", None)
-    if shard is not None:
-        out: Tensor = shard.attend(query, key, value, starts=seen.starts, **how)
+    layer = getattr(key, "lutetia_layer", None)
+    if layer is not None:
+        out: Tensor = layer.attend(query, key, value, starts=seen.starts, **how)
         return out
     held = getattr(key, "lutetia_held", None)
     first = 0 if held is None else held.first
