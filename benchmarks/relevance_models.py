@@ -2,9 +2,11 @@
 
 Each model is built, run and explained in a process of its own, with limits on time and memory. With `--suite FOLDER`, a checkout
 of transformers, models and inputs are those of its tests (`suite_models.py`); without it, sizes and inputs are guessed for each
-model type (`tiny_models.py`). *ran*: relevance is finite and reached the inputs. *embeddings*: the model makes the inputs of its
-embeddings itself, so these were explained by name. *linear*: a custom function without a rule stopped it, and it ran with
-`unknown="linear"`. *stopped*: another error. *not built*: the model or its forward pass failed; such models are counted apart.
+model type (`tiny_models.py`); `--vision` takes image classifiers instead (`vision_models.py`).
+
+*ran*: relevance is finite and reached an input. *embeddings*: the model makes the inputs of its embeddings itself, so these were
+explained by name. *linear*: a custom function without a rule stopped it, and it ran with `unknown="linear"`. *stopped*: another
+error. *not built*: the model or its forward pass failed; such models are counted apart.
 
     lutetia bench relevance_models [--quick] [--json] [--save] [-- --suite FOLDER --only BertModel --seconds 20 --minutes 30]
 """
@@ -28,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import vision_models
 from lutetia import relevance
 from lutetia.errors import ArgumentError
 from results import Row, finish, options_of, progress, result, table
@@ -43,18 +46,19 @@ Build = Callable[[], tuple[Any, dict[str, Any]]]  # a model and its inputs
 
 
 def explain(model: Any, inputs: dict[str, Any]) -> tuple[str, relevance.Result, list[Tensor]]:
-    """How it ran, the result, and the relevance of the inputs."""
+    """How it ran, the result, and the relevance of the inputs, which the model takes by name, or as its only argument `x`."""
+    given = inputs["x"] if set(inputs) == {"x"} else inputs
     try:
-        r = relevance.attribute(model, inputs)
+        r = relevance.attribute(model, given)
         return "ran", r, _shares(r, inputs)
     except relevance.UnknownOperation:
-        r = relevance.attribute(model, inputs, unknown="linear")
+        r = relevance.attribute(model, given, unknown="linear")
         return "linear", r, _shares(r, inputs)
     except ArgumentError as error:
         name = re.search(r"wrt=\['([^']*)'", str(error))
         if name is None:
             raise
-        r = relevance.attribute(model, inputs, wrt=[name[1]])
+        r = relevance.attribute(model, given, wrt=[name[1]])
         return "embeddings", r, [r[name[1]]]
 
 
@@ -73,6 +77,8 @@ def survey_one(name: str, build: Build) -> Row:
     except BaseException as error:
         return {"model": name, "outcome": "stopped", "why": _words(error)}
     finite = all(bool(each.isfinite().all()) for each in shares)
+    if finite and not any(bool(each.any()) for each in shares):
+        return {"model": name, "outcome": "stopped", "why": "no relevance reached an input"}
     return {
         "model": name,
         "outcome": outcome if finite else "not finite",
@@ -106,8 +112,10 @@ def apart(name: str, build: Build, seconds: int) -> Row:
     return json.loads(text) if text else {"model": name, "outcome": "not built", "why": "took too long, or too much memory"}
 
 
-def _builders(suite: Path | None) -> Mapping[str, Build]:
-    """How to build each model, by its name: a class of the library's tests, or a model type."""
+def _builders(suite: Path | None, vision: bool) -> Mapping[str, Build]:
+    """How to build each model, by its name: a class of the library's tests, a model type, or a net of another library."""
+    if vision:
+        return vision_models.builders()
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
@@ -121,13 +129,14 @@ def main(argv: list[str] | None = None) -> int:
     """Survey the models; 1 when fewer ran than claimed."""
     parser = options_of(__doc__)
     parser.add_argument("--suite", type=Path, help="a checkout of transformers, whose tests make the models")
+    parser.add_argument("--vision", action="store_true", help="torchvision's classifiers and one net of each module of timm")
     parser.add_argument("--only", nargs="+", help="these models")
     parser.add_argument("--seconds", type=int, default=20, help="for one model (default 20)")
     parser.add_argument("--minutes", type=float, default=60, help="for all of them (default 60)")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    builders = _builders(options.suite)
+    builders = _builders(options.suite, options.vision)
     names = options.only or (QUICK if options.quick and options.suite is None else sorted(builders))
     absent = [name for name in names if name not in builders]
     if absent:

@@ -17,7 +17,10 @@ from transformers.cache_utils import get_layer_types_and_kwargs
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from lutetia.attention import MAX_ACTIVE, MAX_HEAD_DIM, decode_attention
+from lutetia import flow
+from lutetia.attention import MAX_ACTIVE, MAX_HEAD_DIM, cpu, decode_attention
+from lutetia.attention.arguments import DecodeCall
+from lutetia.attention.run import executor_of
 from lutetia.errors import ArgumentError
 
 NAME = "lutetia"
@@ -131,14 +134,16 @@ def decode(query: Tensor, key: Tensor, value: Tensor, seen: Seen, options: dict[
     starts = seen.starts
     if first:
         starts = lengths_of(len(query), first, query.device) if starts is None else starts + first
-    return decode_attention(
-        query,
-        key if held is None else held.k,
-        value if held is None else held.v,
-        seq_lens=lengths_of(len(query), first + key.shape[2], query.device),
-        starts=starts,
-        **how,
-    )[0]
+    keys, values = (key, value) if held is None else (held.k, held.v)
+    lengths = lengths_of(len(query), first + key.shape[2], query.device)
+    if query.device.type == "cpu" and not flow.recording():
+        scale = query.shape[3] ** -0.5 if how["scale"] is None else how["scale"]
+        call = DecodeCall(
+            query, keys, values, lengths, None, None, scale, seen.window, how["sink"], None, None, None, starts, how["softcap"]
+        )
+        if executor_of(call, 1, "auto") == "cpu":  # what the checks of a call would ask holds here, and they take half its time
+            return cpu.decode(call)[0]
+    return decode_attention(query, keys, values, seq_lens=lengths, starts=starts, **how)[0]
 
 
 @lru_cache(maxsize=64)
