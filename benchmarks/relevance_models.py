@@ -89,7 +89,9 @@ def survey_one(name: str, build: Build) -> Row:
 
 
 def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    """What went wrong in a few words: the operation, or the beginning of the message."""
+    message = " ".join(str(error).split())
+    return message.split(" ")[0] if isinstance(error, relevance.UnknownOperation) else f"{type(error).__name__}: {message[:90]}"
 
 
 def apart(name: str, build: Build, seconds: int) -> Row:
