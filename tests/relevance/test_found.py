@@ -151,6 +151,24 @@ def test_constants_that_are_written_into(how: str) -> None:
     agree(in_place, by_parts, data(5, 6))
 
 
+def test_a_loss_with_smoothed_labels() -> None:
+    """It fills the rows that it ignores with zeros, inside one function."""
+    labels = torch.tensor([0, 5, 2, -100, 1])
+
+    def by_parts(m: Model, x: Tensor) -> Tensor:
+        logs, kept = (x @ m.w[:6].t()).log_softmax(1), labels >= 0
+        chosen = -logs[kept][torch.arange(4), labels[kept]].sum() / 4
+        return 0.8 * chosen + (0.2 / 6) * (-logs.sum(1)).masked_fill(~kept, 0.0).sum() / 4
+
+    def loss(m: Model, x: Tensor) -> Tensor:
+        return F.cross_entropy(x @ m.w[:6].t(), labels, label_smoothing=0.2)
+
+    x = data(5, 6)
+    a, b = (relevance.attribute(Model(call), x, rules=RULES, target=lambda y: y[None]) for call in (loss, by_parts))
+    torch.testing.assert_close(a[x], b[x])
+    assert not a.report.unseen
+
+
 class _MaskedSoftmax(torch.autograd.Function):
     """As SEW-D writes it, under the same name."""
 

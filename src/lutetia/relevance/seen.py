@@ -142,7 +142,8 @@ _LINEAR = frozenset(
 _ATTENTION = "scaled_dot_product_attention"
 _JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
 _PLACES = frozenset({"index_add", "index_copy", "index_put", "masked_scatter", "scatter", "scatter_add", "scatter_reduce"})
-_WATCHED = _SUMS | _FILLS | _LINEAR | _JOINS | _PLACES | {_ATTENTION}
+_LOSS = "cross_entropy"
+_WATCHED = _SUMS | _FILLS | _LINEAR | _JOINS | _PLACES | {_ATTENTION, _LOSS}
 
 
 def _note_constant(name: str, fn: Any, args: Any, kwargs: Any) -> None:
@@ -159,6 +160,10 @@ def _note_constant(name: str, fn: Any, args: Any, kwargs: Any) -> None:
         first = name in ("addmm", "baddbmm")
         constant = args[0] if first else kwargs.get("bias", args[2] if len(args) > 2 else None)
         fn = _behind_views(fn)
+    elif name == _LOSS:
+        fn, constant = _first_below(fn, "MaskedFillBackward0"), 0.0  # rows that smoothing leaves out count as 0
+        if fn is None:
+            return
     elif name in _PLACES:
         base = args[0] if args else kwargs.get("input")
         constant = None if _has_node(base) else base
@@ -178,6 +183,17 @@ def _sum_below(fn: Any) -> Any:
         if fn.name() == "AddBackward0":
             return fn if any(child is None for child, _ in fn.next_functions) else None
         fn = fn.next_functions[0][0] if fn.next_functions else None
+    return None
+
+
+def _first_below(fn: Any, name: str) -> Any:
+    """The first node of this name among the nodes of one function, breadth first; None where there is none."""
+    level = [fn]
+    for _ in range(8):
+        match = next((node for node in level if node.name() == name), None)
+        if match is not None:
+            return match
+        level = [child for node in level for child, _ in node.next_functions if child is not None]
     return None
 
 
