@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lutetia import relevance
+from lutetia.errors import ArgumentError
 from lutetia.relevance import presets
 from relevance.residual import data
 
@@ -167,6 +168,19 @@ def test_a_loss_with_smoothed_labels() -> None:
     a, b = (relevance.attribute(Model(call), x, rules=RULES, target=lambda y: y[None]) for call in (loss, by_parts))
     torch.testing.assert_close(a[x], b[x])
     assert not a.report.unseen
+
+
+def test_values_that_were_overwritten() -> None:
+    """As by RWKV's cache: autograd refuses its backward pass, and the error says what to do."""
+
+    def overwriting(m: Model, x: Tensor) -> Tensor:
+        y = x * 2
+        z = y * y.flip(0)
+        y[0] = 0
+        return z
+
+    with pytest.raises(ArgumentError, match=r"overwrote a value that autograd had kept.*use_cache=False"):
+        relevance.attribute(Model(overwriting), data(5, 6))
 
 
 class _MaskedSoftmax(torch.autograd.Function):
