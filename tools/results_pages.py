@@ -350,15 +350,16 @@ NOTE_SECTIONS = [
         setting="Six small nets trained on digits, 120 test images each; standard errors are 0.01 to 0.036.",
     ),
     Section(
-        "Which model types relevance runs on",
+        "Which models relevance runs on",
         "relevance_models",
         [
-            table("outcomes", "outcome", "types"),
-            table("types", "model", "outcome", "why", where=lambda row: row["outcome"] not in ("ran", "not built")),
+            table("outcomes", "outcome", "models"),
+            table("models", "model", "outcome", "why", where=lambda row: row["outcome"] not in ("ran", "not built")),
         ],
-        "Below: those explained by their embeddings only. A type that was not built, because sizes or inputs were guessed "
-        "wrong, says nothing.",
-        setting="Tiny random models of transformers' types, by name, as far as 23 minutes reach.",
+        "The second table lists the models that were built and not explained by their inputs as they are. IBERT, Reformer and "
+        "YOSO compute in custom functions without a rule. Untrained, LightGlue matches nothing, so its output does not depend on "
+        "its input. The encoder of PE Audio runs its codec under no_grad. Models that were not built need packages or downloads.",
+        setting="The models of transformers' own tests, from a checkout: `-- --suite FOLDER`. Tiny, random weights.",
     ),
     Section(
         "How close a LUT layer comes to the memory's speed",
