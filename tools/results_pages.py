@@ -152,6 +152,32 @@ MODEL_SECTIONS = [
         "Ten epochs, one to two minutes; the checkpoint is the best on 5,000 held-out images.",
     ),
     Section(
+        "Learned anchors",
+        "anchors",
+        [
+            table("anchors", "data", "read", "anchors", column("accuracy", digits=4), "seconds"),
+            table("language", "read", "anchors", column("bits per byte", digits=4), "seconds"),
+        ],
+        "Equal tables and steps, three seeds, processor time of training. A learned mix of the inputs gains for every read, "
+        "re-drawing a little for confidence2 alone. Below: a small language model, one seed, with such sums in and out.",
+    ),
+    Section(
+        "Language models on a CPU",
+        "language_cpu",
+        [
+            table(
+                "models",
+                "model",
+                column("weights, millions", "weights", scale=MILLION),
+                "steps",
+                column("bits per byte", digits=4),
+                "trained",
+                "written",
+            )
+        ],
+        "Bytes a second of training, and of writing one text. The dense model has the same width and twice the blocks.",
+    ),
+    Section(
         "Tiny Shakespeare",
         "train_shakespeare",
         [

@@ -205,3 +205,19 @@ def test_the_command_writes_a_model_that_evaluates(tmp_path: Path, capsys: pytes
     assert main(["quantize", str(tmp_path / "floats"), "--out", str(tmp_path / "floats")]) == 1
     assert "expected another folder" in capsys.readouterr().err
     assert main(["generate", str(tmp_path / "int8"), "--max-new", "3", "--seed", "0"]) == 0
+
+
+@pytest.mark.gpu
+def test_on_the_gpu_as_by_the_definition() -> None:
+    tokens = torch.randint(256, (2, 9))
+    rows: Any = int8_tables(trained("ngrams").ngrams)
+    for read in READS:
+        for layer in layers(read)[:2]:
+            whole, x = int8_tables(layer).eval(), torch.randn(50, 11)
+            with torch.no_grad():
+                with use_backend("reference"):
+                    wanted = whole(x)
+                torch.testing.assert_close(copy.deepcopy(whole).cuda()(x.cuda()).cpu(), wanted, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        wanted = rows(tokens)
+        assert torch.equal(rows.cuda()(tokens.cuda()).cpu(), wanted)
