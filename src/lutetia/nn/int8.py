@@ -88,6 +88,10 @@ class _Int8(nn.Module):
         self.scale = nn.Parameter(scale.to(weight.device), requires_grad=False)
         self._hold(layer, codes)
 
+    def reset_parameters(self) -> None:
+        """Refused: what was drawn would have to be made int8 again."""
+        raise ArgumentError("int8 tables draw no weights anew, expected a layer of floats: they are only read")
+
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, int8"
 
