@@ -162,6 +162,21 @@ MODEL_SECTIONS = [
         "re-drawing a little for confidence2 alone. Below: a small language model, one seed, with such sums in and out.",
     ),
     Section(
+        "Int8 tables",
+        "int8",
+        [
+            table(
+                "models",
+                "model",
+                column("bits per byte, float32", digits=5),
+                column("bits per byte, int8", digits=5),
+                column("bytes of tables, int8 / float32", "share", digits=2),
+            ),
+            table("layers", "layer", "batch", "float32", "int8", "faster"),
+        ],
+        "Processor time of one layer in microseconds, one thread.",
+    ),
+    Section(
         "Language models on a CPU",
         "language_cpu",
         [
