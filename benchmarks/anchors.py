@@ -1,4 +1,4 @@
-"""Ways to learn which inputs a table compares, at equal tables and steps: a learned mix of the inputs gains, for every read.
+"""Ways to learn which inputs a table compares, at equal tables and steps: a learned mix of the inputs gains.
 
 One layer of tables on the digits of scikit-learn, and with `--mnist FOLDER` on 10,000 images of MNIST. Anchors are drawn (the
 baseline), chosen on the data before training, re-drawn in training where they matter least, chosen straight through among eight
