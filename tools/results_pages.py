@@ -321,8 +321,8 @@ NOTE_SECTIONS = [
             table("language", "read", "anchors", column("bits per byte", digits=4), "seconds"),
         ],
         "Equal tables and steps, three seeds, processor time of training. The mix is ahead in three cases of four and level on "
-        "the digits with confidence2. Re-drawing gains up to 0.4 points on MNIST and nothing on the digits. In the small language "
-        "model the sums, whose weights start near zero, are behind after 300 steps (one seed).",
+        "the digits with confidence2. Re-drawing gains up to 0.4 points on MNIST and nothing on the digits. In the small "
+        "language model the sums, whose weights start near zero, are behind after 300 steps (one seed).",
     ),
     Section(
         "N-gram tables over many passes",
