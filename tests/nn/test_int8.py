@@ -20,6 +20,7 @@ from lutetia.models import LUTClassifier, LUTLayer, LUTTransformer
 from lutetia.nn import LUT, LUTAttention, LUTProjection2d, NgramTables, ProjectedLUT, int8_tables
 from lutetia.nn.int8 import power_of_two, quantised
 from lutetia.relevance import attribute
+from lutetia.report.attribution import attribute_token
 
 READS = ("hard", "blend", "confidence", "confidence2")
 NOISE = SynapseMeta(initial_noise=0.3)
@@ -156,6 +157,16 @@ def test_int8_tables_are_explained_like_their_floats() -> None:
     twin.weight.data.copy_(whole.weight)
     x = torch.randn(3, 11)
     torch.testing.assert_close(*(attribute(module, x, target=2)[x] for module in (whole, twin)))
+
+
+@pytest.mark.parametrize("rule", ["decisive", "gradient"])
+def test_a_model_with_int8_rows_is_explained_like_its_floats(rule: str) -> None:
+    model = trained("ngrams")
+    twin, tokens = copy.deepcopy(model), torch.tensor(list(b"the cat sat"))
+    int8_tables(model)
+    twin.ngrams.weight.data.copy_(model.ngrams.weight)
+    found, wanted = (attribute_token(each, tokens, 32, rule).relevance for each in (model, twin))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_gradients_of_inputs_are_those_of_the_floats() -> None:

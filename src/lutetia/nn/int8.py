@@ -160,8 +160,10 @@ class Int8NgramTables(_Int8, NgramTables):
     def rows(self, index: Tensor) -> Tensor:
         """The rows of these numbers: index int64 [...] -> [..., width], float32."""
         if backend_name(index) == "cpu":
-            return _rows_cpu(self.codes, self.exponents, index)
-        return self.codes[index] * power_of_two(self.exponents[index])
+            rows = _rows_cpu(self.codes, self.exponents, index)
+        else:
+            rows = self.codes[index] * power_of_two(self.exponents[index])
+        return rows.requires_grad_() if torch.is_grad_enabled() else rows  # so that what explains a model finds them in its graph
 
 
 def _rows_cpu(codes: Tensor, exponents: Tensor, index: Tensor) -> Tensor:
