@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from results import Result, Row, rows_of
+from results import Row, rows_of
+from results_learning import LEARNING_NOTES, LEARNING_SECTIONS
 from results_sentences import (
     attention_sentence,
     cpu_sentence,
@@ -18,7 +16,7 @@ from results_sentences import (
     tabular_sentence,
     train_cpu_sentence,
 )
-from results_tables import Spread, Table, column, range_of, table
+from results_tables import Section, Spread, Table, column, range_of, table
 
 MILLION = 1e6
 
@@ -38,17 +36,6 @@ NOTES = """# Notes: more measurements
 
 Kernels one by one, floors, faithfulness, and the steps of a build. The rest: [Results](../results.md).
 """
-
-
-@dataclass(frozen=True)
-class Section:
-    """One claim on a page: the command and the machine above its tables, one sentence below."""
-
-    heading: str
-    result: str  # the name of the file
-    tables: Sequence[Table | Spread]
-    sentence: str | Callable[[Result], str]
-    setting: str = ""
 
 
 STEP_COLUMNS = [
@@ -151,21 +138,7 @@ MODEL_SECTIONS = [
         [table("accuracy", "network", "seed", "weights", column("test accuracy", digits=4))],
         "Ten epochs, one to two minutes; the checkpoint is the best on 5,000 held-out images.",
     ),
-    Section(
-        "Int8 tables",
-        "int8",
-        [
-            table(
-                "models",
-                "model",
-                column("bits per byte, float32", digits=5),
-                column("bits per byte, int8", digits=5),
-                column("bytes of tables, int8 / float32", "share", digits=2),
-            ),
-            table("layers", "layer", "batch", "float32", "int8", "faster"),
-        ],
-        "Processor time of one layer in microseconds, one thread.",
-    ),
+    *LEARNING_SECTIONS,
     Section(
         "Tiny Shakespeare",
         "train_shakespeare",
@@ -313,41 +286,7 @@ SECTIONS = [*LUT_SECTIONS, *ATTENTION_SECTIONS, *MODEL_SECTIONS, *RELEVANCE_SECT
 
 # For those who work on the kernels: on a page of the notes.
 NOTE_SECTIONS = [
-    Section(
-        "Learned anchors",
-        "anchors",
-        [
-            table("anchors", "data", "read", "anchors", column("accuracy", digits=4), "seconds"),
-            table("language", "read", "anchors", column("bits per byte", digits=4), "seconds"),
-        ],
-        "Equal tables and steps, three seeds, processor time of training. The mix is ahead in three cases of four and level on "
-        "the digits with confidence2. Re-drawing gains up to 0.4 points on MNIST and nothing on the digits. In the small "
-        "language model the sums, whose weights start near zero, are behind after 300 steps (one seed).",
-    ),
-    Section(
-        "N-gram tables over many passes",
-        "sweep_ngrams",
-        [
-            table(
-                "runs",
-                "feed-forward",
-                "blocks",
-                "orders",
-                "rows",
-                "dropout of rows",
-                "dropout of orders",
-                column("rate", "lr", digits=1),
-                "decay",
-                column("eps", digits=1),
-                "passes",
-                column("training", digits=4),
-                column("validation", digits=4),
-                column("test", digits=4),
-            )
-        ],
-        "Bits per byte of small models on a twentieth of enwik8, one seed. Rows of many orders, dropped orders, and more blocks "
-        "in the place of the feed-forward help.",
-    ),
+    *LEARNING_NOTES,
     Section(
         "The four reads on a GPU",
         "lut_reads",

@@ -126,3 +126,14 @@ def _source(source: dict[str, Any]) -> str:
     facts += [f"commit {source['commit']}"] if source["commit"] else []
     facts += [source["date"]] if source["date"] else []
     return ", ".join(facts) + "."
+
+
+@dataclass(frozen=True)
+class Section:
+    """One claim on a page: the command and the machine above its tables, one sentence below."""
+
+    heading: str
+    result: str  # the name of the file
+    tables: Sequence[Table | Spread]
+    sentence: str | Callable[[Result], str]
+    setting: str = ""
