@@ -1,8 +1,9 @@
-"""Ways to learn which inputs a table compares, at equal tables and steps: a learned mix of the inputs gains, for every read.
+"""Ways to learn which inputs a table compares, at equal tables and steps: a learned mix of the inputs gains.
 
 One layer of tables on the digits of scikit-learn, and with `--mnist FOLDER` on 10,000 images of MNIST. Anchors are drawn (the
 baseline), chosen on the data before training, re-drawn in training where they matter least, chosen straight through among eight
-candidates, half of them thresholds, or drawn among sums that a linear layer learns.
+candidates, half of them thresholds, or drawn among sums that a linear layer learns. A small language model of the standard
+library's source has table feed-forwards without and with such sums.
 
     lutetia bench anchors [--quick] [--json] [--save] [-- --mnist FOLDER --seeds 3]
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lutetia import training
 from lutetia.nn import LUT, choose_anchors
 from lutetia.training.formats import read_idx
 from results import Row, finish, options_of, progress, result, table
@@ -159,6 +162,36 @@ def train(way: str, task: Task, read: str, seed: int) -> tuple[float, float]:
     return float((found == test_y).double().mean()) * 100, seconds
 
 
+LANGUAGE: dict[str, Any] = {
+    "kind": "transformer",
+    "context": 64,
+    "width": 64,
+    "n_layers": 2,
+    "n_heads": 4,
+    "attention": "softmax",
+}
+FEED_FORWARDS: dict[str, dict[str, Any]] = {
+    "drawn pairs": {"feed_forward": "lut", "ff_detectors": 64},
+    "mixed linearly": {"feed_forward": "projected", "ff_heads": 1, "ff_head_width": 64, "ff_detectors": 64},
+}
+
+
+def language_row(way: str, read: str, steps: int) -> Row:
+    """Bits per byte of a language model with as many tables of one size, and the processor seconds of training."""
+    tables = {
+        "model": {**LANGUAGE, **FEED_FORWARDS[way], "read": read, "ff_anchors": N_ANCHORS, "seed": 0},
+        "data": {"kind": "stdlib", "valid": 50_000},
+        "optimizer": {"tables": {"lr": 3e-3}, "rest": {"lr": 3e-3, "weight_decay": 0.01}},
+        "schedule": {"warmup": 0.05},
+        "train": {"batch_size": 32, "steps": steps, "clip": 1.0},
+    }
+    begun = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        summary = training.train(training.make_config(tables, "the benchmark"), Path(folder) / "run", device="cpu")
+    bits = summary["valid"]["bits_per_byte"]
+    return {"read": read, "anchors": way, "bits per byte": bits, "seconds": time.process_time() - begun}
+
+
 def main(argv: list[str] | None = None) -> int:
     """Train each way; 1 when the mix is not ahead of drawn pairs."""
     parser = options_of(__doc__)
@@ -176,16 +209,23 @@ def main(argv: list[str] | None = None) -> int:
                 found = [train(way, task, read, seed) for seed in range(seeds)]
                 row = {"data": task.name, "read": read, "anchors": way, "accuracy": [round(each[0], 2) for each in found]}
                 rows.append(row | {"seconds": sum(each[1] for each in found) / seeds})
+    steps = 2 if options.quick else 300
+    language = []
+    for read in READS:
+        for way in FEED_FORWARDS:
+            progress(f"language model, {read}, {way}")
+            language.append(language_row(way, read, steps))
     missed = [] if options.quick else claims(rows)
     settings = {
         "tables": {task.name: task.n_tables for task in tasks},
         "anchors": N_ANCHORS,
-        "epochs": {t.name: t.epochs for t in tasks},
+        "epochs": {task.name: task.epochs for task in tasks},
+        "seeds": seeds,
     }
     columns = {"data": None, "read": None, "anchors": None, "accuracy": "%", "seconds": "s"}
-    return finish(
-        result(__doc__, "anchors", {**settings, "seeds": seeds}, [table("anchors", columns, rows)], missed=missed), options
-    )
+    of_language = {"read": None, "anchors": None, "bits per byte": "bits/byte", "seconds": "s"}
+    tables = [table("anchors", columns, rows), table("language", of_language, language)]
+    return finish(result(__doc__, "anchors", settings, tables, missed=missed), options)
 
 
 def claims(rows: list[Row]) -> list[str]:

@@ -21,8 +21,8 @@ from lutetia import models, training
 from results import Row, finish, options_of, peer, progress, result, table
 
 CLAIM, WRITTEN, REPEATS = 2.0, 192, 5
-BLOCKS = 2  # of the tables; the dense model has twice as many
-SIZES: dict[str, Any] = {"kind": "transformer", "context": 256, "width": 256, "n_heads": 4, "attention": "softmax", "seed": 0}
+BLOCKS = 3  # of the tables; the dense model has twice as many
+SIZES: dict[str, Any] = {"kind": "transformer", "context": 256, "width": 384, "n_heads": 6, "attention": "softmax", "seed": 0}
 NGRAMS: dict[str, Any] = {"ngrams": [2, 3, 4, 5], "ngram_word": True, "ngram_rows": 65536, "ngram_width": 64}
 MODELS: dict[str, dict[str, Any]] = {
     "n-gram tables, no other feed-forward": {"n_layers": BLOCKS, "feed_forward": "none", **NGRAMS},

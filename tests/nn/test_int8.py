@@ -20,6 +20,7 @@ from lutetia.models import LUTClassifier, LUTLayer, LUTTransformer
 from lutetia.nn import LUT, LUTAttention, LUTProjection2d, NgramTables, ProjectedLUT, int8_tables
 from lutetia.nn.int8 import power_of_two, quantised
 from lutetia.relevance import attribute
+from lutetia.report.attribution import attribute_token
 
 READS = ("hard", "blend", "confidence", "confidence2")
 NOISE = SynapseMeta(initial_noise=0.3)
@@ -158,6 +159,16 @@ def test_int8_tables_are_explained_like_their_floats() -> None:
     torch.testing.assert_close(*(attribute(module, x, target=2)[x] for module in (whole, twin)))
 
 
+@pytest.mark.parametrize("rule", ["decisive", "gradient"])
+def test_a_model_with_int8_rows_is_explained_like_its_floats(rule: str) -> None:
+    model = trained("ngrams")
+    twin, tokens = copy.deepcopy(model), torch.tensor(list(b"the cat sat"))
+    int8_tables(model)
+    twin.ngrams.weight.data.copy_(model.ngrams.weight)
+    found, wanted = (attribute_token(each, tokens, 32, rule).relevance for each in (model, twin))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
 def test_gradients_of_inputs_are_those_of_the_floats() -> None:
     model: Any = int8_tables(ProjectedLUT(8, 8, heads=2, head_width=4, n_detectors=3, n_anchors=2, seed=0).double())
     torch.nn.init.normal_(model.decompress.weight)
@@ -171,6 +182,8 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     codes = torch.zeros(2, 4, 3, dtype=torch.int8)
     with pytest.raises(ArgumentError, match="int8 tables are only read"):
         lut(torch.randn(2, 4, requires_grad=True), codes, layer.anchors)
+    with pytest.raises(ArgumentError, match="draw no weights anew"):
+        int8_tables(ProjectedLUT(8, 8, heads=2, head_width=4, n_detectors=3, n_anchors=2)).reset_parameters()
     attention = LUTAttention(4, 3, 2, 1, 0, 5)
     attention.weight = torch.nn.Parameter(attention.weight.to(torch.int8), requires_grad=False)
     with pytest.raises(ArgumentError, match="weight is"):
@@ -205,3 +218,19 @@ def test_the_command_writes_a_model_that_evaluates(tmp_path: Path, capsys: pytes
     assert main(["quantize", str(tmp_path / "floats"), "--out", str(tmp_path / "floats")]) == 1
     assert "expected another folder" in capsys.readouterr().err
     assert main(["generate", str(tmp_path / "int8"), "--max-new", "3", "--seed", "0"]) == 0
+
+
+@pytest.mark.gpu
+def test_on_the_gpu_as_by_the_definition() -> None:
+    tokens = torch.randint(256, (2, 9))
+    rows: Any = int8_tables(trained("ngrams").ngrams)
+    for read in READS:
+        for layer in layers(read)[:2]:
+            whole, x = int8_tables(layer).eval(), torch.randn(50, 11)
+            with torch.no_grad():
+                with use_backend("reference"):
+                    wanted = whole(x)
+                torch.testing.assert_close(copy.deepcopy(whole).cuda()(x.cuda()).cpu(), wanted, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        wanted = rows(tokens)
+        assert torch.equal(rows.cuda()(tokens.cuda()).cpu(), wanted)

@@ -33,6 +33,7 @@ def quantize(checkpoint: Path, out: Path, show: bool) -> dict[str, Any]:
     sizes = [(place / TENSORS).stat().st_size for place in (folder, out)]
     result = {"out": str(out), "layers": len(learned), "weights": n_weights, "bytes_before": sizes[0], "bytes": sizes[1]}
     if show:
+        layers = "1 layer" if len(learned) == 1 else f"{len(learned)} layers"
         share = f"{sizes[1]:,} bytes instead of {sizes[0]:,}"
-        console().print(f"{out}: {n_weights:,} weights of {len(learned)} layers are int8, {share}", soft_wrap=True)
+        console().print(f"{out}: {n_weights:,} weights of {layers} are int8, {share}", soft_wrap=True)
     return result

@@ -88,6 +88,10 @@ class _Int8(nn.Module):
         self.scale = nn.Parameter(scale.to(weight.device), requires_grad=False)
         self._hold(layer, codes)
 
+    def reset_parameters(self) -> None:
+        """Refused: what was drawn would have to be made int8 again."""
+        raise ArgumentError("int8 tables draw no weights anew, expected a layer of floats: they are only read")
+
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, int8"
 
@@ -156,8 +160,10 @@ class Int8NgramTables(_Int8, NgramTables):
     def rows(self, index: Tensor) -> Tensor:
         """The rows of these numbers: index int64 [...] -> [..., width], float32."""
         if backend_name(index) == "cpu":
-            return _rows_cpu(self.codes, self.exponents, index)
-        return self.codes[index] * power_of_two(self.exponents[index])
+            rows = _rows_cpu(self.codes, self.exponents, index)
+        else:
+            rows = self.codes[index] * power_of_two(self.exponents[index])
+        return rows.requires_grad_() if torch.is_grad_enabled() else rows  # so that what explains a model finds them in its graph
 
 
 def _rows_cpu(codes: Tensor, exponents: Tensor, index: Tensor) -> Tensor:
