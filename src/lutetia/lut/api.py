@@ -32,7 +32,7 @@ from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import READS, TWO_ROWS, Products, Read
-from lutetia.lut.sums import FLOAT, FLOATS, Sums, sum_dtype
+from lutetia.lut.sums import FLOAT, FLOATS, STORED, Sums, sum_dtype
 
 GRADIENTS = ("dense", "sparse", "in_place")
 MAX_BITS = MAX_ANCHORS  # a table has at most 2**24 rows: 2 N_c + N_pe bits
@@ -210,6 +210,8 @@ def run(
     weight, anchors, wiring, _, thresholds = tables
     rows = x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x[None]
     learned = torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)
+    if weight.dtype == torch.int8 and learned:
+        fail("weight", weight, "floats where a gradient is wanted: int8 tables are only read")
     if read is None and not learned and thresholds is None and is_direct(x, weight):
         connectivity = full(*weight.shape, learning.meta) if wiring is None else synapses_of(*wiring)
         y = evaluate(choice.backend_for(choice.chosen, x), rows, weight, anchors, connectivity, sums)
@@ -282,7 +284,7 @@ def _fit(x: Any, tables: Tables) -> bool:
     device, shape = x.device, anchors.shape
     if weight.device != device or anchors.device != device or anchors.dtype != torch.int32 or len(shape) != 3 or shape[2] != 2:
         return False
-    if x.dtype not in FLOATS or weight.dtype not in FLOATS or not x.dim() or not 1 <= shape[1] <= MAX_ANCHORS:
+    if x.dtype not in FLOATS or weight.dtype not in STORED or not x.dim() or not 1 <= shape[1] <= MAX_ANCHORS:
         return False
     if thresholds is not None and not _is_list_of_floats(thresholds, device):
         return False
@@ -308,19 +310,21 @@ def _explain(x: Any, tables: Tables) -> None:
         fail("anchors", anchors, f"1 to {MAX_ANCHORS} anchor pairs per detector")
     if thresholds is not None:
         check_tensor("thresholds", thresholds, ["n_thresholds"], FLOATS, x.device)
-    _check_weight(x, weight, wiring, n_detectors, n_anchors)
+    _check_weight(x, weight, wiring, n_detectors, n_anchors, STORED)
 
 
-def _check_weight(x: Tensor, weight: Any, wiring: Wiring | None, n_detectors: int, n_bits: int) -> None:
+def _check_weight(
+    x: Tensor, weight: Any, wiring: Wiring | None, n_detectors: int, n_bits: int, dtypes: tuple[torch.dtype, ...] = FLOATS
+) -> None:
     """Check that a weight has the tables of these detectors, 2**n_bits rows each."""
     if wiring is None:
-        check_tensor("weight", weight, [n_detectors, 1 << n_bits, "n_outputs"], FLOATS, x.device)
+        check_tensor("weight", weight, [n_detectors, 1 << n_bits, "n_outputs"], dtypes, x.device)
         return
     sizes = sizes_of(wiring.header)
     if (sizes.n_detectors, sizes.n_rows) != (n_detectors, 1 << n_bits):
         given = f"{sizes.n_detectors} detectors × {sizes.n_rows} rows"
         fail("synapses", given, f"{n_detectors} detectors × {1 << n_bits} rows, as anchors have")
-    check_tensor("weight", weight, [wiring.targets.shape[0] * sizes.rows_listed], FLOATS, x.device)
+    check_tensor("weight", weight, [wiring.targets.shape[0] * sizes.rows_listed], dtypes, x.device)
     check_tensor("synapses", wiring.start, device=x.device)
 
 

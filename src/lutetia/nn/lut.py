@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
+from lutetia.errors import ArgumentError, check_choice, check_module, check_range, check_tensor, fail
 from lutetia.lut import (
     DEFAULT_META,
     FLOATS,
@@ -137,7 +137,7 @@ class LUT(nn.Module):
         check_choice("gradient", gradient, GRADIENTS)
         Sums(sums, int_rescaler).check()
         check_choice("read", read, READS)
-        check_dropout(table_dropout)
+        check_dropout("table_dropout", table_dropout)
         dtype = dtype or torch.get_default_dtype()
         check_choice("dtype", dtype, FLOATS)
         if not isinstance(meta, SynapseMeta):
@@ -253,12 +253,14 @@ class LUT(nn.Module):
         """x [..., n_inputs] -> y [..., n_outputs]."""
         if self.share is not None:
             return self.share.forward(self, x)
+        weight = self._parameters.get("weight")
+        return self._look_up(x, self.weight if weight is None else weight)
+
+    def _look_up(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x [..., n_inputs] -> y [..., n_outputs], from tables shaped as `weight`."""
         if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["...", self.n_inputs])
-        # A lookup each: through the module every one would take 0.5 µs.
-        buffers: dict[str, Any] = self._buffers
-        weight = self._parameters.get("weight")
-        weight = self.weight if weight is None else weight
+        buffers: dict[str, Any] = self._buffers  # a lookup each: through the module every one would take 0.5 µs
         dropout = self.table_dropout if self.training else 0.0
         if self.read == "hard" and self.gradient == "dense" and self.sums == "float" and self.int_rescaler == 1.0 and not dropout:
             mark = self.meta if self._header is None else buffers["synapse_start"]
@@ -333,6 +335,9 @@ SPARSE_CLASSES: dict[type, type] = {LUT: _SparseLUT}
 
 def clamp_after_step(optimizer: torch.optim.Optimizer, model: nn.Module) -> RemovableHandle:
     """Clamp the weights of every LUT layer in the model to the bounds of its metas after each step of the optimiser."""
+    check_module("model", model)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        fail("optimizer", optimizer, "an optimiser of torch.optim")
     layers: list[Any] = [module for module in model.modules() if hasattr(module, "clamp_weights_")]
 
     def clamp(*_: Any) -> None:
@@ -347,15 +352,16 @@ def table_parameters(model: nn.Module) -> list[nn.Parameter]:
 
     A module says which of its own are tables by naming them in `table_names`.
     """
-    found = [getattr(module, name) for module in model.modules() for name in getattr(module, "table_names", ())]
-    return list({id(parameter): parameter for parameter in found}.values())
+    check_module("model", model)
+    tables = [getattr(module, name) for module in model.modules() for name in getattr(module, "table_names", ())]
+    return list({id(parameter): parameter for parameter in tables}.values())
 
 
-def check_dropout(table_dropout: Any) -> None:
+def check_dropout(name: str, value: Any) -> None:
     """Check a probability that leaves something."""
-    check_range("table_dropout", table_dropout, 0.0, 1.0)
-    if table_dropout == 1.0:
-        fail("table_dropout", table_dropout, "less than 1: nothing would be left")
+    check_range(name, value, 0.0, 1.0)
+    if value == 1.0:
+        fail(name, value, "less than 1: nothing would be left")
 
 
 def _check_sizes(n_inputs: int, n_outputs: int, n_detectors: int, n_anchors: int) -> None:

@@ -30,6 +30,7 @@ from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import is_by_detector, keeps_by_detector, keeps_hard_by_detector, like
 from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Into, Read, Sequence
+from lutetia.lut.memo import trusted
 from lutetia.lut.sums import FLOAT, Sums, sum_dtype
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
@@ -166,7 +167,7 @@ def _lut_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
         return quick.launches.to_inputs(grad, weight, tuple(found))
     detected = Detected(*map(laid, found))
     run = how.kernels(grad).propagate
-    return run(solid(grad), solid(weight), connectivity, detected, solid(anchors), n_inputs, how.sums).to(dtype)
+    return run(solid(grad), solid(weight), connectivity, detected, solid(trusted(anchors)), n_inputs, how.sums).to(dtype)
 
 
 def _lut_input_gradients_fake(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
@@ -392,7 +393,7 @@ def _lut_attention_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> 
     sequence = with_algorithm(sequence, how, grad.shape[2], weight, grad)
     kernels, connectivity = how.kernels(grad), how.connectivity(rest[11:14], weight.shape)  # type: ignore[arg-type]
     run = kernels.propagate_pairs if sequence.products is None else kernels.propagate_cells
-    dx, dpositions = run(solid(grad), solid(weight), connectivity, sequence, solid(anchors), n_inputs, how.sums)
+    dx, dpositions = run(solid(grad), solid(weight), connectivity, sequence, solid(trusted(anchors)), n_inputs, how.sums)
     return dx.to(dtype), like_positions(dpositions, positions_shape).to(positions_dtype)
 
 
