@@ -80,13 +80,17 @@ def _run(kernel: Any, grid: tuple[int, ...], *arguments: Any, **keywords: Any) -
 def _signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """What Triton looks at in arguments, and more: numbers are taken as they are, but floats only as floats."""
     found: list[Any] = []
-    for each in arguments:
-        if isinstance(each, Tensor):
-            found += each.dtype, each.data_ptr() & 15, each.get_device()
+    for each in arguments:  # tensors last: whether something is one takes longest to find out
+        if each is None or type(each) is int:
+            found.append(each)
         elif isinstance(each, tuple):
             found.append(_signature(each))
+        elif isinstance(each, float):
+            found.append(float)
+        elif isinstance(each, Tensor):
+            found += each.dtype, each.data_ptr() & 15, each.get_device()
         else:
-            found.append(float if isinstance(each, float) else each)
+            found.append(each)
     return tuple(found)
 
 

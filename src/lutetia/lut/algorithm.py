@@ -8,6 +8,7 @@ are zero and are multiplied all the same.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -57,6 +58,7 @@ def check_algorithm(algorithm: str, sparse: bool) -> None:
         raise ArgumentError("algorithm is 'cells', expected 'auto' or 'pairs' where there are synapses: cells need full tables")
 
 
+@lru_cache(maxsize=1024)
 def choose(
     algorithm: str, sizes: tuple[int, int, int, int, int, int], sparse: bool, dtype: torch.dtype, sums: Sums, device: str = "cpu"
 ) -> str:

@@ -327,6 +327,8 @@ def positions_of(positions: Tensor, length: int, n_detectors: int, dtype: torch.
 
     `dtype` is that of the margins of x, with which those of the positions are compared.
     """
+    if positions.shape[:2] == (length - 1, n_detectors) and positions.dtype == dtype and positions.is_contiguous():
+        return positions
     return positions[: length - 1].expand(-1, n_detectors, -1).to(dtype).contiguous()
 
 
