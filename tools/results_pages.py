@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from results import Result, Row, rows_of
+from results import Row, rows_of
+from results_learning import LEARNING_NOTES, LEARNING_SECTIONS
 from results_sentences import (
     attention_sentence,
     cpu_sentence,
@@ -18,7 +16,7 @@ from results_sentences import (
     tabular_sentence,
     train_cpu_sentence,
 )
-from results_tables import Spread, Table, column, range_of, table
+from results_tables import Section, Spread, Table, column, range_of, table
 
 MILLION = 1e6
 
@@ -38,17 +36,6 @@ NOTES = """# Notes: more measurements
 
 Kernels one by one, floors, faithfulness, and the steps of a build. The rest: [Results](../results.md).
 """
-
-
-@dataclass(frozen=True)
-class Section:
-    """One claim on a page: the command and the machine above its tables, one sentence below."""
-
-    heading: str
-    result: str  # the name of the file
-    tables: Sequence[Table | Spread]
-    sentence: str | Callable[[Result], str]
-    setting: str = ""
 
 
 STEP_COLUMNS = [
@@ -147,6 +134,7 @@ MODEL_SECTIONS = [
         [table("accuracy", "network", "seed", "weights", column("test accuracy", digits=4))],
         "Ten epochs, one to two minutes; the checkpoint is the best on 5,000 held-out images.",
     ),
+    *LEARNING_SECTIONS,
     Section(
         "Tiny Shakespeare",
         "train_shakespeare",
@@ -291,6 +279,7 @@ SECTIONS = [*LUT_SECTIONS, *ATTENTION_SECTIONS, *MODEL_SECTIONS, *RELEVANCE_SECT
 
 # For those who work on the kernels: on a page of the notes.
 NOTE_SECTIONS = [
+    *LEARNING_NOTES,
     Section(
         "The four reads on a GPU",
         "lut_reads",
@@ -350,15 +339,16 @@ NOTE_SECTIONS = [
         setting="Six small nets trained on digits, 120 test images each; standard errors are 0.01 to 0.036.",
     ),
     Section(
-        "Which model types relevance runs on",
+        "Which models relevance runs on",
         "relevance_models",
         [
-            table("outcomes", "outcome", "types"),
-            table("types", "model", "outcome", "why", where=lambda row: row["outcome"] not in ("ran", "not built")),
+            table("outcomes", "outcome", "models"),
+            table("models", "model", "outcome", "why", where=lambda row: row["outcome"] not in ("ran", "not built")),
         ],
-        "Below: those explained by their embeddings only. A type that was not built, because sizes or inputs were guessed "
-        "wrong, says nothing.",
-        setting="Tiny random models of transformers' types, by name, as far as 23 minutes reach.",
+        "The second table lists the models that were built and not explained by their inputs as they are. IBERT, Reformer and "
+        "YOSO compute in custom functions without a rule. Untrained, LightGlue matches nothing, so its output does not depend on "
+        "its input. The encoder of PE Audio runs its codec under no_grad. Models that were not built need packages or downloads.",
+        setting="The models of transformers' own tests, from a checkout: `-- --suite FOLDER`. Tiny, random weights.",
     ),
     Section(
         "How close a LUT layer comes to the memory's speed",

@@ -132,3 +132,14 @@ def _source(source: dict[str, Any]) -> str:
 def _short(version: str) -> str:
     """A version without its build: 2.13.0+cpu is 2.13."""
     return re.sub(r"^(\d+\.\d+)\.0$", r"\1", version.partition("+")[0])
+
+
+@dataclass(frozen=True)
+class Section:
+    """One claim on a page: the command and the machine above its tables, one sentence below."""
+
+    heading: str
+    result: str  # the name of the file
+    tables: Sequence[Table | Spread]
+    sentence: str | Callable[[Result], str]
+    setting: str = ""

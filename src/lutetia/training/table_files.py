@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lutetia.errors import ArgumentError, DataError, require
+from lutetia.files import check_file
 from lutetia.training.arrays import read_npz
 from lutetia.training.formats import Array
 from lutetia.training.tables import is_number, read_cells
@@ -83,6 +84,7 @@ def read_table_file(path: Path) -> TableFile:
     if suffix in (".parquet", ".pq"):
         if not path.exists():
             raise DataError(f"{path} does not exist, expected {KINDS}")
+        check_file(path, "a parquet file")
         parquet: Any = require("pyarrow.parquet", "reading parquet files", "pyarrow")
         try:
             columns = parquet.read_table(path).to_pydict()
@@ -154,6 +156,8 @@ def make_target(
     values: Sequence[Any], task: str | None, where: str, lines: Sequence[int] | None = None
 ) -> tuple[Array, list[str]]:
     """The target as numbers [n], and the names of the classes; none for a regression."""
+    if not len(values):
+        raise DataError(f"{where} has no rows, expected two at least")
     empty = next((number for number, value in enumerate(values) if _is_missing(value)), None)
     if empty is not None:
         raise DataError(f"{where} has no value in {_row(empty, lines)}, expected one in each row")
