@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -139,6 +140,13 @@ class PagedKVCache:
         widest = max(map(len, pages), default=0)
         padded = [row + [-1] * (widest - len(row)) for row in pages]
         return torch.tensor(padded, dtype=torch.int32, device=self.k.device).reshape(len(pages), widest)
+
+    def prefix(self, sequences: Sequence[int]) -> int:
+        """How many tokens n sequences begin with in pages that they share: `prefix` of `decode_attention`."""
+        rows = [self._get(sequence) for sequence in sequences]
+        numbers = zip(*(row.pages for row in rows), strict=False)
+        pages = len(list(itertools.takewhile(lambda page: len(set(page)) == 1, numbers)))
+        return min([pages * self.page_len, *(row.length for row in rows)]) if rows else 0
 
     # ---- pages -------------------------------------------------------------------------------------------------------
 
