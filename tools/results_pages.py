@@ -177,9 +177,9 @@ MODEL_SECTIONS = [
             ),
         ],
         "Bits per byte, one seed. Above: a GPU to itself, the same minutes for all. N-gram tables lead by 0.06 before the first "
-        "pass is over, and by 0.013 after fifteen, when their rows have begun to memorise. The run of 2.6 minutes shared the GPU for "
-        "most of them: its steps take 86 seconds alone. Below, older: two runs that shared a "
-        "GPU, without graphs; tables in the place of the feed-forward (confidence2) lose to the dense twin.",
+        "pass is over, and by 0.013 after fifteen, when their rows have begun to memorise. The run of 2.6 minutes shared the "
+        "GPU for most of them: its steps take 86 seconds alone. Below, older: two runs that shared a GPU, "
+        "without graphs; tables in the place of the feed-forward (confidence2) lose to the dense twin.",
     ),
 ]
 
