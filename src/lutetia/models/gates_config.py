@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lutetia.errors import fail
 from lutetia.lut import check_int
+from lutetia.models.fields import check_number
 from lutetia.models.votes_config import VotesConfig
 
 
@@ -23,6 +24,7 @@ class GateNetworkConfig(VotesConfig):
     skip: bool = False
     learn_thresholds: bool = False
     threshold_bits: int = 3
+    spread: float = 0.01  # how far apart the choices of bits start: the wider, the more slowly wiring moves beside the rows
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,3 +37,4 @@ class GateNetworkConfig(VotesConfig):
             if not isinstance(getattr(self, name), bool):
                 fail(name, getattr(self, name), "true or false")
         check_int("threshold_bits", self.threshold_bits, 1, self.bits)
+        check_number("spread", self.spread, 0.0, low_fits=False)
