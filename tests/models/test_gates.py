@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ from lutetia.models import GateNetwork, Gates, VotesClassifier, load
 from lutetia.models import votes as votes_module
 from lutetia.models.gates import GateLayer
 from lutetia.models.votes import ReadTables
+from lutetia.precompute.front.voting import voting
 from lutetia.precompute.ir.stream import Compare, Table
 
 
@@ -115,6 +117,35 @@ def test_area_counts_tables_that_are_neither_constant_nor_wires() -> None:
     assert bool(gates.weight.grad.any())
 
 
+@pytest.mark.parametrize("skip", [False, True])
+def test_voting_counts_the_winning_tables_that_read_an_input(skip: bool) -> None:
+    model = small(skip=skip).eval()
+    x = model.quantise(torch.rand(9, 4, 4))
+    votes = voting(model.graph(), x)
+    assert np.array_equal(votes.answers, model.votes(x).argmax(1).numpy())
+    bits = model.votes.encode(x)
+    behind = [torch.eye(16, dtype=torch.bool).repeat(2, 1)]  # of each bit, the inputs it depends on; two thresholds
+    given = [bits]
+    for choice, weight in model.votes.layers():
+        source, reads = (torch.cat(given, 1), torch.cat(behind)) if skip else (given[-1], behind[-1])
+        given.append((slow_read(source, choice.detach(), weight.detach()) + 1) / 2)
+        behind.append(reads[choice.argmax(2)].any(1))
+    for sample, answer in enumerate(votes.answers):
+        own = torch.arange(12) % 3 == int(answer)
+        assert votes.counts[sample].tolist() == [int(given[-1][sample][torch.arange(12) % 3 == each].sum()) for each in range(3)]
+        wanted = (behind[-1][own] * given[-1][sample][own, None]).sum(0)
+        assert (votes.reads[sample] <= wanted.numpy()).all()  # inputs that decide nothing are left out of the circuit
+        assert (votes.reads[sample] == wanted.numpy()).mean() > 0.5
+
+
+def test_voting_refuses_other_graphs() -> None:
+    from lutetia.precompute import Stream, UInt, trace
+
+    graph = trace(torch.nn.Sequential(torch.nn.MaxPool1d(2)), input=Stream(channels=2, dtype=UInt(2), length=4))
+    with pytest.raises(ArgumentError, match="that of Votes or Gates"):
+        voting(graph, torch.zeros(1, 2, 4, dtype=torch.long))
+
+
 def test_a_gate_network_is_saved_and_loaded(tmp_path: Path) -> None:
     model = small(learn_thresholds=True).eval()
     model.save_pretrained(tmp_path / "gates")
@@ -131,6 +162,8 @@ def test_what_is_refused() -> None:
         ({"hidden": (0,)}, "each of hidden"),
         ({"threshold_bits": 9}, "threshold_bits"),
         ({"learn_thresholds": 1}, "learn_thresholds"),
+        ({"skip": 1}, "skip"),
+        ({"spread": 0.0}, "spread"),
         ({"n_tables": 13}, "multiple of n_classes"),
     ):
         with pytest.raises(ArgumentError, match=message):
@@ -180,6 +213,10 @@ def test_it_is_trained_by_a_teacher_and_built_by_the_command(
     report = json.loads(capsys.readouterr().out)
     assert report["accuracy"]["agreement"] == 1.0
     assert report["model"] == "GateNetwork"
+    shown = report["votes"]["items"]
+    assert len(shown) == 6
+    assert all(item["counts"][item["answer"]] == max(item["counts"]) for item in shown)
+    assert "where the winning votes looked" in (tmp_path / "built" / "summary.html").read_text()
     wrong = ["--set", f"regularize.teacher={tmp_path / 'first'}", "--set", "model.n_classes=12"]
     assert main(["train", str(tmp_path / "gates.toml"), *wrong, "--out", str(tmp_path / "other")]) != 0
     assert "has n_classes 10, expected 12" in capsys.readouterr().err

@@ -53,11 +53,13 @@ from lutetia.precompute import (
     lut_network,
     run_steps,
 )
+from lutetia.precompute.front.voting import voting
 
 FORMAT = "lutetia.build/1"
 BITSTREAMS = {"ice40": "circuit.bin", "ecp5": "circuit.bit"}  # the file, named as programmers of the device expect
 DEFAULT_BITS = 8  # of an input, where no data says how many it takes
 SIMULATED = 64  # samples of the data that are simulated
+SHOWN = 6  # samples whose votes the page shows
 
 
 @dataclass(frozen=True)
@@ -256,8 +258,18 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         "weight_bits": request.weight_bits,
         "input": {**network.encoder.to_dict(), "range_from": source, "chosen": choice.to_dict() if choice else None},
         "samples": network.quantise(data.x[:SIMULATED]) if isinstance(data, Measured) else None,
+        "votes": _votes(model, network, data) if isinstance(data, Measured) and isinstance(model, VotesClassifier) else None,
     }
     return network, facts
+
+
+def _votes(model: VotesClassifier, network: LUTNetwork, data: Measured) -> dict[str, Any]:
+    """How the first samples were decided: the count of each class, and how many of the winning votes read each input."""
+    x = network.quantise(data.x[:SHOWN])
+    votes = voting(network.graph, x)
+    parts = (x.tolist(), data.labels[:SHOWN].tolist(), *(part.tolist() for part in votes))
+    items = [dict(zip(("values", "label", "answer", "counts", "reads"), item, strict=True)) for item in zip(*parts, strict=True)]
+    return {"shape": list(model.config.input_shape), "items": items}
 
 
 def _range(model: LUTClassifier, request: BuildRequest) -> tuple[tuple[Any, Any], str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lutetia import report as pages
 from lutetia.precompute.integer.pages import title_of
-from lutetia.report.story import Check, Circuit, Part, Story, Table
+from lutetia.report.story import Check, Circuit, Decision, Decisions, Part, Story, Table
 
 MOST_PARTS = 200  # that are drawn
 SAID = "Samples flow downwards. Every link carries data, valid and ready; the number beside it is its width in bits."
@@ -29,7 +29,23 @@ def page(report: dict[str, Any]) -> str:
     said = f"{SAID} The first {MOST_PARTS} parts are drawn, {left_out:,} more are in the table." if left_out > 0 else SAID
     circuit = Circuit(_parts(report), said, _facts(report), _costs(report), _checks(report), tables=_tables(report))
     lead = f"Built from {report['checkpoint']} by lutetia {report['lutetia']}."
-    return pages.html(Story(f"{title_of(Path(report['checkpoint']))} as a circuit", lead, _figures(report), circuit=circuit))
+    title = f"{title_of(Path(report['checkpoint']))} as a circuit"
+    return pages.html(Story(title, lead, _figures(report), circuit=circuit, decided=_votes(report)))
+
+
+def _votes(report: dict[str, Any]) -> Decisions | None:
+    """The samples whose votes were counted, each with the inputs that the winning votes read."""
+    votes = report.get("votes")
+    if not votes:
+        return None
+    items = [
+        Decision(item["values"], item["answer"], item["counts"], {"reads": item["reads"]}, label=item["label"])
+        for item in votes["items"]
+    ]
+    said = "A score is a count of votes: how many tables of a class answered one."
+    rules = {"reads": "How many of the tables that voted for the answer read an input, directly or through other tables."}
+    titles = {"reads": "where the winning votes looked"}
+    return Decisions(tuple(votes["shape"]), items, report["classes"], said, rules, titles, report["features"])
 
 
 def _figures(report: dict[str, Any]) -> dict[str, str]:

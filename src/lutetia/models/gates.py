@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from lutetia.precompute import Graph
 
 
-SPREAD = 0.1  # of the choice at the start: at one rate for all, wiring moves more slowly than rows the wider it is
-
-
 class GateLayer(nn.Module):
     """bits [batch, n_inputs], zeros and ones -> bits [batch, n_tables].
 
@@ -35,10 +32,10 @@ class GateLayer(nn.Module):
 
     def __init__(self, n_inputs: int, n_tables: int, k: int, generator: torch.Generator, newest: int | None = None) -> None:
         super().__init__()
-        choice = torch.randn(n_tables, k, n_inputs, generator=generator) * SPREAD
+        choice = torch.randn(n_tables, k, n_inputs, generator=generator) * START_SPREAD
         newest = newest or n_inputs  # tables start with bits of the layer right before this one, which come last
         start = n_inputs - newest + torch.randint(newest, (n_tables, k, 1), generator=generator)
-        self.choice = nn.Parameter(choice.scatter_add_(2, start, torch.full((n_tables, k, 1), 3 * SPREAD)))
+        self.choice = nn.Parameter(choice.scatter_add_(2, start, torch.full((n_tables, k, 1), 3 * START_SPREAD)))
         self.weight = nn.Parameter((torch.rand(n_tables, 2**k, generator=generator) * 2 - 1) * 0.1)
 
     def forward(self, bits: Tensor) -> Tensor:
@@ -63,6 +60,7 @@ class Gates(Votes):
         skip: bool = False,
         learn_thresholds: bool = False,
         threshold_bits: int = 3,
+        spread: float = START_SPREAD,
         **options: Any,
     ) -> None:
         super().__init__(n_inputs, n_classes, n_tables, **options)
@@ -78,8 +76,8 @@ class Gates(Votes):
             self._start_near(options.get("shape"), generator)
             last = GateLayer(reads[-1], n_tables, k, generator, sizes[-1])
             self.choice, self.weight = last.choice, last.weight
-        else:
-            self.choice.data.mul_(SPREAD / START_SPREAD)
+        for choice, _ in self.layers():
+            choice.data.mul_(spread / START_SPREAD)
         cuts = torch.tensor(thresholds, dtype=torch.float32).expand(n_inputs, -1).clone()
         self.cut = nn.Parameter(cuts) if learn_thresholds else None
 
@@ -88,7 +86,7 @@ class Gates(Votes):
         assert isinstance(first, GateLayer)
         near = Votes._near(self, shape, generator, n_tables=len(first.weight))
         with torch.no_grad():
-            first.choice.scatter_add_(2, near[..., None], torch.full((*near.shape, 1), 6 * SPREAD))
+            first.choice.scatter_add_(2, near[..., None], torch.full((*near.shape, 1), 6 * START_SPREAD))
 
     def cuts(self) -> Tensor:
         """What inputs are compared with, on the grid: int64 [n_inputs, n_thresholds]."""
@@ -163,7 +161,7 @@ class GateNetwork(VotesClassifier):
     def _build(self, config: GateNetworkConfig) -> None:  # type: ignore[override]
         shape = config.input_shape if len(config.input_shape) == 2 else None
         seed = int(torch.randint(2**31, ()))  # drawn from the generator that follows the seed of the config
-        names = ("k", "bits", "thresholds", "temperature", "hidden", "skip", "learn_thresholds", "threshold_bits")
+        names = ("k", "bits", "thresholds", "temperature", "hidden", "skip", "learn_thresholds", "threshold_bits", "spread")
         options: dict[str, Any] = {name: getattr(config, name) for name in names}
         self.votes = Gates(math.prod(config.input_shape), config.n_classes, config.n_tables, shape=shape, seed=seed, **options)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lutetia.errors import fail
 from lutetia.lut import check_int
-from lutetia.models.fields import whole_numbers
+from lutetia.models.fields import check_number, whole_numbers
 from lutetia.models.votes_config import VotesConfig
 
 
@@ -36,8 +36,10 @@ class GateNetworkConfig(VotesConfig):
     skip: bool = False
     learn_thresholds: bool = False
     threshold_bits: int = 3
+    spread: float = 0.01  # how far apart the choices of bits start: the wider, the more slowly wiring moves beside the rows
 
     def __post_init__(self) -> None:
         super().__post_init__()
         flags = (self.skip, self.learn_thresholds)
         object.__setattr__(self, "hidden", check_gates(self.hidden, flags, self.threshold_bits, self.bits))
+        check_number("spread", self.spread, 0.0, low_fits=False)
