@@ -68,7 +68,7 @@ def test_answers_and_frame_markers_survive_pauses(tmp_path: Path) -> None:
 
 def test_the_core_answers_with_the_number_of_its_manifest() -> None:
     made = hardware()
-    assert f"identity = 32'h{made.manifest['identity']};" in made.axi()["net_axis.v"]
+    assert f"identity = 32'h{made.identity:08x};" in made.axi()["net_axis.v"]
     assert hardware().identity == made.identity
     changed = Hardware(made.graph, made.language, made.name, {**made.files, "net.v": made.files["net.v"] + "\n"})
     assert changed.identity != made.identity

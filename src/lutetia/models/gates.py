@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import flow
-from lutetia.models.gates_config import GateNetworkConfig
+from lutetia.models.gates_config import GateNetworkConfig, check_gates
 from lutetia.models.sizes import ModelSize, gates_size
 from lutetia.models.votes import START_SPREAD, ReadTables, Votes, VotesClassifier
 
@@ -63,12 +63,12 @@ class Gates(Votes):
         spread: float = START_SPREAD,
         **options: Any,
     ) -> None:
-        k, thresholds = int(options.get("k", 6)), tuple(options.get("thresholds", (127,)))
         super().__init__(n_inputs, n_classes, n_tables, **options)
+        hidden, k, thresholds = check_gates(hidden, (skip, learn_thresholds), threshold_bits, self.bits), self.k, self.thresholds
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
         if options.get("seed") is not None:
             generator.manual_seed(int(options["seed"]) + 1)
-        self.hidden_sizes, self.skip, self.grid = tuple(hidden), skip, 2 ** (self.bits - threshold_bits)
+        self.hidden_sizes, self.skip, self.grid = hidden, skip, 2 ** max(0, self.bits - threshold_bits)
         sizes = [n_inputs * len(thresholds), *hidden]
         reads = list(accumulate(sizes)) if skip else sizes  # how many bits each layer may read
         self.hidden = nn.ModuleList(GateLayer(reads[at], size, k, generator, sizes[at]) for at, size in enumerate(hidden))
@@ -99,7 +99,7 @@ class Gates(Votes):
         """The bits of inputs: x [batch, ...] -> float [batch, n_thresholds · n_inputs], threshold by threshold."""
         if self.cut is None:
             return super().encode(x)
-        super().encode(x[:1])  # checks
+        self.check(x)
         numbers = x.flatten(1).to(self.cut.device, torch.float32)[:, None]  # [batch, 1, n_inputs]
         hard = (numbers > self.cuts().T).float()
         if not self.cut.requires_grad:

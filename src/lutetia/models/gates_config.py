@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lutetia.errors import fail
 from lutetia.lut import check_int
-from lutetia.models.fields import check_number
+from lutetia.models.fields import check_number, whole_numbers
 from lutetia.models.votes_config import VotesConfig
+
+
+def check_gates(hidden: Any, flags: tuple[Any, Any], threshold_bits: Any, bits: int) -> tuple[int, ...]:
+    """Check what a network of gates has beyond `Votes`, flags being `skip` and `learn_thresholds`; `hidden` as a tuple."""
+    sizes = whole_numbers("hidden", hidden, 1)
+    for name, flag in zip(("skip", "learn_thresholds"), flags, strict=True):
+        if not isinstance(flag, bool):
+            fail(name, flag, "true or false")
+    most = bits if flags[1] else max(bits, 3)  # the default of 3 says nothing unless thresholds are learned
+    check_int("threshold_bits", threshold_bits, 1, most)
+    return sizes
 
 
 @dataclass(frozen=True)
@@ -28,13 +40,6 @@ class GateNetworkConfig(VotesConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.hidden, tuple | list):
-            fail("hidden", self.hidden, "a list of numbers of tables, one per layer before the last")
-        for size in self.hidden:
-            check_int("each of hidden", size, 1)
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        for name in ("skip", "learn_thresholds"):
-            if not isinstance(getattr(self, name), bool):
-                fail(name, getattr(self, name), "true or false")
-        check_int("threshold_bits", self.threshold_bits, 1, self.bits)
+        flags = (self.skip, self.learn_thresholds)
+        object.__setattr__(self, "hidden", check_gates(self.hidden, flags, self.threshold_bits, self.bits))
         check_number("spread", self.spread, 0.0, low_fits=False)

@@ -60,7 +60,7 @@ def classifier_size(config: ClassifierConfig) -> ModelSize:
     for layer, before in zip(config.layers, config.shapes, strict=False):
         n_inputs = math.prod(before)
         if isinstance(layer, LUTLayer):
-            numbers += _lut(layer.n_detectors, layer.n_anchors, layer.n_outputs, layer.n_anchors)
+            numbers += _lut(layer.n_detectors, layer.n_anchors, layer.n_outputs, layer.n_anchors) + layer.mix * n_inputs
         elif isinstance(layer, ProjectedLayer):
             heads = (layer.heads, layer.head_width, layer.n_detectors, layer.n_anchors)
             numbers += _projected(n_inputs, layer.n_outputs, *heads)

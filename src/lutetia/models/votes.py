@@ -110,14 +110,18 @@ class Votes(nn.Module):
         if not torch.equal(self.classes.cpu(), torch.arange(self.n_tables) % self.n_classes):
             raise ArgumentError("classes holds other numbers than those of the tables, 0, 1, 2, .. in turn")
 
-    def encode(self, x: Tensor) -> Tensor:
-        """The bits of inputs: x [batch, ...] -> float [batch, n_bits]."""
-        if not isinstance(x, Tensor) or x.dim() < 2:
+    def check(self, x: Tensor) -> None:
+        """Refuse x unless it is [batch, ...] of n_inputs numbers, of a dtype that can be compared."""
+        check_tensor("x", x)
+        if x.dim() < 2 or math.prod(x.shape[1:]) != self.n_inputs:
             check_tensor("x", x, ["batch", self.n_inputs])
-        x = x.flatten(1)
-        check_tensor("x", x, ["batch", self.n_inputs])
         if x.is_complex() or (x.is_floating_point() and x.dtype.itemsize == 1):
             fail("x", x, "whole numbers")
+
+    def encode(self, x: Tensor) -> Tensor:
+        """The bits of inputs: x [batch, ...] -> float [batch, n_bits]."""
+        self.check(x)
+        x = x.flatten(1)
         return torch.cat([x > threshold for threshold in self.thresholds], 1).to(self.weight.dtype)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from lutetia.errors import fail
 from lutetia.precompute.front.trace import argmax_node
 from lutetia.precompute.ir.graph import Builder, Graph
 from lutetia.precompute.ir.stream import Compare, Input, Lookup, Register, StreamEdge, Sum, Table, TableData
@@ -17,15 +18,24 @@ from lutetia.precompute.tables.domains import Binary, UInt, domain_for
 
 def votes_graph(model: Any) -> Graph:
     """Comparisons, tables, counts, argmax, each behind a register: of a `lutetia.models.Votes`."""
+    _check(model, "Votes")
     cuts = np.broadcast_to(np.array(model.thresholds, dtype=np.int64), (model.n_inputs, len(model.thresholds)))
     return _graph(model, cuts, [(model.choice, model.weight)], ["votes"])
 
 
 def gates_graph(model: Any) -> Graph:
     """The same of a `lutetia.models.Gates`, with its hidden layers; tables that are wires or constants are left out."""
+    _check(model, "Gates")
     layers = model.layers()
     names = [*(f"hidden{number}" for number in range(len(layers) - 1)), "votes"]
     return dedupe(dont_cares(_graph(model, model.cuts().cpu().numpy(), layers, names)))
+
+
+def _check(model: Any, kind: str) -> None:
+    from lutetia import models
+
+    if not isinstance(model, getattr(models, kind)):
+        fail("model", model, f"a lutetia.models.{kind}")
 
 
 def _graph(model: Any, cuts: np.ndarray, layers: list[tuple[Tensor, Tensor]], names: list[str]) -> Graph:
