@@ -17,13 +17,14 @@ from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, open_run_data, open_run_text
 from lutetia.cli.show import console
 from lutetia.errors import DataError, MissingFeatureError
-from lutetia.models import Tabular, load
+from lutetia.models import load
 from lutetia.precompute import IntegerClassifier, IntegerTransformer, TimeLimitError, integer_model
 from lutetia.precompute.integer.c import c_files, c_memory, measured_sizes
 from lutetia.precompute.integer.hardware import FOLDER
 from lutetia.precompute.integer.model import INPUT_BITS
 
 FORMAT = "lutetia.build/1"
+WEIGHT_BITS = 8
 SIMULATED = 8  # bytes of a language model
 
 
@@ -74,8 +75,8 @@ def _classifier_core(model: IntegerClassifier) -> tuple[dict[str, str], dict[str
 def whole_model(request: Any) -> IntegerTransformer | IntegerClassifier:
     """The whole-number model of the checkpoint that was asked for."""
     low, high = request.range or (None, None)
-    bits = {"weight_bits": request.weight_bits, "input_bits": request.input_bits or INPUT_BITS}
-    return integer_model(load(request.checkpoint), low=low, high=high, **bits)
+    bits = {"weight_bits": request.weight_bits or WEIGHT_BITS, "input_bits": request.input_bits or INPUT_BITS}
+    return integer_model(load(request.checkpoint), low=low, high=high, n_tables=request.n_tables, **bits)
 
 
 def facts(model: IntegerTransformer | IntegerClassifier, request: Any) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def facts(model: IntegerTransformer | IntegerClassifier, request: Any) -> dict[s
         "checkpoint": str(request.checkpoint),
         "model": type(model.model).__name__,
         "target": request.target,
-        "weight_bits": request.weight_bits,
+        "weight_bits": request.weight_bits or WEIGHT_BITS,
     }
     if isinstance(model, IntegerTransformer):
         text = open_run_text(request.checkpoint, request.data)
@@ -101,8 +102,6 @@ def _accuracy(model: IntegerClassifier, request: Any) -> dict[str, Any]:
     data = open_run_data(request.checkpoint, request.data)
     if not isinstance(data, Measured):
         return {"left_out": f"not measured ({data})"}
-    if isinstance(model.model, Tabular) and model.model.is_regression:
-        return {"left_out": "a regression has no classes to count"}
     return {"left_out": "", "split": data.split, **model.report(data.x, data.labels), "samples": len(data.x)}
 
 
@@ -149,8 +148,9 @@ def show_quality(report: dict[str, Any]) -> None:
         text = f"model {told['float_bits_per_byte']:.3f}, whole numbers {told['integer_bits_per_byte']:.3f} bits per byte"
         say("loss", f"{text}, on {told['bytes']:,} bytes")
     else:
-        text = f"model {told['float_accuracy']:.1%}, whole numbers {told['integer_accuracy']:.1%}"
-        say("accuracy", f"{text}, on {told['samples']:,} {told['split']} samples")
+        from lutetia.cli.build import quality
+
+        say(*quality(told, "whole numbers"))
 
 
 def say(name: str, text: str) -> None:

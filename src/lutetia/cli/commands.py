@@ -220,7 +220,13 @@ def build(
     input_bits: Annotated[
         int | None, typer.Option("--input-bits", help="Bits of each input; by default the fewest that cost at most 0.2 points.")
     ] = None,
-    weight_bits: Annotated[int, typer.Option("--weight-bits", help="Bits of each weight.")] = 8,
+    weight_bits: Annotated[
+        int | None, typer.Option("--weight-bits", help="Bits of each weight: 8, or 6 where a table of data is classified.")
+    ] = None,
+    n_tables: Annotated[
+        int | None,
+        typer.Option("--tables", help="Of a table of data, the first so many tables; by default what about 16,000 LUTs hold."),
+    ] = None,
     value_range: Annotated[
         tuple[float, float] | None,
         typer.Option("--range", metavar="LO HI", help="The range of the inputs; that of the training data by default."),
@@ -260,7 +266,9 @@ def build(
     from lutetia.cli.build import BuildRequest, run_build, show_report
 
     bits = (input_bits, weight_bits)
-    request = BuildRequest(checkpoint, out, *bits, target, prove, data, value_range, time_limit, detectors_per_cycle, fmax)
+    request = BuildRequest(
+        checkpoint, out, *bits, target, prove, data, value_range, time_limit, detectors_per_cycle, fmax, n_tables
+    )
     report = run_build(request, show=not as_json)
     if as_json:
         print_json(report)

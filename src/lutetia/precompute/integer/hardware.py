@@ -18,7 +18,7 @@ from lutetia.precompute.integer.language import IntegerTransformer, check_prompt
 from lutetia.precompute.integer.verilog_language import Layout, bench_text, core_files
 from lutetia.precompute.tools.find import HOW, find_tool, missing, require_program, run_program, run_yosys, time_limit
 from lutetia.precompute.tools.hardware import EquivalenceError
-from lutetia.precompute.tools.synthesize import KINDS, read_cells
+from lutetia.precompute.tools.synthesize import DEVICES, KINDS, not_placed, read_cells, route
 
 FORMAT = "lutetia.language/1"
 FOLDER = "verilog"  # of what `lutetia build --target verilog` wrote
@@ -100,16 +100,24 @@ class LanguageHardware:
             raise missing(PROGRAMS[tool], f"generate(tool={tool!r})")
         return tool
 
-    def synthesize(self, *, limit: float | None = None) -> dict[str, Any]:
-        """What yosys makes of it on an ECP5: look-up tables, flip-flops, block RAMs, DSPs; none of the last."""
-        with tempfile.TemporaryDirectory() as place, time_limit(limit):
+    def synthesize(self, *, place: bool = False, limit: float | None = None) -> dict[str, Any]:
+        """What yosys makes of it on an ECP5: look-up tables, flip-flops, block RAMs, DSPs; none of the last.
+
+        With `place` nextpnr places and routes it, where it is installed: `fmax_mhz`, or in `placed` why there is none.
+        """
+        device = DEVICES["ecp5"]
+        program = find_tool(device.program) if place else None
+        with tempfile.TemporaryDirectory() as where, time_limit(limit):
+            folder = Path(where)
             for name, text in self.files.items():
-                (Path(place) / name).write_text(text)
+                (folder / name).write_text(text)
             script = [f"read_verilog -DSYNTHESIS {' '.join(SOURCES)}", f"synth_ecp5 -top {TOP}", "tee -q -o stat.json stat -json"]
-            run_yosys(script, Path(place), "synthesize")
-            cells = read_cells(Path(place) / "stat.json")
+            run_yosys([*script, "delete t:$scopeinfo", "write_json placed.json"], folder, "synthesize")
+            cells = read_cells(folder / "stat.json")
+            clock = (None, not_placed(device) if place else "") if program is None else route(program, device, folder)
         counted = {kind: sum(count for name, count in cells.items() if _is_kind(name, names)) for kind, names in KINDS.items()}
-        return {"target": "ecp5", "tool": "yosys, not Vivado", **counted, "cells": cells}
+        clocked = {"fmax_mhz": clock[0], "placed": clock[1]}
+        return {"target": "ecp5", "tool": "yosys, not Vivado", **counted, **clocked, "cells": cells}
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the core."""

@@ -18,6 +18,7 @@ from lutetia.precompute.integer.scales import GAIN_BITS
 
 Array = np.ndarray[Any, Any]
 GAIN_STEPS = GAIN_BITS // 2  # two bits of a gain in a cycle
+TO_CELLS, TO_SUMS = 4, 7  # stages behind the last group, until its cells are known and until its rows are added
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,22 +81,22 @@ class Layout:
 
     def _block(self, number: int, j: int) -> int:
         attention, feed_forward = self.attention[number], self.feed_forward[number]
-        seen = j * self.groups(attention) + 4 if j else 0
-        return self._scale(attention) + self.groups(attention) + 3 + seen + 1 + self._fed(feed_forward)
+        seen = j * self.groups(attention) + TO_SUMS if j else 0
+        return self._scale(attention) + self.groups(attention) + TO_CELLS + seen + 1 + self._fed(feed_forward)
 
     def _fed(self, layer: TableLayer) -> int:
-        return self._scale(layer) + self.groups(layer) + 4 + 1
+        return self._scale(layer) + self.groups(layer) + TO_SUMS + 1
 
     def cycles(self, length: int, full: bool = False) -> int:
         """From an accepted byte to its answer: it makes the window `length` bytes long; `full`: the oldest byte left for it."""
         first, last, n = self.attention[0], self.model.unembedding, len(self.model.blocks)
         total = 3 + sum(self._block(number, length - 1) for number in range(n))
         if full and n > 1:
-            fresh = 3 + 2 * self.groups(first) + 7 + 1 + self._fed(self.feed_forward[0])
-            final = self._scale(self.attention[-1]) + self.groups(self.attention[-1]) + 3 + 1
+            fresh = 2 * self.groups(first) + TO_SUMS + 1 + self._fed(self.feed_forward[0])
+            final = self._scale(self.attention[-1]) + self.groups(self.attention[-1]) + TO_CELLS + 1
             for j in range(length - 1):
                 total += fresh + final + sum(self._block(number, j) for number in range(1, n - 1))
-        return total + self._scale(last) + self.chunks * (self.groups(last) + 4 + self.model.width)
+        return total + self._scale(last) + self.chunks * (self.groups(last) + TO_SUMS + self.model.width)
 
 
 def bits_for(count: int) -> int:
@@ -112,7 +113,7 @@ def core_files(layout: Layout) -> dict[str, str]:
         "MEMORIES": _memories(layout),
         "SHIFTS": _shifts(layout),
         "GAINS": _gains(layout),
-        "CELL": "{asked, key, positions[b*P +: P]}" if layout.attention[0].position_bits else "{asked, key}",
+        "CELL": "{asked, key, positions_2[b*P +: P]}" if layout.attention[0].position_bits else "{asked, key}",
     }
     for name, piece in pieces.items():
         text = text.replace(f"@{name}@", piece)
@@ -213,6 +214,8 @@ def _memories(layout: Layout) -> str:
             "    lutetia_rom #(.WIDTH(D * P), .DEPTH(1 << (LAYER_BITS + PLACE_BITS + GROUP_BITS)),",
             '                  .ADDRESS(LAYER_BITS + PLACE_BITS + GROUP_BITS), .FILE("positions.mem")) position_memory (',
             "        .clk(clk), .address({layer, distance, g}), .data(positions));",
+            "    reg [D*P-1:0] positions_2;",
+            "    always @(posedge clk) positions_2 <= positions;",
         ]
     if layout.has_gains:
         lines += [
@@ -225,14 +228,15 @@ def _memories(layout: Layout) -> str:
     chunk = ", chunk" if layout.chunks > 1 else ""
     lines.append("    wire [D*WIDTH*8-1:0] rows;")
     for bank in range(layout.detectors):
-        own = f"p2_cell[{bank}*CELL_BITS +: %d]"
+        own = f"cell_4[{bank}*CELL_BITS +: %d]"
         offsets = [
-            f"{{p2_g, {own % cell}}}",
-            f"{{p2_g, {own % layout.feed_forward[0].anchors.shape[1]}}}",
-            f"{{p2_g, {own % last.anchors.shape[1]}{chunk}}}",
+            f"{{g_4, {own % cell}}}",
+            f"{{g_4, {own % layout.feed_forward[0].anchors.shape[1]}}}",
+            f"{{g_4, {own % last.anchors.shape[1]}{chunk}}}",
         ]
         lines += [
-            f"    wire [ROW_ADDRESS-1:0] row_address_{bank} = row_base + (part == ATTENTION ? {offsets[0]} :",
+            f"    reg [ROW_ADDRESS-1:0] row_address_{bank};",
+            f"    always @(posedge clk) row_address_{bank} <= row_base + (part == ATTENTION ? {offsets[0]} :",
             f"        part == FEED_FORWARD ? {offsets[1]} : {offsets[2]});",
             "    lutetia_rom #(.WIDTH(WIDTH * 8), .DEPTH(ROWS), .ADDRESS(ROW_ADDRESS), "
             f'.FILE("tables_{bank}.mem")) table_memory_{bank} (',

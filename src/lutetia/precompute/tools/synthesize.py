@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,7 +168,7 @@ def _placed(hardware: Hardware, made: Synthesis, folder: Path, device: PlacedDev
     """Place and route on a device."""
     program = find_tool(device.program)
     if program is None:
-        return _told(made, None, f"not placed: {device.program} is not installed ({HOW[device.program].rsplit(': ', 1)[-1]})")
+        return _told(made, None, not_placed(device))
     graph = hardware.graph
     pins = graph.input_edge.width + graph.output_edge.width + 6
     top, note = hardware.name, ""
@@ -184,16 +184,26 @@ def _placed(hardware: Hardware, made: Synthesis, folder: Path, device: PlacedDev
         "write_json placed.json",
     ]
     run_yosys(script, folder, f"synthesize({made.target!r})")
+    return _told(made, *route(program, device, folder, note))
+
+
+def route(program: Sequence[str], device: PlacedDevice, folder: Path, note: str = "") -> tuple[float | None, str]:
+    """Place and route placed.json, which yosys wrote: the clock in MHz, or None, and what to say of it."""
     options = [*device.options, "--json", "placed.json", "--seed", "1", "--report", "report.json"]
     done = run_program([*program, *options, "--quiet", "--timing-allow-fail"], folder, check=False)
     if done.returncode:
-        return _told(made, None, f"not placed: nextpnr says {_last_error(done.stderr)}")
+        return None, f"not placed: nextpnr says {_last_error(done.stderr)}"
     report = json.loads((folder / "report.json").read_text())
     speeds = [clock["achieved"] for clock in report.get("fmax", {}).values()]
     if not speeds:
-        return _told(made, None, f"placed on {device.name}{note}; no path between registers, so no Fmax")
+        return None, f"placed on {device.name}{note}; no path between registers, so no Fmax"
     speed = min(speeds)
-    return _told(made, speed, f"placed on {device.name}{note}: {speed:.1f} MHz, {1000 / speed:.2f} ns (nextpnr)")
+    return speed, f"placed on {device.name}{note}: {speed:.1f} MHz, {1000 / speed:.2f} ns (nextpnr)"
+
+
+def not_placed(device: PlacedDevice) -> str:
+    """Why there is no clock where the tool is missing."""
+    return f"not placed: {device.program} is not installed ({HOW[device.program].rsplit(': ', 1)[-1]})"
 
 
 def _told(made: Synthesis, fmax: float | None, placed: str) -> Synthesis:
