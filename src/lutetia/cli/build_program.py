@@ -19,7 +19,8 @@ from lutetia.cli.show import console
 from lutetia.errors import DataError, MissingFeatureError
 from lutetia.models import load
 from lutetia.precompute import IntegerClassifier, IntegerTransformer, TimeLimitError, integer_model
-from lutetia.precompute.integer.c import c_files, c_memory, measured_sizes
+from lutetia.precompute.integer.bare import measured
+from lutetia.precompute.integer.c import c_files, c_memory
 from lutetia.precompute.integer.hardware import FOLDER
 from lutetia.precompute.integer.model import INPUT_BITS
 
@@ -34,7 +35,7 @@ def run_program_build(request: Any) -> dict[str, Any]:
     report = facts(model, request)
     if request.target == "c":
         texts = c_files(model)
-        report |= {**c_memory(model), "compiled": measured_sizes(texts)}
+        report |= {**c_memory(model), "compiled": measured(model, texts)}
     elif isinstance(model, IntegerTransformer):
         texts, core = _language_core(model, request)
         report |= core
@@ -123,7 +124,7 @@ def show_program_report(report: dict[str, Any], out: Path) -> None:
     if report["target"] == "c":
         say("memory", f"{report['flash_table_bytes']:,} bytes of tables, {report['ram_bytes']:,} bytes of RAM")
         for machine, size in report["compiled"].items():
-            say(machine, size["left_out"] or f"{size['flash']:,} bytes of flash, {size['ram']:,} bytes of static RAM (-Os)")
+            say(machine, size["left_out"] or _size_text(size))
         say("program", f"cc -std=c99 -O3 {out / 'model.c'} -o run")
         say("run it", "./run 200 < PROMPT" if report["kind"] == "language" else "./run < SAMPLES")
     elif report["kind"] == "language":
@@ -137,6 +138,13 @@ def show_program_report(report: dict[str, Any], out: Path) -> None:
     else:
         say("latency", f"{report['latency']} cycles")
         say("core", str(out / FOLDER / f"{report['top']}.v"))
+
+
+def _size_text(size: dict[str, Any]) -> str:
+    text = f"{size['flash']:,} bytes of flash, {size['ram']:,} bytes of static RAM (-Os)"
+    if "instructions" in size:
+        text += f", {size['instructions']:,} instructions for an answer (in {size['emulator']})"
+    return text
 
 
 def show_quality(report: dict[str, Any]) -> None:
