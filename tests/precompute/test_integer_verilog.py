@@ -36,6 +36,21 @@ def test_stalls_on_both_sides_change_nothing() -> None:
     assert core.generate(b"ab", 12, tool="icarus", stalls=True) == whole.generate(b"ab", 12)
 
 
+@pytest.mark.parametrize(("number", "temperature", "seed"), [(0, 1.0, 9), (1, 0.5, 0), (2, 30.0, 2**32 - 1)])
+def test_draws_what_python_draws(number: int, temperature: float, seed: int, tmp_path: Path) -> None:
+    require_tool("iverilog")
+    whole = integer_model(languages()[number])
+    core = whole.emit(temperature=temperature)
+    wanted = whole.generate(PROMPTS[1], 12, seed=seed, temperature=temperature)
+    assert wanted != whole.generate(PROMPTS[1], 12)
+    assert core.generate(PROMPTS[1], 12, seed=seed, tool="icarus", stalls=True) == wanted
+    if number == 1:
+        core.save(tmp_path / "core")
+        loaded = LanguageHardware.load(tmp_path / "core")
+        assert loaded.generate(PROMPTS[1], 4, seed=seed, tool="icarus") == wanted[:4]
+        assert loaded.generate(PROMPTS[1], 4, tool="icarus") == whole.generate(PROMPTS[1], 4)  # the best, without a seed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_writes_a_thousand_bytes(number: int) -> None:
@@ -179,6 +194,12 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     core = integer_model(language(vocab=100)).emit()
     with pytest.raises(ArgumentError, match="has the byte 200"):
         core.generate(b"\xc8", 3)
+    with pytest.raises(ArgumentError, match=r"seed is 1, expected None: this core writes the best byte; emit\(temperature=1.0\)"):
+        core.generate(b"a", 3, seed=1)
+    with pytest.raises(ArgumentError, match="seed is -1"):
+        integer_model(language()).emit(temperature=1.0).generate(b"a", 3, seed=-1)
+    with pytest.raises(ArgumentError, match="temperature is 0"):
+        integer_model(language()).emit(temperature=0)
     with pytest.raises(ArgumentError, match="n is -1"):
         core.generate(b"a", -1)
     with pytest.raises(ArgumentError, match="tool is 'modelsim', expected one of 'icarus', 'verilator'"):

@@ -14,19 +14,24 @@ import numpy as np
 
 from lutetia.errors import check_range
 from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
+from lutetia.precompute.integer.sampling import weights
 from lutetia.precompute.integer.scales import GAIN_BITS
 
 Array = np.ndarray[Any, Any]
 GAIN_STEPS = GAIN_BITS // 2  # two bits of a gain in a cycle
+DRAW_PORTS = """,
+    input wire [31:0] seed, // taken at a reset
+    input wire in_draw // answer this byte with a drawn one"""
 TO_CELLS, TO_SUMS = 4, 7  # stages behind the last group, until its cells are known and until its rows are added
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where everything lies: the model, and detectors per cycle."""
+    """Where everything lies: the model, detectors per cycle, and the temperature of draws."""
 
     model: IntegerTransformer
     detectors: int
+    temperature: float | None = None  # of a core that can draw
 
     def __post_init__(self) -> None:
         check_range("detectors_per_cycle", self.detectors, 1, 64)
@@ -113,17 +118,22 @@ def core_files(layout: Layout) -> dict[str, str]:
         "MEMORIES": _memories(layout),
         "SHIFTS": _shifts(layout),
         "GAINS": _gains(layout),
+        "DRAW_PORTS": "" if layout.temperature is None else DRAW_PORTS,
+        "DRAW": _draw(layout),
         "CELL": "{asked, key, positions_2[b*P +: P]}" if layout.attention[0].position_bits else "{asked, key}",
     }
     for name, piece in pieces.items():
         text = text.replace(f"@{name}@", piece)
-    return {"memories.v": _template("memories.v"), "core.v": text, **_contents(layout)}
+    sources = {"memories.v": _template("memories.v"), "core.v": text}
+    if layout.temperature is not None:
+        sources["draw.v"] = _template("draw.v")
+    return sources | _contents(layout)
 
 
-def bench_text(prompt: int, count: int, stalls: bool) -> str:
-    """The test bench, for a prompt of so many bytes in prompt.mem."""
+def bench_text(prompt: int, count: int, stalls: bool, draws: str = "") -> str:
+    """The test bench, for a prompt of so many bytes in prompt.mem; `draws` are the pins of a core that can draw."""
     text = _template("bench.v")
-    for name, value in (("PROMPT", prompt), ("COUNT", count), ("STALLS", int(stalls))):
+    for name, value in (("PROMPT", prompt), ("COUNT", count), ("STALLS", int(stalls)), ("DRAWS", draws)):
         text = text.replace(f"@{name}@", str(value))
     return text
 
@@ -181,6 +191,20 @@ def _layer_choices(layout: Layout) -> str:
         )
     scaled = "!has_gains || k == STEPS + 1" if layout.has_gains else "1'b1"
     return "\n".join([*lines, "        endcase", "    end", f"    wire scaled = {scaled};", ""])
+
+
+def _draw(layout: Layout) -> str:
+    """What draws the next byte, or wires that say there is none."""
+    if layout.temperature is None:
+        return "    wire wants_draw = 0, drawn = 0;\n    wire [7:0] drawn_byte = 0;"
+    drop, table = weights(layout.temperature, layout.model.unembedding.fraction)
+    return f"""    wire wants_draw = in_draw;
+    wire drawn;
+    wire [7:0] drawn_byte;
+    lutetia_draw #(.VOCAB(VOCAB), .SUM_BITS(SUM_BITS), .DROP({drop}), .STEPS({len(table)}),
+                   .STEP_BITS({bits_for(len(table) + 1)})) draw (
+        .clk(clk), .rst(rst), .seed(seed), .write(state == BEST && number < VOCAB), .write_number(number[7:0]),
+        .write_score(candidate), .best(best), .go(state == DRAW), .done(drawn), .chosen(drawn_byte));"""
 
 
 def _shift_values(layout: Layout) -> list[int]:
@@ -259,6 +283,8 @@ def _contents(layout: Layout) -> dict[str, str]:
         made[f"tables_{bank}.mem"] = _hex(_words(np.concatenate(rows), 8))
     if layout.attention[0].position_bits:
         made["positions.mem"] = _hex(_position_words(layout))
+    if layout.temperature is not None:
+        made["weights.mem"] = _hex([*weights(layout.temperature, model.unembedding.fraction)[1].tolist(), 0])
     if layout.has_gains:
         made["gains.mem"] = _hex(_gain_words(layout))
     return made

@@ -11,11 +11,11 @@ module lutetia_core (
     output reg [7:0] out_data,
     output reg out_error,
     output reg out_valid,
-    input wire out_ready
+    input wire out_ready@DRAW_PORTS@
 );
 @PARAMETERS@
     // States, parts of a block, and what RUN does.
-    localparam IDLE = 0, EMBED = 1, SCALE = 2, RUN = 3, ADD = 4, NEXT = 5, BEST = 6;
+    localparam IDLE = 0, EMBED = 1, SCALE = 2, RUN = 3, ADD = 4, NEXT = 5, BEST = 6, DRAW = 7;
     localparam ATTENTION = 0, FEED_FORWARD = 1, LAST = 2;
     localparam TAKE = 0, DETECT = 1, ATTEND = 2, FETCH = 3;
 
@@ -33,6 +33,7 @@ module lutetia_core (
     reg [NUMBER_BITS-1:0] number;
     reg [7:0] best_byte;
     reg signed [SUM_BITS-1:0] best;
+    reg drawing;
 
     // What a group of detectors passes after its cycle in RUN, a cycle each; live[n] where a group is in stage n.
     //   1  out of the memories of anchors, keys and positions    5  the address of each bank's row
@@ -167,6 +168,7 @@ module lutetia_core (
     wire signed [SUM_BITS-1:0] candidate = sums[SUM_BITS-1:0];
     wire better = number < VOCAB && (number == 0 || candidate > best);
     wire chunk_ends = state == BEST && shifted == WIDTH - 1;
+@DRAW@
 
     always @* begin
         clear = 0;
@@ -209,6 +211,7 @@ module lutetia_core (
         if (out_valid && out_ready) out_valid <= 0;
         case (state)
             IDLE: if (accept) begin
+                drawing <= wants_draw;
                 if (!known) begin
                     out_data <= 0;
                     out_error <= 1;
@@ -277,7 +280,8 @@ module lutetia_core (
                     best <= candidate;
                     best_byte <= number[7:0];
                 end
-                if (chunk_ends && number >= VOCAB - 1) begin
+                if (chunk_ends && number >= VOCAB - 1 && drawing) state <= DRAW;
+                else if (chunk_ends && number >= VOCAB - 1) begin
                     out_data <= better ? number[7:0] : best_byte;
                     out_error <= 0;
                     out_valid <= 1;
@@ -286,6 +290,12 @@ module lutetia_core (
                     chunk <= chunk + 1;
                     start(FETCH);
                 end
+            end
+            DRAW: if (drawn) begin
+                out_data <= drawn_byte;
+                out_error <= 0;
+                out_valid <= 1;
+                state <= IDLE;
             end
             default: state <= IDLE;
         endcase
