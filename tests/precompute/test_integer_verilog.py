@@ -162,7 +162,7 @@ def test_a_saved_core_is_a_core(tmp_path: Path) -> None:
         LanguageHardware.load(tmp_path / "core")
 
 
-def test_build_writes_a_core(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_build_writes_a_core(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     require_module("typer")
     require_tool("iverilog")
     language(n_layers=1).save_pretrained(tmp_path / "text")
@@ -173,15 +173,24 @@ def test_build_writes_a_core(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert report["simulated"]["cycles"][0] == report["cycles_per_byte"]["first"]
     core = LanguageHardware.load(tmp_path / "v")
     assert core.generate(b"x", 5, tool="icarus") == integer_model(tmp_path / "text").generate(b"x", 5)
-    assert main([*command, "4"]) == 0
-    assert "equal to the integer model" in capsys.readouterr().out
+    placed = {"luts": 9, "flip_flops": 8, "bram": 7, "dsp": 0, "tool": "yosys", "fmax_mhz": 60.0, "placed": "placed: 60 MHz"}
+    monkeypatch.setattr(Core, "synthesize", lambda core, place, limit: placed)
+    assert main([*command, "4", "--fmax", "50", "--temperature", "0.5"]) == 0
+    said = capsys.readouterr().out
+    assert "equal to the integer model" in said
+    speed = round(60e6 / json.loads((tmp_path / "v" / "report.json").read_text())["cycles_per_byte"]["full"])
+    assert f"placed: 60 MHz, {speed:,} bytes per second" in said
+    assert LanguageHardware.load(tmp_path / "v").temperature == 0.5
 
 
 def test_build_writes_the_modules_of_a_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     require_module("typer")
     model = classifiers()["votes"]
     model.save_pretrained(tmp_path / "votes")
-    assert main(["build", str(tmp_path / "votes"), "--target", "verilog", "--out", str(tmp_path / "v")]) == 0
+    command = ["build", str(tmp_path / "votes"), "--target", "verilog", "--out", str(tmp_path / "v")]
+    assert main([*command, "--fmax", "50"]) == 2
+    assert "a classifier: --target ecp5" in capsys.readouterr().err
+    assert main(command) == 0
     assert "latency" in capsys.readouterr().out
     assert list((tmp_path / "v" / "verilog").glob("*_testbench.v"))
     whole = integer_model(tmp_path / "votes")

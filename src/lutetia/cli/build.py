@@ -58,6 +58,7 @@ DEFAULT_BITS = 8  # of an input, where no data says how many it takes
 WEIGHT_BITS = 8
 TABULAR_BITS = 6  # of a weight where a table of data is classified: the accuracy is that of 8
 MOST_LUTS = 16_000  # estimated, of which yosys leaves about two thirds: minutes, not hours, to prove and to synthesise
+CLOCKED = ("ice40", "ecp5", "verilog")
 SIMULATED = 64  # samples of the data that are simulated
 
 
@@ -77,6 +78,7 @@ class BuildRequest:
     detectors_per_cycle: int = 4  # of a language model in Verilog
     fmax: float | None = None
     n_tables: int | None = None  # of a Tabular
+    temperature: float | None = None  # of the draws of a language model in Verilog
 
 
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
@@ -175,8 +177,12 @@ def _check(request: BuildRequest) -> None:
         raise UsageError(f"--detectors-per-cycle is {request.detectors_per_cycle}, expected 1 to 64")
     if request.n_tables is not None and request.n_tables < 1:
         raise UsageError(f"--tables is {request.n_tables}, expected 1 or more")
-    if request.fmax is not None and not (request.fmax > 0 and request.target in ("ice40", "ecp5")):
-        raise UsageError(f"--fmax is {request.fmax:g} and --target {request.target}, expected a clock in MHz on ice40 or ecp5")
+    if request.fmax is not None and not (request.fmax > 0 and request.target in CLOCKED):
+        raise UsageError(
+            f"--fmax is {request.fmax:g} and --target {request.target}, expected a clock in MHz on {', '.join(CLOCKED)}"
+        )
+    if request.temperature is not None and request.target != "verilog":
+        raise UsageError("--temperature is for a language model with --target verilog; a program in C can always draw")
     if not request.time_limit > 0:
         raise UsageError(f"--time-limit is {request.time_limit:g}, expected more than 0 seconds")
     if request.range is not None and not request.range[0] < request.range[1]:

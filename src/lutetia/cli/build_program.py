@@ -15,13 +15,14 @@ from typing import Any
 from lutetia._shared import folders
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, open_run_data, open_run_text
+from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
 from lutetia.errors import DataError, MissingFeatureError
 from lutetia.models import load
 from lutetia.precompute import IntegerClassifier, IntegerTransformer, TimeLimitError, integer_model
 from lutetia.precompute.integer.bare import measured
 from lutetia.precompute.integer.c import c_files, c_memory
-from lutetia.precompute.integer.hardware import FOLDER
+from lutetia.precompute.integer.hardware import FOLDER, LanguageHardware
 from lutetia.precompute.integer.model import INPUT_BITS
 
 FORMAT = "lutetia.build/1"
@@ -37,18 +38,37 @@ def run_program_build(request: Any) -> dict[str, Any]:
         texts = c_files(model)
         report |= {**c_memory(model), "compiled": measured(model, texts)}
     elif isinstance(model, IntegerTransformer):
-        texts, core = _language_core(model, request)
+        hardware = model.emit("verilog", detectors_per_cycle=request.detectors_per_cycle, temperature=request.temperature)
+        texts, core = _language_core(hardware, model, request)
         report |= core
+        if request.fmax is not None:
+            write_folder(request.out, texts, {**report, "synthesis": {"left_out": "not finished"}})
+            report["synthesis"] = _synthesis(hardware, request)
     else:
+        if request.fmax is not None or request.temperature is not None:
+            raise UsageError(
+                "--fmax and --temperature with --target verilog are for language models; a classifier: --target ecp5"
+            )
         texts, core = _classifier_core(model)
         report |= core
     write_folder(request.out, texts, report)
     return report
 
 
-def _language_core(model: IntegerTransformer, request: Any) -> tuple[dict[str, str], dict[str, Any]]:
+def _synthesis(hardware: LanguageHardware, request: Any) -> dict[str, Any]:
+    """What yosys and nextpnr make of the core, and bytes per second at that clock; or why that is not known."""
+    try:
+        made = hardware.synthesize(place=True, limit=request.time_limit)
+    except (MissingFeatureError, TimeLimitError) as error:
+        return {"left_out": str(error)}
+    cycles = hardware.layout.cycles(hardware.context, full=True)
+    speed = None if made["fmax_mhz"] is None else round(made["fmax_mhz"] * 1e6 / cycles)
+    reached = None if made["fmax_mhz"] is None else made["fmax_mhz"] >= request.fmax
+    return {"left_out": "", **made, "bytes_per_second": speed, "reached": reached}
+
+
+def _language_core(hardware: LanguageHardware, model: IntegerTransformer, request: Any) -> tuple[dict[str, str], dict[str, Any]]:
     """The files of a language model's core, and its cycles, predicted and simulated."""
-    hardware = model.emit("verilog", detectors_per_cycle=request.detectors_per_cycle)
     layout = hardware.layout
     texts = {f"{FOLDER}/{name}": text for name, text in hardware.contents().items()}
     texts[f"{FOLDER}/core.json"] = json.dumps(hardware.facts(), indent=2) + "\n"
@@ -134,6 +154,8 @@ def show_program_report(report: dict[str, Any], out: Path) -> None:
         say(
             "simulated", simulated["left_out"] or f"{simulated['bytes']} bytes, equal to the integer model (in {simulated['by']})"
         )
+        if "synthesis" in report:
+            say("ecp5", _synthesis_text(report["synthesis"]))
         say("core", str(out / FOLDER / "core.v"))
     else:
         say("latency", f"{report['latency']} cycles")
@@ -145,6 +167,14 @@ def _size_text(size: dict[str, Any]) -> str:
     if "instructions" in size:
         text += f", {size['instructions']:,} instructions for an answer (in {size['emulator']})"
     return text
+
+
+def _synthesis_text(made: dict[str, Any]) -> str:
+    if made["left_out"]:
+        return made["left_out"]
+    cells = f"{made['luts']:,} LUTs, {made['flip_flops']:,} flip-flops, {made['bram']} block RAMs, {made['dsp']} DSPs"
+    speed = f", {made['bytes_per_second']:,} bytes per second when the window is full" if made["bytes_per_second"] else ""
+    return f"{cells} ({made['tool']}); {made['placed']}{speed}"
 
 
 def show_quality(report: dict[str, Any]) -> None:

@@ -243,7 +243,11 @@ def build(
     prove: Annotated[bool, typer.Option("--prove/--no-prove", help="Prove the whole circuit equal to the graph.")] = True,
     fmax: Annotated[
         float | None,
-        typer.Option("--fmax", metavar="MHZ", help="Move pipeline registers until nextpnr reaches this clock: ice40 and ecp5."),
+        typer.Option(
+            "--fmax",
+            metavar="MHZ",
+            help="Move pipeline registers until nextpnr reaches this clock: ice40, ecp5; place a language model on an ECP5.",
+        ),
     ] = None,
     time_limit: Annotated[
         float,
@@ -252,6 +256,9 @@ def build(
     detectors_per_cycle: Annotated[
         int, typer.Option("--detectors-per-cycle", help="Of a language model in Verilog: more are faster and larger.")
     ] = 4,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", help="Of a language model in Verilog: a core that can also draw, by a seed.")
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -267,7 +274,7 @@ def build(
 
     bits = (input_bits, weight_bits)
     request = BuildRequest(
-        checkpoint, out, *bits, target, prove, data, value_range, time_limit, detectors_per_cycle, fmax, n_tables
+        checkpoint, out, *bits, target, prove, data, value_range, time_limit, detectors_per_cycle, fmax, n_tables, temperature
     )
     report = run_build(request, show=not as_json)
     if as_json:
