@@ -79,6 +79,7 @@ class BuildRequest:
     fmax: float | None = None
     n_tables: int | None = None  # of a Tabular
     temperature: float | None = None  # of the draws of a language model in Verilog
+    reuse: int | None = None  # of a classifier in Verilog
 
 
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
@@ -181,6 +182,8 @@ def _check(request: BuildRequest) -> None:
         raise UsageError(
             f"--fmax is {request.fmax:g} and --target {request.target}, expected a clock in MHz on {', '.join(CLOCKED)}"
         )
+    if request.reuse is not None and (request.target != "verilog" or request.reuse < 1):
+        raise UsageError(f"--reuse is {request.reuse} and --target {request.target}, expected 1 or more with --target verilog")
     if request.temperature is not None and request.target != "verilog":
         raise UsageError("--temperature is for a language model with --target verilog; a program in C can always draw")
     if not request.time_limit > 0:

@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lutetia._shared import folders
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, open_run_data, open_run_text
@@ -38,6 +40,8 @@ def run_program_build(request: Any) -> dict[str, Any]:
         texts = c_files(model)
         report |= {**c_memory(model), "compiled": measured(model, texts)}
     elif isinstance(model, IntegerTransformer):
+        if request.reuse is not None:
+            raise UsageError("--reuse is for classifiers; of a language model --detectors-per-cycle says how much is shared")
         hardware = model.emit("verilog", detectors_per_cycle=request.detectors_per_cycle, temperature=request.temperature)
         texts, core = _language_core(hardware, model, request)
         report |= core
@@ -49,7 +53,7 @@ def run_program_build(request: Any) -> dict[str, Any]:
             raise UsageError(
                 "--fmax and --temperature with --target verilog are for language models; a classifier: --target ecp5"
             )
-        texts, core = _classifier_core(model)
+        texts, core = _classifier_core(model) if request.reuse is None else _shared_core(model, request)
         report |= core
     write_folder(request.out, texts, report)
     return report
@@ -91,6 +95,20 @@ def _classifier_core(model: IntegerClassifier) -> tuple[dict[str, str], dict[str
     hardware = model.graph.emit("verilog")
     texts = {f"{FOLDER}/{name}": text for name, text in {**hardware.files, **hardware.testbench()}.items()}
     return texts, {"latency": model.graph.cost().latency, "top": hardware.name}
+
+
+def _shared_core(model: IntegerClassifier, request: Any) -> tuple[dict[str, str], dict[str, Any]]:
+    """The files of a core that is used several times for a sample, simulated on random inputs."""
+    core = model.emit(reuse=request.reuse)
+    x = torch.randint(2**model.input_bits, (SIMULATED, model.n_inputs), generator=torch.Generator().manual_seed(0))
+    files = {**core.files, **core.testbench(x)}
+    try:
+        core.simulate(x, limit=request.time_limit)
+        simulated: dict[str, Any] = {"left_out": "", "samples": SIMULATED}
+    except (MissingFeatureError, TimeLimitError) as error:
+        simulated = {"left_out": str(error)}
+    facts = {"latency": core.cycles, "reuse": core.reuse, "top": "core", "simulated": simulated}
+    return {f"{FOLDER}/{name}": text for name, text in files.items()}, facts
 
 
 def whole_model(request: Any) -> IntegerTransformer | IntegerClassifier:
@@ -159,6 +177,9 @@ def show_program_report(report: dict[str, Any], out: Path) -> None:
         say("core", str(out / FOLDER / "core.v"))
     else:
         say("latency", f"{report['latency']} cycles")
+        if "reuse" in report:
+            told = report["simulated"]
+            say("simulated", told["left_out"] or f"{told['samples']} samples, equal to the integer model")
         say("core", str(out / FOLDER / f"{report['top']}.v"))
 
 

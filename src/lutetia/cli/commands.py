@@ -259,6 +259,10 @@ def build(
     temperature: Annotated[
         float | None, typer.Option("--temperature", help="Of a language model in Verilog: a core that can also draw, by a seed.")
     ] = None,
+    reuse: Annotated[
+        int | None,
+        typer.Option("--reuse", help="Of a classifier in Verilog: how often its comparators and memories are used for a sample."),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -274,7 +278,19 @@ def build(
 
     bits = (input_bits, weight_bits)
     request = BuildRequest(
-        checkpoint, out, *bits, target, prove, data, value_range, time_limit, detectors_per_cycle, fmax, n_tables, temperature
+        checkpoint,
+        out,
+        *bits,
+        target,
+        prove,
+        data,
+        value_range,
+        time_limit,
+        detectors_per_cycle,
+        fmax,
+        n_tables,
+        temperature,
+        reuse,
     )
     report = run_build(request, show=not as_json)
     if as_json:

@@ -95,7 +95,7 @@ class LanguageHardware:
             for name, text in (self.files | self._bench(given, n, stalls, seed)).items():
                 (Path(place) / name).write_text(text)
             RUN[tool](Path(place), self.sources)
-            written = _read_outputs(Path(place), n)
+            written = read_outputs(Path(place), n)
         if self.model is None:
             return written
         if (wanted := self.model.generate(given, n, seed=seed, temperature=self.temperature or 1.0)) != written.text:
@@ -107,15 +107,7 @@ class LanguageHardware:
 
     def simulator(self, tool: str | None = None, n: int = 1) -> str:
         """The simulator that `simulate` takes for n bytes; MissingFeatureError, saying how to get one, where there is none."""
-        if tool is None:
-            order = ("icarus", "verilator") if n <= 20 else ("verilator", "icarus")
-            tool = next((each for each in order if find_tool(PROGRAMS[each])), None)
-            if tool is None:
-                raise MissingFeatureError(f"generate needs {HOW['verilator']} or {HOW['iverilog']}")
-        check_choice("tool", tool, tuple(RUN))
-        if find_tool(PROGRAMS[tool]) is None:
-            raise missing(PROGRAMS[tool], f"generate(tool={tool!r})")
-        return tool
+        return simulator_for(tool, n)
 
     def synthesize(self, *, place: bool = False, limit: float | None = None) -> dict[str, Any]:
         """What yosys makes of it on an ECP5: look-up tables, flip-flops, block RAMs, DSPs; none of the last.
@@ -208,6 +200,19 @@ def _is_kind(cell: str, names: tuple[str, ...]) -> bool:
 # ---- simulators ------------------------------------------------------------------------------------------------------
 
 
+def simulator_for(tool: str | None, n: int) -> str:
+    """A simulator that is installed: Icarus for a few answers, Verilator for many."""
+    if tool is None:
+        order = ("icarus", "verilator") if n <= 20 else ("verilator", "icarus")
+        tool = next((each for each in order if find_tool(PROGRAMS[each])), None)
+        if tool is None:
+            raise MissingFeatureError(f"generate needs {HOW['verilator']} or {HOW['iverilog']}")
+    check_choice("tool", tool, tuple(RUN))
+    if find_tool(PROGRAMS[tool]) is None:
+        raise missing(PROGRAMS[tool], f"generate(tool={tool!r})")
+    return tool
+
+
 def _icarus(folder: Path, sources: list[str]) -> None:
     command = require_program("iverilog", "generate")
     run_program([*command, "-g2005-sv", "-s", "lutetia_bench", "-o", "simulation.vvp", *sources, BENCH], folder)
@@ -226,7 +231,8 @@ PROGRAMS = {"icarus": "iverilog", "verilator": "verilator"}
 RUN: dict[str, Callable[[Path, list[str]], None]] = {"icarus": _icarus, "verilator": _verilator}
 
 
-def _read_outputs(folder: Path, n: int) -> Written:
+def read_outputs(folder: Path, n: int) -> Written:
+    """What a bench wrote: n answers, each with its cycles."""
     written = folder / "outputs.mem"
     lines = [line.split() for line in written.read_text().splitlines()] if written.is_file() else []
     try:

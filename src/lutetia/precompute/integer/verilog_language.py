@@ -111,7 +111,7 @@ def bits_for(count: int) -> int:
 
 def core_files(layout: Layout) -> dict[str, str]:
     """The Verilog and the contents of its memories."""
-    text = _template("core.v")
+    text = template("core.v")
     pieces = {
         "PARAMETERS": _parameters(layout),
         "LAYERS": _layer_choices(layout),
@@ -124,21 +124,22 @@ def core_files(layout: Layout) -> dict[str, str]:
     }
     for name, piece in pieces.items():
         text = text.replace(f"@{name}@", piece)
-    sources = {"memories.v": _template("memories.v"), "core.v": text}
+    sources = {"memories.v": template("memories.v"), "core.v": text}
     if layout.temperature is not None:
-        sources["draw.v"] = _template("draw.v")
+        sources["draw.v"] = template("draw.v")
     return sources | _contents(layout)
 
 
 def bench_text(prompt: int, count: int, stalls: bool, draws: str = "") -> str:
     """The test bench, for a prompt of so many bytes in prompt.mem; `draws` are the pins of a core that can draw."""
-    text = _template("bench.v")
+    text = template("bench.v")
     for name, value in (("PROMPT", prompt), ("COUNT", count), ("STALLS", int(stalls)), ("DRAWS", draws)):
         text = text.replace(f"@{name}@", str(value))
     return text
 
 
-def _template(name: str) -> str:
+def template(name: str) -> str:
+    """A file of Verilog with places to fill."""
     return files("lutetia.precompute.integer").joinpath("verilog", name).read_text(encoding="utf-8")
 
 
@@ -275,29 +276,30 @@ def _memories(layout: Layout) -> str:
 def _contents(layout: Layout) -> dict[str, str]:
     model = layout.model
     made = {
-        "embedding.mem": _hex(_words(model.embedding.astype(np.int64), 16)),
-        "anchors.mem": _hex([word for layer in layout.layers for word in _anchor_words(layout, layer)]),
+        "embedding.mem": hex_words(words(model.embedding.astype(np.int64), 16)),
+        "anchors.mem": hex_words([word for layer in layout.layers for word in _anchor_words(layout, layer)]),
     }
     for bank in range(layout.detectors):
         rows = [_bank_rows(layout, layer, bank) for layer in layout.layers]
-        made[f"tables_{bank}.mem"] = _hex(_words(np.concatenate(rows), 8))
+        made[f"tables_{bank}.mem"] = hex_words(words(np.concatenate(rows), 8))
     if layout.attention[0].position_bits:
-        made["positions.mem"] = _hex(_position_words(layout))
+        made["positions.mem"] = hex_words(_position_words(layout))
     if layout.temperature is not None:
-        made["weights.mem"] = _hex([*weights(layout.temperature, model.unembedding.fraction)[1].tolist(), 0])
+        made["weights.mem"] = hex_words([*weights(layout.temperature, model.unembedding.fraction)[1].tolist(), 0])
     if layout.has_gains:
-        made["gains.mem"] = _hex(_gain_words(layout))
+        made["gains.mem"] = hex_words(_gain_words(layout))
     return made
 
 
-def _words(values: Array, bits: int) -> list[int]:
+def words(values: Array, bits: int) -> list[int]:
     """Each row as one word, the first number in the lowest bits."""
     mask = (1 << bits) - 1
     return [sum((value & mask) << (bits * at) for at, value in enumerate(row)) for row in values.tolist()]
 
 
-def _hex(words: list[int]) -> str:
-    return "".join(f"{word:x}\n" for word in words)
+def hex_words(values: list[int]) -> str:
+    """The contents of a memory, a word a line."""
+    return "".join(f"{word:x}\n" for word in values)
 
 
 def _bank_rows(layout: Layout, layer: TableLayer, bank: int) -> Array:
@@ -318,7 +320,7 @@ def _anchor_words(layout: Layout, layer: TableLayer) -> list[int]:
     pairs, bits = max(each.anchors.shape[1] for each in layout.layers), bits_for(layout.model.width)
     padded = np.zeros((layout.groups(layer) * layout.detectors, pairs, 2), dtype=np.int64)
     padded[: len(layer.anchors), : layer.anchors.shape[1]] = layer.anchors
-    return _words(padded.reshape(layout.groups(layer), -1), bits)
+    return words(padded.reshape(layout.groups(layer), -1), bits)
 
 
 def _position_words(layout: Layout) -> list[int]:
@@ -329,7 +331,7 @@ def _position_words(layout: Layout) -> list[int]:
     for number, layer in enumerate(layout.attention):
         assert layer.positions is not None
         codes[number, : len(layer.positions), : layer.positions.shape[1]] = layer.positions
-    return _words(codes.reshape(-1, layout.detectors), layout.attention[0].position_bits)
+    return words(codes.reshape(-1, layout.detectors), layout.attention[0].position_bits)
 
 
 def _group_bits(layout: Layout) -> int:
@@ -347,4 +349,4 @@ def _gain_words(layout: Layout) -> list[int]:
         for step in range(GAIN_STEPS):
             rows[number, part, step] = (np.abs(layer.gains) >> (2 * (GAIN_STEPS - 1 - step))) & 3
         rows[number, part, GAIN_STEPS] = layer.gains < 0
-    return _words(rows.reshape(-1, width), 2)
+    return words(rows.reshape(-1, width), 2)
