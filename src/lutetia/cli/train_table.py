@@ -73,11 +73,11 @@ def show_types(config: TableConfig, folder: Path) -> None:
     target = f" of {one_line(config.data.target)}" if config.data.target else ""
     screen.print(f"{kind}{target}: {count}", soft_wrap=True)
     for name, told in table.types[:SHOWN]:
-        screen.print(f"  {one_line(name):<28}{told}", soft_wrap=True)
+        screen.print(f"  {one_line(name):<28} {told}", soft_wrap=True)
     if len(table.types) > SHOWN:
         screen.print(f"  and {len(table.types) - SHOWN} more columns", soft_wrap=True)
     for name, why in table.left_out.items():
-        screen.print(f"  {one_line(name):<28}left out: {why}", soft_wrap=True)
+        screen.print(f"  {one_line(name):<28} left out: {why}", soft_wrap=True)
 
 
 def show_table(summary: dict[str, Any]) -> None:
