@@ -27,7 +27,7 @@ from lutetia.precompute.front.trace import argmax_node
 from lutetia.precompute.ir.graph import Builder, Graph
 from lutetia.precompute.ir.stream import Argmax, Compare, Input, Lookup, Register, StreamEdge, Sum, Table, TableData
 from lutetia.precompute.passes.dedupe import dedupe
-from lutetia.precompute.tables.domains import Binary, Domain, UInt, domain_for
+from lutetia.precompute.tables.domains import NUMBERS, Binary, Domain, UInt, domain_for
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,10 @@ class LUTNetwork:
 
         Of a network that ends in one sum, the roots of their mean squared errors; labels are then numbers.
         """
-        check_tensor("labels", labels, [len(x)])
         if not isinstance(self.graph.nodes[self.graph.output], Argmax) and self.graph.output_edge.channels == 1:
+            check_tensor("labels", labels, [len(x)])
             return self._errors(x, labels, batch)
+        check_tensor("labels", labels, [len(x)], [each for each in NUMBERS if not each.is_floating_point])
         float_classes = self._scores(x, batch).argmax(1)
         classes = self.classes(x)
         return {

@@ -131,7 +131,7 @@ def core_files(layout: Layout) -> dict[str, str]:
 
 
 def bench_text(prompt: int, count: int, stalls: bool, draws: str = "") -> str:
-    """The test bench, for a prompt of so many bytes in prompt.mem; `draws` are the pins of a core that can draw."""
+    """The test bench, for a prompt of that many bytes in prompt.mem; `draws` are the pins of a core that can draw."""
     text = template("bench.v")
     for name, value in (("PROMPT", prompt), ("COUNT", count), ("STALLS", int(stalls)), ("DRAWS", draws)):
         text = text.replace(f"@{name}@", str(value))
