@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_diabetes, load_digits, load_wine
 
-from lutetia.cli import main
+from lutetia.cli import build, main
 from lutetia.models import load
 from lutetia.sklearn import LUTClassifier
 
@@ -170,6 +170,29 @@ def test_a_regression_from_end_to_end(folder: Path, tmp_path: Path, capsys: Capt
     assert sum(explained["relevance"]) == pytest.approx(explained["prediction"], rel=1e-3)
     built = told(capsys, "build", out, "--out", tmp_path / "circuit", "--no-prove", "--time-limit", "60")
     assert built["simulated"]["samples"] > 0
+    measured = built["accuracy"]
+    assert measured["float_rmse"] == pytest.approx(summary["test"]["rmse"], rel=1e-4)
+    assert measured["float_rmse"] != measured["integer_rmse"] == pytest.approx(measured["float_rmse"], rel=0.05)
+    assert "RMSE of the circuit" in (tmp_path / "circuit" / "summary.html").read_text()
+
+
+def test_a_model_too_large_for_a_quick_circuit_is_cut(
+    wine_run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "MOST_LUTS", 500)
+    monkeypatch.setattr(build, "CHECK", ())
+    cut = told(capsys, "build", wine_run, "--out", tmp_path / "cut")
+    used = cut["boosted_tables"]
+    assert used["all"] == 20
+    assert 1 < used["used"] < 20
+    assert cut["estimate"]["luts"] <= 500
+    assert cut["accuracy"]["float_accuracy"] > 0.85  # that of the whole model
+    assert main(["build", str(wine_run), "--out", str(tmp_path / "cut")]) == 0
+    assert f"the first {used['used']} of 20 tables; --tables sets how many" in capsys.readouterr().out
+    whole = told(capsys, "build", wine_run, "--out", tmp_path / "whole", "--tables", 20)
+    assert whole["boosted_tables"] == {"all": 20, "used": 20}
+    assert "--tables is 21, and the model has 20" in error(capsys, "build", wine_run, "--tables", 21)
+    assert "--tables is 0, expected 1 or more" in error(capsys, "build", wine_run, "--tables", 0)
 
 
 def test_a_folder_of_images_by_class(folder: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -13,7 +13,8 @@ from whole import PROMPTS, classifiers, language, languages, numbers
 
 from lutetia.cli import main
 from lutetia.precompute import integer_model
-from lutetia.precompute.integer.c import c_files, c_memory, measured_sizes
+from lutetia.precompute.integer.bare import MACHINES, measured
+from lutetia.precompute.integer.c import c_files, c_memory
 from tools import require_module, require_tool
 
 KINDS = classifiers()
@@ -122,7 +123,7 @@ def test_bad_lines_are_refused_by_number(tmp_path: Path) -> None:
 def test_no_multiplication_no_heap_no_floats(kind: str) -> None:
     text = c_files(integer_model(language() if kind == "language" else KINDS[kind]))["model.c"]
     code = re.sub(r"/\*.*?\*/|\"(\\.|[^\"])*\"|#include.*?\n", "", text, flags=re.DOTALL)
-    pointers = r"\b\w+_t \*+(const )?\w+|char \*+\w+|lutetia_state \*|return \*"
+    pointers = r"\b\w+_t \*+(const )?\w+|void \*|char \*+\w+|lutetia_state \*|return \*"
     assert "getchar" in code
     assert not re.search(r"[\w\])]\s*\*\s*[\w(]", re.sub(pointers, "", code))
     assert not re.search(r"\b(float|double|malloc|calloc|alloca)\b|%|/", code)
@@ -137,13 +138,24 @@ def test_memory_is_what_the_compiler_finds(tmp_path: Path) -> None:
     require_tool("gcc", "cc")
     require_tool("size")
     for model in (integer_model(language()), integer_model(KINDS["votes"])):
-        counted, found = c_memory(model), measured_sizes(c_files(model))["this machine"]
+        counted, found = c_memory(model), measured(model, c_files(model))["this machine"]
         assert 0 <= found["flash"] - counted["flash_table_bytes"] < 8000  # the code
     state = '#include <stdio.h>\n#include "model.h"\nint main(void) { printf("%d", (int)sizeof(lutetia_state)); return 0; }\n'
     (tmp_path / "main.c").write_text(state)
     whole = integer_model(language())
     program = compiled(whole, tmp_path, *CLEAN, "-DLUTETIA_NO_MAIN", "main.c")
     assert 0 <= int(run(program).stdout) - c_memory(whole)["ram_bytes"] < 8  # padding
+
+
+@pytest.mark.parametrize("name", ["Cortex-M0", "RISC-V rv32i"])
+def test_it_runs_on_machines_without_a_multiplier(name: str) -> None:
+    machine = MACHINES[name]
+    require_tool(machine.compiler)
+    require_tool(str(machine.emulator))
+    for model in (integer_model(language()), integer_model(KINDS["linear"]), integer_model(KINDS["tabular"])):
+        told = measured(model, c_files(model))[name]  # raises where an answer differs
+        assert not told["left_out"]
+        assert 50 < told["instructions"] < 1_000_000
 
 
 def test_build_writes_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,6 +36,21 @@ def test_stalls_on_both_sides_change_nothing() -> None:
     assert core.generate(b"ab", 12, tool="icarus", stalls=True) == whole.generate(b"ab", 12)
 
 
+@pytest.mark.parametrize(("number", "temperature", "seed"), [(0, 1.0, 9), (1, 0.5, 0), (2, 30.0, 2**32 - 1)])
+def test_draws_what_python_draws(number: int, temperature: float, seed: int, tmp_path: Path) -> None:
+    require_tool("iverilog")
+    whole = integer_model(languages()[number])
+    core = whole.emit(temperature=temperature)
+    wanted = whole.generate(PROMPTS[1], 12, seed=seed, temperature=temperature)
+    assert wanted != whole.generate(PROMPTS[1], 12)
+    assert core.generate(PROMPTS[1], 12, seed=seed, tool="icarus", stalls=True) == wanted
+    if number == 1:
+        core.save(tmp_path / "core")
+        loaded = LanguageHardware.load(tmp_path / "core")
+        assert loaded.generate(PROMPTS[1], 4, seed=seed, tool="icarus") == wanted[:4]
+        assert loaded.generate(PROMPTS[1], 4, tool="icarus") == whole.generate(PROMPTS[1], 4)  # the best, without a seed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_writes_a_thousand_bytes(number: int) -> None:
@@ -147,7 +162,7 @@ def test_a_saved_core_is_a_core(tmp_path: Path) -> None:
         LanguageHardware.load(tmp_path / "core")
 
 
-def test_build_writes_a_core(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_build_writes_a_core(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     require_module("typer")
     require_tool("iverilog")
     language(n_layers=1).save_pretrained(tmp_path / "text")
@@ -158,15 +173,24 @@ def test_build_writes_a_core(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert report["simulated"]["cycles"][0] == report["cycles_per_byte"]["first"]
     core = LanguageHardware.load(tmp_path / "v")
     assert core.generate(b"x", 5, tool="icarus") == integer_model(tmp_path / "text").generate(b"x", 5)
-    assert main([*command, "4"]) == 0
-    assert "equal to the integer model" in capsys.readouterr().out
+    placed = {"luts": 9, "flip_flops": 8, "bram": 7, "dsp": 0, "tool": "yosys", "fmax_mhz": 60.0, "placed": "placed: 60 MHz"}
+    monkeypatch.setattr(Core, "synthesize", lambda core, place, limit: placed)
+    assert main([*command, "4", "--fmax", "50", "--temperature", "0.5"]) == 0
+    said = capsys.readouterr().out
+    assert "equal to the integer model" in said
+    speed = round(60e6 / json.loads((tmp_path / "v" / "report.json").read_text())["cycles_per_byte"]["full"])
+    assert f"placed: 60 MHz, {speed:,} bytes per second" in said
+    assert LanguageHardware.load(tmp_path / "v").temperature == 0.5
 
 
 def test_build_writes_the_modules_of_a_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     require_module("typer")
     model = classifiers()["votes"]
     model.save_pretrained(tmp_path / "votes")
-    assert main(["build", str(tmp_path / "votes"), "--target", "verilog", "--out", str(tmp_path / "v")]) == 0
+    command = ["build", str(tmp_path / "votes"), "--target", "verilog", "--out", str(tmp_path / "v")]
+    assert main([*command, "--fmax", "50"]) == 2
+    assert "a classifier: --target ecp5" in capsys.readouterr().err
+    assert main(command) == 0
     assert "latency" in capsys.readouterr().out
     assert list((tmp_path / "v" / "verilog").glob("*_testbench.v"))
     whole = integer_model(tmp_path / "votes")
@@ -179,6 +203,12 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     core = integer_model(language(vocab=100)).emit()
     with pytest.raises(ArgumentError, match="has the byte 200"):
         core.generate(b"\xc8", 3)
+    with pytest.raises(ArgumentError, match=r"seed is 1, expected None: this core writes the best byte; emit\(temperature=1.0\)"):
+        core.generate(b"a", 3, seed=1)
+    with pytest.raises(ArgumentError, match="seed is -1"):
+        integer_model(language()).emit(temperature=1.0).generate(b"a", 3, seed=-1)
+    with pytest.raises(ArgumentError, match="temperature is 0"):
+        integer_model(language()).emit(temperature=0)
     with pytest.raises(ArgumentError, match="n is -1"):
         core.generate(b"a", -1)
     with pytest.raises(ArgumentError, match="tool is 'modelsim', expected one of 'icarus', 'verilator'"):

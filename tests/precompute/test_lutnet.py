@@ -57,6 +57,29 @@ def test_equal_comparisons_are_shared() -> None:
     assert sorted(zip(lanes.left.tolist(), lanes.right.tolist(), strict=True)) == [(0, 1), (1, 0), (2, 3)]
 
 
+@pytest.mark.parametrize("linear", [False, True])
+def test_two_classes_are_one_sum(linear: bool) -> None:
+    layer = randomised(LUT(6, 2, 12, 3, seed=0))
+    model = nn.Sequential(randomised(LUT(6, 4, 12, 3, seed=1)), nn.Linear(4, 2)) if linear else layer
+    net = lut_network(model, bits=4, weight_bits=16)
+    *_, total = (node for node in net.graph.nodes if isinstance(node, Sum))
+    assert total.start[1] == 0  # no term for the first class
+    x = torch.rand(200, 6)
+    scores = model(torch.from_numpy(net.encoder.values()).float()[net.quantise(x)])
+    clear = (scores[:, 1] - scores[:, 0]).abs() > 1e-2
+    assert torch.equal(net.classes(x)[clear], scores.argmax(1)[clear])
+    assert set(net.classes(x).tolist()) == {0, 1}
+
+
+def test_a_tie_of_two_classes_goes_to_the_first() -> None:
+    layer = LUT(2, 2, 1, 1, seed=0)
+    layer.weight.data = torch.tensor([[[3.0, 3.0], [1.0, 2.0]]])
+    net = lut_network(layer, bits=1)
+    (left, right) = layer.anchors.flatten().tolist()
+    x = torch.eye(2)[[right, left]]
+    assert net.classes(x).tolist() == [0, 1]
+
+
 def test_a_projection_sums_what_is_connected() -> None:
     layer = LUTProjection2d((5, 6), (4, 4), receptive_field=3, projection=2, n_anchors=2, grid=3, keep=0.7, seed=0)
     randomised(layer.lut)

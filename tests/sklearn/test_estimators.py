@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import lutetia.sklearn
-from lutetia.errors import DataError, MissingFeatureError
+from lutetia.errors import ArgumentError, DataError, MissingFeatureError
 from lutetia.sklearn import GateClassifier, LUTClassifier, LUTRegressor
 from tools import require_tool
 
@@ -322,6 +322,19 @@ def test_a_circuit_is_simulated_and_agrees(wine: Any) -> None:
     build = small.to_circuit(wine.data[:8], prove=False, time_limit=60)
     assert build.report["simulated"]["samples"] == 8
     assert "verilog" in build.hardware
+
+
+def test_the_first_tables_are_a_model_too() -> None:
+    x = np.random.default_rng(0).random((400, 4))
+    y = (x[:, 0] + 0.3 * x[:, 1] > 1.0).astype(int)  # one class in eight: without its base a score would name the other one
+    model = LUTClassifier(n_tables=64, n_anchors=3, random_state=0, n_jobs=1).fit(x, y)
+    short = LUTClassifier(n_tables=32, n_anchors=3, random_state=0, n_jobs=1).fit(x, y)
+    given = torch.from_numpy(x)
+    assert torch.equal(model.model_.network(12, 32).classes(given), short.model_.network(12).classes(given))
+    assert (model.model_.network(12).classes(given).numpy() == model.predict(x)).mean() > 0.99
+    assert model.to_circuit(x[:4], n_tables=2, prove=False, time_limit=60).graph.n_lookups == 2
+    with pytest.raises(ArgumentError, match="n_tables is 65"):
+        model.to_circuit(n_tables=65)
 
 
 def test_a_program_in_c_gives_the_same_classes(wine: Any, tmp_path: Path) -> None:

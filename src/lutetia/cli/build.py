@@ -58,18 +58,22 @@ from lutetia.precompute.front.voting import voting
 FORMAT = "lutetia.build/1"
 BITSTREAMS = {"ice40": "circuit.bin", "ecp5": "circuit.bit"}  # the file, named as programmers of the device expect
 DEFAULT_BITS = 8  # of an input, where no data says how many it takes
+WEIGHT_BITS = 8
+TABULAR_BITS = 6  # of a weight where a table of data is classified: the accuracy is that of 8
+MOST_LUTS = 16_000  # estimated, of which yosys leaves about two thirds: minutes, not hours, to prove and to synthesise
+CLOCKED = ("ice40", "ecp5", "verilog")
 SIMULATED = 64  # samples of the data that are simulated
 SHOWN = 6  # samples whose votes the page shows
 
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What the command line asked for; None of `input_bits` and `range` is chosen by the data."""
+    """What the command line asked for; what is None is chosen by the model and its data."""
 
     checkpoint: Path
     out: Path
     input_bits: int | None = None
-    weight_bits: int = 8
+    weight_bits: int | None = None
     target: str = "lut6"
     prove: bool = True
     data: Path | None = None
@@ -78,6 +82,9 @@ class BuildRequest:
     detectors_per_cycle: int = 4  # of a language model in Verilog
     fmax: float | None = None
     pins: Path | None = None  # constraints for place and route
+    n_tables: int | None = None  # of a Tabular
+    temperature: float | None = None  # of the draws of a language model in Verilog
+    reuse: int | None = None  # of a classifier in Verilog
 
 
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
@@ -172,12 +179,20 @@ def _check(request: BuildRequest) -> None:
     if request.input_bits is not None and not 1 <= request.input_bits <= 16:
         raise UsageError(f"--input-bits is {request.input_bits}, expected 1 to 16")
     most = 8 if request.target in PROGRAMS else 24
-    if not 2 <= request.weight_bits <= most:
+    if request.weight_bits is not None and not 2 <= request.weight_bits <= most:
         raise UsageError(f"--weight-bits is {request.weight_bits}, expected 2 to {most}")
     if not 1 <= request.detectors_per_cycle <= 64:
         raise UsageError(f"--detectors-per-cycle is {request.detectors_per_cycle}, expected 1 to 64")
-    if request.fmax is not None and not (request.fmax > 0 and request.target in ("ice40", "ecp5")):
-        raise UsageError(f"--fmax is {request.fmax:g} and --target {request.target}, expected a clock in MHz on ice40 or ecp5")
+    if request.n_tables is not None and request.n_tables < 1:
+        raise UsageError(f"--tables is {request.n_tables}, expected 1 or more")
+    if request.fmax is not None and not (request.fmax > 0 and request.target in CLOCKED):
+        raise UsageError(
+            f"--fmax is {request.fmax:g} and --target {request.target}, expected a clock in MHz on {', '.join(CLOCKED)}"
+        )
+    if request.reuse is not None and (request.target != "verilog" or request.reuse < 1):
+        raise UsageError(f"--reuse is {request.reuse} and --target {request.target}, expected 1 or more with --target verilog")
+    if request.temperature is not None and request.target != "verilog":
+        raise UsageError("--temperature is for a language model with --target verilog; a program in C can always draw")
     if request.pins is not None and request.target not in BITSTREAMS:
         raise UsageError(f"--pins is given and --target is {request.target}, expected {' or '.join(BITSTREAMS)}")
     if not request.time_limit > 0:
@@ -232,18 +247,24 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
     """The integer model, and what is known of it: how inputs become numbers, and its accuracy beside that of the model."""
     data = open_run_data(request.checkpoint, request.data)
     choice = None
+    if request.n_tables is not None and not (isinstance(model, Tabular) and model.config.core == "tables"):
+        raise UsageError(f"--tables is for a table of data that was fitted table by table, not for a {type(model).__name__}")
+    classifies = isinstance(model, Tabular) and not model.is_regression
+    weight_bits = request.weight_bits or (TABULAR_BITS if classifies else WEIGHT_BITS)
+    used = {}
     if isinstance(model, VotesClassifier):  # its bits and its range are part of it
         bits, ends, source = model.config.bits, (model.config.low, model.config.high), "checkpoint"
         network = LUTNetwork(model.graph(), model, encoder(bits, *ends, model.votes.n_inputs, affine=True))
     elif isinstance(model, Tabular):  # its inputs become codes by an encoding of its own
-        network, source = model.network(request.weight_bits), "checkpoint"
+        used = {"all": model.config.n_tables, "used": _tables_used(model, weight_bits, request.n_tables)}
+        network, source = model.network(weight_bits, used["used"]), "checkpoint"
         bits = network.bits
     else:
         ends, source = _range(model, request)
         if request.input_bits is None and isinstance(data, Measured):
             choice = fit_bits(model, *data.calibration, *ends)
         bits = request.input_bits or (choice.bits if choice else DEFAULT_BITS)
-        network = lut_network(model, bits=bits, weight_bits=request.weight_bits, low=ends[0], high=ends[1])
+        network = lut_network(model, bits=bits, weight_bits=weight_bits, low=ends[0], high=ends[1])
     accuracy = _accuracy(network, data)
     facts = {
         "format": FORMAT,
@@ -255,7 +276,8 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         "features": list(model.metadata.get("features", ())),
         "accuracy": accuracy,
         "input_bits": bits,
-        "weight_bits": request.weight_bits,
+        "weight_bits": weight_bits,
+        "boosted_tables": used,
         "input": {**network.encoder.to_dict(), "range_from": source, "chosen": choice.to_dict() if choice else None},
         "samples": network.quantise(data.x[:SIMULATED]) if isinstance(data, Measured) else None,
         "votes": _votes(model, network, data) if isinstance(data, Measured) and isinstance(model, VotesClassifier) else None,
@@ -272,6 +294,20 @@ def _votes(model: VotesClassifier, network: LUTNetwork, data: Measured) -> dict[
     return {"shape": list(model.config.input_shape), "items": items}
 
 
+def _tables_used(model: Tabular, weight_bits: int, wanted: int | None) -> int:
+    """How many tables are built: the number asked for, or by default what `MOST_LUTS` hold."""
+    count = model.config.n_tables
+    if wanted is not None:
+        if wanted > count:
+            raise UsageError(f"--tables is {wanted}, and the model has {count}")
+        return wanted
+    if model.config.core == "gates":
+        return count
+    while count > 1 and (estimate := model.network(weight_bits, count).graph.cost().luts) > MOST_LUTS:
+        count = max(1, count * MOST_LUTS // estimate)  # the first tables are the widest, so once is not enough
+    return count
+
+
 def _range(model: LUTClassifier, request: BuildRequest) -> tuple[tuple[Any, Any], str]:
     """From where to where the inputs go, and who says so."""
     if request.range is not None:
@@ -285,8 +321,6 @@ def _range(model: LUTClassifier, request: BuildRequest) -> tuple[tuple[Any, Any]
 def _accuracy(network: LUTNetwork, data: Measured | str) -> dict[str, Any]:
     if isinstance(data, str):
         return {"left_out": f"not measured ({data})"}
-    if isinstance(network.model, Tabular) and network.model.is_regression:
-        return {"left_out": "a regression has no classes to count"}
     return {"left_out": "", "split": data.split, **network.report(data.x, data.labels), "samples": len(data.x)}
 
 
@@ -356,10 +390,20 @@ def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
     accuracy, given = report["accuracy"], report["input"]
     lines = [("accuracy", accuracy["left_out"])]
     if not accuracy["left_out"]:
-        text = f"model {accuracy['float_accuracy']:.1%}, circuit {accuracy['integer_accuracy']:.1%}"
-        lines = [("accuracy", f"{text}, on {accuracy['samples']:,} {accuracy['split']} samples")]
+        lines = [quality(accuracy, "circuit")]
+    used = report["boosted_tables"]
+    if used and used["used"] < used["all"]:
+        lines.append(("used", f"the first {used['used']} of {used['all']} tables; --tables sets how many"))
     lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))
     return lines
+
+
+def quality(measured: dict[str, Any], whole: str) -> tuple[str, str]:
+    """The accuracy of the model and of what was made of it, `whole`; of a regression their errors."""
+    on = f"on {measured['samples']:,} {measured['split']} samples"
+    if "float_rmse" in measured:
+        return "RMSE", f"model {measured['float_rmse']:.4g}, {whole} {measured['integer_rmse']:.4g}, {on}"
+    return "accuracy", f"model {measured['float_accuracy']:.1%}, {whole} {measured['integer_accuracy']:.1%}, {on}"
 
 
 def _range_text(given: dict[str, Any]) -> str:

@@ -50,7 +50,7 @@ def _votes(report: dict[str, Any]) -> Decisions | None:
 
 def _figures(report: dict[str, Any]) -> dict[str, str]:
     """The few numbers to begin with: accuracy where it was measured, then size and delay."""
-    figures = {f"accuracy of {name}": f"{value:.1%}" for name, value in _accuracies(report)}
+    figures = dict(_accuracies(report))
     synthesis, estimate = report["synthesis"], report["estimate"]
     luts = f"{synthesis['luts']:,}" if synthesis else f"about {estimate['luts']:,}"
     figures[f"LUTs, synthesised for {synthesis['target']}" if synthesis else "LUTs, an estimate before synthesis"] = luts
@@ -59,10 +59,16 @@ def _figures(report: dict[str, Any]) -> dict[str, str]:
     return figures
 
 
-def _accuracies(report: dict[str, Any]) -> list[tuple[str, float]]:
+def _accuracies(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """Of classes, or the errors of a regression."""
     measured = report.get("accuracy") or {}
-    names = {"float_accuracy": "the trained model", "integer_accuracy": "the circuit"}
-    return [(name, measured[key]) for key, name in names.items() if isinstance(measured.get(key), float)]
+    figures = []
+    for key, name in (("float", "the trained model"), ("integer", "the circuit")):
+        if isinstance(measured.get(f"{key}_accuracy"), float):
+            figures.append((f"accuracy of {name}", f"{measured[f'{key}_accuracy']:.1%}"))
+        elif isinstance(measured.get(f"{key}_rmse"), float):
+            figures.append((f"RMSE of {name}", f"{measured[f'{key}_rmse']:.4g}"))
+    return figures
 
 
 def _facts(report: dict[str, Any]) -> dict[str, str]:
@@ -71,6 +77,7 @@ def _facts(report: dict[str, Any]) -> dict[str, str]:
         "bits per input": f"{report['input_bits']}",
         "bits per weight": f"{report['weight_bits']}",
         "lookups per sample": f"{report['lookups']:,}",
+        **({"tables used": "{used} of {all}".format(**report["boosted_tables"])} if report["boosted_tables"] else {}),
     }
 
 

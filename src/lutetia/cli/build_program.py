@@ -12,18 +12,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lutetia._shared import folders
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, open_run_data, open_run_text
+from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
 from lutetia.errors import DataError, MissingFeatureError
-from lutetia.models import Tabular, load
+from lutetia.models import load
 from lutetia.precompute import IntegerClassifier, IntegerTransformer, TimeLimitError, integer_model
-from lutetia.precompute.integer.c import c_files, c_memory, measured_sizes
-from lutetia.precompute.integer.hardware import FOLDER
+from lutetia.precompute.integer.bare import measured
+from lutetia.precompute.integer.c import c_files, c_memory
+from lutetia.precompute.integer.hardware import FOLDER, LanguageHardware
 from lutetia.precompute.integer.model import INPUT_BITS
 
 FORMAT = "lutetia.build/1"
+WEIGHT_BITS = 8
 SIMULATED = 8  # bytes of a language model
 
 
@@ -33,20 +38,41 @@ def run_program_build(request: Any) -> dict[str, Any]:
     report = facts(model, request)
     if request.target == "c":
         texts = c_files(model)
-        report |= {**c_memory(model), "compiled": measured_sizes(texts)}
+        report |= {**c_memory(model), "compiled": measured(model, texts)}
     elif isinstance(model, IntegerTransformer):
-        texts, core = _language_core(model, request)
+        if request.reuse is not None:
+            raise UsageError("--reuse is for classifiers; of a language model --detectors-per-cycle says how much is shared")
+        hardware = model.emit("verilog", detectors_per_cycle=request.detectors_per_cycle, temperature=request.temperature)
+        texts, core = _language_core(hardware, model, request)
         report |= core
+        if request.fmax is not None:
+            write_folder(request.out, texts, {**report, "synthesis": {"left_out": "not finished"}})
+            report["synthesis"] = _synthesis(hardware, request)
     else:
-        texts, core = _classifier_core(model)
+        if request.fmax is not None or request.temperature is not None:
+            raise UsageError(
+                "--fmax and --temperature with --target verilog are for language models; a classifier: --target ecp5"
+            )
+        texts, core = _classifier_core(model) if request.reuse is None else _shared_core(model, request)
         report |= core
     write_folder(request.out, texts, report)
     return report
 
 
-def _language_core(model: IntegerTransformer, request: Any) -> tuple[dict[str, str], dict[str, Any]]:
+def _synthesis(hardware: LanguageHardware, request: Any) -> dict[str, Any]:
+    """What yosys and nextpnr make of the core, and bytes per second at that clock; or why that is not known."""
+    try:
+        made = hardware.synthesize(place=True, limit=request.time_limit)
+    except (MissingFeatureError, TimeLimitError) as error:
+        return {"left_out": str(error)}
+    cycles = hardware.layout.cycles(hardware.context, full=True)
+    speed = None if made["fmax_mhz"] is None else round(made["fmax_mhz"] * 1e6 / cycles)
+    reached = None if made["fmax_mhz"] is None else made["fmax_mhz"] >= request.fmax
+    return {"left_out": "", **made, "bytes_per_second": speed, "reached": reached}
+
+
+def _language_core(hardware: LanguageHardware, model: IntegerTransformer, request: Any) -> tuple[dict[str, str], dict[str, Any]]:
     """The files of a language model's core, and its cycles, predicted and simulated."""
-    hardware = model.emit("verilog", detectors_per_cycle=request.detectors_per_cycle)
     layout = hardware.layout
     texts = {f"{FOLDER}/{name}": text for name, text in hardware.contents().items()}
     texts[f"{FOLDER}/core.json"] = json.dumps(hardware.facts(), indent=2) + "\n"
@@ -71,11 +97,25 @@ def _classifier_core(model: IntegerClassifier) -> tuple[dict[str, str], dict[str
     return texts, {"latency": model.graph.cost().latency, "top": hardware.name}
 
 
+def _shared_core(model: IntegerClassifier, request: Any) -> tuple[dict[str, str], dict[str, Any]]:
+    """The files of a core that is used several times for a sample, simulated on random inputs."""
+    core = model.emit(reuse=request.reuse)
+    x = torch.randint(2**model.input_bits, (SIMULATED, model.n_inputs), generator=torch.Generator().manual_seed(0))
+    files = {**core.files, **core.testbench(x)}
+    try:
+        core.simulate(x, limit=request.time_limit)
+        simulated: dict[str, Any] = {"left_out": "", "samples": SIMULATED}
+    except (MissingFeatureError, TimeLimitError) as error:
+        simulated = {"left_out": str(error)}
+    facts = {"latency": core.cycles, "reuse": core.reuse, "top": "core", "simulated": simulated}
+    return {f"{FOLDER}/{name}": text for name, text in files.items()}, facts
+
+
 def whole_model(request: Any) -> IntegerTransformer | IntegerClassifier:
     """The whole-number model of the checkpoint that was asked for."""
     low, high = request.range or (None, None)
-    bits = {"weight_bits": request.weight_bits, "input_bits": request.input_bits or INPUT_BITS}
-    return integer_model(load(request.checkpoint), low=low, high=high, **bits)
+    bits = {"weight_bits": request.weight_bits or WEIGHT_BITS, "input_bits": request.input_bits or INPUT_BITS}
+    return integer_model(load(request.checkpoint), low=low, high=high, n_tables=request.n_tables, **bits)
 
 
 def facts(model: IntegerTransformer | IntegerClassifier, request: Any) -> dict[str, Any]:
@@ -86,7 +126,7 @@ def facts(model: IntegerTransformer | IntegerClassifier, request: Any) -> dict[s
         "checkpoint": str(request.checkpoint),
         "model": type(model.model).__name__,
         "target": request.target,
-        "weight_bits": request.weight_bits,
+        "weight_bits": request.weight_bits or WEIGHT_BITS,
     }
     if isinstance(model, IntegerTransformer):
         text = open_run_text(request.checkpoint, request.data)
@@ -101,8 +141,6 @@ def _accuracy(model: IntegerClassifier, request: Any) -> dict[str, Any]:
     data = open_run_data(request.checkpoint, request.data)
     if not isinstance(data, Measured):
         return {"left_out": f"not measured ({data})"}
-    if isinstance(model.model, Tabular) and model.model.is_regression:
-        return {"left_out": "a regression has no classes to count"}
     return {"left_out": "", "split": data.split, **model.report(data.x, data.labels), "samples": len(data.x)}
 
 
@@ -124,7 +162,7 @@ def show_program_report(report: dict[str, Any], out: Path) -> None:
     if report["target"] == "c":
         say("memory", f"{report['flash_table_bytes']:,} bytes of tables, {report['ram_bytes']:,} bytes of RAM")
         for machine, size in report["compiled"].items():
-            say(machine, size["left_out"] or f"{size['flash']:,} bytes of flash, {size['ram']:,} bytes of static RAM (-Os)")
+            say(machine, size["left_out"] or _size_text(size))
         say("program", f"cc -std=c99 -O3 {out / 'model.c'} -o run")
         say("run it", "./run 200 < PROMPT" if report["kind"] == "language" else "./run < SAMPLES")
     elif report["kind"] == "language":
@@ -132,10 +170,30 @@ def show_program_report(report: dict[str, Any], out: Path) -> None:
         say("cycles", f"{cycles['first']:,} for the first byte, {cycles['filled']:,} when the window is filled, "
             f"{cycles['full']:,} for each after that")  # fmt: skip
         say("simulated", simulated["left_out"] or f"{simulated['bytes']} bytes by {simulated['by']}: equal to the integer model")
+        if "synthesis" in report:
+            say("ecp5", _synthesis_text(report["synthesis"]))
         say("core", str(out / FOLDER / "core.v"))
     else:
         say("latency", f"{report['latency']} cycles")
+        if "reuse" in report:
+            told = report["simulated"]
+            say("simulated", told["left_out"] or f"{told['samples']} samples, equal to the integer model")
         say("core", str(out / FOLDER / f"{report['top']}.v"))
+
+
+def _size_text(size: dict[str, Any]) -> str:
+    text = f"{size['flash']:,} bytes of flash, {size['ram']:,} bytes of static RAM (-Os)"
+    if "instructions" in size:
+        text += f", {size['instructions']:,} instructions for an answer (in {size['emulator']})"
+    return text
+
+
+def _synthesis_text(made: dict[str, Any]) -> str:
+    if made["left_out"]:
+        return made["left_out"]
+    cells = f"{made['luts']:,} LUTs, {made['flip_flops']:,} flip-flops, {made['bram']} block RAMs, {made['dsp']} DSPs"
+    speed = f", {made['bytes_per_second']:,} bytes per second when the window is full" if made["bytes_per_second"] else ""
+    return f"{cells} ({made['tool']}); {made['placed']}{speed}"
 
 
 def show_quality(report: dict[str, Any]) -> None:
@@ -147,8 +205,9 @@ def show_quality(report: dict[str, Any]) -> None:
         text = f"model {told['float_bits_per_byte']:.3f}, whole numbers {told['integer_bits_per_byte']:.3f} bits per byte"
         say("loss", f"{text}, on {told['bytes']:,} bytes")
     else:
-        text = f"model {told['float_accuracy']:.1%}, whole numbers {told['integer_accuracy']:.1%}"
-        say("accuracy", f"{text}, on {told['samples']:,} {told['split']} samples")
+        from lutetia.cli.build import quality
+
+        say(*quality(told, "whole numbers"))
 
 
 def say(name: str, text: str) -> None:

@@ -221,7 +221,13 @@ def build(
     input_bits: Annotated[
         int | None, typer.Option("--input-bits", help="Bits of each input; by default the fewest that cost at most 0.2 points.")
     ] = None,
-    weight_bits: Annotated[int, typer.Option("--weight-bits", help="Bits of each weight.")] = 8,
+    weight_bits: Annotated[
+        int | None, typer.Option("--weight-bits", help="Bits of each weight: 8, or 6 where a table of data is classified.")
+    ] = None,
+    n_tables: Annotated[
+        int | None,
+        typer.Option("--tables", help="Of a table of data, the first so many tables; by default what about 16,000 LUTs hold."),
+    ] = None,
     value_range: Annotated[
         tuple[float, float] | None,
         typer.Option("--range", metavar="LO HI", help="The range of the inputs; that of the training data by default."),
@@ -238,7 +244,11 @@ def build(
     prove: Annotated[bool, typer.Option("--prove/--no-prove", help="Prove the whole circuit equal to the graph.")] = True,
     fmax: Annotated[
         float | None,
-        typer.Option("--fmax", metavar="MHZ", help="Move pipeline registers until nextpnr reaches this clock: ice40 and ecp5."),
+        typer.Option(
+            "--fmax",
+            metavar="MHZ",
+            help="Move pipeline registers until nextpnr reaches this clock: ice40, ecp5; place a language model on an ECP5.",
+        ),
     ] = None,
     pins: Annotated[
         Path | None, typer.Option("--pins", metavar="FILE", help="Pin constraints of your board: .pcf for ice40, .lpf for ecp5.")
@@ -254,6 +264,13 @@ def build(
     detectors_per_cycle: Annotated[
         int, typer.Option("--detectors-per-cycle", help="For a language model in Verilog: more is faster and larger.")
     ] = 4,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", help="Of a language model in Verilog: a core that can also draw, by a seed.")
+    ] = None,
+    reuse: Annotated[
+        int | None,
+        typer.Option("--reuse", help="Of a classifier in Verilog: how often its comparators and memories are used for a sample."),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -268,7 +285,22 @@ def build(
     from lutetia.cli.build import BuildRequest, run_build, show_report
 
     bits = (input_bits, weight_bits)
-    request = BuildRequest(checkpoint, out, *bits, target, prove, data, value_range, time_limit, detectors_per_cycle, fmax, pins)
+    request = BuildRequest(
+        checkpoint,
+        out,
+        *bits,
+        target,
+        prove,
+        data,
+        value_range,
+        time_limit,
+        detectors_per_cycle,
+        fmax,
+        pins,
+        n_tables,
+        temperature,
+        reuse,
+    )
     report = run_build(request, show=not as_json)
     if as_json:
         print_json(report)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from lutetia.errors import check_tensor
+from lutetia.errors import check_range, check_tensor, fail
 from lutetia.lut import FLOATS
 from lutetia.models.building import Model
 from lutetia.models.encoding import TOP, Encoding
@@ -100,16 +101,27 @@ class Tabular(Model[TabularConfig]):
         total = relevance.new_zeros(*relevance.shape[:-1], self.n_columns)
         return total.index_add(-1, self.encoding.source, relevance)
 
-    def network(self, weight_bits: int = 8) -> LUTNetwork:
-        """The integer model, whose circuit is given codes of 8 bits."""
+    def network(self, weight_bits: int = 8, n_tables: int | None = None) -> LUTNetwork:
+        """The integer model, whose circuit is given codes of 8 bits; of the first `n_tables` tables, which are a model too."""
         from lutetia.precompute import CodeEncoder, LUTNetwork, lut_network
 
+        if n_tables is not None:
+            check_range("n_tables", n_tables, 1, self.config.n_tables)
+            if n_tables < self.config.n_tables and self.config.core == "gates":
+                fail("n_tables", n_tables, "None: gates are trained together")
         if isinstance(self.core, Votes):
             graph: Graph = self.core.graph()
         else:
             options = {"low": 0.0, "high": float(TOP), "argmax": not self.is_regression}
-            graph = lut_network(self.core, bits=BITS, weight_bits=weight_bits, **options).graph  # type: ignore[arg-type]
+            layer = self.tables if n_tables is None else self._first_tables(n_tables)
+            graph = lut_network(layer, bits=BITS, weight_bits=weight_bits, **options).graph  # type: ignore[arg-type]
         return LUTNetwork(graph, self, CodeEncoder(BITS, lambda x: self.encode(x)))
+
+    def _first_tables(self, n_tables: int) -> LUT:
+        layer = threshold_layer(replace(self.config, n_tables=n_tables))
+        layer.anchors = self.tables.anchors[:n_tables].cpu()
+        layer.weight.data.copy_(self.tables.weight.data[:n_tables])
+        return layer
 
 
 def threshold_layer(config: TabularConfig) -> LUT:

@@ -189,8 +189,16 @@ class TabularEstimator(BaseEstimator):
     def _class_number(self, target: Any) -> int:
         raise ValueError(f"target is {target!r}, expected None: a regression has no classes")
 
-    def to_circuit(self, X: Any = None, *, weight_bits: int = 8, prove: bool = True, time_limit: float = 600.0) -> Build:
-        """The fitted tables as a checked circuit: built, simulated and, with `prove`, proved as far as the installed tools allow.
+    def to_circuit(
+        self,
+        X: Any = None,
+        *,
+        weight_bits: int = 8,
+        n_tables: int | None = None,
+        prove: bool = True,
+        time_limit: float = 600.0,
+    ) -> Build:
+        """The fitted tables, or the first `n_tables` of them, as a circuit: written, simulated and with `prove` proved.
 
         Its inputs are codes of 8 bits, one per encoded column (`model_.encode`). `X` holds samples to simulate; random codes by
         default. The result's `report` says what was checked, its `hardware` holds the Verilog and VHDL.
@@ -198,7 +206,7 @@ class TabularEstimator(BaseEstimator):
         from lutetia.precompute import CHECK, MAKE, OPTIMISE, PROOF, Build, run_steps
 
         check_is_fitted(self, "model_")
-        network = self.model_.network(weight_bits)
+        network = self.model_.network(weight_bits, n_tables)
         samples = None if X is None else network.quantise(torch.from_numpy(self._matrix(X)))
         classes = self.model_.metadata.get("classes", ())
         build = Build(network.graph, samples=samples, classes=classes, time_limit=time_limit)

@@ -13,6 +13,7 @@ from lutetia.models.tabular import Tabular
 from lutetia.training.boosting import Boosted, Boosting, Classes, Each, Goal, Held, Numbers, boost
 
 Array = np.ndarray[Any, Any]
+BASE_TABLES = 32  # share what all rows have in common: so many tables or more are a model without those behind them
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +61,9 @@ def fit_tabular(
     fitted = boost(codes, encoding.tops(), own.goal(shape.n_classes), settings, valid=held, each=each)
     base = fitted.base * scale + offset if shape.n_classes == 1 else fitted.base
     model = make_model(encoding, shape, n_tables=len(fitted.anchors), n_anchors=settings.n_anchors)
-    model.set_tables(
-        torch.from_numpy(fitted.anchors).to(torch.int32),
-        torch.from_numpy((fitted.weight * scale + base / len(fitted.weight)).astype(np.float32)),
-    )
+    weight = fitted.weight * scale
+    weight[:BASE_TABLES] += base / len(weight[:BASE_TABLES])
+    model.set_tables(torch.from_numpy(fitted.anchors).to(torch.int32), torch.from_numpy(weight.astype(np.float32)))
     return model.eval(), fitted
 
 

@@ -25,7 +25,7 @@ from lutetia.errors import ArgumentError, check_range, check_tensor, fail
 from lutetia.precompute.front.encoder import BitsChoice, CodeEncoder, Encoder, Range, choose_bits, encoder
 from lutetia.precompute.front.trace import argmax_node
 from lutetia.precompute.ir.graph import Builder, Graph
-from lutetia.precompute.ir.stream import Compare, Input, Lookup, Register, StreamEdge, Sum, Table, TableData
+from lutetia.precompute.ir.stream import Argmax, Compare, Input, Lookup, Register, StreamEdge, Sum, Table, TableData
 from lutetia.precompute.passes.dedupe import dedupe
 from lutetia.precompute.tables.domains import NUMBERS, Binary, Domain, UInt, domain_for
 
@@ -80,9 +80,15 @@ class LUTNetwork:
 
     @torch.no_grad()
     def report(self, x: Tensor, labels: Tensor, batch: int = 1024) -> dict[str, float]:
-        """The accuracy of the float model and of the integer model, and how often they agree: labels [batch]."""
+        """The accuracy of the float model and of the integer model, and how often they agree: labels [batch].
+
+        Of a network that ends in one sum, the roots of their mean squared errors; labels are then numbers.
+        """
+        if not isinstance(self.graph.nodes[self.graph.output], Argmax) and self.graph.output_edge.channels == 1:
+            check_tensor("labels", labels, [len(x)])
+            return self._errors(x, labels, batch)
         check_tensor("labels", labels, [len(x)], [each for each in NUMBERS if not each.is_floating_point])
-        float_classes = scores(self.model, x, batch).argmax(1)
+        float_classes = self._scores(x, batch).argmax(1)
         classes = self.classes(x)
         return {
             "samples": float(len(x)),
@@ -91,16 +97,32 @@ class LUTNetwork:
             "agreement": float((classes == float_classes).double().mean()),
         }
 
+    def _scores(self, x: Tensor, batch: int) -> Tensor:
+        """Of the float model; codes are made of inputs as exact as they are given, or an edge would be crossed by rounding."""
+        return scores(self.model, x, batch, torch.float64 if isinstance(self.encoder, CodeEncoder) else None)
+
+    def _errors(self, x: Tensor, numbers: Tensor, batch: int) -> dict[str, float]:
+        answers = {
+            "float_rmse": self._scores(x, batch)[:, 0].double(),
+            "integer_rmse": self(x)[:, 0].double() * self.graph.output_edge.scale[0],
+        }
+        errors = {name: float((each - numbers).square().mean().sqrt()) for name, each in answers.items()}
+        return {"samples": float(len(x)), **errors}
+
 
 @torch.no_grad()
-def scores(model: nn.Module, x: Tensor, batch: int = 1024) -> Tensor:
-    """The class scores of the float model, in eval mode: x [n, ...] -> [n, n_classes]; a bare LUT layer is given flat inputs."""
+def scores(model: nn.Module, x: Tensor, batch: int = 1024, dtype: torch.dtype | None = None) -> Tensor:
+    """The class scores of the float model, in eval mode: x [n, ...], in `dtype` or that of the weights -> [n, n_classes].
+
+    A bare LUT layer is given flat inputs.
+    """
     was_training, first = model.training, next(model.parameters())
+    dtype = dtype or first.dtype
     model.eval()
     flat = is_lut_layer(model) and not hasattr(model, "in_shape")
     parts = []
     for part in x.split(batch):
-        part = part.to(first.device, first.dtype) / 255 if part.dtype == torch.uint8 else part.to(first.device, first.dtype)
+        part = part.to(first.device, dtype) / 255 if part.dtype == torch.uint8 else part.to(first.device, dtype)
         parts.append(model(part.flatten(1) if flat else part).flatten(1).cpu())
     model.train(was_training)
     return torch.cat(parts)
@@ -133,6 +155,8 @@ def lut_network(
     stages = _folded(list(_stages(model)))
     if not stages:
         fail("model", model, "a LUT layer, a LUTProjection2d, a LUTClassifier, or a Sequential of these")
+    if argmax:
+        stages[-1] = _against_first(stages[-1])
     first = stages[0]
     n_inputs = _n_inputs(model, first)
     coded = encoder(bits, low, high, n_inputs, affine=True if isinstance(first, Readout) else None)
@@ -244,6 +268,15 @@ def _folded(stages: list[Any]) -> list[Detectors | Readout]:
         else:
             made[-1] = Readout(before.weight * stage.weight[:, None], before.bias * stage.weight)
     return made
+
+
+def _against_first(stage: Detectors | Readout) -> Detectors | Readout:
+    """Scores of two classes less those of the first: the greater is the same, and one sum is left to build."""
+    if isinstance(stage, Detectors):
+        return replace(stage, weight=stage.weight - stage.weight[..., :1]) if stage.weight.shape[2] == 2 else stage
+    if len(stage.bias) != 2:
+        return stage
+    return Readout(stage.weight - stage.weight[:1], stage.bias - stage.bias[:1])
 
 
 # ---- the nodes -------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from lutetia.precompute.ir.stream import (
     Wire,
 )
 
+CHAIN = 16  # terms of a sum that are written without brackets
 Rule: TypeAlias = Callable[[Dialect, Design, StreamNode], None]
 
 
@@ -139,11 +140,27 @@ def _sum(d: Dialect, design: Design, node: Sum) -> None:
             texts.append(f"+ {d.constant(total.bias, total.target.bits)}")
         if texts[0].startswith("-"):
             texts.insert(0, f"+ {d.constant(0, total.target.bits)}")
-        pieces.append(BusPiece(total.target, d.as_bus(" ".join(texts).removeprefix("+ "))))
+        pieces.append(BusPiece(total.target, d.as_bus(_added(texts))))
     d.set_bus(node.edge.width, pieces, constant=not node.coefficient.any())
     if unread(edge, _channel_bits(edge, node.index[node.coefficient != 0])):
         idle.append("in_data")
     d.unused(*idle)
+
+
+def _added(texts: list[str]) -> str:
+    """Signed terms, the first one positive, as an expression; brackets keep tools that read by recursion within their stack."""
+    if len(texts) <= CHAIN:
+        return " ".join(texts).removeprefix("+ ")
+    plus, minus = ([text[2:] for text in texts if text[0] == sign] for sign in "+-")
+    return f"{_bracketed(plus)} - {_bracketed(minus)}" if minus else _bracketed(plus)
+
+
+def _bracketed(texts: list[str]) -> str:
+    """A balanced tree of additions."""
+    if len(texts) <= CHAIN:
+        return f"({' + '.join(texts)})"
+    half = len(texts) // 2
+    return f"({_bracketed(texts[:half])} + {_bracketed(texts[half:])})"
 
 
 def _term(d: Dialect, term: SumTerm, width: int, total: Total) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.precompute.integer.c_text import array, define, n_bytes, smallest, source, title, type_of
+from lutetia.precompute.integer.c_text import INCLUDES, array, define, n_bytes, smallest, source, title, type_of
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, TableStage
 from lutetia.precompute.integer.scales import signed_bits
 
@@ -77,7 +77,7 @@ def classifier_files(model: IntegerClassifier) -> dict[str, str]:
     widest = "int64_t" if "int64_t" in linear else "int32_t"
     program = "".join([
         title("A classifier of lookup tables: the tables, the network, a program that answers."),
-        '#include "model.h"\n\n#include <stdio.h>\n#include <string.h>\n\n',
+        INCLUDES,
         TIMES.format(sum=widest) if linear else "",
         *(part.text for part in parts),
         "int32_t lutetia_answer(const input_t x[LUTETIA_INPUTS])\n{\n", declared, called, "}\n\n",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.precompute.integer.c_text import array, define, n_bytes, smallest, source, title
+from lutetia.precompute.integer.c_text import INCLUDES, array, define, n_bytes, smallest, source, title
 from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
 from lutetia.precompute.integer.sampling import weights
 from lutetia.precompute.integer.scales import GAIN_BITS
@@ -112,7 +112,7 @@ def _program(model: IntegerTransformer) -> str:
         arrays.append(array("GAINS", np.stack([_gain_bits(layer, model.width, bits) for layer in layers]), "int8_t"))
     return "".join([
         title("A language model of lookup tables: the tables, the network, a program that writes."),
-        '#include "model.h"\n\n#include <stdio.h>\n#include <string.h>\n\n',
+        INCLUDES,
         sizes, "\n", *types, "\n/* Sums and their proven widths, in two's complement:\n", proven, "*/\n\n", *arrays, "\n",
         source("language.c"),
     ])  # fmt: skip

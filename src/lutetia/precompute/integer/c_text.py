@@ -11,6 +11,22 @@ from lutetia._version import __version__
 
 LINE = 130
 TYPES = [(-(2**7), 2**7, "int8_t"), (-(2**15), 2**15, "int16_t"), (-(2**31), 2**31, "int32_t"), (-(2**63), 2**63, "int64_t")]
+# A compiler without a C library has no <string.h>; the caller then brings these functions.
+INCLUDES = """#include "model.h"
+
+#ifndef LUTETIA_NO_MAIN
+#include <stdio.h>
+#endif
+#if __STDC_HOSTED__
+#include <string.h>
+#else
+#include <stddef.h>
+void *memcpy(void *to, const void *from, size_t n);
+void *memmove(void *to, const void *from, size_t n);
+void *memset(void *to, int value, size_t n);
+#endif
+
+"""
 UNSIGNED = [(0, 2**8, "uint8_t"), (0, 2**16, "uint16_t"), (0, 2**32, "uint32_t")]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from lutetia.precompute.front.lutnet import LUTNetwork
 from lutetia.precompute.ir.graph import Graph
 from lutetia.precompute.ir.stream import Argmax, Compare, Input, Lookup, Register, StreamNode, Sum, Table
 from lutetia.precompute.tables.domains import NUMBERS
+
+if TYPE_CHECKING:
+    from lutetia.precompute.integer.verilog_classifier import SharedClassifier
 
 Array = np.ndarray[Any, Any]
 
@@ -112,6 +115,15 @@ class IntegerClassifier:
             bad = given.min().item() if given.min() < 0 else given.max().item()
             raise ArgumentError(f"x holds {bad}, expected whole numbers from 0 to {top}")
         return self.graph(given.to(torch.int64))[:, 0]
+
+    def emit(self, *, reuse: int) -> SharedClassifier:
+        """A core in Verilog, of one layer of tables, that uses its comparators and memories `reuse` times for every sample.
+
+        `graph.emit("verilog")` has everything once, and answers in every cycle.
+        """
+        from lutetia.precompute.integer.verilog_classifier import emit_shared
+
+        return emit_shared(self, reuse)
 
     def report(self, x: Tensor, labels: Tensor) -> dict[str, float]:
         """The accuracy of the float model and of this one, and how often they agree: x as the float model takes it."""

@@ -15,9 +15,11 @@ from lutetia._version import __version__
 from lutetia.errors import DataError, JobError, MissingFeatureError, check_choice, fail
 from lutetia.files import path_of, read_json, read_text
 from lutetia.precompute.integer.language import IntegerTransformer, check_prompt
+from lutetia.precompute.integer.sampling import Draws
 from lutetia.precompute.integer.verilog_language import Layout, bench_text, core_files
 from lutetia.precompute.tools.find import HOW, find_tool, missing, require_program, run_program, run_yosys, time_limit
 from lutetia.precompute.tools.hardware import EquivalenceError
+from lutetia.precompute.tools.place import Placement, route
 from lutetia.precompute.tools.synthesize import KINDS, read_cells
 
 FORMAT = "lutetia.language/1"
@@ -25,6 +27,7 @@ FOLDER = "verilog"  # of what `lutetia build --target verilog` wrote
 DETECTORS = 4  # per cycle
 SOURCES = ("memories.v", "core.v")
 TOP = "lutetia_core"
+BENCH = "bench.v"
 PER_CYCLE = "detectors_per_cycle"
 EXAMPLE = b"\n"  # the prompt of the test bench that is saved
 LARGEST = 1 << 30  # bytes of a memory file
@@ -46,29 +49,42 @@ class LanguageHardware:
     vocab: int
     detectors_per_cycle: int
     model: IntegerTransformer | None = field(default=None, repr=False)  # what it must write, where that is known
+    temperature: float | None = None  # of a core that can draw
 
     @property
     def layout(self) -> Layout:
         """Where everything lies, and how many cycles it takes."""
         if self.model is None:
             fail("model", None, "hardware made from a model: one read from a folder has only its files")
-        return Layout(self.model, self.detectors_per_cycle)
+        return Layout(self.model, self.detectors_per_cycle, self.temperature)
 
-    def generate(self, prompt: bytes, n: int, *, tool: str | None = None, stalls: bool = False) -> bytes:
-        """The n bytes that the simulated core writes after a prompt."""
-        return self.simulate(prompt, n, tool=tool, stalls=stalls).text
+    def generate(self, prompt: bytes, n: int, *, seed: int | None = None, tool: str | None = None, stalls: bool = False) -> bytes:
+        """The n bytes that the simulated core writes after a prompt: the best, or with a `seed` drawn."""
+        return self.simulate(prompt, n, seed=seed, tool=tool, stalls=stalls).text
 
     def simulate(
-        self, prompt: bytes, n: int, *, tool: str | None = None, stalls: bool = False, limit: float | None = None
+        self,
+        prompt: bytes,
+        n: int,
+        *,
+        seed: int | None = None,
+        tool: str | None = None,
+        stalls: bool = False,
+        limit: float | None = None,
     ) -> Written:
         """Let a simulator write n bytes after a prompt: "verilator" or "icarus", by default what is installed, Icarus for a few
         bytes and Verilator, which compiles for half a minute first, for many.
 
-        With `stalls` both sides of the port pause at random. EquivalenceError where the bytes are not those of the model.
+        With a `seed` a core that was emitted with a temperature draws them. With `stalls` both sides of the port pause at random.
+        EquivalenceError where the bytes are not those of the model.
         """
         check_prompt(prompt, self.vocab)
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             fail("n", n, "how many bytes to write, 0 or more")
+        if seed is not None:
+            if self.temperature is None:
+                fail("seed", seed, "None: this core writes the best byte; emit(temperature=1.0) makes one that draws")
+            Draws(seed, self.temperature, 0)  # checks the seed
         tool = self.simulator(tool, n)
         if not n:
             return Written(b"", [])
@@ -78,11 +94,13 @@ class LanguageHardware:
             tempfile.TemporaryDirectory() as place,
             time_limit(limit),
         ):
-            for name, text in (self.files | _bench(given, n, stalls)).items():
+            for name, text in (self.files | self._bench(given, n, stalls, seed)).items():
                 (Path(place) / name).write_text(text)
-            RUN[tool](Path(place))
-            written = _read_outputs(Path(place), n)
-        if self.model is not None and (wanted := self.model.generate(given, n)) != written.text:
+            RUN[tool](Path(place), self.sources)
+            written = read_outputs(Path(place), n)
+        if self.model is None:
+            return written
+        if (wanted := self.model.generate(given, n, seed=seed, temperature=self.temperature or 1.0)) != written.text:
             place_of = next(at for at, (a, b) in enumerate(zip(written.text, wanted, strict=True)) if a != b)
             raise EquivalenceError(
                 f"byte {place_of} comes out of the simulator as {written.text[place_of]}, expected {wanted[place_of]}"
@@ -91,26 +109,28 @@ class LanguageHardware:
 
     def simulator(self, tool: str | None = None, n: int = 1) -> str:
         """The simulator that `simulate` takes for n bytes; MissingFeatureError, saying how to get one, where there is none."""
-        if tool is None:
-            order = ("icarus", "verilator") if n <= 20 else ("verilator", "icarus")
-            tool = next((each for each in order if find_tool(PROGRAMS[each])), None)
-            if tool is None:
-                raise MissingFeatureError(f"generate needs {HOW['verilator']} or {HOW['iverilog']}")
-        check_choice("tool", tool, tuple(RUN))
-        if find_tool(PROGRAMS[tool]) is None:
-            raise missing(PROGRAMS[tool], f"generate(tool={tool!r})")
-        return tool
+        return simulator_for(tool, n)
 
-    def synthesize(self, *, limit: float | None = None) -> dict[str, Any]:
-        """What yosys makes of it on an ECP5: look-up tables, flip-flops, block RAMs, DSPs; none of the last."""
-        with tempfile.TemporaryDirectory() as place, time_limit(limit):
+    def synthesize(self, *, place: bool = False, limit: float | None = None) -> dict[str, Any]:
+        """What yosys makes of it on an ECP5: look-up tables, flip-flops, block RAMs, DSPs; none of the last.
+
+        With `place` nextpnr places and routes it, where it is installed: `fmax_mhz`, or in `placed` why there is none.
+        """
+        with tempfile.TemporaryDirectory() as where, time_limit(limit):
+            folder = Path(where)
             for name, text in self.files.items():
-                (Path(place) / name).write_text(text)
-            script = [f"read_verilog -DSYNTHESIS {' '.join(SOURCES)}", f"synth_ecp5 -top {TOP}", "tee -q -o stat.json stat -json"]
-            run_yosys(script, Path(place), "synthesize")
-            cells = read_cells(Path(place) / "stat.json")
+                (folder / name).write_text(text)
+            script = [
+                f"read_verilog -DSYNTHESIS {' '.join(self.sources)}",
+                f"synth_ecp5 -top {TOP}",
+                "tee -q -o stat.json stat -json",
+            ]
+            run_yosys([*script, "delete t:$scopeinfo", "write_json placed.json"], folder, "synthesize")
+            cells = read_cells(folder / "stat.json")
+            clock = route("ecp5", folder) if place else Placement(None, "")
         counted = {kind: sum(count for name, count in cells.items() if _is_kind(name, names)) for kind, names in KINDS.items()}
-        return {"target": "ecp5", "tool": "yosys, not Vivado", **counted, "cells": cells}
+        clocked = {"fmax_mhz": clock.fmax_mhz, "placed": clock.placed}
+        return {"target": "ecp5", "tool": "yosys, not Vivado", **counted, **clocked, "cells": cells}
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the core."""
@@ -121,11 +141,26 @@ class LanguageHardware:
             "context": self.context,
             "vocab": self.vocab,
             "detectors_per_cycle": self.detectors_per_cycle,
+            **({} if self.temperature is None else {"temperature": self.temperature}),
         }
+
+    @property
+    def sources(self) -> list[str]:
+        """The Verilog files of the core."""
+        return [name for name in self.files if name.endswith(".v") and name != BENCH]
+
+    def _bench(self, prompt: bytes, n: int, stalls: bool, seed: int | None = None) -> dict[str, str]:
+        draws = (
+            ""
+            if self.temperature is None
+            else f", .seed(32'd{seed or 0}), .in_draw({int(seed is not None)} && sent >= PROMPT - 1)"
+        )
+        bench = bench_text(len(prompt), n, stalls, draws)
+        return {"prompt.mem": "".join(f"{byte:02x}\n" for byte in prompt), BENCH: bench}
 
     def contents(self) -> dict[str, str]:
         """All files, with a test bench that writes 16 bytes."""
-        return {**self.files, **_bench(EXAMPLE if self.vocab > EXAMPLE[0] else b"\0", 16, stalls=True)}
+        return {**self.files, **self._bench(EXAMPLE if self.vocab > EXAMPLE[0] else b"\0", 16, stalls=True)}
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all files, a test bench and a manifest to a folder, which appears whole or not at all."""
@@ -146,17 +181,16 @@ class LanguageHardware:
         if not set(SOURCES) <= set(names) or not whole:
             raise DataError(f"{place} holds no core of a language model, expected {' and '.join(SOURCES)}")
         texts = {name: read_text(place / name, "a file of a core", LARGEST) for name in names}
-        return cls(texts, facts["context"], facts["vocab"], facts[PER_CYCLE])
+        temperature = facts.get("temperature")
+        return cls(texts, facts["context"], facts["vocab"], facts[PER_CYCLE], temperature=temperature)
 
 
-def emit_language(model: IntegerTransformer, detectors_per_cycle: int = DETECTORS) -> LanguageHardware:
-    """The core of a model, which compares and fetches that many detectors per cycle."""
-    layout = Layout(model, detectors_per_cycle)
-    return LanguageHardware(core_files(layout), model.context, model.vocab, detectors_per_cycle, model)
-
-
-def _bench(prompt: bytes, n: int, stalls: bool) -> dict[str, str]:
-    return {"prompt.mem": "".join(f"{byte:02x}\n" for byte in prompt), "bench.v": bench_text(len(prompt), n, stalls)}
+def emit_language(
+    model: IntegerTransformer, detectors_per_cycle: int = DETECTORS, temperature: float | None = None
+) -> LanguageHardware:
+    """The core of a model, which compares and fetches so many detectors in a cycle; with a temperature it can draw."""
+    layout = Layout(model, detectors_per_cycle, temperature)
+    return LanguageHardware(core_files(layout), model.context, model.vocab, detectors_per_cycle, model, temperature)
 
 
 def _is_kind(cell: str, names: tuple[str, ...]) -> bool:
@@ -167,25 +201,39 @@ def _is_kind(cell: str, names: tuple[str, ...]) -> bool:
 # ---- simulators ------------------------------------------------------------------------------------------------------
 
 
-def _icarus(folder: Path) -> None:
+def simulator_for(tool: str | None, n: int) -> str:
+    """A simulator that is installed: Icarus for a few answers, Verilator for many."""
+    if tool is None:
+        order = ("icarus", "verilator") if n <= 20 else ("verilator", "icarus")
+        tool = next((each for each in order if find_tool(PROGRAMS[each])), None)
+        if tool is None:
+            raise MissingFeatureError(f"generate needs {HOW['verilator']} or {HOW['iverilog']}")
+    check_choice("tool", tool, tuple(RUN))
+    if find_tool(PROGRAMS[tool]) is None:
+        raise missing(PROGRAMS[tool], f"generate(tool={tool!r})")
+    return tool
+
+
+def _icarus(folder: Path, sources: list[str]) -> None:
     command = require_program("iverilog", "generate")
-    run_program([*command, "-g2005-sv", "-s", "lutetia_bench", "-o", "simulation.vvp", *SOURCES, "bench.v"], folder)
+    run_program([*command, "-g2005-sv", "-s", "lutetia_bench", "-o", "simulation.vvp", *sources, BENCH], folder)
     run_program(["vvp", "-n", "simulation.vvp"], folder, check=False)
 
 
-def _verilator(folder: Path) -> None:
+def _verilator(folder: Path, sources: list[str]) -> None:
     flags = [each for name in ("FAST", "SLOW", "GLOBAL") for each in ("-MAKEFLAGS", f"OPT_{name}=-O1")]
     quiet = ["-Wno-fatal", "-Wno-lint", "-Wno-style"]
     options = ["--binary", *quiet, *flags, "--top-module", "lutetia_bench", "--Mdir", "build", "-o", "simulation"]
-    run_program([*require_program("verilator", "generate"), *options, *SOURCES, "bench.v"], folder)
+    run_program([*require_program("verilator", "generate"), *options, *sources, BENCH], folder)
     run_program([str(folder / "build" / "simulation")], folder, check=False)
 
 
 PROGRAMS = {"icarus": "iverilog", "verilator": "verilator"}
-RUN: dict[str, Callable[[Path], None]] = {"icarus": _icarus, "verilator": _verilator}
+RUN: dict[str, Callable[[Path, list[str]], None]] = {"icarus": _icarus, "verilator": _verilator}
 
 
-def _read_outputs(folder: Path, n: int) -> Written:
+def read_outputs(folder: Path, n: int) -> Written:
+    """What a bench wrote: n answers, each with its cycles."""
     written = folder / "outputs.mem"
     lines = [line.split() for line in written.read_text().splitlines()] if written.is_file() else []
     try:

@@ -164,12 +164,17 @@ class IntegerTransformer:
 
         return report(self, data, most_windows)
 
-    def emit(self, language: str = "verilog", *, detectors_per_cycle: int = 4) -> LanguageHardware:
-        """The model as a core with a byte-in, byte-out port: `hardware.generate(prompt, n)` simulates it."""
+    def emit(
+        self, language: str = "verilog", *, detectors_per_cycle: int = 4, temperature: float | None = None
+    ) -> LanguageHardware:
+        """The model as a core with a byte-in, byte-out port: `hardware.generate(prompt, n)` simulates it.
+
+        With a `temperature` the core can also draw: it has a port for the seed, and `generate(prompt, n, seed=1)` uses it.
+        """
         from lutetia.precompute.integer.hardware import emit_language
 
         check_choice("language", language, ("verilog",))
-        return emit_language(self, detectors_per_cycle)
+        return emit_language(self, detectors_per_cycle, temperature)
 
     def reader(self) -> Reader:
         """An empty window, to read bytes into."""

@@ -29,16 +29,20 @@ def integer_model(
     input_bits: int = INPUT_BITS,
     low: Range | None = None,
     high: Range | None = None,
+    n_tables: int | None = None,
 ) -> IntegerTransformer | IntegerClassifier:
     """The whole-number model of a checkpoint or a model: a LUTTransformer of tables alone, a LUTClassifier, Votes or Tabular.
 
     `weight_bits` are those of a number in a table, 2 to 8. Inputs of a classifier from `low` to `high` (those of its metadata by
-    default, else 0 to 1) become numbers of `input_bits` bits; Votes and Tabular have their own.
+    default, else 0 to 1) become numbers of `input_bits` bits; Votes and Tabular have their own. `n_tables` are the first of a
+    Tabular; all by default.
     """
     from lutetia.models import LUTTransformer, Tabular, Votes, VotesClassifier, load
 
     check_range("weight_bits", weight_bits, 2, 8)
     model: Any = folder_or_model if isinstance(folder_or_model, nn.Module) else load(folder_or_model)
+    if n_tables is not None and not isinstance(model, Tabular):
+        fail("n_tables", n_tables, f"None: a {type(model).__name__} is not fitted table by table")
     if isinstance(model, LUTTransformer):
         return _language(model, weight_bits)
     if isinstance(model, Votes):
@@ -49,7 +53,7 @@ def integer_model(
         coded = encoder(config.bits, config.low, config.high, model.votes.n_inputs, affine=True)
         return IntegerClassifier(LUTNetwork(model.graph(), model, coded))
     if isinstance(model, Tabular):
-        return IntegerClassifier(model.network(weight_bits))
+        return IntegerClassifier(model.network(weight_bits, n_tables))
     _check_classifier(model)
     metadata = getattr(model, "metadata", {})
     ends = [metadata.get(f"input_{name}", default) if given is None else given

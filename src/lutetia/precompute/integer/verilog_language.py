@@ -14,18 +14,24 @@ import numpy as np
 
 from lutetia.errors import check_range
 from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
+from lutetia.precompute.integer.sampling import weights
 from lutetia.precompute.integer.scales import GAIN_BITS
 
 Array = np.ndarray[Any, Any]
 GAIN_STEPS = GAIN_BITS // 2  # two bits of a gain in a cycle
+DRAW_PORTS = """,
+    input wire [31:0] seed, // taken at a reset
+    input wire in_draw // answer this byte with a drawn one"""
+TO_CELLS, TO_SUMS = 4, 7  # stages behind the last group, until its cells are known and until its rows are added
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where everything lies: the model, and detectors per cycle."""
+    """Where everything lies: the model, detectors per cycle, and the temperature of draws."""
 
     model: IntegerTransformer
     detectors: int
+    temperature: float | None = None  # of a core that can draw
 
     def __post_init__(self) -> None:
         check_range("detectors_per_cycle", self.detectors, 1, 64)
@@ -80,22 +86,22 @@ class Layout:
 
     def _block(self, number: int, j: int) -> int:
         attention, feed_forward = self.attention[number], self.feed_forward[number]
-        seen = j * self.groups(attention) + 4 if j else 0
-        return self._scale(attention) + self.groups(attention) + 3 + seen + 1 + self._fed(feed_forward)
+        seen = j * self.groups(attention) + TO_SUMS if j else 0
+        return self._scale(attention) + self.groups(attention) + TO_CELLS + seen + 1 + self._fed(feed_forward)
 
     def _fed(self, layer: TableLayer) -> int:
-        return self._scale(layer) + self.groups(layer) + 4 + 1
+        return self._scale(layer) + self.groups(layer) + TO_SUMS + 1
 
     def cycles(self, length: int, full: bool = False) -> int:
         """From an accepted byte to its answer: it makes the window `length` bytes long; `full`: the oldest byte left for it."""
         first, last, n = self.attention[0], self.model.unembedding, len(self.model.blocks)
         total = 3 + sum(self._block(number, length - 1) for number in range(n))
         if full and n > 1:
-            fresh = 3 + 2 * self.groups(first) + 7 + 1 + self._fed(self.feed_forward[0])
-            final = self._scale(self.attention[-1]) + self.groups(self.attention[-1]) + 3 + 1
+            fresh = 2 * self.groups(first) + TO_SUMS + 1 + self._fed(self.feed_forward[0])
+            final = self._scale(self.attention[-1]) + self.groups(self.attention[-1]) + TO_CELLS + 1
             for j in range(length - 1):
                 total += fresh + final + sum(self._block(number, j) for number in range(1, n - 1))
-        return total + self._scale(last) + self.chunks * (self.groups(last) + 4 + self.model.width)
+        return total + self._scale(last) + self.chunks * (self.groups(last) + TO_SUMS + self.model.width)
 
 
 def bits_for(count: int) -> int:
@@ -105,29 +111,35 @@ def bits_for(count: int) -> int:
 
 def core_files(layout: Layout) -> dict[str, str]:
     """The Verilog and the contents of its memories."""
-    text = _template("core.v")
+    text = template("core.v")
     pieces = {
         "PARAMETERS": _parameters(layout),
         "LAYERS": _layer_choices(layout),
         "MEMORIES": _memories(layout),
         "SHIFTS": _shifts(layout),
         "GAINS": _gains(layout),
-        "CELL": "{asked, key, positions[b*P +: P]}" if layout.attention[0].position_bits else "{asked, key}",
+        "DRAW_PORTS": "" if layout.temperature is None else DRAW_PORTS,
+        "DRAW": _draw(layout),
+        "CELL": "{asked, key, positions_2[b*P +: P]}" if layout.attention[0].position_bits else "{asked, key}",
     }
     for name, piece in pieces.items():
         text = text.replace(f"@{name}@", piece)
-    return {"memories.v": _template("memories.v"), "core.v": text, **_contents(layout)}
+    sources = {"memories.v": template("memories.v"), "core.v": text}
+    if layout.temperature is not None:
+        sources["draw.v"] = template("draw.v")
+    return sources | _contents(layout)
 
 
-def bench_text(prompt: int, count: int, stalls: bool) -> str:
-    """The test bench, for a prompt of that many bytes in prompt.mem."""
-    text = _template("bench.v")
-    for name, value in (("PROMPT", prompt), ("COUNT", count), ("STALLS", int(stalls))):
+def bench_text(prompt: int, count: int, stalls: bool, draws: str = "") -> str:
+    """The test bench, for a prompt of that many bytes in prompt.mem; `draws` are the pins of a core that can draw."""
+    text = template("bench.v")
+    for name, value in (("PROMPT", prompt), ("COUNT", count), ("STALLS", int(stalls)), ("DRAWS", draws)):
         text = text.replace(f"@{name}@", str(value))
     return text
 
 
-def _template(name: str) -> str:
+def template(name: str) -> str:
+    """A file of Verilog with places to fill."""
     return files("lutetia.precompute.integer").joinpath("verilog", name).read_text(encoding="utf-8")
 
 
@@ -182,6 +194,20 @@ def _layer_choices(layout: Layout) -> str:
     return "\n".join([*lines, "        endcase", "    end", f"    wire scaled = {scaled};", ""])
 
 
+def _draw(layout: Layout) -> str:
+    """What draws the next byte, or wires that say there is none."""
+    if layout.temperature is None:
+        return "    wire wants_draw = 0, drawn = 0;\n    wire [7:0] drawn_byte = 0;"
+    drop, table = weights(layout.temperature, layout.model.unembedding.fraction)
+    return f"""    wire wants_draw = in_draw;
+    wire drawn;
+    wire [7:0] drawn_byte;
+    lutetia_draw #(.VOCAB(VOCAB), .SUM_BITS(SUM_BITS), .DROP({drop}), .STEPS({len(table)}),
+                   .STEP_BITS({bits_for(len(table) + 1)})) draw (
+        .clk(clk), .rst(rst), .seed(seed), .write(state == BEST && number < VOCAB), .write_number(number[7:0]),
+        .write_score(candidate), .best(best), .go(state == DRAW), .done(drawn), .chosen(drawn_byte));"""
+
+
 def _shift_values(layout: Layout) -> list[int]:
     return sorted({layer.shift for layer in layout.layers[:-1]})
 
@@ -213,6 +239,8 @@ def _memories(layout: Layout) -> str:
             "    lutetia_rom #(.WIDTH(D * P), .DEPTH(1 << (LAYER_BITS + PLACE_BITS + GROUP_BITS)),",
             '                  .ADDRESS(LAYER_BITS + PLACE_BITS + GROUP_BITS), .FILE("positions.mem")) position_memory (',
             "        .clk(clk), .address({layer, distance, g}), .data(positions));",
+            "    reg [D*P-1:0] positions_2;",
+            "    always @(posedge clk) positions_2 <= positions;",
         ]
     if layout.has_gains:
         lines += [
@@ -225,14 +253,15 @@ def _memories(layout: Layout) -> str:
     chunk = ", chunk" if layout.chunks > 1 else ""
     lines.append("    wire [D*WIDTH*8-1:0] rows;")
     for bank in range(layout.detectors):
-        own = f"p2_cell[{bank}*CELL_BITS +: %d]"
+        own = f"cell_4[{bank}*CELL_BITS +: %d]"
         offsets = [
-            f"{{p2_g, {own % cell}}}",
-            f"{{p2_g, {own % layout.feed_forward[0].anchors.shape[1]}}}",
-            f"{{p2_g, {own % last.anchors.shape[1]}{chunk}}}",
+            f"{{g_4, {own % cell}}}",
+            f"{{g_4, {own % layout.feed_forward[0].anchors.shape[1]}}}",
+            f"{{g_4, {own % last.anchors.shape[1]}{chunk}}}",
         ]
         lines += [
-            f"    wire [ROW_ADDRESS-1:0] row_address_{bank} = row_base + (part == ATTENTION ? {offsets[0]} :",
+            f"    reg [ROW_ADDRESS-1:0] row_address_{bank};",
+            f"    always @(posedge clk) row_address_{bank} <= row_base + (part == ATTENTION ? {offsets[0]} :",
             f"        part == FEED_FORWARD ? {offsets[1]} : {offsets[2]});",
             "    lutetia_rom #(.WIDTH(WIDTH * 8), .DEPTH(ROWS), .ADDRESS(ROW_ADDRESS), "
             f'.FILE("tables_{bank}.mem")) table_memory_{bank} (',
@@ -247,27 +276,30 @@ def _memories(layout: Layout) -> str:
 def _contents(layout: Layout) -> dict[str, str]:
     model = layout.model
     made = {
-        "embedding.mem": _hex(_words(model.embedding.astype(np.int64), 16)),
-        "anchors.mem": _hex([word for layer in layout.layers for word in _anchor_words(layout, layer)]),
+        "embedding.mem": hex_words(words(model.embedding.astype(np.int64), 16)),
+        "anchors.mem": hex_words([word for layer in layout.layers for word in _anchor_words(layout, layer)]),
     }
     for bank in range(layout.detectors):
         rows = [_bank_rows(layout, layer, bank) for layer in layout.layers]
-        made[f"tables_{bank}.mem"] = _hex(_words(np.concatenate(rows), 8))
+        made[f"tables_{bank}.mem"] = hex_words(words(np.concatenate(rows), 8))
     if layout.attention[0].position_bits:
-        made["positions.mem"] = _hex(_position_words(layout))
+        made["positions.mem"] = hex_words(_position_words(layout))
+    if layout.temperature is not None:
+        made["weights.mem"] = hex_words([*weights(layout.temperature, model.unembedding.fraction)[1].tolist(), 0])
     if layout.has_gains:
-        made["gains.mem"] = _hex(_gain_words(layout))
+        made["gains.mem"] = hex_words(_gain_words(layout))
     return made
 
 
-def _words(values: Array, bits: int) -> list[int]:
+def words(values: Array, bits: int) -> list[int]:
     """Each row as one word, the first number in the lowest bits."""
     mask = (1 << bits) - 1
     return [sum((value & mask) << (bits * at) for at, value in enumerate(row)) for row in values.tolist()]
 
 
-def _hex(words: list[int]) -> str:
-    return "".join(f"{word:x}\n" for word in words)
+def hex_words(values: list[int]) -> str:
+    """The contents of a memory, a word a line."""
+    return "".join(f"{word:x}\n" for word in values)
 
 
 def _bank_rows(layout: Layout, layer: TableLayer, bank: int) -> Array:
@@ -288,7 +320,7 @@ def _anchor_words(layout: Layout, layer: TableLayer) -> list[int]:
     pairs, bits = max(each.anchors.shape[1] for each in layout.layers), bits_for(layout.model.width)
     padded = np.zeros((layout.groups(layer) * layout.detectors, pairs, 2), dtype=np.int64)
     padded[: len(layer.anchors), : layer.anchors.shape[1]] = layer.anchors
-    return _words(padded.reshape(layout.groups(layer), -1), bits)
+    return words(padded.reshape(layout.groups(layer), -1), bits)
 
 
 def _position_words(layout: Layout) -> list[int]:
@@ -299,7 +331,7 @@ def _position_words(layout: Layout) -> list[int]:
     for number, layer in enumerate(layout.attention):
         assert layer.positions is not None
         codes[number, : len(layer.positions), : layer.positions.shape[1]] = layer.positions
-    return _words(codes.reshape(-1, layout.detectors), layout.attention[0].position_bits)
+    return words(codes.reshape(-1, layout.detectors), layout.attention[0].position_bits)
 
 
 def _group_bits(layout: Layout) -> int:
@@ -317,4 +349,4 @@ def _gain_words(layout: Layout) -> list[int]:
         for step in range(GAIN_STEPS):
             rows[number, part, step] = (np.abs(layer.gains) >> (2 * (GAIN_STEPS - 1 - step))) & 3
         rows[number, part, GAIN_STEPS] = layer.gains < 0
-    return _words(rows.reshape(-1, width), 2)
+    return words(rows.reshape(-1, width), 2)

@@ -72,17 +72,38 @@ def place_and_route(hardware: Hardware, target: str, folder: Path, pins: str | N
     if pins is not None:
         (folder / "pins.txt").write_text(pins)
         options += [device.constraints, "pins.txt"]
-    done = run_program([*program, *options, "--quiet", "--timing-allow-fail"], folder, check=False)
-    if done.returncode:
-        return Placement(None, f"not placed: nextpnr says {_last_error(done.stderr)}")
+    fault = _route(program, options, folder)
+    if fault:
+        return Placement(None, fault)
     bitstream = _pack(hardware, device, folder)
     note += "" if bitstream else f", no bitstream ({_absent(device.packer)})"
+    return Placement(*_clock(device, folder, note), bitstream)
+
+
+def route(target: str, folder: Path) -> Placement:
+    """Place and route placed.json, which yosys wrote to the folder, without pins or a bitstream."""
+    device = DEVICES[target]
+    program = find_tool(device.nextpnr)
+    if program is None:
+        return Placement(None, f"not placed: {_absent(device.nextpnr)}")
+    fault = _route(program, [*device.options, "--json", "placed.json", "--seed", "1", "--report", "report.json"], folder)
+    return Placement(None, fault) if fault else Placement(*_clock(device, folder))
+
+
+def _route(program: list[str], options: list[str], folder: Path) -> str:
+    """Run nextpnr; why it failed, or nothing."""
+    done = run_program([*program, *options, "--quiet", "--timing-allow-fail"], folder, check=False)
+    return f"not placed: nextpnr says {_last_error(done.stderr)}" if done.returncode else ""
+
+
+def _clock(device: Device, folder: Path, note: str = "") -> tuple[float | None, str]:
+    """The clock in MHz that nextpnr reports, and what to say about it."""
     report = json.loads((folder / "report.json").read_text())
     speeds = [clock["achieved"] for clock in report.get("fmax", {}).values()]
     if not speeds:
-        return Placement(None, f"placed on {device.name}{note}; no path between registers, so no Fmax", bitstream)
+        return None, f"placed on {device.name}{note}; no path between registers, so no Fmax"
     speed = min(speeds)
-    return Placement(speed, f"placed on {device.name}{note}: {speed:.1f} MHz, {1000 / speed:.2f} ns (nextpnr)", bitstream)
+    return speed, f"placed on {device.name}{note}: {speed:.1f} MHz, {1000 / speed:.2f} ns (nextpnr)"
 
 
 def _write_netlist(hardware: Hardware, target: str, folder: Path) -> str:

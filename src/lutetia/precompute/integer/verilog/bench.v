@@ -13,7 +13,7 @@ module lutetia_bench;
     integer sent = 0, written = 0, file, cycles = 0;
 
     lutetia_core core (.clk(clk), .rst(rst), .in_data(in_data), .in_valid(in_valid), .in_ready(in_ready),
-                       .out_data(out_data), .out_error(out_error), .out_valid(out_valid), .out_ready(out_ready));
+                       .out_data(out_data), .out_error(out_error), .out_valid(out_valid), .out_ready(out_ready)@DRAWS@);
 
     always #5 clk = !clk;
     wire go = !STALLS || noise[0];

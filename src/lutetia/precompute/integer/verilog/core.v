@@ -11,20 +11,20 @@ module lutetia_core (
     output reg [7:0] out_data,
     output reg out_error,
     output reg out_valid,
-    input wire out_ready
+    input wire out_ready@DRAW_PORTS@
 );
 @PARAMETERS@
     // States, parts of a block, and what RUN does.
-    localparam IDLE = 0, EMBED = 1, SCALE = 2, RUN = 3, ADD = 4, NEXT = 5, BEST = 6;
+    localparam IDLE = 0, EMBED = 1, SCALE = 2, RUN = 3, ADD = 4, NEXT = 5, BEST = 6, DRAW = 7;
     localparam ATTENTION = 0, FEED_FORWARD = 1, LAST = 2;
-    localparam LOAD = 0, TAKE = 1, DETECT = 2, ATTEND = 3, FETCH = 4;
+    localparam TAKE = 0, DETECT = 1, ATTEND = 2, FETCH = 3;
 
-    reg [2:0] state, op;
-    reg [1:0] part, step;
+    reg [2:0] state;
+    reg [1:0] part, step, op;
     reg [LAYER_BITS-1:0] layer;
     reg [PLACE_BITS-1:0] j, first, other, distance;
     reg [PLACE_BITS:0] length;
-    reg refresh, issuing;
+    reg refresh, issuing, theirs;
     reg [GROUP_BITS-1:0] g;
     reg [PLACE_BITS-1:0] i;
     reg [STEP_BITS-1:0] k;
@@ -33,9 +33,16 @@ module lutetia_core (
     reg [NUMBER_BITS-1:0] number;
     reg [7:0] best_byte;
     reg signed [SUM_BITS-1:0] best;
-    reg p1, p2, p3;
-    reg [GROUP_BITS-1:0] p1_g, p2_g;
-    reg [D*CELL_BITS-1:0] p2_cell;
+    reg drawing;
+
+    // What a group of detectors passes after its cycle in RUN, a cycle each; live[n] where a group is in stage n.
+    //   1  out of the memories of anchors, keys and positions    5  the address of each bank's row
+    //   2  these in registers                                    6  the rows
+    //   3  two channels for every anchor                         7  the sum over the banks
+    //   4  compared: the cell of each bank's detector
+    reg [7:1] live;
+    reg [GROUP_BITS-1:0] g_1, g_2, g_3, g_4;
+    reg [D*CELL_BITS-1:0] cell_4;
 
     // ---- places of the window: a ring, the oldest byte at `first` ---------------------------------------------------
     wire [PLACE_BITS:0] unwrapped = {1'b0, first} + {1'b0, j};
@@ -64,13 +71,13 @@ module lutetia_core (
         anchor_memory (.clk(clk), .address(anchor_address), .data(anchors));
 
     // The index cache: K of every position.
-    wire [PLACE_BITS-1:0] key_place = op == LOAD ? place : op == TAKE ? other : i;
+    wire [PLACE_BITS-1:0] key_place = op != TAKE ? i : theirs ? other : place;
     wire [D*A-1:0] keys;
     wire [D*A-1:0] found;
     lutetia_ram #(.WIDTH(D * A), .DEPTH(1 << (LAYER_BITS + PLACE_BITS + GROUP_BITS)),
                   .ADDRESS(LAYER_BITS + PLACE_BITS + GROUP_BITS)) key_memory (
         .clk(clk), .address({layer, key_place, g}), .data(keys),
-        .write(p2 && op == DETECT), .write_address({layer, place, p2_g}), .write_data(found));
+        .write(live[4] && op == DETECT), .write_address({layer, place, g_4}), .write_data(found));
 
     // What the attention of the first block saw at every position.
     wire [WIDTH*SUM_BITS-1:0] sums, seen;
@@ -92,7 +99,7 @@ module lutetia_core (
             wire signed [STREAM_BITS-1:0] wide_row = row;
             wire signed [COMPARED_BITS-1:0] wide_x = x;
             reg signed [STREAM_BITS-1:0] joined;
-            reg signed [SUM_BITS-1:0] added;
+            reg signed [SUM_BITS-1:0] added, added_7;
             integer bank;
             assign lanes[(c << LANE_BITS) +: (1 << LANE_BITS)] = s;
             assign sums[c*SUM_BITS +: SUM_BITS] = sum;
@@ -107,14 +114,15 @@ module lutetia_core (
                     added = added + $signed(rows[(bank*WIDTH + c)*8 +: 8]);
             end
             always @(posedge clk) begin
-                if (state == EMBED && step == 2) x <= wide_row <<< EMBEDDING_SHIFT;
+                added_7 <= added;
+                if (step == 2) x <= wide_row <<< EMBEDDING_SHIFT;
                 else if (state == ADD) x <= x + joined;
                 if (state == SCALE) begin
 @GAINS@
                 end
                 if (clear) sum <= 0;
                 else if (load) sum <= seen[c*SUM_BITS +: SUM_BITS];
-                else if (p3) sum <= op == TAKE ? sum - added : sum + added;
+                else if (live[7]) sum <= op == TAKE ? sum - added_7 : sum + added_7;
                 else if (state == BEST) sum <= sums[((c + 1) % WIDTH)*SUM_BITS +: SUM_BITS];
             end
         end
@@ -122,91 +130,104 @@ module lutetia_core (
 
     // ---- comparisons, and the row of each bank's detector -----------------------------------------------------------
     reg [D*A-1:0] queries [0:GROUPS-1];
-    wire [D*A-1:0] query = queries[p1_g];
-    wire [D*CELL_BITS-1:0] cell_of;
+    reg [D*A-1:0] keys_2, asked_2;
+    reg [D*PAIRS*2*WIDTH_BITS-1:0] anchors_2;
+    always @(posedge clk) begin
+        anchors_2 <= anchors;
+        keys_2 <= keys;
+        asked_2 <= op == TAKE ? keys_2 : queries[g_1]; // TAKE reads the keys of its own place a cycle before the other's
+    end
     generate
         for (b = 0; b < D; b = b + 1) begin : detector
             wire [PAIRS-1:0] index;
-            wire [A-1:0] key = keys[b*A +: A];
-            wire [A-1:0] asked = query[b*A +: A];
+            wire [A-1:0] key = keys_2[b*A +: A];
+            wire [A-1:0] asked = asked_2[b*A +: A];
+            reg [CELL_BITS-1:0] cell_3;
             for (r = 0; r < PAIRS; r = r + 1) begin : pair
-                wire [WIDTH_BITS-1:0] left = anchors[((b*PAIRS + r)*2)*WIDTH_BITS +: WIDTH_BITS];
-                wire [WIDTH_BITS-1:0] right = anchors[((b*PAIRS + r)*2 + 1)*WIDTH_BITS +: WIDTH_BITS];
-                wire signed [COMPARED_BITS-1:0] left_value = lanes[{left, {LANE_BITS{1'b0}}} +: COMPARED_BITS];
-                wire signed [COMPARED_BITS-1:0] right_value = lanes[{right, {LANE_BITS{1'b0}}} +: COMPARED_BITS];
-                assign index[r] = left_value > right_value;
+                wire [WIDTH_BITS-1:0] left = anchors_2[((b*PAIRS + r)*2)*WIDTH_BITS +: WIDTH_BITS];
+                wire [WIDTH_BITS-1:0] right = anchors_2[((b*PAIRS + r)*2 + 1)*WIDTH_BITS +: WIDTH_BITS];
+                reg signed [COMPARED_BITS-1:0] left_3, right_3;
+                always @(posedge clk) begin
+                    left_3 <= lanes[{left, {LANE_BITS{1'b0}}} +: COMPARED_BITS];
+                    right_3 <= lanes[{right, {LANE_BITS{1'b0}}} +: COMPARED_BITS];
+                end
+                assign index[r] = left_3 > right_3;
             end
-            assign cell_of[b*CELL_BITS +: CELL_BITS] =
-                op == DETECT || op == FETCH ? index : op == LOAD ? key : @CELL@;
-            assign found[b*A +: A] = p2_cell[b*CELL_BITS +: A];
+            always @(posedge clk) begin
+                cell_3 <= @CELL@;
+                cell_4[b*CELL_BITS +: CELL_BITS] <= op == DETECT || op == FETCH ? index : cell_3;
+            end
+            assign found[b*A +: A] = cell_4[b*CELL_BITS +: A];
         end
     endgenerate
 
     // ---- the sequencer ----------------------------------------------------------------------------------------------
     wire [GROUP_BITS-1:0] last_group = op != FETCH ? GROUPS - 1 : part == LAST ? LAST_GROUPS - 1 : FF_GROUPS - 1;
     wire final_layer = layer == LAYERS - 1;
-    wire run_ends = state == RUN && !issuing && !p1 && !p2 && !p3;
+    wire run_ends = state == RUN && !issuing && !(|live[3:1]) && (op == DETECT || !(|live[6:4]));
     wire signed [SUM_BITS-1:0] candidate = sums[SUM_BITS-1:0];
     wire better = number < VOCAB && (number == 0 || candidate > best);
     wire chunk_ends = state == BEST && shifted == WIDTH - 1;
+@DRAW@
 
     always @* begin
         clear = 0;
         load = 0;
         if (state == SCALE && scaled) clear = 1;
-        else if (run_ends && op == LOAD) load = 1;
+        else if (refresh && step == 1) load = 1;
         else if (run_ends && op == DETECT) clear = 1;
         else if (chunk_ends) clear = 1;
     end
 
-    task start(input [2:0] what);
+    task start(input [1:0] what);
         begin
             state <= RUN;
             op <= what;
             issuing <= 1;
+            theirs <= 0;
             g <= 0;
         end
     endtask
 
+    // A place of the window begins: what its first attention saw, less what it saw of the byte that left, or all of it anew.
+    task begin_place(input [PLACE_BITS-1:0] which, input again);
+        begin
+            j <= which;
+            distance <= which;
+            refresh <= again;
+            step <= 0;
+            layer <= 0;
+            part <= ATTENTION;
+            if (again) start(TAKE);
+            else state <= EMBED;
+        end
+    endtask
+
     always @(posedge clk) begin
-        p1 <= state == RUN && issuing;
-        p1_g <= g;
-        p2 <= p1;
-        p2_g <= p1_g;
-        p2_cell <= cell_of;
-        p3 <= p2 && (op == TAKE || op == ATTEND || op == FETCH);
-        if (p2 && (op == LOAD || op == DETECT)) queries[p2_g] <= found;
+        live <= {live[6:5], live[4] && op != DETECT, live[3:1], state == RUN && issuing && (op != TAKE || theirs)};
+        {g_1, g_2, g_3, g_4} <= {g, g_1, g_2, g_3};
+        if (live[4] && op == DETECT) queries[g_4] <= found;
+        if (step != 3) step <= step + 1;
         if (out_valid && out_ready) out_valid <= 0;
         case (state)
             IDLE: if (accept) begin
+                drawing <= wants_draw;
                 if (!known) begin
                     out_data <= 0;
                     out_error <= 1;
                     out_valid <= 1;
+                end else if (full) begin
+                    first <= first == CONTEXT - 1 ? 0 : first + 1;
+                    other <= first;
+                    begin_place(LAYERS > 1 ? 0 : CONTEXT - 1, LAYERS > 1 && CONTEXT > 1);
                 end else begin
-                    state <= EMBED;
-                    step <= 0;
-                    if (full) begin
-                        first <= first == CONTEXT - 1 ? 0 : first + 1;
-                        other <= first;
-                        refresh <= LAYERS > 1 && CONTEXT > 1;
-                        j <= LAYERS > 1 ? 0 : CONTEXT - 1;
-                    end else begin
-                        length <= length + 1;
-                        j <= length;
-                        refresh <= 0;
-                    end
+                    length <= length + 1;
+                    begin_place(length[PLACE_BITS-1:0], 0);
                 end
             end
-            EMBED: begin
-                step <= step + 1;
-                if (step == 2) begin
-                    layer <= 0;
-                    part <= ATTENTION;
-                    k <= 0;
-                    if (refresh) start(LOAD);
-                    else state <= SCALE;
-                end
+            EMBED: if (step == 2) begin
+                k <= 0;
+                state <= SCALE;
             end
             SCALE: begin
                 k <= k + 1;
@@ -217,7 +238,9 @@ module lutetia_core (
                 end
             end
             RUN: begin
-                if (issuing) begin
+                if (issuing && op == TAKE && !theirs) theirs <= 1;
+                else if (issuing) begin
+                    theirs <= 0;
                     g <= g + 1;
                     if (g == last_group) begin
                         g <= 0;
@@ -228,10 +251,6 @@ module lutetia_core (
                 end else if (run_ends) begin
                     shifted <= 0;
                     case (op)
-                        LOAD: begin
-                            distance <= j;
-                            start(TAKE);
-                        end
                         DETECT: begin
                             i <= first;
                             distance <= j - 1;
@@ -253,12 +272,7 @@ module lutetia_core (
                     layer <= layer + 1;
                 end
             end
-            NEXT: begin
-                j <= j + 1;
-                refresh <= j != CONTEXT - 2;
-                state <= EMBED;
-                step <= 0;
-            end
+            NEXT: begin_place(j + 1, j != CONTEXT - 2);
             BEST: begin
                 shifted <= shifted + 1;
                 number <= number + 1;
@@ -266,7 +280,8 @@ module lutetia_core (
                     best <= candidate;
                     best_byte <= number[7:0];
                 end
-                if (chunk_ends && number >= VOCAB - 1) begin
+                if (chunk_ends && number >= VOCAB - 1 && drawing) state <= DRAW;
+                else if (chunk_ends && number >= VOCAB - 1) begin
                     out_data <= better ? number[7:0] : best_byte;
                     out_error <= 0;
                     out_valid <= 1;
@@ -276,6 +291,12 @@ module lutetia_core (
                     start(FETCH);
                 end
             end
+            DRAW: if (drawn) begin
+                out_data <= drawn_byte;
+                out_error <= 0;
+                out_valid <= 1;
+                state <= IDLE;
+            end
             default: state <= IDLE;
         endcase
         if (rst) begin
@@ -283,9 +304,9 @@ module lutetia_core (
             length <= 0;
             first <= 0;
             out_valid <= 0;
-            p1 <= 0;
-            p2 <= 0;
-            p3 <= 0;
+            live <= 0;
+            step <= 3;
+            refresh <= 0;
             issuing <= 0;
         end
     end

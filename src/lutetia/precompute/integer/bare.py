@@ -1,0 +1,119 @@
+"""A C program on machines without an operating system or a multiplier: what it takes there, and how many instructions.
+
+Compilers are used where they are installed (Debian: gcc-arm-none-eabi, gcc-riscv64-unknown-elf); with qemu-user the program also
+runs, its answers are compared with the model's, and its instructions are counted.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lutetia.precompute.integer.c_text import source
+from lutetia.precompute.integer.classifier import IntegerClassifier
+from lutetia.precompute.integer.language import IntegerTransformer
+from lutetia.precompute.tools.hardware import EquivalenceError
+
+SECONDS = 120
+FREESTANDING = ("-ffreestanding", "-fomit-frame-pointer")
+COUNTED = ("-singlestep", "-d", "exec,nochain")  # qemu then writes a line for each instruction
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A compiler, what tells sizes, options of both compiling and linking, and an emulator."""
+
+    compiler: str
+    size: str
+    options: tuple[str, ...] = ()
+    emulator: str | None = None
+
+
+MACHINES = {
+    "this machine": Machine("cc", "size"),
+    "Cortex-M0": Machine("arm-none-eabi-gcc", "arm-none-eabi-size", ("-mcpu=cortex-m0", "-mthumb", *FREESTANDING), "qemu-arm"),
+    "RISC-V rv32i": Machine(
+        "riscv64-unknown-elf-gcc", "riscv64-unknown-elf-size", ("-march=rv32i", "-mabi=ilp32", *FREESTANDING), "qemu-riscv32"
+    ),
+}
+
+
+def measured(model: IntegerTransformer | IntegerClassifier, texts: dict[str, str]) -> dict[str, Any]:
+    """By machine whose compiler is installed: bytes of `flash` (code and constants) and of `ram` (variables).
+
+    Where its emulator is installed too: `instructions` for an answer, after the answers were found equal to the model's.
+    """
+    told: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, text in {**texts, "bare.c": source("bare.c")}.items():
+            (folder / file).write_text(text, encoding="utf-8")
+        for title, machine in MACHINES.items():
+            if shutil.which(machine.compiler) and shutil.which(machine.size):
+                told[title] = _sizes(folder, machine)
+                if machine.emulator and shutil.which(machine.emulator) and not told[title]["left_out"]:
+                    told[title] |= _emulated(folder, title, machine, model)
+    return told
+
+
+def _run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=SECONDS)
+    return done.stdout
+
+
+def _sizes(folder: Path, machine: Machine) -> dict[str, Any]:
+    compiled = [machine.compiler, "-std=c99", "-Os", "-DLUTETIA_NO_MAIN", *machine.options]
+    try:
+        _run([*compiled, "-c", "model.c", "-o", "model.o"], folder)
+        numbers = _run([machine.size, "model.o"], folder).splitlines()[1].split()
+    except (OSError, subprocess.SubprocessError, IndexError) as error:
+        return {"left_out": f"{machine.compiler} did not compile it: {error}"}
+    return {"left_out": "", "flash": int(numbers[0]) + int(numbers[1]), "ram": int(numbers[1]) + int(numbers[2])}
+
+
+def _emulated(folder: Path, title: str, machine: Machine, model: IntegerTransformer | IntegerClassifier) -> dict[str, Any]:
+    """Answers compared, and the instructions of one more of them; linked without a library, so nothing multiplies."""
+    assert machine.emulator is not None
+    # Relaxed RISC-V code needs a global pointer, which a C library would set.
+    linked = [
+        machine.compiler,
+        "-std=gnu99",
+        "-Os",
+        *machine.options,
+        "-nostdlib",
+        "-Wl,--no-relax",
+        "bare.c",
+        "model.o",
+        "-o",
+        "bare",
+    ]
+    try:
+        _run(linked, folder)
+        answers = [_answers(folder, machine.emulator, model, count) for count in (1, 2)]
+    except (OSError, subprocess.SubprocessError) as error:
+        return {"not_run": f"{machine.emulator} did not run it: {error}"}
+    for given, wanted, _ in answers:
+        if given != wanted:
+            raise EquivalenceError(f"on {title} the program answers {given.hex()}, expected {wanted.hex()}")
+    return {"instructions": answers[1][2] - answers[0][2], "emulator": machine.emulator}
+
+
+def _answers(folder: Path, emulator: str, model: IntegerTransformer | IntegerClassifier, count: int) -> tuple[bytes, bytes, int]:
+    """What the program writes, what it should write, and the instructions it takes."""
+    if isinstance(model, IntegerTransformer):
+        prompt = bytes(min(value, model.vocab - 1) for value in b"\n")
+        given, wanted = bytes([count]) + prompt, model.generate(prompt, count)
+    else:
+        x = np.random.default_rng(0).integers(2**model.input_bits, size=(count, model.n_inputs))
+        given = x.astype("<u1" if model.input_bits <= 8 else "<u2").tobytes()
+        wanted = model(x).numpy().astype("<i4").tobytes()
+    done = subprocess.run(
+        [emulator, *COUNTED, "./bare"], cwd=folder, input=given, check=True, capture_output=True, timeout=SECONDS
+    )
+    return done.stdout, wanted, done.stderr.count(b"\n")
