@@ -138,9 +138,7 @@ def decode(query: Tensor, key: Tensor, value: Tensor, seen: Seen, options: dict[
     lengths = lengths_of(len(query), first + key.shape[2], query.device)
     if query.device.type == "cpu" and not flow.recording():
         scale = query.shape[3] ** -0.5 if how["scale"] is None else how["scale"]
-        call = DecodeCall(
-            query, keys, values, lengths, None, None, scale, seen.window, how["sink"], None, None, None, starts, how["softcap"]
-        )
+        call = DecodeCall(query, keys, values, lengths, **{**how, "scale": scale}, starts=starts)
         if executor_of(call, 1, "auto") == "cpu":  # what the checks of a call would ask holds here, and they take half its time
             return cpu.decode(call)[0]
     return decode_attention(query, keys, values, seq_lens=lengths, starts=starts, **how)[0]
