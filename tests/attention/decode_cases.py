@@ -67,6 +67,13 @@ CASES: dict[str, dict[str, Any]] = {
     "a soft cap": {"softcap": 0.7, "s_active": 2},
     "a soft cap on large scores": {"softcap": 30.0, "spread": 42.0, "scale": 1.0},
     "padding, a soft cap and sinks": {"starts": (131, 36), "softcap": 2.0, "sink": 1.0, "new": True},
+    "a prefix": {"prefix": 30},
+    "a prefix, new keys and an empty row": {"prefix": 33, "batch": 3, "lengths": (148, 0, 36), "new": True, "s_active": 3},
+    "a prefix in an empty row": {"prefix": 33, "batch": 3, "lengths": (0, 150, 33), "sink": 2.0},
+    "a prefix of whole rows": {"prefix": 37, "lengths": (37, 37), "softcap": 2.0, "n_q_heads": 10},
+    "a prefix of pages": {"prefix": 32, "page_len": 16, "lengths": (145, 37), "new": True, "s_active": 2, "sink": 1.0},
+    "a prefix that ends within a page": {"prefix": 35, "page_len": 8, "lengths": (145, 37), "head_dim": 80},
+    "no prefix": {"prefix": 0, "new": True},
     "everything": {"window": 50, "s_active": 3, "new": True, "sink": 2.0, "page_len": 8, "head_dim": 24, "n_q_heads": 6},
 }  # fmt: skip
 

@@ -47,6 +47,7 @@ def make(
     scale: float | None = None,
     starts: tuple[int, ...] | None = None,
     softcap: float | None = None,
+    prefix: int | None = None,
     dead: float = NAN,
     spread: float = 1.0,
     seed: int = 0,
@@ -63,6 +64,8 @@ def make(
         arguments["starts"] = torch.tensor(starts, dtype=torch.int32)
     if softcap is not None:
         arguments["softcap"] = softcap
+    if prefix is not None:
+        arguments["prefix"] = prefix
     if sink is not None:
         arguments["sink"] = sink * torch.randn(n_q_heads, generator=generator).sign()
     if new:
@@ -75,11 +78,14 @@ def make(
     if page_len:
         pages = torch.randperm(pool, generator=generator)[: batch * n_pages].reshape(batch, n_pages).int()
         for b, length in enumerate(lengths):
-            pages[b, -(-length // page_len) :] = -1  # nobody may follow these
+            pages[b, -(-max(length, 0 if b else prefix or 0) // page_len) :] = -1  # nobody may follow these
+            pages[b, : (prefix or 0) // page_len if b else 0] = -1
         arguments["page_table"] = pages
     for cache in (k, v):
         for b, length in enumerate(lengths):
-            for p in range(0 if starts is None else starts[b], length - (s_active if new else 0)):
+            shared = prefix or 0  # in row 0 alone
+            first = shared if b else 0
+            for p in range(first if starts is None else starts[b], max(length - (s_active if new else 0), 0 if b else shared)):
                 row = random(n_kv_heads, head_dim, of=torch.float64)
                 if page_len:
                     cache[arguments["page_table"][b, p // page_len], p % page_len] = row
@@ -102,6 +108,7 @@ def expected(case: Case) -> tuple[Tensor, Tensor]:
         factor = 1.0 if factor is None else float(factor[h]) if isinstance(factor, Tensor) else factor
         if new is not None and p >= length - s_active:
             return (new[b, h, p - (length - s_active)].double() / factor).to(case.k.dtype).double() * factor
+        b = 0 if p < given.get("prefix", 0) else b
         if table is None:
             return cache[b, h, p % cache.shape[2]] * factor
         return cache[table[b, p // cache.shape[1]], p % cache.shape[1], h] * factor

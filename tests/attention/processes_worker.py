@@ -35,6 +35,8 @@ CASES: list[dict[str, Any]] = [
     {"starts": (12, 7, 0), "softcap": 2.0, "new": True},
     {"starts": (25, 2, 0), "window": 6, "page_len": 5},
     {"dtype": torch.bfloat16},
+    {"prefix": 12, "lengths": (15, 29, 0), "new": True, "sink": 1.0, "s_active": 2, "level": True},
+    {"prefix": 25, "lengths": (29, 25, 30), "page_len": 5, "softcap": 2.0},
     {"window": 6, "capacity": 9, "lengths": (29, 9, 3), "new": True, "shards": ("batch",)},
 ]
 WAYS = [("batch", "lse"), *(("sequence", sync) for sync in ("lse", "deferred", "lockstep"))]
@@ -46,9 +48,14 @@ def local(case: Case, rank: int, n: int, shard: str, cuts: bool) -> dict[str, An
     batch = case.q.shape[0]
     if shard == "batch":
         rows = slice(rank * batch // n, (rank + 1) * batch // n)
+        shared = case.arguments.get("prefix", 0)  # the first row of each rank has it
         if table is not None:
-            return {"local_k": case.k, "local_v": case.v, "page_table": table[rows]}
-        return {"local_k": case.k[rows], "local_v": case.v[rows]}
+            own = table[rows].clone()
+            own[:1, : -(-shared // case.k.shape[1])] = table[0, : -(-shared // case.k.shape[1])]
+            return {"local_k": case.k, "local_v": case.v, "page_table": own}
+        k, v = (cache[rows].clone() for cache in (case.k, case.v))
+        k[:1, :, :shared], v[:1, :, :shared] = case.k[0, :, :shared], case.v[0, :, :shared]
+        return {"local_k": k, "local_v": v}
     if table is not None:
         width = -(-table.shape[1] // n)
         padded = torch.nn.functional.pad(table, (0, n * width - table.shape[1]), value=-1)
@@ -76,10 +83,12 @@ def check_all(rank: int, n: int) -> int:
     """Every case, shard and sync against float64, and how often each talks."""
     count = fast = 0
     for options in CASES:
-        case = make(**{**SMALL, **{name: value for name, value in options.items() if name != "shards"}})
+        case = make(**{**SMALL, **{name: value for name, value in options.items() if name not in ("shards", "level")}})
         wanted = expected(case)
         for (shard, sync), cuts, tile in itertools.product(WAYS, (False, True), (4, None)):
-            if shard in options.get("shards", (shard,)) and not (cuts and (shard == "batch" or "page_table" in case.arguments)):
+            if shard in options.get("shards", (shard,)) and not (
+                cuts and (shard == "batch" or "page_table" in case.arguments or options.get("level"))
+            ):
                 whole = shard == "sequence" or count % 3 != 0
                 fresh = case.to("cpu")  # no new keys in it yet
                 given = {**case.arguments, **local(fresh, rank, n, shard, cuts), "shard": shard, "sync": sync, "tile": tile}
@@ -120,6 +129,8 @@ def check_errors(rank: int) -> None:
         ({"shard": "auto"}, "shard is 'auto'"),
         ({"timeout": 0}, "timeout is 0"),
         ({"seq_lens": torch.tensor([1, 2, 30 * distributed.get_world_size() + 1])}, "what the ranks have room for"),
+        ({"prefix": 8}, "seq_lens has 7 in row 1, expected 0, or 8 or more for the prefix to be seen"),
+        ({"prefix": 3, "local_first": torch.tensor([0, 1, 0])}, "local_first has 2 values, expected the same in all rows"),
         ({"local_held": torch.tensor([31, 0, 0])}, "this rank holds 31 positions of row 0, expected 0 to 30"),
         ({"local_first": torch.tensor([25, 0, 0]), "local_held": torch.tensor([5, 0, 0])}, "holds positions 25 to 29 of row 0"),
         ({"shard": "batch", "local_first": torch.tensor([0, 0, 0])}, "local_k|k_cache|local_first and local_held are given"),

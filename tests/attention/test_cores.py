@@ -53,6 +53,8 @@ CASES: dict[str, dict[str, Any]] = {
     "padding on the left": {"starts": (30, 5)},
     "padding up to the new keys": {"starts": (46, 9), "new": True, "s_active": 3},
     "padding, a soft cap and sinks": {"starts": (30, 16), "softcap": 2.0, "sink": 1.0, "new": True},
+    "a prefix": {"prefix": 9, "lengths": (47, 12), "s_active": 3, "new": True, "sink": 1.0},
+    "a prefix of pages, an empty row": {"prefix": 18, "page_len": 8, "lengths": (0, 18), "capacity": 48},
     "everything": {"window": 20, "s_active": 3, "new": True, "sink": 2.0, "page_len": 4, "n_q_heads": 6, "capacity": 48},
 }  # fmt: skip
 

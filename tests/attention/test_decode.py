@@ -40,7 +40,8 @@ def test_rows_of_queries_and_blocks_of_a_head_on_a_cpu(rows: int, head_dim: int,
 
 @pytest.mark.parametrize("executor", ["cpu", "triton"])
 @pytest.mark.parametrize(
-    "name", ["plain", "an empty row", "three new keys", "a window that wraps", "pages of a prime", "everything"]
+    "name",
+    ["plain", "an empty row", "three new keys", "a window that wraps", "pages of a prime", "a prefix of pages", "everything"],
 )
 @pytest.mark.parametrize("options", [{"batch_invariant": True}, *({"cores": n, "shard": "sequence"} for n in (2, 3, 5))], ids=str)
 def test_however_it_is_split(name: str, executor: str, options: dict[str, Any]) -> None:
@@ -278,6 +279,11 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(executor: str) -> None:
         ({"backend": "gpu"}, "backend is 'gpu'"),
         ({"policy": "best"}, "policy is 'best'"),
         ({"batch_invariant": 1}, "batch_invariant is 1, expected True or False"),
+        ({"prefix": 151}, "prefix is 151, expected a number from 0 to 150"),
+        ({"prefix": 2.0}, "prefix is 2.0, expected a whole number"),
+        ({"prefix": 38}, "seq_lens has 37 in row 1, expected 0, or 38 or more for the prefix to be seen"),
+        ({"prefix": 9, "window": 5}, "prefix and window are both given, expected one of them"),
+        ({"prefix": 9, "starts": torch.tensor([1, 2])}, "prefix and starts are both given"),
     ],
 )
 def test_bad_arguments(change: dict[str, Any], message: str) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from attention.decode_cases import agree, device_of
 from attention.decode_oracle import Case, expected, make
-from lutetia.attention.arguments import How, check_call
+from lutetia.attention.arguments import DecodeCall, How, check_call
 from lutetia.attention.run import KnownCall, signature
 from tools import require_module
 
@@ -23,6 +23,11 @@ def arguments_of(case: Case, **more: Any) -> tuple[Any, ...]:
     return (case.q, case.k, case.v, *(given.get(name) for name in ORDER))
 
 
+def more_of(case: Case) -> tuple[Any, ...]:
+    """The arguments after the options of how to run."""
+    return tuple(case.arguments.get(name) for name in DecodeCall._fields[DecodeCall._fields.index("starts") :])
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -30,18 +35,18 @@ def arguments_of(case: Case, **more: Any) -> tuple[Any, ...]:
         {"new": True, "window": 20, "s_active": 2},
         {"page_len": 16, "lengths": (145, 37), "sink": 1.0},
         {"starts": (131, 5), "softcap": 2.0},
+        {"prefix": 30, "new": True},
     ],
-    ids=["plain", "a window and new keys", "pages and sinks", "padding and a soft cap"],
+    ids=["plain", "a window and new keys", "pages and sinks", "padding and a soft cap", "a prefix"],
 )
 def test_the_second_call_sees_its_own_tensors(options: dict[str, Any]) -> None:
     cases = [make(**options, seed=seed) for seed in (1, 2)]
     first, second = (case.to(device_of("triton")) for case in cases)
     given = arguments_of(first)
-    more = {name: first.arguments[name] for name in ("starts", "softcap") if name in first.arguments}
-    known = KnownCall.of(check_call(*given, **more), given, HOW)
+    known = KnownCall.of(check_call(*given, *more_of(first)), given, HOW)
     assert signature((*arguments_of(second), *HOW)) == signature((*given, *HOW))
     for case, there in zip(cases, (first, second), strict=True):
-        out, lse = known.start(arguments_of(there), there.arguments.get("starts"))
+        out, lse = known.start(arguments_of(there), more_of(there))
         agree((out.cpu(), lse.cpu()), expected(case))
 
 

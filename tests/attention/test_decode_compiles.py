@@ -15,7 +15,7 @@ import lutetia
 
 POINTERS = {
     **dict.fromkeys(("q", "k_cache", "v_cache", "k_new", "v_new", "out"), "*bf16"),
-    **dict.fromkeys(("sink", "k_scale", "v_scale", "lse", "partial_acc", "partial_ml"), "*fp32"),
+    **dict.fromkeys(("sink", "k_scale", "v_scale", "lse", "partial_acc", "partial_ml", "prior_acc", "prior_ml"), "*fp32"),
     **dict.fromkeys(("seq_lens", "page_table", "arrived", "starts"), "*i32"),
 }
 SIZES = {"H_KV": 8, "D": 128, "S_ACTIVE": 1, "ROWS": 4, "M_BLOCKS": 1, "PAGE_LEN": 0, "STRETCH": 1 << 30}
@@ -25,8 +25,11 @@ PLAIN = {**SIZES, **BLOCKS, **FLAGS, "PLAIN": True, "EARLY": True, "PRECISION": 
 NINE = {  # for compute capability 9.0, with what differs from PLAIN
     "plain": {},
     "a piece for each row": {"n_splits": 1},
-    "four new tokens": {"S_ACTIVE": 4, "ROWS": 16, "HAS_NEW": True},
+    "four new tokens": {"S_ACTIVE": 4, "ROWS": 16, "HAS_NEW": True, "CAUSAL": True},
+    "after a prefix": {"HAS_PREFIX": True},
     "padding and a soft cap": {"HAS_STARTS": True, "HAS_SOFTCAP": True},
+    "the prefix": {"BLOCK_M": 128, "warps": 8},
+    "the prefix in pages": {"BLOCK_M": 128, "warps": 8, "PLAIN": False, "PAGE_LEN": 16, "STRETCH": 4032},
     "a window, sinks, pages": {
         "HAS_WINDOW": True,
         "HAS_SINK": True,
@@ -48,14 +51,18 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from lutetia.attention.triton_kernels import Case, KernelTensors, Strides, decode_kernel as kernel
+from lutetia.attention.triton_kernels import decode_kernel
+from lutetia.attention.triton_prefix import prefix_kernel
+from lutetia.attention.triton_tiles import Case, KernelTensors, Strides
 
 pointers, plain, cases = map(json.loads, sys.argv[1:])
-names, aligned = kernel.arg_names, [["tt.divisibility", 16]]
+aligned = [["tt.divisibility", 16]]
 attributes = {(0, pointer): aligned for pointer in range(len(pointers))}
 attributes |= {(1, tensor, dimension): aligned for tensor in range(5) for dimension in range(3)}
-strides, options = Strides(*[("i32", "i32", "i32", "constexpr")] * 5), {"num_warps": 4, "num_stages": 3, "maxnreg": 255}
+strides = Strides(*[("i32", "i32", "i32", "constexpr")] * 5)
 for name, (capability, constants) in cases.items():
+    kernel = prefix_kernel if "the prefix" in name else decode_kernel
+    names, options = kernel.arg_names, {"num_warps": constants.pop("warps", 4), "num_stages": 3, "maxnreg": 255}
     signature = {"memory": KernelTensors(**pointers), "strides": strides, "scale": "fp32", "softcap": "fp32"}
     known = {(1, tensor, 3): 1 for tensor in range(5)}
     if "n_splits" in constants:

@@ -165,6 +165,23 @@ def test_it_is_what_decode_attention_reads() -> None:
     assert repr(cache) == "PagedKVCache(2 sequences, 5 of 12 pages of 4 tokens in use)"
 
 
+def test_forks_know_what_they_share() -> None:
+    """Whole pages, or what there is of a page that nobody has written to since; and attention with it is that without."""
+    cache = PagedKVCache(20, 4, 2, 8)
+    prompt = cache.allocate()
+    cache.append([prompt], torch.randn(1, 2, 10, 8), torch.randn(1, 2, 10, 8))
+    beams = [prompt, cache.fork(prompt), cache.fork(prompt)]
+    assert cache.prefix(beams) == 10
+    cache.append(beams, torch.randn(3, 2, 3, 8), torch.randn(3, 2, 3, 8), torch.tensor([1, 3, 2]))
+    assert cache.prefix(beams) == 8
+    assert cache.prefix(beams[:1]) == 11
+    assert cache.prefix([*beams, cache.allocate(12)]) == cache.prefix([]) == 0
+    q = torch.randn(3, 4, 1, 8)
+    given = {"seq_lens": cache.lengths(beams), "page_table": cache.page_table(beams)}
+    found = decode_attention(q, cache.k, cache.v, **given, prefix=cache.prefix(beams))
+    torch.testing.assert_close(found, decode_attention(q, cache.k, cache.v, **given))
+
+
 def test_what_does_not_fit_is_refused() -> None:
     cache = PagedKVCache(2, 2, 1, 1)
     one = cache.allocate()
@@ -180,3 +197,20 @@ def test_what_does_not_fit_is_refused() -> None:
     ):
         with pytest.raises(ArgumentError, match=message):
             wrong()
+
+
+def test_truncating() -> None:
+    """Pages without a token are free again; one that is shared is copied before it is written."""
+    cache = PagedKVCache(8, 4, 1, 2, dtype=torch.float32)
+    first = cache.allocate()
+    cache.append([first], torch.ones(1, 1, 10, 2), torch.ones(1, 1, 10, 2))
+    second = cache.fork(first)
+    cache.truncate(first, 5)
+    assert cache.lengths([first, second]).tolist() == [5, 10]
+    assert cache.n_free == 5
+    cache.append([first], torch.full((1, 1, 2, 2), 3.0), torch.zeros(1, 1, 2, 2))
+    assert cache.n_free == 4
+    kept = cache.k[cache.page_table([second])[0].long()].flatten(0, 1)[:10]
+    assert torch.equal(kept, torch.ones(10, 1, 2))
+    with pytest.raises(ArgumentError, match="length is 8, expected"):
+        cache.truncate(first, 8)

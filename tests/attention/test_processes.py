@@ -29,8 +29,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
-# Cases × (batch, and sequence in chunks and stretches), those with pages, the ring; each with steps and without.
-CALLS = 2 * (9 * (1 + 3 * 2) + 2 * (1 + 3) + 1)
+# Cases × (batch, and sequence in chunks and stretches), those with pages or a prefix, the ring; each with steps and without.
+CALLS = 2 * (9 * (1 + 3 * 2) + 4 * (1 + 3) + 1)
 
 
 @needs_gloo

@@ -188,3 +188,14 @@ def test_a_mix_that_cannot_be_is_refused(more: dict[str, int], said: str) -> Non
     layer = {"kind": "lut", "n_outputs": 3, "n_detectors": 9, "n_anchors": 3, **more}
     with pytest.raises(ArgumentError, match=said):
         LUTClassifier(input_shape=(6,), n_classes=3, layers=[layer], readout="none", sums="fixed")
+
+
+@pytest.mark.parametrize("kind", [LUTClassifier, DenseClassifier])
+@pytest.mark.parametrize("norm", ["none", "rms", "layer"])
+def test_inputs_of_any_float_dtype(kind: type[LUTClassifier], norm: str) -> None:
+    layer = {"kind": "lut", "n_outputs": 4, "n_detectors": 3, "n_anchors": 2}
+    model = kind(input_shape=(5,), n_classes=3, layers=[layer], norm=norm, initial_noise=0.5, seed=0).eval()
+    x = torch.randn(6, 5).bfloat16()  # which the others hold exactly
+    wanted = model(x.float())
+    for dtype in (torch.float64, torch.bfloat16):
+        torch.testing.assert_close(model(x.to(dtype)).float(), wanted, rtol=0.02, atol=0.02)

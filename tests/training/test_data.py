@@ -137,6 +137,8 @@ def test_csv(tmp_path: Path) -> None:
     assert (data.names.classes, data.names.features) == (["x", "y"], ["a", "b"])
     with pytest.raises(ArgumentError, match=r"data\.shift is 1, expected 0 for samples of shape \[2\]: no images"):
         open_data(Settings("csv", path="a.csv", shift=1), tmp_path)
+    with pytest.raises(ArgumentError, match=r"data\.warp is 0\.1, expected 0 for samples of shape \[2\]: no images"):
+        open_data(Settings("csv", path="a.csv", warp=0.1), tmp_path)
 
 
 def test_shuffling_keeps_pairs_together_and_is_always_the_same(tmp_path: Path) -> None:

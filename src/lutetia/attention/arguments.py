@@ -29,6 +29,15 @@ INTEGERS = (torch.int32, torch.int64)
 LARGEST = 2**31 - 1  # position: the executors count in int32
 
 
+class Prefix(NamedTuple):
+    """The positions that all rows of a batch begin with, which are read once: row 0 of these holds them."""
+
+    length: int
+    k: Tensor  # [B, H_kv, S_max, d], or pages
+    v: Tensor
+    page_table: Tensor | None = None  # int32 [B, max_pages]
+
+
 class DecodeCall(NamedTuple):
     """The tensors of one call, known to fit each other."""
 
@@ -46,6 +55,7 @@ class DecodeCall(NamedTuple):
     v_scale: Tensor | None = None
     starts: Tensor | None = None  # int32 [B]: the first position of each row that counts, as after padding on the left
     softcap: float | None = None  # scores become softcap · tanh(score / softcap)
+    prefix: Prefix | None = None
 
     @property
     def batch(self) -> int:
@@ -98,64 +108,80 @@ class DecodeCall(NamedTuple):
         return torch.float64 if self.q.dtype == torch.float64 else torch.float32
 
 
-def check_call(
-    q: Any,
-    k_cache: Any,
-    v_cache: Any,
-    seq_lens: Any,
-    k_new: Any = None,
-    v_new: Any = None,
-    scale: float | None = None,
-    window: int | None = None,
-    sink: Any = None,
-    page_table: Any = None,
-    k_scale: Any = None,
-    v_scale: Any = None,
-    starts: Any = None,
-    softcap: float | None = None,
-) -> DecodeCall:
-    """The arguments of `decode_attention` as a DecodeCall; shapes as there. Nothing is changed."""
+OPTIONS = DecodeCall._fields[4:]  # the keyword arguments of `check_call`
+
+
+def check_call(q: Any, k_cache: Any, v_cache: Any, seq_lens: Any, *new: Any, **options: Any) -> DecodeCall:
+    """The arguments of `decode_attention` as a DecodeCall; shapes and names as there. Nothing is changed."""
+    unknown = options.keys() - set(OPTIONS)
+    if unknown:
+        raise TypeError(f"decode attention has no argument {min(unknown)!r}")
+    given: dict[str, Any] = dict.fromkeys(OPTIONS) | dict(zip(OPTIONS, new, strict=False)) | options
     check_tensor("q", q, ["B", "H_q", "s_active", "d"], QUERIES)
     batch, n_q_heads, s_active, head_dim = q.shape
     if not 1 <= s_active <= MAX_ACTIVE:
         fail("q", q, f"1 to {MAX_ACTIVE} new tokens (s_active) in [B, H_q, s_active, d]; see prefill for more")
     if not 1 <= head_dim <= MAX_HEAD_DIM:
         fail("q", q, f"a head dimension from 1 to {MAX_HEAD_DIM}")
-    n_kv_heads = _check_caches(q, k_cache, v_cache, page_table)
+    n_kv_heads = _check_caches(q, k_cache, v_cache, given["page_table"])
     if n_kv_heads < 1 or n_q_heads % n_kv_heads:
         raise ArgumentError(f"q has {n_q_heads} heads and the cache {n_kv_heads}, expected a multiple of the cache's heads")
     check_tensor("seq_lens", seq_lens, [batch], INTEGERS, q.device)
+    _check_new(q, n_kv_heads, given["k_new"], given["v_new"])
+    if given["sink"] is not None:
+        check_tensor("sink", given["sink"], [n_q_heads], QUERIES, q.device)
+    softcap = given["softcap"]
+    if softcap is not None:
+        check_range("softcap", softcap, math.ulp(0.0), LARGEST_FLOAT)
+    given |= {
+        "scale": _scale(given["scale"], head_dim),
+        "window": _window(given["window"]),
+        "k_scale": _factor("k_scale", given["k_scale"], n_kv_heads, q.device),
+        "v_scale": _factor("v_scale", given["v_scale"], n_kv_heads, q.device),
+        "starts": _starts(given["starts"], q),
+        "softcap": None if softcap is None else float(softcap),
+    }
+    call = DecodeCall(q, k_cache, v_cache, _narrow("seq_lens", seq_lens), **given)
+    return call._replace(prefix=_prefix(call, given["prefix"]))
+
+
+def _check_new(q: Tensor, n_kv_heads: int, k_new: Any, v_new: Any) -> None:
     if (k_new is None) != (v_new is None):
         fail("v_new" if v_new is None else "k_new", None, "a tensor, since the other of the two is given")
     for name, new in (("k_new", k_new), ("v_new", v_new)):
         if new is not None:
-            check_tensor(name, new, [batch, n_kv_heads, s_active, head_dim], QUERIES, q.device)
-    if window is not None:
-        window = min(window, LARGEST) if isinstance(window, int) else window  # larger than any position is the same
-        check_int("window", window, 1)
-    if sink is not None:
-        check_tensor("sink", sink, [n_q_heads], QUERIES, q.device)
-    if starts is not None:
-        check_tensor("starts", starts, [batch], INTEGERS, q.device)
-        starts = starts if starts.dtype == torch.int32 else _narrowed("starts", starts)
-    if softcap is not None:
-        check_range("softcap", softcap, math.ulp(0.0), LARGEST_FLOAT)
-    return DecodeCall(
-        q,
-        k_cache,
-        v_cache,
-        seq_lens if seq_lens.dtype == torch.int32 else _narrowed("seq_lens", seq_lens),
-        k_new,
-        v_new,
-        _scale(scale, head_dim),
-        window,
-        sink,
-        page_table,
-        _factor("k_scale", k_scale, n_kv_heads, q.device),
-        _factor("v_scale", v_scale, n_kv_heads, q.device),
-        starts,
-        None if softcap is None else float(softcap),
-    )
+            check_tensor(name, new, [q.shape[0], n_kv_heads, *q.shape[2:]], QUERIES, q.device)
+
+
+def _window(window: Any) -> int | None:
+    if window is None:
+        return None
+    window = min(window, LARGEST) if isinstance(window, int) else window  # larger than any position is the same
+    check_int("window", window, 1)
+    return window
+
+
+def _starts(starts: Any, q: Tensor) -> Tensor | None:
+    if starts is None:
+        return None
+    check_tensor("starts", starts, [q.shape[0]], INTEGERS, q.device)
+    return _narrow("starts", starts)
+
+
+def _prefix(call: DecodeCall, length: Any) -> Prefix | None:
+    """A prefix of so many positions, in row 0 of the cache."""
+    if length is None:
+        return None
+    check_int("prefix", length, 0, call.capacity)
+    for name, value in (("window", call.window), ("starts", call.starts)):
+        if value is not None:
+            raise ArgumentError(f"prefix and {name} are both given, expected one of them: with both, rows see different prefixes")
+    return prefix_of(call, length) if call.batch else None
+
+
+def prefix_of(call: DecodeCall, length: int) -> Prefix | None:
+    """The first `length` positions, or None for none of them."""
+    return Prefix(length, call.k_cache, call.v_cache, call.page_table) if length else None
 
 
 def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:
@@ -194,8 +220,10 @@ def _may_read(tensor: Tensor) -> bool:
     return not tensor.is_cuda or (lutetia.debug and not torch.cuda.is_current_stream_capturing())
 
 
-def _narrowed(name: str, positions: Tensor) -> Tensor:
+def _narrow(name: str, positions: Tensor) -> Tensor:
     """Positions [B] as int32; one that does not fit would come out as another position."""
+    if positions.dtype == torch.int32:
+        return positions
     if _may_read(positions):
         for row, position in enumerate(positions.tolist()):
             if not -LARGEST <= position <= LARGEST:
@@ -216,8 +244,18 @@ def check_values(call: DecodeCall) -> None:
     for row, start in enumerate(starts):
         if start < 0:
             raise ArgumentError(f"starts has {start} in row {row}, expected 0 or more")
+    if call.prefix is not None:
+        check_prefix(call, call.prefix.length)
     if call.page_table is not None:
         _check_pages(call, call.page_table, lengths, starts)
+
+
+def check_prefix(call: DecodeCall, prefix: int) -> None:
+    """Every row is empty, or so long that all its queries see a prefix of this length."""
+    least = prefix + call.s_active - (call.k_new is None)
+    for row, length in enumerate(call.seq_lens.tolist() if prefix and _may_read(call.seq_lens) else []):
+        if 0 < length < least:
+            raise ArgumentError(f"seq_lens has {length} in row {row}, expected 0, or {least} or more for the prefix to be seen")
 
 
 def first_seen(call: DecodeCall, length: int, start: int = 0) -> int:
@@ -228,8 +266,10 @@ def first_seen(call: DecodeCall, length: int, start: int = 0) -> int:
 def _check_pages(call: DecodeCall, page_table: Tensor, lengths: list[int], starts: list[int]) -> None:
     n_pages = call.k_cache.shape[0]
     for row, (length, start) in enumerate(zip(lengths, starts, strict=True)):
-        first = first_seen(call, length, start) // call.page_len
-        used = page_table[row, first : -(-length // call.page_len)]
+        first, shared = first_seen(call, length, start), 0 if call.prefix is None else call.prefix.length
+        first, stop = (max(first, shared), length) if row else (first, max(shared, length))
+        first //= call.page_len
+        used = page_table[row, first : -(-stop // call.page_len)]
         wrong = (used < 0) | (used >= n_pages)
         if bool(wrong.any()):
             at = int(wrong.nonzero()[0])
@@ -257,9 +297,7 @@ def _check_caches(q: Tensor, k_cache: Any, v_cache: Any, page_table: Any) -> int
 def _scale(scale: float | None, head_dim: int) -> float:
     if scale is None:
         return 1.0 / math.sqrt(head_dim)
-    check_range("scale", scale)
-    if not math.isfinite(scale):
-        fail("scale", scale, "a finite number")
+    check_range("scale", scale, -LARGEST_FLOAT, LARGEST_FLOAT)
     return float(scale)
 
 

@@ -31,6 +31,7 @@ def decode_attention(
     policy: str = "cost",
     starts: Tensor | None = None,
     softcap: float | None = None,
+    prefix: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Softmax attention of the newest tokens over a cache: out [B, H_q, s_active, d] in the dtype of q, lse [B, H_q, s_active].
 
@@ -40,6 +41,9 @@ def decode_attention(
     keys. k_new, v_new [B, H_kv, s_active, d] are first written into the last s_active live slots. A `sink` [H_q] is a logit that
     joins the softmax sum, and no value. `scale` is 1/√d unless given. lse is the natural log of the softmax sum, in float32.
     Positions before `starts` [B] are not seen, as after padding on the left. With `softcap` c a score s becomes c·tanh(s/c).
+
+    `prefix` n promises that all rows begin with the same n positions, or are empty. They are read once, from row 0, for the whole
+    batch.
 
     A row that sees nothing gives 0 and -inf. What lies past a row's length never matters, NaN included. With a window of at most
     S_max - s_active + 1 a cache without pages is a ring: position p is in slot p mod S_max, and seq_lens may exceed S_max.
@@ -54,13 +58,13 @@ def decode_attention(
     when `lutetia.debug` is on.
     """
     how = (cores, shard, sync, backend, batch_invariant, policy)
-    rest = (scale, window, sink, page_table, k_scale, v_scale, *how, starts, softcap)
+    rest = (scale, window, sink, page_table, k_scale, v_scale, *how, starts, softcap, prefix)
     if not torch.compiler.is_compiling():
         learning = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in (q, k_cache, v_cache))
         if not (learning and k_new is None):
             return run(q, k_cache, v_cache, seq_lens, k_new, v_new, *rest)
     factors = (_tensor(k_scale, q), _tensor(v_scale, q))
-    rest = (*rest[:4], *factors, *how, starts, softcap)
+    rest = (*rest[:4], *factors, *how, starts, softcap, prefix)
     if k_new is None or v_new is None:
         return torch.ops.lutetia.decode_attention(q, k_cache, v_cache, seq_lens, *rest)
     return torch.ops.lutetia.decode_attention_append(q, k_cache, v_cache, seq_lens, k_new, v_new, *rest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,6 +95,15 @@ class PagedKVCache:
         for page in pages:
             self._drop(page)
 
+    def truncate(self, sequence: int, length: int) -> None:
+        """Forget all tokens of a sequence but the first `length`; pages without a token are free again, or another's."""
+        each = self._get(sequence)
+        check_int("length", length, 0, each.length)
+        needed = -(-length // self.page_len)
+        for page in each.pages[needed:]:
+            self._drop(page)
+        each.pages, each.length = each.pages[:needed], length
+
     def append(self, sequences: Sequence[int], k_new: Tensor, v_new: Tensor, lengths: Tensor | None = None) -> None:
         """k_new, v_new [n, H_kv, s, d]: each of n sequences moves on by s tokens, or by the first lengths[i] (integers [n]).
 
@@ -130,6 +140,13 @@ class PagedKVCache:
         widest = max(map(len, pages), default=0)
         padded = [row + [-1] * (widest - len(row)) for row in pages]
         return torch.tensor(padded, dtype=torch.int32, device=self.k.device).reshape(len(pages), widest)
+
+    def prefix(self, sequences: Sequence[int]) -> int:
+        """How many tokens n sequences begin with in pages that they share: `prefix` of `decode_attention`."""
+        rows = [self._get(sequence) for sequence in sequences]
+        numbers = zip(*(row.pages for row in rows), strict=False)
+        pages = len(list(itertools.takewhile(lambda page: len(set(page)) == 1, numbers)))
+        return min([pages * self.page_len, *(row.length for row in rows)]) if rows else 0
 
     # ---- pages -------------------------------------------------------------------------------------------------------
 

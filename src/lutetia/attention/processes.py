@@ -25,7 +25,17 @@ from torch import Tensor, distributed
 
 import lutetia
 from lutetia import flow
-from lutetia.attention.arguments import INTEGERS, SYNCS, DecodeCall, check_call, check_int, check_values
+from lutetia.attention.arguments import (
+    INTEGERS,
+    OPTIONS,
+    SYNCS,
+    DecodeCall,
+    check_call,
+    check_int,
+    check_prefix,
+    check_values,
+    prefix_of,
+)
 from lutetia.attention.choose import tile_of
 from lutetia.attention.cores import CoresPlan, attention_tkg, rows_of
 from lutetia.attention.decode import decode_attention as decode_alone
@@ -38,7 +48,6 @@ from lutetia.errors import ArgumentError, RankError, check_choice, check_range, 
 
 Result = TypeVar("Result")
 TIMEOUT = 60.0  # seconds that a rank waits for the others in one exchange
-OPTIONS = ("k_new", "v_new", "scale", "window", "sink", "page_table", "k_scale", "v_scale", "starts", "softcap")
 TERMS = 480  # bytes of text that ranks compare, besides a checksum of the whole
 
 
@@ -59,6 +68,7 @@ def decode_attention(
     v_scale: Any = None,
     starts: Tensor | None = None,
     softcap: float | None = None,
+    prefix: int | None = None,
     shard: str = "sequence",
     sync: str = "lse",
     local_first: Tensor | None = None,
@@ -76,10 +86,12 @@ def decode_attention(
     `shard` "sequence": local_k, local_v [B, H_kv, S_local, d], or pages with a page_table [B, max_pages]. Slot 0 of row b holds
     position local_first[b], and local_held[b] slots are live, the new tokens included; both are integers [B]. By default rank r
     holds positions r·S_local to (r+1)·S_local - 1: the whole cache cut into N chunks. Together the ranks must hold every position
-    exactly once. New keys are written by the rank that holds their positions. Every rank gets the whole result.
+    exactly once. New keys are written by the rank that holds their positions. Every rank gets the whole result. With a `prefix`
+    local_first is the same in all rows.
 
     `shard` "batch": local_k, local_v [B_r, H_kv, S_max, d], or pages with a page_table [B_r, max_pages], of the rows
-    [r·B/N, (r+1)·B/N). Every rank gets out and lse of its own rows without a message, or with `out_in_sb` of all rows with one.
+    [r·B/N, (r+1)·B/N); a `prefix` is read from the first of them. Every rank gets out and lse of its own rows without a message,
+    or with `out_in_sb` of all rows with one.
 
     `sync` is when the ranks talk: "lse" once, "deferred" three times, "lockstep" twice for each tile, once at the end, and once
     before to agree on the number of tiles. Before the first message of a call the ranks compare shapes and options: where they
@@ -124,7 +136,8 @@ def decode_and_combine(core: Core, call: DecodeCall, params: TileParams, out: Te
         # New tokens are handled like heads: each is a query that sees everything.
         q = call.q.to(call.statistics_dtype).reshape(call.batch, -1, 1, call.head_dim)
         begin = (params.first - params.base).clamp(min=0).int()
-        seen = call._replace(k_new=None, v_new=None, sink=None, window=None, starts=torch.minimum(begin, held.int()))
+        starts = torch.minimum(begin, held.int()) if call.prefix is None else None  # a prefix begins at the beginning
+        seen = call._replace(k_new=None, v_new=None, sink=None, window=None, starts=starts)
         part, part_lse = _decode(seen, q, held)
         fa.running_output.copy_(part.reshape(fa.running_output.shape))
         fa.running_max.copy_(part_lse.reshape(fa.running_max.shape))
@@ -136,6 +149,7 @@ def decode_and_combine(core: Core, call: DecodeCall, params: TileParams, out: Te
 def _decode(call: DecodeCall, q: Tensor, seq_lens: Tensor) -> tuple[Tensor, Tensor]:
     """The call with these queries and lengths, on this rank alone."""
     rest = {name: getattr(call, name) for name in OPTIONS}
+    rest["prefix"] = None if call.prefix is None else call.prefix.length
     return decode_alone(q, call.k_cache, call.v_cache, seq_lens=seq_lens, **rest)
 
 
@@ -165,12 +179,30 @@ def _prepare(given: dict[str, Any]) -> tuple[DecodeCall, TileParams, Core, Cores
     core = Core(distributed.get_rank(group), distributed.get_world_size(group), scratch)
     q, k, v, seq_lens = (given[name] for name in ("q", "local_k", "local_v", "seq_lens"))
     rest = {name: given[name] for name in OPTIONS}
-    call = _own_rows(core, q, k, v, seq_lens, rest) if shard == "batch" else check_call(q, k, v, seq_lens, **rest)
+    if shard == "batch":
+        call = _own_rows(core, q, k, v, seq_lens, rest)
+    else:
+        call = check_call(q, k, v, seq_lens, **{**rest, "prefix": None if rest["prefix"] is None else 0})
     if tile is None:
         tile = tile_of(call.capacity)
     check_int("tile", tile, 1)
     params = _part(call, core, shard, tile, given["local_first"], given["local_held"])
+    if shard == "sequence" and rest["prefix"] is not None:
+        call = _own_prefix(call, params, core.cores, rest["prefix"])
+    if shard == "sequence" and call.page_table is not None:
+        _check_pages(call, call.page_table, params)
     return call, params, core, CoresPlan(shard, sync, tile)
+
+
+def _own_prefix(call: DecodeCall, params: TileParams, ranks: int, length: Any) -> DecodeCall:
+    """The call with the part of the prefix that this rank holds, counted from its first position."""
+    check_int("prefix", length, 0, ranks * call.capacity)
+    base = set(params.base.tolist())
+    if len(base) > 1:
+        raise ArgumentError(f"prefix is given and local_first has {len(base)} values, expected the same in all rows")
+    own = min(max(length - base.pop(), 0), call.capacity) if base else 0
+    check_prefix(call, length)
+    return call._replace(prefix=prefix_of(call, own))
 
 
 def _own_rows(core: Core, q: Any, k: Any, v: Any, seq_lens: Any, rest: dict[str, Any]) -> DecodeCall:
@@ -221,15 +253,15 @@ def _check_part(call: DecodeCall, base: Tensor, held: Tensor, room: int | None) 
             raise ArgumentError(
                 f"this rank holds positions {at} to {at + count - 1} of row {row}, expected them in 0 to {length - 1}"
             )
-    if call.page_table is not None:
-        _check_pages(call, call.page_table, base, held)
 
 
-def _check_pages(call: DecodeCall, page_table: Tensor, base: Tensor, held: Tensor) -> None:
-    """Every page with a position that a query sees must exist."""
-    low = (seen_range(call)[0] - base).clamp(min=0)
-    for row, (start, count) in enumerate(zip(low.tolist(), held.tolist(), strict=True)):
-        used = page_table[row, start // call.page_len : -(-count // call.page_len)]
+def _check_pages(call: DecodeCall, page_table: Tensor, params: TileParams) -> None:
+    """Every page with a position that this rank reads must exist."""
+    shared = 0 if call.prefix is None else call.prefix.length
+    first, stop = (params.first - params.base).tolist(), (params.stop - params.base).tolist()
+    for row, (start, end) in enumerate(zip(first, stop, strict=True)):
+        start, end = (max(start, shared), end) if row else (start, max(end, shared))
+        used = page_table[row, start // call.page_len : -(-end // call.page_len)]
         if bool(((used < 0) | (used >= call.k_cache.shape[0])).any()):
             raise ArgumentError(f"page_table has {used.tolist()} in row {row}, expected pages 0 to {call.k_cache.shape[0] - 1}")
 
@@ -253,7 +285,7 @@ def _terms(given: dict[str, Any]) -> str:
     known = {
         "q": describe(given["q"]).rpartition(" on ")[0],
         "H_kv": given["local_k"].shape[1 if given["page_table"] is None else 2],
-        **{name: given[name] for name in ("shard", "sync", "out_in_sb", "window", "scale", "softcap")},
+        **{name: given[name] for name in ("shard", "sync", "out_in_sb", "window", "scale", "softcap", "prefix")},
         **{name: given[name] is not None for name in ("k_new", "sink")},
         **{name: _short(values) for name, values in (("seq_lens", lengths), ("starts", starts))},
     }

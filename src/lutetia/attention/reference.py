@@ -76,18 +76,35 @@ def live_keys(call: DecodeCall) -> tuple[Tensor, Tensor]:
     count = stop - first
     most = max(count.tolist(), default=0)
     row, at = torch.nonzero(torch.arange(most, device=call.q.device) < count[:, None], as_tuple=True)
-    where, slot = slots(call, row, first[row] + at)
     caches = []
-    for cache, factor in ((call.k_cache, call.k_scale), (call.v_cache, call.v_scale)):
-        stored = as_bytes(cache)
-        taken = stored[where, :, slot] if call.page_table is None else stored[where, slot]  # [n, H_kv, d]
-        taken = taken.view(cache.dtype).to(call.statistics_dtype)
-        if factor is not None:
-            taken = taken * factor[:, None]
+    for name in "kv":
+        taken = fetch(call, name, row, first[row] + at)
         dense = taken.new_zeros(call.batch, most, call.n_kv_heads, call.head_dim)
         dense[row, at] = taken
         caches.append(dense.transpose(1, 2))
     return caches[0], caches[1]
+
+
+def fetch(call: DecodeCall, name: str, row: Tensor, position: Tensor) -> Tensor:
+    """The keys ("k") or values ("v") of n positions of rows [n]: [n, H_kv, d] in the statistics' dtype."""
+    if call.prefix is None:
+        return _fetch_from(call, name, row, position)
+    early = position < call.prefix.length
+    first = call._replace(k_cache=call.prefix.k, v_cache=call.prefix.v, page_table=call.prefix.page_table)
+    taken = call.q.new_empty(len(row), call.n_kv_heads, call.head_dim, dtype=call.statistics_dtype)
+    taken[early] = _fetch_from(first, name, torch.zeros_like(row[early]), position[early])
+    taken[~early] = _fetch_from(call, name, row[~early], position[~early])
+    return taken
+
+
+def _fetch_from(call: DecodeCall, name: str, row: Tensor, position: Tensor) -> Tensor:
+    """As `fetch`, each row from its own part of the cache."""
+    cache, factor = (call.k_cache, call.k_scale) if name == "k" else (call.v_cache, call.v_scale)
+    where, slot = slots(call, row, position)
+    stored = as_bytes(cache)
+    taken = stored[where, :, slot] if call.page_table is None else stored[where, slot]  # [n, H_kv, d]
+    taken = taken.view(cache.dtype).to(call.statistics_dtype)
+    return taken if factor is None else taken * factor[:, None]
 
 
 def visible(call: DecodeCall, n_keys: int) -> Tensor:

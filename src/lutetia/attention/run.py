@@ -14,7 +14,8 @@ from torch import Tensor
 import lutetia
 from lutetia import flow
 from lutetia.attention import reference
-from lutetia.attention.arguments import DecodeCall, How, check_call, check_how, check_values, factor_of
+from lutetia.attention.arguments import DecodeCall, How, Prefix, check_call, check_how, check_values, factor_of
+from lutetia.attention.cascade import cascade
 from lutetia.attention.choose import choose_for
 from lutetia.errors import ArgumentError, MissingFeatureError, fail, require
 
@@ -37,7 +38,7 @@ def run(*arguments: Any) -> tuple[Tensor, Tensor]:
         except TypeError:  # something that cannot be a key is no option either: the checks will say so
             key = known = None
         if known is not None:
-            return known.start(arguments[:OF_CALL], *arguments[OF_HOW : OF_HOW + 1])
+            return known.start(arguments[:OF_CALL], arguments[OF_HOW:])
     if not torch.is_grad_enabled():  # as in a loop that writes: to say so again takes as long as the checks
         return _run(arguments, key)
     with torch.no_grad():
@@ -57,7 +58,7 @@ def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
         if len(_plans) >= MOST_PLANS:
             _plans.clear()
         _plans[key] = KnownCall.of(call, arguments, how)
-        return _plans[key].start(arguments[:OF_CALL], call.starts)
+        return _plans[key].start(arguments[:OF_CALL], arguments[OF_HOW:])
     if not flow.recording():
         return _execute(executor, call, how)
     names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table", "starts")
@@ -100,9 +101,10 @@ class KnownCall(NamedTuple):
         factors = [None if isinstance(one, Tensor) else kept for one, kept in pairs]
         return KnownCall(plan, call.scale, call.window, tuple(factors), call.softcap)  # type: ignore[arg-type]
 
-    def start(self, given: tuple[Any, ...], starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Launch it with other tensors."""
+    def start(self, given: tuple[Any, ...], more: tuple[Any, ...] = ()) -> tuple[Tensor, Tensor]:
+        """Launch it with other tensors: the arguments of a DecodeCall up to v_scale, and those after it."""
         q, k_cache, v_cache, seq_lens, k_new, v_new, _, _, sink, page_table, *factors = given
+        starts, _, prefix, *_ = (*more, None, None, None)
         if seq_lens.dtype != torch.int32:
             seq_lens = seq_lens.to(torch.int32)
         if starts is not None and starts.dtype != torch.int32:
@@ -114,7 +116,7 @@ class KnownCall(NamedTuple):
             v_scale = factor_of(factors[1], k_cache.shape[1 if page_table is None else 2])
         call = DecodeCall(
             q, k_cache, v_cache, seq_lens, k_new, v_new, self.scale, self.window, sink, page_table, k_scale, v_scale,
-            starts, self.softcap,
+            starts, self.softcap, Prefix(prefix, k_cache, v_cache, page_table) if prefix else None,
         )  # fmt: skip
         return self.plan.start(call)
 
@@ -169,6 +171,8 @@ def _execute(executor: str, call: DecodeCall, how: How) -> tuple[Tensor, Tensor]
     if executor == "cpu":
         from lutetia.attention import cpu
 
+        if call.prefix is not None:
+            return cascade(call, lambda part: cpu.decode(part, how.cores, how.shard, how.batch_invariant))
         return cpu.decode(call, how.cores, how.shard, how.batch_invariant)
     return reference.decode(call)
 

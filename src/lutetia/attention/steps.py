@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lutetia.attention.arguments import DecodeCall
 from lutetia.attention.messages import Core, Exchange, Program
-from lutetia.attention.reference import as_bytes, seen_range, slots, to_cache
+from lutetia.attention.reference import as_bytes, fetch, seen_range, slots, to_cache
 
 INFINITY = float("inf")
 
@@ -180,7 +180,7 @@ def compute_qk_matmul(
 ) -> None:
     """S = Q Kᵀ, masked to -inf."""
     with core.step("compute_qk_matmul", {"q": fa.q, "k_cache": call.k_cache, "mask": tile.mask}) as step:
-        load_tile(call, call.k_cache, call.k_scale, params, context, tile.k)
+        load_tile(call, "k", params, context, tile.k)
         torch.matmul(fa.q, tile.k.transpose(2, 3), out=tile.qk)
         if call.softcap is not None:
             tile.qk.div_(call.softcap).tanh_().mul_(call.softcap)
@@ -189,16 +189,10 @@ def compute_qk_matmul(
         step.outputs(qk=tile.qk)
 
 
-def load_tile(
-    call: DecodeCall, cache: Tensor, factor: Tensor | None, params: TileParams, context: FATileContext, into: Tensor
-) -> None:
-    """The live keys of a tile out of a cache into [B, H_kv, tile_s_prior, d]; zero elsewhere, so that no dead NaN gets in."""
+def load_tile(call: DecodeCall, name: str, params: TileParams, context: FATileContext, into: Tensor) -> None:
+    """The live keys ("k") or values ("v") of a tile into [B, H_kv, tile_s_prior, d]; elsewhere zero: dead slots may be NaN."""
     row, at = torch.nonzero(context.live, as_tuple=True)
-    where, slot = slots(call, row, context.position[row, at] - params.base[row])
-    stored = as_bytes(cache)
-    taken = stored[where, :, slot] if call.page_table is None else stored[where, slot]  # [n, H_kv, d]
-    taken = taken.view(cache.dtype).to(into.dtype)
-    into.zero_().transpose(1, 2)[row, at] = taken if factor is None else taken * factor[:, None].to(into.dtype)
+    into.zero_().transpose(1, 2)[row, at] = fetch(call, name, row, context.position[row, at] - params.base[row])
 
 
 def cascaded_max_reduce(core: Core, fa: FABuffers, tile: QKBuffers, lockstep: bool) -> Program[None]:
@@ -275,7 +269,7 @@ def compute_pv_matmul_and_store(
     with core.step("compute_pv_matmul_and_store"):
         pv = core.scratch.allocate("pv", fa.running_output.shape, fa.running_output.dtype)
         with core.step("pv_matmul", {"exp_qk": tile.qk, "v_cache": call.v_cache}) as step:
-            load_tile(call, call.v_cache, call.v_scale, params, context, tile.v)
+            load_tile(call, "v", params, context, tile.v)
             torch.matmul(tile.qk, tile.v, out=pv)
             step.outputs(pv=pv)
         fa_accumulate_output(core, fa, pv)

@@ -17,13 +17,16 @@ from lutetia.errors import require
 
 triton = require("triton", "the triton backend of lutetia.attention")
 from lutetia._shared.launches import Launch  # noqa: E402  (needs triton)
-from lutetia.attention import triton_kernels as source  # noqa: E402
+from lutetia.attention import triton_tiles as tiles  # noqa: E402
+from lutetia.attention.triton_kernels import decode_kernel  # noqa: E402
+from lutetia.attention.triton_prefix import prefix_kernel  # noqa: E402
 
 INVARIANT_KEYS = 512  # keys of a split when its size must not depend on the batch
 COMBINE_STAGES = 8  # partial results in flight, and one more, at most
 COMBINE_BYTES = 1 << 15  # of those in flight
 REGISTERS = 255  # of a thread, at most: by itself the compiler keeps to 128, and fetches wait for each other's address registers
 OTHER_BYTES = 8 << 10  # of shared memory, besides tiles of keys and values
+PREFIX_ROWS = 128  # query rows of a tile over a prefix: they are of many rows of the batch, and fill the matrix units
 LONG_KEYS = 2048  # of a piece that counts as long
 MOST_ROWS = 512  # of a batch whose lengths every program looks through for itself
 COUNTERS = 1 << 20
@@ -52,6 +55,7 @@ def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invar
     owners = call.batch * call.n_kv_heads * cdiv(call.group * call.s_active, rows)
     multiprocessors = device_of(call.q).multiprocessors
     keys = call.capacity if call.window is None else min(call.capacity, call.window + call.s_active - 1)
+    keys -= 0 if call.prefix is None else call.prefix.length
     if batch_invariant:
         return LaunchConfig(*_tile(call, rows), INVARIANT_KEYS, splits=cdiv(max(keys, 1), INVARIANT_KEYS), fixed=True)
     if cores > 1:  # what a core owns, a split is: all of a row, or its part of the keys
@@ -83,14 +87,23 @@ def _tile(call: DecodeCall, rows: int, stages: int = 3, long: bool = False) -> t
     return block_n, 8 if large or long else 4, 2 if large else max(2, min(stages, fitting))
 
 
+class Before(NamedTuple):
+    """The launch that reads the prefix, but for its tensors."""
+
+    kernel: Launch
+    numbers: tuple[Any, ...]
+    priors: tuple[int, int]  # numbers that acc and m, l of all its pieces take
+
+
 class Plan(NamedTuple):
     """A launch but for its tensors."""
 
     kernel: Launch
-    strides: source.Strides
+    strides: tiles.Strides
     numbers: tuple[Any, ...]
     owners: int
     partials: tuple[int, int]  # numbers that acc and m, l of all pieces take
+    before: Before | None = None
 
     def start(self, call: DecodeCall) -> tuple[Tensor, Tensor]:
         """Launch it; shapes as in `decode`."""
@@ -99,12 +112,15 @@ class Plan(NamedTuple):
         if not lse.numel():
             return out, lse
         partial_acc, partial_ml = (lse.new_empty(size) if size else lse for size in self.partials)
-        memory = source.KernelTensors(
+        prior_acc, prior_ml = (lse, lse) if self.before is None else (lse.new_empty(size) for size in self.before.priors)
+        memory = tiles.KernelTensors(
             q, k, v, call.seq_lens, _or(call.page_table, call.seq_lens), *_new(call),
             _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
             out, lse, partial_acc, partial_ml, counters(self.owners, q.device),
-            _or(call.starts, call.seq_lens),
+            _or(call.starts, call.seq_lens), prior_acc, prior_ml,
         )  # fmt: skip
+        if self.before is not None:
+            self.before.kernel(memory, self.strides, *self.before.numbers)
         self.kernel(memory, self.strides, *self.numbers)
         return out, lse
 
@@ -126,8 +142,8 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
     partials = max(owners * config.splits, config.uneven_pieces) if max(config.splits, config.uneven_pieces) > 1 else 0
     early = device_of(q).launches_early
     k_new, v_new = _new(call)
-    strides = source.Strides(q.stride(), _strides(k, call), _strides(v, call), k_new.stride(), v_new.stride())
-    case = source.Case(
+    strides = tiles.Strides(q.stride(), _strides(k, call), _strides(v, call), k_new.stride(), v_new.stride())
+    case = tiles.Case(
         H_KV=call.n_kv_heads, D=call.head_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
         BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
         BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINE_ROWS=combine_rows, COMBINE_STAGES=combine_stages,
@@ -137,15 +153,42 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
         HAS_K_SCALE=call.k_scale is not None, HAS_V_SCALE=call.v_scale is not None,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q, k),
         FIXED=config.fixed, EARLY=early, HAS_STARTS=call.starts is not None, HAS_SOFTCAP=call.softcap is not None,
+        HAS_PREFIX=call.prefix is not None, CAUSAL=call.s_active > 1,
     )  # fmt: skip
+    before, n_priors = _before(call, config, case)
     numbers = (
         call.scale, call.window or 0, call.capacity, call.batch, config.splits, config.uneven_pieces, config.keys,
-        0 if call.page_table is None else call.page_table.stride(0), call.softcap or 0.0, case,
+        _table_stride(call), call.softcap or 0.0, 0 if call.prefix is None else call.prefix.length, n_priors, case,
     )  # fmt: skip
     options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": REGISTERS}
     options |= {"launch_pdl": True} if early else {}
-    kernel = Launch(source.decode_kernel, (owners, config.splits), q.device, **options)
-    return Plan(kernel, strides, numbers, owners, (partials * block_m * call.head_dim, partials * block_m * 2))
+    kernel = Launch(decode_kernel, (owners, config.splits), q.device, **options)
+    return Plan(kernel, strides, numbers, owners, (partials * block_m * call.head_dim, partials * block_m * 2), before)
+
+
+def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[Before | None, int]:
+    """The launch that reads the prefix, and in how many pieces; it has none of the options that the rest of a row has."""
+    if call.prefix is None:
+        return None, 0
+    rows, device = call.batch * case.ROWS, device_of(call.q)
+    block_m = max(16, min(next_power_of_2(rows), PREFIX_ROWS if call.head_dim <= 128 else PREFIX_ROWS // 2))
+    large = block_m > 32
+    blocks = call.n_kv_heads * cdiv(rows, block_m)
+    n_pieces = max(1, min(device.multiprocessors // blocks, cdiv(call.prefix.length, LEAST_KEYS)))
+    keys = INVARIANT_KEYS if config.fixed else cdiv(cdiv(call.prefix.length, n_pieces), config.block_n) * config.block_n
+    n_pieces = cdiv(call.prefix.length, keys)
+    block_n = min(config.block_n, 64) if large else config.block_n
+    case = case._replace(BLOCK_M=block_m, BLOCK_N=block_n, HAS_PREFIX=False, HAS_NEW=False, CAUSAL=False)
+    numbers = (call.scale, call.batch, keys, _table_stride(call), call.softcap or 0.0, call.prefix.length, case)
+    options = {"num_warps": 8 if block_m > 64 else 4, "num_stages": 3 if large else config.stages, "maxnreg": REGISTERS}
+    options |= {"launch_pdl": True} if case.EARLY else {}
+    sizes = n_pieces * call.batch * call.n_kv_heads * case.ROWS
+    kernel = Launch(prefix_kernel, (blocks, n_pieces), call.q.device, **options)
+    return Before(kernel, numbers, (sizes * call.head_dim, sizes * 2)), n_pieces
+
+
+def _table_stride(call: DecodeCall) -> int:
+    return 0 if call.page_table is None else call.page_table.stride(0)
 
 
 def _new(call: DecodeCall) -> tuple[Tensor, Tensor]:
@@ -184,7 +227,7 @@ def _stretch(call: DecodeCall, block_n: int) -> int:
     page, so of the pages listed one is left out."""
     if call.page_table is None:
         return 1 << 30
-    return max(1, (source.PAGES.value - 1) * call.page_len // block_n) * block_n
+    return max(1, (tiles.PAGES.value - 1) * call.page_len // block_n) * block_n
 
 
 def _most_rows(head_dim: int) -> int:

@@ -43,10 +43,11 @@ def train(
         Path,
         typer.Argument(
             metavar="CONFIG.toml|DATA",
-            help="The model, the data and the schedule; or data: a .csv, .parquet or .npz file, a folder of images by class.",
+            help="A config: the model, the data and the schedule; or data: a .csv, .parquet, .npz or .txt file, a folder of "
+            "images by class.",
         ),
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="The folder of the run; runs/CONFIG by default.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The folder of the run; runs/NAME by default, for NAME.toml.")] = None,
     target: Annotated[
         str | None, typer.Option("--target", help="Of a table of data, the column to predict; the last by default.")
     ] = None,
@@ -88,7 +89,7 @@ def train(
             name_next("lutetia", "evaluate", told["out"])
         return
     if target is not None or task is not None:
-        raise UsageError("--target and --task are for tables of data: a config names its own in [data]")
+        raise UsageError("--target and --task are for tables of data, such as a .csv file: a config names its own in [data]")
     summary = run_training(config, out, resume, device, data, settings or [])
     if summary is not None and as_json:
         print_json(summary)
@@ -239,6 +240,9 @@ def build(
         float | None,
         typer.Option("--fmax", metavar="MHZ", help="Move pipeline registers until nextpnr reaches this clock: ice40 and ecp5."),
     ] = None,
+    pins: Annotated[
+        Path | None, typer.Option("--pins", metavar="FILE", help="Pin constraints of your board: .pcf for ice40, .lpf for ecp5.")
+    ] = None,
     time_limit: Annotated[
         float,
         typer.Option("--time-limit", metavar="SECONDS", help="Of simulation, proof and synthesis each; then it is left out."),
@@ -260,7 +264,7 @@ def build(
     from lutetia.cli.build import BuildRequest, run_build, show_report
 
     bits = (input_bits, weight_bits)
-    request = BuildRequest(checkpoint, out, *bits, target, prove, data, value_range, time_limit, detectors_per_cycle, fmax)
+    request = BuildRequest(checkpoint, out, *bits, target, prove, data, value_range, time_limit, detectors_per_cycle, fmax, pins)
     report = run_build(request, show=not as_json)
     if as_json:
         print_json(report)

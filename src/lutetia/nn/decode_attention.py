@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -95,8 +96,11 @@ class DecodeAttention(nn.Module):
         check_tensor("cache.lengths", cache.lengths, [len(cache.k)], torch.int32, q.device)
         if not all(tensor.is_contiguous() for tensor in (cache.k, cache.v, cache.lengths)):
             fail("cache", cache, "contiguous tensors, as new_cache makes them")
+        if cache.owner is not None and cache.owner() is not self:
+            fail("cache", cache, "a cache that this layer has filled, and no other: reset() forgets its tokens")
         start = cache.lengths.clone()
         cache.append(k, v, lengths)
+        cache.owner = weakref.ref(self)
         if lengths is None and 1 <= q.shape[2] <= MAX_ACTIVE:
             options: dict[str, Any] = {"k_scale": cache.k_scale, "v_scale": cache.v_scale, "backend": self.backend}
             return decode_attention(q, cache.k, cache.v, seq_lens=cache.lengths, window=self.window, sink=self.sink, **options)[0]

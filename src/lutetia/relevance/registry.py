@@ -18,9 +18,10 @@ from torch import Tensor
 
 from lutetia.errors import fail
 from lutetia.relevance.graph import VALUE, Node, Relevance, unknown
+from lutetia.relevance.parts import Part
 
 Args = Sequence[Any]  # a tensor per forward input, None where it is missing
-Given = Sequence[Tensor | None]  # relevance, one per forward input; None where an input gets none
+Given = Sequence[Tensor | Part | None]  # relevance, one per forward input; None where an input gets none
 
 
 class Op:

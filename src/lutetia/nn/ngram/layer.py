@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from lutetia._shared.threads import spread
 from lutetia._uncompiled import uncompiled
-from lutetia.errors import check_choice, check_range, check_tensor, fail
-from lutetia.lut import INTEGER_DTYPES, MAX_INT32, backend_name, check_int
+from lutetia.errors import ArgumentError, check_choice, check_module, check_range, check_tensor, fail
+from lutetia.lut import FLOATS, INTEGER_DTYPES, MAX_INT32, backend_name, check_int
 from lutetia.nn.ngram.hashing import REACH, Hash, addresses, begins_word, draw_multipliers
 
 GRADIENTS = ("sparse", "dense")
@@ -113,15 +113,23 @@ class NgramTables(nn.Module):
 
     def recent(self, tokens: Tensor, past: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         """What the next call must know of the tokens up to here, and of `lengths` [B] only so many: int64 [B, reach - 1]."""
+        check_tensor("tokens", tokens, ["B", "S"], INTEGER_DTYPES)
         n, (batch, S) = self.reach - 1, tokens.shape
         if past is None:
             past = tokens.new_zeros(batch, n, dtype=torch.int64)
+        check_tensor("past", past, [batch, n], torch.int64, tokens.device)
+        if lengths is not None:
+            check_tensor("lengths", lengths, [batch], INTEGER_DTYPES)
+            if not lengths.is_cuda and bool(((lengths < 0) | (lengths > S)).any()):  # on CUDA looking would mean waiting
+                raise ArgumentError(f"lengths holds {lengths.tolist()}, expected numbers of tokens from 0 to {S}")
         whole = torch.cat([past, tokens.long() + 1], 1)
         ends = torch.full((batch,), S, device=tokens.device) if lengths is None else lengths.to(tokens.device).long()
         return whole.gather(1, ends[:, None] + torch.arange(n, device=tokens.device))
 
     def token_shares(self, relevance: Tensor, tokens: Tensor) -> Tensor:
         """The relevance of rows, [B, S, n_tables · width], in equal parts to the tokens that each row follows from: [B, S]."""
+        check_tensor("tokens", tokens, ["B", "S"], INTEGER_DTYPES)
+        check_tensor("relevance", relevance, [*tokens.shape, self.n_outputs], FLOATS)
         shifted = F.pad(tokens.long() + 1, (self.reach, 0))
         begins, S = begins_word(shifted), tokens.shape[1]
         found = relevance.new_zeros(len(tokens), S + self.reach)
@@ -170,6 +178,7 @@ def check_orders(orders: Any, word: Any) -> tuple[int, ...]:
 
 def ngram_tables(model: nn.Module) -> Iterator[NgramTables]:
     """The layers of n-gram tables in a model."""
+    check_module("model", model)
     return (module for module in model.modules() if isinstance(module, NgramTables))
 
 

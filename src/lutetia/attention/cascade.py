@@ -1,0 +1,57 @@
+"""Cascades: a prefix that all rows share is read once, for the queries of the whole batch, and its part joins that of the rest.
+
+out = Σ_i exp(lse_i - lse) · out_i        lse = log Σ_i exp lse_i
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lutetia.attention.arguments import DecodeCall
+
+Result = tuple[Tensor, Tensor]
+
+
+def cascade(call: DecodeCall, decode: Callable[[DecodeCall], Result]) -> Result:
+    """out [B, H_q, s_active, d] and lse [B, H_q, s_active] of a call with a prefix, from two calls of an executor without one."""
+    assert call.prefix is not None
+    length = call.prefix.length
+    own = call._replace(prefix=None, sink=None, starts=torch.full_like(call.seq_lens, length).minimum(call.seq_lens))
+    own = own._replace(q=call.q.to(call.statistics_dtype))  # nothing is rounded before both parts are together
+    out, lse = join([unfold(decode(fold(call)), call), decode(own)], call.sink)
+    return out.to(call.q.dtype), lse
+
+
+def fold(call: DecodeCall) -> DecodeCall:
+    """The prefix alone: one row, in which all queries of the batch that read a key head are heads of that key head."""
+    assert call.prefix is not None
+    length, k, v, table = call.prefix
+    parts = (call.batch, call.n_kv_heads, call.group * call.s_active, call.head_dim)
+    q = call.q.to(call.statistics_dtype).reshape(parts).transpose(0, 1).reshape(1, -1, 1, call.head_dim)
+    row: dict[str, Any] = {"k_cache": k[:1], "v_cache": v[:1]} if table is None else {"page_table": table[:1]}
+    row |= dict.fromkeys(("k_new", "v_new", "sink", "prefix"))
+    return call._replace(q=q, seq_lens=call.seq_lens.new_full((1,), length), **row)
+
+
+def unfold(result: Result, call: DecodeCall) -> Result:
+    """What `fold` gave, as of the call: out [B, H_q, s_active, d], lse [B, H_q, s_active]; empty rows see no prefix."""
+    assert call.prefix is not None
+    parts = (call.n_kv_heads, call.batch, call.group * call.s_active)
+    out = result[0].reshape(*parts, call.head_dim).transpose(0, 1).reshape(call.q.shape)
+    lse = result[1].reshape(parts).transpose(0, 1).reshape(call.q.shape[:-1])
+    return out, lse.masked_fill((call.seq_lens < call.prefix.length)[:, None, None], -torch.inf)
+
+
+def join(parts: list[Result], sink: Tensor | None) -> Result:
+    """Attention over several stretches of keys, each out [B, H_q, s, d] and lse [B, H_q, s], and a sink [H_q], as one."""
+    logits = torch.stack([lse for _, lse in parts])
+    if sink is not None:
+        logits = torch.cat([logits, sink.to(logits.dtype)[:, None].expand(1, *logits.shape[1:])])
+    lse = torch.logsumexp(logits, 0)
+    weights = torch.exp(logits - lse.masked_fill(lse == -torch.inf, 0))
+    outs = torch.stack([out for out, _ in parts])
+    return (outs * weights[: len(parts), ..., None]).sum(0), lse

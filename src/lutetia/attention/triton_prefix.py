@@ -1,0 +1,52 @@
+"""The prefix that all rows of a batch share, in Triton: each of its keys is read once for the queries of many rows.
+
+A program takes a block of the queries that read one key head, whichever rows they are of, and a piece of the prefix. What it
+finds, `triton_kernels.finish` joins with the rest of each row.
+"""
+
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
+
+from lutetia.attention.triton_tiles import LOG2_E, Numbers, in_range, read_keys
+
+
+@triton.jit(do_not_specialize=["scale", "batch", "split_keys", "table_b", "softcap", "prefix"])
+def prefix_kernel(memory, strides, scale, batch, split_keys, table_b, softcap, prefix, CASE: tl.constexpr):
+    """Piece `program_id(1)` of the prefix, of split_keys keys, into prior_acc and prior_ml."""
+    numbers = Numbers(scale, 0, prefix, split_keys, table_b, softcap, batch, prefix, 0)
+    if CASE.EARLY:  # from here on the previous kernel's writes are visible
+        gdc_wait()
+    blocks = tl.cdiv(batch * CASE.ROWS, CASE.BLOCK_M)
+    h, piece = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(1)
+    r, d = tl.program_id(0) % blocks * CASE.BLOCK_M + tl.arange(0, CASE.BLOCK_M), tl.arange(0, CASE.BLOCK_D)
+    there, in_d = r < batch * CASE.ROWS, d < CASE.D
+    b, of_row = (r // CASE.ROWS).to(tl.int64), r % CASE.ROWS
+    head, token = h * (CASE.ROWS // CASE.S_ACTIVE) + of_row // CASE.S_ACTIVE, of_row % CASE.S_ACTIVE
+    q_b, q_h, q_a, q_d = strides.q
+    inside = there[:, None] & in_d[None, :]
+    q_tile = tl.load((memory.q + b * q_b + head * q_h + token * q_a)[:, None] + d[None, :] * q_d, mask=inside, other=0.0)
+    length = tl.load(memory.seq_lens + b, mask=there, other=0)
+    queries, unit = in_range(q_tile, CASE)
+    factor = scale * LOG2_E * unit
+    if CASE.HAS_K_SCALE:
+        factor *= tl.load(memory.k_scale + h)
+    m = tl.full([CASE.BLOCK_M], float("-inf"), tl.float32)
+    l = tl.full([CASE.BLOCK_M], 0.0, tl.float32)  # noqa: E741  (the design's name)
+    acc = tl.full([CASE.BLOCK_M, CASE.BLOCK_D], 0.0, tl.float32)
+    begin = piece * split_keys
+    end = tl.minimum(begin + split_keys, prefix)
+    rows = (queries, factor, length - CASE.S_ACTIVE + token)
+    m, l, acc = read_keys((begin, end), (0, h), rows, (m, l, acc), memory, strides, numbers, CASE)  # noqa: E741
+    if CASE.HAS_V_SCALE:
+        acc *= tl.load(memory.v_scale + h)
+    n_rows = batch * CASE.H_KV * CASE.ROWS
+    at = (b * CASE.H_KV + h) * CASE.ROWS + of_row
+    m = tl.where(length < prefix, float("-inf"), m)  # an empty row has no prefix either
+    tl.store(memory.prior_ml + piece * 2 * n_rows + at, m, mask=there)
+    tl.store(memory.prior_ml + (piece * 2 + 1) * n_rows + at, l, mask=there)
+    tl.store(memory.prior_acc + (piece * n_rows + at)[:, None] * CASE.D + d[None, :], acc, mask=inside)

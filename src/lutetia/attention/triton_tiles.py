@@ -1,0 +1,273 @@
+"""Tiles of decode attention in Triton: what a kernel is given, which queries and keys are where, and one tile of keys.
+
+Scores are kept in base 2.
+"""
+
+# ruff: noqa: E741  (l, the sum of weights, is the design's name)
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+LN2 = tl.constexpr(0.6931471805599453)
+LOG2_E = tl.constexpr(1.4426950408889634)
+PAGES = tl.constexpr(256)  # page numbers that a program has at hand
+
+
+class KernelTensors(NamedTuple):
+    """Every tensor of a launch; those that a call does not have may be anything, and are not touched."""
+
+    q: Any
+    k_cache: Any
+    v_cache: Any
+    seq_lens: Any
+    page_table: Any
+    k_new: Any
+    v_new: Any
+    sink: Any
+    k_scale: Any
+    v_scale: Any
+    out: Any
+    lse: Any
+    partial_acc: Any
+    partial_ml: Any
+    arrived: Any  # a zero for each owner
+    starts: Any  # int32 [B]
+    prior_acc: Any  # float32 [n_priors, B · H_q · S_ACTIVE, D]: what pieces of the prefix gave
+    prior_ml: Any  # float32 [n_priors, 2, B · H_q · S_ACTIVE]
+
+
+class Strides(NamedTuple):
+    """Four of each tensor: of a cache (row or page, head, slot, d), of the others (batch, head, token, d)."""
+
+    q: Any
+    k: Any
+    v: Any
+    k_new: Any
+    v_new: Any
+
+
+class Numbers(NamedTuple):
+    """What is known at the launch and compiled for no value: of a tuple that comes from the host Triton would compile each 1."""
+
+    scale: Any
+    window: Any
+    capacity: Any
+    split_keys: Any
+    table_b: Any
+    softcap: Any
+    batch: Any
+    prefix: Any
+    n_priors: Any  # pieces of the prefix
+
+
+class Case(NamedTuple):
+    """What the kernel is compiled for."""
+
+    H_KV: int
+    D: int
+    S_ACTIVE: int
+    ROWS: int  # query heads of a key head × S_ACTIVE
+    M_BLOCKS: int  # tiles that these rows take
+    BLOCK_B: int  # rows of the batch whose lengths are compared; 0 for none
+    BLOCK_D: int
+    BLOCK_M: int
+    BLOCK_N: int
+    COMBINE_ROWS: int
+    COMBINE_STAGES: int
+    PLAIN: bool  # position p is slot p, and places within a tile need no 64 bits
+    PAGE_LEN: int  # 0 where there are no pages
+    STRETCH: int  # keys whose pages are listed at once
+    RING: bool
+    HAS_WINDOW: bool
+    HAS_SINK: bool
+    HAS_NEW: bool
+    HAS_K_SCALE: bool
+    HAS_V_SCALE: bool
+    PRECISION: str
+    PRODUCTS: Any  # the type of products
+    FIXED: bool
+    EARLY: bool  # launched while the kernel before may still be at work
+    HAS_STARTS: bool = False
+    HAS_SOFTCAP: bool = False
+    HAS_PREFIX: bool = False
+    CAUSAL: bool = False  # queries of one row see different keys
+
+
+@triton.jit
+def place_of(owner, CASE: tl.constexpr):
+    """The row of the batch, the key head and the block of query rows of an owner; the first two for offsets, in 64 bits."""
+    owner_of_row = owner % (CASE.H_KV * CASE.M_BLOCKS)
+    row, head = owner // (CASE.H_KV * CASE.M_BLOCKS), owner_of_row // CASE.M_BLOCKS
+    return row.to(tl.int64), head.to(tl.int64), owner_of_row % CASE.M_BLOCKS
+
+
+@triton.jit
+def in_range(q_tile, CASE: tl.constexpr):
+    """Queries [M, D] that the type of the products can hold, and what they are to be multiplied with, [M, 1] or one number.
+
+    Those of bfloat16 may be too large for float16: a power of two brings each row to 1 at most, and rounds nothing that counts.
+    """
+    if q_tile.dtype == tl.bfloat16 and tl.float16 == CASE.PRODUCTS:
+        values = q_tile.to(tl.float32)
+        unit = tl.exp2(tl.ceil(tl.log2(tl.maximum(tl.max(tl.abs(values), 1), 1e-30))))[:, None]
+        return (values / unit).to(tl.float16), unit
+    else:
+        return q_tile, 1.0
+
+
+@triton.jit
+def seen_of(position, live, at, numbers, CASE: tl.constexpr):
+    """Which of the keys at positions [n] the queries at [m] see: [m or 1, n]."""
+    seen = live[None, :]
+    if CASE.CAUSAL:
+        seen = seen & (position[None, :] <= at[:, None])
+    if CASE.HAS_WINDOW:
+        seen = seen & (position[None, :] > at[:, None] - numbers.window)
+    return seen
+
+
+@triton.jit
+def list_pages(first, end, b, memory, numbers, CASE: tl.constexpr):
+    """The pages of a row from position `first` on, before `end`: [PAGES]; 0 where there are none."""
+    if CASE.PAGE_LEN > 0:
+        page = first // CASE.PAGE_LEN + tl.arange(0, PAGES)
+        return tl.load(memory.page_table + b * numbers.table_b + page, mask=page * CASE.PAGE_LEN < end, other=0)
+    else:
+        return 0
+
+
+@triton.jit
+def locate(position, first, listed, b, numbers, CASE: tl.constexpr):
+    """Where positions [n] live, with the pages listed from position `first` on: the row of the cache, or the pages [n], and the
+    slots [n]; in 64 bits, as offsets must be."""
+    if CASE.PAGE_LEN > 0:
+        pages = tl.gather(listed, tl.minimum(position // CASE.PAGE_LEN - first // CASE.PAGE_LEN, PAGES - 1), 0)
+        return pages.to(tl.int64), (position % CASE.PAGE_LEN).to(tl.int64)
+    elif CASE.RING:
+        return b, (position % numbers.capacity).to(tl.int64)
+    else:
+        return b, position.to(tl.int64)
+
+
+@triton.jit
+def read_keys(stretch_of_keys, place, rows, sums, memory, strides, numbers, CASE: tl.constexpr):
+    """The keys [begin, end) of a row of the batch and a key head, tile by tile: m, l [M] and acc [M, D] with them.
+
+    rows: the queries [M, D], what their scores are multiplied with, and their positions [M].
+    """
+    begin, end = stretch_of_keys
+    b, h = place
+    queries, factor, at = rows
+    k_o, k_h, k_s, k_d = strides.k
+    v_o, v_h, v_s, v_d = strides.v
+    keys, values = memory.k_cache + h * k_h, memory.v_cache + h * v_h
+    n, d = tl.arange(0, CASE.BLOCK_N), tl.arange(0, CASE.BLOCK_D)
+    in_d = d < CASE.D
+    # What is beyond the end is never read: a NaN there would survive a weight of zero.
+    if CASE.PLAIN:  # one place moves on, and the others are always as far from it
+        k_first, v_first = keys + (b * k_o + begin.to(tl.int64) * k_s), values + (b * v_o + begin.to(tl.int64) * v_s)
+        k_places, v_places = n[:, None] * k_s + d[None, :] * k_d, n[:, None] * v_s + d[None, :] * v_d
+        for start in range(begin, end, CASE.BLOCK_N):
+            position = start + n
+            inside = (position < end)[:, None] & in_d[None, :]
+            k_tile = tl.load(k_first + k_places, mask=inside, other=0.0)
+            v_tile = tl.load(v_first + v_places, mask=inside, other=0.0)
+            k_first += CASE.BLOCK_N * k_s
+            v_first += CASE.BLOCK_N * v_s
+            seen = seen_of(position, position < end, at, numbers, CASE)
+            sums = attend(queries, k_tile, v_tile, seen, factor, numbers, sums, CASE)
+    else:
+        # The pages of a stretch are listed before its keys are asked for: to ask for a page and then its keys, tile by tile,
+        # would be two trips to memory, one after the other.
+        for stretch in range(begin, end, CASE.STRETCH):
+            listed = list_pages(stretch, end, b, memory, numbers, CASE)
+            for start in range(stretch, tl.minimum(stretch + CASE.STRETCH, end), CASE.BLOCK_N):
+                position = start + n
+                inside = (position < end)[:, None] & in_d[None, :]
+                where, slot = locate(position, stretch, listed, b, numbers, CASE)
+                k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
+                k_tile = tl.load(keys + k_row[:, None] + d[None, :] * k_d, mask=inside, other=0.0)
+                v_tile = tl.load(values + v_row[:, None] + d[None, :] * v_d, mask=inside, other=0.0)
+                seen = seen_of(position, position < end, at, numbers, CASE)
+                sums = attend(queries, k_tile, v_tile, seen, factor, numbers, sums, CASE)
+    return sums
+
+
+@triton.jit
+def attend(q_tile, k_tile, v_tile, seen, factor, numbers, sums, CASE: tl.constexpr):
+    """One tile of keys: q [M, D], k and v [N, D], seen [M, N]; the running m, l [M] and acc [M, D] of sums."""
+    m, l, acc = sums
+    k_tile, v_tile = k_tile.to(q_tile.dtype).to(CASE.PRODUCTS), v_tile.to(q_tile.dtype).to(CASE.PRODUCTS)
+    scores = tl.dot(q_tile.to(CASE.PRODUCTS), tl.trans(k_tile), input_precision=CASE.PRECISION)
+    if CASE.HAS_SOFTCAP:  # tanh x = 1 - 2 / (exp 2x + 1)
+        twice = tl.minimum(scores * factor * (2 / numbers.softcap), 126.0)  # in base 2, like scores times factor
+        scores = numbers.softcap * (1 - 2 / (tl.exp2(twice) + 1))
+        factor = LOG2_E
+    m_new = tl.maximum(m, tl.max(tl.where(seen, scores * factor, float("-inf")), 1))
+    safe = tl.where(m_new == float("-inf"), 0.0, m_new)  # -inf - -inf would be NaN
+    # One rounding, as a fused multiply and add: the difference is exact to its own size, however large the scores are.
+    p = tl.exp2(tl.where(seen, scores * factor - safe[:, None], float("-inf")))
+    alpha = tl.exp2(m - safe)
+    l = l * alpha + tl.sum(p, 1)
+    acc = acc * alpha[:, None]
+    acc = tl.dot(p.to(q_tile.dtype).to(CASE.PRODUCTS), v_tile, acc, input_precision=CASE.PRECISION)
+    return m_new, l, acc
+
+
+@triton.jit
+def as_stored(tile, scale, HAS_SCALE: tl.constexpr, DTYPE: tl.constexpr):
+    """New keys or values as the cache keeps them: what is attended to is what later steps will read."""
+    tile = tile.to(tl.float32)
+    if HAS_SCALE:
+        tile = tile / tl.load(scale)
+    if DTYPE.primitive_bitwidth == 8:
+        tile = tl.minimum(tl.maximum(tile, -448.0), 448.0)
+    return tile.to(DTYPE)
+
+
+@triton.jit
+def join(sums, part):
+    """Two results as one: m, l [M] and acc [M, D] of each."""
+    m, l, acc = sums
+    m_i, l_i, acc_i = part
+    m_new = tl.maximum(m, m_i)
+    safe = tl.where(m_new == float("-inf"), 0.0, m_new)
+    weight, alpha = tl.exp2(m_i - safe), tl.exp2(m - safe)
+    return m_new, l * alpha + weight * l_i, acc * alpha[:, None] + weight[:, None] * acc_i
+
+
+@triton.jit
+def finish(sums, r, d, place, memory, numbers, CASE: tl.constexpr):
+    """out and lse, both contiguous [B, H_q, S_ACTIVE, ..], from m, l [M] and acc [M, D]; the prefix and the sink join, once.
+    Nothing seen gives 0 and -inf."""
+    b, h = place
+    at = b * CASE.H_KV * CASE.ROWS + h * CASE.ROWS + r
+    if CASE.HAS_PREFIX:
+        n_rows = numbers.batch * CASE.H_KV * CASE.ROWS
+        in_tile = (r < CASE.ROWS)[:, None] & (d < CASE.D)[None, :]
+        for i in range(numbers.n_priors):
+            ml = memory.prior_ml + i * 2 * n_rows + at
+            m_i = tl.load(ml, mask=r < CASE.ROWS, other=float("-inf"))
+            l_i = tl.load(ml + n_rows, mask=r < CASE.ROWS, other=0.0)
+            place_i = (i * n_rows + at)[:, None] * CASE.D + d[None, :]
+            sums = join(sums, (m_i, l_i, tl.load(memory.prior_acc + place_i, mask=in_tile, other=0.0)))
+    m, l, acc = sums
+    inside, alpha = r < CASE.ROWS, tl.full(m.shape, 1.0, tl.float32)
+    if CASE.HAS_SINK:
+        head = h * (CASE.ROWS // CASE.S_ACTIVE) + r // CASE.S_ACTIVE
+        logit = tl.load(memory.sink + head, mask=inside, other=0.0).to(tl.float32) * LOG2_E
+        m_new = tl.maximum(m, logit)
+        safe = tl.where(m_new == float("-inf"), 0.0, m_new)
+        alpha = tl.exp2(m - safe)
+        l = l * alpha + tl.exp2(logit - safe)
+        m = m_new
+    some = l != 0.0  # a NaN among the live keys must show
+    one = tl.where(some, l, 1.0)
+    tl.store(memory.lse + at, tl.where(some, (m + tl.log2(one)) * LN2, float("-inf")), mask=inside)
+    result = (acc * tl.where(some, alpha / one, 0.0)[:, None]).to(memory.out.dtype.element_ty)
+    tl.store(memory.out + at[:, None] * CASE.D + d[None, :], result, mask=inside[:, None] & (d < CASE.D)[None, :])
