@@ -14,9 +14,7 @@ The folder is written before anything is checked, and again after each check: a 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +27,8 @@ from lutetia._shared.folders import MANIFEST
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, open_run_data
 from lutetia.cli.build_page import page
-from lutetia.cli.guard import UsageError, stop_if_interrupted
-from lutetia.cli.show import console
+from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
+from lutetia.cli.guard import UsageError
 from lutetia.cli.values import PROGRAMS
 from lutetia.errors import ArgumentError, DataError
 from lutetia.files import check_writable
@@ -43,7 +41,6 @@ from lutetia.precompute import (
     PROOF,
     TARGETS,
     Build,
-    BuildStep,
     Graph,
     Hardware,
     LUTNetwork,
@@ -56,7 +53,6 @@ from lutetia.precompute import (
 from lutetia.precompute.front.voting import voting
 
 FORMAT = "lutetia.build/1"
-BITSTREAMS = {"ice40": "circuit.bin", "ecp5": "circuit.bit"}  # the file, named as programmers of the device expect
 DEFAULT_BITS = 8  # of an input, where no data says how many it takes
 WEIGHT_BITS = 8
 TABULAR_BITS = 6  # of a weight where a table of data is classified: the accuracy is that of 8
@@ -133,41 +129,6 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
                 finally:
                     save()
     return build.report
-
-
-@dataclass(frozen=True)
-class Screen:
-    """Progress on the terminal."""
-
-    show: bool
-    spinners: list[Any] = field(default_factory=list)
-
-    def run(self, name: str, job: Callable[[], Any]) -> Any:
-        """Do something and say that it is being done."""
-        stop_if_interrupted()
-        with console(stderr=True).status(f"{name} ..") if self.show else nullcontext() as spinner:
-            self.spinners.append(spinner)
-            return job()
-
-    def part(self, done: int, parts: int, name: str) -> None:
-        """Say which part of a step comes next, behind the spinner."""
-        if self.show and self.spinners:
-            self.spinners[-1].update(f"{done} of {parts}: {name} ..")
-
-    def say(self, name: str, text: str) -> None:
-        if self.show:
-            console(stderr=True).print(f"{name:<12}{text}", soft_wrap=True, markup=False)
-
-    def around(self, build: Build) -> Callable[[BuildStep, Callable[[], None]], None]:
-        """For `run_steps`: a spinner while a step runs, a line when it has ended."""
-
-        def around(step: BuildStep, job: Callable[[], None]) -> None:
-            self.run(step.name, job)
-            record = build.report["steps"][-1]
-            luts = f", {record['luts_before']:,} LUTs before, {record['luts_after']:,} after" if "luts_after" in record else ""
-            self.say(step.name, record["left_out"] or f"{record['seconds']:.1f} s{luts}")
-
-        return around
 
 
 # ---- before anything is made -----------------------------------------------------------------------------------------
@@ -375,85 +336,3 @@ def _nodes(graph: Graph) -> list[dict[str, Any]]:
 
 def _size(row: dict[str, Any]) -> dict[str, Any]:
     return {key: row[key] for key in ("channels", "bits", "tables", "lookups", "widest", "table_bits", "luts", "flip_flops")}
-
-
-# ---- on the screen ---------------------------------------------------------------------------------------------------
-
-
-def show_accuracy(report: dict[str, Any], screen: Screen) -> None:
-    """The first thing to know of a circuit."""
-    for name, text in _accuracy_lines(report):
-        screen.say(name, text)
-
-
-def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
-    accuracy, given = report["accuracy"], report["input"]
-    lines = [("accuracy", accuracy["left_out"])]
-    if not accuracy["left_out"]:
-        lines = [quality(accuracy, "circuit")]
-    used = report["boosted_tables"]
-    if used and used["used"] < used["all"]:
-        lines.append(("used", f"the first {used['used']} of {used['all']} tables; --tables sets how many"))
-    lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))
-    return lines
-
-
-def quality(measured: dict[str, Any], whole: str) -> tuple[str, str]:
-    """The accuracy of the model and of what was made of it, `whole`; of a regression their errors."""
-    on = f"on {measured['samples']:,} {measured['split']} samples"
-    if "float_rmse" in measured:
-        return "RMSE", f"model {measured['float_rmse']:.4g}, {whole} {measured['integer_rmse']:.4g}, {on}"
-    return "accuracy", f"model {measured['float_accuracy']:.1%}, {whole} {measured['integer_accuracy']:.1%}, {on}"
-
-
-def _range_text(given: dict[str, Any]) -> str:
-    if given["range_from"] == "assumed":
-        return "assumed to be 0 to 1: the checkpoint does not say; --range LO HI sets it"
-    if given["map"] == "ranks":
-        return "codes by the encoding of the model, 0 for what is missing"
-    ends = [given["low"], given["high"]]
-    shown = [min(ends[0]) if isinstance(ends[0], list) else ends[0], max(ends[1]) if isinstance(ends[1], list) else ends[1]]
-    kind = "" if given["map"] == "affine" else ", with more numbers where many inputs have their values"
-    return f"{shown[0]:g} to {shown[1]:g} (by {'the training data' if given['range_from'] == 'checkpoint' else '--range'}){kind}"
-
-
-def show_report(report: dict[str, Any], out: Path) -> None:
-    """What came of it, in a few lines, the accuracy first."""
-    if report.get("target") in PROGRAMS:
-        from lutetia.cli.build_program import show_program_report
-
-        show_program_report(report, out)
-        return
-    screen = console()
-
-    def say(name: str, text: str) -> None:
-        screen.print(f"{name:<11}{text}", soft_wrap=True, markup=False)
-
-    for name, text in _accuracy_lines(report):
-        say(name, text)
-    say("tables", f"{len(report['tables'])} tables, {report['lookups']} lookups, latency {report['latency']} cycles")
-    left = {step["step"]: step["left_out"] for step in report["steps"]}
-    simulated, proof, made = report["simulated"], report["proof"], report["synthesis"]
-    if simulated:
-        say("simulated", f"{simulated['samples']} samples by {simulated['by']}: equal to the integer model")
-    if proof:
-        say("proved", proof["said"])
-    if report.get("pipeline"):
-        made_it = "reached" if report["pipeline"]["reached"] else "not reached"
-        say(
-            "pipeline", f"{report['pipeline']['fmax_wanted']:g} MHz {made_it}: {report['pipeline']['fmax_mhz']:.1f} MHz (nextpnr)"
-        )
-    if made:
-        counts = f"{made['luts']} LUTs, {made['flip_flops']} flip-flops, {made['bram']} block RAMs ({made['tool']})"
-        say(made["target"], counts)
-        if made["placed"]:
-            say("placed", made["placed"])
-        if made["bitstream_bytes"]:
-            say(
-                "bitstream",
-                f"{out / BITSTREAMS[made['target']]}, {made['bitstream_bytes']:,} bytes, identity {report['identity']}",
-            )
-    for name in ("simulation", "proof", "synthesis"):
-        if left.get(name):
-            say(name, left[name])
-    say("summary", str(out / "summary.html"))

@@ -205,7 +205,7 @@ def show_quality(report: dict[str, Any]) -> None:
         text = f"model {told['float_bits_per_byte']:.3f}, whole numbers {told['integer_bits_per_byte']:.3f} bits per byte"
         say("loss", f"{text}, on {told['bytes']:,} bytes")
     else:
-        from lutetia.cli.build import quality
+        from lutetia.cli.build_screen import quality
 
         say(*quality(told, "whole numbers"))
 

@@ -282,7 +282,8 @@ def build(
 
     lutetia build runs/digits --target c --out out/c
     """
-    from lutetia.cli.build import BuildRequest, run_build, show_report
+    from lutetia.cli.build import BuildRequest, run_build
+    from lutetia.cli.build_screen import show_report
 
     bits = (input_bits, weight_bits)
     request = BuildRequest(
