@@ -339,6 +339,14 @@ NOTE_SECTIONS = [
         setting="Six small nets trained on digits, 120 test images each; standard errors are 0.01 to 0.036.",
     ),
     Section(
+        "Relevance of long texts",
+        "relevance_long",
+        [table("lengths", "tokens", "relevance", "forward and backward", "memory", "memory of backward", "not conserved")],
+        "Seconds and GiB beyond the model, with blocks computed again. The last column is the share of the score that does not "
+        "arrive at a token: stabilisers and the softmax of attention keep it.",
+        setting="A decoder of SmolLM2's sizes, random weights, one text, float32.",
+    ),
+    Section(
         "Which models relevance runs on",
         "relevance_models",
         [

@@ -94,7 +94,7 @@ def test_kill_then_ctrl_c_then_the_same_end(capsys: Capture) -> None:
     assert (stopped.returncode, said[0]) == (130, "")
     first, last = said[1].splitlines()
     assert first.startswith("going on from parts/checkpoints/step-")
-    words = re.fullmatch(r"error: stopped after step (\d+) and saved: lutetia train (.+) goes on", last)
+    words = re.fullmatch(r"error: stopped after step (\d+) and saved; resume with: lutetia train (.+)", last)
     assert words is not None
     assert words[2] == "long.toml --out parts --resume --device cpu"
     assert checkpoint.steps_in(Path("parts/checkpoints"))[-1] == int(words[1]) < STEPS

@@ -49,7 +49,7 @@ def test_splits_are_contiguous(valid: float, test: float, cuts: tuple[int, int],
 def test_splits_that_leave_nothing_are_refused(tmp_path: Path) -> None:
     write_text(tmp_path, 100)
     for valid, test in ((0.5, 0.5), (100, 0), (60, 60)):
-        with pytest.raises(ArgumentError, match="leave nothing of 100 to train on"):
+        with pytest.raises(ArgumentError, match="leave none of the 100 to train on"):
             open_data(Settings("bytes", path="text.txt", valid=valid, test=test), tmp_path)
 
 

@@ -1,7 +1,7 @@
 """Loops compiled with numba: what is kept of them on disk, and how they load numbers. `lutetia._shared.threads` runs them.
 
 numba watches only the file that a function is in. Here a function is kept under a hash of that file, of every file of loops that
-it imports, and of what those import: a change in a shared one compiles anew, and nobody has to touch other files. What is kept
+it imports, and of what those import: a change in a shared one recompiles what uses it. What is kept
 has a checksum, and files appear whole: a damaged one, or a folder that cannot be written, costs a compilation and no call.
 
     jit = compiled.jit(nogil=True)  # as numba.njit(nogil=True, cache=True)

@@ -49,12 +49,12 @@ def train(
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The folder of the run; runs/NAME by default, for NAME.toml.")] = None,
     target: Annotated[
-        str | None, typer.Option("--target", help="Of a table of data, the column to predict; the last by default.")
+        str | None, typer.Option("--target", help="The column of a data file to predict; the last by default.")
     ] = None,
     task: Annotated[
-        str | None, typer.Option("--task", help="classification or regression; by default what the target looks like.")
+        str | None, typer.Option("--task", help="classification or regression; guessed from the target by default.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint in the folder.")] = False,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; a GPU by default where there is one.")] = None,
     data: Annotated[Path | None, typer.Option("--data", help="The folder of the data; that of CONFIG by default.")] = None,
     settings: Annotated[
@@ -101,7 +101,7 @@ def train(
 @app.command()
 def generate(
     checkpoint: Checkpoint,
-    prompt: Annotated[str, typer.Option("--prompt", help="The text to go on from.", show_default="a line break")] = "\n",
+    prompt: Annotated[str, typer.Option("--prompt", help="The text to continue.", show_default="a line break")] = "\n",
     max_new: Annotated[int, typer.Option("--max-new", help="The most bytes to write.")] = 256,
     temperature: Annotated[float, typer.Option("--temperature", help="0 takes the best byte each time.")] = 1.0,
     top_k: Annotated[int | None, typer.Option("--top-k", help="Draw from the K best bytes only.")] = None,
@@ -111,7 +111,7 @@ def generate(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Let a language model write.
+    """Write text with a language model.
 
     For example:
 
@@ -245,10 +245,14 @@ def build(
     ] = None,
     time_limit: Annotated[
         float,
-        typer.Option("--time-limit", metavar="SECONDS", help="Of simulation, proof and synthesis each; then it is left out."),
+        typer.Option(
+            "--time-limit",
+            metavar="SECONDS",
+            help="For each check: simulation, proof, synthesis; then it is skipped.",
+        ),
     ] = 600.0,
     detectors_per_cycle: Annotated[
-        int, typer.Option("--detectors-per-cycle", help="Of a language model in Verilog: more are faster and larger.")
+        int, typer.Option("--detectors-per-cycle", help="For a language model in Verilog: more is faster and larger.")
     ] = 4,
     as_json: Json = False,
     debug: Debug = False,
@@ -328,7 +332,7 @@ def bench(
         ),
     ] = None,
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="What the benchmark itself is given.")
+        list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments for the benchmark itself.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes, in seconds: shows that it runs.")] = False,
     save: Annotated[bool, typer.Option("--save", help="Keep the result in benchmarks/results of the checkout.")] = False,
@@ -363,7 +367,7 @@ def flow(
     out: Annotated[
         Path | None, typer.Option("--out", help="The drawing: .html, .json or .mmd; run.html by default, none with --json.")
     ] = None,
-    backward: Annotated[bool, typer.Option("--backward", help="Record the way back to the input, too.")] = False,
+    backward: Annotated[bool, typer.Option("--backward", help="Also record the backward pass.")] = False,
     row: Row = None,
     as_json: Json = False,
     debug: Debug = False,

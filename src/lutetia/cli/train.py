@@ -1,4 +1,4 @@
-"""`lutetia train`: the progress bar, what is said at the end, and how to go on after Ctrl-C."""
+"""`lutetia train`: the progress bar, the summary, and how to resume after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ TEXT_MODEL = {  # tables alone with hard reads, so that every other command take
 def run_training(
     config: Path, out: Path | None, resume: bool, device: str | None, data: Path | None, settings: list[str]
 ) -> dict[str, Any] | None:
-    """Train, and return the summary; None on every rank but the first, which alone speaks."""
+    """Train, and return the summary; None on every rank but the first, the only one that prints."""
     text = is_text(config)
     out = out or Path("runs") / (config.name.split(".")[0] if text else config.stem)
-    read = text_config(config, settings) if text else read_config(config, settings)  # first, so that a mistake is told at once
+    read = text_config(config, settings) if text else read_config(config, settings)  # first, so that mistakes show at once
     options: dict[str, Any] = {"resume": resume, "device": device, "data": data, "overrides": settings}
     given, asked = (read, options | {"data": data or config.parent}) if text else (config, options)
     if int(os.environ.get("RANK", "0")):
@@ -51,7 +51,8 @@ def run_training(
     with Live(console(stderr=True), unit) as live:
         summary = train(given, out, show=live, **asked)
     if summary["stopped"] == "interrupted":
-        raise InterruptedByUser(f"stopped after step {summary['step']} and saved: {resume_line(config, out, options)} goes on")
+        line = resume_line(config, out, options)
+        raise InterruptedByUser(f"stopped after step {summary['step']} and saved; resume with: {line}")
     return summary
 
 
@@ -95,7 +96,7 @@ def resume_line(config: Path, out: Path, options: dict[str, Any]) -> str:
 
 
 def show_summary(summary: dict[str, Any]) -> None:
-    """What a run has come to, in a few lines."""
+    """The outcome of a run, in a few lines."""
     screen = console()
     why = {"steps": "all its steps", "minutes": "its time", "patience": "no more progress"}[summary["stopped"]]
     screen.print(

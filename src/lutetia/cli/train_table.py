@@ -83,7 +83,7 @@ def show_types(config: TableConfig, folder: Path, guessed: bool) -> None:
 
 
 def show_table(summary: dict[str, Any]) -> None:
-    """What a fit has come to, in a few lines."""
+    """The outcome of a fit, in a few lines."""
     screen = console()
     screen.print(f"{summary['tables']} tables in {clock(summary['seconds'])}, {summary['weights']:,} weights", soft_wrap=True)
     for split in ("train", "test"):

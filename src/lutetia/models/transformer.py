@@ -218,7 +218,7 @@ class LUTTransformer(Model[TransformerConfig]):
         fewest whose probabilities add up to `top_p`; `seed` or `generator` make the draws repeatable. A row ends after
         `max_new_tokens`, or before the first of the `stop` strings, or, where a str or bytes is written, before a token that is
         no byte. Each token follows from the last `context` ones: while a row is shorter than that, through the cache; after
-        that its whole window is computed anew for every token.
+        that its whole window is recomputed for every token.
         """
         how = Sampling(temperature, top_k, top_p, seed, generator)
         return generation.generate(self, prompts, max_new_tokens, how, stop, stream)

@@ -47,11 +47,11 @@ class TransformerConfig(Config):
     ff_anchors: int = 8
     ff_heads: int = 8  # projected
     ff_head_width: int = 48  # projected
-    ff_multiple: int = 4  # dense: the hidden layer is so many times the width
+    ff_multiple: int = 4  # dense: the hidden layer is this many times the width
     read: str = "hard"  # of the feed-forward tables and of a LUT unembedding
     table_dropout: float = 0.0  # of the feed-forward tables
 
-    ngrams: tuple[int, ...] = ()  # orders of tables addressed by a hash of the last so many tokens: see nn.NgramTables
+    ngrams: tuple[int, ...] = ()  # each a table addressed by a hash of that many last tokens: see nn.NgramTables
     ngram_word: bool = False  # one more, addressed by the word so far
     ngram_rows: int = 2**18  # of each table
     ngram_width: int = 64  # of each row

@@ -231,9 +231,9 @@ class LUT(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the weights anew, from `seed` when there is one; anchors and synapses stay."""
+        """Draw new weights, from `seed` when there is one; anchors and synapses stay."""
         if self.share is not None:  # a share cannot draw what the whole would have drawn
-            raise ArgumentError("a sharded layer draws no weights anew: call reset_parameters before shard_detectors")
+            raise ArgumentError("a sharded layer cannot draw new weights: call reset_parameters before shard_detectors")
         self.weight.copy_(self._initial_weights())
         for name, value in SCALARS[self.read].items():
             getattr(self, name).fill_(value)

@@ -97,7 +97,7 @@ class LUTAttention(LUT):
         return 1 << (2 * self.n_anchors + self.positional_dim)
 
     def reset_parameters(self) -> None:
-        """Draw weights and positions anew, from `seed` when there is one; anchors and synapses stay."""
+        """Draw new weights and positions, from `seed` when there is one; anchors and synapses stay."""
         super().reset_parameters()
         if hasattr(self, "positions"):  # not yet, where LUT calls this to make the weights
             self._draw_positions()

@@ -251,7 +251,7 @@ class Walk:
         return node.op.value(node, args)
 
     def apply(self, node: Node, R: Any, args: Sequence[Tensor | None]) -> Given:
-        """Apply the rule of a node: the one place where relevance is handed on."""
+        """Apply the rule of a node: the one place where relevance is passed on."""
         self.log.append((True, node))
         R = whole(R)
         if node.targets:
@@ -279,7 +279,7 @@ class Walk:
                 return [None] * len(node.edges)
         return node.op.relevance(node, R, args)
 
-    # ---- what is told ------------------------------------------------------------------------------------------------
+    # ---- reporting ---------------------------------------------------------------------------------------------------
 
     def _sum(self, node: Node, landed: Sequence[tuple[Tensor, int]]) -> Any:
         if not self.telling or len(landed) < 2:

@@ -56,7 +56,7 @@ class Op:
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         """What each input gets of `R`, the relevance of the output (a tuple when `node.several`).
 
-        `args` holds what `needs` named, and more where it was at hand.
+        `args` holds what `needs` named, and more where it was available.
         """
         raise unknown(node)
 

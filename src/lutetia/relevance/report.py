@@ -1,4 +1,4 @@
-"""What a walk reports: per node the relevance that came, that was handed on, and that was absorbed."""
+"""What a walk reports: per node the relevance that arrived, was passed on, and was absorbed."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def _cuts(n: int, wanted: settings.Data) -> dict[str, tuple[int, int]]:
     test = n - _share(n, wanted.test)
     valid = test - _share(n, wanted.valid)
     if valid <= 0:
-        raise ArgumentError(f"data.valid and data.test leave nothing of {n} to train on, expected less")
+        raise ArgumentError(f"data.valid and data.test leave none of the {n} to train on, expected smaller fractions")
     places = {"train": (0, valid), "valid": (valid, test), "test": (test, n)}
     return {name: (a, b) for name, (a, b) in places.items() if b > a}
 

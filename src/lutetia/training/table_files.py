@@ -79,7 +79,7 @@ def read_table_file(path: Path) -> TableFile:
         columns = {name or f"column {number}": [_value(row[number]) for row in cells.rows] for number, name in enumerate(names)}
         if len(columns) != len(names):
             twice = next(name for number, name in enumerate(names) if name in names[:number])
-            raise DataError(f"{path} has two columns named {twice!r}, expected a name of its own for each")
+            raise DataError(f"{path} has two columns named {twice!r}, expected every name once")
         return TableFile(path, columns, lines=cells.lines)
     if suffix in (".parquet", ".pq"):
         if not path.exists():

@@ -18,6 +18,7 @@ from lutetia import flow
 from lutetia.lut.autograd.direct import PLAIN, is_quiet
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels import choice
+from lutetia.lut.memo import trusted
 from lutetia.lut.sums import FLOAT, Sums
 
 MOST = 512  # of them, before all are forgotten
@@ -86,7 +87,7 @@ def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity,
         return
     if len(_known) >= MOST:
         _known.clear()
-    quick = _known[key] = Quick(small.Launches(x, weight, anchors, connectivity), layer, mark, backend)
+    quick = _known[key] = Quick(small.Launches(x, weight, trusted(anchors), connectivity), layer, mark, backend)
     quick.device, quick.trains = x.get_device(), small.trains
     quick.weight = weakref.ref(weight, lambda _: _known.pop(key, None))
     if quick.trains:

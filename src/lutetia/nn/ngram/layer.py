@@ -22,7 +22,7 @@ MAX_ORDER = REACH
 class NgramTables(nn.Module):
     """tokens [B, S] -> rows [B, S, n_tables · width]: of each table the row that the last tokens hash to.
 
-    A table for each of `orders`, which hashes so many tokens, and with `word` one more, of the word so far: what follows the
+    A table for each of `orders`, which hashes that many tokens, and with `word` one more, of the word so far: what follows the
     last beginning of a word, 16 tokens at most. Rows start at zero. Nothing before the first token is seen: hashes do not cross
     the border of a window.
 

@@ -150,7 +150,7 @@ class LanguageHardware:
 
 
 def emit_language(model: IntegerTransformer, detectors_per_cycle: int = DETECTORS) -> LanguageHardware:
-    """The core of a model, which compares and fetches so many detectors in a cycle."""
+    """The core of a model, which compares and fetches that many detectors per cycle."""
     layout = Layout(model, detectors_per_cycle)
     return LanguageHardware(core_files(layout), model.context, model.vocab, detectors_per_cycle, model)
 

@@ -25,7 +25,7 @@ LANGUAGE = ("arrays.js", "language.js", "writing.js")
 IMAGE = ("arrays.js", "classifier.js", "answers.js", "drawing.js")
 NUMBERS = ("arrays.js", "classifier.js", "answers.js", "sliders.js")
 NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
-MOST_LABELS = 1 << 10  # numbers of an input that are told in the unit of the data
+MOST_LABELS = 1 << 10  # values of an input that are shown in the unit of the data
 Array = np.ndarray[Any, Any]
 
 
@@ -70,7 +70,7 @@ def _writing() -> Section:
 
     content = tag(
         "div",
-        tag("label", "Text to go on from", for_="prompt"),
+        tag("label", "Text to continue", for_="prompt"),
         tag("textarea", "def ", id="prompt", rows=3, spellcheck="false", autocapitalize="off"),
         tag(
             "fieldset",

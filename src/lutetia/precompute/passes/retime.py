@@ -1,4 +1,4 @@
-"""Where the pipeline registers go: at the narrowest cuts that leave at most so many levels of logic between two of them.
+"""Where the pipeline registers go: at the narrowest cuts that leave at most a given number of logic levels between two of them.
 
 Sums of many bits are split into sums of sums, and an argmax into comparisons of all pairs, where they alone have more levels.
 A row of registers hands `ready` on from the last to the first: where the row is long, its narrowest ones become skid buffers,

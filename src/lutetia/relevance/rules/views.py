@@ -41,7 +41,7 @@ class Move(Op):
 
 
 class Same(Move):
-    """An input that is handed on as it is."""
+    """An input that is passed on unchanged."""
 
     def __init__(self) -> None:
         super().__init__(lambda node, x: x)

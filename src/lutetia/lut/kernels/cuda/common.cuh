@@ -70,25 +70,23 @@ __device__ __forceinline__ void add_atomic(const Part& from, float* row, int par
 }
 #endif
 
-// first[c] = Σ count[0 .. c - 1] for c < n, by all THREADS threads of a block; gives Σ count. Waits for all before and after.
+// first[c] = Σ count[0 .. c - 1] for c < n, by all THREADS threads of a block. Waits for all before and after.
 #ifdef THREADS
-__device__ __forceinline__ int add_before(const int* count, int* first, int n) {
+__device__ __forceinline__ void add_before(const int* count, int* first, int n) {
     __shared__ int of_warps[THREADS / 32];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int before = 0;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, run = (n + THREADS - 1) / THREADS;
+    const int begin = min((int)threadIdx.x * run, n), end = min(begin + run, n);
+    int mine = 0;
     __syncthreads();
-    for (int c0 = 0; c0 < n; c0 += THREADS) {
-        const int c = c0 + threadIdx.x, mine = c < n ? count[c] : 0;
-        int scan = mine;
-        #pragma unroll
-        for (int d = 1; d < 32; d <<= 1) { const int v = __shfl_up_sync(FULL, scan, d); if (lane >= d) scan += v; }
-        if (lane == 31) of_warps[warp] = scan;
-        __syncthreads();
-        int start = before;
-        for (int w = 0; w < THREADS / 32; ++w) { if (w < warp) start += of_warps[w]; before += of_warps[w]; }
-        if (c < n) first[c] = start + scan - mine;
-        __syncthreads();
-    }
-    return before;
+    for (int c = begin; c < end; ++c) mine += count[c];
+    int scan = mine;
+    #pragma unroll
+    for (int d = 1; d < 32; d <<= 1) { const int v = __shfl_up_sync(FULL, scan, d); if (lane >= d) scan += v; }
+    if (lane == 31) of_warps[warp] = scan;
+    __syncthreads();
+    int start = scan - mine;
+    for (int w = 0; w < warp; ++w) start += of_warps[w];
+    for (int c = begin; c < end; ++c) { const int many = count[c]; first[c] = start; start += many; }
+    __syncthreads();
 }
 #endif

@@ -7,6 +7,9 @@
 
 #include "common.cuh"
 
+#define WARPS (THREADS / 32)
+#define AT_ONCE 4  // places of a warp, whose keys are on their way together
+
 // The places of each detector by their Q, one block per detector: index [B, N_t, S] -> order [N_t, B · S], end and count [N_t, N_Q].
 extern "C" __global__ void __launch_bounds__(THREADS) sort_places(
     const int* __restrict__ index, int* __restrict__ order, int* __restrict__ end_out, int* __restrict__ count_out,
@@ -56,13 +59,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) gather_pai
                 reinterpret_cast<const float4*>(grad)[(size_t)places[start + e / (W / 4)] * (W / 4) + e % (W / 4)];
         for (int round = 0; round < 2; ++round) {  // count the pairs of each cell, then list them
             __syncthreads();
-            for (int l = warp; l < here; l += THREADS / 32) {
-                const int place = places[start + l], b = place / length, j = place - b * length;
-                const int* keys = index + ((size_t)b * n_detectors + t) * length;
-                for (int i = lane; i < j; i += 32) {
-                    const int cell = keys[i] << N_PE | distances[j - i - 1];
-                    const int rank = atomicAdd(cursor + cell, 1);
-                    if (round) entries[rank] = (unsigned char)l;
+            for (int l0 = warp; l0 < here; l0 += AT_ONCE * WARPS) {
+                const int* keys[AT_ONCE];
+                int j[AT_ONCE], key[AT_ONCE], longest = 0;
+                #pragma unroll
+                for (int u = 0; u < AT_ONCE; ++u) {
+                    const int l = l0 + u * WARPS, place = l < here ? places[start + l] : 0, b = place / length;
+                    j[u] = l < here ? place - b * length : 0;
+                    keys[u] = index + ((size_t)b * n_detectors + t) * length;
+                    longest = max(longest, j[u]);
+                }
+                for (int i = lane; i < longest; i += 32) {
+                    #pragma unroll
+                    for (int u = 0; u < AT_ONCE; ++u) key[u] = i < j[u] ? keys[u][i] : -1;
+                    #pragma unroll
+                    for (int u = 0; u < AT_ONCE; ++u)
+                        if (key[u] >= 0) {
+                            const int rank = atomicAdd(cursor + (key[u] << N_PE | distances[j[u] - i - 1]), 1);
+                            if (round) entries[rank] = (unsigned char)(l0 + u * WARPS);
+                        }
                 }
             }
             if (round == 0) {

@@ -19,53 +19,63 @@ __device__ __forceinline__ Scalars scalars_of(const float* log_beta, const float
 
 // segments [n, 4]: first detector, one past the last, first input, inputs
 __device__ __forceinline__ void load_window(float* columns, const float* x, const int4 segment, int row0, int n, int n_inputs) {
-    for (int e = threadIdx.x; e < TILE * V; e += TILE) {
-        const int r = e / V, c = e % V;
-        if (c < segment.w && row0 + r < n) columns[c * STEP + r] = x[(size_t)(row0 + r) * n_inputs + segment.z + c];
+    #pragma unroll 16
+    for (int k = 0; k < V; ++k) {
+        const int e = k * TILE + threadIdx.x, r = e / V, c = e % V;
+        const bool there = c < segment.w && row0 + r < n;
+        const float value = there ? x[(size_t)(row0 + r) * n_inputs + segment.z + c] : 0.f;
+        columns[c * STEP + r] = value;
     }
 }
 
-// pairs [N_t, N_C]: where the two columns of a pair begin, 16 bits each
-__device__ __forceinline__ void load_pairs(unsigned* staged, const unsigned* pairs, int first, int last) {
+// pairs [N_t, N_C]: where the two columns of a pair begin, in bytes
+__device__ __forceinline__ void load_pairs(uint2* staged, const uint2* pairs, int first, int last) {
     __syncthreads();
     for (int e = threadIdx.x; e < STAGED * N_C; e += TILE)
         if (first + e / N_C < last) staged[e] = pairs[(size_t)first * N_C + e];
     __syncthreads();
 }
 
-__device__ __forceinline__ void take_pairs(unsigned* mine, const unsigned* staged) {
+__device__ __forceinline__ void take_pairs(uint2* mine, const uint2* staged) {
     #pragma unroll
-    for (int r = 0; r < N_C; r += 4)
-        if (N_C % 4 == 0) {
-            const uint4 four = *reinterpret_cast<const uint4*>(staged + r);
-            mine[r] = four.x; mine[(r + 1) % N_C] = four.y; mine[(r + 2) % N_C] = four.z; mine[(r + 3) % N_C] = four.w;
-        } else
-            for (int k = r; k < min(r + 4, N_C); ++k) mine[k] = staged[k];
+    for (int r = 0; r < N_C; ++r) {
+        if (N_C % 2) mine[r] = staged[r];
+        else if (r % 2 == 0) {
+            const uint4 both = *reinterpret_cast<const uint4*>(staged + r);
+            mine[r] = make_uint2(both.x, both.y);
+            mine[(r + 1) % N_C] = make_uint2(both.z, both.w);
+        }
+    }
+}
+
+__device__ __forceinline__ float& at(float* columns, unsigned offset) {
+    return *reinterpret_cast<float*>(reinterpret_cast<char*>(columns) + offset);
 }
 
 extern "C" __global__ void __launch_bounds__(TILE) read_detectors(
-    const float* __restrict__ x, const unsigned* __restrict__ pairs, const int4* __restrict__ segments,
+    const float* __restrict__ x, const uint2* __restrict__ pairs, const int4* __restrict__ segments,
     const float* log_beta, const float* log_gamma, const float* log_tau,
     int* __restrict__ index_out, int* __restrict__ other_out, float* __restrict__ a_out, float* __restrict__ b_out,
     int n, int n_inputs)
 {
     SHARED(float, columns);  // [V][STEP]
-    __shared__ __align__(16) unsigned staged[STAGED * N_C];
+    __shared__ __align__(16) uint2 staged[STAGED * N_C];
     const int4 segment = segments[blockIdx.y];
     const int row0 = blockIdx.x * TILE, row = row0 + threadIdx.x;
     const Scalars s = scalars_of(log_beta, log_gamma, log_tau);
     const float sharp = -s.beta * LOG2E, waver = -2.f / s.tau * LOG2E;
     load_window(columns, x, segment, row0, n, n_inputs);
-    const float* mine = columns + threadIdx.x;
+    float* mine = columns + threadIdx.x;
     for (int t = segment.x; t < segment.y; ++t) {
         const int k = (t - segment.x) % STAGED;
         if (k == 0) load_pairs(staged, pairs, t, segment.y);
         float closest, delta, mass = 0.f, doubts = 1.f;
-        unsigned index = 0, which = 0, pair[N_C];
+        unsigned index = 0, which = 0;
+        uint2 pair[N_C];
         take_pairs(pair, staged + k * N_C);
         #pragma unroll
         for (int r = 0; r < N_C; ++r) {
-            const float u = mine[pair[r] & 0xffff] - mine[pair[r] >> 16], size = fabsf(u);
+            const float u = at(mine, pair[r].x) - at(mine, pair[r].y), size = fabsf(u);
             index |= u > 0.f ? 1u << r : 0u;
             if (r == 0 || size < closest) { closest = size; delta = u; which = r; }
             if (KIND >= 2) { mass += size; doubts *= 1.f + exp2_fast(sharp * size); }
@@ -99,13 +109,13 @@ __device__ __forceinline__ Found found_at(const float* da, const float* db, cons
 // dx of a window is added up in shared memory, by the one thread that owns the row. Of the hard read da is U'(delta) times the
 // difference of the two gains; `shares` [blocks · warps, 3] take what goes to the learned scalars.
 extern "C" __global__ void __launch_bounds__(TILE) send_slopes(
-    const float* __restrict__ x, const unsigned* __restrict__ pairs, const int4* __restrict__ segments,
+    const float* __restrict__ x, const uint2* __restrict__ pairs, const int4* __restrict__ segments,
     const float* log_beta, const float* log_gamma, const float* log_tau,
     const float* __restrict__ da, const float* __restrict__ db, const int* __restrict__ which_in, const float* __restrict__ delta_in,
     float* __restrict__ dx, float* __restrict__ shares, int n, int n_inputs)
 {
     SHARED(float, columns);  // [V][STEP] of dx, then of x
-    __shared__ __align__(16) unsigned staged[STAGED * N_C];
+    __shared__ __align__(16) uint2 staged[STAGED * N_C];
     float* inputs = columns + V * STEP;
     const int4 segment = segments[blockIdx.y];
     const int row0 = blockIdx.x * TILE, row = row0 + threadIdx.x;
@@ -113,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(TILE) send_slopes(
     const float sharp = -s.beta * LOG2E, waver = -2.f / s.tau * LOG2E;
     if (KIND) load_window(inputs, x, segment, row0, n, n_inputs);
     for (int e = threadIdx.x; e < V * STEP; e += TILE) columns[e] = 0.f;
-    const float* mine = inputs + threadIdx.x;
+    float* mine = inputs + threadIdx.x;
     float* into = columns + threadIdx.x;
     float to_beta = 0.f, to_gamma = 0.f, to_tau = 0.f;
     size_t place = (size_t)segment.x * n + min(row, n - 1);
@@ -126,18 +136,19 @@ extern "C" __global__ void __launch_bounds__(TILE) send_slopes(
         if (t + 1 < segment.y) next = found_at(da, db, which_in, delta_in, place);  // on its way while this one is worked on
         if (KIND == 0) {
             const float near_ = 1.f + fabsf(now.delta), slope = (now.delta > 0.f ? 0.5f : -0.5f) / (near_ * near_) * now.gain;
-            const unsigned pair = staged[k * N_C + now.which];
-            into[pair & 0xffff] += slope;
-            into[pair >> 16] -= slope;
+            const uint2 pair = staged[k * N_C + now.which];
+            at(into, pair.x) += slope;
+            at(into, pair.y) -= slope;
             continue;
         }
         const float gain = now.gain, other_gain = now.other_gain;
         float u[N_C], doubt[N_C], closest, mass = 0.f, doubts = 1.f, moment = 0.f;
-        unsigned which = 0, pair[N_C];
+        unsigned which = 0;
+        uint2 pair[N_C];
         take_pairs(pair, staged + k * N_C);
         #pragma unroll
         for (int r = 0; r < N_C; ++r) {
-            u[r] = mine[pair[r] & 0xffff] - mine[pair[r] >> 16];
+            u[r] = at(mine, pair[r].x) - at(mine, pair[r].y);
             const float size = fabsf(u[r]);
             if (r == 0 || size < closest) { closest = size; which = r; }
             if (KIND >= 2) {
@@ -173,8 +184,8 @@ extern "C" __global__ void __launch_bounds__(TILE) send_slopes(
             float slope = which == r ? nearest : 0.f;
             if (KIND >= 2) slope += plain + doubtful * doubt[r];
             slope = u[r] > 0.f ? slope : -slope;
-            into[pair[r] & 0xffff] += slope;
-            into[pair[r] >> 16] -= slope;
+            at(into, pair[r].x) += slope;
+            at(into, pair[r].y) -= slope;
         }
     }
     __syncthreads();

@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_rows(
     tables += (size_t)first * TABLE;
     for (int t = 0; t < STAGES - 1; ++t) fetch(slab, tables, t, n_tables);
     for (int t = 0; t < n_tables; ++t) {
-        const int index_now = index, other_now = other;
+        const int both = index | other << 16;
         const float a_now = a, b_now = b;
         if (t + 1 < n_tables) {
             place += n;
@@ -55,12 +55,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_rows(
         #pragma unroll
         for (int s = 0; s < 8; ++s) {
             Part line;
-            load(line, table + __shfl_sync(FULL, index_now, s, 8) * W, part);
+            const int chosen = __shfl_sync(FULL, both, s, 8);
+            load(line, table + (chosen & 0xffff) * W, part);
             const float factor = COUNT ? __shfl_sync(FULL, a_now, s, 8) : 1.f;
             #pragma unroll
             for (int k = 0; k < EACH; ++k) total[s].v[k] = COUNT ? fmaf(factor, line.v[k], total[s].v[k]) : total[s].v[k] + line.v[k];
             if (COUNT == 2) {
-                load(line, table + __shfl_sync(FULL, other_now, s, 8) * W, part);
+                load(line, table + (chosen >> 16) * W, part);
                 const float second = __shfl_sync(FULL, b_now, s, 8);
                 #pragma unroll
                 for (int k = 0; k < EACH; ++k) total[s].v[k] = fmaf(second, line.v[k], total[s].v[k]);
@@ -101,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) row_gains(
     tables += (size_t)first * TABLE;
     for (int t = 0; t < STAGES - 1; ++t) fetch(slab, tables, t, n_tables);
     for (int t = 0; t < n_tables; ++t) {
-        const int index_now = index, other_now = COUNT ? other : index ^ (1 << other);
+        const int both = index | (COUNT ? other : index ^ (1 << other)) << 16;
         const size_t here = place;
         if (t + 1 < n_tables) {
             place += n;
@@ -113,8 +114,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) row_gains(
         #pragma unroll
         for (int s = 0; s < 8; ++s) {
             Part line, second;
-            load(line, table + __shfl_sync(FULL, index_now, s, 8) * W, part);
-            if (COUNT != 1) load(second, table + __shfl_sync(FULL, other_now, s, 8) * W, part);
+            const int chosen = __shfl_sync(FULL, both, s, 8);
+            load(line, table + (chosen & 0xffff) * W, part);
+            if (COUNT != 1) load(second, table + (chosen >> 16) * W, part);
             one[s] = 0.f;
             two[s] = 0.f;
             #pragma unroll

@@ -19,16 +19,16 @@ from lutetia.lut.memo import Memo
 
 KINDS = {"hard": 0, "blend": 1, "confidence": 2, "confidence2": 3}
 THREADS = 512  # of a block that reads rows
-GATHER_THREADS = 1024  # of a block that gathers them, at most
+GATHER_THREADS = {0: 512, 1: 512, 2: 1024}  # of a block that gathers them, by the number of coefficients; at most
 MOST_STAGES = 4  # tables in shared memory at a time
-SPLITS = 3  # waves of blocks that a gradient is cut into, at least
+SPLITS = 2  # waves of blocks that a gradient is cut into, at least
 
 
 class Windows(NamedTuple):
     """Anchors as the kernels take them: runs of detectors whose inputs no other run reads.
 
-    segments int32 [n, 4] hold first detector, one past the last, first input, inputs; pairs int32 [N_t, N_c] where the two
-    columns of a pair begin in a window, 16 bits each.
+    segments int32 [n, 4] hold first detector, one past the last, first input, inputs; pairs int32 [N_t, N_c, 2] where the
+    columns of a pair begin in a window, in bytes.
     """
 
     segments: Tensor
@@ -57,8 +57,7 @@ def _windows_of(anchors: Tensor, n_inputs: int) -> Windows | None:
     if not tile:
         return None
     start = torch.tensor([first for first, _ in spans]).repeat_interleave(torch.tensor([j - i for i, j in runs]))
-    pairs = ((anchors.cpu().long() - start[:, None, None]) * (tile + 1) * torch.tensor([1, 1 << 16])).sum(-1)
-    pairs = torch.where(pairs < 2**31, pairs, pairs - 2**32)
+    pairs = (anchors.cpu().long() - start[:, None, None]) * (4 * (tile + 1))
     segments = torch.tensor([[*run, first, last - first] for run, (first, last) in zip(runs, spans, strict=True)])
     covered = sum(last - first for first, last in spans) == n_inputs
     return Windows(segments.int().to(anchors.device), pairs.int().to(anchors.device), widest, tile, covered)
@@ -210,7 +209,7 @@ def gather(grad: Tensor, layout: Layout, indices: Tensor, coefficients: Coeffici
     """out [n_weights] += scale · the gradient of the tables: grad [B, O], indices [B, N_t]."""
     count, found = _found(indices, coefficients)
     rows = 1024 if _shared_to_gather(1024, layout, count) <= nvrtc.limits().shared else 512
-    threads = min(GATHER_THREADS, rows)
+    threads = min(GATHER_THREADS[count], rows)
     constants = (("COUNT", count), ("R", layout.n_rows), ("ROWS", rows), ("THREADS", threads), ("W", layout.width))
     launch = (threads, _shared_to_gather(rows, layout, count))
     run, tiles, splits = nvrtc.kernel("gather", "gather_rows", constants, launch, grad.device.index), -(-grad.shape[0] // rows), 1

@@ -157,7 +157,9 @@ def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums, into: 
     indices = (by_detector(sequence.x.indices), by_detector(sequence.positions.indices))
     if batch and grad.is_cuda and not sums.exact and nvrtc.available():
         out = direct.weight if direct else grad.new_empty(n_detectors, n_rows, n_outputs, dtype=dtype)
-        if cuda.fits(grad, sequence, out):
+        # In place, a table row that no pair reads costs nothing: where most are so, atomics are faster.
+        few = direct is not None and batch * length * (length - 1) < 4 * n_rows
+        if not few and cuda.fits(grad, sequence, out):
             order = cuda.in_order(indices[0], sequence)
             scale = lr_scale if direct is None else -lr_scale * float(direct.rate)
             cuda.gather(grad, sequence, indices, order, (out, scale, direct is not None))
