@@ -48,6 +48,9 @@ def make(
     starts: tuple[int, ...] | None = None,
     softcap: float | None = None,
     prefix: int | None = None,
+    alibi: float | None = None,
+    turned: int = 0,
+    tree: int | None = None,
     dead: float = NAN,
     spread: float = 1.0,
     seed: int = 0,
@@ -66,6 +69,12 @@ def make(
         arguments["softcap"] = softcap
     if prefix is not None:
         arguments["prefix"] = prefix
+    if alibi is not None:
+        arguments["alibi"] = alibi * torch.rand(n_q_heads, generator=generator)
+    if turned:
+        arguments["rotary"] = torch.randn(2, max(lengths), turned, generator=generator)
+    if tree is not None:  # of so many dimensions
+        arguments["tree"] = torch.rand(*([batch] if tree == 3 else []), s_active, s_active, generator=generator) < 0.5
     if sink is not None:
         arguments["sink"] = sink * torch.randn(n_q_heads, generator=generator).sign()
     if new:
@@ -107,7 +116,9 @@ def expected(case: Case) -> tuple[Tensor, Tensor]:
     def fetch(cache: Tensor, new: Tensor | None, factor: Any, b: int, h: int, p: int, length: int) -> Tensor:
         factor = 1.0 if factor is None else float(factor[h]) if isinstance(factor, Tensor) else factor
         if new is not None and p >= length - s_active:
-            return (new[b, h, p - (length - s_active)].double() / factor).to(case.k.dtype).double() * factor
+            brought = new[b, h, p - (length - s_active)].double()
+            brought = turn(brought, given.get("rotary"), p) if new is given["k_new"] else brought
+            return (brought / factor).to(case.k.dtype).double() * factor
         b = 0 if p < given.get("prefix", 0) else b
         if table is None:
             return cache[b, h, p % cache.shape[2]] * factor
@@ -122,11 +133,19 @@ def expected(case: Case) -> tuple[Tensor, Tensor]:
             for a in range(s_active):
                 at = length - s_active + a
                 seen = [p for p in range(start, at + 1) if window is None or p > at - window]
+                if given.get("tree") is not None:
+                    sees = given["tree"].expand(batch, -1, -1)[b, a]
+                    seen = [p for p in range(start, length) if p < length - s_active or sees[p - (length - s_active)]]
+                    seen = [p for p in seen if p >= 0]
+                query = turn(q[b, head, a], given.get("rotary"), at)
                 keys = [fetch(k, given.get("k_new"), given.get("k_scale"), b, h, p, length) for p in seen]
                 values = [fetch(v, given.get("v_new"), given.get("v_scale"), b, h, p, length) for p in seen]
-                scores = [scale * float(q[b, head, a] @ key) for key in keys]
+                scores = [scale * float(query @ key) for key in keys]
                 if softcap is not None:
                     scores = [softcap * math.tanh(score / softcap) for score in scores]
+                if "alibi" in given:
+                    slope = float(given["alibi"][head])
+                    scores = [score - slope * (at - p) for score, p in zip(scores, seen, strict=True)]
                 logits = scores + ([] if sink is None else [float(sink[head])])
                 if not logits:
                     continue
@@ -136,3 +155,13 @@ def expected(case: Case) -> tuple[Tensor, Tensor]:
                 for score, value in zip(scores, values, strict=True):
                     out[b, head, a] += math.exp(score - top) / total * value
     return out, lse
+
+
+def turn(x: Tensor, rotary: Tensor | None, position: int) -> Tensor:
+    """x [d] as complex numbers i and i + r, times those of its position."""
+    if rotary is None or position < 0:
+        return x
+    r = rotary.shape[2]
+    angle = torch.complex(*rotary[:, position].double())
+    both = torch.complex(x[:r], x[r : 2 * r]) * angle
+    return torch.cat([both.real, both.imag, x[2 * r :]])

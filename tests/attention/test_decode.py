@@ -254,7 +254,7 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(executor: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"q": torch.zeros(2, 4, 9, 32)}, "q is float32 .* expected 1 to 8 new tokens"),
+        ({"q": torch.zeros(2, 4, 4097, 32)}, "q is float32 .* expected 1 to 4096 new tokens"),
         ({"q": torch.zeros(2, 3, 1, 32)}, "q has 3 heads and the cache 2"),
         ({"q": torch.zeros(2, 4, 1, 32, dtype=torch.int32)}, "expected dtype bfloat16"),
         ({"k": torch.zeros(2, 2, 150, 31)}, "k_cache is .* expected shape"),
@@ -279,6 +279,18 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(executor: str) -> None:
         ({"backend": "gpu"}, "backend is 'gpu'"),
         ({"policy": "best"}, "policy is 'best'"),
         ({"batch_invariant": 1}, "batch_invariant is 1, expected True or False"),
+        ({"alibi": torch.zeros(2)}, r"alibi is .* expected shape \[4\]"),
+        ({"rotary": torch.zeros(2, 150, 17)}, "rotary is .* expected at least one position, and 1 to 16 pairs of the 32 numbers"),
+        ({"rotary": torch.zeros(2, 149, 16)}, "rotary has 149 positions and seq_lens 150"),
+        ({"rotary": torch.zeros(150, 16)}, "rotary is .* expected shape"),
+        ({"tree": torch.ones(2, 2, dtype=torch.bool)}, r"tree is .* expected shape \[1, 1\] or \[2, 1, 1\]"),
+        ({"tree": torch.ones(1, 1)}, "tree is float32"),
+        ({"tree": torch.ones(1, 1, dtype=torch.bool), "window": 3}, "tree and window are both given, expected one of them"),
+        ({"tree": torch.ones(1, 1, dtype=torch.bool), "alibi": torch.ones(4)}, "tree and alibi are both given"),
+        (
+            {"q": torch.zeros(2, 4, 65, 32), "tree": torch.ones(65, 65, dtype=torch.bool)},
+            "expected at most 64 new tokens",
+        ),
         ({"prefix": 151}, "prefix is 151, expected a number from 0 to 150"),
         ({"prefix": 2.0}, "prefix is 2.0, expected a whole number"),
         ({"prefix": 38}, "seq_lens has 37 in row 1, expected 0, or 38 or more for the prefix to be seen"),

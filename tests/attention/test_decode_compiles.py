@@ -15,8 +15,11 @@ import lutetia
 
 POINTERS = {
     **dict.fromkeys(("q", "k_cache", "v_cache", "k_new", "v_new", "out"), "*bf16"),
-    **dict.fromkeys(("sink", "k_scale", "v_scale", "lse", "partial_acc", "partial_ml", "prior_acc", "prior_ml"), "*fp32"),
+    **dict.fromkeys(
+        ("sink", "k_scale", "v_scale", "lse", "partial_acc", "partial_ml", "prior_acc", "prior_ml", "alibi", "rotary"), "*fp32"
+    ),
     **dict.fromkeys(("seq_lens", "page_table", "arrived", "starts"), "*i32"),
+    "tree": "*i64",
 }
 SIZES = {"H_KV": 8, "D": 128, "S_ACTIVE": 1, "ROWS": 4, "M_BLOCKS": 1, "PAGE_LEN": 0, "STRETCH": 1 << 30}
 BLOCKS = {"BLOCK_B": 16, "BLOCK_D": 128, "BLOCK_M": 16, "BLOCK_N": 64, "COMBINE_ROWS": 4, "COMBINE_STAGES": 8}
@@ -26,7 +29,9 @@ NINE = {  # for compute capability 9.0, with what differs from PLAIN
     "plain": {},
     "a piece for each row": {"n_splits": 1},
     "four new tokens": {"S_ACTIVE": 4, "ROWS": 16, "HAS_NEW": True, "CAUSAL": True},
-    "after a prefix": {"HAS_PREFIX": True},
+    "after a prefix": {"HAS_PREFIX": True, "HAS_ALIBI": True, "TURNED": 64},
+    "a tree of twenty": {"S_ACTIVE": 20, "ROWS": 80, "M_BLOCKS": 2, "BLOCK_M": 64, "HAS_NEW": True, "HAS_TREE": True},
+    "a chunk": {"S_ACTIVE": 256, "ROWS": 1024, "M_BLOCKS": 8, "BLOCK_M": 128, "warps": 8, "CAUSAL": True},
     "padding and a soft cap": {"HAS_STARTS": True, "HAS_SOFTCAP": True},
     "the prefix": {"BLOCK_M": 128, "warps": 8},
     "the prefix in pages": {"BLOCK_M": 128, "warps": 8, "PLAIN": False, "PAGE_LEN": 16, "STRETCH": 4032},

@@ -20,7 +20,9 @@ MAX_CORES = 4096
 LARGEST_FLOAT = torch.finfo(torch.float32).max
 BACKENDS = ("auto", "reference", "cores", "cpu", "triton")
 POLICIES = ("cost", "neuron")
-MAX_ACTIVE = 8
+MAX_ACTIVE = 4096
+FEW_ACTIVE = 8  # new tokens for which a cache is read here rather than in `prefill`, where there is a choice
+MAX_TREE = 64  # new tokens of a tree: the bits of an integer
 MAX_HEAD_DIM = 256
 QUERIES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 FP8 = torch.float8_e4m3fn
@@ -56,6 +58,9 @@ class DecodeCall(NamedTuple):
     starts: Tensor | None = None  # int32 [B]: the first position of each row that counts, as after padding on the left
     softcap: float | None = None  # scores become softcap · tanh(score / softcap)
     prefix: Prefix | None = None
+    alibi: Tensor | None = None  # float32 [H_q]: a key at distance n from its query loses alibi · n of its score
+    rotary: Tensor | None = None  # float32 [2, n_positions, r]: cosines and sines that turn queries and new keys, 2r <= d
+    tree: Tensor | None = None  # int64 [B, s_active]: bit j of a says whether new token a sees new token j
 
     @property
     def batch(self) -> int:
@@ -130,6 +135,9 @@ def check_call(q: Any, k_cache: Any, v_cache: Any, seq_lens: Any, *new: Any, **o
     _check_new(q, n_kv_heads, given["k_new"], given["v_new"])
     if given["sink"] is not None:
         check_tensor("sink", given["sink"], [n_q_heads], QUERIES, q.device)
+    if given["alibi"] is not None:
+        check_tensor("alibi", given["alibi"], [n_q_heads], QUERIES, q.device)
+        given["alibi"] = given["alibi"].float().contiguous()
     softcap = given["softcap"]
     if softcap is not None:
         check_range("softcap", softcap, math.ulp(0.0), LARGEST_FLOAT)
@@ -140,6 +148,8 @@ def check_call(q: Any, k_cache: Any, v_cache: Any, seq_lens: Any, *new: Any, **o
         "v_scale": _factor("v_scale", given["v_scale"], n_kv_heads, q.device),
         "starts": _starts(given["starts"], q),
         "softcap": None if softcap is None else float(softcap),
+        "rotary": _rotary(given["rotary"], q),
+        "tree": _tree(given, q),
     }
     call = DecodeCall(q, k_cache, v_cache, _narrow("seq_lens", seq_lens), **given)
     return call._replace(prefix=_prefix(call, given["prefix"]))
@@ -166,6 +176,44 @@ def _starts(starts: Any, q: Tensor) -> Tensor | None:
         return None
     check_tensor("starts", starts, [q.shape[0]], INTEGERS, q.device)
     return _narrow("starts", starts)
+
+
+def _rotary(rotary: Any, q: Tensor) -> Tensor | None:
+    if rotary is None:
+        return None
+    check_tensor("rotary", rotary, [2, "n_positions", "r"], QUERIES, q.device)
+    if not (rotary.shape[1] and 1 <= rotary.shape[2] <= q.shape[3] // 2):
+        fail("rotary", rotary, f"at least one position, and 1 to {q.shape[3] // 2} pairs of the {q.shape[3]} numbers of a head")
+    return angles_of(rotary, q)
+
+
+def angles_of(rotary: Tensor, q: Tensor) -> Tensor:
+    """Rotary angles as the executors take them; float64 where the queries are."""
+    return rotary.to(torch.promote_types(q.dtype, torch.float32)).contiguous()
+
+
+def _tree(given: dict[str, Any], q: Tensor) -> Tensor | None:
+    tree, (batch, _, s_active, _) = given["tree"], q.shape
+    if tree is None:
+        return None
+    check_tensor("tree", tree, dtype=(torch.bool, torch.int64), device=q.device)
+    shapes = [[batch, s_active]] if tree.dtype == torch.int64 else [[s_active, s_active], [batch, s_active, s_active]]
+    if list(tree.shape) not in shapes:
+        fail("tree", tree, f"shape {' or '.join(map(str, shapes))}")
+    if s_active > MAX_TREE:
+        fail("tree", tree, f"at most {MAX_TREE} new tokens")
+    for name in ("window", "alibi", "rotary"):
+        if given[name] is not None:
+            raise ArgumentError(f"tree and {name} are both given, expected one of them: in a tree a slot is not a position")
+    return tree_bits(tree, batch)
+
+
+def tree_bits(tree: Tensor, batch: int) -> Tensor:
+    """tree bool [(B,) s_active, s_active] -> int64 [B, s_active]: bit j of a is tree[.., a, j]; int64 is that already."""
+    if tree.dtype == torch.int64:
+        return tree.contiguous()
+    powers = torch.arange(tree.shape[-1], device=tree.device)
+    return (tree.long() << powers).sum(-1).expand(batch, -1).contiguous()
 
 
 def _prefix(call: DecodeCall, length: Any) -> Prefix | None:
@@ -246,6 +294,10 @@ def check_values(call: DecodeCall) -> None:
             raise ArgumentError(f"starts has {start} in row {row}, expected 0 or more")
     if call.prefix is not None:
         check_prefix(call, call.prefix.length)
+    if call.rotary is not None and max(lengths, default=0) > call.rotary.shape[1]:
+        raise ArgumentError(
+            f"rotary has {call.rotary.shape[1]} positions and seq_lens {max(lengths)}, expected as many as are live"
+        )
     if call.page_table is not None:
         _check_pages(call, call.page_table, lengths, starts)
 

@@ -23,6 +23,7 @@ from lutetia.attention.arguments import SYNCS, DecodeCall, check_call, check_int
 from lutetia.attention.choose import cdiv, tile_of
 from lutetia.attention.finalize import fa_finalize_and_store
 from lutetia.attention.messages import Core, Message, Program, on_ring, rendezvous
+from lutetia.attention.rotary import turned
 from lutetia.attention.scratch import ScratchManager
 from lutetia.attention.steps import (
     TileParams,
@@ -115,6 +116,7 @@ def decode_on_cores(call: DecodeCall, *, cores: int, shard: str, sync: str, tile
 @torch.no_grad()
 def run_cores(call: DecodeCall, cores: int, plan: CoresPlan, scratch_bytes: int | None = None) -> CoresRun:
     """Start a coroutine for each core, and let them meet."""
+    call = turned(call)
     out = torch.empty_like(call.q, memory_format=torch.contiguous_format)
     lse = call.q.new_empty(call.q.shape[:-1], dtype=call.statistics_dtype)
     device = call.q.device
@@ -202,6 +204,7 @@ def take_rows(call: DecodeCall, rows: slice) -> DecodeCall:
         v_new=part(call.v_new),
         page_table=part(call.page_table),
         starts=part(call.starts),
+        tree=part(call.tree),
     )
 
 

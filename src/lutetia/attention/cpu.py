@@ -15,6 +15,7 @@ from torch import Tensor
 from lutetia._shared.threads import launch, openmp, pool
 from lutetia.attention import reference
 from lutetia.attention.arguments import DecodeCall
+from lutetia.attention.rotary import turned
 
 COMPILED = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 LOG2_E = 1.4426950408889634
@@ -26,6 +27,7 @@ SMALLEST_WORK = 1 << 16  # numbers of the cache: fewer are read before a second 
 
 def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
     """out [B, H_q, s_active, d] in the dtype of q, and lse [B, H_q, s_active]."""
+    call = turned(call)
     if not compiles(call):
         return reference.decode(call)
     reference.write_new(call)
@@ -85,6 +87,8 @@ class Work:
         self.q_factor = equal_factors(n_kv_heads, scale) if call.k_scale is None else call.k_scale * scale
         self.v_factor = None if call.v_scale is None else call.v_scale.contiguous()
         self.softcap = None if call.softcap is None else equal_factors(1, call.softcap * LOG2_E)
+        self.alibi = None if call.alibi is None else call.alibi.float() * LOG2_E
+        self.tree = call.tree
         self.sink = None if call.sink is None else call.sink.float().contiguous()
         self.table = None if table is None else table.contiguous()
         (k_outer, k_1, k_2, _), (v_outer, v_1, v_2, _) = k.stride(), v.stride()
@@ -94,7 +98,19 @@ class Work:
             n_items, rows, s_active, d, n_kv_heads, call.page_len if table is not None or call.ring else 0, call.window or 0,
             0 if table is None else table.shape[1], k_outer, k_1, k_2, v_outer, v_1, v_2,
         )  # fmt: skip
-        arrays = (self.q, k, v, seq_lens, self.table, self.q_factor, self.v_factor, self.softcap, self.sink)
+        arrays = (
+            self.q,
+            k,
+            v,
+            seq_lens,
+            self.table,
+            self.q_factor,
+            self.v_factor,
+            self.softcap,
+            self.sink,
+            self.alibi,
+            self.tree,
+        )
         results = (address(self.out), address(self.lse), items, address(self.partial), 0)
         self.plan = np.array([*sizes, *map(address, arrays), *results], np.int64)
 

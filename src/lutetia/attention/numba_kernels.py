@@ -44,17 +44,18 @@ BODY = numba.types.void(numba.types.voidptr)
 
 # The layout of a plan: numbers, strides in elements, then addresses, and the next free item.
 # PAGE_LEN: slots of a page, or of a row that is a ring; 0 where a position is its slot. WINDOW, TABLE, V_FACTOR, SOFTCAP, SINK: 0
-# if none. SOFTCAP: one float32, in base 2 like the scores.
+# if none, as ALIBI and TREE. SOFTCAP, ALIBI: one float32, and [H_q], in base 2 like the scores. TREE: int64 [B, s_active].
 # Q_FACTOR, V_FACTOR: float32 [H_kv], what queries and outputs are multiplied with. ROWS: query heads of a key head × s_active.
 NAMES = (
     "N_ITEMS", "ROWS", "S_ACTIVE", "D", "N_KV_HEADS", "PAGE_LEN", "WINDOW", "TABLE_B",
     "K_OUTER", "K_HEAD", "K_SLOT", "V_OUTER", "V_HEAD", "V_SLOT",
-    "Q", "K", "V", "LENGTHS", "TABLE", "Q_FACTOR", "V_FACTOR", "SOFTCAP", "SINK", "OUT", "LSE", "ITEMS", "PARTIAL", "NEXT",
+    "Q", "K", "V", "LENGTHS", "TABLE", "Q_FACTOR", "V_FACTOR", "SOFTCAP", "SINK",
+    "ALIBI", "TREE", "OUT", "LSE", "ITEMS", "PARTIAL", "NEXT",
 )  # fmt: skip
 SIZE = len(NAMES)
 (
     N_ITEMS, ROWS, S_ACTIVE, D, N_KV_HEADS, PAGE_LEN, WINDOW, TABLE_B, K_OUTER, K_HEAD, K_SLOT, V_OUTER, V_HEAD, V_SLOT,
-    Q, K, V, LENGTHS, TABLE, Q_FACTOR, V_FACTOR, SOFTCAP, SINK, OUT, LSE, ITEMS, PARTIAL, NEXT,
+    Q, K, V, LENGTHS, TABLE, Q_FACTOR, V_FACTOR, SOFTCAP, SINK, ALIBI, TREE, OUT, LSE, ITEMS, PARTIAL, NEXT,
 ) = range(SIZE)  # fmt: skip
 
 
@@ -168,9 +169,26 @@ def cap(scores: Any, rows: Any, n: Any, softcap: Any) -> None:
 
 
 @jit_inline
-def hide(plan: Any, scores: Any, first: Any, start: Any, n: Any) -> None:
+def lean(plan: Any, scores: Any, h: Any, first: Any, start: Any, n: Any) -> None:
+    """scores[r, j] less the slope of its head for each position between query and key; positions as of `hide`."""
+    for r in range(plan[ROWS]):
+        slope = read(plan[ALIBI], (h * plan[ROWS] + r) // plan[S_ACTIVE])
+        at = first + r % plan[S_ACTIVE]
+        for j in range(n):
+            scores[r, j] += slope * np.float32(start + j - at)
+
+
+@jit_inline
+def hide(plan: Any, scores: Any, b: Any, first: Any, start: Any, n: Any) -> None:
     """-inf where a query may not look: query a is at position first + a, score j at start + j."""
     window = plan[WINDOW]
+    if plan[TREE]:
+        for r in range(plan[ROWS]):
+            bits = read_int64(plan[TREE], b * plan[S_ACTIVE] + r % plan[S_ACTIVE])
+            for j in range(max(0, first - start), n):
+                if not (bits >> (start + j - first)) & 1:
+                    scores[r, j] = MINUS_INF
+        return
     for r in range(plan[ROWS]):
         at = first + r % plan[S_ACTIVE]
         for j in range(max(0, at + 1 - start), n):
@@ -227,7 +245,9 @@ def attend(kind: Any, plan: Any, item: Any, sums: Any, scratch: Any) -> None:
         scores_of(kind, q, keys, (rows, d, n), plan[K], scores)
         if plan[SOFTCAP]:
             cap(scores, rows, n, read(plan[SOFTCAP], 0))
-        hide(plan, scores, first, start, n)
+        if plan[ALIBI]:
+            lean(plan, scores, h, first, start, n)
+        hide(plan, scores, b, first, start, n)
         for r in range(rows):
             alpha = weigh(scores, r, n, m, l)
             if alpha != np.float32(1):

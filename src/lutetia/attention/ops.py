@@ -20,7 +20,7 @@ LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
 REST = (
     "float? scale, int? window, Tensor? sink, Tensor? page_table, Tensor? k_scale, Tensor? v_scale, "
     "int cores, str shard, str sync, str backend, bool batch_invariant, str policy, Tensor? starts=None, float? softcap=None, "
-    "int? prefix=None"
+    "int? prefix=None, Tensor? alibi=None, Tensor? rotary=None, Tensor? tree=None"
 )
 RESULT = "(Tensor, Tensor)"
 LIBRARY.define(f"decode_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor seq_lens, {REST}) -> {RESULT}")

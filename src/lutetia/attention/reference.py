@@ -2,7 +2,8 @@
 
     S = scale · Q Kᵀ, masked to -inf      lse = log(Σ exp S + exp sink)      out = exp(S - lse) V
 
-Query a of a row of length L is at position p = L - s_active + a and sees the keys at max(start, p - window + 1) .. p.
+Query a of a row of length L is at position p = L - s_active + a and sees the keys at max(start, p - window + 1) .. p. With a
+tree it sees all keys before the new ones, and of those what the tree says.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ import torch
 from torch import Tensor
 
 from lutetia.attention.arguments import FP8, DecodeCall
+from lutetia.attention.rotary import turned
 
 FP8_MAX = 448.0  # the largest float8_e4m3fn
 
 
 def decode(call: DecodeCall) -> tuple[Tensor, Tensor]:
     """out [B, H_q, s_active, d] in the dtype of q, and lse [B, H_q, s_active]."""
+    call = turned(call)
     write_new(call)
     k, v = live_keys(call)
-    return attend(call, k, v, visible(call, k.shape[2]))
+    return attend(call, k, v)
 
 
 # ---- the cache -------------------------------------------------------------------------------------------------------
@@ -107,27 +110,40 @@ def _fetch_from(call: DecodeCall, name: str, row: Tensor, position: Tensor) -> T
     return taken if factor is None else taken * factor[:, None]
 
 
-def visible(call: DecodeCall, n_keys: int) -> Tensor:
-    """Which of the n_keys positions from the first seen on each query sees: bool [B, s_active, n_keys]."""
-    key = (seen_range(call)[0][:, None] + torch.arange(n_keys, device=call.q.device))[:, None]
-    query = call.seq_lens.long()[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)
-    seen = key <= query[..., None]
-    if call.window is not None:
-        seen &= key > query[..., None] - call.window
-    return seen
+def visible(call: DecodeCall, key: Tensor) -> Tensor:
+    """Which of the keys at positions [B, n] each query sees: bool [B, s_active, n]."""
+    first = call.seq_lens.long()[:, None, None] - call.s_active
+    query, key = first + torch.arange(call.s_active, device=key.device)[:, None], key[:, None]
+    if call.tree is not None:
+        new = (key - first).clamp(min=0, max=63)
+        return (key < first) | ((key < first + call.s_active) & ((call.tree[..., None] >> new) & 1 == 1))
+    seen = key <= query
+    return seen if call.window is None else seen & (key > query - call.window)
+
+
+def biases(call: DecodeCall, key: Tensor) -> Tensor:
+    """What is added to the scores of keys at positions [B, n]: -alibi · distance, [B, H_kv, G, s_active, n]."""
+    assert call.alibi is not None
+    query = call.seq_lens.long()[:, None] - call.s_active + torch.arange(call.s_active, device=key.device)
+    distance = (query[..., None] - key[:, None]).to(call.statistics_dtype)  # [B, s_active, n]
+    slope = call.alibi.to(call.statistics_dtype).reshape(call.n_kv_heads, call.group, 1, 1)
+    return -slope * distance[:, None, None]
 
 
 # ---- the sum ---------------------------------------------------------------------------------------------------------
 
 
-def attend(call: DecodeCall, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax attention: k, v [B, H_kv, S, d], seen [B, s_active, S] -> out [B, H_q, s_active, d], lse [B, H_q, s_active]."""
+def attend(call: DecodeCall, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax attention over k, v [B, H_kv, S, d], from the first position that is seen on: out and lse as of `decode`."""
+    key = seen_range(call)[0][:, None] + torch.arange(k.shape[2], device=k.device)
     shape = (call.batch, call.n_kv_heads, call.group, call.s_active, call.head_dim)
     q = call.q.to(k.dtype).reshape(shape)
     scores = call.scale * torch.einsum("bhgad,bhkd->bhgak", q, k)
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)
-    scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
+    if call.alibi is not None:
+        scores = scores + biases(call, key)
+    scores = scores.masked_fill(~visible(call, key)[:, None, None], -torch.inf)
     if call.sink is not None:  # an extra key, whose value is zero
         sink = call.sink.to(k.dtype).reshape(call.n_kv_heads, call.group, 1, 1).expand(*shape[:-1], 1)
         scores, v = torch.cat([scores, sink], -1), torch.cat([v, v.new_zeros(*v.shape[:2], 1, v.shape[3])], 2)

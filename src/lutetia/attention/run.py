@@ -14,7 +14,17 @@ from torch import Tensor
 import lutetia
 from lutetia import flow
 from lutetia.attention import reference
-from lutetia.attention.arguments import DecodeCall, How, Prefix, check_call, check_how, check_values, factor_of
+from lutetia.attention.arguments import (
+    DecodeCall,
+    How,
+    Prefix,
+    angles_of,
+    check_call,
+    check_how,
+    check_values,
+    factor_of,
+    tree_bits,
+)
 from lutetia.attention.cascade import cascade
 from lutetia.attention.choose import choose_for
 from lutetia.errors import ArgumentError, MissingFeatureError, fail, require
@@ -104,7 +114,7 @@ class KnownCall(NamedTuple):
     def start(self, given: tuple[Any, ...], more: tuple[Any, ...] = ()) -> tuple[Tensor, Tensor]:
         """Launch it with other tensors: the arguments of a DecodeCall up to v_scale, and those after it."""
         q, k_cache, v_cache, seq_lens, k_new, v_new, _, _, sink, page_table, *factors = given
-        starts, _, prefix, *_ = (*more, None, None, None)
+        starts, _, prefix, alibi, rotary, tree = (*more, *(None,) * 6)[:6]
         if seq_lens.dtype != torch.int32:
             seq_lens = seq_lens.to(torch.int32)
         if starts is not None and starts.dtype != torch.int32:
@@ -117,6 +127,8 @@ class KnownCall(NamedTuple):
         call = DecodeCall(
             q, k_cache, v_cache, seq_lens, k_new, v_new, self.scale, self.window, sink, page_table, k_scale, v_scale,
             starts, self.softcap, Prefix(prefix, k_cache, v_cache, page_table) if prefix else None,
+            None if alibi is None else alibi.float().contiguous(), None if rotary is None else angles_of(rotary, q),
+            None if tree is None else tree_bits(tree, q.shape[0]),
         )  # fmt: skip
         return self.plan.start(call)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lutetia.attention.arguments import DecodeCall
 from lutetia.attention.messages import Core, Exchange, Program
-from lutetia.attention.reference import as_bytes, fetch, seen_range, slots, to_cache
+from lutetia.attention.reference import as_bytes, biases, fetch, seen_range, slots, to_cache, visible
 
 INFINITY = float("inf")
 
@@ -164,14 +164,9 @@ def allocate_qk_buffers(core: Core, call: DecodeCall, context: FATileContext) ->
 
 
 def load_mask(core: Core, call: DecodeCall, context: FATileContext, tile: QKBuffers) -> None:
-    """Query a of a row of length L sees the keys up to L - s_active + a, or the last `window` of them, where the row has them."""
+    """Which keys of the tile each query sees, where the row has them."""
     with core.step("load_mask", {"seq_lens": call.seq_lens}) as step:
-        active = torch.arange(call.s_active, device=call.q.device)
-        query = (call.seq_lens[:, None] - call.s_active + active)[..., None]  # [B, s_active, 1]
-        key = context.position[:, None]  # [B, 1, tile_s_prior]
-        torch.logical_and(key <= query, context.live[:, None], out=tile.mask)
-        if call.window is not None:
-            tile.mask.logical_and_(key > query - call.window)
+        torch.logical_and(visible(call, context.position), context.live[:, None], out=tile.mask)
         step.outputs(mask=tile.mask)
 
 
@@ -184,8 +179,10 @@ def compute_qk_matmul(
         torch.matmul(fa.q, tile.k.transpose(2, 3), out=tile.qk)
         if call.softcap is not None:
             tile.qk.div_(call.softcap).tanh_().mul_(call.softcap)
-        unseen = ~tile.mask[:, None, None]  # [B, 1, 1, s_active, tile_s_prior]
-        tile.qk.unflatten(2, (call.group, call.s_active)).masked_fill_(unseen, -INFINITY)
+        scores = tile.qk.unflatten(2, (call.group, call.s_active))
+        if call.alibi is not None:
+            scores.add_(biases(call, context.position))
+        scores.masked_fill_(~tile.mask[:, None, None], -INFINITY)
         step.outputs(qk=tile.qk)
 
 

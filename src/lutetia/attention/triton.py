@@ -51,7 +51,7 @@ def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invarian
 
 def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> LaunchConfig:
     """The configuration of a call; with `batch_invariant` how keys are cut does not depend on B, S_max or the device."""
-    rows = min(call.group * call.s_active, _most_rows(call.head_dim))
+    rows = min(call.group * call.s_active, _most_rows(call))
     owners = call.batch * call.n_kv_heads * cdiv(call.group * call.s_active, rows)
     multiprocessors = device_of(call.q).multiprocessors
     keys = call.capacity if call.window is None else min(call.capacity, call.window + call.s_active - 1)
@@ -118,6 +118,7 @@ class Plan(NamedTuple):
             _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
             out, lse, partial_acc, partial_ml, counters(self.owners, q.device),
             _or(call.starts, call.seq_lens), prior_acc, prior_ml,
+            _or(call.alibi, lse), _or(call.rotary, lse), _or(call.tree, call.seq_lens),
         )  # fmt: skip
         if self.before is not None:
             self.before.kernel(memory, self.strides, *self.before.numbers)
@@ -134,7 +135,7 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
     """The plan of all calls with tensors like these."""
     q, k, v = call.q, call.k_cache, call.v_cache
     rows = call.group * call.s_active
-    block_m = max(16, min(next_power_of_2(rows), _most_rows(call.head_dim)))
+    block_m = max(16, min(next_power_of_2(rows), _most_rows(call)))
     m_blocks, block_d = cdiv(rows, block_m), max(16, next_power_of_2(call.head_dim))
     combine_rows = min(next_power_of_2(rows), block_m)
     combine_stages = max(2, min(COMBINE_STAGES, 1 + COMBINE_BYTES // (4 * combine_rows * block_d)))
@@ -153,12 +154,13 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
         HAS_K_SCALE=call.k_scale is not None, HAS_V_SCALE=call.v_scale is not None,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q, k),
         FIXED=config.fixed, EARLY=early, HAS_STARTS=call.starts is not None, HAS_SOFTCAP=call.softcap is not None,
-        HAS_PREFIX=call.prefix is not None, CAUSAL=call.s_active > 1,
+        HAS_PREFIX=call.prefix is not None, CAUSAL=call.s_active > 1 and call.tree is None, HAS_TREE=call.tree is not None,
+        HAS_ALIBI=call.alibi is not None, TURNED=0 if call.rotary is None else call.rotary.shape[2],
     )  # fmt: skip
     before, n_priors = _before(call, config, case)
     numbers = (
         call.scale, call.window or 0, call.capacity, call.batch, config.splits, config.uneven_pieces, config.keys,
-        _table_stride(call), call.softcap or 0.0, 0 if call.prefix is None else call.prefix.length, n_priors, case,
+        _table_stride(call), call.softcap or 0.0, 0 if call.prefix is None else call.prefix.length, n_priors, _turns(call), case,
     )  # fmt: skip
     options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": REGISTERS}
     options |= {"launch_pdl": True} if early else {}
@@ -178,13 +180,17 @@ def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[B
     keys = INVARIANT_KEYS if config.fixed else cdiv(cdiv(call.prefix.length, n_pieces), config.block_n) * config.block_n
     n_pieces = cdiv(call.prefix.length, keys)
     block_n = min(config.block_n, 64) if large else config.block_n
-    case = case._replace(BLOCK_M=block_m, BLOCK_N=block_n, HAS_PREFIX=False, HAS_NEW=False, CAUSAL=False)
-    numbers = (call.scale, call.batch, keys, _table_stride(call), call.softcap or 0.0, call.prefix.length, case)
+    case = case._replace(BLOCK_M=block_m, BLOCK_N=block_n, HAS_PREFIX=False, HAS_NEW=False, CAUSAL=False, HAS_TREE=False)
+    numbers = (call.scale, call.batch, keys, _table_stride(call), call.softcap or 0.0, call.prefix.length, _turns(call), case)
     options = {"num_warps": 8 if block_m > 64 else 4, "num_stages": 3 if large else config.stages, "maxnreg": REGISTERS}
     options |= {"launch_pdl": True} if case.EARLY else {}
     sizes = n_pieces * call.batch * call.n_kv_heads * case.ROWS
     kernel = Launch(prefix_kernel, (blocks, n_pieces), call.q.device, **options)
     return Before(kernel, numbers, (sizes * call.head_dim, sizes * 2)), n_pieces
+
+
+def _turns(call: DecodeCall) -> int:
+    return 0 if call.rotary is None else call.rotary.shape[1]
 
 
 def _table_stride(call: DecodeCall) -> int:
@@ -230,9 +236,11 @@ def _stretch(call: DecodeCall, block_n: int) -> int:
     return max(1, (tiles.PAGES.value - 1) * call.page_len // block_n) * block_n
 
 
-def _most_rows(head_dim: int) -> int:
+def _most_rows(call: DecodeCall) -> int:
     """Query rows of one tile; more are shared out over several programs, which then read the same keys."""
-    return 64 if head_dim <= 128 else 32
+    if call.head_dim > 128:
+        return 32
+    return 128 if call.group * call.s_active >= 128 and call.q.dtype != torch.float32 else 64
 
 
 # ---- counters --------------------------------------------------------------------------------------------------------

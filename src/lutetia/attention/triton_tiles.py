@@ -39,6 +39,9 @@ class KernelTensors(NamedTuple):
     starts: Any  # int32 [B]
     prior_acc: Any  # float32 [n_priors, B · H_q · S_ACTIVE, D]: what pieces of the prefix gave
     prior_ml: Any  # float32 [n_priors, 2, B · H_q · S_ACTIVE]
+    alibi: Any  # float32 [H_q]
+    rotary: Any  # float32 [2, n_turns, TURNED]
+    tree: Any  # int64 [B, S_ACTIVE]: bit j for new token j
 
 
 class Strides(NamedTuple):
@@ -63,6 +66,7 @@ class Numbers(NamedTuple):
     batch: Any
     prefix: Any
     n_priors: Any  # pieces of the prefix
+    n_turns: Any  # positions that have rotary angles
 
 
 class Case(NamedTuple):
@@ -95,7 +99,21 @@ class Case(NamedTuple):
     HAS_STARTS: bool = False
     HAS_SOFTCAP: bool = False
     HAS_PREFIX: bool = False
-    CAUSAL: bool = False  # queries of one row see different keys
+    CAUSAL: bool = False  # of several new tokens none sees a later one
+    HAS_ALIBI: bool = False
+    HAS_TREE: bool = False
+    TURNED: int = 0  # pairs of numbers of a query, and of a new key, that its position turns
+
+
+class Rows(NamedTuple):
+    """The query rows of a tile."""
+
+    queries: Any  # [M, D]
+    factor: Any  # what their scores are multiplied with: a number, or [M, 1]
+    at: Any  # [M]: their positions
+    first: Any  # the position of the first new token
+    slope: Any  # [M] with HAS_ALIBI, in base 2
+    bits: Any  # int64 [M] with HAS_TREE: the new tokens that each sees
 
 
 @triton.jit
@@ -121,13 +139,51 @@ def in_range(q_tile, CASE: tl.constexpr):
 
 
 @triton.jit
-def seen_of(position, live, at, numbers, CASE: tl.constexpr):
-    """Which of the keys at positions [n] the queries at [m] see: [m or 1, n]."""
+def turn(tile, places, stride, at, memory, numbers, CASE: tl.constexpr):
+    """A tile [M, D], loaded from places [M], whose numbers lie `stride` apart, turned by the angles of positions [M], where they
+    are not negative."""
+    d = tl.arange(0, CASE.BLOCK_D)
+    lower, inside = d < CASE.TURNED, (at >= 0)[:, None] & (d < 2 * CASE.TURNED)[None, :]
+    partner = tl.where(lower, d + CASE.TURNED, d - CASE.TURNED)
+    other = tl.load(places[:, None] + partner[None, :] * stride, mask=inside, other=0.0).to(tl.float32)
+    held = tl.minimum(at, numbers.n_turns - 1).to(tl.int64)
+    angles = memory.rotary + held[:, None] * CASE.TURNED + (d % CASE.TURNED)[None, :]
+    cos = tl.load(angles, mask=inside, other=1.0).to(tl.float32)
+    sin = tl.load(angles + numbers.n_turns.to(tl.int64) * CASE.TURNED, mask=inside, other=0.0).to(tl.float32)
+    return (tile.to(tl.float32) * cos + tl.where(lower[None, :], -other, other) * sin).to(tile.dtype)
+
+
+@triton.jit
+def query_rows(q_tile, places, head, task, memory, strides, numbers, CASE: tl.constexpr):
+    """The Rows of queries [M, D], loaded from places [M], of query heads [M]; task: where they are [M], the position of the first
+    new token, where in `tree` they have their bits [M], which of them are there [M], and the key head."""
+    at, first, tree, there, h = task
+    if CASE.TURNED > 0:
+        q_tile = turn(q_tile, places, strides.q[3], tl.where(there, at, -1), memory, numbers, CASE)
+    queries, unit = in_range(q_tile, CASE)
+    factor = numbers.scale * LOG2_E * unit
+    if CASE.HAS_K_SCALE:
+        factor *= tl.load(memory.k_scale + h)
+    slope, bits = 0.0, 0
+    if CASE.HAS_ALIBI:
+        slope = tl.load(memory.alibi + head, mask=there, other=0.0) * LOG2_E
+    if CASE.HAS_TREE:
+        bits = tl.load(memory.tree + tree, mask=there, other=0)
+    return Rows(queries, factor, at, first, slope, bits)
+
+
+@triton.jit
+def seen_of(position, live, rows, numbers, CASE: tl.constexpr):
+    """Which of the keys at positions [n] the queries see: [m or 1, n]."""
     seen = live[None, :]
     if CASE.CAUSAL:
-        seen = seen & (position[None, :] <= at[:, None])
+        seen = seen & (position[None, :] <= rows.at[:, None])
     if CASE.HAS_WINDOW:
-        seen = seen & (position[None, :] > at[:, None] - numbers.window)
+        seen = seen & (position[None, :] > rows.at[:, None] - numbers.window)
+    if CASE.HAS_TREE:
+        new = position - rows.first
+        bit = rows.bits[:, None] >> tl.minimum(tl.maximum(new, 0), 63).to(tl.int64)[None, :]
+        seen = seen & ((new < 0)[None, :] | (bit & 1 == 1))
     return seen
 
 
@@ -156,13 +212,9 @@ def locate(position, first, listed, b, numbers, CASE: tl.constexpr):
 
 @triton.jit
 def read_keys(stretch_of_keys, place, rows, sums, memory, strides, numbers, CASE: tl.constexpr):
-    """The keys [begin, end) of a row of the batch and a key head, tile by tile: m, l [M] and acc [M, D] with them.
-
-    rows: the queries [M, D], what their scores are multiplied with, and their positions [M].
-    """
+    """The keys [begin, end) of a row of the batch and a key head, tile by tile: m, l [M] and acc [M, D] with them."""
     begin, end = stretch_of_keys
     b, h = place
-    queries, factor, at = rows
     k_o, k_h, k_s, k_d = strides.k
     v_o, v_h, v_s, v_d = strides.v
     keys, values = memory.k_cache + h * k_h, memory.v_cache + h * v_h
@@ -179,8 +231,7 @@ def read_keys(stretch_of_keys, place, rows, sums, memory, strides, numbers, CASE
             v_tile = tl.load(v_first + v_places, mask=inside, other=0.0)
             k_first += CASE.BLOCK_N * k_s
             v_first += CASE.BLOCK_N * v_s
-            seen = seen_of(position, position < end, at, numbers, CASE)
-            sums = attend(queries, k_tile, v_tile, seen, factor, numbers, sums, CASE)
+            sums = attend(k_tile, v_tile, position, position < end, rows, sums, numbers, CASE)
     else:
         # The pages of a stretch are listed before its keys are asked for: to ask for a page and then its keys, tile by tile,
         # would be two trips to memory, one after the other.
@@ -193,21 +244,25 @@ def read_keys(stretch_of_keys, place, rows, sums, memory, strides, numbers, CASE
                 k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
                 k_tile = tl.load(keys + k_row[:, None] + d[None, :] * k_d, mask=inside, other=0.0)
                 v_tile = tl.load(values + v_row[:, None] + d[None, :] * v_d, mask=inside, other=0.0)
-                seen = seen_of(position, position < end, at, numbers, CASE)
-                sums = attend(queries, k_tile, v_tile, seen, factor, numbers, sums, CASE)
+                sums = attend(k_tile, v_tile, position, position < end, rows, sums, numbers, CASE)
     return sums
 
 
 @triton.jit
-def attend(q_tile, k_tile, v_tile, seen, factor, numbers, sums, CASE: tl.constexpr):
-    """One tile of keys: q [M, D], k and v [N, D], seen [M, N]; the running m, l [M] and acc [M, D] of sums."""
+def attend(k_tile, v_tile, position, live, rows, sums, numbers, CASE: tl.constexpr):
+    """One tile of keys: k and v [N, D], their positions [N] and whether they count; m, l [M] and acc [M, D] of sums go on."""
     m, l, acc = sums
+    q_tile, factor = rows.queries, rows.factor
+    seen = seen_of(position, live, rows, numbers, CASE)
     k_tile, v_tile = k_tile.to(q_tile.dtype).to(CASE.PRODUCTS), v_tile.to(q_tile.dtype).to(CASE.PRODUCTS)
     scores = tl.dot(q_tile.to(CASE.PRODUCTS), tl.trans(k_tile), input_precision=CASE.PRECISION)
     if CASE.HAS_SOFTCAP:  # tanh x = 1 - 2 / (exp 2x + 1)
         twice = tl.minimum(scores * factor * (2 / numbers.softcap), 126.0)  # in base 2, like scores times factor
         scores = numbers.softcap * (1 - 2 / (tl.exp2(twice) + 1))
         factor = LOG2_E
+    if CASE.HAS_ALIBI:
+        scores = scores * factor + rows.slope[:, None] * (position[None, :] - rows.at[:, None]).to(tl.float32)
+        factor = 1.0
     m_new = tl.maximum(m, tl.max(tl.where(seen, scores * factor, float("-inf")), 1))
     safe = tl.where(m_new == float("-inf"), 0.0, m_new)  # -inf - -inf would be NaN
     # One rounding, as a fused multiply and add: the difference is exact to its own size, however large the scores are.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lutetia.attention import MAX_ACTIVE, MAX_HEAD_DIM, KVCache, check_int, decode_attention, prefill
+from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, KVCache, check_int, decode_attention, prefill
 from lutetia.errors import ArgumentError, check_tensor, fail
 
 MAX_SIZE = 2**20  # inputs or heads
@@ -97,7 +97,7 @@ class DecodeAttention(nn.Module):
             fail("cache", cache, "contiguous tensors, as new_cache makes them")
         start = cache.lengths.clone()
         cache.append(k, v, lengths)
-        if lengths is None and 1 <= q.shape[2] <= MAX_ACTIVE:
+        if lengths is None and 1 <= q.shape[2] <= FEW_ACTIVE:
             options: dict[str, Any] = {"k_scale": cache.k_scale, "v_scale": cache.v_scale, "backend": self.backend}
             return decode_attention(q, cache.k, cache.v, seq_lens=cache.lengths, window=self.window, sink=self.sink, **options)[0]
         keys, values = _as_queries(cache.k, cache.k_scale, q), _as_queries(cache.v, cache.v_scale, q)
