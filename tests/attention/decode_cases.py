@@ -88,6 +88,11 @@ CASES: dict[str, dict[str, Any]] = {
     "twenty new tokens": {"s_active": 20, "new": True, "lengths": (60, 11), "page_len": 4, "capacity": 60},
     "a chunk of a prompt": {"s_active": 70, "lengths": (90, 70), "capacity": 96, "page_len": 16, **TINY, "turned": 4},
     "a long chunk": {"s_active": 130, "batch": 1, "lengths": (150,), **TINY, "new": True, "window": 100},
+    "narrow values": {"value_dim": 13, "s_active": 2, "new": True},
+    "narrow values in pages": {"value_dim": 16, "page_len": 16, "lengths": (145, 37), "alibi": 0.3},
+    "values in the keys": {"shared": 13, "s_active": 2, "new": True, "n_q_heads": 20, "n_kv_heads": 1},
+    "values in the keys, pages and a prefix": {"shared": 16, "prefix": 30, "page_len": 16, "lengths": (145, 37), "new": True},
+    "latent attention": {"head_dim": 576, "shared": 512, "n_kv_heads": 1, "lengths": (40, 33), "capacity": 40, "new": True},
     "everything": {"window": 50, "s_active": 3, "new": True, "sink": 2.0, "page_len": 8, "head_dim": 24, "n_q_heads": 6},
 }  # fmt: skip
 

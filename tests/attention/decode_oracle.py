@@ -27,7 +27,9 @@ class Case:
     def to(self, device: str) -> Case:
         """A copy of every tensor, there."""
         moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in self.arguments.items()}
-        return Case(self.q.to(device), self.k.clone().to(device), self.v.clone().to(device), moved)
+        k = self.k.clone().to(device)
+        shared = self.v.data_ptr() == self.k.data_ptr()  # as a view of the keys it stays one
+        return Case(self.q.to(device), k, k[..., : self.v.shape[3]] if shared else self.v.clone().to(device), moved)
 
 
 def make(
@@ -51,6 +53,8 @@ def make(
     alibi: float | None = None,
     turned: int = 0,
     tree: int | None = None,
+    value_dim: int | None = None,
+    shared: int | None = None,
     dead: float = NAN,
     spread: float = 1.0,
     seed: int = 0,
@@ -79,6 +83,7 @@ def make(
         arguments["sink"] = sink * torch.randn(n_q_heads, generator=generator).sign()
     if new:
         arguments["k_new"], arguments["v_new"] = (random(batch, n_kv_heads, s_active, head_dim) for _ in range(2))
+        arguments["v_new"] = arguments["k_new"][..., :shared] if shared else arguments["v_new"][..., :value_dim]
     n_pages = 0 if not page_len else -(-capacity // page_len)
     pool = batch * n_pages + 3
     shape = (pool, page_len, n_kv_heads, head_dim) if page_len else (batch, n_kv_heads, capacity, head_dim)
@@ -92,15 +97,17 @@ def make(
         arguments["page_table"] = pages
     for cache in (k, v):
         for b, length in enumerate(lengths):
-            shared = prefix or 0  # in row 0 alone
-            first = shared if b else 0
-            for p in range(first if starts is None else starts[b], max(length - (s_active if new else 0), 0 if b else shared)):
+            first = (prefix or 0) if b else 0  # row 0 alone has it
+            for p in range(
+                first if starts is None else starts[b], max(length - (s_active if new else 0), 0 if b else prefix or 0)
+            ):
                 row = random(n_kv_heads, head_dim, of=torch.float64)
                 if page_len:
                     cache[arguments["page_table"][b, p // page_len], p % page_len] = row
                 else:
                     cache[b, :, p % capacity] = row
-    return Case(q, k.to(cache_dtype), v.to(cache_dtype), arguments)
+    k, v = k.to(cache_dtype), v.to(cache_dtype)
+    return Case(q, k, k[..., :shared] if shared else v[..., :value_dim], arguments)
 
 
 def expected(case: Case) -> tuple[Tensor, Tensor]:
@@ -124,7 +131,10 @@ def expected(case: Case) -> tuple[Tensor, Tensor]:
             return cache[b, h, p % cache.shape[2]] * factor
         return cache[table[b, p // cache.shape[1]], p % cache.shape[1], h] * factor
 
-    out, lse = torch.zeros(q.shape, dtype=torch.float64), torch.full(q.shape[:-1], -math.inf, dtype=torch.float64)
+    out, lse = (
+        torch.zeros(*q.shape[:-1], v.shape[3], dtype=torch.float64),
+        torch.full(q.shape[:-1], -math.inf, dtype=torch.float64),
+    )
     for b in range(batch):
         length = int(given["seq_lens"][b])
         start = int(given["starts"][b]) if "starts" in given else 0

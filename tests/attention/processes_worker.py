@@ -38,6 +38,7 @@ CASES: list[dict[str, Any]] = [
     {"alibi": 0.3, "turned": 3, "new": True, "s_active": 2, "lengths": (29, 7, 0)},
     {"tree": 3, "s_active": 4, "new": True, "lengths": (29, 17, 0)},
     {"s_active": 11, "new": True, "lengths": (29, 17, 0)},
+    {"value_dim": 5, "new": True},
     {"prefix": 12, "lengths": (15, 29, 0), "new": True, "sink": 1.0, "s_active": 2, "level": True},
     {"prefix": 25, "lengths": (29, 25, 30), "page_len": 5, "softcap": 2.0},
     {"window": 6, "capacity": 9, "lengths": (29, 9, 3), "new": True, "shards": ("batch",)},

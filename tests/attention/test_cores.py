@@ -57,6 +57,7 @@ CASES: dict[str, dict[str, Any]] = {
     "turned": {"turned": 5, "s_active": 3, "new": True},
     "a tree": {"tree": 3, "s_active": 5, "new": True},
     "twenty new tokens": {"s_active": 20, "lengths": (47, 20), "new": True},
+    "values in the keys": {"shared": 9, "s_active": 3, "new": True},
     "a prefix": {"prefix": 9, "lengths": (47, 12), "s_active": 3, "new": True, "sink": 1.0},
     "a prefix of pages, an empty row": {"prefix": 18, "page_len": 8, "lengths": (0, 18), "capacity": 48},
     "everything": {"window": 20, "s_active": 3, "new": True, "sink": 2.0, "page_len": 4, "n_q_heads": 6, "capacity": 48},

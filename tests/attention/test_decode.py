@@ -258,6 +258,7 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(executor: str) -> None:
         ({"q": torch.zeros(2, 3, 1, 32)}, "q has 3 heads and the cache 2"),
         ({"q": torch.zeros(2, 4, 1, 32, dtype=torch.int32)}, "expected dtype bfloat16"),
         ({"k": torch.zeros(2, 2, 150, 31)}, "k_cache is .* expected shape"),
+        ({"v": torch.zeros(2, 2, 150, 33)}, "v_cache is .* expected values of 1 to 32 numbers, no wider than the keys"),
         ({"v": torch.zeros(2, 2, 149, 32)}, "v_cache is .* expected shape"),
         ({"v": torch.zeros(2, 2, 150, 32).half()}, "v_cache is float16 .* expected dtype float32"),
         ({"seq_lens": torch.tensor([1, 151])}, "seq_lens has 151 in row 1, expected 0 to 150"),

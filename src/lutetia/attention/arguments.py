@@ -24,6 +24,7 @@ MAX_ACTIVE = 4096
 FEW_ACTIVE = 8  # new tokens for which a cache is read here rather than in `prefill`, where there is a choice
 MAX_TREE = 64  # new tokens of a tree: the bits of an integer
 MAX_HEAD_DIM = 256
+MAX_LATENT_DIM = 576  # of keys whose first numbers are the values
 QUERIES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 FP8 = torch.float8_e4m3fn
 CACHES = (*QUERIES, FP8)
@@ -45,7 +46,7 @@ class DecodeCall(NamedTuple):
 
     q: Tensor  # [B, H_q, s_active, d]
     k_cache: Tensor  # [B, H_kv, S_max, d], or pages [n_pages, page_len, H_kv, d]
-    v_cache: Tensor  # the same shape
+    v_cache: Tensor  # the same shape but for its width, d_v; it may be the first d_v numbers of each key
     seq_lens: Tensor  # int32 [B]: live length, the new tokens included
     k_new: Tensor | None = None  # [B, H_kv, s_active, d], to be written into the last s_active live slots
     v_new: Tensor | None = None
@@ -93,6 +94,21 @@ class DecodeCall(NamedTuple):
         return self.q.shape[3]
 
     @property
+    def value_dim(self) -> int:
+        """d_v: the width of a value, and of the output."""
+        return self.v_cache.shape[3]
+
+    @property
+    def shared(self) -> bool:
+        """Whether the values are the first numbers of the keys, as in the absorbed form of latent attention."""
+        return shares(self.k_cache, self.v_cache)
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """[B, H_q, s_active, d_v]."""
+        return (*self.q.shape[:-1], self.v_cache.shape[3])
+
+    @property
     def page_len(self) -> int:
         """Slots of one page; of the whole row where there are no pages."""
         return self.k_cache.shape[2 if self.page_table is None else 1]
@@ -126,13 +142,17 @@ def check_call(q: Any, k_cache: Any, v_cache: Any, seq_lens: Any, *new: Any, **o
     batch, n_q_heads, s_active, head_dim = q.shape
     if not 1 <= s_active <= MAX_ACTIVE:
         fail("q", q, f"1 to {MAX_ACTIVE} new tokens (s_active) in [B, H_q, s_active, d]; see prefill for more")
-    if not 1 <= head_dim <= MAX_HEAD_DIM:
-        fail("q", q, f"a head dimension from 1 to {MAX_HEAD_DIM}")
+    if not 1 <= head_dim <= MAX_LATENT_DIM:
+        fail("q", q, f"a head dimension from 1 to {MAX_HEAD_DIM}, or {MAX_LATENT_DIM} where values are part of the keys")
     n_kv_heads = _check_caches(q, k_cache, v_cache, given["page_table"])
+    if shares(k_cache, v_cache):
+        _share(given, v_cache.shape[3])
+    elif head_dim > MAX_HEAD_DIM:
+        fail("q", q, f"a head dimension from 1 to {MAX_HEAD_DIM}: v_cache is no part of k_cache")
     if n_kv_heads < 1 or n_q_heads % n_kv_heads:
         raise ArgumentError(f"q has {n_q_heads} heads and the cache {n_kv_heads}, expected a multiple of the cache's heads")
     check_tensor("seq_lens", seq_lens, [batch], INTEGERS, q.device)
-    _check_new(q, n_kv_heads, given["k_new"], given["v_new"])
+    _check_new(q, (n_kv_heads, v_cache.shape[3]), given["k_new"], given["v_new"])
     if given["sink"] is not None:
         check_tensor("sink", given["sink"], [n_q_heads], QUERIES, q.device)
     if given["alibi"] is not None:
@@ -152,15 +172,33 @@ def check_call(q: Any, k_cache: Any, v_cache: Any, seq_lens: Any, *new: Any, **o
         "tree": _tree(given, q),
     }
     call = DecodeCall(q, k_cache, v_cache, _narrow("seq_lens", seq_lens), **given)
+    if call.rotary is not None and call.value_dim < head_dim:
+        raise ArgumentError(f"rotary is given and values have {call.value_dim} numbers, expected {head_dim}, as many as keys")
     return call._replace(prefix=_prefix(call, given["prefix"]))
 
 
-def _check_new(q: Tensor, n_kv_heads: int, k_new: Any, v_new: Any) -> None:
+def shares(k_cache: Tensor, v_cache: Tensor) -> bool:
+    """Whether values are the first numbers of the keys: a narrower view of the same memory."""
+    same = k_cache.data_ptr() == v_cache.data_ptr() and k_cache.stride() == v_cache.stride()
+    return same and v_cache.shape[3] < k_cache.shape[3] and k_cache.numel() > 0
+
+
+def _share(given: dict[str, Any], width: int) -> None:
+    """Values and their scale follow from the keys', which share their memory."""
+    if given["v_scale"] is not None and given["v_scale"] is not given["k_scale"]:
+        fail("v_scale", given["v_scale"], "k_scale alone: values are part of the keys")
+    given["v_scale"] = given["k_scale"]
+    if given["v_new"] is None and isinstance(given["k_new"], Tensor):
+        given["v_new"] = given["k_new"][..., :width]
+
+
+def _check_new(q: Tensor, sizes: tuple[int, int], k_new: Any, v_new: Any) -> None:
     if (k_new is None) != (v_new is None):
         fail("v_new" if v_new is None else "k_new", None, "a tensor, since the other of the two is given")
     for name, new in (("k_new", k_new), ("v_new", v_new)):
         if new is not None:
-            check_tensor(name, new, [q.shape[0], n_kv_heads, *q.shape[2:]], QUERIES, q.device)
+            width = sizes[1] if name == "v_new" else q.shape[3]
+            check_tensor(name, new, [q.shape[0], sizes[0], q.shape[2], width], QUERIES, q.device)
 
 
 def _window(window: Any) -> int | None:
@@ -342,7 +380,9 @@ def _check_caches(q: Tensor, k_cache: Any, v_cache: Any, page_table: Any) -> int
         n_kv_heads = k_cache.shape[2]
         if k_cache.shape[1] < 1:
             fail("k_cache", k_cache, "pages of at least one slot")
-    check_tensor("v_cache", v_cache, list(k_cache.shape), k_cache.dtype, q.device)
+    check_tensor("v_cache", v_cache, [*k_cache.shape[:3], "d_v"], k_cache.dtype, q.device)
+    if not 1 <= v_cache.shape[3] <= k_cache.shape[3]:
+        fail("v_cache", v_cache, f"values of 1 to {k_cache.shape[3]} numbers, no wider than the keys")
     return n_kv_heads
 
 

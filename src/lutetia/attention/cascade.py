@@ -49,7 +49,7 @@ def unfold(result: Result, call: DecodeCall) -> Result:
     """What `fold` gave, as of the call: out [B, H_q, s_active, d], lse [B, H_q, s_active]; empty rows see no prefix."""
     assert call.prefix is not None
     parts = (call.n_kv_heads, call.batch, call.group * call.s_active)
-    out = result[0].reshape(*parts, call.head_dim).transpose(0, 1).reshape(call.q.shape)
+    out = result[0].reshape(*parts, call.value_dim).transpose(0, 1).reshape(call.out_shape)
     lse = result[1].reshape(parts).transpose(0, 1).reshape(call.q.shape[:-1])
     if call.alibi is not None:  # the queries of `fold` are at the last position of the prefix, and these further on
         beyond = call.seq_lens[:, None] - call.s_active + torch.arange(call.s_active, device=lse.device) - call.prefix.length + 1

@@ -117,7 +117,7 @@ def decode_on_cores(call: DecodeCall, *, cores: int, shard: str, sync: str, tile
 def run_cores(call: DecodeCall, cores: int, plan: CoresPlan, scratch_bytes: int | None = None) -> CoresRun:
     """Start a coroutine for each core, and let them meet."""
     call = turned(call)
-    out = torch.empty_like(call.q, memory_format=torch.contiguous_format)
+    out = call.q.new_empty(call.out_shape)
     lse = call.q.new_empty(call.q.shape[:-1], dtype=call.statistics_dtype)
     device = call.q.device
     team = [Core(c, cores, ScratchManager(scratch_bytes, f"core {c}", device)) for c in range(cores)]

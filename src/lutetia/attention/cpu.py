@@ -64,7 +64,7 @@ def compiles(call: DecodeCall) -> bool:
     """Whether the compiled loops take this call: caches of their types whose heads lie in one piece."""
     if call.q.dtype == torch.float64 or call.k_cache.dtype not in COMPILED:
         return False
-    return call.head_dim == 1 or call.k_cache.stride(-1) == call.v_cache.stride(-1) == 1
+    return call.head_dim == call.value_dim == 1 or call.k_cache.stride(-1) == call.v_cache.stride(-1) == 1
 
 
 def keys_of_item(keys: int, threads: int) -> int:
@@ -78,10 +78,10 @@ class Work:
     def __init__(self, call: DecodeCall, seq_lens: Tensor, n_items: int, items: int, n_partial: int) -> None:
         k, v, table = call.k_cache, call.v_cache, call.page_table
         (batch, n_q_heads, s_active, d), n_kv_heads = call.q.shape, call.n_kv_heads
-        rows = n_q_heads // n_kv_heads * s_active
+        rows, d_v = n_q_heads // n_kv_heads * s_active, call.value_dim
         self.q = call.q.float().contiguous()  # [B, H_q, s_active, d] is [B, H_kv, rows, d]
-        self.out, self.lse = torch.empty_like(self.q), self.q.new_empty(batch, n_q_heads, s_active)
-        self.partial = np.empty((n_partial, rows * (d + 2)), np.float32) if n_partial else None
+        self.out, self.lse = self.q.new_empty(call.out_shape), self.q.new_empty(batch, n_q_heads, s_active)
+        self.partial = np.empty((n_partial, rows * (d_v + 2)), np.float32) if n_partial else None
         # The scale, and the base of the exponential, go into the queries.
         scale = call.scale * LOG2_E
         self.q_factor = equal_factors(n_kv_heads, scale) if call.k_scale is None else call.k_scale * scale
@@ -95,7 +95,7 @@ class Work:
         if table is not None:  # [pages, slots, heads, d]
             k_1, k_2, v_1, v_2 = k_2, k_1, v_2, v_1
         sizes = (
-            n_items, rows, s_active, d, n_kv_heads, call.page_len if table is not None or call.ring else 0, call.window or 0,
+            n_items, rows, s_active, d, d_v, n_kv_heads, call.page_len if table is not None or call.ring else 0, call.window or 0,
             0 if table is None else table.shape[1], k_outer, k_1, k_2, v_outer, v_1, v_2,
         )  # fmt: skip
         arrays = (

@@ -38,9 +38,10 @@ def _decode_append(q: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens: Tensor
     return run(q, k_cache, v_cache, seq_lens, *rest)
 
 
-def _fake(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _fake(q: Tensor, k_cache: Tensor, v_cache: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     statistics = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return torch.empty(q.shape, dtype=q.dtype, device=q.device), q.new_empty(q.shape[:-1], dtype=statistics)
+    out = torch.empty((*q.shape[:-1], v_cache.shape[3]), dtype=q.dtype, device=q.device)
+    return out, q.new_empty(q.shape[:-1], dtype=statistics)
 
 
 def _no_gradient(ctx: Any, *grads: Tensor) -> NoReturn:

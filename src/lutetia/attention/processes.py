@@ -112,7 +112,7 @@ def decode_attention(
     inputs = {"q": q, "local_k": local_k, "local_v": local_v, "seq_lens": seq_lens}
     notes = {"backend": "processes", "rank": core.index, "cores": core.cores, "shard": shard, "sync": sync}
     with flow.step("decode_attention", part="attention", inputs=inputs, **notes) as step:
-        out = torch.empty_like(call.q, memory_format=torch.contiguous_format)
+        out = call.q.new_empty(call.out_shape)
         lse = call.q.new_empty(call.q.shape[:-1], dtype=call.statistics_dtype)
         if plan.sync == "lockstep" and shard == "sequence" and core.cores > 1:
             params = params._replace(num_fa_tiles=_most(core, params.num_fa_tiles, call.q.device, meeting))
@@ -385,7 +385,7 @@ def _most(core: Core, tiles: int, device: torch.device, meeting: Meeting) -> int
 def _all_rows(core: Core, q: Tensor, out: Tensor, lse: Tensor, meeting: Meeting) -> tuple[Tensor, Tensor]:
     """out and lse of all rows from those of each rank: one message that holds both."""
     rows = [rows_of(rank, core.cores, q.shape[0]) for rank in range(core.cores)]
-    shapes = [(each.stop - each.start, *q.shape[1:3], q.shape[3] + 1) for each in rows]
+    shapes = [(each.stop - each.start, *q.shape[1:3], out.shape[3] + 1) for each in rows]
     packed = torch.cat([out.to(lse.dtype), lse[..., None]], -1)
     whole = torch.cat(all_gather(core, packed, shapes, "out", meeting))
     return whole[..., :-1].to(q.dtype), whole[..., -1].contiguous()

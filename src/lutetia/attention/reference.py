@@ -18,7 +18,7 @@ FP8_MAX = 448.0  # the largest float8_e4m3fn
 
 
 def decode(call: DecodeCall) -> tuple[Tensor, Tensor]:
-    """out [B, H_q, s_active, d] in the dtype of q, and lse [B, H_q, s_active]."""
+    """out [B, H_q, s_active, d_v] in the dtype of q, and lse [B, H_q, s_active]."""
     call = turned(call)
     write_new(call)
     k, v = live_keys(call)
@@ -82,7 +82,7 @@ def live_keys(call: DecodeCall) -> tuple[Tensor, Tensor]:
     caches = []
     for name in "kv":
         taken = fetch(call, name, row, first[row] + at)
-        dense = taken.new_zeros(call.batch, most, call.n_kv_heads, call.head_dim)
+        dense = taken.new_zeros(call.batch, most, *taken.shape[1:])
         dense[row, at] = taken
         caches.append(dense.transpose(1, 2))
     return caches[0], caches[1]
@@ -94,7 +94,8 @@ def fetch(call: DecodeCall, name: str, row: Tensor, position: Tensor) -> Tensor:
         return _fetch_from(call, name, row, position)
     early = position < call.prefix.length
     first = call._replace(k_cache=call.prefix.k, v_cache=call.prefix.v, page_table=call.prefix.page_table)
-    taken = call.q.new_empty(len(row), call.n_kv_heads, call.head_dim, dtype=call.statistics_dtype)
+    width = call.head_dim if name == "k" else call.value_dim
+    taken = call.q.new_empty(len(row), call.n_kv_heads, width, dtype=call.statistics_dtype)
     taken[early] = _fetch_from(first, name, torch.zeros_like(row[early]), position[early])
     taken[~early] = _fetch_from(call, name, row[~early], position[~early])
     return taken
@@ -150,4 +151,4 @@ def attend(call: DecodeCall, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     lse = torch.logsumexp(scores, -1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], -torch.inf)
     weights = torch.exp(scores - lse.masked_fill(lse == -torch.inf, 0)[..., None])
     out = torch.einsum("bhgak,bhkd->bhgad", weights, v)
-    return out.reshape(call.q.shape).to(call.q.dtype), lse.reshape(call.q.shape[:-1])
+    return out.reshape(call.out_shape).to(call.q.dtype), lse.reshape(call.q.shape[:-1])

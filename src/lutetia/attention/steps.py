@@ -121,7 +121,7 @@ def allocate_fa_buffers(core: Core, call: DecodeCall) -> FABuffers:
             scratch.allocate("q", (*rows, call.head_dim), dtype),
             scratch.allocate("fa_running_max", rows, dtype).fill_(-INFINITY),
             scratch.allocate("fa_running_sum", rows, dtype).zero_(),
-            scratch.allocate("fa_running_output", (*rows, call.head_dim), dtype).zero_(),
+            scratch.allocate("fa_running_output", (*rows, call.value_dim), dtype).zero_(),
             scratch.allocate("fa_rescale", rows, dtype),
         )
         buffers.q.copy_(call.q.reshape(buffers.q.shape)).mul_(call.scale)
@@ -155,7 +155,7 @@ def allocate_qk_buffers(core: Core, call: DecodeCall, context: FATileContext) ->
         scratch, dtype = core.scratch, call.statistics_dtype
         buffers = QKBuffers(
             scratch.allocate("k_tile", (batch, heads, keys, call.head_dim), dtype),
-            scratch.allocate("v_tile", (batch, heads, keys, call.head_dim), dtype),
+            scratch.allocate("v_tile", (batch, heads, keys, call.value_dim), dtype),
             scratch.allocate("mask", (batch, call.s_active, keys), torch.bool),
             scratch.allocate("qk", (batch, heads, call.group * call.s_active, keys), dtype),
         )

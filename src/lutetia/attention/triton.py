@@ -45,7 +45,7 @@ class LaunchConfig(NamedTuple):
 
 
 def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
-    """out [B, H_q, s_active, d] in the dtype of q, and lse float32 [B, H_q, s_active]; one launch."""
+    """out [B, H_q, s_active, d_v] in the dtype of q, and lse float32 [B, H_q, s_active]; one launch."""
     return launch(call, configure(call, cores, shard, batch_invariant))
 
 
@@ -79,12 +79,14 @@ def _tile(call: DecodeCall, rows: int, stages: int = 3, long: bool = False) -> t
 
     Long pieces in pages take twice as many keys at once, with twice the warps: finding places is work of its own.
     """
-    large = rows > 32 or (call.q.dtype == torch.float32 and call.head_dim > 128)  # more registers than four warps have
-    one = 2 * max(16, next_power_of_2(call.head_dim)) * call.k_cache.element_size()
+    large = (
+        rows > 32 or call.value_dim > 256 or (call.q.dtype == torch.float32 and call.head_dim > 128)
+    )  # more registers than four warps have
+    one = (1 if call.shared else 2) * max(16, next_power_of_2(call.value_dim)) * call.k_cache.element_size()
     most = 128 if long or call.k_cache.dtype == FP8 else 64
     block_n = max(16, min(most * 512 // one, most))
     fitting = 1 + (device_of(call.q).shared_bytes - OTHER_BYTES) // (block_n * one)
-    return block_n, 8 if large or long else 4, 2 if large else max(2, min(stages, fitting))
+    return block_n, 8 if large or long else 4, 2 if large and not call.shared else max(2, min(stages, fitting))
 
 
 class Before(NamedTuple):
@@ -108,7 +110,7 @@ class Plan(NamedTuple):
     def start(self, call: DecodeCall) -> tuple[Tensor, Tensor]:
         """Launch it; shapes as in `decode`."""
         q, k, v = call.q, call.k_cache, call.v_cache
-        out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch.float32)  # half the time of torch.empty
+        out, lse = q.new_empty(call.out_shape), q.new_empty(q.shape[:-1], dtype=torch.float32)  # half the time of torch.empty
         if not lse.numel():
             return out, lse
         partial_acc, partial_ml = (lse.new_empty(size) if size else lse for size in self.partials)
@@ -136,7 +138,8 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
     q, k, v = call.q, call.k_cache, call.v_cache
     rows = call.group * call.s_active
     block_m = max(16, min(next_power_of_2(rows), _most_rows(call)))
-    m_blocks, block_d = cdiv(rows, block_m), max(16, next_power_of_2(call.head_dim))
+    m_blocks, block_d = cdiv(rows, block_m), max(16, next_power_of_2(call.value_dim))
+    extra = call.head_dim - call.value_dim
     combine_rows = min(next_power_of_2(rows), block_m)
     combine_stages = max(2, min(COMBINE_STAGES, 1 + COMBINE_BYTES // (4 * combine_rows * block_d)))
     owners = call.batch * call.n_kv_heads * m_blocks
@@ -145,7 +148,7 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
     k_new, v_new = _new(call)
     strides = tiles.Strides(q.stride(), _strides(k, call), _strides(v, call), k_new.stride(), v_new.stride())
     case = tiles.Case(
-        H_KV=call.n_kv_heads, D=call.head_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
+        H_KV=call.n_kv_heads, D=call.value_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
         BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
         BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINE_ROWS=combine_rows, COMBINE_STAGES=combine_stages,
         PLAIN=_plain(call, config.block_n), PAGE_LEN=0 if call.page_table is None else call.page_len,
@@ -156,6 +159,7 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
         FIXED=config.fixed, EARLY=early, HAS_STARTS=call.starts is not None, HAS_SOFTCAP=call.softcap is not None,
         HAS_PREFIX=call.prefix is not None, CAUSAL=call.s_active > 1 and call.tree is None, HAS_TREE=call.tree is not None,
         HAS_ALIBI=call.alibi is not None, TURNED=0 if call.rotary is None else call.rotary.shape[2],
+        EXTRA=extra, BLOCK_E=max(16, next_power_of_2(extra)), SHARED=call.shared,
     )  # fmt: skip
     before, n_priors = _before(call, config, case)
     numbers = (
@@ -165,7 +169,7 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
     options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": REGISTERS}
     options |= {"launch_pdl": True} if early else {}
     kernel = Launch(decode_kernel, (owners, config.splits), q.device, **options)
-    return Plan(kernel, strides, numbers, owners, (partials * block_m * call.head_dim, partials * block_m * 2), before)
+    return Plan(kernel, strides, numbers, owners, (partials * block_m * call.value_dim, partials * block_m * 2), before)
 
 
 def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[Before | None, int]:
@@ -173,7 +177,7 @@ def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[B
     if call.prefix is None:
         return None, 0
     rows, device = call.batch * case.ROWS, device_of(call.q)
-    block_m = max(16, min(next_power_of_2(rows), PREFIX_ROWS if call.head_dim <= 128 else PREFIX_ROWS // 2))
+    block_m = max(16, min(next_power_of_2(rows), PREFIX_ROWS if call.value_dim <= 128 else PREFIX_ROWS // 2))
     large = block_m > 32
     blocks = call.n_kv_heads * cdiv(rows, block_m)
     n_pieces = max(1, min(device.multiprocessors // blocks, cdiv(call.prefix.length, LEAST_KEYS)))
@@ -186,7 +190,7 @@ def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[B
     options |= {"launch_pdl": True} if case.EARLY else {}
     sizes = n_pieces * call.batch * call.n_kv_heads * case.ROWS
     kernel = Launch(prefix_kernel, (blocks, n_pieces), call.q.device, **options)
-    return Before(kernel, numbers, (sizes * call.head_dim, sizes * 2)), n_pieces
+    return Before(kernel, numbers, (sizes * call.value_dim, sizes * 2)), n_pieces
 
 
 def _turns(call: DecodeCall) -> int:
@@ -238,6 +242,8 @@ def _stretch(call: DecodeCall, block_n: int) -> int:
 
 def _most_rows(call: DecodeCall) -> int:
     """Query rows of one tile; more are shared out over several programs, which then read the same keys."""
+    if call.value_dim > 256:
+        return 16 if call.group * call.s_active <= 16 else 64
     if call.head_dim > 128:
         return 32
     return 128 if call.group * call.s_active >= 128 and call.q.dtype != torch.float32 else 64

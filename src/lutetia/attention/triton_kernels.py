@@ -22,6 +22,7 @@ from lutetia.attention.triton_tiles import (
     finish,
     join,
     list_pages,
+    load_extra,
     locate,
     place_of,
     query_rows,
@@ -241,6 +242,9 @@ def add_new(new, length, start_of_row, place, rows, sums, memory, strides, numbe
     if CASE.TURNED > 0:
         k_tile = turn(k_tile, new_keys, kn_d, tl.where(live, position, -1), memory, numbers, CASE)
     k_tile = as_stored(k_tile, memory.k_scale + h, CASE.HAS_K_SCALE, memory.k_cache.dtype.element_ty)
+    extra = load_extra(new_keys, kn_d, live, CASE)
+    if CASE.EXTRA > 0:
+        extra = as_stored(extra, memory.k_scale + h, CASE.HAS_K_SCALE, memory.k_cache.dtype.element_ty)
     v_tile = as_stored(v_tile, memory.v_scale + h, CASE.HAS_V_SCALE, memory.v_cache.dtype.element_ty)
     newest = tl.maximum(rows.first + new, 0)
     listed = list_pages(newest, length, b, memory, numbers, CASE)
@@ -248,11 +252,16 @@ def add_new(new, length, start_of_row, place, rows, sums, memory, strides, numbe
     k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
     if block == 0:
         tl.store(keys + k_row[:, None] + d[None, :] * k_d, k_tile, mask=inside)
-        tl.store(values + v_row[:, None] + d[None, :] * v_d, v_tile, mask=inside)
+        if not CASE.SHARED:
+            tl.store(values + v_row[:, None] + d[None, :] * v_d, v_tile, mask=inside)
+        if CASE.EXTRA > 0:
+            e = tl.arange(0, CASE.BLOCK_E)
+            places = keys + k_row[:, None] + (CASE.D + e)[None, :] * k_d
+            tl.store(places, extra, mask=live[:, None] & (e < CASE.EXTRA)[None, :])
     counts = live
     if CASE.HAS_STARTS:
         counts = live & (position >= start_of_row)
-    return attend(k_tile, v_tile, position, counts, rows, sums, numbers, CASE)
+    return attend((k_tile, extra, v_tile), position, counts, rows, sums, numbers, CASE)
 
 
 @triton.jit

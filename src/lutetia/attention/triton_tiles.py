@@ -73,7 +73,7 @@ class Case(NamedTuple):
     """What the kernel is compiled for."""
 
     H_KV: int
-    D: int
+    D: int  # of values; of keys less EXTRA
     S_ACTIVE: int
     ROWS: int  # query heads of a key head × S_ACTIVE
     M_BLOCKS: int  # tiles that these rows take
@@ -102,6 +102,9 @@ class Case(NamedTuple):
     CAUSAL: bool = False  # of several new tokens none sees a later one
     HAS_ALIBI: bool = False
     HAS_TREE: bool = False
+    EXTRA: int = 0  # numbers that a key has more than a value
+    BLOCK_E: int = 16
+    SHARED: bool = False  # values are the first D numbers of the keys
     TURNED: int = 0  # pairs of numbers of a query, and of a new key, that its position turns
 
 
@@ -114,6 +117,7 @@ class Rows(NamedTuple):
     first: Any  # the position of the first new token
     slope: Any  # [M] with HAS_ALIBI, in base 2
     bits: Any  # int64 [M] with HAS_TREE: the new tokens that each sees
+    extra: Any  # [M, EXTRA]: the last numbers of the queries
 
 
 @triton.jit
@@ -125,17 +129,23 @@ def place_of(owner, CASE: tl.constexpr):
 
 
 @triton.jit
-def in_range(q_tile, CASE: tl.constexpr):
-    """Queries [M, D] that the type of the products can hold, and what they are to be multiplied with, [M, 1] or one number.
+def in_range(q_tile, extra, CASE: tl.constexpr):
+    """Queries [M, D] and their extra numbers [M, EXTRA] as the type of the products can hold them, and what they are to be
+    multiplied with, [M, 1] or one number.
 
     Those of bfloat16 may be too large for float16: a power of two brings each row to 1 at most, and rounds nothing that counts.
     """
     if q_tile.dtype == tl.bfloat16 and tl.float16 == CASE.PRODUCTS:
         values = q_tile.to(tl.float32)
-        unit = tl.exp2(tl.ceil(tl.log2(tl.maximum(tl.max(tl.abs(values), 1), 1e-30))))[:, None]
-        return (values / unit).to(tl.float16), unit
+        largest = tl.max(tl.abs(values), 1)
+        if CASE.EXTRA > 0:
+            largest = tl.maximum(largest, tl.max(tl.abs(extra.to(tl.float32)), 1))
+        unit = tl.exp2(tl.ceil(tl.log2(tl.maximum(largest, 1e-30))))[:, None]
+        if CASE.EXTRA > 0:
+            extra = (extra.to(tl.float32) / unit).to(tl.float16)
+        return (values / unit).to(tl.float16), extra, unit
     else:
-        return q_tile, 1.0
+        return q_tile, extra, 1.0
 
 
 @triton.jit
@@ -154,13 +164,27 @@ def turn(tile, places, stride, at, memory, numbers, CASE: tl.constexpr):
 
 
 @triton.jit
+def load_extra(places, stride, live, CASE: tl.constexpr):
+    """The numbers from D on of queries or keys at places [n], whose numbers lie `stride` apart: [n, EXTRA]; 0 where not live."""
+    if CASE.EXTRA > 0:
+        e = tl.arange(0, CASE.BLOCK_E)
+        inside = live[:, None] & (e < CASE.EXTRA)[None, :]
+        return tl.load(places[:, None] + (CASE.D + e)[None, :] * stride, mask=inside, other=0.0)
+    else:
+        return 0.0
+
+
+@triton.jit
 def query_rows(q_tile, places, head, task, memory, strides, numbers, CASE: tl.constexpr):
     """The Rows of queries [M, D], loaded from places [M], of query heads [M]; task: where they are [M], the position of the first
     new token, where in `tree` they have their bits [M], which of them are there [M], and the key head."""
     at, first, tree, there, h = task
     if CASE.TURNED > 0:
         q_tile = turn(q_tile, places, strides.q[3], tl.where(there, at, -1), memory, numbers, CASE)
-    queries, unit = in_range(q_tile, CASE)
+    extra = 0.0
+    if CASE.EXTRA > 0:
+        extra = load_extra(places, strides.q[3], there, CASE)
+    queries, extra, unit = in_range(q_tile, extra, CASE)
     factor = numbers.scale * LOG2_E * unit
     if CASE.HAS_K_SCALE:
         factor *= tl.load(memory.k_scale + h)
@@ -169,7 +193,7 @@ def query_rows(q_tile, places, head, task, memory, strides, numbers, CASE: tl.co
         slope = tl.load(memory.alibi + head, mask=there, other=0.0) * LOG2_E
     if CASE.HAS_TREE:
         bits = tl.load(memory.tree + tree, mask=there, other=0)
-    return Rows(queries, factor, at, first, slope, bits)
+    return Rows(queries, factor, at, first, slope, bits, extra)
 
 
 @triton.jit
@@ -228,10 +252,11 @@ def read_keys(stretch_of_keys, place, rows, sums, memory, strides, numbers, CASE
             position = start + n
             inside = (position < end)[:, None] & in_d[None, :]
             k_tile = tl.load(k_first + k_places, mask=inside, other=0.0)
-            v_tile = tl.load(v_first + v_places, mask=inside, other=0.0)
+            extra = load_extra(k_first + n * k_s, k_d, position < end, CASE)
+            v_tile = k_tile if CASE.SHARED else tl.load(v_first + v_places, mask=inside, other=0.0)
             k_first += CASE.BLOCK_N * k_s
             v_first += CASE.BLOCK_N * v_s
-            sums = attend(k_tile, v_tile, position, position < end, rows, sums, numbers, CASE)
+            sums = attend((k_tile, extra, v_tile), position, position < end, rows, sums, numbers, CASE)
     else:
         # The pages of a stretch are listed before its keys are asked for: to ask for a page and then its keys, tile by tile,
         # would be two trips to memory, one after the other.
@@ -243,19 +268,26 @@ def read_keys(stretch_of_keys, place, rows, sums, memory, strides, numbers, CASE
                 where, slot = locate(position, stretch, listed, b, numbers, CASE)
                 k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
                 k_tile = tl.load(keys + k_row[:, None] + d[None, :] * k_d, mask=inside, other=0.0)
-                v_tile = tl.load(values + v_row[:, None] + d[None, :] * v_d, mask=inside, other=0.0)
-                sums = attend(k_tile, v_tile, position, position < end, rows, sums, numbers, CASE)
+                extra = load_extra(keys + k_row, k_d, position < end, CASE)
+                v_places = values + v_row[:, None] + d[None, :] * v_d
+                v_tile = k_tile if CASE.SHARED else tl.load(v_places, mask=inside, other=0.0)
+                sums = attend((k_tile, extra, v_tile), position, position < end, rows, sums, numbers, CASE)
     return sums
 
 
 @triton.jit
-def attend(k_tile, v_tile, position, live, rows, sums, numbers, CASE: tl.constexpr):
-    """One tile of keys: k and v [N, D], their positions [N] and whether they count; m, l [M] and acc [M, D] of sums go on."""
+def attend(tiles, position, live, rows, sums, numbers, CASE: tl.constexpr):
+    """One tile of keys: k [N, D], its extra numbers [N, EXTRA] and v [N, D], their positions [N] and whether they count; m, l [M]
+    and acc [M, D] of sums go on."""
     m, l, acc = sums
+    k_tile, extra, v_tile = tiles
     q_tile, factor = rows.queries, rows.factor
     seen = seen_of(position, live, rows, numbers, CASE)
     k_tile, v_tile = k_tile.to(q_tile.dtype).to(CASE.PRODUCTS), v_tile.to(q_tile.dtype).to(CASE.PRODUCTS)
     scores = tl.dot(q_tile.to(CASE.PRODUCTS), tl.trans(k_tile), input_precision=CASE.PRECISION)
+    if CASE.EXTRA > 0:
+        extra = extra.to(q_tile.dtype).to(CASE.PRODUCTS)
+        scores = tl.dot(rows.extra.to(CASE.PRODUCTS), tl.trans(extra), scores, input_precision=CASE.PRECISION)
     if CASE.HAS_SOFTCAP:  # tanh x = 1 - 2 / (exp 2x + 1)
         twice = tl.minimum(scores * factor * (2 / numbers.softcap), 126.0)  # in base 2, like scores times factor
         scores = numbers.softcap * (1 - 2 / (tl.exp2(twice) + 1))
