@@ -31,6 +31,10 @@ NINE = {  # for compute capability 9.0, with what differs from PLAIN
     "four new tokens": {"S_ACTIVE": 4, "ROWS": 16, "HAS_NEW": True, "CAUSAL": True},
     "after a prefix": {"HAS_PREFIX": True, "HAS_ALIBI": True, "TURNED": 64},
     "a tree of twenty": {"S_ACTIVE": 20, "ROWS": 80, "M_BLOCKS": 2, "BLOCK_M": 64, "HAS_NEW": True, "HAS_TREE": True},
+    "latent attention": {
+        **{"D": 512, "EXTRA": 64, "BLOCK_E": 64, "SHARED": True, "BLOCK_D": 512, "BLOCK_N": 32, "H_KV": 1, "ROWS": 16},
+        **{"COMBINE_ROWS": 16, "COMBINE_STAGES": 2, "HAS_NEW": True, "warps": 8},
+    },
     "a chunk": {"S_ACTIVE": 256, "ROWS": 1024, "M_BLOCKS": 8, "BLOCK_M": 128, "warps": 8, "CAUSAL": True},
     "padding and a soft cap": {"HAS_STARTS": True, "HAS_SOFTCAP": True},
     "the prefix": {"BLOCK_M": 128, "warps": 8},
