@@ -28,12 +28,20 @@ class Launch:
 
     def __call__(self, *arguments: Any) -> None:
         """Launch on the current stream."""
-        kernel = self.compiled
-        if kernel is None or _watched() or torch.cuda.current_device() != self.device:
-            compiled = self.kernel[self.grid](*arguments, **self.options)
-            if compiled is not None and torch.cuda.current_device() == self.device:  # one of another device would not run here
-                self.compiled = compiled
+        if self.ready():
+            self.start(*arguments)
             return
+        compiled = self.kernel[self.grid](*arguments, **self.options)
+        if compiled is not None and torch.cuda.current_device() == self.device:  # one of another device would not run here
+            self.compiled = compiled
+
+    def ready(self) -> bool:
+        """Whether a call would be launched at once, by `start`."""
+        return self.compiled is not None and not _watched() and torch.cuda.current_device() == self.device
+
+    def start(self, *arguments: Any) -> None:
+        """Launch what is `ready`; tensors may be given by their addresses, which asks the driver nothing."""
+        kernel = self.compiled
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         kernel.run(*self.grid, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments)
 

@@ -121,7 +121,7 @@ def run_cores(call: DecodeCall, cores: int, plan: CoresPlan, scratch_bytes: int 
     lse = call.q.new_empty(call.q.shape[:-1], dtype=call.statistics_dtype)
     device = call.q.device
     team = [Core(c, cores, ScratchManager(scratch_bytes, f"core {c}", device)) for c in range(cores)]
-    names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table", "starts")
+    names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table", "starts", "alibi", "rotary", "tree")
     inputs = {name: getattr(call, name) for name in names}
     notes = {"backend": "cores", "cores": cores, "shard": plan.shard, "sync": plan.sync, "fa_tile": plan.tile}
     with flow.step("attention_tkg", part="attention", inputs=inputs, **notes) as step:

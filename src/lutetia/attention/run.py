@@ -71,7 +71,7 @@ def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
         return _plans[key].start(arguments[:OF_CALL], arguments[OF_HOW:])
     if not flow.recording():
         return _execute(executor, call, how)
-    names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table", "starts")
+    names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table", "starts", "alibi", "rotary", "tree")
     inputs = {name: value for name in names if (value := getattr(call, name)) is not None}
     with flow.step("decode_attention", part="attention", inputs=inputs, backend=executor, **_notes(executor, call, how)) as step:
         out, lse = _execute(executor, call, how)

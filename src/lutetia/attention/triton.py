@@ -113,19 +113,46 @@ class Plan(NamedTuple):
         out, lse = q.new_empty(call.out_shape), q.new_empty(q.shape[:-1], dtype=torch.float32)  # half the time of torch.empty
         if not lse.numel():
             return out, lse
-        partial_acc, partial_ml = (lse.new_empty(size) if size else lse for size in self.partials)
-        prior_acc, prior_ml = (lse, lse) if self.before is None else (lse.new_empty(size) for size in self.before.priors)
+        sizes = (*self.partials, *((0, 0) if self.before is None else self.before.priors))
+        scratch = lse.new_empty(sum(sizes)) if any(sizes) else lse
+        if self.kernel.ready() and (self.before is None or self.before.kernel.ready()):
+            memory = addresses(call, (out, lse), (scratch, sizes), counters(self.owners, q.device))
+            if self.before is not None:
+                self.before.kernel.start(memory, self.strides, *self.before.numbers)
+            self.kernel.start(memory, self.strides, *self.numbers)
+            return out, lse
+        parts = scratch.split(sizes) if any(sizes) else [lse] * 4
         memory = tiles.KernelTensors(
             q, k, v, call.seq_lens, _or(call.page_table, call.seq_lens), *_new(call),
             _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
-            out, lse, partial_acc, partial_ml, counters(self.owners, q.device),
-            _or(call.starts, call.seq_lens), prior_acc, prior_ml,
+            out, lse, parts[0], parts[1], counters(self.owners, q.device), _or(call.starts, call.seq_lens), parts[2], parts[3],
             _or(call.alibi, lse), _or(call.rotary, lse), _or(call.tree, call.seq_lens),
         )  # fmt: skip
         if self.before is not None:
             self.before.kernel(memory, self.strides, *self.before.numbers)
         self.kernel(memory, self.strides, *self.numbers)
         return out, lse
+
+
+def addresses(
+    call: DecodeCall, results: tuple[Tensor, Tensor], scratch: tuple[Tensor, tuple[int, ...]], arrived: Tensor
+) -> tiles.KernelTensors:
+    """The tensors of a launch by their addresses: Triton would ask the driver about each tensor."""
+    q, k, v, seq_lens, k_new, v_new, _, _, sink, table, k_scale, v_scale, starts, _, _, alibi, rotary, tree = call
+    (out, lse), (first, sizes) = results, scratch
+    k_at, v_at, at = k.data_ptr(), v.data_ptr(), first.data_ptr()
+    return tiles.KernelTensors(
+        q.data_ptr(), k_at, v_at, seq_lens.data_ptr(), _address(table),
+        k_at if k_new is None else k_new.data_ptr(), v_at if v_new is None else v_new.data_ptr(),
+        _address(sink), _address(k_scale), _address(v_scale), out.data_ptr(), lse.data_ptr(),
+        at, at + 4 * sizes[0], arrived.data_ptr(), _address(starts),
+        at + 4 * (sizes[0] + sizes[1]), at + 4 * (sizes[0] + sizes[1] + sizes[2]),
+        _address(alibi), _address(rotary), _address(tree),
+    )  # fmt: skip
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def launch(call: DecodeCall, config: LaunchConfig) -> tuple[Tensor, Tensor]:
