@@ -26,7 +26,7 @@ class Case:
 
     def to(self, device: str) -> Case:
         """A copy of every tensor, there."""
-        moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in self.arguments.items()}
+        moved = {name: value.clone().to(device) if isinstance(value, Tensor) else value for name, value in self.arguments.items()}
         k = self.k.clone().to(device)
         shared = self.v.data_ptr() == self.k.data_ptr()  # as a view of the keys it stays one
         return Case(self.q.to(device), k, k[..., : self.v.shape[3]] if shared else self.v.clone().to(device), moved)
@@ -110,6 +110,20 @@ def make(
     return Case(q, k, k[..., :shared] if shared else v[..., :value_dim], arguments)
 
 
+def with_token_scales(case: Case, dtype: torch.dtype) -> Case:
+    """The case with a cache of 8 bits in which each token has a scale of its own; NaN where there is no token."""
+    limit = 127 if dtype == torch.int8 else 57344
+    scales = [cache.abs().amax(-1) / limit for cache in (case.k, case.v)]
+    arguments = {**case.arguments, "k_scale": scales[0], "v_scale": scales[1]}
+    k, v = (cache / scale[..., None] for cache, scale in zip((case.k, case.v), scales, strict=True))
+    k, v = ((cache.nan_to_num().round() if dtype == torch.int8 else cache).to(dtype) for cache in (k, v))
+    for name in ("k_new", "v_new"):  # on the grid: Triton's interpreter cuts off instead of rounding
+        if dtype == torch.float8_e5m2 and name in arguments:
+            scale = arguments[name].abs().amax(-1, keepdim=True) / limit
+            arguments[name] = (arguments[name] / scale).to(dtype).float() * scale
+    return Case(case.q, k, v, arguments)
+
+
 def expected(case: Case) -> tuple[Tensor, Tensor]:
     """out and lse in float64; the case is not changed."""
     q, k, v = case.q.double(), case.k.double(), case.v.double()
@@ -121,6 +135,8 @@ def expected(case: Case) -> tuple[Tensor, Tensor]:
     scale = 1 / math.sqrt(head_dim) if scale is None else scale
 
     def fetch(cache: Tensor, new: Tensor | None, factor: Any, b: int, h: int, p: int, length: int) -> Tensor:
+        if isinstance(factor, Tensor) and factor.dim() == 3:
+            return fetch_token(cache, new, factor, b, h, p, length)
         factor = 1.0 if factor is None else float(factor[h]) if isinstance(factor, Tensor) else factor
         if new is not None and p >= length - s_active:
             brought = new[b, h, p - (length - s_active)].double()
@@ -130,6 +146,17 @@ def expected(case: Case) -> tuple[Tensor, Tensor]:
         if table is None:
             return cache[b, h, p % cache.shape[2]] * factor
         return cache[table[b, p // cache.shape[1]], p % cache.shape[1], h] * factor
+
+    def fetch_token(cache: Tensor, new: Tensor | None, factor: Tensor, b: int, h: int, p: int, length: int) -> Tensor:
+        """With a scale of its own, which a new token chooses so that its largest number just fits."""
+        if new is not None and p >= length - s_active:
+            brought = new[b, h, p - (length - s_active)].double()
+            scale = float(brought.abs().max()) / {torch.int8: 127, torch.float8_e5m2: 57344}[case.k.dtype]
+            stored = (brought / scale).round() if case.k.dtype == torch.int8 else (brought / scale).to(case.k.dtype).double()
+            return stored * scale
+        b = 0 if p < given.get("prefix", 0) else b
+        place = (b, h, p % cache.shape[2]) if table is None else (table[b, p // cache.shape[1]], p % cache.shape[1], h)
+        return cache[place] * float(factor[place])
 
     out, lse = (
         torch.zeros(*q.shape[:-1], v.shape[3], dtype=torch.float64),

@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attention.decode_cases import CASES, EXECUTORS, agree, decode, device_of, solved
-from attention.decode_oracle import Case, expected, make
+from attention.decode_oracle import Case, expected, make, with_token_scales
 from lutetia import flow
 from lutetia.attention import decode_attention, reference
 from lutetia.attention.arguments import check_call
@@ -163,6 +163,31 @@ def test_fp8_caches(executor: str, factor: Any, page_len: int, dtype: torch.dtyp
     torch.testing.assert_close(lse.double(), wanted[1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("executor", [*EXECUTORS, "cores"])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"new": True, "s_active": 3, "softcap": 2.0},
+        {"page_len": 16, "prefix": 20, "new": True},
+        {"window": 20, "capacity": 30, "lengths": (145, 29), "new": True, "s_active": 2},
+    ],
+    ids=["new keys", "pages and a prefix", "a ring"],
+)
+def test_a_scale_for_each_token(executor: str, dtype: torch.dtype, options: dict[str, Any]) -> None:
+    case = with_token_scales(make(**options), dtype)
+    wanted, found = case.to("cpu"), case.to(device_of(executor))
+    how = {"backend": executor} | ({"cores": 2, "shard": "batch"} if executor == "cores" else {})
+    out, lse = decode_attention(found.q, found.k, found.v, **found.arguments, **how)
+    agree((out.cpu(), lse.cpu()), expected(case), tolerance=2e-5)
+    reference.write_new(check_call(wanted.q, wanted.k, wanted.v, **wanted.arguments))
+    for name in ("k_scale", "v_scale"):
+        torch.testing.assert_close(found.arguments[name].cpu(), wanted.arguments[name], equal_nan=True, rtol=1e-6, atol=0)
+    if dtype == torch.int8:
+        assert (found.k.cpu().int() - wanted.k.int()).abs().max() <= 1
+        assert (found.k.cpu() == wanted.k).float().mean() > 0.999
+
+
 @pytest.mark.parametrize("executor", ["cpu", "triton"])
 def test_what_is_written_is_what_the_reference_writes(executor: str) -> None:
     for options in ({"page_len": 16}, {}, {"window": 20, "capacity": 30, "lengths": (45, 2)}):
@@ -273,6 +298,8 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(executor: str) -> None:
         ({"sink": torch.zeros(2)}, r"sink is .* expected shape \[4\]"),
         ({"scale": float("nan")}, "scale is nan"),
         ({"k_scale": torch.ones(3)}, "k_scale is .* expected one number"),
+        ({"k_scale": torch.ones(2, 2, 150)}, "k_scale is .* those of each token are for caches of 8 bits"),
+        ({"k_scale": torch.ones(2, 2, 149)}, r"k_scale is .* expected shape \[2, 2, 150\]"),
         ({"page_table": torch.zeros(2, 1, dtype=torch.int64)}, "k_cache is .* expected shape|page_table is int64"),
         ({"cores": 0}, "cores is 0"),
         ({"shard": "rows"}, "shard is 'rows', expected one of"),

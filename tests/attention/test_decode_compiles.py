@@ -45,6 +45,7 @@ NINE = {  # for compute capability 9.0, with what differs from PLAIN
         "HAS_NEW": True,
         "warps": 8,
     },
+    "int8, a scale for each token": {"TOKEN_SCALES": True, "cache": "*i8", "HAS_NEW": True, "BLOCK_N": 128},
     "a chunk": {"S_ACTIVE": 256, "ROWS": 1024, "M_BLOCKS": 8, "BLOCK_M": 128, "warps": 8, "CAUSAL": True},
     "padding and a soft cap": {"HAS_STARTS": True, "HAS_SOFTCAP": True},
     "the prefix": {"BLOCK_M": 128, "warps": 8},
@@ -78,16 +79,18 @@ pointers, plain, cases = map(json.loads, sys.argv[1:])
 aligned = [["tt.divisibility", 16]]
 attributes = {(0, pointer): aligned for pointer in range(len(pointers))}
 attributes |= {(1, tensor, dimension): aligned for tensor in range(5) for dimension in range(3)}
-strides = Strides(*[("i32", "i32", "i32", "constexpr")] * 5)
+strides = Strides(*[("i32", "i32", "i32", "constexpr")] * 5, *[("i32", "i32", "i32")] * 2)
 for name, (capability, constants) in cases.items():
     kernel = prefix_kernel if "the prefix" in name else decode_kernel
     names, options = kernel.arg_names, {"num_warps": constants.pop("warps", 4), "num_stages": 3, "maxnreg": 255}
-    signature = {"memory": KernelTensors(**pointers), "strides": strides, "scale": "fp32", "softcap": "fp32"}
+    caches = dict.fromkeys(("k_cache", "v_cache"), constants.pop("cache", "*bf16"))
+    signature = {"memory": KernelTensors(**pointers | caches), "strides": strides, "scale": "fp32", "softcap": "fp32"}
     known = {(1, tensor, 3): 1 for tensor in range(5)}
     if "n_splits" in constants:
         known[(names.index("n_splits"),)] = constants.pop("n_splits")
         signature["n_splits"] = "constexpr"
-    known[(names.index("CASE"),)] = Case(**{**plain, **constants}, PRODUCTS=triton.language.bfloat16)
+    products = triton.language.bfloat16 if caches["k_cache"] == "*bf16" else triton.language.float16
+    known[(names.index("CASE"),)] = Case(**{**plain, **constants}, PRODUCTS=products)
     signature = {name: "constexpr" if name == "CASE" else signature.get(name, "i32") for name in names}
     source = ASTSource(kernel, signature, known, attributes)
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
@@ -121,7 +124,7 @@ def test_for_compute_capability_9(name: str, compiled: dict[str, Compiled]) -> N
     made = compiled[name]
     assert made.shared < 227 << 10
     assert made.ahead > 0
-    assert made.waits
+    assert made.waits == (name != "after a prefix")  # which runs beside the kernel before it, until it needs its result
 
 
 def test_for_compute_capability_8_9(compiled: dict[str, Compiled]) -> None:

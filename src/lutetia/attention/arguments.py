@@ -26,8 +26,8 @@ MAX_TREE = 64  # new tokens of a tree: the bits of an integer
 MAX_HEAD_DIM = 256
 MAX_LATENT_DIM = 576  # of keys whose first numbers are the values
 QUERIES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-FP8 = torch.float8_e4m3fn
-CACHES = (*QUERIES, FP8)
+EIGHT_BITS = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0}  # and the largest numbers
+CACHES = (*QUERIES, *EIGHT_BITS)
 INTEGERS = (torch.int32, torch.int64)
 LARGEST = 2**31 - 1  # position: the executors count in int32
 
@@ -39,6 +39,8 @@ class Prefix(NamedTuple):
     k: Tensor  # [B, H_kv, S_max, d], or pages
     v: Tensor
     page_table: Tensor | None = None  # int32 [B, max_pages]
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
 
 
 class DecodeCall(NamedTuple):
@@ -54,7 +56,7 @@ class DecodeCall(NamedTuple):
     window: int | None = None
     sink: Tensor | None = None  # [H_q]
     page_table: Tensor | None = None  # int32 [B, max_pages]
-    k_scale: Tensor | None = None  # float32 [H_kv]: what the numbers of the cache are multiplied with
+    k_scale: Tensor | None = None  # float32 [H_kv], or as the cache without d: what its numbers are multiplied with
     v_scale: Tensor | None = None
     starts: Tensor | None = None  # int32 [B]: the first position of each row that counts, as after padding on the left
     softcap: float | None = None  # scores become softcap · tanh(score / softcap)
@@ -164,8 +166,8 @@ def check_call(q: Any, k_cache: Any, v_cache: Any, seq_lens: Any, *new: Any, **o
     given |= {
         "scale": _scale(given["scale"], head_dim),
         "window": _window(given["window"]),
-        "k_scale": _factor("k_scale", given["k_scale"], n_kv_heads, q.device),
-        "v_scale": _factor("v_scale", given["v_scale"], n_kv_heads, q.device),
+        "k_scale": _factor("k_scale", given["k_scale"], k_cache, n_kv_heads),
+        "v_scale": _factor("v_scale", given["v_scale"], k_cache, n_kv_heads),
         "starts": _starts(given["starts"], q),
         "softcap": None if softcap is None else float(softcap),
         "rotary": _rotary(given["rotary"], q),
@@ -267,7 +269,7 @@ def _prefix(call: DecodeCall, length: Any) -> Prefix | None:
 
 def prefix_of(call: DecodeCall, length: int) -> Prefix | None:
     """The first `length` positions, or None for none of them."""
-    return Prefix(length, call.k_cache, call.v_cache, call.page_table) if length else None
+    return Prefix(length, call.k_cache, call.v_cache, call.page_table, call.k_scale, call.v_scale) if length else None
 
 
 def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:
@@ -395,19 +397,27 @@ def _scale(scale: float | None, head_dim: int) -> float:
     return float(scale)
 
 
-def _factor(name: str, value: Any, n_kv_heads: int, device: torch.device) -> Tensor | None:
-    """A number, or a tensor of one or H_kv numbers, as float32 [H_kv]."""
+def _factor(name: str, value: Any, cache: Tensor, n_kv_heads: int) -> Tensor | None:
+    """A number, or a tensor of one or H_kv numbers, as float32 [H_kv]; scales of each token as they are."""
     if value is None:
         return None
     if isinstance(value, Tensor):
-        check_tensor(name, value, dtype=QUERIES, device=device)
-        if value.dim() > 1 or value.numel() not in (1, n_kv_heads):
-            fail(name, value, f"one number, or shape [{n_kv_heads}], one for each head of the cache")
+        check_tensor(name, value, dtype=QUERIES, device=cache.device)
+        if value.dim() == 3:
+            _check_token_scales(name, value, cache)
+        elif value.dim() > 1 or value.numel() not in (1, n_kv_heads):
+            fail(name, value, f"one number, shape [{n_kv_heads}], one for each head of the cache, or {list(cache.shape[:3])}")
         return factor_of(value, n_kv_heads)
     check_range(name, value, -LARGEST_FLOAT, LARGEST_FLOAT)
-    return torch.full((n_kv_heads,), float(value), device=device)
+    return torch.full((n_kv_heads,), float(value), device=cache.device)
+
+
+def _check_token_scales(name: str, value: Tensor, cache: Tensor) -> None:
+    check_tensor(name, value, list(cache.shape[:3]), torch.float32)
+    if cache.dtype not in EIGHT_BITS:
+        fail(name, value, f"one scale for each head: those of each token are for caches of 8 bits, and this one is {cache.dtype}")
 
 
 def factor_of(value: Tensor, n_kv_heads: int) -> Tensor:
-    """A tensor of one or H_kv numbers as float32 [H_kv]."""
-    return value.to(torch.float32).expand(n_kv_heads).contiguous()
+    """A tensor of one or H_kv numbers as float32 [H_kv]; scales of each token as they are, for they are written to."""
+    return value if value.dim() == 3 else value.to(torch.float32).expand(n_kv_heads).contiguous()

@@ -6,6 +6,7 @@ out = Σ_i exp(lse_i - lse) · out_i        lse = log Σ_i exp lse_i
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,10 +30,13 @@ def cascade(call: DecodeCall, decode: Callable[[DecodeCall], Result]) -> Result:
 def fold(call: DecodeCall) -> DecodeCall:
     """The prefix alone: one row, in which all queries of the batch that read a key head are heads of that key head."""
     assert call.prefix is not None
-    length, k, v, table = call.prefix
+    length, k, v, table, k_scale, v_scale = call.prefix
     parts = (call.batch, call.n_kv_heads, call.group * call.s_active, call.head_dim)
     q = call.q.to(call.statistics_dtype).reshape(parts).transpose(0, 1).reshape(1, -1, 1, call.head_dim)
-    row = {"k_cache": k[:1], "v_cache": v[:1]} if table is None else {"page_table": table[:1]}
+    row: dict[str, Any] = {"page_table": table[:1]} if table is not None else {"k_cache": k[:1], "v_cache": v[:1]}
+    if table is None:
+        for name, factor in (("k_scale", k_scale), ("v_scale", v_scale)):
+            row[name] = factor[:1] if factor is not None and factor.dim() == 3 else factor
     nothing = dict.fromkeys(("k_new", "v_new", "sink", "prefix", "tree"))
     return call._replace(q=q, seq_lens=call.seq_lens.new_full((1,), length), alibi=slopes_of_rows(call), **row, **nothing)
 

@@ -195,6 +195,10 @@ def take_rows(call: DecodeCall, rows: slice) -> DecodeCall:
         return None if tensor is None else tensor[rows]
 
     paged = call.page_table is not None
+
+    def of_tokens(factor: Tensor | None) -> Tensor | None:
+        return factor if factor is None or paged or factor.dim() == 1 else factor[rows]
+
     return call._replace(
         q=call.q[rows],
         k_cache=call.k_cache if paged else call.k_cache[rows],
@@ -205,6 +209,8 @@ def take_rows(call: DecodeCall, rows: slice) -> DecodeCall:
         page_table=part(call.page_table),
         starts=part(call.starts),
         tree=part(call.tree),
+        k_scale=of_tokens(call.k_scale),
+        v_scale=of_tokens(call.v_scale),
     )
 
 

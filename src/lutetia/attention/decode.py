@@ -54,7 +54,8 @@ def decode_attention(
     A row that sees nothing gives 0 and -inf. What lies past a row's length never matters, NaN included. With a window of at most
     S_max - s_active + 1 a cache without pages is a ring: position p is in slot p mod S_max, and seq_lens may exceed S_max.
 
-    Caches of float8_e4m3fn hold numbers that `k_scale` and `v_scale`, one or [H_kv], are to be multiplied with.
+    Caches of 8 bits (float8_e4m3fn, float8_e5m2, int8) hold numbers that `k_scale` and `v_scale`, one or [H_kv], are to be
+    multiplied with. Scales of each token have the shape of the cache without d, in float32, and new tokens write theirs.
 
     `backend` "auto" is Triton on CUDA and compiled code on the CPU, or with `cores` > 1 the model of cores ("cores"), which share
     the rows or the keys (`shard`, or by `policy` "cost" or "neuron") and synchronise as `sync` says. "reference" is plain torch.

@@ -24,9 +24,10 @@ REST = (
 )
 RESULT = "(Tensor, Tensor)"
 LIBRARY.define(f"decode_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor seq_lens, {REST}) -> {RESULT}")
+WRITTEN = REST.replace("Tensor? k_scale, Tensor? v_scale", "Tensor(c!)? k_scale, Tensor(d!)? v_scale")  # of each token
 LIBRARY.define(
     "decode_attention_append(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seq_lens, Tensor k_new, Tensor v_new, "
-    f"{REST}) -> {RESULT}"
+    f"{WRITTEN}) -> {RESULT}"
 )
 
 

@@ -11,10 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lutetia.attention.arguments import FP8, DecodeCall
+from lutetia.attention.arguments import EIGHT_BITS, DecodeCall
 from lutetia.attention.rotary import turned
-
-FP8_MAX = 448.0  # the largest float8_e4m3fn
 
 
 def decode(call: DecodeCall) -> tuple[Tensor, Tensor]:
@@ -30,29 +28,47 @@ def decode(call: DecodeCall) -> tuple[Tensor, Tensor]:
 
 def write_new(call: DecodeCall) -> None:
     """k_new and v_new into the last s_active live slots of each row; what would lie before position 0 is left out."""
-    if call.k_new is None or call.v_new is None:
-        return
     position = call.seq_lens[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)  # [B, s_active]
     row, a = torch.nonzero(position >= 0, as_tuple=True)
-    for cache, new, factor in ((call.k_cache, call.k_new, call.k_scale), (call.v_cache, call.v_new, call.v_scale)):
-        stored = as_bytes(to_cache(new, cache.dtype, factor))[row, :, a]  # [n, H_kv, d]
-        at, slot = slots(call, row, position[row, a])
-        if call.page_table is None:
-            as_bytes(cache)[at, :, slot] = stored
-        else:
-            as_bytes(cache)[at, slot] = stored
+    put(call, row, a, position[row, a])
 
 
-def to_cache(new: Tensor, dtype: torch.dtype, factor: Tensor | None) -> Tensor:
-    """new [B, H_kv, s, d] as the cache keeps it: divided by its scale [H_kv], and for fp8 kept within its range."""
+def put(call: DecodeCall, row: Tensor, a: Tensor, position: Tensor) -> None:
+    """New tokens a [n] of rows [n] into the slots of these positions [n], if there are new keys."""
+    if call.k_new is None or call.v_new is None:
+        return
+    at, slot = slots(call, row, position)
+    place = (at, slice(None), slot) if call.page_table is None else (at, slot)
+    pairs = [(call.k_cache, call.k_new, call.k_scale), (call.v_cache, call.v_new, call.v_scale)]
+    for cache, new, factor in pairs[:1] if call.shared else pairs:
+        stored, scales = to_cache(new, cache.dtype, factor)
+        as_bytes(cache)[place] = as_bytes(stored)[row, :, a]
+        if scales is not None and factor is not None:
+            factor[place] = scales[row, :, a]
+
+
+def to_cache(new: Tensor, dtype: torch.dtype, factor: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """new [B, H_kv, s, d] as a cache of this dtype keeps it: divided by its scale [H_kv] and within the range of 8 bits.
+
+    Where each token has a scale (a factor of three dimensions), it brings its largest number to the end of that range; they are
+    given too, float32 [B, H_kv, s].
+    """
+    limit, scales = EIGHT_BITS.get(dtype), None
     if factor is not None:
-        new = new.to(torch.promote_types(new.dtype, torch.float32)) / factor.to(new.device)[:, None, None]
-    return new.clamp(-FP8_MAX, FP8_MAX).to(dtype) if dtype == FP8 else new.to(dtype)
+        new = new.to(torch.promote_types(new.dtype, torch.float32))
+        if factor.dim() == 3:
+            assert limit is not None
+            scales = new.abs().amax(-1).float() / limit
+            scales = torch.where(scales == 0, 1.0, scales)
+        new = new / (factor.to(new.device)[:, None, None] if scales is None else scales[..., None])
+    if limit is not None:
+        new = (new.round() if dtype == torch.int8 else new).clamp(-limit, limit)
+    return new.to(dtype), scales
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """An fp8 tensor as its bytes, since torch neither gathers nor scatters fp8; others as they are."""
-    return tensor.view(torch.uint8) if tensor.dtype == FP8 else tensor
+    return tensor.view(torch.uint8) if tensor.dtype in EIGHT_BITS else tensor
 
 
 def slots(call: DecodeCall, row: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,7 +109,8 @@ def fetch(call: DecodeCall, name: str, row: Tensor, position: Tensor) -> Tensor:
     if call.prefix is None:
         return _fetch_from(call, name, row, position)
     early = position < call.prefix.length
-    first = call._replace(k_cache=call.prefix.k, v_cache=call.prefix.v, page_table=call.prefix.page_table)
+    _, k, v, table, k_scale, v_scale = call.prefix
+    first = call._replace(k_cache=k, v_cache=v, page_table=table, k_scale=k_scale, v_scale=v_scale)
     width = call.head_dim if name == "k" else call.value_dim
     taken = call.q.new_empty(len(row), call.n_kv_heads, width, dtype=call.statistics_dtype)
     taken[early] = _fetch_from(first, name, torch.zeros_like(row[early]), position[early])
@@ -108,7 +125,11 @@ def _fetch_from(call: DecodeCall, name: str, row: Tensor, position: Tensor) -> T
     stored = as_bytes(cache)
     taken = stored[where, :, slot] if call.page_table is None else stored[where, slot]  # [n, H_kv, d]
     taken = taken.view(cache.dtype).to(call.statistics_dtype)
-    return taken if factor is None else taken * factor[:, None]
+    if factor is None:
+        return taken
+    if factor.dim() == 3:  # of each token
+        return taken * (factor[where, :, slot] if call.page_table is None else factor[where, slot])[..., None]
+    return taken * factor[:, None]
 
 
 def visible(call: DecodeCall, key: Tensor) -> Tensor:

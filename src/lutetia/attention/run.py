@@ -126,7 +126,7 @@ class KnownCall(NamedTuple):
             v_scale = factor_of(factors[1], k_cache.shape[1 if page_table is None else 2])
         call = DecodeCall(
             q, k_cache, v_cache, seq_lens, k_new, v_new, self.scale, self.window, sink, page_table, k_scale, v_scale,
-            starts, self.softcap, Prefix(prefix, k_cache, v_cache, page_table) if prefix else None,
+            starts, self.softcap, Prefix(prefix, k_cache, v_cache, page_table, k_scale, v_scale) if prefix else None,
             None if alibi is None else alibi.float().contiguous(), None if rotary is None else angles_of(rotary, q),
             None if tree is None else tree_bits(tree, q.shape[0]),
         )  # fmt: skip

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lutetia.attention.arguments import DecodeCall
 from lutetia.attention.messages import Core, Exchange, Program
-from lutetia.attention.reference import as_bytes, biases, fetch, seen_range, slots, to_cache, visible
+from lutetia.attention.reference import biases, fetch, put, seen_range, visible
 
 INFINITY = float("inf")
 
@@ -102,13 +102,7 @@ def store_new_keys(core: Core, call: DecodeCall, params: TileParams) -> None:
         position = call.seq_lens[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)
         mine = (position >= params.first[:, None]) & (position < params.stop[:, None])
         row, a = torch.nonzero(mine, as_tuple=True)
-        at, slot = slots(call, row, position[row, a] - params.base[row])
-        for cache, new, factor in ((call.k_cache, call.k_new, call.k_scale), (call.v_cache, call.v_new, call.v_scale)):
-            stored = as_bytes(to_cache(new, cache.dtype, factor))[row, :, a]  # [n, H_kv, d]
-            if call.page_table is None:
-                as_bytes(cache)[at, :, slot] = stored
-            else:
-                as_bytes(cache)[at, slot] = stored
+        put(call, row, a, position[row, a] - params.base[row])
         step.outputs(k_cache=call.k_cache, v_cache=call.v_cache)
 
 

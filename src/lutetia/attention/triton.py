@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia.attention.arguments import FP8, DecodeCall
+from lutetia.attention.arguments import EIGHT_BITS, DecodeCall
 from lutetia.attention.choose import LEAST_KEYS, cdiv, choose_splits
 from lutetia.errors import require
 
@@ -66,7 +66,7 @@ def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invar
     if call.page_table is not None:
         tile = _tile(call, rows, stages=3, long=together == 1 and keys // splits >= LONG_KEYS)
     else:
-        tile = _tile(call, rows, stages=3 if together == 2 or call.k_cache.dtype == FP8 else 4)
+        tile = _tile(call, rows, stages=3 if together == 2 or call.k_cache.dtype in EIGHT_BITS else 4)
     if not 1 < call.batch <= MOST_ROWS:
         return LaunchConfig(*tile, LEAST_KEYS, splits)
     # Uneven rows are cut finer, so that programs with short pieces do several.
@@ -83,7 +83,7 @@ def _tile(call: DecodeCall, rows: int, stages: int = 3, long: bool = False) -> t
         rows > 32 or call.value_dim > 256 or (call.q.dtype == torch.float32 and call.head_dim > 128)
     )  # more registers than four warps have
     one = (1 if call.shared else 2) * max(16, next_power_of_2(call.value_dim)) * call.k_cache.element_size()
-    most = 128 if long or call.k_cache.dtype == FP8 else 64
+    most = 128 if long or call.k_cache.dtype in EIGHT_BITS else 64
     block_n = max(16, min(most * 512 // one, most))
     fitting = 1 + (device_of(call.q).shared_bytes - OTHER_BYTES) // (block_n * one)
     return block_n, 8 if large or long else 4, 2 if large and not call.shared else max(2, min(stages, fitting))
@@ -104,28 +104,30 @@ class Plan(NamedTuple):
     strides: tiles.Strides
     numbers: tuple[Any, ...]
     owners: int
-    partials: tuple[int, int]  # numbers that acc and m, l of all pieces take
+    scratch: tuple[int, ...]  # numbers that acc and m, l of all pieces take, and those of the pieces of the prefix
+    like_q: bool  # the output has the shape and the strides of q
     before: Before | None = None
 
     def start(self, call: DecodeCall) -> tuple[Tensor, Tensor]:
         """Launch it; shapes as in `decode`."""
         q, k, v = call.q, call.k_cache, call.v_cache
-        out, lse = q.new_empty(call.out_shape), q.new_empty(q.shape[:-1], dtype=torch.float32)  # half the time of torch.empty
+        out = torch.empty_like(q) if self.like_q else q.new_empty(call.out_shape)  # each half the time of torch.empty
+        lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
         if not lse.numel():
             return out, lse
-        sizes = (*self.partials, *((0, 0) if self.before is None else self.before.priors))
-        scratch = lse.new_empty(sum(sizes)) if any(sizes) else lse
+        sizes = self.scratch
+        arrived, scratch = workspace(self.owners, sum(sizes), q.device)
         if self.kernel.ready() and (self.before is None or self.before.kernel.ready()):
-            memory = addresses(call, (out, lse), (scratch, sizes), counters(self.owners, q.device))
+            memory = addresses(call, (out, lse), (scratch, sizes), arrived)
             if self.before is not None:
                 self.before.kernel.start(memory, self.strides, *self.before.numbers)
             self.kernel.start(memory, self.strides, *self.numbers)
             return out, lse
-        parts = scratch.split(sizes) if any(sizes) else [lse] * 4
+        parts = scratch[: sum(sizes)].split(sizes)
         memory = tiles.KernelTensors(
             q, k, v, call.seq_lens, _or(call.page_table, call.seq_lens), *_new(call),
             _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
-            out, lse, parts[0], parts[1], counters(self.owners, q.device), _or(call.starts, call.seq_lens), parts[2], parts[3],
+            out, lse, parts[0], parts[1], arrived, _or(call.starts, call.seq_lens), parts[2], parts[3],
             _or(call.alibi, lse), _or(call.rotary, lse), _or(call.tree, call.seq_lens),
         )  # fmt: skip
         if self.before is not None:
@@ -173,7 +175,9 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
     partials = max(owners * config.splits, config.uneven_pieces) if max(config.splits, config.uneven_pieces) > 1 else 0
     early = device_of(q).launches_early
     k_new, v_new = _new(call)
-    strides = tiles.Strides(q.stride(), _strides(k, call), _strides(v, call), k_new.stride(), v_new.stride())
+    token_scales = call.k_scale is not None and call.k_scale.dim() == 3
+    scales = [_strides(each, call) if token_scales and each is not None else (0, 0, 0) for each in (call.k_scale, call.v_scale)]
+    strides = tiles.Strides(q.stride(), _strides(k, call), _strides(v, call), k_new.stride(), v_new.stride(), *scales)
     case = tiles.Case(
         H_KV=call.n_kv_heads, D=call.value_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
         BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
@@ -181,7 +185,8 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
         PLAIN=_plain(call, config.block_n), PAGE_LEN=0 if call.page_table is None else call.page_len,
         STRETCH=_stretch(call, config.block_n), RING=call.ring,
         HAS_WINDOW=call.window is not None, HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
-        HAS_K_SCALE=call.k_scale is not None, HAS_V_SCALE=call.v_scale is not None,
+        HAS_K_SCALE=call.k_scale is not None and not token_scales, HAS_V_SCALE=call.v_scale is not None and not token_scales,
+        TOKEN_SCALES=token_scales,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q, k),
         FIXED=config.fixed, EARLY=early, HAS_STARTS=call.starts is not None, HAS_SOFTCAP=call.softcap is not None,
         HAS_PREFIX=call.prefix is not None, CAUSAL=call.s_active > 1 and call.tree is None, HAS_TREE=call.tree is not None,
@@ -196,7 +201,8 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
     options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": REGISTERS}
     options |= {"launch_pdl": True} if early else {}
     kernel = Launch(decode_kernel, (owners, config.splits), q.device, **options)
-    return Plan(kernel, strides, numbers, owners, (partials * block_m * call.value_dim, partials * block_m * 2), before)
+    scratch = (partials * block_m * call.value_dim, partials * block_m * 2, *((0, 0) if before is None else before.priors))
+    return Plan(kernel, strides, numbers, owners, scratch, q.is_contiguous() and not extra, before)
 
 
 def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[Before | None, int]:
@@ -241,16 +247,16 @@ def _or(tensor: Tensor | None, filler: Tensor) -> Tensor:
 def _products(q: Tensor, cache: Tensor) -> Any:
     """The type of the products: that of q; for caches of 8 bits and halves float16, which holds their numbers exactly and is
     made from them by one instruction. Triton's interpreter cannot multiply bfloat16."""
-    if cache.dtype == FP8 and q.dtype == torch.bfloat16:
+    if cache.dtype in EIGHT_BITS and q.dtype == torch.bfloat16:
         return triton.language.float16
     names = {torch.bfloat16: "bfloat16" if q.is_cuda else "float32", torch.float16: "float16", torch.float32: "float32"}
     return getattr(triton.language, names[q.dtype])
 
 
-def _strides(cache: Tensor, call: DecodeCall) -> tuple[int, int, int, int]:
-    """(row or page, head, slot, d)."""
-    one, two, three, four = cache.stride()
-    return (one, two, three, four) if call.page_table is None else (one, three, two, four)
+def _strides(cache: Tensor, call: DecodeCall) -> tuple[int, ...]:
+    """(row or page, head, slot, d) of a cache; of scales all but d."""
+    one, two, three, *rest = cache.stride()
+    return (one, two, three, *rest) if call.page_table is None else (one, three, two, *rest)
 
 
 def _plain(call: DecodeCall, block_n: int) -> bool:
@@ -276,16 +282,16 @@ def _most_rows(call: DecodeCall) -> int:
     return 128 if call.group * call.s_active >= 128 and call.q.dtype != torch.float32 else 64
 
 
-# ---- counters --------------------------------------------------------------------------------------------------------
+# ---- counters and scratch --------------------------------------------------------------------------------------------
 # A launch needs a zero per owner and leaves zeros behind, so nothing has to be cleared. Launches of one stream follow each other
-# and share theirs. A captured graph may run beside anything: each launch in it has its own.
+# and share theirs, and their scratch. A captured graph may run beside anything: each launch in it has its own.
 
 
 class _Arena:
     def __init__(self, device: torch.device) -> None:
         self.zeros = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
         self.used = 0
-        self.of_stream: dict[int, Tensor] = {}
+        self.of_stream: dict[int, tuple[Tensor, Tensor]] = {}
 
     def take(self, n: int) -> Tensor:
         """n zeros, not shared."""
@@ -298,24 +304,27 @@ class _Arena:
 _arenas: dict[torch.device, _Arena] = {}
 
 
-def counters(n: int, device: torch.device) -> Tensor:
-    """int32 [at least n], zero whenever no launch of this stream is under way."""
-    if device.type != "cuda":
-        return torch.zeros(n, dtype=torch.int32, device=device)
-    capturing = torch.cuda.is_current_stream_capturing()
+def workspace(owners: int, numbers: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """int32 [at least `owners`], zero whenever no launch of this stream is under way, and float32 [at least `numbers`]."""
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     arena = _arenas.get(device)
     if arena is None:
-        if capturing:
-            return torch.zeros(n, dtype=torch.int32, device=device)
+        if capturing or device.type != "cuda":
+            return torch.zeros(owners, dtype=torch.int32, device=device), torch.empty(numbers, device=device, dtype=torch.float32)
         arena = _arenas[device] = _Arena(device)
         torch.cuda.current_stream(device).synchronize()  # other streams will use them too
     if capturing:
-        return arena.take(n)
+        return arena.take(owners), torch.empty(numbers, device=device, dtype=torch.float32)
     stream = torch._C._cuda_getCurrentRawStream(device.index)
-    found = arena.of_stream.get(stream)
-    if found is None or len(found) < n:
-        found = arena.of_stream[stream] = arena.take(next_power_of_2(max(n, 1024)))
-    return found
+    kept = arena.of_stream.get(stream)
+    if kept is None or kept[0].numel() < owners or kept[1].numel() < numbers:
+        zeros, scratch = (None, None) if kept is None else kept
+        if zeros is None or zeros.numel() < owners:
+            zeros = arena.take(next_power_of_2(max(owners, 1024)))
+        if scratch is None or scratch.numel() < numbers:
+            scratch = torch.empty(max(numbers, 1), device=device, dtype=torch.float32)
+        kept = arena.of_stream[stream] = (zeros, scratch)
+    return kept
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------

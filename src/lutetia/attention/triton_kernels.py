@@ -21,6 +21,7 @@ from lutetia.attention.triton_tiles import (
     attend,
     finish,
     join,
+    limit_of,
     list_pages,
     load_extra,
     locate,
@@ -60,7 +61,7 @@ def decode_kernel(
     """Every owner's keys in n_splits pieces, a program for each: of split_keys keys when FIXED, else of at least that many. If
     rows differ, and BLOCK_B is not 0, at most uneven_pieces nearly equal ones of all owners: program p of n does p, p + n, .."""
     numbers = Numbers(scale, window, capacity, split_keys, table_b, softcap, batch, prefix, n_priors, n_turns)
-    if CASE.EARLY:  # from here on the previous kernel's writes are visible
+    if CASE.EARLY and not CASE.HAS_PREFIX:  # from here on the previous kernel's writes are visible
         gdc_wait()
     owner, piece, n_pieces = tl.program_id(0), tl.program_id(1), n_splits
     owners_of_row = CASE.H_KV * CASE.M_BLOCKS
@@ -241,11 +242,12 @@ def add_new(new, length, start_of_row, place, rows, sums, memory, strides, numbe
     v_tile = tl.load(new_values[:, None] + d[None, :] * vn_d, mask=inside, other=0.0)
     if CASE.TURNED > 0:
         k_tile = turn(k_tile, new_keys, kn_d, tl.where(live, position, -1), memory, numbers, CASE)
-    k_tile = as_stored(k_tile, memory.k_scale + h, CASE.HAS_K_SCALE, memory.k_cache.dtype.element_ty)
     extra = load_extra(new_keys, kn_d, live, CASE)
+    k_scale, v_scale = new_scales(k_tile, extra, v_tile, h, memory, CASE)
+    dtype: tl.constexpr = memory.k_cache.dtype.element_ty
+    k_tile, v_tile = as_stored(k_tile, column(k_scale, CASE), dtype), as_stored(v_tile, column(v_scale, CASE), dtype)
     if CASE.EXTRA > 0:
-        extra = as_stored(extra, memory.k_scale + h, CASE.HAS_K_SCALE, memory.k_cache.dtype.element_ty)
-    v_tile = as_stored(v_tile, memory.v_scale + h, CASE.HAS_V_SCALE, memory.v_cache.dtype.element_ty)
+        extra = as_stored(extra, column(k_scale, CASE), dtype)
     newest = tl.maximum(rows.first + new, 0)
     listed = list_pages(newest, length, b, memory, numbers, CASE)
     where, slot = locate(tl.maximum(position, newest), newest, listed, b, numbers, CASE)
@@ -258,10 +260,46 @@ def add_new(new, length, start_of_row, place, rows, sums, memory, strides, numbe
             e = tl.arange(0, CASE.BLOCK_E)
             places = keys + k_row[:, None] + (CASE.D + e)[None, :] * k_d
             tl.store(places, extra, mask=live[:, None] & (e < CASE.EXTRA)[None, :])
+        if CASE.TOKEN_SCALES:
+            ks_o, ks_h, ks_s = strides.k_scale
+            vs_o, vs_h, vs_s = strides.v_scale
+            tl.store(memory.k_scale + where * ks_o + slot * ks_s + h * ks_h, k_scale, mask=live)
+            tl.store(memory.v_scale + where * vs_o + slot * vs_s + h * vs_h, v_scale, mask=live)
     counts = live
     if CASE.HAS_STARTS:
         counts = live & (position >= start_of_row)
-    return attend((k_tile, extra, v_tile), position, counts, rows, sums, numbers, CASE)
+    return attend((k_tile, extra, v_tile), (k_scale, v_scale), position, counts, rows, sums, numbers, CASE)
+
+
+@triton.jit
+def new_scales(k_tile, extra, v_tile, h, memory, CASE: tl.constexpr):
+    """What new keys and values [n, D] are divided by: a number each, or with TOKEN_SCALES [n]."""
+    k_scale, v_scale = 1.0, 1.0
+    if CASE.TOKEN_SCALES:
+        limit = limit_of(memory.k_cache.dtype.element_ty)
+        largest = tl.max(tl.abs(k_tile.to(tl.float32)), 1)
+        if CASE.EXTRA > 0:
+            largest = tl.maximum(largest, tl.max(tl.abs(extra.to(tl.float32)), 1))
+        k_scale = tl.where(largest == 0, 1.0, largest / limit)
+        if CASE.SHARED:
+            v_scale = k_scale
+        else:
+            largest = tl.max(tl.abs(v_tile.to(tl.float32)), 1)
+            v_scale = tl.where(largest == 0, 1.0, largest / limit)
+    if CASE.HAS_K_SCALE:
+        k_scale = tl.load(memory.k_scale + h)
+    if CASE.HAS_V_SCALE:
+        v_scale = tl.load(memory.v_scale + h)
+    return k_scale, v_scale
+
+
+@triton.jit
+def column(scale, CASE: tl.constexpr):
+    """A scale of each of n rows as [n, 1]; one number as it is."""
+    if CASE.TOKEN_SCALES:
+        return scale[:, None]
+    else:
+        return scale
 
 
 @triton.jit

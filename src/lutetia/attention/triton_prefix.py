@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from lutetia.attention.triton_tiles import Numbers, query_rows, read_keys
 
@@ -19,8 +19,9 @@ from lutetia.attention.triton_tiles import Numbers, query_rows, read_keys
 def prefix_kernel(memory, strides, scale, batch, split_keys, table_b, softcap, prefix, n_turns, CASE: tl.constexpr):
     """Piece `program_id(1)` of the prefix, of split_keys keys, into prior_acc and prior_ml."""
     numbers = Numbers(scale, 0, prefix, split_keys, table_b, softcap, batch, prefix, 0, n_turns)
-    if CASE.EARLY:  # from here on the previous kernel's writes are visible
+    if CASE.EARLY:  # from here on the previous kernel's writes are visible, and the next kernel may begin
         gdc_wait()
+        gdc_launch_dependents()
     blocks = tl.cdiv(batch * CASE.ROWS, CASE.BLOCK_M)
     h, piece = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(1)
     r, d = tl.program_id(0) % blocks * CASE.BLOCK_M + tl.arange(0, CASE.BLOCK_M), tl.arange(0, CASE.BLOCK_D)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -52,6 +53,8 @@ class Strides(NamedTuple):
     v: Any
     k_new: Any
     v_new: Any
+    k_scale: Any  # three: (row or page, head, slot), of scales of each token
+    v_scale: Any
 
 
 class Numbers(NamedTuple):
@@ -104,6 +107,7 @@ class Case(NamedTuple):
     HAS_TREE: bool = False
     EXTRA: int = 0  # numbers that a key has more than a value
     BLOCK_E: int = 16
+    TOKEN_SCALES: bool = False  # each token has its own, and HAS_K_SCALE and HAS_V_SCALE are not set
     SHARED: bool = False  # values are the first D numbers of the keys
     TURNED: int = 0  # pairs of numbers of a query, and of a new key, that its position turns
 
@@ -254,9 +258,10 @@ def read_keys(stretch_of_keys, place, rows, sums, memory, strides, numbers, CASE
             k_tile = tl.load(k_first + k_places, mask=inside, other=0.0)
             extra = load_extra(k_first + n * k_s, k_d, position < end, CASE)
             v_tile = k_tile if CASE.SHARED else tl.load(v_first + v_places, mask=inside, other=0.0)
+            scales = token_scales((b, position.to(tl.int64), h), position < end, memory, strides, CASE)
             k_first += CASE.BLOCK_N * k_s
             v_first += CASE.BLOCK_N * v_s
-            sums = attend((k_tile, extra, v_tile), position, position < end, rows, sums, numbers, CASE)
+            sums = attend((k_tile, extra, v_tile), scales, position, position < end, rows, sums, numbers, CASE)
     else:
         # The pages of a stretch are listed before its keys are asked for: to ask for a page and then its keys, tile by tile,
         # would be two trips to memory, one after the other.
@@ -271,14 +276,15 @@ def read_keys(stretch_of_keys, place, rows, sums, memory, strides, numbers, CASE
                 extra = load_extra(keys + k_row, k_d, position < end, CASE)
                 v_places = values + v_row[:, None] + d[None, :] * v_d
                 v_tile = k_tile if CASE.SHARED else tl.load(v_places, mask=inside, other=0.0)
-                sums = attend((k_tile, extra, v_tile), position, position < end, rows, sums, numbers, CASE)
+                scales = token_scales((where, slot, h), position < end, memory, strides, CASE)
+                sums = attend((k_tile, extra, v_tile), scales, position, position < end, rows, sums, numbers, CASE)
     return sums
 
 
 @triton.jit
-def attend(tiles, position, live, rows, sums, numbers, CASE: tl.constexpr):
-    """One tile of keys: k [N, D], its extra numbers [N, EXTRA] and v [N, D], their positions [N] and whether they count; m, l [M]
-    and acc [M, D] of sums go on."""
+def attend(tiles, scales, position, live, rows, sums, numbers, CASE: tl.constexpr):
+    """One tile of keys: k [N, D], its extra numbers [N, EXTRA] and v [N, D], their scales [N], positions [N] and whether they
+    count; m, l [M] and acc [M, D] of sums go on."""
     m, l, acc = sums
     k_tile, extra, v_tile = tiles
     q_tile, factor = rows.queries, rows.factor
@@ -288,6 +294,8 @@ def attend(tiles, position, live, rows, sums, numbers, CASE: tl.constexpr):
     if CASE.EXTRA > 0:
         extra = extra.to(q_tile.dtype).to(CASE.PRODUCTS)
         scores = tl.dot(rows.extra.to(CASE.PRODUCTS), tl.trans(extra), scores, input_precision=CASE.PRECISION)
+    if CASE.TOKEN_SCALES:
+        scores = scores * scales[0][None, :]
     if CASE.HAS_SOFTCAP:  # tanh x = 1 - 2 / (exp 2x + 1)
         twice = tl.minimum(scores * factor * (2 / numbers.softcap), 126.0)  # in base 2, like scores times factor
         scores = numbers.softcap * (1 - 2 / (tl.exp2(twice) + 1))
@@ -302,18 +310,46 @@ def attend(tiles, position, live, rows, sums, numbers, CASE: tl.constexpr):
     alpha = tl.exp2(m - safe)
     l = l * alpha + tl.sum(p, 1)
     acc = acc * alpha[:, None]
+    if CASE.TOKEN_SCALES:
+        p = p * scales[1][None, :]
     acc = tl.dot(p.to(q_tile.dtype).to(CASE.PRODUCTS), v_tile, acc, input_precision=CASE.PRECISION)
     return m_new, l, acc
 
 
 @triton.jit
-def as_stored(tile, scale, HAS_SCALE: tl.constexpr, DTYPE: tl.constexpr):
-    """New keys or values as the cache keeps them: what is attended to is what later steps will read."""
-    tile = tile.to(tl.float32)
-    if HAS_SCALE:
-        tile = tile / tl.load(scale)
+def token_scales(place, live, memory, strides, CASE: tl.constexpr):
+    """The scales [n] of keys and of values; place: their rows or pages, their slots and the key head."""
+    if CASE.TOKEN_SCALES:
+        where, slot, h = place
+        k_o, k_h, k_s = strides.k_scale
+        v_o, v_h, v_s = strides.v_scale
+        k_scale = tl.load(memory.k_scale + where * k_o + slot * k_s + h * k_h, mask=live, other=0.0)
+        return k_scale, tl.load(memory.v_scale + where * v_o + slot * v_s + h * v_h, mask=live, other=0.0)
+    else:
+        return 1.0, 1.0
+
+
+@triton.jit
+def limit_of(DTYPE: tl.constexpr):
+    """The largest number of a type of 8 bits."""
+    if tl.int8 == DTYPE:
+        return 127.0
+    elif tl.float8e5 == DTYPE:
+        return 57344.0
+    else:
+        return 448.0
+
+
+@triton.jit
+def as_stored(tile, scale, DTYPE: tl.constexpr):
+    """New keys or values as the cache keeps them, divided by a scale: what is attended to is what later steps will read."""
+    tile = tile.to(tl.float32) / scale
     if DTYPE.primitive_bitwidth == 8:
-        tile = tl.minimum(tl.maximum(tile, -448.0), 448.0)
+        tile = tl.minimum(tl.maximum(tile, -limit_of(DTYPE)), limit_of(DTYPE))
+    if tl.int8 == DTYPE:  # to the nearest, of two the even one
+        nearest = tl.floor(tile + 0.5)
+        odd = nearest - 2 * tl.floor(nearest / 2) == 1
+        tile = tl.where((nearest - tile == 0.5) & odd, nearest - 1, nearest)
     return tile.to(DTYPE)
 
 
@@ -337,12 +373,15 @@ def finish(sums, r, d, place, memory, numbers, CASE: tl.constexpr):
     if CASE.HAS_PREFIX:
         n_rows = numbers.batch * CASE.H_KV * CASE.ROWS
         in_tile = (r < CASE.ROWS)[:, None] & (d < CASE.D)[None, :]
-        for i in range(numbers.n_priors):
-            ml = memory.prior_ml + i * 2 * n_rows + at
+        if CASE.EARLY:  # the kernel that reads the prefix runs beside this one, up to here
+            gdc_wait()
+        ml, parts = memory.prior_ml + at, memory.prior_acc + at[:, None] * CASE.D + d[None, :]
+        for _ in tl.range(0, numbers.n_priors, num_stages=CASE.COMBINE_STAGES):
             m_i = tl.load(ml, mask=r < CASE.ROWS, other=float("-inf"))
             l_i = tl.load(ml + n_rows, mask=r < CASE.ROWS, other=0.0)
-            place_i = (i * n_rows + at)[:, None] * CASE.D + d[None, :]
-            sums = join(sums, (m_i, l_i, tl.load(memory.prior_acc + place_i, mask=in_tile, other=0.0)))
+            sums = join(sums, (m_i, l_i, tl.load(parts, mask=in_tile, other=0.0)))
+            ml += 2 * n_rows
+            parts += n_rows.to(tl.int64) * CASE.D
     m, l, acc = sums
     inside, alpha = r < CASE.ROWS, tl.full(m.shape, 1.0, tl.float32)
     if CASE.HAS_SINK:

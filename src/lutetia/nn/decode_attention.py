@@ -154,4 +154,6 @@ class DecodeAttention(nn.Module):
 
 def _as_queries(cache: Tensor, scale: Tensor | None, q: Tensor) -> Tensor:
     """k or v of a cache [B, H_kv, S_max, d] in the dtype of q."""
-    return cache.to(q.dtype) if scale is None else (cache.float() * scale[:, None, None]).to(q.dtype)
+    if scale is None:
+        return cache.to(q.dtype)
+    return (cache.float() * (scale[..., None] if scale.dim() == 3 else scale[:, None, None])).to(q.dtype)
