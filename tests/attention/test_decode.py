@@ -41,12 +41,18 @@ def test_rows_of_queries_and_blocks_of_a_head_on_a_cpu(rows: int, head_dim: int,
 @pytest.mark.parametrize("executor", ["cpu", "triton"])
 @pytest.mark.parametrize(
     "name",
-    ["plain", "an empty row", "three new keys", "a window that wraps", "pages of a prime", "a prefix of pages", "everything"],
+    ["plain", "an empty row", "three new keys", "a window that wraps", "pages of a prime", "everything"],
 )
 @pytest.mark.parametrize("options", [{"batch_invariant": True}, *({"cores": n, "shard": "sequence"} for n in (2, 3, 5))], ids=str)
 def test_however_it_is_split(name: str, executor: str, options: dict[str, Any]) -> None:
     case, wanted = solved(name)
     agree(decode(case, executor, **options), wanted)
+
+
+@pytest.mark.parametrize("executor", ["cpu", "triton"])
+def test_a_prefix_however_the_rest_is_split(executor: str) -> None:
+    case, wanted = solved("a prefix of pages")
+    agree(decode(case, executor, cores=3, shard="sequence"), wanted)
 
 
 def test_more_splits_than_keys() -> None:
@@ -322,6 +328,7 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(executor: str) -> None:
         ({"prefix": 151}, "prefix is 151, expected a number from 0 to 150"),
         ({"prefix": 2.0}, "prefix is 2.0, expected a whole number"),
         ({"prefix": 38}, "seq_lens has 37 in row 1, expected 0, or 38 or more for the prefix to be seen"),
+        ({"prefix": 9, "batch_invariant": True}, "prefix and batch_invariant are both given, expected one of them"),
         ({"prefix": 9, "window": 5}, "prefix and window are both given, expected one of them"),
         ({"prefix": 9, "starts": torch.tensor([1, 2])}, "prefix and starts are both given"),
     ],

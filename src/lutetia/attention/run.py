@@ -61,6 +61,10 @@ def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
     check_how(how)
     call = check_call(*arguments[:OF_CALL], *arguments[OF_HOW:])
     check_values(call)
+    if call.prefix is not None and how.batch_invariant:
+        raise ArgumentError(
+            "prefix and batch_invariant are both given, expected one of them: a prefix is read for all rows at once"
+        )
     executor = executor_of(call, how.cores, how.backend)
     if executor == "cores":
         return _on_cores(call, how)

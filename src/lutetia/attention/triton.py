@@ -210,16 +210,17 @@ def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[B
     if call.prefix is None:
         return None, 0
     rows, device = call.batch * case.ROWS, device_of(call.q)
-    block_m = max(16, min(next_power_of_2(rows), PREFIX_ROWS if call.value_dim <= 128 else PREFIX_ROWS // 2))
-    large = block_m > 32
+    large, wide = rows > 32, call.value_dim > 128 or call.q.dtype == torch.float32
+    block_m, block_d = max(16, min(next_power_of_2(rows), PREFIX_ROWS // 2 if wide else PREFIX_ROWS)), case.BLOCK_D
     blocks = call.n_kv_heads * cdiv(rows, block_m)
     n_pieces = max(1, min(device.multiprocessors // blocks, cdiv(call.prefix.length, LEAST_KEYS)))
-    keys = INVARIANT_KEYS if config.fixed else cdiv(cdiv(call.prefix.length, n_pieces), config.block_n) * config.block_n
+    keys = cdiv(cdiv(call.prefix.length, n_pieces), config.block_n) * config.block_n
     n_pieces = cdiv(call.prefix.length, keys)
     block_n = min(config.block_n, 64) if large else config.block_n
     case = case._replace(BLOCK_M=block_m, BLOCK_N=block_n, HAS_PREFIX=False, HAS_NEW=False, CAUSAL=False, HAS_TREE=False)
     numbers = (call.scale, call.batch, keys, _table_stride(call), call.softcap or 0.0, call.prefix.length, _turns(call), case)
-    options = {"num_warps": 8 if block_m > 64 else 4, "num_stages": 3 if large else config.stages, "maxnreg": REGISTERS}
+    options = {"num_warps": 8 if block_m * block_d > 64 * 128 else 4, "maxnreg": REGISTERS}
+    options |= {"num_stages": 2 if wide else 3 if large else config.stages}
     options |= {"launch_pdl": True} if case.EARLY else {}
     sizes = n_pieces * call.batch * call.n_kv_heads * case.ROWS
     kernel = Launch(prefix_kernel, (blocks, n_pieces), call.q.device, **options)

@@ -170,7 +170,7 @@ def do_piece(length, start_of_row, q_tile, task, memory, strides, numbers, CASE:
     b, h, block = place_of(owner, CASE)
     length, low, high = keys_of(length, start_of_row, numbers, CASE)
     first = length - CASE.S_ACTIVE  # the position of query 0
-    if CASE.S_ACTIVE > CASE.BLOCK_M:  # keys past the last query of this block are seen by none of it
+    if CASE.CAUSAL and CASE.S_ACTIVE > CASE.BLOCK_M:  # keys past the last query of this block are seen by none of it
         every = block * CASE.BLOCK_M + tl.arange(0, CASE.BLOCK_M)
         last = tl.max(tl.where(every < CASE.ROWS, every % CASE.S_ACTIVE, 0), 0)
         high = tl.minimum(high, tl.maximum(first + last + 1, low))
