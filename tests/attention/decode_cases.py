@@ -84,6 +84,7 @@ CASES: dict[str, dict[str, Any]] = {
     "a tree": {"tree": 2, "s_active": 7},
     "trees of each row, new keys": {"tree": 3, "s_active": 5, "new": True, "lengths": (148, 3)},
     "a tree of 64": {"tree": 2, "s_active": 64, **TINY, "lengths": (70, 64), "capacity": 70, "new": True},
+    "a tree wider than a tile": {"tree": 2, "s_active": 40, **TINY, "head_dim": 136, "lengths": (45, 40), "capacity": 48},
     "a tree and a prefix": {"tree": 3, "s_active": 3, "prefix": 30, "new": True},
     "twenty new tokens": {"s_active": 20, "new": True, "lengths": (60, 11), "page_len": 4, "capacity": 60},
     "a chunk of a prompt": {"s_active": 70, "lengths": (90, 70), "capacity": 96, "page_len": 16, **TINY, "turned": 4},
