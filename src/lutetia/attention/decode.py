@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lutetia.attention import ops  # noqa: F401  (defines them)
 from lutetia.attention.run import run
+from lutetia.errors import fail
 
 
 def decode_attention(
@@ -72,6 +73,8 @@ def decode_attention(
             return run(q, k_cache, v_cache, seq_lens, k_new, v_new, *rest)
     factors = (_tensor(k_scale, q), _tensor(v_scale, q))
     rest = (*rest[:4], *factors, *how, starts, softcap, prefix, alibi, rotary, tree)
+    if (k_new is None) != (v_new is None):
+        fail("v_new" if v_new is None else "k_new", None, "a tensor, since the other of the two is given")
     if k_new is None or v_new is None:
         return torch.ops.lutetia.decode_attention(q, k_cache, v_cache, seq_lens, *rest)
     return torch.ops.lutetia.decode_attention_append(q, k_cache, v_cache, seq_lens, k_new, v_new, *rest)

@@ -88,11 +88,17 @@ def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
 
 
 def signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """All that decides how a call is checked and launched: everything but the addresses and contents of tensors."""
+    """All that decides how a call is checked and launched: everything but the addresses and contents of tensors, and whether
+    values are part of the keys."""
+    k, v = arguments[1:3]
+    shared = isinstance(k, Tensor) and isinstance(v, Tensor) and k.data_ptr() == v.data_ptr()
     return tuple(
         [
-            (one.shape, one.stride(), one.dtype, one.get_device(), one.data_ptr() & 15) if isinstance(one, Tensor) else one
-            for one in arguments
+            shared,
+            *(
+                (one.shape, one.stride(), one.dtype, one.get_device(), one.data_ptr() & 15) if isinstance(one, Tensor) else one
+                for one in arguments
+            ),
         ]
     )
 
@@ -105,6 +111,7 @@ class KnownCall(NamedTuple):
     window: int | None
     factors: tuple[Tensor | None, Tensor | None]  # k_scale and v_scale where they are numbers
     softcap: float | None = None
+    shared: bool = False  # values are part of the keys
 
     @staticmethod
     def of(call: DecodeCall, arguments: tuple[Any, ...], how: How) -> KnownCall:
@@ -113,7 +120,7 @@ class KnownCall(NamedTuple):
         plan = triton.plan_of(call, triton.configure(call, how.cores, how.shard, how.batch_invariant))
         pairs = zip(arguments[FACTORS], (call.k_scale, call.v_scale), strict=True)
         factors = [None if isinstance(one, Tensor) else kept for one, kept in pairs]
-        return KnownCall(plan, call.scale, call.window, tuple(factors), call.softcap)  # type: ignore[arg-type]
+        return KnownCall(plan, call.scale, call.window, tuple(factors), call.softcap, call.shared)  # type: ignore[arg-type]
 
     def start(self, given: tuple[Any, ...], more: tuple[Any, ...] = ()) -> tuple[Tensor, Tensor]:
         """Launch it with other tensors: the arguments of a DecodeCall up to v_scale, and those after it."""
@@ -128,6 +135,8 @@ class KnownCall(NamedTuple):
             k_scale = factor_of(factors[0], k_cache.shape[1 if page_table is None else 2])
         if isinstance(factors[1], Tensor):
             v_scale = factor_of(factors[1], k_cache.shape[1 if page_table is None else 2])
+        if self.shared:
+            v_scale, v_new = k_scale, None if k_new is None else k_new[..., : v_cache.shape[3]]
         call = DecodeCall(
             q, k_cache, v_cache, seq_lens, k_new, v_new, self.scale, self.window, sink, page_table, k_scale, v_scale,
             starts, self.softcap, Prefix(prefix, k_cache, v_cache, page_table, k_scale, v_scale) if prefix else None,
