@@ -30,7 +30,6 @@ NINE = {  # for compute capability 9.0, with what differs from PLAIN
     "a piece for each row": {"n_splits": 1},
     "four new tokens": {"S_ACTIVE": 4, "ROWS": 16, "HAS_NEW": True, "CAUSAL": True},
     "after a prefix": {"HAS_PREFIX": True, "HAS_ALIBI": True, "TURNED": 64},
-    "a tree of twenty": {"S_ACTIVE": 20, "ROWS": 80, "M_BLOCKS": 2, "BLOCK_M": 64, "HAS_NEW": True, "HAS_TREE": True},
     "latent attention": {
         "D": 512,
         "EXTRA": 64,
@@ -45,11 +44,12 @@ NINE = {  # for compute capability 9.0, with what differs from PLAIN
         "HAS_NEW": True,
         "warps": 8,
     },
-    "int8, a scale for each token": {"TOKEN_SCALES": True, "cache": "*i8", "HAS_NEW": True, "BLOCK_N": 128},
-    "a chunk": {"S_ACTIVE": 256, "ROWS": 1024, "M_BLOCKS": 8, "BLOCK_M": 128, "warps": 8, "CAUSAL": True},
+    "a tree of twenty tokens, int8": {
+        **{"S_ACTIVE": 20, "ROWS": 80, "M_BLOCKS": 2, "BLOCK_M": 64, "HAS_NEW": True, "HAS_TREE": True},
+        **{"TOKEN_SCALES": True, "cache": "*i8"},
+    },
     "padding and a soft cap": {"HAS_STARTS": True, "HAS_SOFTCAP": True},
-    "the prefix": {"BLOCK_M": 128, "warps": 8},
-    "the prefix in pages": {"BLOCK_M": 128, "warps": 8, "PLAIN": False, "PAGE_LEN": 16, "STRETCH": 4032},
+    "the prefix": {"BLOCK_M": 128, "warps": 8, "PLAIN": False, "PAGE_LEN": 16, "STRETCH": 4032},
     "a window, sinks, pages": {
         "HAS_WINDOW": True,
         "HAS_SINK": True,
