@@ -28,15 +28,17 @@ def decode(call: DecodeCall) -> tuple[Tensor, Tensor]:
 
 def write_new(call: DecodeCall) -> None:
     """k_new and v_new into the last s_active live slots of each row; what would lie before position 0 is left out."""
+    if call.k_new is None:
+        return
     position = call.seq_lens[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)  # [B, s_active]
     row, a = torch.nonzero(position >= 0, as_tuple=True)
     put(call, row, a, position[row, a])
 
 
 def put(call: DecodeCall, row: Tensor, a: Tensor, position: Tensor) -> None:
-    """New tokens a [n] of rows [n] into the slots of these positions [n], if there are new keys."""
-    if call.k_new is None or call.v_new is None:
-        return
+    """New tokens a [n] of rows [n] into the slots of these positions [n]."""
+    assert call.k_new is not None
+    assert call.v_new is not None
     at, slot = slots(call, row, position)
     place = (at, slice(None), slot) if call.page_table is None else (at, slot)
     pairs = [(call.k_cache, call.k_new, call.k_scale), (call.v_cache, call.v_new, call.v_scale)]
