@@ -139,7 +139,7 @@ def check_call(q: Any, k_cache: Any, v_cache: Any, seq_lens: Any, *new: Any, **o
     unknown = options.keys() - set(OPTIONS)
     if unknown:
         raise TypeError(f"decode attention has no argument {min(unknown)!r}")
-    given = dict.fromkeys(OPTIONS) | dict(zip(OPTIONS, new, strict=False)) | options
+    given: dict[str, Any] = dict.fromkeys(OPTIONS) | dict(zip(OPTIONS, new, strict=False)) | options
     check_tensor("q", q, ["B", "H_q", "s_active", "d"], QUERIES)
     batch, n_q_heads, s_active, head_dim = q.shape
     if not 1 <= s_active <= MAX_ACTIVE:

@@ -20,7 +20,7 @@ Result = tuple[Tensor, Tensor]
 def cascade(call: DecodeCall, decode: Callable[[DecodeCall], Result]) -> Result:
     """out [B, H_q, s_active, d] and lse [B, H_q, s_active] of a call with a prefix, from two calls of an executor without one."""
     assert call.prefix is not None
-    call, length = turned(call), call.prefix.length
+    length, call = call.prefix.length, turned(call)
     own = call._replace(prefix=None, sink=None, starts=torch.full_like(call.seq_lens, length).minimum(call.seq_lens))
     own = own._replace(q=call.q.to(call.statistics_dtype))  # nothing is rounded before both parts are together
     out, lse = join([unfold(decode(fold(call)), call), decode(own)], call.sink)
@@ -37,7 +37,7 @@ def fold(call: DecodeCall) -> DecodeCall:
     if table is None:
         for name, factor in (("k_scale", k_scale), ("v_scale", v_scale)):
             row[name] = factor[:1] if factor is not None and factor.dim() == 3 else factor
-    nothing = dict.fromkeys(("k_new", "v_new", "sink", "prefix", "tree"))
+    nothing: dict[str, Any] = dict.fromkeys(("k_new", "v_new", "sink", "prefix", "tree"))
     return call._replace(q=q, seq_lens=call.seq_lens.new_full((1,), length), alibi=slopes_of_rows(call), **row, **nothing)
 
 
