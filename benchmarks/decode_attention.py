@@ -51,7 +51,11 @@ ROTATED = 400e6  # bytes of caches that a graph walks through: eight times the s
 LARGE = 250e6
 LEVEL, SMALL, MASKED, FOUR, RATE = 1.01, 1.15, 1.5, 1.3, 0.9  # what is claimed
 CASCADE, LATENT_RATE = 10, 0.85
-PREFIXES = {"64 rows": (64, 8192, 128), "8 rows": (8, 8192, 128)}  # rows, tokens in common, tokens of their own
+PREFIXES = {
+    "64 rows": (64, 8192, 128),
+    "64 rows, pages": (64, 8192, 128),
+    "8 rows": (8, 8192, 128),
+}  # rows, tokens in common, tokens of their own
 LATENT = {"16 heads": (64, 8192, 16), "128 heads": (64, 8192, 128)}  # rows, tokens, query heads
 CHUNKS = {"16 tokens": (8, 8192, 16), "64 tokens": (8, 8192, 64), "512 tokens": (8, 8192, 512)}
 TINY = {"tiny": (2, 256, 16)}
@@ -73,7 +77,10 @@ def main(argv: list[str] | None = None) -> int:
     served = [serve(name, *sizes) for name, sizes in chosen("pages and fp8", serving, options)]
     heads = (H_Q, H_KV, D)
     serving_rows = {
-        "cascade": [cascade(sizes, heads, captured, in_turns) for _, sizes in chosen("cascade", PREFIXES, options, TINY)],
+        "cascade": [
+            cascade("pages" in name, sizes, heads, captured, in_turns)
+            for name, sizes in chosen("cascade", PREFIXES, options, TINY)
+        ],
         "latent attention": [
             latent(sizes, rate, captured, in_turns) for _, sizes in chosen("latent attention", LATENT, options, TINY)
         ],

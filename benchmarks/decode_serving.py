@@ -17,24 +17,28 @@ Capture = Callable[[Any, Callable[[Tensor, Tensor], Any]], Any]
 Turns = Callable[[dict[str, list[Any]]], dict[str, float | None]]
 
 
-def cascade(sizes: tuple[int, int, int], heads: tuple[int, int, int], captured: Capture, in_turns: Turns) -> Row:
-    """B rows in pages that share a prefix and have some tokens of their own: the whole call, and with the prefix read once."""
+def cascade(paged: bool, sizes: tuple[int, int, int], heads: tuple[int, int, int], captured: Capture, in_turns: Turns) -> Row:
+    """B rows that share a prefix and have some tokens of their own: the whole call, and with the prefix read once."""
     batch, prefix, own = sizes
     n_q, n_kv, d = heads
-    n_pages = (prefix + batch * own) // 16
-    pages = [(random(n_pages, 16, n_kv, d), random(n_pages, 16, n_kv, d))]
-    shared = torch.arange(prefix // 16, device="cuda").expand(batch, -1)
-    table = torch.cat([shared, torch.arange(prefix // 16, n_pages, device="cuda").view(batch, -1)], 1).int()
     lengths, q = torch.full((batch,), prefix + own, dtype=torch.int32, device="cuda"), random(batch, n_q, 1, d)
-    given: dict[str, Any] = {"seq_lens": lengths, "page_table": table}
+    given: dict[str, Any] = {"seq_lens": lengths}
+    if paged:  # the pages of the prefix are the same ones in every row
+        n_pages = (prefix + batch * own) // 16
+        caches = [(random(n_pages, 16, n_kv, d), random(n_pages, 16, n_kv, d))]
+        shared = torch.arange(prefix // 16, device="cuda").expand(batch, -1)
+        given["page_table"] = torch.cat([shared, torch.arange(prefix // 16, n_pages, device="cuda").view(batch, -1)], 1).int()
+    else:
+        caches = [(random(batch, n_kv, prefix + own, d), random(batch, n_kv, prefix + own, d))]
     times = in_turns(
         {
-            "read for each row": [captured(pages, lambda k, v: decode_attention(q, k, v, **given))],
-            "prefix read once": [captured(pages, lambda k, v: decode_attention(q, k, v, **given, prefix=prefix))],
+            "read for each row": [captured(caches, lambda k, v: decode_attention(q, k, v, **given))],
+            "prefix read once": [captured(caches, lambda k, v: decode_attention(q, k, v, **given, prefix=prefix))],
         }
     )
     once, each = times["prefix read once"], times["read for each row"]
-    return {"shape": f"B{batch} ({prefix} + {own})", **times, "times as fast": each / once if each and once else None}
+    shape = f"B{batch} ({prefix} + {own}){', pages of 16' if paged else ''}"
+    return {"shape": shape, **times, "times as fast": each / once if each and once else None}
 
 
 def latent(sizes: tuple[int, int, int], rate: float, captured: Capture, in_turns: Turns) -> Row:

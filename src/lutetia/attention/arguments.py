@@ -190,7 +190,7 @@ def _share(given: dict[str, Any], width: int) -> None:
     if given["v_scale"] is not None and given["v_scale"] is not given["k_scale"]:
         fail("v_scale", given["v_scale"], "k_scale alone: values are part of the keys")
     given["v_scale"] = given["k_scale"]
-    if given["v_new"] is None and isinstance(given["k_new"], Tensor):
+    if isinstance(given["k_new"], Tensor):
         given["v_new"] = given["k_new"][..., :width]
 
 

@@ -79,14 +79,24 @@ def _tile(call: DecodeCall, rows: int, stages: int = 3, long: bool = False) -> t
 
     Long pieces in pages take twice as many keys at once, with twice the warps: finding places is work of its own.
     """
-    large = (
-        rows > 32 or call.value_dim > 256 or (call.q.dtype == torch.float32 and call.head_dim > 128)
-    )  # more registers than four warps have
+    large = rows > 32 or (call.q.dtype == torch.float32 and call.head_dim > 128)  # more registers than four warps have
     one = (1 if call.shared else 2) * max(16, next_power_of_2(call.value_dim)) * call.k_cache.element_size()
+    if call.value_dim > 256:
+        return _latent_tile(call, rows, one)
     most = 128 if long or call.k_cache.dtype in EIGHT_BITS else 64
     block_n = max(16, min(most * 512 // one, most))
     fitting = 1 + (device_of(call.q).shared_bytes - OTHER_BYTES) // (block_n * one)
-    return block_n, 8 if large or long else 4, 2 if large and not call.shared else max(2, min(stages, fitting))
+    return block_n, 8 if large or long else 4, 2 if large else max(2, min(stages, fitting))
+
+
+def _latent_tile(call: DecodeCall, rows: int, value_bytes: int) -> tuple[int, int, int]:
+    """block_n, warps, stages for wide values: as measured on an H200, smaller where shared memory is."""
+    room = device_of(call.q).shared_bytes - OTHER_BYTES
+    key_bytes = value_bytes + (call.head_dim - call.value_dim) * call.k_cache.element_size()
+    block_n = max(16, min(64, 64 * 1024 // value_bytes))
+    while block_n > 16 and room // (block_n * key_bytes) < 2:
+        block_n //= 2
+    return block_n, 8, 3 if rows <= 16 else 2
 
 
 class Before(NamedTuple):

@@ -22,7 +22,6 @@ from lutetia.attention.triton_tiles import (
     finish,
     join,
     limit_of,
-    list_pages,
     load_extra,
     locate,
     place_of,
@@ -198,11 +197,11 @@ def do_piece(length, start_of_row, q_tile, task, memory, strides, numbers, CASE:
         if CASE.HAS_NEW:
             if piece == n_pieces - 1:
                 if CASE.S_ACTIVE <= NEW:
-                    m, l, acc = add_new(0, length, start_of_row, (b, h, block), rows, (m, l, acc), memory, strides, numbers, CASE)
+                    m, l, acc = add_new(0, start_of_row, (b, h, block), rows, (m, l, acc), memory, strides, numbers, CASE)
                 else:
-                    for new in range(0, CASE.S_ACTIVE, NEW):
+                    for new in tl.range(0, CASE.S_ACTIVE, NEW, num_stages=1):  # nothing to fetch ahead: what is read is written
                         sums = (m, l, acc)
-                        m, l, acc = add_new(new, length, start_of_row, (b, h, block), rows, sums, memory, strides, numbers, CASE)
+                        m, l, acc = add_new(new, start_of_row, (b, h, block), rows, sums, memory, strides, numbers, CASE)
 
         if CASE.HAS_V_SCALE:
             acc *= tl.load(memory.v_scale + h)
@@ -224,7 +223,7 @@ def do_piece(length, start_of_row, q_tile, task, memory, strides, numbers, CASE:
 
 
 @triton.jit
-def add_new(new, length, start_of_row, place, rows, sums, memory, strides, numbers, CASE: tl.constexpr):
+def add_new(new, start_of_row, place, rows, sums, memory, strides, numbers, CASE: tl.constexpr):
     """NEW of the new keys, from number `new` on: they are attended to, and the first block of query rows writes them."""
     b, h, block = place
     k_o, k_h, k_s, k_d = strides.k
@@ -248,9 +247,7 @@ def add_new(new, length, start_of_row, place, rows, sums, memory, strides, numbe
     k_tile, v_tile = as_stored(k_tile, column(k_scale, CASE), dtype), as_stored(v_tile, column(v_scale, CASE), dtype)
     if CASE.EXTRA > 0:
         extra = as_stored(extra, column(k_scale, CASE), dtype)
-    newest = tl.maximum(rows.first + new, 0)
-    listed = list_pages(newest, length, b, memory, numbers, CASE)
-    where, slot = locate(tl.maximum(position, newest), newest, listed, b, numbers, CASE)
+    where, slot = locate_new(tl.maximum(position, 0), live, b, memory, numbers, CASE)
     k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
     if block == 0:
         tl.store(keys + k_row[:, None] + d[None, :] * k_d, k_tile, mask=inside)
@@ -269,6 +266,16 @@ def add_new(new, length, start_of_row, place, rows, sums, memory, strides, numbe
     if CASE.HAS_STARTS:
         counts = live & (position >= start_of_row)
     return attend((k_tile, extra, v_tile), (k_scale, v_scale), position, counts, rows, sums, numbers, CASE)
+
+
+@triton.jit
+def locate_new(position, live, b, memory, numbers, CASE: tl.constexpr):
+    """As `locate`, for a few positions [n] whose pages are not listed."""
+    if CASE.PAGE_LEN > 0:
+        pages = tl.load(memory.page_table + b * numbers.table_b + position // CASE.PAGE_LEN, mask=live, other=0)
+        return pages.to(tl.int64), (position % CASE.PAGE_LEN).to(tl.int64)
+    else:
+        return locate(position, 0, 0, b, numbers, CASE)
 
 
 @triton.jit
