@@ -46,9 +46,8 @@ def test_the_diagrams_are_what_runs_draw_now(make_diagrams: ModuleType) -> None:
 def test_the_diagrams_speak_in_symbols(make_diagrams: ModuleType) -> None:
     for name, drawn in make_diagrams.diagrams().items():
         sizes = {size for shape in re.findall(r"\[([^\]\"]+)\]", drawn) for size in shape.split(" × ")}
-        known = {"B", "I", "O", "N_t", "N_c", "R", "n_weights", "2"}
+        known = {"B", "I", "O", "N_t", "N_c", "R", "2"}
         assert sizes <= known | ({"S", "S-1", "N_pe", "C", "n_firings"} if "-seq-" in name else set()), name
-        assert ("n_weights" in sizes) == name.endswith("sparse"), name
 
 
 def test_a_stale_diagram_is_drawn_anew_and_the_rest_kept(make_diagrams: ModuleType) -> None:

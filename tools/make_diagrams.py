@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lutetia import flow
-from lutetia.lut import Synapses, growth, lut, lut_attention, random_anchors, use_backend
+from lutetia.lut import lut, lut_attention, random_anchors, use_backend
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "notes" / "lut-flow.md"
 DIAGRAM = re.compile(r"(<!-- diagram: (?P<name>[\w-]+) -->\n).*?(<!-- /diagram -->)", re.DOTALL)
@@ -49,13 +49,11 @@ def redraw(page: str, drawn: Mapping[str, str]) -> str:
 
 def diagrams() -> dict[str, str]:
     """Every diagram by name, as Mermaid text."""
-    sparse = growth.random(SIZES["N_t"], SIZES["N_c"], SIZES["O"], 0.5, seed=0, shared=True)
-    drawn: dict[str, str] = {}
-    for name, synapses in (("fc", None), ("sparse", sparse)):
-        symbols = SIZES if synapses is None else {**SIZES, "n_weights": synapses.n_weights}
-        forward, backward = training_step(synapses)
-        drawn[f"forward-{name}"] = forward.mermaid(symbols=symbols)
-        drawn[f"backward-{name}"] = backward.mermaid("LR", symbols=symbols)  # many inputs: too wide to read from above
+    forward, backward = training_step()
+    drawn = {
+        "forward-fc": forward.mermaid(symbols=SIZES),
+        "backward-fc": backward.mermaid("LR", symbols=SIZES),  # many inputs: too wide to read from above
+    }
     forward, _ = attention_step("cells")
     firings = {tensor.name: tensor.shape[0] for step in forward.steps for tensor in step.outputs if "firing" in tensor.name}
     drawn["forward-seq-cells"] = forward.mermaid(symbols=SEQUENCE | {"n_firings": firings["firing_counts"]})
@@ -63,14 +61,14 @@ def diagrams() -> dict[str, str]:
     return drawn
 
 
-def training_step(synapses: Synapses | None) -> tuple[flow.Flow, flow.Flow]:
+def training_step() -> tuple[flow.Flow, flow.Flow]:
     """One forward and one backward pass, on the backend whose every kernel is a step of its own."""
-    x, weight, anchors = tensors(synapses)
+    x, weight, anchors = tensors()
     x.requires_grad_()
     weight.requires_grad_()
     with use_backend("reference"):
         with flow.record() as forward:
-            y = lut(x, weight, anchors, synapses=synapses)
+            y = lut(x, weight, anchors)
         grad = torch.ones_like(y)  # as it is, so that both backward kernels read this very tensor
         with flow.record() as backward:
             y.backward(grad)
@@ -93,11 +91,10 @@ def attention_step(algorithm: str) -> tuple[flow.Flow, flow.Flow]:
     return forward, backward
 
 
-def tensors(synapses: Synapses | None) -> tuple[Tensor, Tensor, Tensor]:
-    """x [B, I]; weight [N_t, R, O], with synapses flat [n_weights]; anchors [N_t, N_c, 2]."""
+def tensors() -> tuple[Tensor, Tensor, Tensor]:
+    """x [B, I]; weight [N_t, R, O]; anchors [N_t, N_c, 2]."""
     anchors = random_anchors(SIZES["I"], SIZES["N_t"], SIZES["N_c"], seed=0)
-    weight = torch.zeros(SIZES["N_t"], SIZES["R"], SIZES["O"]) if synapses is None else torch.zeros(synapses.n_weights)
-    return torch.zeros(SIZES["B"], SIZES["I"]), weight, anchors
+    return torch.zeros(SIZES["B"], SIZES["I"]), torch.zeros(SIZES["N_t"], SIZES["R"], SIZES["O"]), anchors
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools")]
 
 from results import FOLDER, Result, load  # noqa: E402
 from results_blocks import BLOCKS  # noqa: E402
-from results_pages import INTRODUCTION, NOTE_SECTIONS, NOTES, SECTIONS, Section  # noqa: E402
-from results_tables import markdown, measured  # noqa: E402
+from results_pages import INTRODUCTION, NOTE_SECTIONS, NOTES, SECTIONS  # noqa: E402
+from results_tables import Section, markdown, measured  # noqa: E402
 
 WIDTH = 130  # columns of a line of text
 PAGE = ROOT / "docs" / "results.md"

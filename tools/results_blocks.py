@@ -1,8 +1,11 @@
-"""The generated tables of README.md."""
+"""The generated tables of README.md and SECURITY.md."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 from results import Result, Row, rows_of, text_of
 from results_tables import range_of, value
@@ -96,4 +99,23 @@ def sized(row: Row) -> str:
     return f"{text_of(row['accuracy'], '%', 4)} with {text_of(row['LUTs'])} LUTs"
 
 
-BLOCKS: dict[str, dict[str, Callable[[Results], str]]] = {"README.md": {"": speed}}
+COUNTS = Path(__file__).resolve().parent.parent / "tests" / "fuzz" / "counts.json"  # of `pytest tests/fuzz --fuzz-counts`
+
+
+def fuzz(results: Results) -> str:
+    """How many random calls and damaged files ended how, by package."""
+    counts = json.loads(COUNTS.read_text(encoding="utf-8"))
+    groups: dict[str, list[Counter[str]]] = {}
+    for name, ends in counts["calls"].items():
+        groups.setdefault(f"functions of `lutetia.{name.partition('.')[0]}`", []).append(Counter(ends))
+    groups["loaders of files"] = [Counter(ends) for ends in counts["loader"].values()]
+    lines = ["| what | how many | calls or files of each | worked | refused | failed |", "|---|---|---|---|---|---|"]
+    for group, members in groups.items():
+        total = sum(members, Counter[str]())
+        worked, refused = total["accepted"], total["refused"] + total["out of memory"]
+        least = min(each.total() for each in members)
+        lines.append(f"| {group} | {len(members)} | {least:,} | {worked:,} | {refused:,} | {total.total() - worked - refused} |")
+    return "\n".join(lines)
+
+
+BLOCKS: dict[str, dict[str, Callable[[Results], str]]] = {"README.md": {"": speed}, "SECURITY.md": {"fuzz": fuzz}}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from results import Result, Row, rows_of
+from results import Row, rows_of
+from results_learning import LEARNING_NOTES, LEARNING_SECTIONS
 from results_sentences import (
     attention_sentence,
     cpu_sentence,
@@ -18,7 +16,7 @@ from results_sentences import (
     tabular_sentence,
     train_cpu_sentence,
 )
-from results_tables import Spread, Table, column, range_of, table
+from results_tables import Section, Spread, Table, column, range_of, table
 
 MILLION = 1e6
 
@@ -26,10 +24,10 @@ INTRODUCTION = """# Results
 
 <!-- written by tools/make_results.py from benchmarks/results: change those files, then run `make results` -->
 
-Generated from `benchmarks/results`, which also records versions and settings. Above 1x Lutetia is faster. A dash between two
-numbers is a range over runs. *Original* is Spiky, the CUDA library behind the LUT runtime. Two numbers
-in a cell are eval / training step. [How this was measured](notes/measuring.md) ·
-[what others do better](comparison.md) · [more, for kernel authors](notes/results.md)
+Generated from the files in `benchmarks/results`, which also hold all versions, commits, settings and columns. Above 1x Lutetia is
+faster. *Original* is Spiky, the CUDA library behind the LUT runtime. Two numbers in a cell are eval / training step; a dash
+is a range over runs. [How this was measured](notes/measuring.md) · [what others do better](comparison.md) ·
+[more, for kernel authors](notes/results.md)
 """
 
 NOTES = """# Notes: more measurements
@@ -40,31 +38,16 @@ Kernels one by one, floors, faithfulness, and the steps of a build. The rest: [R
 """
 
 
-@dataclass(frozen=True)
-class Section:
-    """One claim on a page: the command and the machine above its tables, one sentence below."""
-
-    heading: str
-    result: str  # the name of the file
-    tables: Sequence[Table | Spread]
-    sentence: str | Callable[[Result], str]
-    setting: str = ""
-
-
 STEP_COLUMNS = [
     column("shape"),
     column("original, eager", "original eval, eager", "original train, eager"),
     column("Lutetia, eager", "eval, eager", "train, eager"),
     column("**eager / eager**", "eval, eager/eager", "train, eager/eager", digits=2),
-    column("Lutetia, compiled", "eval, compiled", "train, compiled"),
     column("original, graph", "original eval, graph", "original train, graph"),
     column("Lutetia, graph", "eval, graph", "train, graph"),
     column("**graph / graph**", "eval, graph/graph", "train, graph/graph", digits=2),
 ]
-STEP_SETTING = (
-    "float32, milliseconds. A training step is the forward pass and both gradients. The original cannot be captured as shipped: "
-    "its graph times are a patched build's."
-)
+STEP_SETTING = "Milliseconds, float32. The original cannot be captured as shipped: its graph times are of a patched build."
 TABULAR = ("Lutetia", "HistGradientBoosting", "LightGBM", "XGBoost", "MLP")
 SHAPES = "B batch, I inputs, O outputs, N_t tables, N_c comparisons each."
 
@@ -90,7 +73,7 @@ LUT_SECTIONS = [
     Section(
         "LUT attention on a GPU",
         "lut_attention",
-        [table("layers", STEP_COLUMNS[0], "algorithm", *STEP_COLUMNS[1:], "in place, graph")],
+        [table("layers", STEP_COLUMNS[0], "algorithm", *STEP_COLUMNS[1:])],
         attention_sentence,
         setting="As above; S length, E inputs and outputs, N_pe position bits.",
     ),
@@ -151,6 +134,7 @@ MODEL_SECTIONS = [
         [table("accuracy", "network", "seed", "weights", column("test accuracy", digits=4))],
         "Ten epochs, one to two minutes; the checkpoint is the best on 5,000 held-out images.",
     ),
+    *LEARNING_SECTIONS,
     Section(
         "Tiny Shakespeare",
         "train_shakespeare",
@@ -163,8 +147,7 @@ MODEL_SECTIONS = [
                 column("seed 1", digits=4),
             )
         ],
-        "The lowest validation loss, nats per byte, after the same bytes. The tables have dropout and the dense twin has none, "
-        "which is part of the gap.",
+        "Lowest validation loss, nats per byte, after the same bytes. Dropout, which the dense twin lacks, is part of the gap.",
     ),
     Section(
         "enwik8",
@@ -177,7 +160,6 @@ MODEL_SECTIONS = [
                 column("weights, millions", "weights", scale=MILLION),
                 "steps",
                 column("passes over the text", "passes"),
-                column("validation", digits=4),
                 column("test", digits=4),
             ),
             table(
@@ -188,9 +170,9 @@ MODEL_SECTIONS = [
                 column("test", digits=4),
             ),
         ],
-        "Bits per byte, one seed. Above: a GPU to itself, the same minutes for all. N-gram tables lead by 0.06 before the first "
-        "pass is over, and by 0.013 after fifteen, when their rows have begun to memorise. Below, older: two runs that shared a "
-        "GPU, without graphs; tables in the place of the feed-forward (confidence2) lose to the dense twin.",
+        "Bits per byte, one seed. N-gram tables lead by 0.06 within the first pass, and by 0.013 after fifteen, when their rows "
+        "have begun to memorise. The run of 2.6 minutes shared the GPU for most of them: its steps take 86 seconds alone. Second "
+        "table: two older runs that shared a GPU, without graphs; tables in place of the feed-forward lose to the dense twin.",
     ),
 ]
 
@@ -275,9 +257,8 @@ CIRCUIT_SECTIONS = [
         "MNIST in gates",
         "mnist_circuits",
         [CIRCUITS],
-        "Ours counts everything from 8-bit pixels to the class; 1,000 simulated images agreed. torchlogix was trained and "
-        "counted here; the other counts are their papers'.",
-        setting="Accuracy on the 10,000 test images.",
+        "Accuracy on the 10,000 test images. Ours counts everything from 8-bit pixels to the class; 1,000 simulated images "
+        "agreed. torchlogix was trained and counted here; the other counts are from papers.",
     ),
     Section(
         "Tables of data",
@@ -290,7 +271,7 @@ CIRCUIT_SECTIONS = [
             table("rmse", "set", *(column(name, digits=4) for name in TABULAR), where=is_reported),
         ],
         tabular_sentence,
-        setting="Default settings; the sets were not used to choose ours, but for a second look at computers.",
+        setting="Default settings, on sets that did not choose them (computers was looked at twice).",
     ),
 ]
 
@@ -298,6 +279,7 @@ SECTIONS = [*LUT_SECTIONS, *ATTENTION_SECTIONS, *MODEL_SECTIONS, *RELEVANCE_SECT
 
 # For those who work on the kernels: on a page of the notes.
 NOTE_SECTIONS = [
+    *LEARNING_NOTES,
     Section(
         "The four reads on a GPU",
         "lut_reads",
@@ -307,7 +289,6 @@ NOTE_SECTIONS = [
                 "read",
                 column("original, H100", "original eval", "original train"),
                 column("Lutetia, eager", "eval, eager", "train, eager"),
-                column("Lutetia, compiled", "eval, compiled", "train, compiled"),
                 column("Lutetia, graph", "eval, graph", "train, graph"),
                 column("ratio", "eval", "train", digits=2),
             )
@@ -358,15 +339,24 @@ NOTE_SECTIONS = [
         setting="Six small nets trained on digits, 120 test images each; standard errors are 0.01 to 0.036.",
     ),
     Section(
-        "Which model types relevance runs on",
+        "Relevance of long texts",
+        "relevance_long",
+        [table("lengths", "tokens", "relevance", "forward and backward", "memory", "memory of backward", "not conserved")],
+        "Seconds and GiB beyond the model, with blocks computed again. The last column is the share of the score that does not "
+        "arrive at a token: stabilisers and the softmax of attention keep it.",
+        setting="A decoder of SmolLM2's sizes, random weights, one text, float32.",
+    ),
+    Section(
+        "Which models relevance runs on",
         "relevance_models",
         [
-            table("outcomes", "outcome", "types"),
-            table("types", "model", "outcome", "why", where=lambda row: row["outcome"] not in ("ran", "not built")),
+            table("outcomes", "outcome", "models"),
+            table("models", "model", "outcome", "why", where=lambda row: row["outcome"] not in ("ran", "not built")),
         ],
-        "The second table lists the types that were built and not explained by their inputs. Types that could not be built, "
-        "because sizes or inputs were guessed wrong, say nothing.",
-        setting="Tiny random models of the types of transformers, in the order of their names, as far as 23 minutes reach.",
+        "The second table lists the models that were built and not explained by their inputs as they are. IBERT, Reformer and "
+        "YOSO compute in custom functions without a rule. Untrained, LightGlue matches nothing, so its output does not depend on "
+        "its input. The encoder of PE Audio runs its codec under no_grad. Models that were not built need packages or downloads.",
+        setting="The models of transformers' own tests, from a checkout: `-- --suite FOLDER`. Tiny, random weights.",
     ),
     Section(
         "How close a LUT layer comes to the memory's speed",

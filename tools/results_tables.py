@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from results import Result, Row, rows_of, text_of
 
 MISSING = "–"
+UNSAID = ("python", "numpy", "numba", "triton")  # versions that a page leaves to the file of the result
 
 
 @dataclass(frozen=True)
@@ -108,13 +110,13 @@ def _values(cell: Any) -> list[float]:
 
 
 def measured(result: Result, tables: Sequence[str]) -> str:
-    """Where the rows of some tables come from: machine, versions, commit, date, as far as they are known."""
+    """Where the rows of some tables come from, as far as it is known; sources that read alike are named once."""
     names = dict.fromkeys(row["source"] for table in tables for row in rows_of(result, table))
-    return " ".join(filter(None, (_source(result["sources"][name]) for name in names)))
+    return " ".join(filter(None, dict.fromkeys(_source(result["sources"][name]) for name in names)))
 
 
 def _source(source: dict[str, Any]) -> str:
-    """One sentence; nothing where the machine is not known."""
+    """One sentence: machine, torch, peers and date; the file has the rest. Nothing where the machine is not known."""
     machine, versions = source["machine"] or {}, source["versions"] or {}
     place = machine.get("gpu") or machine.get("cpu")
     if not place:
@@ -122,7 +124,22 @@ def _source(source: dict[str, Any]) -> str:
     facts = [place]
     if not machine.get("gpu") and machine.get("threads"):
         facts.append(f"{machine['threads']} thread{'s' if machine['threads'] > 1 else ''}")
-    facts += [f"{name} {version}" for name, version in versions.items() if version and name != "numpy"]
-    facts += [f"commit {source['commit']}"] if source["commit"] else []
+    facts += [f"{name} {_short(version)}" for name, version in versions.items() if version and name not in UNSAID]
     facts += [source["date"]] if source["date"] else []
     return ", ".join(facts) + "."
+
+
+def _short(version: str) -> str:
+    """A version without its build: 2.13.0+cpu is 2.13."""
+    return re.sub(r"^(\d+\.\d+)\.0$", r"\1", version.partition("+")[0])
+
+
+@dataclass(frozen=True)
+class Section:
+    """One claim on a page: the command and the machine above its tables, one sentence below."""
+
+    heading: str
+    result: str  # the name of the file
+    tables: Sequence[Table | Spread]
+    sentence: str | Callable[[Result], str]
+    setting: str = ""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PARTS = ("flow", "lut", "attention", "relevance", "precompute", "nn", "models", "training", "errors")
 
 debug: bool = os.environ.get("LUTETIA_DEBUG", "").strip().lower() in ("1", "true", "yes", "on")
-"""Checks too dear for every run, such as a search for NaN: set `lutetia.debug = True`, or LUTETIA_DEBUG=1 at the start."""
+"""Checks too expensive for every run, such as a search for NaN: set `lutetia.debug = True`, or LUTETIA_DEBUG=1 at the start."""
 
 
 def _parts() -> list[str]:

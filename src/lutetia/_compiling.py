@@ -9,7 +9,7 @@ from lutetia.errors import require
 
 @cache
 def can_keep() -> bool:
-    """Whether numba finds a folder it may write to; without one it would refuse to compile at all, rather than compile anew."""
+    """Whether numba finds a folder it may write to; without one it would refuse to compile at all, rather than recompile."""
     numba = require("numba", "compiled loops")
     try:
         numba.njit(cache=True)(_nothing)

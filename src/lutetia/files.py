@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -13,12 +14,26 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lutetia.errors import DataError
+from lutetia.errors import DataError, fail
 
 LARGEST_TEXT = 64 << 20  # bytes of a JSON file that is read whole
 
 
 # ---- read ------------------------------------------------------------------------------------------------------------
+
+
+def path_of(path: Any) -> Path:
+    """What a caller gave as a file or a folder, refused where no file can have such a name."""
+    if not isinstance(path, str | os.PathLike):
+        fail("path", path, "a str or a Path")
+    try:
+        os.stat(path)
+    except ValueError:
+        fail("path", path, "a name without a null byte")
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise DataError(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
+    return Path(path)
 
 
 def open_file(path: str | os.PathLike[str], what: str) -> BufferedReader:

@@ -13,13 +13,13 @@ from tools import require_module
 require_module("triton")
 
 
-@pytest.mark.parametrize("lengths", [(150, 7, 0, 71, 40), (150, 150, 149, 150, 148)], ids=["uneven", "even"])
+@pytest.mark.parametrize("lengths", [(70, 7, 0, 35, 20), (70, 70, 69, 70, 68)], ids=["uneven", "even"])
 @pytest.mark.parametrize("pieces", [(1, 0), (1, 10), (1, 17), (2, 25), (3, 40), (2, 1000)], ids=str)
 def test_pieces_follow_the_lengths(pieces: tuple[int, int], lengths: tuple[int, ...]) -> None:
     """However many there are of each of equal rows, and of all of unequal ones, which the kernel finds out. Owners: ten."""
     from lutetia.attention import triton
 
-    case = make(batch=5, lengths=lengths, capacity=150, s_active=2, new=True, sink=1.0, head_dim=16)
+    case = make(batch=5, lengths=lengths, capacity=70, s_active=2, new=True, sink=1.0, head_dim=16)
     there = case.to(device_of("triton"))
     out, lse = triton.launch(check_call(there.q, there.k, there.v, **there.arguments), triton.LaunchConfig(16, 4, 2, 16, *pieces))
     agree((out.cpu(), lse.cpu()), expected(case))
@@ -30,8 +30,8 @@ def test_many_uneven_rows(pieces: int) -> None:
     """More than sixteen, the longest first, last and in between; as many pieces as rows, more, and more than keys allow."""
     from lutetia.attention import triton
 
-    lengths = (150, *range(90, 0, -10), 0, 150, *range(5, 75, 10), 150)
-    case = make(batch=20, lengths=lengths, capacity=150, head_dim=16, n_q_heads=2, n_kv_heads=1)
+    lengths = (70, *range(45, 0, -5), 0, 70, *range(2, 37, 5), 70)
+    case = make(batch=20, lengths=lengths, capacity=70, head_dim=16, n_q_heads=2, n_kv_heads=1)
     there = case.to(device_of("triton"))
     config = triton.LaunchConfig(16, 4, 2, 16, 1, pieces)
     out, lse = triton.launch(check_call(there.q, there.k, there.v, **there.arguments), config)

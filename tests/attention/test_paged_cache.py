@@ -197,3 +197,20 @@ def test_what_does_not_fit_is_refused() -> None:
     ):
         with pytest.raises(ArgumentError, match=message):
             wrong()
+
+
+def test_truncating() -> None:
+    """Pages without a token are free again; one that is shared is copied before it is written."""
+    cache = PagedKVCache(8, 4, 1, 2, dtype=torch.float32)
+    first = cache.allocate()
+    cache.append([first], torch.ones(1, 1, 10, 2), torch.ones(1, 1, 10, 2))
+    second = cache.fork(first)
+    cache.truncate(first, 5)
+    assert cache.lengths([first, second]).tolist() == [5, 10]
+    assert cache.n_free == 5
+    cache.append([first], torch.full((1, 1, 2, 2), 3.0), torch.zeros(1, 1, 2, 2))
+    assert cache.n_free == 4
+    kept = cache.k[cache.page_table([second])[0].long()].flatten(0, 1)[:10]
+    assert torch.equal(kept, torch.ones(10, 1, 2))
+    with pytest.raises(ArgumentError, match="length is 8, expected"):
+        cache.truncate(first, 8)

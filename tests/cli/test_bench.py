@@ -58,6 +58,7 @@ def test_the_list_says_what_can_run_here(checkout: Path, capsys: Capture) -> Non
     assert hello.split() == ["hello", "runs", "here", "Say", "hello."]
     assert "needs the package no_such_package and the program no-such-program" in needy
     assert "cannot be read: " in torn
+    assert hello.index("Say hello.") == torn.index("cannot be read: ")  # in columns, however long a need is
 
 
 def test_the_list_as_json(checkout: Path, capsys: Capture) -> None:

@@ -99,6 +99,10 @@ def test_a_program_says_its_version(says: str, version: str, path: Path) -> None
     assert doctor.look_for_program(["tool"], "--version", "") == Finding("found", version)
 
 
+def test_a_compiler_comes_with_a_package_of_another_name() -> None:
+    assert {item.name: item.install for item in doctor.ITEMS}["cc"] == "apt-get install gcc"
+
+
 def test_a_program_may_have_several_names(path: Path) -> None:
     program(path, "google-chrome", 'test "$1" = --version && echo Chrome 1.2.3')
     assert doctor.look_for_program(["chromium", "google-chrome"], "--version", "") == Finding("found", "1.2.3")

@@ -152,9 +152,9 @@ def test_the_terminal_shows_a_heat_map(folder: Path, monkeypatch: pytest.MonkeyP
 def test_the_terminal_shows_features_and_tokens_by_weight(folder: Path, capsys: Capture) -> None:
     assert main(["explain", str(folder / "features"), "1,2,3,4,5"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    sizes = [abs(float(line.split()[1])) for line in lines[:5]]
+    sizes = [abs(float(line.split()[3])) for line in lines[:5]]
     assert sizes == sorted(sizes, reverse=True)
-    assert {line.split()[0] for line in lines[:5]} == {f"x{at}" for at in range(5)}
+    assert {line.split("  ")[0] for line in lines[:5]} == {f"x{at} = {at + 1}" for at in range(5)}
     assert main(["explain", str(folder / "text"), "ab\n"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sorted(line.split()[1] for line in lines[:3]) == ["'\\n'", "'a'", "'b'"]
@@ -204,7 +204,7 @@ def test_names_probability_and_runner_up(named: Path, tmp_path: Path, capsys: Ca
     page = tmp_path / "why.html"
     assert main(["explain", str(named), "0.5,150", "--html", str(page)]) == 0
     said = capsys.readouterr()
-    assert {line.split("  ")[0] for line in said.out.splitlines()[:2]} == {"radius", "area <b>"}
+    assert {line.split("  ")[0] for line in said.out.splitlines()[:2]} == {"radius = 0.5", "area <b> = 150"}
     assert said.out.splitlines()[2].startswith(f"read as {names[order[0]]} ({chances[order[0]]:.1%}, then {names[order[1]]}")
     assert "\x1b" not in said.out
     assert said.err == f"next: lutetia flow {named} 0.5,150\n"
@@ -247,7 +247,7 @@ def fails(capsys: Capture, code: int, *arguments: object) -> str:
     [
         ([], 2, "missing argument 'CKPT'"),
         (["{}/images"], 2, "missing argument 'INPUT'"),
-        (["{}/none", "x"], 1, "is not there, expected the folder of a saved model"),
+        (["{}/none", "x"], 1, "does not exist, expected the folder of a saved model"),
         (["{}/image.png", "x"], 1, "is a file, expected the folder of a saved model"),
         (["{}", "x"], 1, "is not the folder of a saved model"),
         (["{}/images", "{}/none.png"], 1, "none.png does not exist, expected an image"),

@@ -83,7 +83,7 @@ def test_the_way_back_on_request(folder: Path, capsys: Capture) -> None:
     ("arguments", "code", "sentence"),
     [
         ([], 2, "missing argument 'CKPT'"),
-        (["{}/none", "x"], 1, "is not there, expected the folder of a saved model"),
+        (["{}/none", "x"], 1, "does not exist, expected the folder of a saved model"),
         (["{}/features/config.toml", "x"], 1, "is a file, expected the folder of a saved model"),
         (["{}", "x"], 1, "is not the folder of a saved model"),
         (["{}/features", "{}/none.png"], 1, "does not exist, expected an image"),

@@ -114,7 +114,7 @@ def test_the_folder_of_a_run_stands_for_its_best_checkpoint(checkpoint: Path, tm
 
 
 def test_what_is_wrong_is_one_sentence(checkpoint: Path, tmp_path: Path, capsys: Capture) -> None:
-    assert "nowhere is not there, expected the folder of a saved model" in error(capsys, str(tmp_path / "nowhere"))
+    assert "nowhere does not exist, expected the folder of a saved model" in error(capsys, str(tmp_path / "nowhere"))
     assert "it holds no config.toml" in error(capsys, str(tmp_path))
     (tmp_path / "file").write_text("x")
     assert "is a file, expected the folder" in error(capsys, str(tmp_path / "file"))

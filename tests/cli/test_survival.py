@@ -118,7 +118,7 @@ READERS = {"generate": [], "explain": [ROW], "build": [], "flow": [ROW]}  # and 
 @pytest.mark.parametrize(
     ("checkpoint", "sentence"),
     [
-        ("none", "none is not there, expected the folder of a saved model"),
+        ("none", "none does not exist, expected the folder of a saved model"),
         ("file", "file is a file, expected the folder of a saved model"),
         ("empty", "empty is not the folder of a saved model: it holds no config.toml"),
         *(

@@ -94,7 +94,7 @@ def test_kill_then_ctrl_c_then_the_same_end(capsys: Capture) -> None:
     assert (stopped.returncode, said[0]) == (130, "")
     first, last = said[1].splitlines()
     assert first.startswith("going on from parts/checkpoints/step-")
-    words = re.fullmatch(r"error: stopped after step (\d+) and saved: lutetia train (.+) goes on", last)
+    words = re.fullmatch(r"error: stopped after step (\d+) and saved; resume with: lutetia train (.+)", last)
     assert words is not None
     assert words[2] == "long.toml --out parts --resume --device cpu"
     assert checkpoint.steps_in(Path("parts/checkpoints"))[-1] == int(words[1]) < STEPS
@@ -237,3 +237,15 @@ def test_a_pipe_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> Non
     assert re.fullmatch(r"100% step 12, loss [\d.]+, .*samples/s, 0:0\d left", told[-1])
     assert len(told) >= 12
     assert lines(1e9, "other") == []
+
+
+def test_a_text_is_trained_and_every_command_takes_it(folder: Path, capsys: Capture) -> None:
+    (folder / "novel.txt").write_bytes(b"It was a dark and stormy night. " * 200)
+    small = ["train.steps=2", "train.eval_every=2", "model.width=16", "model.ff_detectors=4", "model.unembedding_detectors=4"]
+    settings = [word for each in small for word in ("--set", each)]
+    assert main(["train", str(folder / "novel.txt"), "--out", str(folder / "novel"), *settings]) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == f"next: lutetia generate {folder / 'novel'}"
+    assert main(["evaluate", str(folder / "novel"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bits_per_byte"] < 8.5
+    assert main(["page", str(folder / "novel"), "--out", str(folder / "novel.html")]) == 0  # as tables alone can
+    assert main(["train", str(folder / "novel.txt"), "--out", str(folder / "novel"), *settings, "--resume"]) == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from PIL import Image
 from sklearn.datasets import load_diabetes, load_digits, load_wine
@@ -53,6 +54,23 @@ def wine_run(folder: Path) -> Path:
     return out
 
 
+def test_what_was_guessed_is_shown_in_columns(tmp_path: Path, capsys: Capture) -> None:
+    long = "a name of a column that is longer than most"
+    rows = "".join(f"{n % 7},{n % 5},note {n},{'xy'[n % 2]}\n" for n in range(40))
+    (tmp_path / "a.csv").write_text(f"{long},b,note,kind\n{rows}")
+    train = ["train", str(tmp_path / "a.csv"), "--out", str(tmp_path / "run"), "--set", "fit.n_tables=2"]
+    assert main(train) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("classification, 2 classes of kind, the last column (--target names another): 32 rows to fit, ")
+    assert lines[1:4] == [
+        f"  {long}  number, 7 values",
+        f"  {'b':<{len(long)}}  number, 5 values",
+        f"  {'note':<{len(long)}}  left out: text with 40 different values",
+    ]
+    assert main([*train, "--target", "kind", "--out", str(tmp_path / "other")]) == 0
+    assert "the last column" not in capsys.readouterr().out
+
+
 def test_a_csv_is_trained_explained_and_built_with_its_names(
     wine_run: Path, folder: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -75,6 +93,42 @@ def test_a_csv_is_trained_explained_and_built_with_its_names(
     assert built["classes"] == ["Barbera", "Barolo", "Grignolino"]
     assert built["accuracy"]["integer_accuracy"] > 0.85
     assert built["simulated"]["samples"] > 0
+
+
+def test_explain_shows_values_and_comparisons(wine_run: Path, folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    row = (folder / "wine.csv").read_text().splitlines()[1].split(",")
+    given = ["explain", str(wine_run), str(folder / "wine.csv"), "--row", "0"]
+    assert main([*given, "--target", "Barbera", "--png", str(tmp_path / "why.png")]) == 0
+    said = capsys.readouterr().out
+    assert f"alcohol = {float(row[0]):.4g} " in said
+    assert "room = cellar " in said
+    assert " below its rivals (rule decisive)" in said  # and no word of constants, which got next to nothing
+    assert said.endswith(f"picture {tmp_path / 'why.png'}\n")
+    shown = [line for line in said.splitlines() if " because " in line]
+    compared = told(capsys, *given, "--target", "Barbera")["comparisons"]
+    assert len(shown) == 5
+    assert shown[0].startswith(f"{compared[0]['effect']:+.3g} because {compared[0]['feature']} {compared[0]['operator']} ")
+    values = pandas.read_csv(folder / "wine.csv").iloc[0]
+    thresholds = [each for each in compared if each["feature"] != "room" and each["other"].replace(".", "").isdecimal()]
+    assert len(thresholds) > 10
+    for each in thresholds:
+        assert (values[each["feature"]] > float(each["other"])) == (each["operator"] == ">"), each
+
+
+def test_what_train_takes_predict_and_evaluate_take(wine_run: Path, folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    frame = pandas.read_csv(folder / "wine.csv")
+    expected = told(capsys, "evaluate", wine_run, folder / "wine.csv")
+    assert main(["evaluate", str(wine_run), str(folder / "wine.csv")]) == 0
+    assert capsys.readouterr().out.endswith(f", 178 samples of {folder / 'wine.csv'}\n")
+    frame.to_csv(tmp_path / "wine.tsv", sep="\t", index=False)
+    frame.to_csv(tmp_path / "wine.csv.gz", index=False)
+    pytest.importorskip("pyarrow")
+    frame.to_parquet(tmp_path / "wine.parquet")
+    for name in ("wine.tsv", "wine.csv.gz", "wine.parquet"):
+        assert told(capsys, "evaluate", wine_run, tmp_path / name) == expected, name
+        assert len(told(capsys, "predict", wine_run, tmp_path / name)["predictions"]) == 178, name
+    frame.drop(columns="hue").to_parquet(tmp_path / "less.parquet")
+    assert "has no column 'hue', which the model was trained on" in error(capsys, "predict", wine_run, tmp_path / "less.parquet")
 
 
 def test_the_config_beside_the_result_is_the_next_step(wine_run: Path, capsys: Capture, tmp_path: Path) -> None:
@@ -126,6 +180,12 @@ def test_a_folder_of_images_by_class(folder: Path, tmp_path: Path, capsys: Captu
     explained = told(capsys, "explain", out, image)
     assert explained["classes"][3] == "digit 3"
     assert np.shape(explained["relevance"]) == (8, 8)
+    evaluated = told(capsys, "evaluate", out, folder / "digits")
+    assert evaluated["samples"] == 150
+    assert evaluated["accuracy"] > summary["test"]["accuracy"]
+    (tmp_path / "other" / "digit 3").mkdir(parents=True)
+    Image.new("L", (5, 4)).save(tmp_path / "other" / "digit 3" / "a.png")
+    assert "holds samples of 4 × 5, expected 8 × 8 by the model" in error(capsys, "evaluate", out, tmp_path / "other")
 
 
 def test_a_saved_estimator_is_a_model_for_the_commands(folder: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -1,37 +1,16 @@
-"""Random calls, some of whose arguments are wrong: each must work, or fail with an error of ours that says what was expected.
-
-Run as a program it makes calls in a process of its own, since what is looked for ends processes:
-
-    python tests/fuzz/calls.py GROUP SEED CALLS
-
-writes the number and the text of each call to stderr before it is made, so that the last line names the one that crashed, and a
-JSON object of counts to stdout.
-"""
+"""Calls of which some arguments are wrong: each must work, or fail with an error of ours that says what was expected."""
 
 from __future__ import annotations
 
-import ctypes
-import importlib
-import json
 import random
-import resource
-import subprocess
-import sys
-import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lutetia.errors import LutetiaError
-
-GROUPS = {"lut": "calls_lut", "nn": "calls_nn"}  # and "crash", which shows that a crash is seen
-MEMORY = 12 << 30  # bytes of address space: a call that asks for more gets a MemoryError
+Make = Callable[[random.Random], "Call"]
 
 
 @dataclass
@@ -144,63 +123,12 @@ TENSORS: list[Callable[[Tensor, random.Random], Any]] = [
 ]
 
 
-# ---- the process that makes the calls --------------------------------------------------------------------------------
+def drawing(make: Make) -> Callable[[random.Random], tuple[str, Callable[[], object]]]:
+    """Calls of one function as words, and what makes them, for `wild_calls`."""
 
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def run(make: Callable[[random.Random], Call], seed: int, n_calls: int) -> dict[str, Any]:
-    """Make calls and count how they end; `raw` lists those that ended in an error that is not ours."""
-    counts: Counter[str] = Counter()
-    per_function: Counter[str] = Counter()
-    raw: list[str] = []
-    for number in range(n_calls):
-        rng = random.Random(seed * 1_000_003 + number)
+    def draw(rng: random.Random) -> tuple[str, Callable[[], object]]:
         torch.manual_seed(rng.randrange(2**31))
         call = make(rng)
-        per_function[call.name] += 1
-        print(number, call, file=sys.stderr, flush=True)
-        try:
-            with quiet():
-                call.run()
-            counts["worked"] += 1
-        except (LutetiaError, MemoryError) as error:
-            counts[type(error).__name__] += 1
-        except BaseException as error:
-            if "allocate memory" in str(error):  # torch says it with a RuntimeError
-                counts["MemoryError"] += 1
-                continue
-            counts["raw"] += 1
-            raw.append(f"{number}: {call}: {type(error).__name__}: {str(error)[:200]}")
-    return {"counts": counts, "functions": per_function, "raw": raw}
+        return str(call), call.run
 
-
-def in_child(group: str, seed: int, n_calls: int, timeout: float = 600) -> dict[str, Any]:
-    """The same in a process of its own; a crash or a hang is an AssertionError that names the call."""
-    command = [sys.executable, __file__, group, str(seed), str(n_calls)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-    except subprocess.TimeoutExpired as error:
-        log = (error.stderr or b"").decode()
-        raise AssertionError(f"{' '.join(command[1:])} did not end; its last call was {log.splitlines()[-1:]}") from None
-    assert done.returncode == 0, f"{' '.join(command[1:])} ended with {done.returncode}: {done.stderr.splitlines()[-6:]}"
-    return json.loads(done.stdout)
-
-
-def crash(rng: random.Random) -> Call:
-    """A call that ends the process."""
-    return Call("crashes", ctypes.string_at, {"address": 0}, ("address",))
-
-
-if __name__ == "__main__":
-    group, seed, n_calls = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    torch.set_num_threads(1)
-    sys.path.insert(0, str(Path(__file__).parent))
-    print(json.dumps(run(importlib.import_module(GROUPS[group]).make if group in GROUPS else crash, seed, n_calls)))
+    return draw

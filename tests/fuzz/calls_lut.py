@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
-from calls import Call, perturbed
+from calls import Call, drawing, perturbed
 from torch import Tensor
 
 from lutetia.lut import Synapses, check_anchors, growth, kernels, lut, lut_attention, random_anchors
@@ -162,11 +162,6 @@ def function_call(name: str, rng: random.Random) -> Call:
     return Call(name, function, arguments)
 
 
-def use_synapses(synapses: Any, weight: Any) -> Any:
-    """What can be done with synapses."""
-    return isinstance(synapses, Synapses) and (synapses.validate().statistics(), synapses.expand(weight))
-
-
 def backward(y: Tensor) -> None:
     """Gradients of all that wants them."""
     if y.requires_grad:
@@ -190,9 +185,11 @@ def spoil(call: Call, rng: random.Random) -> None:
             call.changed.append(name)
 
 
-def make(rng: random.Random) -> Call:
-    """A call, most of the time with something wrong."""
-    name = rng.choice([*NAMES, *FUNCTIONS])
+def make(name: str, rng: random.Random) -> Call:
+    """A call of a function, most of the time with something wrong."""
     call = function_call(name, rng) if name in FUNCTIONS else kernel_call(name, rng)
     spoil(call, rng)
     return call
+
+
+CALLS = {name: drawing(partial(make, name)) for name in (*NAMES, *FUNCTIONS)}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import torch
-from calls import Call, perturbed
+from calls import Call, drawing, perturbed
 from torch import Tensor, nn
 
 from lutetia.lut import growth
@@ -165,12 +166,14 @@ def write(rng: random.Random) -> None:
             cache.reorder(perturbed(torch.arange(batch), rng))
 
 
-def make(rng: random.Random) -> Call:
+def make(name: str, rng: random.Random) -> Call:
     """A call, most of the time with something wrong."""
-    name = rng.choice([*LAYERS, *USES])
     call = layer_call(name, rng) if name in LAYERS else use_call(name, rng)
     for each in rng.sample([*call.arguments], min(rng.choice([0, 1, 1, 2]), len(call.arguments))):
         if each != "rng":
             call.arguments[each] = perturbed(call.arguments[each], rng)
             call.changed.append(each)
     return call
+
+
+CALLS = {name: drawing(partial(make, name)) for name in (*LAYERS, *USES)}

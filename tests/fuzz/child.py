@@ -24,15 +24,17 @@ from typing import Any
 
 SECONDS, FIRST_SECONDS = 60.0, 900.0  # of processor time for one case, which takes milliseconds; the first ones compile
 MEMORY = 1 << 30  # bytes that a case may ask for beyond what the process has: its files have a megabyte at most
+WARM_UP, FIRST_MEMORY = 200, 4 << 30  # of so many calls, which compile and import
+SIZED = ("lut", "nn")  # packages whose calls say how large their tables are: a MemoryError is the answer to a size too large
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 
-def limit_memory() -> None:
-    """Allow the process only so much more memory than it has now."""
+def limit_memory(more: int = MEMORY) -> None:
+    """Allow the process only so many more bytes than it has now."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, hard))
 
 
 def tell(**facts: Any) -> None:
@@ -51,6 +53,8 @@ def attempt(job: dict[str, Any], number: int, action: Callable[[], object], seco
     except LutetiaError:
         return "refused"
     except BaseException as error:  # whatever it is: that is the finding
+        if job["name"].partition(".")[0] in SIZED and is_out_of_memory(error):
+            return "out of memory"
         trace = "".join(traceback.format_exception(error))[-4000:]
         shutil.copytree(job["folder"], f"{job['keep']}-{number}", dirs_exist_ok=True)
         Path(f"{job['keep']}-{number}", "how.txt").write_text(f"{type(error).__name__}\n{trace}")
@@ -58,6 +62,10 @@ def attempt(job: dict[str, Any], number: int, action: Callable[[], object], seco
         return "raw"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or "allocate memory" in str(error)  # torch says it with a RuntimeError
 
 
 def run_loader(job: dict[str, Any], counts: Counter[str]) -> None:
@@ -104,18 +112,19 @@ def run_corpus(job: dict[str, Any], counts: Counter[str]) -> None:
 
 
 def run_calls(job: dict[str, Any], counts: Counter[str]) -> None:
-    from wild import Wild
+    """Calls of one function, named as in "attention.prefill"."""
     from wild_calls import GROUPS
 
-    group, place = GROUPS[job["name"]], Path(job["folder"])
+    package, _, function = job["name"].partition(".")
+    draw_call, place = GROUPS[package][function], Path(job["folder"])
     place.mkdir(parents=True, exist_ok=True)
+    limit_memory(FIRST_MEMORY)
     for number in range(job["first"], job["first"] + job["count"]):
-        if number == job["first"] + 200:
-            limit_memory()  # after what compiles on first use
-        wild = Wild(random.Random(f"{job['name']} {job['seed']} {number}"))
-        name, action = wild.pick(group)
-        (place / "call.txt").write_text(name)
-        counts[attempt(job, number, action, FIRST_SECONDS if number < 200 else SECONDS)] += 1
+        if number == job["first"] + WARM_UP:
+            limit_memory()
+        words, action = draw_call(random.Random(f"{job['name']} {job['seed']} {number}"))
+        (place / "call.txt").write_text(words)
+        counts[attempt(job, number, action, FIRST_SECONDS if number < WARM_UP else SECONDS)] += 1
 
 
 def _copied(whole: Path, place: Path) -> Path:
@@ -129,6 +138,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
     for line in sys.stdin:
         job = json.loads(line)

@@ -14,6 +14,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,14 @@ from lutetia._shared import folders
 from lutetia.cli import bench, build_data, evaluate, inputs, values
 from lutetia.lut import Synapses, growth
 from lutetia.models.building import KINDS
-from lutetia.precompute import Binary, Int, IOTable
+from lutetia.precompute import Binary, Int, IOTable, LanguageHardware, integer_model
 from lutetia.training import checkpoint, data, distributed, metrics, open_data, read_config
 from lutetia.training.config import Data
 from lutetia.training.folder import RunFolder
 from lutetia.training.loop import Trainer
 from lutetia.training.progress import Silent
 from lutetia.training.run import train
+from lutetia.training.table_files import make_table, read_table_file
 from lutetia.training.task import build_model
 
 LAYERS = [
@@ -273,6 +275,35 @@ def use_hardware(folder: Path) -> None:
     folders.verify(folder / "built", "lutetia.hardware/1")
 
 
+def make_core(folder: Path) -> None:
+    sizes = {**SMALL, "vocab": 256, "context": 4, "n_anchors": 1, "positional_dim": 1, "unembedding": "lut"}
+    model = models.LUTTransformer(**sizes, initial_noise=0.5)
+    core = integer_model(model).emit(detectors_per_cycle=1)
+    core.save(folder / "core")
+    (folder / "core" / "core.json").write_text('{"context": 4, "vocab": 256, "detectors_per_cycle": 1}')
+
+
+def make_spreadsheet(folder: Path) -> None:
+    """Numbers, words, gaps and quotes; as parquet where pyarrow is installed."""
+    rows = ["a,b,c", "1,red,0.5", '2,"a, b",', "3,,1e3", "4,red,-2"]
+    (folder / "rows.csv").write_text("\n".join(rows) + "\n")
+    (folder / "rows.tsv").write_text("\n".join([rows[0], *rows[3:]]).replace(",", "\t"))
+    with suppress(ImportError):
+        import pyarrow
+        from pyarrow import parquet
+
+        table = pyarrow.table({"a": [1, 2, 3, 4], "b": ["red", "a, b", None, "red"], "c": [0.5, None, 1e3, -2.0]})
+        parquet.write_table(table, folder / "rows.parquet")
+
+
+def use_spreadsheet(folder: Path) -> None:
+    for file in sorted(folder.iterdir()):
+        try:
+            make_table(read_table_file(file), None, None)
+        except inputs.DataError:
+            continue
+
+
 def make_source(folder: Path) -> None:
     (folder / "bench.py").write_text('"""One line."""\nNEEDS = ("torch",)\n\n\ndef main() -> None: ...\n')
     (folder / "pyproject.toml").write_text('[project]\nname = "lutetia"\n')
@@ -344,4 +375,8 @@ LOADERS: dict[str, Loader] = {
         lambda folder: Synapses.load(folder / "synapses.safetensors"),
     ),
     "sources": Loader(make_source, use_source),
+    "core": Loader(
+        make_core, lambda folder: LanguageHardware.load(folder / "core"), ("core/core.json", "core/manifest.json", "core/core.v")
+    ),
+    "spreadsheet": Loader(make_spreadsheet, use_spreadsheet),
 }

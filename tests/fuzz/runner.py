@@ -17,7 +17,7 @@ import lutetia
 
 SILENCE = 1200.0  # seconds without a word after which a child hangs; the time limit on its processor time comes first
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent), "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
-Fuzz = Callable[[str, str], None]  # takes "loader" or "calls", and the name of one
+Fuzz = Callable[[str, str], Counter[str]]  # takes "loader" or "calls", and the name of one
 
 
 class Runner:

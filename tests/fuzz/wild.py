@@ -67,6 +67,7 @@ ODD: list[Any] = [
     print,
 ]
 Made = Callable[["Wild"], tuple[Callable[..., object], dict[str, Any]]]
+Draw = Callable[[random.Random], tuple[str, Callable[[], object]]]  # a call as words, and what makes it
 
 
 class Wild:
@@ -76,10 +77,9 @@ class Wild:
         self.draw = draw
         torch.manual_seed(draw.randrange(2**31))
 
-    def pick(self, group: Mapping[str, Made]) -> tuple[str, Callable[[], object]]:
-        """A call of the group, as words and as a function."""
-        name = self.draw.choice(list(group))
-        function, arguments = group[name](self)
+    def spoiled(self, name: str, made: Made) -> tuple[str, Callable[[], object]]:
+        """A call with up to three other arguments, as words and as a function."""
+        function, arguments = made(self)
         for key in self.draw.sample(list(arguments), min(len(arguments), self.draw.choice((0, 1, 1, 1, 1, 2, 3)))):
             arguments[key] = self.other(arguments[key])
         words = f"{name}({', '.join(f'{key}={_shown(value)}' for key, value in arguments.items())})"
@@ -123,6 +123,11 @@ class Wild:
 
     def one(self, *values: Any) -> Any:
         return self.draw.choice(values)
+
+
+def spoiling(name: str, made: Made) -> Draw:
+    """Calls of one function."""
+    return lambda rng: Wild(rng).spoiled(name, made)
 
 
 def consume(value: object) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,10 +45,10 @@ FIELDS: dict[str, Any] = {
 }
 
 
-def _transformer(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+def _transformer(kind: type[models.LUTTransformer], wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     def use(**fields: Any) -> None:
         if small({key: value for key, value in fields.items() if key not in ("seed", "rope_base")}):
-            model = wild.one(models.LUTTransformer, models.DenseTransformer)(**fields)
+            model = kind(**fields)
             model(torch.zeros(1, 2, dtype=torch.int64))
             model.generate(torch.zeros(2, dtype=torch.int64), 2)
         else:
@@ -102,7 +105,7 @@ def _generate(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     return use, {"prompts": prompt, "max_new_tokens": 3, **chosen}
 
 
-def _classifier(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+def _classifier(kind: type[models.LUTClassifier], wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     layers: list[dict[str, Any]] = [
         {
             "kind": "projection2d",
@@ -123,7 +126,7 @@ def _classifier(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
 
     def use(x: Any, **fields: Any) -> None:
         if small({key: value for key, value in fields.items() if key != "seed"}):
-            wild.one(models.LUTClassifier, models.DenseClassifier)(**fields)(x)
+            kind(**fields)(x)
         else:
             models.ClassifierConfig(**fields)
 
@@ -145,60 +148,115 @@ def _classifier(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     }
 
 
-def _votes(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+VOTES: dict[str, Any] = {"n_classes": 2, "n_tables": 4, "k": 2, "bits": 3, "thresholds": (3, 4), "temperature": 1.0, "seed": 0}
+GATES: dict[str, Any] = {"hidden": (3,), "learn_thresholds": True, "threshold_bits": 2}
+
+
+def _voting(kind: type[models.VotesClassifier], wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    """A classifier whose tables vote."""
+
     def use(x: Any, **fields: Any) -> None:
         if small({key: value for key, value in fields.items() if key != "seed"}):
-            model = models.VotesClassifier(**fields)
+            model = kind(**fields)
             model(x)
             model.graph()
         else:
-            models.VotesConfig(**fields)
+            kind.config_class(**fields)
 
-    return use, {
-        "x": torch.rand(2, 2, 2),
-        "input_shape": (2, 2),
-        "n_classes": 2,
-        "n_tables": 4,
-        "k": 2,
-        "bits": 3,
-        "thresholds": (3, 4),
-        "temperature": 1.0,
-        "low": 0.0,
-        "high": 1.0,
-        "seed": 0,
-    }
+    fields = {**VOTES, **(GATES if kind is models.GateNetwork else {})}
+    return use, {"x": torch.rand(2, 2, 2), "input_shape": (2, 2), "low": 0.0, "high": 1.0, **fields}
 
 
-def _votes_module(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+def _votes_module(kind: type[models.Votes], wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     def use(x: Any, **fields: Any) -> None:
         if small({key: value for key, value in fields.items() if key != "seed"}):
-            models.Votes(**fields)(x)
+            kind(**fields)(x)
 
+    fields = {**VOTES, **(GATES if kind is models.Gates else {})}
+    return use, {"x": torch.randint(0, 8, (2, 4)), "n_inputs": 4, "shape": wild.one(None, (2, 2)), **fields}
+
+
+def _tabular(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    def use(x: Any, **fields: Any) -> None:
+        if small({key: value for key, value in fields.items() if key not in ("seed", "gate_codes")}):
+            models.Tabular(**fields)(x)
+        else:
+            models.TabularConfig(**fields)
+
+    gates = wild.one(True, False)
     return use, {
-        "x": torch.randint(0, 8, (2, 4)),
-        "n_inputs": 4,
+        "x": torch.randn(2, 3),
+        "input_shape": (3,),
         "n_classes": 2,
+        "core": "gates" if gates else "tables",
         "n_tables": 4,
-        "k": 2,
-        "bits": 3,
-        "thresholds": (3, 4),
-        "shape": wild.one(None, (2, 2)),
+        "n_anchors": 2,
+        "n_encoded": 3,
+        "n_edges": 2,
+        "n_categories": 2,
+        "gate_codes": (1, 2) if gates else (),
+        "gate_hidden": wild.one((), (3,)) if gates else (),
         "temperature": 1.0,
         "seed": 0,
     }
 
 
-def _files(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
-    function = wild.one(models.load, models.verify, models.read_config, models.in_run)
+def _file(function: Callable[..., object], wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     return function, {"path": wild.one("none", "/dev/null", "/dev/zero", ".", "", "a" * 300)}
 
 
+def _save(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    def use(model: Any, path: Any, **options: Any) -> None:
+        with tempfile.TemporaryDirectory() as folder:  # and not where the tests run
+            models.save(model, os.path.join(folder, path) if isinstance(path, str) else path, **options)
+
+    options = {
+        "config": wild.one(None, {"train": {"steps": 1}}),
+        "files": wild.one(None, {"notes.txt": b"words"}, {"more.safetensors": {"a": torch.zeros(2)}}),
+        "overwrite": wild.one(True, False),
+    }
+    return use, {"model": wild.one(*language_models()), "path": "model", **options}
+
+
+def _cache(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    def use(index: Any, batch: Any) -> None:
+        cache = model.new_cache(batch)
+        model(torch.zeros(2, 2, dtype=torch.int64), cache=cache)
+        cache.reorder(index)
+        model(torch.zeros(len(cache.lengths), 1, dtype=torch.int64), cache=cache)
+        cache.reset()
+        repr(cache)
+
+    model = wild.one(*language_models())
+    return use, {"index": torch.randint(0, 2, (wild.one(1, 2, 3),)), "batch": 2}
+
+
+def _layer(kind: type[Any], fields: dict[str, Any], wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    return lambda **given: kind(**given), dict(fields)
+
+
+SIZES: dict[str, Any] = {"n_detectors": 2, "n_anchors": 2}
 CALLS: dict[str, Made] = {
-    "transformer": _transformer,
-    "forward": _forward,
-    "generate": _generate,
-    "classifier": _classifier,
-    "votes": _votes,
-    "Votes": _votes_module,
-    "files": _files,
+    "LUTTransformer": partial(_transformer, models.LUTTransformer),
+    "DenseTransformer": partial(_transformer, models.DenseTransformer),
+    "LUTTransformer.forward": _forward,
+    "LUTTransformer.generate": _generate,
+    "ModelCache": _cache,
+    "LUTClassifier": partial(_classifier, models.LUTClassifier),
+    "DenseClassifier": partial(_classifier, models.DenseClassifier),
+    "VotesClassifier": partial(_voting, models.VotesClassifier),
+    "Votes": partial(_votes_module, models.Votes),
+    "GateNetwork": partial(_voting, models.GateNetwork),
+    "Gates": partial(_votes_module, models.Gates),
+    "Tabular": _tabular,
+    "LUTLayer": partial(_layer, models.LUTLayer, {"n_outputs": 3, "read": "hard", **SIZES}),
+    "ProjectedLayer": partial(_layer, models.ProjectedLayer, {"n_outputs": 3, "heads": 2, "head_width": 3, **SIZES}),
+    "Projection2dLayer": partial(
+        _layer, models.Projection2dLayer, {"out_shape": (3, 3), "receptive_field": 2, "projection": 2, "n_anchors": 2, "grid": 2}
+    ),
+    "save": _save,
+    **{
+        function.__name__: partial(_file, function)
+        for function in (models.load, models.verify, models.read_config, models.in_run)
+    },
 }

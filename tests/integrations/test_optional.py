@@ -13,7 +13,7 @@ import importlib, pkgutil, sys
 sys.modules.update(dict.fromkeys({HIDDEN!r}))  # as if none were installed
 import torch, lutetia
 from lutetia.errors import MissingFeatureError
-for name in ("lutetia.integrations", "lutetia.integrations.onnx", "lutetia.cli.explain_hf", "lutetia.cli.commands"):
+for name in ("lutetia.integrations", "lutetia.integrations.onnx_import", "lutetia.cli.explain_hf", "lutetia.cli.commands"):
     importlib.import_module(name)
 from lutetia.attention import decode_attention
 from lutetia.integrations import onnx

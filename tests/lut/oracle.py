@@ -1,4 +1,4 @@
-"""A LUT layer written out pair by pair in float64, whose gradients autograd takes from the smooth blend."""
+"""LUT layers, for one step and for sequences, written out in float64; autograd takes their gradients from the smooth blend."""
 
 from __future__ import annotations
 
@@ -50,6 +50,71 @@ def gradients(x: Tensor, weight: Tensor, anchors: Tensor, grad: Tensor) -> tuple
     y = blend(x, weight, anchors)
     dx, dw = torch.autograd.grad(y, [x, weight], grad.double())
     return y.detach(), dx, dw
+
+
+# B, S, I, O, N_t, N_c, N_pe
+SEQUENCES = [
+    (1, 1, 3, 2, 1, 1, 0), (1, 2, 4, 3, 2, 1, 1), (3, 3, 5, 1, 1, 2, 3),
+    (2, 17, 6, 3, 2, 2, 2), (1, 7, 7, 5, 3, 5, 0), (3, 6, 5, 2, 2, 3, 4),
+]  # fmt: skip
+
+
+def make_sequence(shape: tuple[int, ...]) -> dict[str, Tensor]:
+    """Small integers everywhere, halves added to some, so that ties between Q, K and PE, and exact zeros, are common."""
+    batch, length, n_inputs, n_outputs, n_detectors, n_anchors, positional_dim = shape
+    generator = torch.Generator().manual_seed(sum(shape))
+    x = torch.randint(-2, 3, (batch, length, n_inputs), generator=generator).double()
+    x += torch.rand(x.shape, generator=generator, dtype=torch.float64) * (torch.rand(batch, length, 1, generator=generator) < 0.5)
+    positions = torch.randint(-2, 3, (length - 1, n_detectors, positional_dim), generator=generator).double() / 2
+    n_rows = 1 << (2 * n_anchors + positional_dim)
+    return {
+        "x": x,
+        "positions": positions,
+        "anchors": random_anchors(n_inputs, n_detectors, n_anchors, seed=0),
+        "weight": torch.randn(n_detectors, n_rows, n_outputs, generator=generator, dtype=torch.float64),
+        "grad": torch.randn(batch, length, n_outputs, generator=generator, dtype=torch.float64),
+    }
+
+
+def sequence_blend(x: Tensor, positions: Tensor, anchors: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Every (b, i, j, t) by hand: y [B, S, O] as the layer gives it, and a smooth y whose gradients are those of the layer."""
+    (batch, length, _), n_anchors, positional_dim = x.shape, anchors.shape[1], positions.shape[-1]
+    hard, smooth = [], []
+    for b in range(batch):
+        for j in range(length):
+            zero = 0 * weight[0, 0]
+            row_hard, row_smooth = zero, zero
+            for i in range(j):
+                for t in range(anchors.shape[0]):
+                    u_q, u_k, u_pe = [], [], list(positions[j - i - 1, t])
+                    for left, right in anchors[t].tolist():
+                        u_q.append(x[b, j, left] - x[b, j, right])
+                        u_k.append(x[b, i, left] - x[b, i, right])
+                    bits = [*u_pe, *u_k, *u_q]  # lowest bit first
+                    cell = sum(int(u > 0) << r for r, u in enumerate(bits))
+                    first = {"pe": 0, "k": positional_dim, "q": positional_dim + n_anchors}
+                    near = {}
+                    for name, us in (("q", u_q), ("k", u_k), ("pe", u_pe)):
+                        distances = [abs(float(u.detach())) for u in us]
+                        if distances:
+                            r = distances.index(min(distances))
+                            near[name] = (distances[r], first[name] + r, us[r])
+                    flips = ["q" if near["q"][0] < near["k"][0] else "k"]
+                    if "pe" in near and near["pe"][0] < min(near["q"][0], near["k"][0]):
+                        flips.append("pe")
+                    row_hard = row_hard + weight[t, cell]
+                    row_smooth = row_smooth + weight[t, cell]  # dW goes to the chosen row alone
+                    for name in flips:
+                        _, bit, u = near[name]
+                        # The slope of the blend, from the side of u > 0 or, at zero, of u < 0; its value cancels.
+                        sign = 1.0 if float(u.detach()) > 0 else -1.0
+                        share = 0.5 / (1 + sign * u)
+                        share = share - share.detach()
+                        row_smooth = row_smooth + share * (weight[t, cell ^ (1 << bit)] - weight[t, cell]).detach()
+            hard.append(row_hard)
+            smooth.append(row_smooth)
+    shape = (batch, length, weight.shape[2])
+    return torch.stack(hard).view(shape), torch.stack(smooth).view(shape)
 
 
 WIRINGS = ("fc", "general", "shared")

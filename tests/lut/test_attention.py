@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lut.test_reference_seq import SHAPES, make, plain_loop
+from lut.oracle import SEQUENCES, make_sequence, sequence_blend
 from lutetia import flow
 from lutetia.errors import ArgumentError, LutetiaError, OverflowInSumError
 from lutetia.lut import SynapseMeta, Synapses, growth, kernels, lut_attention, random_anchors, use_backend
@@ -19,7 +19,7 @@ from lutetia.lut.kernels.names import NAMES
 from lutetia.lut.sums import Sums
 
 pytestmark = pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
-SHAPE = SHAPES[3]  # B 2, S 17, I 6, O 3, N_t 2, N_c 2, N_pe 2
+SHAPE = SEQUENCES[3]  # B 2, S 17, I 6, O 3, N_t 2, N_c 2, N_pe 2
 SMALL = (2, 5, 6, 3, 2, 2, 1)
 ALGORITHMS = ("pairs", "cells")
 META = SynapseMeta(lr_scale=0.75, min_weight=-0.5, max_weight=0.5)
@@ -44,7 +44,7 @@ def leaves(case: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
 def oracle(case: dict[str, Tensor], grad: Tensor | None = None) -> tuple[Tensor, ...]:
     """y, dx, dpositions, dweight of the plain loop."""
     x, positions, weight = leaves(case)
-    hard, smooth = plain_loop(x, positions, case["anchors"], weight)
+    hard, smooth = sequence_blend(x, positions, case["anchors"], weight)
     wanted = (x, positions, weight)
     found = torch.autograd.grad(smooth, wanted, case["grad"] if grad is None else grad, allow_unused=True, materialize_grads=True)
     return hard.detach(), *found
@@ -69,7 +69,7 @@ def synapses_for(shape: tuple[int, ...], layout: str = "general") -> Synapses:
 
 def sparse_case(shape: tuple[int, ...], layout: str) -> tuple[dict[str, Tensor], dict[str, Tensor], Synapses]:
     """A case with a flat weight, and the dense one it stands for."""
-    case, synapses = make(shape), synapses_for(shape, layout)
+    case, synapses = make_sequence(shape), synapses_for(shape, layout)
     flat = synapses.flatten(case["weight"])
     return case | {"weight": flat}, case | {"weight": synapses.expand(flat)}, synapses
 
@@ -78,16 +78,16 @@ def sparse_case(shape: tuple[int, ...], layout: str) -> tuple[dict[str, Tensor],
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", SEQUENCES)
 def test_all_gradients_are_those_of_the_plain_loop(shape: tuple[int, ...], algorithm: str) -> None:
-    case = make(shape)
+    case = make_sequence(shape)
     torch.testing.assert_close(run(case, algorithm=algorithm), oracle(case))
 
 
 @pytest.mark.parametrize("backend", ["cpu", "triton"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_backend_gives_the_same(backend: str, algorithm: str) -> None:
-    case = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in make(SMALL).items()}
+    case = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in make_sequence(SMALL).items()}
     want = run(case, algorithm="pairs")
     with use_backend(backend):
         torch.testing.assert_close(run(case, algorithm=algorithm), want)
@@ -103,7 +103,7 @@ def test_missing_synapses(layout: str) -> None:
 
 
 def test_positions_may_be_shared_by_all_detectors() -> None:
-    case = make(SMALL)
+    case = make_sequence(SMALL)
     case["positions"] = case["positions"][:, :1]
     y, dx, dpositions, dweight = run(case)
     full = case | {"positions": case["positions"].expand(-1, 2, -1)}
@@ -112,7 +112,7 @@ def test_positions_may_be_shared_by_all_detectors() -> None:
 
 
 def test_longer_positions_than_the_sequence_learn_nothing_at_their_end() -> None:
-    case = make(SMALL)
+    case = make_sequence(SMALL)
     want = run(case)
     longer = case | {"positions": torch.cat([case["positions"], torch.ones(3, 2, 1, dtype=torch.float64)])}
     y, dx, dpositions, dweight = run(longer)
@@ -121,7 +121,7 @@ def test_longer_positions_than_the_sequence_learn_nothing_at_their_end() -> None
 
 
 def test_lr_scale_is_for_the_weight_alone() -> None:
-    case = make(SMALL)
+    case = make_sequence(SMALL)
     y, dx, dpositions, dweight = oracle(case)
     for algorithm in ALGORITHMS:
         torch.testing.assert_close(run(case, algorithm=algorithm, meta=META), (y, dx, dpositions, 0.75 * dweight))
@@ -129,7 +129,7 @@ def test_lr_scale_is_for_the_weight_alone() -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_past_its_length_a_sequence_is_zero_and_silent(algorithm: str) -> None:
-    case, lengths = make(SMALL), torch.tensor([3, 5])
+    case, lengths = make_sequence(SMALL), torch.tensor([3, 5])
     y, dx, dpositions, dweight = run(case, algorithm=algorithm, lengths=lengths)
     mask = (torch.arange(5) < lengths[:, None]).unsqueeze(-1)
     want = oracle(case, case["grad"] * mask)
@@ -140,7 +140,9 @@ def test_past_its_length_a_sequence_is_zero_and_silent(algorithm: str) -> None:
 
 
 def test_fixed_sums_are_the_same_bit_for_bit() -> None:
-    case = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in make(SHAPES[5]).items()}
+    case = {
+        name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in make_sequence(SEQUENCES[5]).items()
+    }
     want = run(case, sums="fixed", algorithm="pairs")
     torch.testing.assert_close(want, run(case), atol=1e-4, rtol=0)
     for backend in ("reference", "cpu"):
@@ -158,7 +160,7 @@ def test_fixed_sums_are_the_same_bit_for_bit() -> None:
     (torch.float32, torch.float64, torch.float64),
 ])  # fmt: skip
 def test_dtypes(of_x: torch.dtype, of_weight: torch.dtype, want: torch.dtype) -> None:
-    case = make(SMALL)
+    case = make_sequence(SMALL)
     case["x"], case["weight"], case["positions"] = case["x"].to(of_x), case["weight"].to(of_weight), case["positions"].bfloat16()
     y, dx, dpositions, dweight = run(case, case["grad"].to(want))
     assert (y.dtype, dx.dtype, dpositions.dtype, dweight.dtype) == (want, of_x, torch.bfloat16, of_weight)
@@ -168,7 +170,7 @@ def test_dtypes(of_x: torch.dtype, of_weight: torch.dtype, want: torch.dtype) ->
 
 @pytest.mark.parametrize("only", ["x", "positions", "weight"])
 def test_only_what_is_asked_for_is_computed(only: str) -> None:
-    case = make(SMALL)
+    case = make_sequence(SMALL)
     tensors = {name: case[name].clone().requires_grad_(name == only) for name in ("x", "positions", "weight")}
     with flow.record() as recorded:
         lut_attention(tensors["x"], tensors["weight"], case["anchors"], tensors["positions"]).backward(case["grad"])
@@ -179,7 +181,7 @@ def test_only_what_is_asked_for_is_computed(only: str) -> None:
 
 
 def test_no_second_derivative() -> None:
-    case = make(SMALL)
+    case = make_sequence(SMALL)
     x, positions, weight = leaves(case)
     y = lut_attention(x, weight, case["anchors"], positions)
     (dx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
@@ -192,7 +194,7 @@ def test_no_second_derivative() -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_sparse_gradient_holds_the_rows_that_were_read(algorithm: str) -> None:
-    case, lengths = make(SMALL), torch.tensor([2, 5])
+    case, lengths = make_sequence(SMALL), torch.tensor([2, 5])
     case["grad"][1, 4] = 0.0  # read, and of no consequence
     *others, sparse = run(case, algorithm=algorithm, gradient="sparse", lengths=lengths, meta=META)
     *want, dense = run(case, algorithm=algorithm, lengths=lengths, meta=META)
@@ -217,7 +219,7 @@ def test_a_sparse_gradient_of_a_flat_weight(layout: str) -> None:
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize("kind", ["pairs", "cells", "general", "shared"])
 def test_a_step_in_place(kind: str, backend: str) -> None:
-    case, synapses = make(SMALL), None
+    case, synapses = make_sequence(SMALL), None
     if kind in ALGORITHMS:
         options: dict[str, Any] = {"algorithm": kind, "meta": META}
     else:
@@ -242,7 +244,7 @@ def test_a_step_in_place(kind: str, backend: str) -> None:
 
 @pytest.mark.parametrize("gradient", ["dense", "sparse", "in_place"])
 def test_a_weight_may_learn_alone(gradient: str) -> None:
-    case = make(SMALL)
+    case = make_sequence(SMALL)
     weight = case["weight"].clone().requires_grad_()
     y = lut_attention(case["x"], weight, case["anchors"], case["positions"], gradient=gradient, external_lr=1.0)
     y.backward(case["grad"])
@@ -251,7 +253,7 @@ def test_a_weight_may_learn_alone(gradient: str) -> None:
 
 
 def test_two_uses_of_a_weight_take_one_step() -> None:
-    case = make(SMALL)
+    case = make_sequence(SMALL)
     x, positions, weight = leaves(case)
     options: dict[str, Any] = {"meta": META, "gradient": "in_place", "external_lr": 0.1}
     long = lut_attention(x, weight, case["anchors"], positions, **options)
@@ -266,7 +268,7 @@ def test_two_uses_of_a_weight_take_one_step() -> None:
 
 
 def test_what_a_step_in_place_refuses() -> None:
-    case = make(SMALL)
+    case = make_sequence(SMALL)
     x, positions, weight = leaves(case)
     call: Callable[..., Tensor] = lambda w, **o: lut_attention(x, w, case["anchors"], positions, gradient="in_place", **o)  # noqa: E731
     with pytest.raises(ArgumentError, match="external_lr is None"):
@@ -321,7 +323,7 @@ def test_the_choice_is_noted() -> None:
 
 
 def op_and_arguments(name: str, sparse: bool) -> tuple[Any, tuple[Any, ...]]:
-    case = make(SMALL)
+    case = make_sequence(SMALL)
     rest: tuple[Any, ...] = (*NO_WIRES, text_of(How(backend="reference", meta=SynapseMeta(lr_scale=0.75))))
     if sparse:
         case, _, synapses = sparse_case(SMALL, "general")
@@ -351,7 +353,7 @@ def test_opcheck(name: str, sparse: bool) -> None:
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_one_graph_compiles_for_all_lengths(sparse: bool) -> None:
-    case = make(SMALL)
+    case = make_sequence(SMALL)
     options: dict[str, Any] = {}
     if sparse:
         case, _, synapses = sparse_case(SMALL, "general")
@@ -378,7 +380,7 @@ def test_one_graph_compiles_for_all_lengths(sparse: bool) -> None:
 
 
 def record(backend: str, algorithm: str) -> flow.Flow:
-    case = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in make(SMALL).items()}
+    case = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in make_sequence(SMALL).items()}
     with use_backend(backend), flow.record() as recorded:
         run(case, algorithm=algorithm)
     return recorded
@@ -463,20 +465,20 @@ def test_every_backend_has_every_kernel() -> None:
     ({"synapses": synapses_for(SHAPE)}, "synapses is '2 detectors × 64 rows', expected 2 detectors × 32 rows"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_named(change: dict[str, Any], message: str) -> None:
-    case = make(SMALL)
+    case = make_sequence(SMALL)
     arguments = {name: case[name] for name in ("x", "weight", "anchors", "positions")} | change
     with pytest.raises(ArgumentError, match=message):
         lut_attention(**arguments)
 
 
 def test_too_small_a_budget_says_what_it_takes() -> None:
-    case = make(SMALL)
+    case = make_sequence(SMALL)
     with use_backend("cpu"), pytest.raises(ArgumentError, match="budget is 1 bytes, expected at least"):
         lut_attention(case["x"], case["weight"], case["anchors"], case["positions"], algorithm="cells", budget=1)
 
 
 def test_nan_is_found_when_debug_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = make(SMALL)
+    case = make_sequence(SMALL)
     case["x"][1, 2, 0] = float("nan")
     lut_attention(case["x"], case["weight"], case["anchors"], case["positions"])
     monkeypatch.setattr("lutetia.debug", True)

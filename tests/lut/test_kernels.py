@@ -14,6 +14,7 @@ import torch
 
 from lut.kernel_cases import (
     CONNECTIVITIES,
+    METAS,
     RATE,
     SUMS,
     check_layer,
@@ -25,6 +26,7 @@ from lut.kernel_cases import (
     run_layer,
     run_sequences,
 )  # fmt: skip
+from lut.oracle import SEQUENCES, sequence_blend
 from lutetia.lut import kernels
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels.protocol import PRIMITIVES, Backend
@@ -140,6 +142,34 @@ def test_sequences_where_synapses_are_missing(backend: str, kind: str, sums: str
 @pytest.mark.parametrize("algorithm", ["pairs", "cells"])
 def test_sequences_in_float64(backend: str, algorithm: str) -> None:
     check_sequences(backend, make_sequences(SHORT[1] if interpreted(backend) else SHORT[2], dtype=F64), algorithm)
+
+
+@pytest.mark.parametrize("shape", SEQUENCES)
+def test_sequences_of_the_reference_against_a_plain_loop(shape: tuple[int, ...]) -> None:
+    case = make_sequences(shape, dtype=F64)
+    leaves = [tensor.clone().requires_grad_() for tensor in (case.x, case.positions, case.weight)]
+    hard, smooth = sequence_blend(*leaves[:2], case.anchors, leaves[2])
+    dx, dpositions, dweight = torch.autograd.grad(smooth, leaves, case.grad, allow_unused=True, materialize_grads=True)
+    results = run_sequences(kernels("reference").backend, case, "pairs", SUMS["float"])
+    compare(results["y"], hard.detach())
+    assert not results["y"][:, 0].any()
+    compare(results["dx and dpositions"], (dx, dpositions))
+    compare(results["dW"], METAS[1].lr_scale * dweight)
+
+
+@pytest.mark.parametrize("sums", SUMS)
+@pytest.mark.parametrize("shape", [*SEQUENCES, (0, 5, 4, 3, 2, 2, 1)])
+def test_sequences_of_the_reference_by_cells(shape: tuple[int, ...], sums: str) -> None:
+    case, (batch, length, _, _, n_detectors, n_anchors, n_pe) = make_sequences(shape, dtype=F64), shape
+    check_sequences("reference", case, "cells", sums)
+    named = kernels("reference")
+    indices, places = named.check_detectors_eval(case.x, case.anchors), named.check_positions_eval(case.positions)
+    stat = named.fill_firing_stat(indices, places, n_pe, n_anchors)
+    assert stat.shape == (batch, length, n_detectors, 1 << (n_anchors + n_pe))
+    assert torch.equal(stat.sum(-1), torch.arange(length).view(1, -1, 1).expand(indices.shape))  # j pairs for each j
+    firings = named.densify_firing_stat(stat, indices, n_anchors)
+    y = named.fill_outputs_by_firings(case.weight, firings, batch, length, sums=sums)
+    compare(y, named.fill_outputs_seq_fc(case.weight, indices, places, n_pe, sums=sums), SUMS[sums].exact)
 
 
 def test_firing_statistics(backend: str) -> None:

@@ -14,6 +14,7 @@ from lut.oracle import SHAPES, WIRINGS, Case, gradients, make_case
 from lutetia.errors import ArgumentError, OverflowInSumError
 from lutetia.lut import SynapseMeta, lut, use_backend
 from lutetia.lut.autograd import policies
+from lutetia.nn import LUT
 
 RATE = 0.3
 
@@ -273,21 +274,44 @@ def test_nothing_is_kept_after_a_step() -> None:
 
 
 @pytest.mark.parametrize("on_backend", ["reference"], indirect=True)
-@pytest.mark.parametrize(("gradient", "wiring"), [("sparse", "fc"), ("in_place", "shared")])
-def test_compile_breaks_the_graph_around_them(gradient: str, wiring: str) -> None:
+@pytest.mark.parametrize("gradient", ["sparse", "in_place"])
+@pytest.mark.parametrize("wiring", ["fc", "shared"])
+def test_they_compile_into_one_graph(gradient: str, wiring: str) -> None:
     case = make_case(wiring)
-    weights = []
+    results = []
 
     def layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return lut(x * 2, weight, case.anchors, gradient=gradient, external_lr=RATE, **case.options).square()
 
     torch._dynamo.reset()
-    for run in (layer, torch.compile(layer, backend="aot_eager")):
+    for run in (layer, torch.compile(layer, backend="aot_eager", fullgraph=True)):
         weight = case.weight.clone().requires_grad_()
-        run(case.x, weight).sum().backward()
-        weights.append((weight.detach(), None if weight.grad is None else weight.grad.to_dense()))
-    torch.testing.assert_close(weights[0], weights[1])
+        x = case.x.clone().requires_grad_()
+        (run(x, weight).sum() + run(x + 0.1, weight).sum()).backward()  # one step of the sum
+        run(x, weight).sum().backward()
+        assert (weight.grad is None) if gradient == "in_place" else weight.grad.is_sparse
+        assert not weight._post_accumulate_grad_hooks
+        results.append((weight.detach(), x.grad, None if weight.grad is None else weight.grad.to_dense()))
+    torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.parametrize("on_backend", ["reference"], indirect=True)
+@pytest.mark.parametrize("read", ["hard", "confidence2"])
+def test_a_compiled_layer_asks_for_its_rate_at_each_step(read: str) -> None:
     torch._dynamo.reset()
-    whole = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    with pytest.raises(Exception, match="use gradient='dense'"):
-        whole(case.x, case.weight.clone().requires_grad_())
+    weights = []
+    for compiled in (False, True):
+        layer = LUT(5, 3, 4, 2, seed=0, gradient="in_place", read=read, meta=SynapseMeta(max_weight=0.2))
+        run = torch.compile(layer, backend="aot_eager", fullgraph=True) if compiled else layer
+        x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        for k in range(4):
+            layer.external_lr = 0.1 / (k + 1) if k % 2 else (lambda k=k: 0.1 / (k + 1))
+            run(x).sum().backward()
+        torch.autograd.grad(run(x).sum(), x)  # no step
+        weights.append(layer.weight.detach())
+        assert layer.weight.grad is None
+    torch.testing.assert_close(*weights)
+    assert float(weights[0].max()) <= 0.2
+    layer.external_lr = None
+    with pytest.raises(ArgumentError, match="external_lr is None"):
+        run(x).sum().backward()

@@ -115,7 +115,7 @@ def test_groups_cover_every_synapse_once(shared: bool, seed: int, n_outputs: int
             sizes.setdefault(int(synapses.group_meta[g]), []).append(count)
         assert all(count == group_size for counts in sizes.values() for count in counts[:-1])  # only the last may be short
     assert covered == list(range(len(targets)))
-    assert synapses.max_groups == max(per_owner)
+    assert int(synapses.neuron_groups.diff().max()) == max(per_owner)
     assert synapses.n_groups == sum(per_owner)
 
 
@@ -234,7 +234,7 @@ def test_equality_copy_and_repr() -> None:
 
 def test_no_synapse_at_all() -> None:
     synapses = random(3, 2, 5, 0.0, seed=0).validate()
-    assert (synapses.n_weights, synapses.n_groups, synapses.max_groups) == (0, 0, 0)
+    assert (synapses.n_weights, synapses.n_groups, int(synapses.neuron_groups.diff().max())) == (0, 0, 0)
     assert synapses.expand(torch.empty(0)).shape == (3, 4, 5)
     assert synapses.statistics().fan_in == (0, 0.0, 0)
     assert random(3, 2, 5, 0.0, seed=0, shared=True).block_of.tolist() == [0, 0, 0]

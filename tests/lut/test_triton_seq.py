@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from lut.test_reference_seq import make
+from lut.oracle import make_sequence
 from lutetia.errors import ArgumentError
 from lutetia.lut import Sequence, Sums, kernels
 from lutetia.lut.connectivity.meta import SynapseMeta
@@ -29,7 +29,7 @@ class Case:
     """One layer, one batch, and what the reference makes of them."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
-        made = make(shape)
+        made = make_sequence(shape)
         tensors = {k: (v.to(dtype) if v.is_floating_point() else v).to(DEVICE) for k, v in made.items()}
         self.x, self.positions, self.anchors, self.weight, self.grad = (
             tensors[name] for name in ("x", "positions", "anchors", "weight", "grad")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from lutetia import models
 from lutetia.errors import ArgumentError
 from lutetia.models import ClassifierConfig, DenseClassifier, LUTClassifier, LUTLayer, ProjectedLayer, Projection2dLayer
 from lutetia.nn import LUT, LUTProjection2d, ProjectedLUT
+from lutetia.precompute import lut_network
 from tools import require_module
 
 require_module("numba")
@@ -162,3 +165,37 @@ def test_no_layers_at_all_must_be_said() -> None:
     assert LUTClassifier(input_shape=(4,), n_classes=3, layers=[]).n_parameters == 15
     assert LUTClassifier(ClassifierConfig(input_shape=(4,), n_classes=3)).n_parameters == 15  # as older files hold it
     assert LUTClassifier(input_shape=(4,), n_classes=3, readout="lut").config.layers == ()
+
+
+def test_a_mix_is_a_linear_layer_before_the_tables(tmp_path: Path) -> None:
+    layer = LUTLayer(n_outputs=3, n_detectors=9, n_anchors=3, mix=4)
+    model = LUTClassifier(input_shape=(2, 3), n_classes=3, layers=[layer], readout="none", initial_noise=0.5, seed=0)
+    mix, tables = model.layers[0]
+    assert [tuple(each.weight.shape) for each in (mix, tables)] == [(4, 6), (9, 8, 3)]
+    x = torch.rand(200, 2, 3) * 4 - 2
+    assert torch.equal(model(x), tables(x.flatten(1) @ mix.weight.T))
+    model(x).square().sum().backward()
+    assert mix.weight.grad.abs().sum() > 0
+    model.save_pretrained(tmp_path / "mixed")
+    again = models.load(tmp_path / "mixed")
+    assert torch.equal(again(x), model.eval()(x))
+    integers = lut_network(model, bits=10, weight_bits=14, low=-2.0, high=2.0)
+    assert (integers.classes(x) == model(x).argmax(1)).double().mean() > 0.95
+
+
+@pytest.mark.parametrize(("more", "said"), [({"mix": 1}, "two sums at least"), ({"mix": -1}, "mix is -1"), ({"mix": 4}, "fixed")])
+def test_a_mix_that_cannot_be_is_refused(more: dict[str, int], said: str) -> None:
+    layer = {"kind": "lut", "n_outputs": 3, "n_detectors": 9, "n_anchors": 3, **more}
+    with pytest.raises(ArgumentError, match=said):
+        LUTClassifier(input_shape=(6,), n_classes=3, layers=[layer], readout="none", sums="fixed")
+
+
+@pytest.mark.parametrize("kind", [LUTClassifier, DenseClassifier])
+@pytest.mark.parametrize("norm", ["none", "rms", "layer"])
+def test_inputs_of_any_float_dtype(kind: type[LUTClassifier], norm: str) -> None:
+    layer = {"kind": "lut", "n_outputs": 4, "n_detectors": 3, "n_anchors": 2}
+    model = kind(input_shape=(5,), n_classes=3, layers=[layer], norm=norm, initial_noise=0.5, seed=0).eval()
+    x = torch.randn(6, 5).bfloat16()  # which the others hold exactly
+    wanted = model(x.float())
+    for dtype in (torch.float64, torch.bfloat16):
+        torch.testing.assert_close(model(x.to(dtype)).float(), wanted, rtol=0.02, atol=0.02)

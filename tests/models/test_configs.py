@@ -73,6 +73,7 @@ def test_what_is_left_out_has_its_default() -> None:
         ({"sums": "exact"}, "sums is 'exact'"),
         ({"algorithm": "fast"}, "algorithm is 'fast'"),
         ({"table_dropout": 1.0}, "table_dropout is 1.0"),
+        ({"dropout": 1}, "dropout is 1, expected less than 1"),
         ({"initial_noise": -1}, "initial_noise is -1"),
         ({"initial_noise": float("nan")}, "initial_noise is nan"),
         ({"n_anchors": 11, "positional_dim": 3}, "at most 24"),

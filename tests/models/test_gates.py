@@ -65,11 +65,16 @@ def test_a_layer_and_its_gradients(plain: bool, monkeypatch: pytest.MonkeyPatch)
         torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("options", [{}, {"hidden": ()}, {"learn_thresholds": True, "threshold_bits": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"hidden": ()}, {"skip": True}, {"skip": True, "hidden": (8, 7, 6)}, {"learn_thresholds": True, "threshold_bits": 2}],
+)
 def test_the_circuit_is_the_network(options: dict[str, object]) -> None:
     model = small(**options).eval()
-    if model.votes.cut is not None:
-        with torch.no_grad():
+    with torch.no_grad():
+        for choice, _ in model.votes.layers():
+            choice.copy_(torch.rand(choice.shape, generator=torch.Generator().manual_seed(2)))  # any bit, of any layer before
+        if model.votes.cut is not None:
             model.votes.cut.copy_(torch.rand(16, 2) * 15)
     x = torch.rand(200, 4, 4)
     graph = model.graph()
@@ -79,6 +84,14 @@ def test_the_circuit_is_the_network(options: dict[str, object]) -> None:
         compare = graph.nodes[graph.of_kind(Compare)[0]]
         assert isinstance(compare, Compare)
         assert set(compare.constant.tolist()) <= {3, 7, 11}  # two bits decide
+
+
+def test_with_skip_a_layer_reads_every_layer_before_it() -> None:
+    model = small(skip=True, hidden=(8, 7), thresholds=(3, 9))
+    assert [choice.shape[2] for choice, _ in model.votes.layers()] == [32, 40, 47]
+    for (choice, _), first in zip(model.votes.layers()[1:], (32, 40), strict=True):
+        assert (choice.argmax(2) >= first).double().mean() > 0.6  # most start with the newest bits
+    assert sum(parameter.numel() for parameter in model.parameters()) + 12 == GateNetwork.least_size(model.config).numbers
 
 
 def test_thresholds_and_hidden_layers_learn() -> None:

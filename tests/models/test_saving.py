@@ -272,7 +272,7 @@ def test_damage_is_named(damage: str, tmp_path: Path) -> None:
 
 
 def test_what_is_no_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nothing is not there, expected the folder of a saved model"):
+    with pytest.raises(DataError, match="nothing does not exist, expected the folder of a saved model"):
         models.load(tmp_path / "nothing")
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match="file is a file, expected the folder"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -367,6 +368,15 @@ def test_table_dropout_is_for_training() -> None:
     assert not torch.equal(model(tokens), model(tokens))
     model.eval()
     assert torch.equal(model(tokens), model(tokens))
+
+
+def test_dropout_is_for_training_and_for_the_twin_too() -> None:
+    tokens = some_tokens(2, 13)
+    for model in (make("softmax", dropout=0.5), make("softmax", dropout=0.5).dense_twin()):
+        plain = type(model)(replace(model.config, dropout=0.0), dtype=torch.float64)
+        plain.load_state_dict(model.state_dict())
+        assert not torch.equal(model(tokens), model(tokens))
+        assert torch.equal(model.eval()(tokens), plain.eval()(tokens))
 
 
 @pytest.mark.parametrize("gradient", ["sparse", "in_place"])

@@ -116,3 +116,19 @@ def test_what_does_not_fit_is_refused() -> None:
             wrong()
     assert isinstance(cache, KVCache)
     assert "window" not in repr(layer)
+
+
+def test_a_cache_is_of_one_layer() -> None:
+    layer, other, x = DecodeAttention(8, 2), DecodeAttention(8, 2), torch.randn(2, 1, 8)
+    cache = layer.new_cache(2, 4)
+    with pytest.raises(ArgumentError, match="full"):
+        layer(torch.randn(2, 5, 8), cache=cache)
+    wanted = other(x, cache=other.new_cache(2, 4))
+    assert cache.owner is None  # nothing was written
+    layer(x, cache=cache)
+    held = cache.k.clone()
+    with pytest.raises(ArgumentError, match="a cache that this layer has filled"):
+        other(x, cache=cache)
+    assert torch.equal(cache.k, held)
+    cache.reset()
+    torch.testing.assert_close(other(x, cache=cache), wanted)

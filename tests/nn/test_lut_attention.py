@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lut.test_reference_seq import plain_loop
+from lut.oracle import sequence_blend
 from lutetia import flow
 from lutetia.errors import ArgumentError, OverflowInSumError
 from lutetia.lut import IndexCache, SynapseMeta, decode, growth, lut_attention, use_backend
@@ -68,7 +68,7 @@ def test_a_layer_is_the_function_of_its_tensors(wiring: str, shared: bool) -> No
     dense = layer.weight if layer.synapses is None else layer.synapses.expand(layer.weight)
     positions = layer.positions[:4].expand(-1, 3, -1)
     with torch.no_grad():
-        torch.testing.assert_close(layer(x), plain_loop(x, positions, layer.anchors, dense)[0])
+        torch.testing.assert_close(layer(x), sequence_blend(x, positions, layer.anchors, dense)[0])
     y = layer(x, torch.tensor([2, 5]))
     assert not y[0, 2:].any()
     assert torch.equal(y[1], layer(x)[1])
@@ -79,7 +79,7 @@ def test_small_layers(positional_dim: int, max_length: int) -> None:
     layer = LUTAttention(5, 3, 2, 2, positional_dim, max_length, seed=0, meta=SynapseMeta(initial_noise=1.0))
     x = torch.randn(2, max_length, 5, requires_grad=True)
     y = layer(x)
-    want = plain_loop(x.detach(), layer.positions.detach(), layer.anchors, layer.weight.detach())[0]
+    want = sequence_blend(x.detach(), layer.positions.detach(), layer.anchors, layer.weight.detach())[0]
     torch.testing.assert_close(y.detach(), want)
     y.sum().backward()
     assert layer.positions.grad is not None

@@ -10,7 +10,7 @@ import torch
 
 from lutetia.errors import ArgumentError
 from lutetia.lut import growth, use_backend
-from lutetia.nn import LUT
+from lutetia.nn import LUT, LUTAttention
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
@@ -115,3 +115,45 @@ def test_it_compiles(wiring: str) -> None:
     torch._dynamo.reset()
     layer.compile(fullgraph=True)
     torch.testing.assert_close(train_once(layer, x, grad), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_what_changed_uncounted_is_not_read(wiring: str) -> None:
+    """Kernels read a copy of what was checked; what is counted is checked and copied anew."""
+    layer, x = make(wiring, dtype=torch.float32).to(DEVICE), torch.randn(7, 19, device=DEVICE)
+    before = layer(x).detach()
+    kept = {name: buffer.clone() for name, buffer in layer.named_buffers()}
+    for _, buffer in layer.named_buffers():
+        buffer.data.fill_(2**30)
+    torch.testing.assert_close(layer(x).detach(), before)  # synapses are added up in any order
+    layer(x.clone().requires_grad_()).sum().backward()
+    layer.anchors.fill_(2**30)
+    with pytest.raises(ArgumentError, match="anchor 0 of detector 0"):
+        layer(x)
+    for name, buffer in layer.named_buffers():
+        buffer.copy_(kept[name])
+    torch.testing.assert_close(layer(x).detach(), before)  # synapses are added up in any order
+
+
+def test_a_captured_graph_follows_anchors_that_were_checked_anew() -> None:
+    layer, x = make("fc", dtype=torch.float32).to(DEVICE).eval(), torch.randn(7, 19, device=DEVICE)
+    with torch.no_grad():
+        layer(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = layer(x)
+        layer.anchors.copy_(layer.anchors.flip(0))
+        wanted = layer(x).clone()
+        graph.replay()
+    torch.testing.assert_close(y, wanted)
+
+
+@pytest.mark.parametrize("positional_dim", [0, 2])
+def test_indices_of_a_cache_that_changed_uncounted_stay_in_their_table(positional_dim: int) -> None:
+    layer = LUTAttention(8, 4, 5, 2, positional_dim, 16, seed=0).to(DEVICE)
+    cache = layer.new_cache(2)
+    for _ in range(9):
+        y = layer(torch.randn(2, 1, 8, device=DEVICE), cache=cache)
+        cache.indices.data.fill_(32767)
+    y += layer(torch.randn(2, 3, 8, device=DEVICE), cache=cache)[:, :1]
+    assert bool(y.isfinite().all())

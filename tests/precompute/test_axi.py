@@ -66,6 +66,15 @@ def test_answers_and_frame_markers_survive_pauses(tmp_path: Path) -> None:
     assert markers[: len(wanted)] == [0, 0, 0, 0, 1] * 4
 
 
+def test_the_core_answers_with_the_number_of_its_manifest() -> None:
+    made = hardware()
+    assert f"identity = 32'h{made.identity:08x};" in made.axi()["net_axis.v"]
+    assert hardware().identity == made.identity
+    changed = Hardware(made.graph, made.language, made.name, {**made.files, "net.v": made.files["net.v"] + "\n"})
+    assert changed.identity != made.identity
+    assert 0 <= made.identity < 2**32
+
+
 def test_vivado_files_name_every_source_and_say_that_they_are_untested() -> None:
     made = hardware()
     files = made.vivado(part="xc7a100t", period_ns=4.0)

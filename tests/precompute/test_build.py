@@ -61,7 +61,7 @@ def test_a_checkpoint_becomes_a_folder(checkpoint: Path, tmp_path: Path, capsys:
     given = ["build", str(checkpoint), "--out", str(out), "--input-bits", "3", "--weight-bits", "3"]
     assert main(given) == 0
     said = capsys.readouterr()
-    assert "simulated  64 samples, equal to the integer model (in " in said.out
+    assert "simulated  64 samples by " in said.out
     assert said.out.startswith("accuracy   not measured (")
     assert "does not say what it was trained on)" in said.out.splitlines()[0]
     assert "assumed to be 0 to 1" in said.out.splitlines()[1]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from whole import PROMPTS, classifiers, language, languages, numbers
 
 from lutetia.cli import main
+from lutetia.models import load
 from lutetia.precompute import integer_model
 from lutetia.precompute.integer.pages import page
 from tools import require_module
@@ -139,6 +142,31 @@ def test_answers_while_you_draw(open_page: OpenPage, way: str) -> None:
     opened.page.locator("#loud li").first.wait_for()
     opened.page.locator("#clear").click()
     assert max(opened.page.evaluate("lutetia.sample()")) == 0
+    assert opened.problems == []
+
+
+def test_a_model_of_images_by_class_is_drawn_on(open_page: OpenPage, tmp_path: Path) -> None:
+    """Its inputs are ranks of pixels, each among edges of its own; reasons are told in the unit of the data."""
+    images = np.random.default_rng(0).integers(17, size=(40, 4, 5)).astype(np.float64)
+    np.savez(tmp_path / "x.npz", x=images, y=(images[:, 1, 2] > 8).astype(int))
+    assert main(["train", str(tmp_path / "x.npz"), "--out", str(tmp_path / "run"), "--set", "fit.n_tables=3", "--json"]) == 0
+    model = load(tmp_path / "run")
+    opened = open_page(page(integer_model(model), "images"))
+    blank = model.encode(torch.full((1, 4, 5), 0.0))[0].tolist()
+    assert opened.page.evaluate("lutetia.sample()") == blank
+    opened.page.locator("#image").focus()
+    opened.page.keyboard.press("Space")
+    drawn = opened.page.evaluate("lutetia.sample()")
+    full = model.encode(torch.full((1, 4, 5), 16.0))[0].tolist()
+    assert drawn != blank
+    assert drawn[2 * 5 + 2] == full[2 * 5 + 2]  # below the pen, in the middle
+    opened.page.locator("#loud p").first.wait_for()
+    constants = re.findall(r"[>≤] ([\d.]+)", " ".join(opened.page.locator("#loud p").all_text_contents()))
+    edges = {f"{edge:.7g}" for edge in model.encoding.edges.flatten().tolist()}
+    assert constants
+    assert set(constants) <= edges
+    opened.page.locator("#clear").click()
+    assert opened.page.evaluate("lutetia.sample()") == blank
     assert opened.problems == []
 
 

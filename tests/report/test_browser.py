@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import stories
+import torch
 
 from lutetia import report
+from lutetia.models import LUTClassifier
 from tools import require_module
 
 if TYPE_CHECKING:
@@ -310,3 +312,14 @@ def test_headings_go_down_one_by_one(open_page: OpenPage, text: str) -> None:
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_columns_are_named_in_full_with_their_values(open_page: OpenPage) -> None:
+    model = LUTClassifier(input_shape=(3,), n_classes=2, readout="lut", initial_noise=1.0, seed=0).eval()
+    model.metadata = {"features": ["od280/od315_of_diluted_wines", "proline", "<b>ash"]}
+    decided = report.decisions(model, torch.tensor([[3.92, 1065.0, 0.28]]))
+    page, _, problems = open_page(report.html(report.Story("Wine", "", decided=decided)), 1200)
+    names = page.locator(".features li > span:first-child")
+    assert sorted(names.all_text_contents()) == ["<b>ash = 0.28", "od280/od315_of_diluted_wines = 3.92", "proline = 1065"]
+    assert all(names.evaluate_all("each => each.map((e) => e.scrollWidth <= e.clientWidth)"))  # nothing is cut off
+    assert problems == []

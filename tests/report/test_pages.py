@@ -158,7 +158,7 @@ def test_what_is_no_story_is_refused() -> None:
 def test_places_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="is a folder, expected a name for the page"):
         report.write(tmp_path, report.Story())
-    with pytest.raises(DataError, match="is not there, expected a folder"):
+    with pytest.raises(DataError, match="does not exist, expected a folder"):
         report.write(tmp_path / "none" / "report.html", report.Story())
     (tmp_path / "report.html").write_text("the old one")
 

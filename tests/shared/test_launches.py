@@ -50,15 +50,31 @@ def test_triton_is_asked_once_per_device(monkeypatch: pytest.MonkeyPatch) -> Non
     launch("w")
     assert kernel.runs[-1][0] == 1  # still that of device 0
     assert kernel.asked == 2
-    monkeypatch.setattr(launches, "_watched", lambda: True)
+    monkeypatch.setattr(launches, "watched", lambda: True)
     launch("v")
     assert kernel.asked == 3
 
 
-def test_alignment_and_type_are_part_of_a_signature() -> None:
-    from lutetia._shared.launches import alike
+def test_triton_is_asked_once_for_arguments_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lutetia._shared import launches
 
-    numbers = torch.zeros(8)
-    assert alike(numbers, None) == alike(torch.ones(8), None)
-    assert alike(numbers) != alike(numbers[1:])
-    assert alike(numbers) != alike(numbers.int())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 7, raising=False)
+    monkeypatch.setattr(launches, "_known", {})
+    kernel, numbers = Kernel(), torch.zeros(8)
+    kernel.arg_names = ["pointers", "n", "step", "CASE"]
+    for pointers, n, step, case in (
+        ((numbers, None), 8, 0.5, "a"),
+        ((torch.ones(8), None), 8, 0.25, "a"),  # alike: other values of a tensor and of a float
+        ((numbers[1:], None), 8, 0.5, "a"),  # not aligned to 16 bytes
+        ((numbers.int(), None), 8, 0.5, "a"),
+        ((numbers, None), 16, 0.5, "a"),
+        ((numbers, None), 8, None, "a"),
+        ((numbers, None), 8, 0.5, "b"),
+    ):
+        launches.planned(kernel, (3,))(pointers, n, step, CASE=case, num_warps=4)
+    assert (kernel.asked, len(kernel.runs)) == (6, 1)
+    assert kernel.runs[0][1][-2:] == (0.25, "a")  # constants follow the arguments; options are for the compiler
+    monkeypatch.setattr(launches, "MOST", 6)
+    launches.planned(kernel, (4,))((numbers, None), 8, 0.5, CASE="a")
+    assert len(launches._known) == 1  # all others are forgotten

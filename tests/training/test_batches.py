@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError
-from lutetia.training.batches import Batches, derive, in_order, shifted
+from lutetia.training.batches import Batches, derive, in_order, shifted, warped
 from lutetia.training.data import Samples, Text
 
 
@@ -40,7 +40,7 @@ def test_an_epoch_has_every_sample_once_in_an_order_of_its_own() -> None:
 
 
 def test_a_place_has_the_same_batch_however_one_came_there() -> None:
-    for data, options in ((samples(), {"shift": 1}), (text(), {"context": 7})):
+    for data, options in ((samples(), {"shift": 1, "warp": 0.1}), (text(), {"context": 7})):
         walked, jumped = (Batches(data, 4, seed=1, **options) for _ in range(2))
         before = [all_of(walked, epoch) for epoch in range(3)]
         for ours, theirs in zip(before[2][1], next(iter(jumped.take(2, 1))), strict=True):
@@ -50,7 +50,7 @@ def test_a_place_has_the_same_batch_however_one_came_there() -> None:
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("world", [1, 2])
 def test_ranks_and_parts_share_the_batch(world: int, parts: int) -> None:
-    for data, options in ((samples(), {"shift": 1}), (text(), {"context": 7})):
+    for data, options in ((samples(), {"shift": 1, "warp": 0.1}), (text(), {"context": 7})):
         whole = Batches(data, 12, seed=1, **options)
         shares = [Batches(data, 12, seed=1, rank=rank, world=world, parts=parts, **options) for rank in range(world)]
         ((x, y),) = whole.take(1, 0)
@@ -106,6 +106,23 @@ def test_shifting_moves_each_image_by_its_own(shape: tuple[int, ...]) -> None:
                 if 0 <= row + down < 5 and 0 <= column + right < 4:
                     out[..., row + down, column + right] = image[..., row, column]
     assert torch.equal(shifted(x, moves, 2), wanted)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 5), (3, 2, 5, 5)])
+def test_warping_maps_each_image_by_its_own(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    quarter = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+    maps = torch.stack([torch.eye(2), quarter, -torch.eye(2)])
+    wanted = torch.stack([x[0], torch.rot90(x[1], 1, (-2, -1)), x[2].flip(-2, -1)])
+    torch.testing.assert_close(warped(x, maps), wanted)
+
+
+def test_a_warped_batch_differs_by_little_and_from_epoch_to_epoch() -> None:
+    data = samples(8)
+    plain, first, again = (next(iter(Batches(data, 8, warp=warp).take(0, 0)))[0] for warp in (0.0, 0.05, 0.05))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, plain)
+    assert (first - plain).abs().mean() < plain.abs().mean()
 
 
 def test_evaluation_sees_all_in_order_and_once() -> None:

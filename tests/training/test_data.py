@@ -49,7 +49,7 @@ def test_splits_are_contiguous(valid: float, test: float, cuts: tuple[int, int],
 def test_splits_that_leave_nothing_are_refused(tmp_path: Path) -> None:
     write_text(tmp_path, 100)
     for valid, test in ((0.5, 0.5), (100, 0), (60, 60)):
-        with pytest.raises(ArgumentError, match="leave nothing of 100 to train on"):
+        with pytest.raises(ArgumentError, match="leave none of the 100 to train on"):
             open_data(Settings("bytes", path="text.txt", valid=valid, test=test), tmp_path)
 
 
@@ -137,6 +137,8 @@ def test_csv(tmp_path: Path) -> None:
     assert (data.names.classes, data.names.features) == (["x", "y"], ["a", "b"])
     with pytest.raises(ArgumentError, match=r"data\.shift is 1, expected 0 for samples of shape \[2\]: no images"):
         open_data(Settings("csv", path="a.csv", shift=1), tmp_path)
+    with pytest.raises(ArgumentError, match=r"data\.warp is 0\.1, expected 0 for samples of shape \[2\]: no images"):
+        open_data(Settings("csv", path="a.csv", warp=0.1), tmp_path)
 
 
 def test_shuffling_keeps_pairs_together_and_is_always_the_same(tmp_path: Path) -> None:

@@ -24,12 +24,12 @@ needs_gloo = pytest.mark.skipif(
 )
 
 
-def run(n: int, *words: str) -> None:
+def run(n: int, *words: str, worker: str = WORKER) -> None:
     together = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(n)}
     path = {"PYTHONPATH": str(Path(lutetia.__file__).parents[1]), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     ranks = [
-        warm.Process([WORKER, *words], env={**os.environ, **path, **together, "RANK": str(rank)}, **pipes) for rank in range(n)
+        warm.Process([worker, *words], env={**os.environ, **path, **together, "RANK": str(rank)}, **pipes) for rank in range(n)
     ]
     try:
         for rank in ranks:

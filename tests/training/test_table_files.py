@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from PIL import Image
 
 from lutetia.errors import ArgumentError, DataError
 from lutetia.training.table_files import is_table, make_table, read_table_file
-from lutetia.training.table_run import guess_config
+from lutetia.training.table_run import guess_config, open_table
 
 CSV = "age,city,id,grade\n30,Rome,a1,good\n?,Oslo,a2,bad\n50,Rome,a3,good\n41,,a4,bad\n" + "".join(
     f"{n},Rome,b{n},good\n" for n in range(20)
@@ -36,6 +37,18 @@ def test_types_are_guessed(csv_file: Path) -> None:
     assert dict(table.types)["age"].endswith("1 missing")
 
 
+def test_what_was_left_out_says_why_also_from_a_config(csv_file: Path) -> None:
+    config, _ = guess_config(csv_file, "grade", None)
+    table, _ = open_table(replace(config, data=replace(config.data, leave_out=["id", "city"])), Path())
+    assert table.left_out == {"id": "text with 24 different values", "city": "as data.leave_out says"}
+
+
+def test_a_column_of_numbers_but_for_a_cell_says_so(csv_file: Path) -> None:
+    csv_file.write_text("a,b\n" + "".join(f"{n},{'xy'[n % 2]}\n" for n in range(9)) + "inf,x\n#N/A,y\n")
+    table = guess_config(csv_file, "b", None)[1]
+    assert dict(table.types)["a"] == "10 categories, because 'inf' is not a number, 1 missing"
+
+
 def test_a_number_of_many_values_is_a_regression_unless_told(csv_file: Path) -> None:
     csv_file.write_text("a,b\n" + "".join(f"{n},{n * 2}\n" for n in range(40)))
     assert guess_config(csv_file, "b", None)[1].classes == []
@@ -48,7 +61,8 @@ def test_a_number_of_many_values_is_a_regression_unless_told(csv_file: Path) -> 
 @pytest.mark.parametrize(
     ("text", "target", "message"),
     [
-        ("a,b\n1,x\n2,\n", "b", "row 2"),
+        ("a,b\n1,x\n2,\n", "b", "line 3"),
+        ("a,b\n", "b", "names of columns and no rows below them"),
         ("a,b\n1,x\n2,x\n", "b", "one class"),
         ("a,b\n1,x\n2,y\n", "c", "no column 'c'"),
         ("a\n1\n2\n", "a", "columns"),

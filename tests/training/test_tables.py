@@ -48,27 +48,46 @@ def test_a_class_in_front_without_names(tmp_path: Path) -> None:
     assert (features.tolist(), classes.tolist(), names, columns) == ([[1, 2], [3, 4]], [0, 1], ["rose", "tulip"], [])
 
 
+def test_decimal_commas_where_commas_cut_no_cells(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    for text in ("a;b;kind\n1,5;-2;x\n,25;3e1;y\n", "1,5\t-2\tx\n0,25\t30\ty\n"):  # with names and without
+        path.write_text(text)
+        assert read_csv(path).x.tolist() == [[1.5, -2], [0.25, 30]]
+
+
+def test_a_file_that_is_not_utf8_says_where(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("a,b\n1,x\n2,Höhe\n".encode("latin-1"))
+    with pytest.raises(DataError, match="line 3: the byte 0xf6 is not UTF-8, expected a CSV file saved as UTF-8"):
+        read_csv(path)
+
+
 @pytest.mark.parametrize(
     ("text", "label", "message"),
     [
         ("", None, "is empty"),
         ("a,b\n", None, "has 0 columns of values"),
         ("1\n2\n", None, "has 1 columns of values, expected at least one feature and a class"),
-        ("a,b\n1,2\n3\n", None, ", row 3: 1 columns, expected 2"),
-        ("1,2\nx,2\n", None, ", row 2, column 0: 'x' is not a number; if this column holds the class, set data.label = 0"),
-        ("1,2\nnan,2\n", None, ", row 2, column 0: 'nan' is not a number"),
+        ("a,b\n1,2\n3\n", None, ", line 3: 1 columns, expected 2"),
+        ("1,2\nx,2\n", None, ", line 2, column 0: 'x' is not a number; if this column holds the class, set data.label = 0"),
+        ("1,2\nnan,2\n", None, ", line 2, column 0: 'nan' is not a number"),
         ("a,b\n1,2\n", "c", "has no column 'c', expected data.label to be one of a, b"),
         ("1,2\n3,4\n", "c", "has no names of columns, but data.label is 'c': expected a number, from 0"),
         ("1,2\n3,4\n", 2, "has 2 columns, but data.label is 2"),
-        ("a,b,kind\n1,,x\n", None, ", row 2, column 'b' is empty, expected a number: fill it in, or leave out the row"),
-        ("a,b,kind\n1,2,x\n1,2,\n", None, ", row 3, column 'kind' is empty, expected a class (data.label names the column"),
+        ("a,b,kind\n1,,x\n", None, ", line 2, column 'b' is empty, expected a number: fill it in, or leave out the row"),
+        ("a,b,kind\n1,2,x\n1,2,\n", None, ", line 3, column 'kind' is empty, expected a class (data.label names the column"),
         (
             "kind,a,b\nx,1,2\n",
             None,
-            ", row 2, column 'kind': 'x' is not a number; if this column holds the class, set data.label = \"kind\"",
+            ", line 2, column 'kind': 'x' is not a number; if this column holds the class, set data.label = \"kind\"",
         ),
-        ("a;b;kind\n1,5;2;x\n", None, ", row 2, column 'a': '1,5' is not a number, expected a point before the decimals"),
-        ("a,b,kind\n1,1e39,x\n", None, ", row 2, column 'b': '1e39' is too large for a 32-bit float, expected at most 3.403e+38"),
+        ("a;b;kind\n1,5;2.5;x\n", None, ", line 2, column 'a': '1,5' is not a number, expected a point before the decimals"),
+        ("a,b\n\n1,2\n\n3\n", None, ", line 5: 1 columns, expected 2"),
+        (
+            "a,b,kind\n1,1e39,x\n",
+            None,
+            ", line 2, column 'b': '1e39' is too large for a 32-bit float, expected at most 3.4",
+        ),
         ("a,b,kind\n1,-1e39,x\n", None, "'-1e39' is too large"),
     ],
 )

@@ -1,7 +1,7 @@
 """Loops compiled with numba: what is kept of them on disk, and how they load numbers. `lutetia._shared.threads` runs them.
 
 numba watches only the file that a function is in. Here a function is kept under a hash of that file, of every file of loops that
-it imports, and of what those import: a change in a shared one compiles anew, and nobody has to touch other files. What is kept
+it imports, and of what those import: a change in a shared one recompiles what uses it. What is kept
 has a checksum, and files appear whole: a damaged one, or a folder that cannot be written, costs a compilation and no call.
 
     jit = compiled.jit(nogil=True)  # as numba.njit(nogil=True, cache=True)
@@ -165,7 +165,8 @@ def read_scope(builder: Any) -> Any:
 def load_number(builder: Any, pointer: Any, stored: Any, lanes: int = 1, scope: Any = None) -> Any:
     """The number at a pointer, or a vector of `lanes` from there on; `scope` is the alias scope of what is read.
 
-    `stored` is the numba type of the memory: uint16 holds the bits of bfloat16, int16 those of float16, and both come as float32.
+    `stored` is the numba type of the memory: uint16 holds the bits of bfloat16, int16 those of float16. These and int8 come as
+    float32.
     """
     own = ir.HalfType() if stored == numba.types.int16 else pointer.type.pointee
     value = builder.load(builder.bitcast(pointer, _of(own, lanes).as_pointer()), align=stored.bitwidth // 8)
@@ -173,6 +174,8 @@ def load_number(builder: Any, pointer: Any, stored: Any, lanes: int = 1, scope: 
         value.set_metadata("alias.scope", scope)
     if stored == numba.types.uint16:
         return builder.bitcast(_widened(builder, value, lanes), _of(ir.FloatType(), lanes))
+    if stored == numba.types.int8:
+        return builder.sitofp(value, _of(ir.FloatType(), lanes))
     return builder.fpext(value, _of(ir.FloatType(), lanes)) if stored == numba.types.int16 else value
 
 

@@ -6,7 +6,9 @@ than a small kernel runs. A `Launch` does it at its first call only.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,29 +31,79 @@ class Launch:
     def __call__(self, *arguments: Any) -> None:
         """Launch on the current stream."""
         if self.ready():
-            self.start(*arguments)
+            self.again(*arguments)
             return
         compiled = self.kernel[self.grid](*arguments, **self.options)
         if compiled is not None and torch.cuda.current_device() == self.device:  # one of another device would not run here
             self.compiled = compiled
 
     def ready(self) -> bool:
-        """Whether a call would be launched at once, by `start`."""
-        return self.compiled is not None and not _watched() and torch.cuda.current_device() == self.device
+        """Whether a call would be launched at once, by `again`."""
+        return self.compiled is not None and not watched() and torch.cuda.current_device() == self.device
 
-    def start(self, *arguments: Any) -> None:
-        """Launch what is `ready`; tensors may be given by their addresses, which asks the driver nothing."""
+    def again(self, *arguments: Any) -> None:
+        """Launch what was compiled, on the current stream; addresses may be numbers, which cost less than tensors."""
         kernel = self.compiled
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         kernel.run(*self.grid, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments)
 
 
-def alike(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """What Triton looks at in tensors: part of the signature of a launch."""
-    return tuple([None if tensor is None else (tensor.dtype, tensor.data_ptr() & 15) for tensor in tensors])
+MOST = 8192  # launches that are known, before all are forgotten
 
 
-def _watched() -> bool:
+class Planned(NamedTuple):
+    """A launch, and the constants that follow its arguments."""
+
+    launch: Launch
+    constants: tuple[Any, ...]
+
+
+_known: dict[tuple[Any, ...], Planned] = {}
+
+
+def planned(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Planned]:
+    """kernel[grid], where Triton is asked only once for arguments alike; constants and options come by keyword."""
+    return partial(_run, kernel, grid)
+
+
+def _run(kernel: Any, grid: tuple[int, ...], *arguments: Any, **keywords: Any) -> Planned:
+    key = (id(kernel), grid, _signature(arguments), *keywords.values())
+    known = _known.get(key)
+    if known is None:
+        names = kernel.arg_names[len(arguments) :]
+        options = {name: value for name, value in keywords.items() if name not in names}
+        if len(_known) >= MOST:
+            _known.clear()
+        launch = Launch(kernel, grid, _device(arguments), **options)
+        known = _known[key] = Planned(launch, tuple(keywords[name] for name in names))
+    known.launch(*arguments, *known.constants)
+    return known
+
+
+def _signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What Triton looks at in arguments, and more: numbers are taken as they are, but floats only as floats."""
+    found: list[Any] = []
+    for each in arguments:
+        if isinstance(each, Tensor):
+            found += each.dtype, each.data_ptr() & 15, each.get_device()
+        elif isinstance(each, tuple):
+            found.append(_signature(each))
+        else:
+            found.append(float if isinstance(each, float) else each)
+    return tuple(found)
+
+
+def _device(arguments: tuple[Any, ...]) -> torch.device:
+    """Where the first tensor is."""
+    flat: list[Any] = list(arguments)
+    for each in flat:
+        if isinstance(each, Tensor):
+            return each.device
+        flat += each if isinstance(each, tuple) else ()
+    raise AssertionError("a kernel without tensors")
+
+
+def watched() -> bool:
     """Whether a profiler wants to hear of launches."""
     hook = knobs.runtime.launch_enter_hook
     return bool(getattr(hook, "calls", hook))

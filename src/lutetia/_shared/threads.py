@@ -32,7 +32,7 @@ def _gomp_parallel() -> int:
 
 
 def launch(body: int, data: int, threads: int) -> None:
-    """Run the C function at an address, void body(void *data), on each of so many OpenMP threads; the GIL is let go."""
+    """Run the C function at an address, void body(void *data), on each of that many OpenMP threads; the GIL is released."""
     _parallel(openmp())(body, data, threads, 0)
 
 

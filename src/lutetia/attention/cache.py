@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lutetia.attention.arguments import CACHES, INTEGERS, check_int
 from lutetia.attention.reference import as_bytes, to_cache
@@ -19,6 +20,8 @@ class KVCache:
 
     k, v      [B, H_kv, S_max, d]
     lengths   int32 [B], on the device of k: how many slots of each row are live; `seq_lens` of `decode_attention`
+
+    owner     the layer whose tokens they are, None while nobody has said so: those of another layer mean something else
 
     k_scale, v_scale   None, or float32 [H_kv]: a cache of 8 bits keeps what `append` brings divided by them; pass them to
                        `decode_attention` too. Or [B, H_kv, S_max], as an int8 cache has from the start: `append` sets the scale
@@ -49,6 +52,7 @@ class KVCache:
         scales = [torch.ones(self.k.shape[:3], device=device) for _ in range(2)] if dtype == torch.int8 else [None, None]
         self.k_scale: Tensor | None = scales[0]
         self.v_scale: Tensor | None = scales[1]
+        self.owner: weakref.ref[nn.Module] | None = None
         self._counted: tuple[Tensor, int, list[int]] | None = None
 
     @property
@@ -95,6 +99,7 @@ class KVCache:
         """Forget all tokens, or those of some rows: integers [n], a list of them, or a bool tensor [B]."""
         if rows is None:
             self.lengths.zero_()
+            self.owner = None
             return
         try:
             index = torch.as_tensor(rows, device=self.lengths.device)

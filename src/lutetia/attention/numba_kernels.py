@@ -60,7 +60,7 @@ SIZE = len(NAMES)
 
 
 @jit_inline
-def exp2(x: Any) -> Any:
+def exp2(x):
     """2**x for x <= 0, to about 1e-7; 0 below 2**-126. The compiler makes vectors of it, which it cannot of the library's."""
     held = np.float32(-126.0) if x < np.float32(-126.0) else x  # NaN stays
     whole = np.rint(held)
@@ -81,7 +81,7 @@ def exp2(x: Any) -> Any:
 
 
 @jit_inline
-def find(plan: Any, b: Any, h: Any, start: Any, n: Any, keys: Any, values: Any) -> None:
+def find(plan, b, h, start, n, keys, values):
     """The offsets of the keys and values [n] of positions start, start + 1, .. in the caches."""
     k_slot, v_slot = plan[K_SLOT], plan[V_SLOT]
     k_first, v_first = h * plan[K_HEAD], h * plan[V_HEAD]
@@ -105,7 +105,7 @@ def find(plan: Any, b: Any, h: Any, start: Any, n: Any, keys: Any, values: Any) 
 
 
 @jit_inline
-def scores_of(kind: Any, q: Any, keys: Any, sizes: Any, k: Any, scores: Any) -> None:
+def scores_of(kind, q, keys, sizes, k, scores):
     """scores[r, j] = q[r] · key j, four rows at a time: keys [n] are offsets from address k; sizes are rows, d, n."""
     rows, d, n = sizes
     whole, blocks = rows - rows % 4, d - d % BLOCK_D
@@ -141,7 +141,7 @@ def scores_of(kind: Any, q: Any, keys: Any, sizes: Any, k: Any, scores: Any) -> 
 
 
 @jit_inline
-def add_values(kind: Any, weights: Any, values: Any, sizes: Any, v: Any, acc: Any) -> None:
+def add_values(kind, weights, values, sizes, v, acc):
     """acc[r] += Σ_j weights[r, j] · value j, four rows at a time; sizes are rows, d, n."""
     rows, d, n = sizes
     whole, blocks = rows - rows % 4, d - d % BLOCK_D
@@ -161,7 +161,7 @@ def add_values(kind: Any, weights: Any, values: Any, sizes: Any, v: Any, acc: An
 
 
 @jit_inline
-def cap(scores: Any, rows: Any, n: Any, softcap: Any) -> None:
+def cap(scores, rows, n, softcap):
     """scores[r, j] to softcap · tanh(score / softcap)."""
     for r in range(rows):
         for j in range(n):
@@ -169,7 +169,7 @@ def cap(scores: Any, rows: Any, n: Any, softcap: Any) -> None:
 
 
 @jit_inline
-def lean(plan: Any, scores: Any, h: Any, first: Any, start: Any, n: Any) -> None:
+def lean(plan, scores, h, first, start, n):
     """scores[r, j] less the slope of its head for each position between query and key; positions as of `hide`."""
     for r in range(plan[ROWS]):
         slope = read(plan[ALIBI], (h * plan[ROWS] + r) // plan[S_ACTIVE])
@@ -179,7 +179,7 @@ def lean(plan: Any, scores: Any, h: Any, first: Any, start: Any, n: Any) -> None
 
 
 @jit_inline
-def hide(plan: Any, scores: Any, b: Any, first: Any, start: Any, n: Any) -> None:
+def hide(plan, scores, b, first, start, n):
     """-inf where a query may not look: query a is at position first + a, score j at start + j."""
     window = plan[WINDOW]
     if plan[TREE]:
@@ -199,7 +199,7 @@ def hide(plan: Any, scores: Any, b: Any, first: Any, start: Any, n: Any) -> None
 
 
 @jit_inline
-def weigh(scores: Any, r: Any, n: Any, m: Any, l: Any) -> Any:
+def weigh(scores, r, n, m, l):
     """scores[r] into weights against the running maximum; returns what the sums so far are multiplied with."""
     best, b1, b2, b3 = m[r], m[r], m[r], m[r]
     four = n - n % 4
@@ -224,7 +224,7 @@ def weigh(scores: Any, r: Any, n: Any, m: Any, l: Any) -> Any:
 
 
 @jit_inline
-def attend(kind: Any, plan: Any, item: Any, sums: Any, scratch: Any) -> None:
+def attend(kind, plan, item, sums, scratch):
     """The keys [begin, end) of item (b, h, begin, end, partial) into the sums: m, l [ROWS] and the address of acc [ROWS, D_V]."""
     m, l, acc = sums
     queries, scores, keys, values = scratch
@@ -257,7 +257,7 @@ def attend(kind: Any, plan: Any, item: Any, sums: Any, scratch: Any) -> None:
 
 
 @jit_inline
-def finish(plan: Any, b: Any, h: Any, m: Any, l: Any, acc: Any) -> None:
+def finish(plan, b, h, m, l, acc):
     """The sink joins, once; out = acc / l and lse [B, H_q, s_active, ..]; nothing seen gives 0 and -inf."""
     rows, d = plan[ROWS], plan[D_V]
     base = (b * plan[N_KV_HEADS] + h) * rows
@@ -278,7 +278,7 @@ def finish(plan: Any, b: Any, h: Any, m: Any, l: Any, acc: Any) -> None:
 
 
 @jit_inline
-def work(kind: Any, plan: Any) -> None:
+def work(kind, plan):
     """Items, one after the other, until none is left: what each thread runs."""
     rows, d_v = plan[ROWS], plan[D_V]
     queries, acc = np.empty(rows * plan[D], np.float32), np.empty(rows * d_v, np.float32)
@@ -304,13 +304,13 @@ def work(kind: Any, plan: Any) -> None:
 
 
 @jit
-def work_float32(plan: Any) -> None:
+def work_float32(plan):
     """`work` on caches of float32: plan int64 [SIZE]."""
     work(np.float32(0), plan)
 
 
 @jit
-def work_bfloat16(plan: Any) -> None:
+def work_bfloat16(plan):
     """`work` on caches of bfloat16: plan int64 [SIZE]."""
     work(np.uint16(0), plan)
 
@@ -344,7 +344,7 @@ def body_bfloat16() -> Any:
 
 
 @jit
-def make_items(lengths: Any, starts: Any, s_active: Any, window: Any, n_kv_heads: Any, share: Any, cores: Any) -> Any:
+def make_items(lengths, starts, s_active, window, n_kv_heads, share, cores):
     """The live keys of each row [B] shared out: items int64 [n, 5] (b, h, begin, end, partial), where, and how many are partial.
 
     `share` keys an item, or with `cores` > 0 each row in that many parts. An item with a row to itself is not partial (-1).
@@ -368,7 +368,7 @@ def make_items(lengths: Any, starts: Any, s_active: Any, window: Any, n_kv_heads
 
 
 @jit_inline
-def parts_of(length: Any, start: Any, s_active: Any, window: Any, share: Any, cores: Any) -> Any:
+def parts_of(length, start, s_active, window, share, cores):
     """The first live key, keys of a part, and parts of one row whose keys count from `start` on."""
     low = min(max(start, length - s_active - window + 1 if window else 0), length)
     live = length - low
@@ -377,7 +377,7 @@ def parts_of(length: Any, start: Any, s_active: Any, window: Any, share: Any, co
 
 
 @jit
-def combine(plan: Any, items: Any, partial: Any) -> None:
+def combine(plan, items, partial):
     """The parts of each row and key head, in their order, into out and lse: partial float32 [n, ROWS * (D_V + 2)]."""
     rows, d = plan[ROWS], plan[D_V]
     m, l = np.empty(rows, np.float32), np.empty(rows, np.float32)
@@ -394,7 +394,7 @@ def combine(plan: Any, items: Any, partial: Any) -> None:
 
 
 @jit_inline
-def add_parts(parts: Any, rows: Any, d: Any, m: Any, l: Any, acc: Any) -> None:
+def add_parts(parts, rows, d, m, l, acc):
     """The sum of parts [n, rows * (d + 2)], each of which has its own maximum, into m, l [rows] and acc [rows * d]."""
     for r in range(rows):
         best = MINUS_INF

@@ -97,6 +97,15 @@ class PagedKVCache:
         for page in pages:
             self._drop(page)
 
+    def truncate(self, sequence: int, length: int) -> None:
+        """Forget all tokens of a sequence but the first `length`; pages without a token are free again, or another's."""
+        each = self._get(sequence)
+        check_int("length", length, 0, each.length)
+        needed = -(-length // self.page_len)
+        for page in each.pages[needed:]:
+            self._drop(page)
+        each.pages, each.length = each.pages[:needed], length
+
     def append(self, sequences: Sequence[int], k_new: Tensor, v_new: Tensor, lengths: Tensor | None = None) -> None:
         """k_new, v_new [n, H_kv, s, d]: each of n sequences moves on by s tokens, or by the first lengths[i] (integers [n]).
 

@@ -130,8 +130,8 @@ class Plan(NamedTuple):
         if self.kernel.ready() and (self.before is None or self.before.kernel.ready()):
             memory = addresses(call, (out, lse), (scratch, sizes), arrived)
             if self.before is not None:
-                self.before.kernel.start(memory, self.strides, *self.before.numbers)
-            self.kernel.start(memory, self.strides, *self.numbers)
+                self.before.kernel.again(memory, self.strides, *self.before.numbers)
+            self.kernel.again(memory, self.strides, *self.numbers)
             return out, lse
         parts = scratch[: sum(sizes)].split(sizes)
         memory = tiles.KernelTensors(

@@ -45,7 +45,10 @@ def evaluate(
     checkpoint: Checkpoint,
     data: Annotated[
         Path | None,
-        typer.Argument(metavar="[DATA]", help="A .csv or .npz file with classes, or text; by default the run's own."),
+        typer.Argument(
+            metavar="[DATA]",
+            help="A .csv, .parquet or .npz file with classes, a folder of images by class, or text; by default the run's own.",
+        ),
     ] = None,
     split: Annotated[
         str | None,

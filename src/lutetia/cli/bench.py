@@ -133,9 +133,10 @@ def list_benchmarks(benchmarks: Sequence[Benchmark], folder: Path, as_json: bool
         return
     if not benchmarks:
         console().print(f"{folder} holds no benchmarks yet", soft_wrap=True)
+    here = {name: f"needs {' and '.join(lacking)}" if lacking else "runs here" for name, lacking in lacks.items()}
+    widths = [max(map(len, texts), default=0) for texts in (here.keys(), here.values())]
     for each in benchmarks:
-        here = f"needs {' and '.join(lacks[each.name])}" if lacks[each.name] else "runs here"
-        console().print(f"{each.name:<22} {here:<22} {each.about}", soft_wrap=True)
+        console().print(f"{each.name:<{widths[0]}}  {here[each.name]:<{widths[1]}}  {each.about}", soft_wrap=True)
 
 
 def bench(name: str | None, request: Request, checkout: Path | None, as_json: bool) -> int:

@@ -4,6 +4,7 @@ summary.html      one page: the accuracy, the graph, the tables, the costs, what
 report.json       the same for machines
 tables.json       what each table is; tables.safetensors: its rows
 verilog/, vhdl/   modules, a self-checking test bench and its samples
+circuit.bit       a bitstream, of --target ecp5 (circuit.bin of ice40), if nextpnr and the packer are installed
 flow.json         the steps of the build, for lutetia.flow
 manifest.json     checksums of all files
 
@@ -54,6 +55,7 @@ from lutetia.precompute import (
 )
 
 FORMAT = "lutetia.build/1"
+BITSTREAMS = {"ice40": "circuit.bin", "ecp5": "circuit.bit"}  # the file, named as programmers of the device expect
 DEFAULT_BITS = 8  # of an input, where no data says how many it takes
 SIMULATED = 64  # samples of the data that are simulated
 
@@ -73,6 +75,7 @@ class BuildRequest:
     time_limit: float = 600.0
     detectors_per_cycle: int = 4  # of a language model in Verilog
     fmax: float | None = None
+    pins: Path | None = None  # constraints for place and route
 
 
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
@@ -93,6 +96,7 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
             classes=model.metadata.get("classes", ()),
             target=request.target,
             fmax=request.fmax,
+            pins=None if request.pins is None else _pins(request.pins),
             time_limit=request.time_limit,
             progress=screen.part,
         )
@@ -111,6 +115,7 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
         run_steps(build, (*OPTIMISE, *([PIPELINE] if request.fmax else [])), screen.around(build))
         build.report |= _shape(build.graph)
         run_steps(build, MAKE, screen.around(build))
+        build.report["identity"] = build.hardware["verilog"].manifest["identity"]
         save()
         for step in CHECK:
             if step is not PROOF or request.prove:
@@ -171,6 +176,8 @@ def _check(request: BuildRequest) -> None:
         raise UsageError(f"--detectors-per-cycle is {request.detectors_per_cycle}, expected 1 to 64")
     if request.fmax is not None and not (request.fmax > 0 and request.target in ("ice40", "ecp5")):
         raise UsageError(f"--fmax is {request.fmax:g} and --target {request.target}, expected a clock in MHz on ice40 or ecp5")
+    if request.pins is not None and request.target not in BITSTREAMS:
+        raise UsageError(f"--pins is given and --target is {request.target}, expected {' or '.join(BITSTREAMS)}")
     if not request.time_limit > 0:
         raise UsageError(f"--time-limit is {request.time_limit:g}, expected more than 0 seconds")
     if request.range is not None and not request.range[0] < request.range[1]:
@@ -183,6 +190,13 @@ def _check(request: BuildRequest) -> None:
     except ArgumentError as error:
         raise ArgumentError(str(error).replace("is not a folder that was written here", "was not built here")) from error
     check_writable(request.out if request.out.exists() else request.out.parent)
+
+
+def _pins(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"--pins {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _model(checkpoint: Path) -> Classifier:
@@ -281,6 +295,8 @@ def _files(build: Build) -> dict[str, str | bytes]:
     files: dict[str, str | bytes] = {}
     for language, hardware in build.hardware.items():
         files |= {f"{language}/{name}": text for name, text in _with_manifest(hardware, build.benches[language]).items()}
+    if build.bitstream is not None:
+        files[BITSTREAMS[build.target]] = build.bitstream
     files["tables.json"] = json.dumps(build.report["tables"], indent=1) + "\n"
     tables = {
         f"table{number}": torch.from_numpy(table.contents.astype("int64", order="C"))
@@ -363,7 +379,7 @@ def show_report(report: dict[str, Any], out: Path) -> None:
     left = {step["step"]: step["left_out"] for step in report["steps"]}
     simulated, proof, made = report["simulated"], report["proof"], report["synthesis"]
     if simulated:
-        say("simulated", f"{simulated['samples']} samples, equal to the integer model (in {simulated['by']})")
+        say("simulated", f"{simulated['samples']} samples by {simulated['by']}: equal to the integer model")
     if proof:
         say("proved", proof["said"])
     if report.get("pipeline"):
@@ -374,6 +390,13 @@ def show_report(report: dict[str, Any], out: Path) -> None:
     if made:
         counts = f"{made['luts']} LUTs, {made['flip_flops']} flip-flops, {made['bram']} block RAMs ({made['tool']})"
         say(made["target"], counts)
+        if made["placed"]:
+            say("placed", made["placed"])
+        if made["bitstream_bytes"]:
+            say(
+                "bitstream",
+                f"{out / BITSTREAMS[made['target']]}, {made['bitstream_bytes']:,} bytes, identity {report['identity']}",
+            )
     for name in ("simulation", "proof", "synthesis"):
         if left.get(name):
             say(name, left[name])

@@ -15,7 +15,7 @@ from lutetia.training.config import read_toml
 from lutetia.training.table_run import TableConfig, is_table_config, make_table_config, open_table
 
 MOST_CALIBRATION = 2000  # samples that choose the bits of the inputs
-SPLITS = ("test", "valid", "train")  # what accuracy is told of, the best first
+SPLITS = ("test", "valid", "train")  # where accuracy is measured, the best first
 
 
 @dataclass(frozen=True)

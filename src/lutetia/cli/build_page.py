@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 from lutetia import report as pages
+from lutetia.precompute.integer.pages import title_of
 from lutetia.report.story import Check, Circuit, Part, Story, Table
 
 MOST_PARTS = 200  # that are drawn
 SAID = "Samples flow downwards. Every link carries data, valid and ready; the number beside it is its width in bits."
-COUNTS = ("luts", "flip_flops", "bram", "lut_ram", "wide_muxes", "carries", "dsp")
+COUNTS = {
+    "luts": "LUTs",
+    "flip_flops": "flip-flops",
+    "bram": "block RAMs",
+    "lut_ram": "LUT RAMs",
+    "wide_muxes": "wide multiplexers",
+    "carries": "carries",
+    "dsp": "DSPs",
+}
 
 
 def page(report: dict[str, Any]) -> str:
@@ -19,7 +29,7 @@ def page(report: dict[str, Any]) -> str:
     said = f"{SAID} The first {MOST_PARTS} parts are drawn, {left_out:,} more are in the table." if left_out > 0 else SAID
     circuit = Circuit(_parts(report), said, _facts(report), _costs(report), _checks(report), tables=_tables(report))
     lead = f"Built from {report['checkpoint']} by lutetia {report['lutetia']}."
-    return pages.html(Story(f"{report['model']} as hardware", lead, _figures(report), circuit=circuit))
+    return pages.html(Story(f"{title_of(Path(report['checkpoint']))} as a circuit", lead, _figures(report), circuit=circuit))
 
 
 def _figures(report: dict[str, Any]) -> dict[str, str]:
@@ -82,11 +92,13 @@ def _checks(report: dict[str, Any]) -> list[Check]:
     else:
         checks.append(Check("Proof", None, _left_out(reasons, "proof")))
     if synthesis:
-        counts = ", ".join(f"{synthesis[name]:,} {name.replace('_', ' ')}" for name in COUNTS if synthesis[name])
+        counts = ", ".join(f"{synthesis[name]:,} {unit}" for name, unit in COUNTS.items() if synthesis[name])
         checks.append(Check(f"Synthesis for {synthesis['target']}", True, f"{counts} ({synthesis['tool']})"))
         if synthesis["placed"]:
             passed = None if synthesis["placed"].startswith("not placed") else True
             checks.append(Check("Place and route", passed, synthesis["placed"]))
+        if synthesis["bitstream_bytes"]:
+            checks.append(Check("Bitstream", True, f"{synthesis['bitstream_bytes']:,} bytes, identity {report['identity']}"))
     else:
         checks.append(Check("Synthesis", None, _left_out(reasons, "synthesis")))
     return checks

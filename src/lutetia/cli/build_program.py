@@ -131,9 +131,7 @@ def show_program_report(report: dict[str, Any], out: Path) -> None:
         cycles, simulated = report["cycles_per_byte"], report["simulated"]
         say("cycles", f"{cycles['first']:,} for the first byte, {cycles['filled']:,} when the window is filled, "
             f"{cycles['full']:,} for each after that")  # fmt: skip
-        say(
-            "simulated", simulated["left_out"] or f"{simulated['bytes']} bytes, equal to the integer model (in {simulated['by']})"
-        )
+        say("simulated", simulated["left_out"] or f"{simulated['bytes']} bytes by {simulated['by']}: equal to the integer model")
         say("core", str(out / FOLDER / "core.v"))
     else:
         say("latency", f"{report['latency']} cycles")

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
-from lutetia.cli.inputs import feature_columns, tabular_rows
+from lutetia.cli.inputs import feature_columns, named_rows, tabular_rows
 from lutetia.cli.naming import class_names, feature_names, range_warnings
-from lutetia.cli.show import Progress, console, print_warning
+from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.cli.train_table import told_measure
 from lutetia.cli.values import SPLITS
 from lutetia.errors import ArgumentError, DataError
@@ -26,7 +26,7 @@ from lutetia.training.config import Config, make_config
 from lutetia.training.config import Data as Settings
 from lutetia.training.data import Data, Names, Samples, Text, open_data
 from lutetia.training.evaluate import evaluation_sums
-from lutetia.training.table_files import numbered
+from lutetia.training.table_files import find_target, is_table, numbered, read_table_file
 from lutetia.training.table_run import is_table_config, make_table_config, measure, open_table
 from lutetia.training.tables import class_names as words_of
 from lutetia.training.tables import label_column, numbers, read_cells
@@ -68,21 +68,23 @@ def evaluate(checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
     if isinstance(samples, Samples):
         result |= {"classes": seen.classes(), "warnings": _range(model, samples)}
     if show:
-        _show(result, unit)
+        _show(result, unit, _of(split, request))
     return result
 
 
 def _evaluate_table(model: Tabular, checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
     """How good a model of columns is: on a file, or on the rows that its run held out."""
-    if request.data is not None:
+    split = "test"
+    if request.data is not None and is_table(request.data) and ".csv" not in request.data.suffixes:
+        x, y = _table_rows(model, request.data, request.label)
+    elif request.data is not None:
         cells = read_cells(request.data, request.label)
         wanted = request.label if request.label is not None else model.metadata.get("target")
         column = label_column(cells, wanted if wanted is None or wanted in (cells.header or ()) else None)
         columns = [each for each in feature_columns(model, cells) if each != column]
         x = tabular_rows(model, cells, columns).reshape(-1, *model.config.input_shape)
-        words = words_of(cells, column)
-        split = "test"
-        y = numbered(words, model.metadata.get("classes"), f"{cells.path}, {cells.column_name(column)}")
+        where = f"{cells.path}, {cells.column_name(column)}"
+        y = numbered(words_of(cells, column), model.metadata.get("classes"), where, cells.lines)
     else:
         tables = read_config(in_run(checkpoint))
         if not is_table_config(tables):
@@ -96,8 +98,20 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: Request, show: bo
     measured = measure(model, x, y if model.is_regression else y.astype(np.int64))
     result: dict[str, Any] = {"kind": model.kind, "split": split, "samples": len(y), **measured}
     if show:
-        console().print(f"{told_measure(measured)}, {len(y):,} samples of the {split} split", soft_wrap=True)
+        console().print(f"{told_measure(measured)}, {len(y):,} samples {_of(split, request)}", soft_wrap=True)
     return result
+
+
+def _table_rows(model: Tabular, path: Path, label: str | None) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Rows [n, *input_shape] and targets [n] of a folder of images by class, of arrays, or of columns with names."""
+    file, shape, classes = read_table_file(path), tuple(model.config.input_shape), model.metadata.get("classes")
+    if file.x is not None:
+        if file.x.shape[1:] != shape:
+            sizes = (" × ".join(map(str, each)) for each in (file.x.shape[1:], shape))
+            raise DataError("{} holds samples of {}, expected {} by the model".format(path, *sizes))
+        return file.x, numbered(file.target or [], classes, str(path))
+    target = find_target(file, label if label is not None or len(file.columns) == 1 else model.metadata.get("target"))
+    return named_rows(model, file), numbered(file.columns[target], classes, f"{path}, column {target!r}")
 
 
 class _Seen(torch.nn.Module):
@@ -212,11 +226,14 @@ def _range(model: Model[Any], samples: Samples) -> list[str]:
     return range_warnings(model, x, [f"sample {number}" for number in range(len(x))])
 
 
-def _show(result: dict[str, Any], unit: str) -> None:
+def _of(split: str, request: Request) -> str:
+    """Which samples were measured: the split of the run, or the file that was named."""
+    return f"of the {split} split" if request.data is None else f"of {one_line(str(request.data))}"
+
+
+def _show(result: dict[str, Any], unit: str, of: str) -> None:
     screen = console()
-    screen.print(
-        f"{told(result)}, loss {result['loss']:.4f}, {result[unit]:,} {unit} of the {result['split']} split", soft_wrap=True
-    )
+    screen.print(f"{told(result)}, loss {result['loss']:.4f}, {result[unit]:,} {unit} {of}", soft_wrap=True)
     classes = [each for each in result.get("classes", []) if each["samples"]]
     width = max((len(each["class"]) for each in classes), default=0)
     for each in classes:

@@ -20,10 +20,13 @@ from lutetia.errors import require
 from lutetia.files import write_atomically
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, load
 from lutetia.relevance import pictures
-from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead
+from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, contrast, lead
+from lutetia.report.comparisons import comparisons
 from lutetia.report.reasons import as_floats, detectors, first_tables, token_names
 
 TABLES_SHOWN = 3  # whose comparisons with thresholds are named
+COMPARISONS_SHOWN = 5  # of a model of columns
+NEGLIGIBLE = 1e-3  # of what is explained
 WIDEST = 60  # pixels across that a terminal shows; larger images are averaged
 FORWARD_PASSES = 8  # what a rule costs at most, as forward passes
 
@@ -51,14 +54,25 @@ def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[
         x = as_floats(model, read_sample(model, given, request.row))
         work = forward_work(model, _passes(request, x.numel()))
         with kernels_for(model, work) as backend:
-            return {**_classifier(model, given, x, request, show), "backend": backend}
+            told = {**_classifier(model, given, x, request, show), "backend": backend}
+        _show_files(request, show)
+        return told
     assert isinstance(model, LUTTransformer)
     if request.row is not None:
         raise UsageError("--row is for classifiers, and this is a language model: give it text")
     tokens = read_tokens(model, given)
     work = forward_work(model, _passes(request, len(tokens)), len(tokens))
     with kernels_for(model, work) as backend:
-        return {**_transformer(model, tokens, request, show), "backend": backend}
+        told = {**_transformer(model, tokens, request, show), "backend": backend}
+    _show_files(request, show)
+    return told
+
+
+def _show_files(request: Request, show: bool) -> None:
+    """Where the page and the picture are."""
+    for kind, path in (("page", request.html), ("picture", request.png)):
+        if show and path is not None:
+            console().print(Text(f"{kind} {one_line(str(path))}"), soft_wrap=True)
 
 
 def _passes(request: Request, n_inputs: int) -> int:
@@ -108,6 +122,7 @@ def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Request
         "absorbed": found.absorbed,
         "relevance": found.relevance.tolist(),
         "tables": _tables(model, x, target),
+        "comparisons": _compared(model, x, scores, target),
     }
     if request.html is not None:
         more = report.reasons.DEFAULT_RULES if isinstance(model, LUTClassifier) else ()
@@ -138,6 +153,7 @@ def _number(model: Tabular, x: torch.Tensor, value: float, request: Request, sho
         "warnings": warnings,
         "absorbed": found.absorbed,
         "relevance": found.relevance.tolist(),
+        "comparisons": _compared(model, x, torch.tensor([value]), 0),
     }
     if request.png is not None:
         _png(request.png, model, x, found.relevance, f"{title}, {RULES[request.rule].title}")
@@ -145,8 +161,8 @@ def _number(model: Tabular, x: torch.Tensor, value: float, request: Request, sho
         screen = console()
         for warning in warnings:
             print_warning(warning)
-        names = [one_line(name) for name in feature_names(model)] or [f"x{number}" for number in range(x.numel())]
-        screen.print(bars(screen, names, found.relevance.flatten().tolist()), end="", soft_wrap=True)
+        screen.print(bars(screen, _inputs(model, x.flatten()), found.relevance.flatten().tolist()), end="", soft_wrap=True)
+        _show_comparisons(told)
         screen.print(Text(f"{one_line(title)} {value:.6g}, shared out over the columns (rule {request.rule})"), soft_wrap=True)
     return told
 
@@ -156,8 +172,7 @@ def _show_classifier(told: dict[str, Any], model: Classifier, x: torch.Tensor, r
     for warning in told["warnings"]:
         print_warning(warning)
     if x.dim() == 1:
-        names = [one_line(name) for name in feature_names(model)] or [f"x{number}" for number in range(len(x))]
-        screen.print(bars(screen, names, relevance.tolist()), end="", soft_wrap=True)
+        screen.print(bars(screen, _inputs(model, x), relevance.tolist()), end="", soft_wrap=True)
     else:
         widest = min(WIDEST, screen.width // 2)
         pixels, image = (_shrunk(each.reshape(-1, *x.shape[-2:]).sum(0), widest) for each in (relevance, x))
@@ -166,9 +181,43 @@ def _show_classifier(told: dict[str, Any], model: Classifier, x: torch.Tensor, r
     for table in told["tables"]:
         said = ", ".join(map(one_line, table["comparisons"]))
         screen.print(Text(f"table {table['number']} ({table['contribution']:+.3g}): {said}"), soft_wrap=True)
+    _show_comparisons(told)
     read, second = class_title(model, told["prediction"]), class_title(model, told["runner_up"])
     chances = f"{told['probability']:.1%}, then {second} {told['runner_up_probability']:.1%}"
     _show_end(f"read as {read} ({chances})", class_title(model, told["target"]), told)
+
+
+def _inputs(model: Classifier, x: torch.Tensor) -> list[str]:
+    """Each input of a sample [n] with its value, as the data wrote it."""
+    names = feature_names(model) or [f"x{number}" for number in range(len(x))]
+    categories = model.metadata.get("categories", {})
+
+    def value(number: int, each: float) -> str:
+        known = categories.get(str(number), ())
+        if math.isnan(each):
+            return "missing"
+        return str(known[int(each)]) if 0 <= each < len(known) else f"{each:.4g}"
+
+    return [
+        one_line(f"{name} = {value(number, each)}") for number, (name, each) in enumerate(zip(names, x.tolist(), strict=True))
+    ]
+
+
+def _compared(model: Classifier, x: torch.Tensor, scores: torch.Tensor, target: int) -> list[dict[str, Any]]:
+    """What the tables of a model of columns compared, the most effective first; nothing of images, of gates and of others."""
+    if not isinstance(model, Tabular) or model.config.core != "tables" or x.dim() != 1:
+        return []
+    names = feature_names(model) or [f"x{number}" for number in range(len(x))]
+    codes = model.encoding.codes(x[None].double().numpy())[:, 0]
+    asked = comparisons(model, codes, contrast(scores, target).double().numpy(), names)
+    return [each._asdict() for each in asked if each.effect]
+
+
+def _show_comparisons(told: dict[str, Any]) -> None:
+    """The comparisons that did most, and what the score would lose with the other answer."""
+    for each in told["comparisons"][:COMPARISONS_SHOWN]:
+        line = f"{one_line(each['feature'])} {each['operator']} {one_line(each['other'])}"
+        console().print(Text(f"{each['effect']:+.3g} because {line}"), soft_wrap=True)
 
 
 def _tables(model: Classifier, x: torch.Tensor, target: int) -> list[dict[str, Any]]:
@@ -202,8 +251,10 @@ def _shrunk(pixels: torch.Tensor, widest: int) -> torch.Tensor:
 
 
 def _show_end(read: str, target: str, told: dict[str, Any]) -> None:
-    absorbed = "" if told["absorbed"] is None else f", {told['absorbed']:.3g} of it due to biases and other constants"
-    line = f"{read}; shown is what put {target} {told['explained']:.4g} above its rivals{absorbed} (rule {told['rule']})"
+    explained, share = told["explained"], told["absorbed"] or 0.0
+    absorbed = f", {share:.3g} of it due to biases and other constants" if abs(share) > NEGLIGIBLE * abs(explained) else ""
+    place = f"{abs(explained):.4g} {'below' if explained < 0 else 'above'} its rivals"
+    line = f"{read}; shown is what put {target} {place}{absorbed} (rule {told['rule']})"
     console().print(Text(line), soft_wrap=True)
 
 

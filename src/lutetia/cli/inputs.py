@@ -18,12 +18,13 @@ from lutetia.files import read_bytes
 from lutetia.models import Classifier, LUTTransformer, Tabular
 from lutetia.training.arrays import read_npy, read_npz
 from lutetia.training.formats import check_file
-from lutetia.training.table_files import numbered
+from lutetia.training.table_files import TableFile, numbered, read_table_file
 from lutetia.training.tables import Cells, is_number, numbers, read_cells
 
 IMAGES = (".png", ".pgm", ".ppm", ".pbm", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 FORMATS = ("PNG", "PPM", "JPEG", "BMP", "GIF", "WEBP", "TIFF")  # no others: some of pillow's run programs
-KINDS = "an image (.png, .pgm, ...), a .csv, .npy or .npz file, or numbers with commas between them"
+CELLS, COLUMNS, ARRAYS = (".csv", ".tsv", ".csv.gz"), (".parquet", ".pq"), (".npy", ".npz")  # files with rows
+KINDS = "an image (.png, .pgm, ...), a .csv, .parquet, .npy or .npz file, or numbers with commas between them"
 MOST_BYTES = 1 << 26  # of a file: nothing here has larger inputs
 
 
@@ -45,8 +46,9 @@ def read_sample(model: Classifier, given: str, row: int | None) -> Tensor:
     if path.is_dir():
         raise DataError(f"{path} is a folder, expected {KINDS}")
     x = _read(model, given).x
-    has_rows = _exists(path) and path.suffix.lower() in (".csv", ".npy", ".npz")
-    if row is not None and not (has_rows and (path.suffix.lower() == ".csv" or len(x) > 1)):
+    is_array = path.name.lower().endswith(ARRAYS)
+    has_rows = _exists(path) and (is_array or path.name.lower().endswith(CELLS + COLUMNS))
+    if row is not None and not (has_rows and (not is_array or len(x) > 1)):
         raise DataError(f"--row is {row} and {given} has no rows: .csv files have, and arrays of several samples")
     if not 0 <= (row or 0) < len(x):
         raise DataError(f"{path} has {len(x)} rows of values, expected one more than --row {row or 0} at least")
@@ -85,6 +87,17 @@ def feature_columns(model: Classifier, cells: Cells) -> list[int]:
     return list(range(wanted))
 
 
+def named_rows(model: Tabular, file: TableFile) -> np.ndarray:
+    """The columns of a file that the model was trained on, by their names, as float64 [n, len(columns)]."""
+    names, categories = feature_names(model), model.metadata.get("categories", {})
+    lacking = [name for name in names or ["x0"] if name not in file.columns]
+    if lacking:
+        raise DataError(f"{file.path} has no column {lacking[0]!r}, which the model was trained on")
+    known = [categories.get(str(number)) for number in range(len(names))]
+    places = (f"{file.path}, column {name!r}" for name in names)
+    return np.stack([numbered(file.columns[name], *each) for name, *each in zip(names, known, places, strict=True)], 1)
+
+
 def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.ndarray:
     """Columns of a CSV file as float64 [n, len(columns)]: empty cells are missing, categories are known by their names."""
     categories = model.metadata.get("categories", {})
@@ -92,7 +105,8 @@ def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.nda
     for number, column in enumerate(columns):
         known = categories.get(str(number))
         names = None if known is None else [str(name) for name in known]
-        parts.append(numbered([row[column] for row in cells.rows], names, f"{cells.path}, {cells.column_name(column)}"))
+        values, where = [row[column] for row in cells.rows], f"{cells.path}, {cells.column_name(column)}"
+        parts.append(numbered(values, names, where, cells.lines))
     return np.stack(parts, 1)
 
 
@@ -117,20 +131,24 @@ def _read(model: Classifier, given: str) -> Inputs:
     if not _exists(path):
         raise DataError(f"{given} does not exist, expected {KINDS}")
     _check_file(path, KINDS)
-    suffix = path.suffix.lower()
-    if suffix == ".csv":
-        cells = read_cells(path)
-        columns = feature_columns(model, cells)
-        rows = tabular_rows(model, cells, columns) if isinstance(model, Tabular) else numbers(cells, columns)
+    suffix, has_cells = path.suffix.lower(), path.name.lower().endswith(CELLS)
+    if has_cells or (suffix in COLUMNS and isinstance(model, Tabular)):
+        rows = _cells(model, path) if has_cells or not isinstance(model, Tabular) else named_rows(model, read_table_file(path))
         if not len(rows):
             raise DataError(f"{path} has 0 rows of values, expected one at least")
         return Inputs(torch.from_numpy(rows.reshape(-1, *shape)), [f"{path} row {number}" for number in range(len(rows))])
-    if suffix in (".npy", ".npz"):
+    if suffix in ARRAYS:
         x = _fit_rows(_array(path), shape, str(path))
         return Inputs(x, [str(path)] if len(x) == 1 else [f"{path} row {number}" for number in range(len(x))])
     if suffix in IMAGES:
         return Inputs(_fit(_image(path, shape), shape, str(path))[None], [str(path)])
     raise DataError(f"{given} ends in {suffix or 'no suffix'}, expected {KINDS}")
+
+
+def _cells(model: Classifier, path: Path) -> np.ndarray:
+    cells = read_cells(path)
+    columns = feature_columns(model, cells)
+    return tabular_rows(model, cells, columns) if isinstance(model, Tabular) else numbers(cells, columns)
 
 
 def _exists(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""`lutetia train`: the progress bar, what is said at the end, and how to go on after Ctrl-C."""
+"""`lutetia train`: the progress bar, the summary, and how to resume after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,27 +10,69 @@ from typing import Any
 
 from lutetia.cli.guard import InterruptedByUser
 from lutetia.cli.show import console
-from lutetia.training import read_config, train
+from lutetia.training import make_config, read_config, train
+from lutetia.training.config import Config
 from lutetia.training.progress import Live, Silent, clock
 from lutetia.training.task import told
+
+TEXTS = (".txt", ".txt.gz", ".md")
+TEXT_MODEL = {  # tables alone with hard reads, so that every other command takes it: page, and build into C or a circuit
+    "kind": "transformer",
+    "context": 64,
+    "width": 64,
+    "n_layers": 2,
+    "n_heads": 4,
+    "attention": "lut",
+    "n_detectors": 4,
+    "n_anchors": 3,
+    "positional_dim": 3,
+    "feed_forward": "lut",
+    "ff_detectors": 64,
+    "ff_anchors": 6,
+    "unembedding": "lut",
+    "unembedding_detectors": 64,
+    "read": "hard",
+}
 
 
 def run_training(
     config: Path, out: Path | None, resume: bool, device: str | None, data: Path | None, settings: list[str]
 ) -> dict[str, Any] | None:
-    """Train, and return the summary; None on every rank but the first, which alone speaks."""
-    out = out or Path("runs") / config.stem
-    read = read_config(config, settings)  # before all else, so that a mistake is told at once
+    """Train, and return the summary; None on every rank but the first, the only one that prints."""
+    text = is_text(config)
+    out = out or Path("runs") / (config.name.split(".")[0] if text else config.stem)
+    read = text_config(config, settings) if text else read_config(config, settings)  # first, so that mistakes show at once
     options: dict[str, Any] = {"resume": resume, "device": device, "data": data, "overrides": settings}
+    given, asked = (read, options | {"data": data or config.parent}) if text else (config, options)
     if int(os.environ.get("RANK", "0")):
-        train(config, out, show=Silent(), **options)
+        train(given, out, show=Silent(), **asked)
         return None
     unit = "bytes" if read.data.kind in ("bytes", "stdlib") else "samples"
     with Live(console(stderr=True), unit) as live:
-        summary = train(config, out, show=live, **options)
+        summary = train(given, out, show=live, **asked)
     if summary["stopped"] == "interrupted":
-        raise InterruptedByUser(f"stopped after step {summary['step']} and saved: {resume_line(config, out, options)} goes on")
+        line = resume_line(config, out, options)
+        raise InterruptedByUser(f"stopped after step {summary['step']} and saved; resume with: {line}")
     return summary
+
+
+def is_text(path: Path) -> bool:
+    """Whether a path, by its name, is a text to learn from and not a config."""
+    return path.name.lower().endswith(TEXTS)
+
+
+def text_config(path: Path, settings: list[str]) -> Config:
+    """A small language model of the bytes of a text: minutes on a CPU."""
+    rates = {"tables": {"lr": 3e-3}, "rest": {"lr": 3e-3, "weight_decay": 0.01}}
+    tables = {
+        "model": TEXT_MODEL,
+        "data": {"kind": "bytes", "path": path.name, "valid": 0.05, "test": 0.05},
+        "optimizer": rates,
+        "schedule": {"kind": "cosine", "warmup": 0.05, "floor": 0.1},
+        "train": {"batch_size": 32, "steps": 1000, "clip": 1.0, "eval_every": 250, "eval_batches": 50},
+        "checkpoint": {"every": 250},
+    }
+    return make_config(tables, str(path), settings)
 
 
 def is_table_run(path: Path) -> bool:
@@ -54,7 +96,7 @@ def resume_line(config: Path, out: Path, options: dict[str, Any]) -> str:
 
 
 def show_summary(summary: dict[str, Any]) -> None:
-    """What a run has come to, in a few lines."""
+    """The outcome of a run, in a few lines."""
     screen = console()
     why = {"steps": "all its steps", "minutes": "its time", "patience": "no more progress"}[summary["stopped"]]
     screen.print(

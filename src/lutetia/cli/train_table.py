@@ -45,7 +45,7 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         config = make_table_config(read_toml(path), str(path))
     config = _with(config, request.settings, str(path))
     if show:
-        show_types(config, folder)
+        show_types(config, folder, guessed=request.target is None and is_table(path))
     with Progress("fitting tables", config.fit.n_tables, show) as progress:
 
         def each(done: int, losses: dict[str, float]) -> None:
@@ -62,8 +62,8 @@ def _with(config: TableConfig, settings: list[str], name: str) -> TableConfig:
     return make_table_config(tables, name)
 
 
-def show_types(config: TableConfig, folder: Path) -> None:
-    """What the columns were taken for, before the fit."""
+def show_types(config: TableConfig, folder: Path, guessed: bool) -> None:
+    """What the columns were taken for, before the fit, and how to choose another target if this one was guessed."""
     from lutetia.training.table_run import open_table
 
     table, data = open_table(config, folder)
@@ -71,17 +71,19 @@ def show_types(config: TableConfig, folder: Path) -> None:
     count = ", ".join(f"{len(part)} rows to {'fit' if name == 'train' else name}" for name, part in data.splits.items())
     kind = f"classification, {len(table.classes)} classes" if table.classes else "regression"
     target = f" of {one_line(config.data.target)}" if config.data.target else ""
+    target += ", the last column (--target names another)" if target and guessed else ""
     screen.print(f"{kind}{target}: {count}", soft_wrap=True)
+    width = max((len(one_line(name)) for name in [*(name for name, _ in table.types[:SHOWN]), *table.left_out]), default=0)
     for name, told in table.types[:SHOWN]:
-        screen.print(f"  {one_line(name):<28}{told}", soft_wrap=True)
+        screen.print(f"  {one_line(name):<{width}}  {told}", soft_wrap=True)
     if len(table.types) > SHOWN:
         screen.print(f"  and {len(table.types) - SHOWN} more columns", soft_wrap=True)
     for name, why in table.left_out.items():
-        screen.print(f"  {one_line(name):<28}left out: {why}", soft_wrap=True)
+        screen.print(f"  {one_line(name):<{width}}  left out: {why}", soft_wrap=True)
 
 
 def show_table(summary: dict[str, Any]) -> None:
-    """What a fit has come to, in a few lines."""
+    """The outcome of a fit, in a few lines."""
     screen = console()
     screen.print(f"{summary['tables']} tables in {clock(summary['seconds'])}, {summary['weights']:,} weights", soft_wrap=True)
     for split in ("train", "test"):

@@ -14,6 +14,7 @@ from lutetia.models.softmax_attention import SoftmaxAttention
 from lutetia.report import Curve, PartFlow, Table, Training, Writing
 
 STEPS = 600  # half a minute on two cores: enough for words and indentation, not for meaning
+NGRAMS: dict[str, Any] = {"ngrams": [2, 3, 4], "ngram_word": True, "ngram_rows": 8192, "ngram_width": 32}
 PLAIN = 8  # bytes also generated without the cache, for comparison
 PROMPT = "    def __init__(self"
 CONFIG: dict[str, Any] = {
@@ -51,12 +52,12 @@ def tell(context: Context) -> Told:
 
 
 def tell_softmax(context: Context) -> Told:
-    """Softmax attention, whose decoding steps run on two simulated cores."""
+    """Softmax attention and n-gram tables; decoding steps run on two simulated cores."""
     from lutetia.flow import record
 
     config = copy.deepcopy(CONFIG)
-    config["model"] |= {"attention": "softmax", "n_kv_heads": 2}
-    model, summary = _trained(context, "softmax", "The same with softmax attention", config)
+    config["model"] |= {"attention": "softmax", "n_kv_heads": 2, **NGRAMS}
+    model, summary = _trained(context, "softmax", "The same with softmax attention and n-gram tables", config)
     alone = model.generate(PROMPT, 40, temperature=0.0)
     for block in model.modules():
         if isinstance(block, SoftmaxAttention):
@@ -71,7 +72,7 @@ def tell_softmax(context: Context) -> Told:
     bits = summary["valid"]["bits_per_byte"]
     same = "the same text as one core" if together == alone else "a text that differs from one core's by rounding"
     return Told(
-        f"with softmax attention ({bits:.2f} bits per byte) two cores share each byte, "
+        f"with softmax attention and n-gram tables ({bits:.2f} bits per byte) two cores share each byte, "
         f"with {messages} messages per byte, and write {same}:",
         text=PROMPT + together,
     )

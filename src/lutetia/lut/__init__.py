@@ -14,12 +14,14 @@ from lutetia.lut.api import Wiring as Wiring
 from lutetia.lut.api import check_bits as check_bits
 from lutetia.lut.api import check_lengths as check_lengths
 from lutetia.lut.api import lut, lut_attention
+from lutetia.lut.api import quickly as quickly
 from lutetia.lut.api import run as run
 from lutetia.lut.api import run_attention as run_attention
 from lutetia.lut.autograd.ops import like_positions as like_positions
 from lutetia.lut.autograd.policies import TOKEN as TOKEN
 from lutetia.lut.autograd.policies import Rate as Rate
 from lutetia.lut.autograd.policies import nodes_of as nodes_of
+from lutetia.lut.autograd.policies import settle as settle
 from lutetia.lut.autograd.saved import Record as Record
 from lutetia.lut.autograd.saved import record_of as record_of
 from lutetia.lut.connectivity import growth

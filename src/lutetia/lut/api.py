@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,9 +12,18 @@ from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
+from lutetia.lut.autograd.direct import is_direct
 from lutetia.lut.autograd.how import NO_WIRES, How, sizes_of, text_of
-from lutetia.lut.autograd.ops import evaluate, is_direct, op
-from lutetia.lut.autograd.policies import Rate, with_dense_gradient, with_reads, with_sparse_gradient, with_step_in_place
+from lutetia.lut.autograd.ops import evaluate, op
+from lutetia.lut.autograd.policies import (
+    Rate,
+    settle_call,
+    with_dense_gradient,
+    with_reads,
+    with_sparse_gradient,
+    with_step_in_place,
+)
+from lutetia.lut.autograd.quick import prepare, quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
 from lutetia.lut.connectivity.checked import synapses_of
@@ -21,7 +32,7 @@ from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import READS, TWO_ROWS, Products, Read
-from lutetia.lut.sums import FLOAT, FLOATS, Sums, sum_dtype
+from lutetia.lut.sums import FLOAT, FLOATS, STORED, Sums, sum_dtype
 
 GRADIENTS = ("dense", "sparse", "in_place")
 MAX_BITS = MAX_ANCHORS  # a table has at most 2**24 rows: 2 N_c + N_pe bits
@@ -77,6 +88,7 @@ class Learning(NamedTuple):
     gradient: str = "dense"
     meta: SynapseMeta = DEFAULT_META
     external_lr: Rate | None = None
+    settle: Callable[[Tensor], None] | None = None  # of a layer: what it does with a dense gradient of a compiled graph
 
     def check(self) -> Learning:
         """This, or an error that says what it should be."""
@@ -145,10 +157,15 @@ def lut(
     nearest neighbour. The two with confidence take the logarithms of their learned scalars, tensors []: log_beta and log_gamma,
     and log_tau for "confidence2"; without them these are where learning starts, log 2, 0 and log 0.5.
 
-    torch.compile takes "dense" into its graph and breaks the graph around the other two; torch.export treats all as "dense".
+    In a graph of torch.compile all gradients are dense, and what "sparse" and "in_place" promise is done when the gradient is
+    there: the results are the same, the memory is that of "dense". torch.export treats all as "dense".
     With `sums="fixed"` every addend is rounded to a multiple of 1 / ((2**20 - 1) · int_rescaler) and the result is the same bit
     for bit on every backend. NaN in x is greater than nothing and passes unseen, unless `lutetia.debug` is on.
     """
+    if read == "hard" and gradient == "dense" and sums == "float" and int_rescaler == 1.0 and thresholds is None:
+        y = quickly(x, weight, anchors, meta if synapses is None else getattr(synapses, "owner_start", None))
+        if y is not None:
+            return y
     learning = Learning(gradient, meta, external_lr).check()
     check_tensor("x", x)
     how = read_of(read, (log_beta, log_gamma, log_tau), x)
@@ -172,6 +189,18 @@ def read_of(name: str, scalars: tuple[Any, Any, Any], like: Tensor) -> Read | No
     return None if name == "hard" else Read(name, *made)
 
 
+def quickly(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Tensor | None:
+    """y of a hard read with a dense gradient, where all was prepared by a call like it; `mark` stands for the connectivity."""
+    if torch.compiler.is_compiling():
+        return None
+    quick = quick_for(x, weight, anchors, mark)
+    if quick is None:
+        return None
+    if torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad):
+        return with_dense_gradient(LUT, (x, weight, anchors), (), quick) if quick.trains else None
+    return quick.evaluate(x, weight)
+
+
 def run(
     x: Tensor, tables: Tables, sums: Sums, learning: Learning, read: Read | None = None, table_dropout: float = 0.0
 ) -> Tensor:
@@ -181,9 +210,12 @@ def run(
     weight, anchors, wiring, _, thresholds = tables
     rows = x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x[None]
     learned = torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)
+    if weight.dtype == torch.int8 and learned:
+        fail("weight", weight, "floats where a gradient is wanted: int8 tables are only read")
     if read is None and not learned and thresholds is None and is_direct(x, weight):
         connectivity = full(*weight.shape, learning.meta) if wiring is None else synapses_of(*wiring)
         y = evaluate(choice.backend_for(choice.chosen, x), rows, weight, anchors, connectivity, sums)
+        prepare(x, (weight, anchors), connectivity, learning.meta if wiring is None else wiring.start, sums)
         return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
     how = How(sums, choice.chosen, learning.meta, "" if wiring is None else wiring.header)
     if read is not None:
@@ -192,13 +224,18 @@ def run(
         y = op("lut_eval", rows, weight)(rows, weight, anchors, *tables.wires, text_of(how), thresholds)
     else:
         y = _learn(LUT, (rows, weight, anchors), (*tables.wires, text_of(how), thresholds), learning)
+        if learning.gradient == "dense" and thresholds is None and is_direct(x, weight):
+            connectivity = how.connectivity(tables.wires, weight.shape)  # type: ignore[arg-type]
+            prepare(x, (weight, anchors), connectivity, learning.meta if wiring is None else wiring.start, sums)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
 
 
 def _learn(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...], learning: Learning) -> Tensor:
     """y of a training op, by the gradient policy."""
-    learns = tensors[formula.weight_at].requires_grad
-    if learning.gradient == "dense" or not learns or torch.compiler.is_exporting():
+    weight, dense = tensors[formula.weight_at], learning.gradient == "dense"
+    if dense or not weight.requires_grad or torch.compiler.is_compiling():
+        if not dense and weight.requires_grad and not torch.compiler.is_exporting():
+            weight.register_post_accumulate_grad_hook(_settling(rest, learning))
         if is_direct(*tensors[:2]):
             return with_dense_gradient(formula, tensors, rest)
         output = getattr(torch.ops.lutetia, formula.op)(*tensors, *rest)
@@ -206,6 +243,14 @@ def _learn(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...],
     if learning.gradient == "sparse":
         return with_sparse_gradient(formula, tensors, rest)
     return with_step_in_place(formula, tensors, rest, learning.external_lr)
+
+
+def _settling(rest: tuple[Any, ...], learning: Learning) -> Callable[[Tensor], None]:
+    """What makes of a compiled graph's dense gradient what the policy makes: a method of the layer, or a function."""
+    if learning.settle is not None:
+        return learning.settle
+    place = [isinstance(each, str) for each in rest].index(True)  # of the options, which follow the wires
+    return partial(settle_call, learning.gradient, rest[place], rest[place - 3 : place], learning.external_lr)
 
 
 def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, table_dropout: float) -> Tensor:
@@ -221,7 +266,7 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
     reads = ((x, anchors, *read.logs), (*rest, thresholds))
     a, b, indices, alternatives = with_reads(*reads) if is_direct(x) else torch.ops.lutetia.read_detectors(*reads[0], *reads[1])
     if table_dropout:
-        kept = torch.rand(a.shape, device=a.device) >= table_dropout
+        kept = torch.empty_like(a, dtype=torch.float32).uniform_() >= table_dropout
         factor = kept.to(a.dtype) / (1 - table_dropout)
         a, b = a * factor, (b if read.name == "confidence" else b * factor)
     dtype = x.dtype if x.dtype == weight.dtype else torch.promote_types(x.dtype, weight.dtype)
@@ -239,7 +284,7 @@ def _fit(x: Any, tables: Tables) -> bool:
     device, shape = x.device, anchors.shape
     if weight.device != device or anchors.device != device or anchors.dtype != torch.int32 or len(shape) != 3 or shape[2] != 2:
         return False
-    if x.dtype not in FLOATS or weight.dtype not in FLOATS or not x.dim() or not 1 <= shape[1] <= MAX_ANCHORS:
+    if x.dtype not in FLOATS or weight.dtype not in STORED or not x.dim() or not 1 <= shape[1] <= MAX_ANCHORS:
         return False
     if thresholds is not None and not _is_list_of_floats(thresholds, device):
         return False
@@ -265,19 +310,21 @@ def _explain(x: Any, tables: Tables) -> None:
         fail("anchors", anchors, f"1 to {MAX_ANCHORS} anchor pairs per detector")
     if thresholds is not None:
         check_tensor("thresholds", thresholds, ["n_thresholds"], FLOATS, x.device)
-    _check_weight(x, weight, wiring, n_detectors, n_anchors)
+    _check_weight(x, weight, wiring, n_detectors, n_anchors, STORED)
 
 
-def _check_weight(x: Tensor, weight: Any, wiring: Wiring | None, n_detectors: int, n_bits: int) -> None:
+def _check_weight(
+    x: Tensor, weight: Any, wiring: Wiring | None, n_detectors: int, n_bits: int, dtypes: tuple[torch.dtype, ...] = FLOATS
+) -> None:
     """Check that a weight has the tables of these detectors, 2**n_bits rows each."""
     if wiring is None:
-        check_tensor("weight", weight, [n_detectors, 1 << n_bits, "n_outputs"], FLOATS, x.device)
+        check_tensor("weight", weight, [n_detectors, 1 << n_bits, "n_outputs"], dtypes, x.device)
         return
     sizes = sizes_of(wiring.header)
     if (sizes.n_detectors, sizes.n_rows) != (n_detectors, 1 << n_bits):
         given = f"{sizes.n_detectors} detectors × {sizes.n_rows} rows"
         fail("synapses", given, f"{n_detectors} detectors × {1 << n_bits} rows, as anchors have")
-    check_tensor("weight", weight, [wiring.targets.shape[0] * sizes.rows_listed], FLOATS, x.device)
+    check_tensor("weight", weight, [wiring.targets.shape[0] * sizes.rows_listed], dtypes, x.device)
     check_tensor("synapses", wiring.start, device=x.device)
 
 

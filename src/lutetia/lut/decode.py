@@ -99,7 +99,8 @@ class IndexCache:
             held = (torch.arange(self.max_length) < self.lengths[:, None]).to(self.indices.device, torch.int32)
             counts = held.new_zeros(shape)
             # Past its length a row may hold anything.
-            counts.scatter_add_(2, self.indices.long() * held.unsqueeze(1), held.unsqueeze(1).expand(self.indices.shape))
+            seen = self.indices.long() & (n_cells - 1)
+            counts.scatter_add_(2, seen * held.unsqueeze(1), held.unsqueeze(1).expand(self.indices.shape))
             self.counts, self._counted = counts, self.lengths.clone()
         return counts
 
@@ -283,7 +284,8 @@ def _fill(layer: Layer, cache: IndexCache, q: Tensor, pe_indices: Tensor, row: T
         token += some.start
         distance = (earlier[token] - i).to(device)
         b, token, i = row[token].to(device), token.to(device), i.to(device)
-        cells = q[token] << q_shift | cache.indices[b, :, i].int() << layer.positional_dim | pe_indices[distance - 1]
+        k = cache.indices[b, :, i].int() & ((1 << layer.n_anchors) - 1)  # on CUDA nobody has looked at them
+        cells = q[token] << q_shift | k << layer.positional_dim | pe_indices[distance - 1]
         y.index_add_(0, token, _addends(layer, table, cells))
     return from_units(y, layer.how.sums, dtype)
 

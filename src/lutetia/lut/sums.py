@@ -23,6 +23,7 @@ SUMS = ("float", "fixed")
 FIXED_ONE = 2**20 - 1
 FIXED_MAX = 2**31 - 1
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)  # the dtypes of what is added
+STORED = (*FLOATS, torch.int8)  # and of tables that are only read
 
 
 class Sums(NamedTuple):

@@ -57,10 +57,10 @@ class LUTClassifier(Model[ClassifierConfig]):
         if x.dtype == torch.uint8:
             x = x.to(next(self.parameters()).dtype) / BRIGHTEST
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            x = layer(x if isinstance(layer, LUTProjection2d) else x.flatten(1))
+            x = layer(x if isinstance(layer, LUTProjection2d) else _as_in(layer, x.flatten(1)))
             if not isinstance(norm, nn.Identity):
-                x = norm(x.flatten(1)).view_as(x)
-        return self.readout(x.flatten(1))
+                x = norm(_as_in(norm, x.flatten(1))).view(x.shape)
+        return self.readout(_as_in(self.readout, x.flatten(1)))
 
     @classmethod
     def least_size(cls, config: ClassifierConfig) -> ModelSize:
@@ -88,8 +88,9 @@ def _table_layer(config: ClassifierConfig, layer: Layer, shape: tuple[int, ...])
     """The module of a layer that is given this shape."""
     read: dict[str, Any] = {"read": layer.read, "table_dropout": layer.table_dropout}
     if isinstance(layer, LUTLayer):
-        read["anchors"] = layer.anchors
-        return LUT(math.prod(shape), layer.n_outputs, layer.n_detectors, layer.n_anchors, **read, **_options(config))
+        read["anchors"], n_inputs = layer.anchors, math.prod(shape)
+        tables = LUT(layer.mix or n_inputs, layer.n_outputs, layer.n_detectors, layer.n_anchors, **read, **_options(config))
+        return nn.Sequential(linear(n_inputs, layer.mix, bias=False, std=n_inputs**-0.5), tables) if layer.mix else tables
     if isinstance(layer, ProjectedLayer):
         options: dict[str, Any] = {name: getattr(layer, name) for name in ("heads", "head_width", "n_detectors", "n_anchors")}
         return ProjectedLUT(math.prod(shape), layer.n_outputs, **options, **read, gradient=config.gradient)
@@ -133,6 +134,14 @@ class DenseClassifier(LUTClassifier):
     @classmethod
     def least_size(cls, config: ClassifierConfig) -> ModelSize:
         return dense_classifier_size(config)
+
+
+def _as_in(module: nn.Module, x: Tensor) -> Tensor:
+    """x in the dtype of the numbers of torch's own layers, which take no other; tables take any."""
+    own = module[0] if isinstance(module, nn.Sequential) else module
+    if not isinstance(own, nn.Linear | nn.LayerNorm | nn.RMSNorm) or torch.is_autocast_enabled(x.device.type):
+        return x
+    return x.to(own.weight.dtype)
 
 
 def _he(n_inputs: int, n_outputs: int) -> nn.Linear:

@@ -32,7 +32,7 @@ class _Layer(Config):
     def _check_table(self) -> None:
         check_int("n_anchors", self.n_anchors, 1, MAX_ANCHORS)
         check_choice("read", self.read, READS)
-        check_dropout(self.table_dropout)
+        check_dropout("table_dropout", self.table_dropout)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Projection2dLayer(_Layer):
 
 @dataclass(frozen=True)
 class LUTLayer(_Layer):
-    """`nn.LUT` from all numbers before it to `n_outputs`."""
+    """`nn.LUT` from all numbers before it to `n_outputs`; with `mix`, from so many sums of them that a linear layer learns."""
 
     kind: ClassVar[str] = "lut"
     n_outputs: int
@@ -80,8 +80,12 @@ class LUTLayer(_Layer):
     read: str = "hard"
     table_dropout: float = 0.0
     anchors: str = "pairs"  # "pairs" of inputs, "thresholds", or "mixed"
+    mix: int = 0
 
     def __post_init__(self) -> None:
+        check_int("mix", self.mix)
+        if self.mix == 1:
+            fail("mix", self.mix, "two sums at least, to compare with each other, or 0 for none")
         check_int("n_outputs", self.n_outputs, 2)
         check_int("n_detectors", self.n_detectors, 1)
         check_choice("anchors", self.anchors, KINDS)
@@ -118,8 +122,8 @@ class ClassifierConfig(Config):
     """A classifier: layers one after the other, then a read-out that scores `n_classes` classes.
 
     `layers` may be given as dicts, each with its `kind` ("projection2d", "lut" or "projected") and the fields of that layer.
-    With readout="none" the last layer puts out the scores itself. With that or "lut", and no "projected" layer, a network is
-    nothing but tables.
+    With readout="none" the last layer puts out the scores itself. With that or "lut", and neither a "projected" layer nor a
+    mix, a network is nothing but tables.
     """
 
     input_shape: tuple[int, ...] = (28, 28)  # (features,), (height, width) or (channels, height, width)
@@ -162,6 +166,8 @@ class ClassifierConfig(Config):
                 fail(before, list(shape), f"an image, (height, width) or (channels, height, width), for layer {at}")
             if isinstance(layer, ProjectedLayer) and self.sums == "fixed":
                 raise ArgumentError(f'sums is "fixed" and layer {at} "projected", whose projections are float: expected another')
+            if isinstance(layer, LUTLayer) and layer.mix and self.sums == "fixed":
+                raise ArgumentError(f'sums is "fixed" and layer {at} has mix = {layer.mix}, sums in float: expected another')
         if math.prod(self.shapes[-1]) < 2:
             fail("the shape before the read-out", list(self.shapes[-1]), "two numbers at least")
         if self.readout == "none" and not (self.layers and math.prod(self.shapes[-1]) == self.n_classes):

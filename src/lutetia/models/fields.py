@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from typing import Any, Self
 
 from lutetia.errors import ArgumentError, did_you_mean, fail
-from lutetia.lut import check_int
+from lutetia.lut import MAX_INT32, check_int
 
 
 class Config:
@@ -59,6 +59,15 @@ def check_number(name: str, value: Any, low: float, high: float = math.inf, low_
     if not number or not low <= value <= high or (value == low and not low_fits):
         bound = f"{'of at least' if low_fits else 'above'} {low:g}" + ("" if math.isinf(high) else f" and at most {high:g}")
         fail(name, value, f"a number {bound}")
+
+
+def whole_numbers(name: str, value: Any, low: int, high: int = MAX_INT32) -> tuple[int, ...]:
+    """Numbers from low to high that were given as a list or a tuple, as a tuple."""
+    if not isinstance(value, tuple | list):
+        fail(name, value, f"a list of whole numbers from {low} to {high}")
+    for number in value:
+        check_int(f"each of {name}", number, low, high)
+    return tuple(value)
 
 
 def sizes(name: str, value: Any, counts: Sequence[int]) -> tuple[int, ...]:

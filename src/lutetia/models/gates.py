@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from lutetia import flow
-from lutetia.models.gates_config import GateNetworkConfig
+from lutetia.models.gates_config import GateNetworkConfig, check_gates
 from lutetia.models.sizes import ModelSize, gates_size
-from lutetia.models.votes import ReadTables, Votes, VotesClassifier
+from lutetia.models.votes import START_SPREAD, ReadTables, Votes, VotesClassifier
 
 if TYPE_CHECKING:
     from lutetia.precompute import Graph
+
+
+SPREAD = 0.1  # of the choice at the start: at one rate for all, wiring moves more slowly than rows the wider it is
 
 
 class GateLayer(nn.Module):
@@ -29,11 +33,12 @@ class GateLayer(nn.Module):
     choice   Parameter [n_tables, k, n_inputs]: each table reads, in each place, the bit that stands highest
     """
 
-    def __init__(self, n_inputs: int, n_tables: int, k: int, generator: torch.Generator) -> None:
+    def __init__(self, n_inputs: int, n_tables: int, k: int, generator: torch.Generator, newest: int | None = None) -> None:
         super().__init__()
-        choice = torch.randn(n_tables, k, n_inputs, generator=generator) * 0.01
-        start = torch.randint(n_inputs, (n_tables, k, 1), generator=generator)
-        self.choice = nn.Parameter(choice.scatter_add_(2, start, torch.full((n_tables, k, 1), 0.03)))
+        choice = torch.randn(n_tables, k, n_inputs, generator=generator) * SPREAD
+        newest = newest or n_inputs  # tables start with bits of the layer right before this one, which come last
+        start = n_inputs - newest + torch.randint(newest, (n_tables, k, 1), generator=generator)
+        self.choice = nn.Parameter(choice.scatter_add_(2, start, torch.full((n_tables, k, 1), 3 * SPREAD)))
         self.weight = nn.Parameter((torch.rand(n_tables, 2**k, generator=generator) * 2 - 1) * 0.1)
 
     def forward(self, bits: Tensor) -> Tensor:
@@ -42,6 +47,8 @@ class GateLayer(nn.Module):
 
 class Gates(Votes):
     """`Votes` behind hidden layers: x [batch, n_inputs], whole numbers of `bits` bits -> scores [batch, n_classes].
+
+    With `skip` a layer may read the bits of all layers before it and those of the inputs, else only those of the layer before it.
 
     cut   Parameter [n_inputs, n_thresholds] where thresholds are learned: bit (i, t) is x_i > the cut, on its grid
     """
@@ -53,22 +60,26 @@ class Gates(Votes):
         n_tables: int,
         *,
         hidden: Sequence[int] = (),
+        skip: bool = False,
         learn_thresholds: bool = False,
         threshold_bits: int = 3,
         **options: Any,
     ) -> None:
-        k, thresholds = int(options.get("k", 6)), tuple(options.get("thresholds", (127,)))
         super().__init__(n_inputs, n_classes, n_tables, **options)
+        hidden, k, thresholds = check_gates(hidden, (skip, learn_thresholds), threshold_bits, self.bits), self.k, self.thresholds
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
         if options.get("seed") is not None:
             generator.manual_seed(int(options["seed"]) + 1)
-        self.hidden_sizes, self.grid = tuple(hidden), 2 ** (self.bits - threshold_bits)
+        self.hidden_sizes, self.skip, self.grid = hidden, skip, 2 ** max(0, self.bits - threshold_bits)
         sizes = [n_inputs * len(thresholds), *hidden]
-        self.hidden = nn.ModuleList(GateLayer(a, b, k, generator) for a, b in zip(sizes, hidden, strict=False))
+        reads = list(accumulate(sizes)) if skip else sizes  # how many bits each layer may read
+        self.hidden = nn.ModuleList(GateLayer(reads[at], size, k, generator, sizes[at]) for at, size in enumerate(hidden))
         if hidden:  # the first layer starts with bits that lie together, the last one with any
             self._start_near(options.get("shape"), generator)
-            last = GateLayer(sizes[-1], n_tables, k, generator)
+            last = GateLayer(reads[-1], n_tables, k, generator, sizes[-1])
             self.choice, self.weight = last.choice, last.weight
+        else:
+            self.choice.data.mul_(SPREAD / START_SPREAD)
         cuts = torch.tensor(thresholds, dtype=torch.float32).expand(n_inputs, -1).clone()
         self.cut = nn.Parameter(cuts) if learn_thresholds else None
 
@@ -77,22 +88,22 @@ class Gates(Votes):
         assert isinstance(first, GateLayer)
         near = Votes._near(self, shape, generator, n_tables=len(first.weight))
         with torch.no_grad():
-            first.choice.scatter_add_(2, near[..., None], torch.full((*near.shape, 1), 0.06))
+            first.choice.scatter_add_(2, near[..., None], torch.full((*near.shape, 1), 6 * SPREAD))
 
     def cuts(self) -> Tensor:
         """What inputs are compared with, on the grid: int64 [n_inputs, n_thresholds]."""
         if self.cut is None:
-            return torch.tensor(self.thresholds).expand(self.n_inputs, -1)
-        steps = (self.cut.detach().cpu() / self.grid).round().clamp(1, 2**self.bits / self.grid - 1)
+            return torch.tensor(self.thresholds, device=self.weight.device).expand(self.n_inputs, -1)
+        steps = (self.cut.detach() / self.grid).round().clamp(1, 2**self.bits / self.grid - 1)
         return (steps * self.grid - 1).long()
 
     def encode(self, x: Tensor) -> Tensor:
         """The bits of inputs: x [batch, ...] -> float [batch, n_thresholds · n_inputs], threshold by threshold."""
         if self.cut is None:
             return super().encode(x)
-        super().encode(x[:1])  # checks
+        self.check(x)
         numbers = x.flatten(1).to(self.cut.device, torch.float32)[:, None]  # [batch, 1, n_inputs]
-        hard = (numbers > self.cuts().T.to(self.cut.device)).float()
+        hard = (numbers > self.cuts().T).float()
         if not self.cut.requires_grad:
             return hard.flatten(1).to(self.weight.dtype)
         soft = torch.sigmoid((numbers - self.cut.T) / (self.grid / 2))
@@ -102,7 +113,7 @@ class Gates(Votes):
         """x [batch, ...] of n_inputs whole numbers -> scores [batch, n_classes]."""
         bits = self.encode(x)
         for layer in self.hidden:
-            bits = layer(bits)
+            bits = torch.cat([bits, layer(bits)], 1) if self.skip else layer(bits)
         votes = ReadTables.apply(bits, self.choice, self.weight)
         counts = votes.new_zeros(len(votes), self.n_classes).index_add(1, self.classes, votes)
         return counts / self.temperature
@@ -152,7 +163,7 @@ class GateNetwork(VotesClassifier):
     def _build(self, config: GateNetworkConfig) -> None:  # type: ignore[override]
         shape = config.input_shape if len(config.input_shape) == 2 else None
         seed = int(torch.randint(2**31, ()))  # drawn from the generator that follows the seed of the config
-        names = ("k", "bits", "thresholds", "temperature", "hidden", "learn_thresholds", "threshold_bits")
+        names = ("k", "bits", "thresholds", "temperature", "hidden", "skip", "learn_thresholds", "threshold_bits")
         options: dict[str, Any] = {name: getattr(config, name) for name in names}
         self.votes = Gates(math.prod(config.input_shape), config.n_classes, config.n_tables, shape=shape, seed=seed, **options)
 

@@ -71,7 +71,7 @@ def kept(logits: Tensor, how: Sampling) -> tuple[Tensor, Tensor]:
     """The distribution to draw from: probabilities [n, vocab] of tokens [n, vocab], best first, zero where left out."""
     # The best logit is taken off first: a tiny temperature must not make an infinity of it.
     logits = logits.double()
-    scaled = (logits - logits.amax(-1, keepdim=True)) / how.temperature
+    scaled = (logits - logits.amax(-1, keepdim=True)) / float(how.temperature)
     scaled, tokens = torch.sort(scaled, dim=-1, descending=True, stable=True)
     probabilities = scaled.softmax(-1)
     if how.top_k is not None:

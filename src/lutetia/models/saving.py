@@ -7,7 +7,6 @@ last: should that be cut short, the checksums tell, and the folder is refused. N
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -24,11 +23,13 @@ from lutetia._shared import folders
 from lutetia._shared.folders import MANIFEST
 from lutetia._version import __version__
 from lutetia.errors import ArgumentError, DataError, fail
+from lutetia.files import path_of
 from lutetia.lut import FLOATS, checked_anchors
 from lutetia.models.building import KINDS, Model
 from lutetia.models.metadata import METADATA, check_metadata, dump_metadata, read_metadata
 from lutetia.models.sizes import ModelSize
 from lutetia.models.votes import Votes
+from lutetia.nn import hold_int8
 from lutetia.nn.lut import LUT, without_draws
 
 # What building a model may cost before its tensors are compared one by one: so much always, and beyond it so many times what
@@ -60,29 +61,40 @@ def save(
     """
     if not isinstance(model, Model):
         fail("model", model, "a model of lutetia.models")
+    folder = path_of(path)
+    if not isinstance(overwrite, bool):
+        fail("overwrite", overwrite, "True or False")
     tables = {"format": FORMAT, "lutetia": __version__, "kind": model.kind, **_more(config), "model": model.config.to_dict()}
     content: dict[str, Content] = {CONFIG: toml.dumps(tables).encode(), TENSORS: state_of(model)}
     metadata = check_metadata(model.metadata, model.config)
-    if metadata or (Path(path) / METADATA).exists():  # not to leave that of another model in its place
+    if metadata or (folder / METADATA).exists():  # not to leave that of another model in its place
         content[METADATA] = dump_metadata(metadata).encode()
-    for name, extra in (files or {}).items():
+    for name, extra in _mapping("files", files).items():
         if name in (CONFIG, TENSORS, METADATA, MANIFEST) or not _is_plain(name):
             fail("files", name, f"plain names of files other than {CONFIG}, {TENSORS}, {METADATA} and {MANIFEST}")
+        if not isinstance(extra, bytes) and not all(isinstance(each, Tensor) for each in _mapping(name, extra).values()):
+            fail(f"the file {name}", extra, "bytes, or tensors by name")
         content[name] = extra
     written = {name: value if isinstance(value, bytes) else _writer(value) for name, value in content.items()}
     try:
-        folders.write_into(path, written, {"format": MANIFEST_FORMAT}, sizes=True, overwrite=overwrite)
+        folders.write_into(folder, written, {"format": MANIFEST_FORMAT}, sizes=True, overwrite=overwrite)
     except (OSError, SafetensorError) as error:
-        raise DataError(
-            f"the model cannot be written to {os.fspath(path)}: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        raise DataError(f"the model cannot be written to {folder}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _more(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    taken = {"format", "lutetia", "kind", "model"} & set(config or {})
+    tables = _mapping("config", config)
+    taken = {"format", "lutetia", "kind", "model"} & set(tables)
     if taken:
         fail("config", sorted(taken), "other names: these are the model's own")
-    return dict(config or {})
+    return tables
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    """What was given by name, nothing for None."""
+    if value is not None and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
+        fail(name, value, "values by name, as in a dict")
+    return dict(value or {})
 
 
 def state_of(model: Model[Any]) -> dict[str, Tensor]:
@@ -127,6 +139,7 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
             _check_size(folder, kind.least_size(config), shapes)
             with without_draws():
                 model = kind(config)
+            hold_int8(model, shapes)
             _check_shapes(folder, model.state_dict(), shapes)
             # Cloned: what safetensors gives is mapped from the file, which may go away.
             state = {name: file.get_tensor(name).clone() for name in shapes}
@@ -140,22 +153,9 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
     return model.to(device).eval()
 
 
-def _path(path: Any) -> Path:
-    if not isinstance(path, str | os.PathLike):
-        fail("path", path, "a folder, as a str or a Path")
-    try:
-        os.stat(path)
-    except ValueError:
-        fail("path", path, "a name without a null byte")
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise DataError(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
-    return Path(path)
-
-
 def in_run(path: str | os.PathLike[str]) -> Path:
     """The checkpoint that the folder of a run stands for; another folder as it is."""
-    folder = _path(path)
+    folder = path_of(path)
     if (folder / MANIFEST).exists():
         return folder
     return next((each for name in ("best", "last") if (each := folder / "checkpoints" / name).is_dir()), folder)
@@ -163,9 +163,9 @@ def in_run(path: str | os.PathLike[str]) -> Path:
 
 def verify(path: str | os.PathLike[str]) -> list[str]:
     """Check that a folder is a model's and that its files are those that were written; their names."""
-    folder = _path(path)
+    folder = path_of(path)
     if not folder.is_dir():
-        raise DataError(f"{folder} is {'a file' if folder.exists() else 'not there'}, expected the folder of a saved model")
+        raise DataError(f"{folder} {'is a file' if folder.exists() else 'does not exist'}, expected the folder of a saved model")
     if not (folder / CONFIG).is_file():
         raise DataError(f"{folder} is not the folder of a saved model: it holds no {CONFIG}")
     return folders.verify(folder, MANIFEST_FORMAT, needed=(CONFIG, TENSORS), what="model")
@@ -173,7 +173,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What `config.toml` in the folder of a model says, with a `kind` that is known here."""
-    file = _path(path) / CONFIG
+    file = path_of(path) / CONFIG
     tables = toml.read(file, "the config of a saved model")
     if tables.get("format") != FORMAT:
         raise DataError(f"{file} has the format {tables.get('format')!r}, expected {FORMAT!r}: it is no model of Lutetia's")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from lutetia.lut import SCALARS
@@ -60,7 +60,7 @@ def classifier_size(config: ClassifierConfig) -> ModelSize:
     for layer, before in zip(config.layers, config.shapes, strict=False):
         n_inputs = math.prod(before)
         if isinstance(layer, LUTLayer):
-            numbers += _lut(layer.n_detectors, layer.n_anchors, layer.n_outputs, layer.n_anchors)
+            numbers += _lut(layer.n_detectors, layer.n_anchors, layer.n_outputs, layer.n_anchors) + layer.mix * n_inputs
         elif isinstance(layer, ProjectedLayer):
             heads = (layer.heads, layer.head_width, layer.n_detectors, layer.n_anchors)
             numbers += _projected(n_inputs, layer.n_outputs, *heads)
@@ -92,8 +92,10 @@ def votes_size(config: VotesConfig) -> ModelSize:
 def gates_size(config: GateNetworkConfig) -> ModelSize:
     """Of a `GateNetwork`."""
     n_bits = math.prod(config.input_shape) * len(config.thresholds)
-    widths = [n_bits, *config.hidden, config.n_tables]
-    numbers = sum(tables * (config.k * read + 2**config.k) for read, tables in pairwise(widths))
+    widths = [n_bits, *config.hidden]
+    reads = accumulate(widths) if config.skip else widths
+    tables = [*config.hidden, config.n_tables]
+    numbers = sum(own * (config.k * read + 2**config.k) for read, own in zip(reads, tables, strict=True))
     return ModelSize(3 + len(config.hidden), numbers + config.n_tables + (n_bits if config.learn_thresholds else 0))
 
 

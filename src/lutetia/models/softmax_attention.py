@@ -114,7 +114,7 @@ class SoftmaxAttention(nn.Module):
         return torch.stack([angle.cos(), angle.sin()])
 
     def _apply(self, *args: Any, **options: Any) -> SoftmaxAttention:
-        """As of any module; the turns are worked out anew in the dtype of the weights, and do not follow them into halves."""
+        """As in any module; the rotations are recomputed in the dtype of the weights, but never in half precision."""
         super()._apply(*args, **options)
         self.turns = self._turns(self.turns.shape[1])
         return self

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lutetia.errors import ArgumentError, check_choice, fail
 from lutetia.lut import MAX_ANCHORS, check_int
-from lutetia.models.fields import Config, check_number, sizes
+from lutetia.models.fields import Config, check_number, sizes, whole_numbers
 
 CORES = ("tables", "gates")
 
@@ -35,10 +35,8 @@ class TabularConfig(Config):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_shape", sizes("input_shape", self.input_shape, (1, 2, 3)))
-        object.__setattr__(self, "gate_codes", tuple(self.gate_codes))
-        object.__setattr__(self, "gate_hidden", tuple(self.gate_hidden))
-        for size in self.gate_hidden:
-            check_int("each of gate_hidden", size, 1)
+        object.__setattr__(self, "gate_codes", whole_numbers("gate_codes", self.gate_codes, 0, 254))
+        object.__setattr__(self, "gate_hidden", whole_numbers("gate_hidden", self.gate_hidden, 1))
         check_choice("core", self.core, CORES)
         check_int("n_classes", self.n_classes, 1)
         check_int("n_tables", self.n_tables, 1)
@@ -47,8 +45,6 @@ class TabularConfig(Config):
         check_int("n_edges", self.n_edges, 0, 255)
         check_int("n_categories", self.n_categories, 0)
         check_number("temperature", self.temperature, 0.0, low_fits=False)
-        for code in self.gate_codes:
-            check_int("each of gate_codes", code, 0, 254)
         if self.core == "gates" and (self.n_classes < 2 or not self.gate_codes):
             raise ArgumentError(
                 f"gates have {self.n_classes} classes and {len(self.gate_codes)} gate_codes, expected at least 2 and 1"

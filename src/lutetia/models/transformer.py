@@ -36,14 +36,19 @@ class Block(nn.Module):
         self.feed_forward_norm = norm_of(config.norm, config.width) if has_rest else nn.Identity()
         self.feed_forward = _feed_forward(config) if config.feed_forward != "none" else None
         self.gated = GatedRows(config) if config.n_ngrams else None
+        self.dropout = config.dropout
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, cache: Any = None, rows: Tensor | None = None) -> Tensor:
         """x [B, S, width], rows of n-gram tables [B, S, n_ngrams] -> [B, S, width]."""
-        x = x + self.attention(self.attention_norm(x), lengths, cache)
+        x = x + self._dropped(self.attention(self.attention_norm(x), lengths, cache))
         z = self.feed_forward_norm(x)
         if self.feed_forward is not None:
-            x = x + self.feed_forward(z)
-        return x if self.gated is None else x + self.gated(z, rows)
+            x = x + self._dropped(self.feed_forward(z))
+        return x if self.gated is None else x + self._dropped(self.gated(z, rows))
+
+    def _dropped(self, added: Tensor) -> Tensor:
+        """What is added to the residual stream, in training without a part of its numbers."""
+        return F.dropout(added, self.dropout) if self.training and self.dropout else added
 
 
 class GatedRows(nn.Module):
@@ -213,7 +218,7 @@ class LUTTransformer(Model[TransformerConfig]):
         fewest whose probabilities add up to `top_p`; `seed` or `generator` make the draws repeatable. A row ends after
         `max_new_tokens`, or before the first of the `stop` strings, or, where a str or bytes is written, before a token that is
         no byte. Each token follows from the last `context` ones: while a row is shorter than that, through the cache; after
-        that its whole window is computed anew for every token.
+        that its whole window is recomputed for every token.
         """
         how = Sampling(temperature, top_k, top_p, seed, generator)
         return generation.generate(self, prompts, max_new_tokens, how, stop, stream)

@@ -47,17 +47,18 @@ class TransformerConfig(Config):
     ff_anchors: int = 8
     ff_heads: int = 8  # projected
     ff_head_width: int = 48  # projected
-    ff_multiple: int = 4  # dense: the hidden layer is so many times the width
+    ff_multiple: int = 4  # dense: the hidden layer is this many times the width
     read: str = "hard"  # of the feed-forward tables and of a LUT unembedding
     table_dropout: float = 0.0  # of the feed-forward tables
 
-    ngrams: tuple[int, ...] = ()  # orders of tables addressed by a hash of the last so many tokens: see nn.NgramTables
+    ngrams: tuple[int, ...] = ()  # each a table addressed by a hash of that many last tokens: see nn.NgramTables
     ngram_word: bool = False  # one more, addressed by the word so far
     ngram_rows: int = 2**18  # of each table
     ngram_width: int = 64  # of each row
     ngram_dropout: float = 0.0  # of single numbers of the rows
     ngram_order_dropout: float = 0.0  # of the rows of a random order and of all after it
 
+    dropout: float = 0.0  # of what attention, feed-forward and n-gram tables add to the residual stream
     norm: str = "rms"  # "rms" | "layer" | "none", before each attention and feed-forward and before the unembedding
     unembedding: str = "linear"  # "linear" | "lut"
     unembedding_detectors: int = 64
@@ -90,7 +91,8 @@ class TransformerConfig(Config):
         check_number("rope_base", self.rope_base, 0.0, low_fits=False)
         check_number("initial_noise", self.initial_noise, 0.0)
         Sums(self.sums, self.int_rescaler).check()
-        check_dropout(self.table_dropout)
+        check_dropout("table_dropout", self.table_dropout)
+        check_dropout("dropout", self.dropout)
         if self.seed is not None:
             check_int("seed", self.seed, 0, 2**63 - 1)
         self._check_attention()

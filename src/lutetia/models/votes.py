@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from lutetia.precompute import Graph
 
 
+CHOICE_EVERY = 4  # on a CPU every fourth sample of a batch of `MANY` teaches the wiring: it costs most and needs the fewest
+MANY = 128
+START_SPREAD = 0.01  # of the choice at the start
+
+
 class Votes(nn.Module):
     """x [batch, n_inputs], whole numbers of `bits` bits -> scores [batch, n_classes].
 
@@ -80,8 +85,8 @@ class Votes(nn.Module):
         generator = torch.Generator()
         generator.manual_seed(seed) if seed is not None else generator.seed()
         n_bits = n_inputs * len(self.thresholds)
-        choice = torch.randn(n_tables, k, n_bits, generator=generator) * 0.01
-        choice.scatter_add_(2, self._near(shape, generator)[..., None], torch.full((n_tables, k, 1), 0.03))
+        choice = torch.randn(n_tables, k, n_bits, generator=generator) * START_SPREAD
+        choice.scatter_add_(2, self._near(shape, generator)[..., None], torch.full((n_tables, k, 1), 3 * START_SPREAD))
         self.choice = nn.Parameter(choice)
         self.weight = nn.Parameter((torch.rand(n_tables, 2**k, generator=generator) * 2 - 1) * 0.1)
         self.register_buffer("classes", torch.arange(n_tables) % n_classes)
@@ -105,14 +110,18 @@ class Votes(nn.Module):
         if not torch.equal(self.classes.cpu(), torch.arange(self.n_tables) % self.n_classes):
             raise ArgumentError("classes holds other numbers than those of the tables, 0, 1, 2, .. in turn")
 
-    def encode(self, x: Tensor) -> Tensor:
-        """The bits of inputs: x [batch, ...] -> float [batch, n_bits]."""
-        if not isinstance(x, Tensor) or x.dim() < 2:
+    def check(self, x: Tensor) -> None:
+        """Refuse x unless it is [batch, ...] of n_inputs numbers, of a dtype that can be compared."""
+        check_tensor("x", x)
+        if x.dim() < 2 or math.prod(x.shape[1:]) != self.n_inputs:
             check_tensor("x", x, ["batch", self.n_inputs])
-        x = x.flatten(1)
-        check_tensor("x", x, ["batch", self.n_inputs])
         if x.is_complex() or (x.is_floating_point() and x.dtype.itemsize == 1):
             fail("x", x, "whole numbers")
+
+    def encode(self, x: Tensor) -> Tensor:
+        """The bits of inputs: x [batch, ...] -> float [batch, n_bits]."""
+        self.check(x)
+        x = x.flatten(1)
         return torch.cat([x > threshold for threshold in self.thresholds], 1).to(self.weight.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -160,14 +169,14 @@ class VotesClassifier(Model[VotesConfig]):
         """Inputs as whole numbers of `bits` bits: x [B, ...], floats or uint8 -> int64 [B, n_inputs]."""
         from lutetia.precompute import encoder
 
-        return encoder(self.config.bits, self.config.low, self.config.high, self.votes.n_inputs, affine=True)(x)
+        return encoder(self.config.bits, self.config.low, self.config.high, self.votes.n_inputs, affine=True).numbers(x)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [B, *input_shape], floats or uint8 -> class scores [B, n_classes]."""
         check_tensor("x", x, ["B", *self.config.input_shape])
         if self.training:
             self.votes.clamp_()
-        return self.votes(self.quantise(x).to(self.votes.weight.device))
+        return self.votes(self.quantise(x.to(self.votes.weight.device)))
 
     def graph(self) -> Graph:
         """The classifier as a stream graph."""
@@ -197,7 +206,9 @@ class ReadTables(torch.autograd.Function):
             of_inputs = torch.zeros(bits.shape, device=bits.device).index_add_(1, wired, of_bits).to(bits.dtype)
         if ctx.needs_input_grad[1]:
             # What each bit would have changed in place of the chosen one: ones and zeros as ±1.
-            of_choice = (of_bits.T @ (2 * bits.float() - 1)).reshape(len(weight), k, -1).to(weight.dtype)
+            every = CHOICE_EVERY if bits.device.type == "cpu" and len(bits) >= MANY else 1
+            product = of_bits[::every].T @ (2 * bits[::every].float() - 1)
+            of_choice = (every * product).reshape(len(weight), k, -1).to(weight.dtype)
         return of_inputs, of_choice, of_weight.to(weight.dtype)
 
 
@@ -217,9 +228,11 @@ def _row_gradients(rows: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, 
 
 
 def plain_row_gradients(rows: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """The same in plain torch, for any device."""
-    k = weight.shape[1].bit_length() - 1
-    tables = torch.arange(len(weight), device=rows.device)
-    of_weight = torch.zeros_like(weight).index_put_((tables.expand_as(rows), rows), grad, accumulate=True)
-    parts = [weight[tables, rows | 1 << place] - weight[tables, rows & ~(1 << place)] for place in range(k)]
-    return of_weight, (grad[..., None] * torch.stack(parts, 2)).flatten(1)
+    """The same in plain torch, for any device; nothing waits for the device, so a CUDA graph can hold it."""
+    n_tables, n_rows = weight.shape
+    places = range(n_rows.bit_length() - 1)
+    each = torch.arange(n_rows, device=rows.device)
+    changes = torch.stack([weight[:, each | 1 << place] - weight[:, each & ~(1 << place)] for place in places], 2)
+    flat = rows + torch.arange(n_tables, device=rows.device) * n_rows  # the number of a row among those of all tables
+    of_weight = torch.zeros(n_tables * n_rows, device=rows.device).index_add_(0, flat.flatten(), grad.flatten())
+    return of_weight.view_as(weight), (grad[..., None] * changes.flatten(0, 1)[flat]).flatten(1)

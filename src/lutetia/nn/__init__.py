@@ -2,6 +2,8 @@
 
 from lutetia.nn.choose import choose_anchors
 from lutetia.nn.decode_attention import DecodeAttention
+from lutetia.nn.int8 import hold_int8 as hold_int8
+from lutetia.nn.int8 import int8_tables
 from lutetia.nn.lut import LUT, clamp_after_step, table_parameters
 from lutetia.nn.lut_attention import LUTAttention
 from lutetia.nn.lut_projection import LUTProjection2d
@@ -21,5 +23,6 @@ __all__ = [
     "cell_total_variation",
     "choose_anchors",
     "clamp_after_step",
+    "int8_tables",
     "table_parameters",
 ]

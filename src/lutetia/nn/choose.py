@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.threads import spread
-from lutetia.errors import check_choice, check_range, check_tensor, fail
+from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
+from lutetia.lut import FLOATS, INTEGER_DTYPES, MAX_ANCHORS, check_int, check_thresholds
 
 Array = np.ndarray[Any, Any]
 KINDS = ("pairs", "thresholds", "mixed")
 WORTH_THREADS = 200_000  # comparisons: less is done before a second thread has begun
+MAX_CLASSES = 1 << 16  # each has a column
 EQUAL = 1e-9  # part of a gain that is rounding
 PAIRS = 0.25  # of the candidates, where both kinds are wanted
 
@@ -42,16 +44,19 @@ def choose_anchors(
     x [n, n_inputs]; target [n] of integer classes, or floats [n] or [n, k]. A second entry of n_inputs + t stands for
     thresholds[t]: `kind` "thresholds" chooses only such, "mixed" a quarter of pairs among them.
     """
-    check_tensor("x", x, ["n", "n_inputs"])
+    check_tensor("x", x, ["n", "n_inputs"], (*FLOATS, *INTEGER_DTYPES))
     check_choice("kind", kind, KINDS)
-    for name, value, low in (("n_detectors", n_detectors, 1), ("n_anchors", n_anchors, 1), ("candidates", candidates, 1)):
-        check_range(name, value, low)
-    if len(target) != len(x):
-        fail("target", target, f"{len(x)} rows, one for each of x")
+    for name, value in (("n_detectors", n_detectors), ("candidates", candidates), ("rows", rows)):
+        check_int(name, value, 1)
+    check_int("n_anchors", n_anchors, 1, MAX_ANCHORS)
+    check_int("seed", seed, 0, 2**63 - 1)
+    _check_target(target, x)
+    if thresholds is not None:
+        check_thresholds(thresholds)
     if kind != "pairs" and (thresholds is None or not len(thresholds)):
         fail("thresholds", thresholds, f"at least one number to compare with, for kind={kind!r}")
-    if kind != "thresholds" and x.shape[1] < 2:
-        fail("x", x, "two inputs at least, for pairs")
+    if x.shape[1] < (1 if kind == "thresholds" else 2):
+        fail("x", x, "two inputs at least for pairs, one for thresholds")
     values = np.ascontiguousarray(x.detach().cpu().double().numpy().T)
     constants = np.zeros(0) if thresholds is None else thresholds.detach().cpu().double().numpy()
     wanted = _centred(target.detach().cpu())
@@ -94,6 +99,18 @@ class Chooser:
             anchors[place] = candidates[int(np.argmax(gains >= gains.max() * (1 - EQUAL)))]
             loops.split(self.x, self.constants, anchors[place], rows, cells)
         return anchors
+
+
+def _check_target(target: Tensor, x: Tensor) -> None:
+    """Classes [n], or finite numbers [n] or [n, k], for x [n, n_inputs] of one sample at least."""
+    check_tensor("target", target, dtype=(*FLOATS, *INTEGER_DTYPES))
+    classes = not target.is_floating_point()
+    if target.dim() not in ((1,) if classes else (1, 2)) or not target.numel() or len(target) != len(x):
+        fail("target", target, f"{len(x)} rows, one for each of x and one at least, of classes [n] or numbers [n] or [n, k]")
+    if classes and not 0 <= int(target.min()) <= int(target.max()) < MAX_CLASSES:
+        raise ArgumentError(f"target holds classes from {target.min()} to {target.max()}, expected 0 to {MAX_CLASSES - 1}")
+    if not bool(target.isfinite().all()):
+        raise ArgumentError("target holds numbers that are not finite")
 
 
 def _centred(target: Tensor) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -112,6 +113,8 @@ class DecodeAttention(nn.Module):
         check_tensor("cache.lengths", cache.lengths, [len(cache.k)], torch.int32, q.device)
         if not all(tensor.is_contiguous() for tensor in (cache.k, cache.v, cache.lengths)):
             fail("cache", cache, "contiguous tensors, as new_cache makes them")
+        if cache.owner is not None and cache.owner() is not self:
+            fail("cache", cache, "a cache that this layer has filled, and no other: reset() forgets its tokens")
         start, angles = cache.lengths.clone(), None
         if self.rope_base is not None:
             angles = self._angles(cache.max_length)
@@ -119,6 +122,7 @@ class DecodeAttention(nn.Module):
             turns = angles[:, at.clamp(max=cache.max_length - 1)]  # the cache says where there is no room for more
             k = turn(k, turns)
         cache.append(k, v, lengths)
+        cache.owner = weakref.ref(self)
         if lengths is None and 1 <= q.shape[2] <= FEW_ACTIVE:
             options: dict[str, Any] = {"k_scale": cache.k_scale, "v_scale": cache.v_scale, "backend": self.backend}
             options |= {"window": self.window, "sink": self.sink, "alibi": self.slopes, "rotary": angles}

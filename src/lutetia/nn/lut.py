@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
+from lutetia.errors import ArgumentError, check_choice, check_module, check_range, check_tensor, fail
 from lutetia.lut import (
     DEFAULT_META,
     FLOATS,
@@ -36,7 +36,9 @@ from lutetia.lut import (
     check_thresholds,
     draw_comparisons,
     full,
+    quickly,
     run,
+    settle,
     synapses_of,
     thresholds_of_data,
 )
@@ -135,7 +137,7 @@ class LUT(nn.Module):
         check_choice("gradient", gradient, GRADIENTS)
         Sums(sums, int_rescaler).check()
         check_choice("read", read, READS)
-        check_dropout(table_dropout)
+        check_dropout("table_dropout", table_dropout)
         dtype = dtype or torch.get_default_dtype()
         check_choice("dtype", dtype, FLOATS)
         if not isinstance(meta, SynapseMeta):
@@ -229,9 +231,9 @@ class LUT(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the weights anew, from `seed` when there is one; anchors and synapses stay."""
+        """Draw new weights, from `seed` when there is one; anchors and synapses stay."""
         if self.share is not None:  # a share cannot draw what the whole would have drawn
-            raise ArgumentError("a sharded layer draws no weights anew: call reset_parameters before shard_detectors")
+            raise ArgumentError("a sharded layer cannot draw new weights: call reset_parameters before shard_detectors")
         self.weight.copy_(self._initial_weights())
         for name, value in SCALARS[self.read].items():
             getattr(self, name).fill_(value)
@@ -251,16 +253,36 @@ class LUT(nn.Module):
         """x [..., n_inputs] -> y [..., n_outputs]."""
         if self.share is not None:
             return self.share.forward(self, x)
+        weight = self._parameters.get("weight")
+        return self._look_up(x, self.weight if weight is None else weight)
+
+    def _look_up(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x [..., n_inputs] -> y [..., n_outputs], from tables shaped as `weight`."""
         if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["...", self.n_inputs])
-        buffers: dict[str, Any] = self._buffers  # a lookup each: through the module both would take 0.5 µs
-        tables = Tables(self.weight, buffers["anchors"], self._wiring(), None, buffers["thresholds"])
-        sums = Sums(self.sums, self.int_rescaler)
-        learning = Learning(self.gradient, self.meta, self.external_lr)
-        if self.read == "hard" and not (self.training and self.table_dropout):
-            return run(x, tables, sums, learning)
+        buffers: dict[str, Any] = self._buffers  # a lookup each: through the module every one would take 0.5 µs
         dropout = self.table_dropout if self.training else 0.0
-        return run(x, tables, sums, learning, Read(self.read, self.log_beta, self.log_gamma, self.log_tau), dropout)
+        if self.read == "hard" and self.gradient == "dense" and self.sums == "float" and self.int_rescaler == 1.0 and not dropout:
+            mark = self.meta if self._header is None else buffers["synapse_start"]
+            y = quickly(x, weight, buffers["anchors"], mark) if buffers["thresholds"] is None else None
+            if y is not None:
+                return y
+        tables = Tables(weight, buffers["anchors"], self._wiring(), None, buffers["thresholds"])
+        sums = Sums(self.sums, self.int_rescaler)
+        if self.read == "hard" and not dropout:
+            return run(x, tables, sums, self._learning())
+        return run(x, tables, sums, self._learning(), Read(self.read, self.log_beta, self.log_gamma, self.log_tau), dropout)
+
+    def _learning(self) -> Learning:
+        """How the weight learns. A compiled graph asks for the rate at each step: read here, each new rate would compile anew."""
+        if self.gradient != "dense" and torch.compiler.is_compiling():
+            return Learning(self.gradient, self.meta, None, self._settle)
+        return Learning(self.gradient, self.meta, self.external_lr)
+
+    def _settle(self, weight: Tensor) -> None:
+        settle(self.gradient, self.connectivity, self.external_lr, weight)
+
+    _settle.settles = True  # type: ignore[attr-defined]
 
     @torch.no_grad()
     def clamp_weights_(self) -> None:
@@ -313,6 +335,9 @@ SPARSE_CLASSES: dict[type, type] = {LUT: _SparseLUT}
 
 def clamp_after_step(optimizer: torch.optim.Optimizer, model: nn.Module) -> RemovableHandle:
     """Clamp the weights of every LUT layer in the model to the bounds of its metas after each step of the optimiser."""
+    check_module("model", model)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        fail("optimizer", optimizer, "an optimiser of torch.optim")
     layers: list[Any] = [module for module in model.modules() if hasattr(module, "clamp_weights_")]
 
     def clamp(*_: Any) -> None:
@@ -327,15 +352,16 @@ def table_parameters(model: nn.Module) -> list[nn.Parameter]:
 
     A module says which of its own are tables by naming them in `table_names`.
     """
-    found = [getattr(module, name) for module in model.modules() for name in getattr(module, "table_names", ())]
-    return list({id(parameter): parameter for parameter in found}.values())
+    check_module("model", model)
+    tables = [getattr(module, name) for module in model.modules() for name in getattr(module, "table_names", ())]
+    return list({id(parameter): parameter for parameter in tables}.values())
 
 
-def check_dropout(table_dropout: Any) -> None:
+def check_dropout(name: str, value: Any) -> None:
     """Check a probability that leaves something."""
-    check_range("table_dropout", table_dropout, 0.0, 1.0)
-    if table_dropout == 1.0:
-        fail("table_dropout", table_dropout, "less than 1: nothing would be left")
+    check_range(name, value, 0.0, 1.0)
+    if value == 1.0:
+        fail(name, value, "less than 1: nothing would be left")
 
 
 def _check_sizes(n_inputs: int, n_outputs: int, n_detectors: int, n_anchors: int) -> None:

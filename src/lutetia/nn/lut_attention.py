@@ -9,7 +9,6 @@ from lutetia.errors import check_tensor, fail
 from lutetia.lut import (
     DEFAULT_META,
     IndexCache,
-    Learning,
     Options,
     Sums,
     SynapseMeta,
@@ -98,7 +97,7 @@ class LUTAttention(LUT):
         return 1 << (2 * self.n_anchors + self.positional_dim)
 
     def reset_parameters(self) -> None:
-        """Draw weights and positions anew, from `seed` when there is one; anchors and synapses stay."""
+        """Draw new weights and positions, from `seed` when there is one; anchors and synapses stay."""
         super().reset_parameters()
         if hasattr(self, "positions"):  # not yet, where LUT calls this to make the weights
             self._draw_positions()
@@ -124,7 +123,7 @@ class LUTAttention(LUT):
         check_algorithm(self.algorithm, tables.wiring is not None)
         if cache is not None:
             return decode(x, cache, tables, lengths, options)
-        return run_attention(x, tables, lengths, options, Learning(self.gradient, self.meta, self.external_lr))
+        return run_attention(x, tables, lengths, options, self._learning())
 
     def new_cache(self, batch: int, length: int | None = None) -> IndexCache:
         """An empty cache for `batch` sequences of at most `length` positions, `max_length` by default."""

@@ -70,7 +70,7 @@ class ProjectedLUT(nn.Module):
             self._reset_projections()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew, from `seed` when there is one; anchors stay."""
+        """Draw new weights, from `seed` when there is one; anchors stay."""
         self._reset_projections()
         self.tables.reset_parameters()
 

@@ -51,7 +51,7 @@ def _tables(layer: LUT) -> list[Tensor]:
     for width in distinct:
         detectors = (widths == width).nonzero()
         places = synapses.det_start[detectors] * n_rows + torch.arange(n_rows * width, device=widths.device)
-        tables.append(layer.weight[places].view(-1, n_rows, width))
+        tables.append(layer.weight[places].view(len(detectors), n_rows, width))
     return tables
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lutetia.errors import LutetiaError, MissingFeatureError
+from lutetia.errors import LutetiaError, MissingFeatureError, check_choice, check_tensor, fail
 from lutetia.precompute.front.samples import random_input
 from lutetia.precompute.ir.graph import Graph
 from lutetia.precompute.tools.find import TimeLimitError, time_limit
@@ -30,7 +30,7 @@ from lutetia.precompute.tools.simulate import SIMULATORS
 RANDOM_SAMPLES = 64  # that are simulated where none are given
 TIME_LIMIT = 600.0  # seconds of each step
 BUDGET = 12  # address bits of a fused table
-LEVELS = (12, 6, 4, 3, 2)  # of logic between two registers, from few registers to many
+LEVELS = (16, 12, 8, 6, 4, 3, 2)  # of logic between two registers, from few registers to many
 LUT_INPUTS = {"lut6": 6, "lut4": 4, "ice40": 4, "ecp5": 4}
 
 
@@ -47,12 +47,21 @@ class Build:
     samples: Tensor | None = None
     classes: Sequence[str] = ()
     target: str = "lut6"
+    pins: str | None = None  # the text of a .pcf or .lpf file, for place and route
     fmax: float | None = None  # MHz; `PIPELINE` moves registers until place and route reaches it
     time_limit: float | None = TIME_LIMIT
     progress: Callable[[int, int, str], None] | None = None  # parts of a step: done, all, what comes next
     hardware: dict[str, Hardware] = field(default_factory=dict)  # by language
     benches: dict[str, dict[str, str]] = field(default_factory=dict)
+    bitstream: bytes | None = None  # of ice40 and ecp5, once synthesised
     report: dict[str, Any] = field(default_factory=lambda: {"simulated": None, "proof": None, "synthesis": None, "steps": []})
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.graph, Graph):
+            fail("graph", self.graph, "a Graph, as trace, table_graph or the graph() of a model give it")
+        if self.samples is not None:
+            check_tensor("samples", self.samples)
+        check_choice("target", self.target, tuple(LUT_INPUTS))
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,8 @@ def run_steps(
     build: Build, steps: Sequence[BuildStep], around: Callable[[BuildStep, Callable[[], None]], None] | None = None
 ) -> None:
     """Run steps in order; `around` is called with each and with what runs it, to show progress or to save what there is."""
+    if not isinstance(steps, Sequence) or not all(isinstance(step, BuildStep) for step in steps):
+        fail("steps", steps, "a list of BuildStep, such as MAKE")
     for step in steps:
         job = _job(build, step)
         job() if around is None else around(step, job)
@@ -134,17 +145,22 @@ def _prove(build: Build) -> None:
 
 
 def _synthesise(build: Build) -> None:
-    build.report["synthesis"] = build.hardware["verilog"].synthesize(build.target).to_dict()
+    made = build.hardware["verilog"].synthesize(build.target, pins=build.pins)
+    build.report["synthesis"] = made.to_dict()
+    build.bitstream = made.bitstream
 
 
 def _pipeline(build: Build) -> None:
-    """Place and route with ever shorter stages, until the clock is as fast as was asked for; else the fastest is kept."""
+    """Find by halving how long stages may be for the clock that was asked for; where none will do, the fastest is kept."""
     assert build.fmax is not None
     best: tuple[float, Graph] | None = None
-    tried = []
-    for number, levels in enumerate(LEVELS):
+    tried: list[dict[str, Any]] = []
+    low, high = 0, len(LEVELS)
+    while low < high:
+        middle = (low + high) // 2
+        levels = LEVELS[middle]
         if build.progress is not None:
-            build.progress(number, len(LEVELS), f"stages of about {levels} LUTs")
+            build.progress(len(tried), len(LEVELS).bit_length(), f"stages of about {levels} LUTs")
         graph = build.graph.retime(levels)
         made = graph.emit("verilog").synthesize(build.target)
         if made.fmax_mhz is None:
@@ -152,10 +168,10 @@ def _pipeline(build: Build) -> None:
         tried.append(
             {"levels": levels, "fmax_mhz": made.fmax_mhz, "latency": graph.cost().latency, "flip_flops": made.flip_flops}
         )
-        if best is None or made.fmax_mhz > best[0]:
-            best = made.fmax_mhz, graph
-        if made.fmax_mhz >= build.fmax:
-            break
+        reached = made.fmax_mhz >= build.fmax
+        if reached or best is None or best[0] < made.fmax_mhz < build.fmax:
+            best = made.fmax_mhz, graph  # one that reaches it has longer stages than all that did so before
+        low, high = (low, middle) if reached else (middle + 1, high)
     assert best is not None
     build.graph = best[1]
     build.report["pipeline"] = {"fmax_wanted": build.fmax, "fmax_mhz": best[0], "reached": best[0] >= build.fmax, "tried": tried}

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from lutetia.errors import check_choice, describe, fail
+from lutetia.errors import ArgumentError, check_choice, describe, fail
 from lutetia.relevance.blocks import blocks, computed_again
 from lutetia.relevance.engine import UNKNOWN, Walk
 from lutetia.relevance.graph import Graph, Node
@@ -197,6 +197,13 @@ def explain_once(output: Tensor, seed: Tensor, asked: Asked, rules: Rules, unkno
     try:
         report = explanation.walk(output, seed, unknown)
         return finish(output, seed, asked, explanation.targets, report)
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        raise ArgumentError(
+            "the model overwrote a value that autograd had kept, expected none: its backward pass would fail, too; "
+            f"a model that fills a cache in place may run with use_cache=False ({error})"
+        ) from error
     finally:
         explanation.graph.release()
 

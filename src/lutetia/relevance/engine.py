@@ -17,8 +17,9 @@ from torch import Tensor
 
 from lutetia import flow
 from lutetia.relevance.graph import Edge, Graph, Node, Relevance, unknown
+from lutetia.relevance.parts import Part, added, whole
 from lutetia.relevance.promise import KNOWN, Branch, Deadlock, Promise, Promises
-from lutetia.relevance.registry import Unknown
+from lutetia.relevance.registry import Given, Unknown
 from lutetia.relevance.report import Report
 
 UNKNOWN = ("raise", "absorb", "linear")  # what an operation without a rule does
@@ -249,9 +250,10 @@ class Walk:
         self.log.append((False, node))
         return node.op.value(node, args)
 
-    def apply(self, node: Node, R: Any, args: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Apply the rule of a node: the one place where relevance is handed on."""
+    def apply(self, node: Node, R: Any, args: Sequence[Tensor | None]) -> Given:
+        """Apply the rule of a node: the one place where relevance is passed on."""
         self.log.append((True, node))
+        R = whole(R)
         if node.targets:
             self.targets_left -= len(node.targets)
             for target in node.targets:
@@ -261,14 +263,14 @@ class Walk:
         if self.telling:
             with flow.step(f"{node.where()}", part="relevance", inputs={"R": R}, mode=self.mode) as step:
                 given = self._rule(node, R, args)
-                step.outputs(given=[tensor for tensor in given if tensor is not None])
+                step.outputs(given=[whole(part) for part in given if part is not None])
         else:
             given = self._rule(node, R, args)
         self.report.add(node, R, given)
         node.value = node.kept = None
         return given
 
-    def _rule(self, node: Node, R: Any, args: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def _rule(self, node: Node, R: Any, args: Sequence[Tensor | None]) -> Given:
         if isinstance(node.op, Unknown):
             if self.unknown == "raise":
                 raise unknown(node)
@@ -277,12 +279,12 @@ class Walk:
                 return [None] * len(node.edges)
         return node.op.relevance(node, R, args)
 
-    # ---- what is told ------------------------------------------------------------------------------------------------
+    # ---- reporting ---------------------------------------------------------------------------------------------------
 
     def _sum(self, node: Node, landed: Sequence[tuple[Tensor, int]]) -> Any:
         if not self.telling or len(landed) < 2:
             return add_up(node, landed)
-        with flow.step(f"merge at {node.where()}", part="relevance", inputs={"R": [tensor for tensor, _ in landed]}) as step:
+        with flow.step(f"merge at {node.where()}", part="relevance", inputs={"R": [whole(part) for part, _ in landed]}) as step:
             total = add_up(node, landed)
             step.outputs(R=total)
         return total
@@ -315,19 +317,23 @@ def _take_for_linear(graph: Graph) -> None:
             node.op = LINEAR
 
 
-def add_up(node: Node, landed: Sequence[tuple[Tensor, int]]) -> Any:
+def add_up(node: Node, landed: Sequence[tuple[Any, int]]) -> Any:
     """Relevance as it accumulates: the sum of what landed, per output number where several are in use."""
     if not landed:
         return None
     if not node.several:
-        total = landed[0][0]
-        if len(landed) > 1:
-            total = total + landed[1][0]
-            for tensor, _ in landed[2:]:
-                total += tensor
-        return total
+        return sum_of([relevance for relevance, _ in landed])
     sums: list[Tensor | None] = [None] * len(node.fn._input_metadata)
-    for tensor, nr in landed:
+    for relevance, nr in landed:
         held = sums[nr]
-        sums[nr] = tensor if held is None else held + tensor
+        sums[nr] = whole(relevance) if held is None else held + whole(relevance)
     return tuple(sums)
+
+
+def sum_of(addends: Sequence[Tensor | Part]) -> Tensor:
+    """The sum of tensors and parts of one shape; none of them is changed."""
+    total: Tensor = whole(addends[0])
+    owned = isinstance(addends[0], Part)
+    for addend in addends[1:]:
+        total, owned = added(total, addend, owned), True
+    return total

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from lutetia.errors import LutetiaError
 from lutetia.relevance.graph import Node, Relevance
+from lutetia.relevance.parts import Part, added, whole
 
 KNOWN = object()  # the argument of a branch whose parents all have theirs: the value is not needed
 
@@ -74,7 +75,7 @@ class Branch:
 class Promise:
     """Relevance that is promised to the operands of its start node."""
 
-    __slots__ = ("branches", "complete", "kind", "missing", "node", "out", "parents", "unsettled")
+    __slots__ = ("branches", "complete", "kind", "missing", "node", "out", "owned", "parents", "unsettled")
 
     def __init__(self, node: Node, kind: str = "promise") -> None:
         self.node = node  # the start node
@@ -85,6 +86,7 @@ class Promise:
         self.unsettled = 0  # parents it waits for; a pre-promise waits for its inputs to land as well
         self.missing = 0  # branches without an argument
         self.complete = False
+        self.owned = False  # whether `out` is a sum of its own, which may be changed in place
 
     @property
     def is_placeholder(self) -> bool:
@@ -121,9 +123,11 @@ class Promise:
             self.out = list(relevance)
         elif self.node.several:
             self.out = self.out or [None] * len(self.node.fn._input_metadata)
-            self.out[nr] = relevance if self.out[nr] is None else self.out[nr] + relevance
+            self.out[nr] = whole(relevance) if self.out[nr] is None else self.out[nr] + whole(relevance)
+        elif self.out is None:
+            self.out, self.owned = whole(relevance), isinstance(relevance, Part)
         else:
-            self.out = relevance if self.out is None else self.out + relevance
+            self.out, self.owned = added(self.out, relevance, self.owned), True
 
     def why_stalled(self) -> str:
         """What an incomplete promise still waits for, in words."""
@@ -142,7 +146,7 @@ class Promises:
 
     def __init__(
         self,
-        apply: Callable[[Node, Any, Sequence[Tensor | None]], Sequence[Tensor | None]],
+        apply: Callable[[Node, Any, Sequence[Tensor | None]], Sequence[Tensor | Part | None]],
         compute: Callable[[Node, Sequence[Tensor | None]], Relevance],
         story: Callable[[str, Promise], None] | None,
     ) -> None:

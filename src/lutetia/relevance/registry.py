@@ -18,9 +18,10 @@ from torch import Tensor
 
 from lutetia.errors import fail
 from lutetia.relevance.graph import VALUE, Node, Relevance, unknown
+from lutetia.relevance.parts import Part
 
 Args = Sequence[Any]  # a tensor per forward input, None where it is missing
-Given = Sequence[Tensor | None]  # relevance, one per forward input; None where an input gets none
+Given = Sequence[Tensor | Part | None]  # relevance, one per forward input; None where an input gets none
 
 
 class Op:
@@ -55,7 +56,7 @@ class Op:
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         """What each input gets of `R`, the relevance of the output (a tuple when `node.several`).
 
-        `args` holds what `needs` named, and more where it was at hand.
+        `args` holds what `needs` named, and more where it was available.
         """
         raise unknown(node)
 

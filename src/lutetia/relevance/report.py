@@ -1,4 +1,4 @@
-"""What a walk reports: per node the relevance that came, that was handed on, and that was absorbed."""
+"""What a walk reports: per node the relevance that arrived, was passed on, and was absorbed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from lutetia.relevance.graph import Node
+    from lutetia.relevance.parts import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Report:
     def promise(self, kind: str) -> None:
         self.promises[kind] += 1
 
-    def add(self, node: Node, R: Any, given: Sequence[Tensor | None]) -> None:
+    def add(self, node: Node, R: Any, given: Sequence[Tensor | Part | None]) -> None:
         """Note a node's relevance and what it gave. The sums stay tensors: nothing waits for a device."""
         if node.op.nests:  # what is inside it was noted
             return
@@ -59,7 +60,7 @@ class Report:
             out = total(R)
             for tensor in given:
                 if tensor is not None:
-                    tensor._lutetia_sum = out  # type: ignore[attr-defined]
+                    tensor._lutetia_sum = out  # type: ignore[union-attr]
             entry: tuple[Any, ...] = (node.index, node.name, node.outer, node.op, node.choice, (out,), (out,))
         else:
             outs = tuple(total(r) for r in R if r is not None) if isinstance(R, tuple) else (total(R),)

@@ -50,6 +50,7 @@ class Write:
         self, func: Callable[..., Any], view: Tensor, base: Tensor, args: Any, kwargs: Any, before: Tensor | None
     ) -> None:
         self._func, self._before = func, before
+        self.adds = getattr(func, "__name__", "") in _ADDING  # whether what was there before is part of a sum
         self._view = (view.size(), view.stride(), view.storage_offset() - base.storage_offset())
         self._base = (base.size(), base.stride(), base.dtype, base.device)
         # Tensors with a node come by the graph. Kept here, one that shares the base would keep its own graph alive.
@@ -88,8 +89,12 @@ def _constant_base(args: Any) -> Tensor | None:
 
 def _note_write(func: Callable[..., Any], args: Any, kwargs: Any, before: Tensor | None) -> None:
     base = _base_of(args)
-    if base is not None and base.grad_fn is not None and base.grad_fn.name().endswith("CopySlices"):
+    if base is None or base.grad_fn is None:
+        return
+    if base.grad_fn.name().endswith("CopySlices"):
         _note(base.grad_fn, WRITE, Write(func, args[0], base, args, kwargs, before))
+    elif before is not None and base is args[0]:  # a constant that something with a node was added to, or written into
+        _note(base.grad_fn, CONSTANT, before)
 
 
 # ---- values of operations without a rule -------------------------------------------------------------------------------
@@ -129,13 +134,16 @@ def custom_functions_seen() -> Iterator[None]:
 _SUMS = frozenset(
     {"add", "__add__", "__radd__", "add_", "__iadd__", "sub", "__sub__", "__rsub__", "rsub", "sub_", "__isub__", "subtract"}
 )
+_ADDING = _SUMS | {"index_add_", "scatter_add_"}
 _FILLS = frozenset({"masked_fill", "masked_fill_", "where"})
 _LINEAR = frozenset(
     {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "addmm", "baddbmm"}
 )
 _ATTENTION = "scaled_dot_product_attention"
 _JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
-_WATCHED = _SUMS | _FILLS | _LINEAR | _JOINS | {_ATTENTION}
+_PLACES = frozenset({"index_add", "index_copy", "index_put", "masked_scatter", "scatter", "scatter_add", "scatter_reduce"})
+_LOSS = "cross_entropy"
+_WATCHED = _SUMS | _FILLS | _LINEAR | _JOINS | _PLACES | {_ATTENTION, _LOSS}
 
 
 def _note_constant(name: str, fn: Any, args: Any, kwargs: Any) -> None:
@@ -152,6 +160,13 @@ def _note_constant(name: str, fn: Any, args: Any, kwargs: Any) -> None:
         first = name in ("addmm", "baddbmm")
         constant = args[0] if first else kwargs.get("bias", args[2] if len(args) > 2 else None)
         fn = _behind_views(fn)
+    elif name == _LOSS:
+        fn, constant = _first_below(fn, "MaskedFillBackward0"), 0.0  # rows that smoothing leaves out count as 0
+        if fn is None:
+            return
+    elif name in _PLACES:
+        base = args[0] if args else kwargs.get("input")
+        constant = None if _has_node(base) else base
     elif name in _SUMS:
         constant = next((arg for arg in (*args[:2], *_named(kwargs)) if not _has_node(arg)), None)
     else:
@@ -168,6 +183,17 @@ def _sum_below(fn: Any) -> Any:
         if fn.name() == "AddBackward0":
             return fn if any(child is None for child, _ in fn.next_functions) else None
         fn = fn.next_functions[0][0] if fn.next_functions else None
+    return None
+
+
+def _first_below(fn: Any, name: str) -> Any:
+    """The first node of this name among the nodes of one function, breadth first; None where there is none."""
+    level = [fn]
+    for _ in range(8):
+        match = next((node for node in level if node.name() == name), None)
+        if match is not None:
+            return match
+        level = [child for node in level for child, _ in node.next_functions if child is not None]
     return None
 
 

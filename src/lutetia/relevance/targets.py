@@ -114,8 +114,8 @@ class Placing:
                 )
         if not any(node.targets for node in graph.nodes) and not self.met:
             raise ArgumentError(
-                "there is nothing to explain: no leaf but parameters leads to the output; "
-                f"make an input require grad, or name tensors, modules or parameters in wrt{_hint(graph)}"
+                "there is nothing to explain: no leaf but parameters leads to the output (what ran under torch.no_grad() is a "
+                f"constant); make an input require grad, or name tensors, modules or parameters in wrt{_hint(graph)}"
             )
 
 

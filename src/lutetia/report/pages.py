@@ -31,7 +31,7 @@ def write(path: str | os.PathLike[str], story: Story) -> None:
     if target.is_dir():
         raise DataError(f"{target} is a folder, expected a name for the page")
     if not target.parent.is_dir():
-        raise DataError(f"{target.parent} is not there, expected a folder for the page {target.name}")
+        raise DataError(f"{target.parent} does not exist, expected a folder for the page {target.name}")
     content = html(story).encode("utf-8", errors="replace")
     with write_atomically(target) as file:
         file.write(content)

@@ -190,7 +190,7 @@ class TabularEstimator(BaseEstimator):
         raise ValueError(f"target is {target!r}, expected None: a regression has no classes")
 
     def to_circuit(self, X: Any = None, *, weight_bits: int = 8, prove: bool = True, time_limit: float = 600.0) -> Build:
-        """The fitted tables as a checked circuit: made, simulated and with `prove` proved as far as the tools at hand allow.
+        """The fitted tables as a checked circuit: built, simulated and, with `prove`, proved as far as the installed tools allow.
 
         Its inputs are codes of 8 bits, one per encoded column (`model_.encode`). `X` holds samples to simulate; random codes by
         default. The result's `report` says what was checked, its `hardware` holds the Verilog and VHDL.

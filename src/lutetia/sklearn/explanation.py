@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,20 +11,9 @@ import torch
 from lutetia.models import Tabular
 from lutetia.models.votes import Votes
 from lutetia.report.attribution import DEFAULT_RULE, attribute_class, contrast
+from lutetia.report.comparisons import Comparison, comparisons
 
 Array = np.ndarray[Any, Any]
-
-
-class Comparison(NamedTuple):
-    """A question that tables ask, its answer for one sample, and what the score loses with the other answer."""
-
-    feature: str
-    operator: str  # ">" or "<="
-    other: str  # the threshold, in the unit of the column, or another column
-    effect: float
-
-    def __str__(self) -> str:
-        return f"{self.feature} {self.operator} {self.other} ({self.effect:+.3g})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,38 +51,8 @@ def explain_rows(model: Tabular, x: Array, target: int | None, rule: str | None)
     relevance = np.stack(rows) if rows else np.empty(x.shape)
     names = list(model.metadata.get("features") or [f"x{number}" for number in range(x.shape[1])])
     codes = model.encoding.codes(x)
-    comparisons: list[list[Comparison]] = [[] for _ in targets]
+    asked: list[list[Comparison]] = [[] for _ in targets]
     for row, wanted in enumerate(() if is_gates else targets):
         weights = contrast(scores[row], wanted).double().numpy()
-        comparisons[row] = _comparisons(model, codes[:, row], weights, names)
-    return Explanation(names, targets, relevance, comparisons)
-
-
-def _comparisons(model: Tabular, codes: Array, contrast: Array, names: list[str]) -> list[Comparison]:
-    """All comparisons of one sample, codes uint8 [n_encoded], equal ones together, the most effective first.
-
-    `contrast` [outputs] says with which weights the outputs are explained.
-    """
-    anchors = model.tables.anchors.numpy().astype(np.int64)
-    weight = model.tables.weight.detach().double().numpy()
-    led = weight @ contrast  # [T, 2**A]
-    n_encoded, (n_tables, n_anchors, _) = len(codes), anchors.shape
-    known = np.concatenate([codes.astype(np.int64), np.arange(256)])
-    bits = known[anchors[..., 0]] > known[anchors[..., 1]]
-    cells = (bits << np.arange(n_anchors)).sum(1)
-    own = led[np.arange(n_tables), cells]
-    flipped = led[np.arange(n_tables)[:, None], cells[:, None] ^ (1 << np.arange(n_anchors))]
-    effects: dict[tuple[int, int], float] = {}
-    for anchor, effect in zip(anchors.reshape(-1, 2).tolist(), (own[:, None] - flipped).ravel().tolist(), strict=True):
-        key = (anchor[0], anchor[1])
-        effects[key] = effects.get(key, 0.0) + effect
-    told = []
-    for (left, right), effect in sorted(effects.items(), key=lambda item: -abs(item[1])):
-        operator = ">" if known[left] > known[right] else "<="
-        other = model.threshold_text(left, right - n_encoded) if right >= n_encoded else f"{_input(model, right, names)} by rank"
-        told.append(Comparison(_input(model, left, names), operator, other, effect))
-    return told
-
-
-def _input(model: Tabular, number: int, names: list[str]) -> str:
-    return names[int(model.encoding.source[number])]
+        asked[row] = comparisons(model, codes[:, row], weights, names)
+    return Explanation(names, targets, relevance, asked)

@@ -1,7 +1,7 @@
 """Training: config files, data, optimisers, the loop, checkpoints, and many processes.
 
-What trains is imported when it is first touched: it brings torch's tensors over many processes, which data and configs do
-without.
+Each name is imported when it is first touched: what trains brings torch's tensors over many processes, which data and configs
+do without, and a command that reads a file needs neither.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from lutetia.training.config import Config, make_config, read_config
-from lutetia.training.data import Data, Samples, Text, open_data
-
 if TYPE_CHECKING:
+    from lutetia.training.config import Config, make_config, read_config
+    from lutetia.training.data import Data, Samples, Text, open_data
     from lutetia.training.fitting import fit
     from lutetia.training.resharding import full_state_dict, load_full_state_dict
     from lutetia.training.run import train
@@ -38,6 +37,8 @@ __all__ = [
     "train",
 ]
 _LATER = {
+    **dict.fromkeys(("Config", "make_config", "read_config"), "config"),
+    **dict.fromkeys(("Data", "Samples", "Text", "open_data"), "data"),
     "train": "run",
     "fit": "fitting",
     "fit_tabular": "tabular",

@@ -59,7 +59,7 @@ def _arrays(archive: zipfile.ZipFile, path: Path) -> dict[str, Array]:
 
 
 def _array(file: BinaryIO, size: int) -> Array:
-    """The array that a stream of so many bytes holds."""
+    """The array in a stream of a given number of bytes."""
     version = npy.read_magic(file)
     if version not in HEADERS:
         raise ValueError(f"its version is {version}, expected 1.0 or 2.0")

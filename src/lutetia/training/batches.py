@@ -43,13 +43,14 @@ class Batches:
         context: int | None = None,
         seed: int = 0,
         shift: int = 0,
+        warp: float = 0.0,
         device: torch.device | str = "cpu",
         rank: int = 0,
         world: int = 1,
         parts: int = 1,
     ) -> None:
         self.split, self.batch_size, self.context = split, batch_size, context
-        self.seed, self.shift, self.device = seed, shift, torch.device(device)
+        self.seed, self.shift, self.warp, self.device = seed, shift, warp, torch.device(device)
         self.rank, self.world, self.parts = rank, world, parts
         if batch_size % (world * parts):
             shares = f"{world} processes × {parts} parts" if parts > 1 else f"{world} processes"
@@ -71,7 +72,7 @@ class Batches:
         """The parts of one batch that this rank computes."""
         self._turn_to(epoch)
         whole = self._order[index * self.batch_size : (index + 1) * self.batch_size]
-        moves = self._moves(epoch, index)
+        moves, maps = self._moves(epoch, index), self._maps(epoch, index)
         size = self.batch_size // (self.world * self.parts)
         for part in range(self.parts):
             begin = (part * self.world + self.rank) * size
@@ -82,6 +83,8 @@ class Batches:
                 x, y = rows(self._arrays, chosen, self.device)
                 if moves is not None:
                     x = shifted(x, moves[begin : begin + size].to(self.device), self.shift)
+                if maps is not None:
+                    x = warped(x, maps[begin : begin + size].to(self.device))
                 yield x, y
 
     def _turn_to(self, epoch: int) -> None:
@@ -99,6 +102,13 @@ class Batches:
             return None
         draw = generator(self.seed, "shift", epoch, index)
         return torch.randint(-self.shift, self.shift + 1, (self.batch_size, 2), generator=draw)
+
+    def _maps(self, epoch: int, index: int) -> Tensor | None:
+        """The linear map of each image of the whole batch, [batch_size, 2, 2]."""
+        if not self.warp:
+            return None
+        draw = generator(self.seed, "warp", epoch, index)
+        return torch.eye(2) + self.warp * (2 * torch.rand(self.batch_size, 2, 2, generator=draw) - 1)
 
 
 def n_windows(length: int, context: int) -> int:
@@ -159,6 +169,16 @@ def shifted(x: Tensor, moves: Tensor, reach: int) -> Tensor:
     samples = torch.arange(len(x), device=x.device)
     taken = padded[samples[:, None, None, None], channels[:, None, None], down[:, None, :, None], right[:, None, None, :]]
     return taken.reshape(x.shape)
+
+
+def warped(x: Tensor, maps: Tensor) -> Tensor:
+    """Images x [b, (channels,) height, width], each seen through its own linear map [b, 2, 2] about the middle.
+
+    Pixels between others are mixed of them; what comes in from outside is 0.
+    """
+    images = x.reshape(len(x), -1, *x.shape[-2:])
+    places = F.affine_grid(F.pad(maps.to(x.dtype), (0, 1)), list(images.shape), align_corners=False)
+    return F.grid_sample(images, places, align_corners=False).reshape(x.shape)
 
 
 def _tensors(split: Samples | Text, device: torch.device) -> list[Tensor]:

@@ -34,6 +34,7 @@ from lutetia.files import read_json, read_text, remove
 from lutetia.models import verify
 from lutetia.models.saving import MANIFEST_FORMAT
 
+STATE = "state.json"
 NAME = re.compile(r"step-(\d{6,})")
 LEFT_OVER = re.compile(r"\.(step-\d{6,}|best|last)\.[0-9a-f]+\.(part|old)")  # by a process that was killed
 
@@ -49,7 +50,7 @@ class Content:
     def state(self) -> dict[str, Any]:
         """state.json."""
         try:
-            state = json.loads(self.texts["state.json"])
+            state = json.loads(self.texts[STATE])
         except (KeyError, ValueError, RecursionError) as error:
             raise DataError(f"state.json of the checkpoint cannot be read: {error or type(error).__name__}") from error
         if not isinstance(state, dict):
@@ -133,7 +134,7 @@ def read(path: Path) -> Content:
 
 def read_state(path: Path) -> dict[str, Any]:
     """state.json of a checkpoint; empty for a model that no run has written."""
-    file = path / "state.json"
+    file = path / STATE
     state = read_json(file, "the state of a run") if os.path.lexists(file) else {}
     return state if isinstance(state, dict) else {}
 

@@ -49,6 +49,7 @@ class Data:
     test: float = option(0.0, low=0)
     shuffle: bool = False  # mix the samples, always in the same way, before they are split: for files sorted by class
     shift: int = option(0, low=0, high=64)  # shift each training image by up to this many pixels
+    warp: float = option(0.0, low=0, high=0.5)  # turn, stretch and slant each training image by up to about this much
 
 
 @dataclass(frozen=True)
@@ -284,6 +285,6 @@ def _check_data(data: Data, origin: Origin) -> None:
         part = getattr(data, name)
         if part >= 1 and part != int(part):
             origin.fail(f"data.{name}", part, "a fraction below 1 or a whole number of samples or bytes")
-    if data.kind in ("bytes", "stdlib") and (data.shuffle or data.shift):
-        key = "shuffle" if data.shuffle else "shift"
+    if data.kind in ("bytes", "stdlib") and (data.shuffle or data.shift or data.warp):
+        key = next(name for name in ("shuffle", "shift", "warp") if getattr(data, name))
         origin.fail(f"data.{key}", getattr(data, key), "none: text has an order, and no pixels")

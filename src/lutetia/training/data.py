@@ -220,8 +220,10 @@ def _check_samples(name: str, part: Samples, wanted: settings.Data, names: Names
         raise DataError(f"the {name} data has the class {part.y.max()}, expected names for it: there are {len(names.classes)}")
     if names.features and part.x.ndim == 2 and part.x.shape[1] != len(names.features):
         raise DataError(f"the {name} data has {part.x.shape[1]} columns and {len(names.features)} names of features")
-    if wanted.shift and part.x.ndim not in (3, 4):
-        raise ArgumentError(f"data.shift is {wanted.shift}, expected 0 for samples of shape {list(part.x.shape[1:])}: no images")
+    for name in ("shift", "warp"):
+        if getattr(wanted, name) and part.x.ndim not in (3, 4):
+            given, shape = getattr(wanted, name), list(part.x.shape[1:])
+            raise ArgumentError(f"data.{name} is {given}, expected 0 for samples of shape {shape}: no images")
 
 
 def _cuts(n: int, wanted: settings.Data) -> dict[str, tuple[int, int]]:
@@ -229,7 +231,7 @@ def _cuts(n: int, wanted: settings.Data) -> dict[str, tuple[int, int]]:
     test = n - _share(n, wanted.test)
     valid = test - _share(n, wanted.valid)
     if valid <= 0:
-        raise ArgumentError(f"data.valid and data.test leave nothing of {n} to train on, expected less")
+        raise ArgumentError(f"data.valid and data.test leave none of the {n} to train on, expected smaller fractions")
     places = {"train": (0, valid), "valid": (valid, test), "test": (test, n)}
     return {name: (a, b) for name, (a, b) in places.items() if b > a}
 

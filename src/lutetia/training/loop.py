@@ -90,6 +90,7 @@ class Trainer:
             "context": self.context,
             "seed": train.seed,
             "shift": config.data.shift,
+            "warp": config.data.warp,
             "device": world.device,
         }
         self.batches = Batches(data.splits["train"], train.batch_size, **options, **shares)

@@ -19,7 +19,7 @@ class Display(Protocol):
         """`done` is the fraction of the run that lies behind; `values` are new numbers, often none."""
 
     def say(self, text: str) -> None:
-        """A sentence that must be heard, terminal or not."""
+        """A message to show, terminal or not."""
 
 
 class Silent:

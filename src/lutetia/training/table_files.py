@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from lutetia.errors import ArgumentError, DataError, require
+from lutetia.files import check_file
 from lutetia.training.arrays import read_npz
 from lutetia.training.formats import Array
 from lutetia.training.tables import is_number, read_cells
 
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})  # cells that hold no value, in any case
+MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})  # cells that hold no value, in any case
 MOST_CLASSES = 20  # distinct whole numbers that are still taken for classes
 MOST_CATEGORIES = 1000
 IMAGES = (".png", ".pgm", ".ppm", ".pbm", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -31,6 +32,7 @@ class TableFile:
     columns: dict[str, list[Any]]
     x: Array | None = None
     target: list[Any] | None = None
+    lines: list[int] | None = None  # of a text: where each row is
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +59,9 @@ class Table:
             distinct = np.unique(self.x[:, number][np.isfinite(self.x[:, number])])
             missing = int(np.isnan(self.x[:, number]).sum())
             kind = f"{count} categories" if count else f"number, {len(distinct):,} values"
+            words = [each for each in self.categories.get(number, ()) if not is_number(each)]
+            if words and 2 * len(words) < count:  # a column of numbers, but for a few cells
+                kind += f", because {words[0]!r} is not a number"
             told.append((name, kind + (f", {missing:,} missing" if missing else "")))
         return told
 
@@ -68,15 +73,18 @@ def read_table_file(path: Path) -> TableFile:
     suffix = "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
     if suffix in (".csv", ".csv.gz", ".tsv"):
         cells = read_cells(path)
+        if not cells.rows:
+            raise DataError(f"{path} has names of columns and no rows below them, expected at least two")
         names = cells.header or [f"column {number}" for number in range(cells.width)]
         columns = {name or f"column {number}": [_value(row[number]) for row in cells.rows] for number, name in enumerate(names)}
         if len(columns) != len(names):
             twice = next(name for number, name in enumerate(names) if name in names[:number])
-            raise DataError(f"{path} has two columns named {twice!r}, expected a name of its own for each")
-        return TableFile(path, columns)
+            raise DataError(f"{path} has two columns named {twice!r}, expected every name once")
+        return TableFile(path, columns, lines=cells.lines)
     if suffix in (".parquet", ".pq"):
         if not path.exists():
             raise DataError(f"{path} does not exist, expected {KINDS}")
+        check_file(path, "a parquet file")
         parquet: Any = require("pyarrow.parquet", "reading parquet files", "pyarrow")
         try:
             columns = parquet.read_table(path).to_pydict()
@@ -105,7 +113,7 @@ def make_table(
         names = [f"x{number}" for number in range(math.prod(x.shape[1:]))] if x.ndim == 2 else []
         return Table(x.reshape(len(x), -1), y, names, classes, {}, {}, tuple(x.shape[1:]))
     name = find_target(file, target)
-    y, classes = make_target(file.columns[name], task, f"{file.path}, column {name!r}")
+    y, classes = make_target(file.columns[name], task, f"{file.path}, column {name!r}", file.lines)
     for kind, given in (("categorical", categorical), ("leave_out", left_out)):
         unknown = [each for each in given if each not in file.columns]
         if unknown:
@@ -113,7 +121,7 @@ def make_table(
     parts: list[Array] = []
     features: list[str] = []
     categories: dict[int, list[str]] = {}
-    dropped = dict.fromkeys(left_out, "as data.leave_out says")
+    dropped = {column: _column(file.columns[column], column in categorical)[0] or "as data.leave_out says" for column in left_out}
     for column, values in file.columns.items():
         if column == name or column in dropped:
             continue
@@ -144,11 +152,15 @@ def find_target(file: TableFile, target: str | int | None) -> str:
     raise DataError(f"{file.path} has no column {target!r}, expected --target to be one of {', '.join(names[:20])}")
 
 
-def make_target(values: Sequence[Any], task: str | None, where: str) -> tuple[Array, list[str]]:
+def make_target(
+    values: Sequence[Any], task: str | None, where: str, lines: Sequence[int] | None = None
+) -> tuple[Array, list[str]]:
     """The target as numbers [n], and the names of the classes; none for a regression."""
+    if not len(values):
+        raise DataError(f"{where} has no rows, expected two at least")
     empty = next((number for number, value in enumerate(values) if _is_missing(value)), None)
     if empty is not None:
-        raise DataError(f"{where} has no value in row {empty + 1}, expected one in each row")
+        raise DataError(f"{where} has no value in {_row(empty, lines)}, expected one in each row")
     texts = [_text(value) for value in values]
     numeric = all(is_number(text) for text in texts)
     if task is None:
@@ -166,7 +178,7 @@ def make_target(values: Sequence[Any], task: str | None, where: str) -> tuple[Ar
     return np.array([order[text] for text in texts], np.int64), classes
 
 
-def numbered(values: Sequence[Any], known: Sequence[str] | None, where: str) -> Array:
+def numbered(values: Sequence[Any], known: Sequence[str] | None, where: str, lines: Sequence[int] | None = None) -> Array:
     """A column as float64 [n], NaN for missing: numbers, or the numbers of categories that are known."""
     texts = [None if _is_missing(value) else _text(value) for value in values]
     order = None if known is None else {name: float(number) for number, name in enumerate(known)}
@@ -180,8 +192,13 @@ def numbered(values: Sequence[Any], known: Sequence[str] | None, where: str) -> 
             numbers[row] = order[text]
         else:
             wanted = "a number" if order is None else f"one of the categories {', '.join(list(order)[:20])}"
-            raise DataError(f"{where}, row {row + 1}: {text!r}, expected {wanted}")
+            raise DataError(f"{where}, {_row(row, lines)}: {text!r}, expected {wanted}")
     return numbers
+
+
+def _row(row: int, lines: Sequence[int] | None) -> str:
+    """A row as messages call it: by its line in a file of text, else counted from 1."""
+    return f"row {row + 1}" if lines is None else f"line {lines[row]}"
 
 
 def _column(values: Sequence[Any], categorical: bool) -> tuple[str, Array, list[str]]:

@@ -31,7 +31,7 @@ from lutetia.training.tabular import Rows, Shape, fit_tabular
 
 MODEL = Path("checkpoints") / "best"
 HEAD = "# What was guessed from the data. Edit it, then: lutetia train THIS FILE\n"
-HELD = 10  # one of so many rows says when to stop, where fit.patience is set
+HELD = 10  # one row in ten decides when to stop, where fit.patience is set
 ENOUGH = 100  # rows to fit, of which some can be spared for that
 SPLIT_SEED = 0  # which rows are held out must not depend on the seed of the fit
 

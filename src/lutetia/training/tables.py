@@ -1,10 +1,11 @@
-"""CSV files as numbers and names: commas, semicolons or tabs between cells; errors name the row and column."""
+"""CSV files as numbers and names: commas, semicolons or tabs between cells; errors name the line and column."""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from lutetia.errors import DataError
 from lutetia.training.formats import Array, read_whole
 
 DELIMITERS = (",", ";", "\t")
+DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -26,6 +28,7 @@ class Cells:
     path: Path
     header: list[str] | None
     rows: list[list[str]]
+    lines: list[int]  # of the file, from 1: where each row ends
 
     @property
     def width(self) -> int:
@@ -36,8 +39,8 @@ class Cells:
         return f"column {column}" if self.header is None or not self.header[column] else f"column {self.header[column]!r}"
 
     def place(self, row: int, column: int) -> str:
-        """A cell as messages call it; rows count from 1, as in an editor."""
-        return f"{self.path}, row {row + (1 if self.header is None else 2)}, {self.column_name(column)}"
+        """A cell as messages call it."""
+        return f"{self.path}, line {self.lines[row]}, {self.column_name(column)}"
 
 
 class LabelledRows(NamedTuple):
@@ -51,21 +54,43 @@ class LabelledRows(NamedTuple):
 
 def read_cells(path: Path, label: str | int | None = None) -> Cells:
     """Read a CSV file; a first row that holds `label`, or words where the next row has numbers, names the columns."""
-    text = read_whole(path, "a CSV file")
+    text = _decoded(path)
+    delimiter = _delimiter(next((line for line in text if line.strip()), ""))
+    reader = csv.reader(text, delimiter=delimiter)
     try:
-        lines = text.decode("utf-8-sig").splitlines()
-        delimiter = _delimiter(next((line for line in lines if line.strip()), ""))
-        rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter) if any(map(str.strip, row))]
-    except (UnicodeDecodeError, csv.Error) as error:
+        pairs = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
+    except csv.Error as error:
         raise DataError(f"{path} is not a CSV file: {error}") from error
-    if not rows:
+    if not pairs:
         raise DataError(f"{path} is empty, expected rows of numbers and a class")
+    lines, rows = [line for line, _ in pairs], [row for _, row in pairs]
+    if delimiter != ",":
+        rows = _with_points(rows)
     header = rows.pop(0) if label in rows[0] or _has_names(rows) else None
-    for number, row in enumerate(rows):
+    lines = lines[len(lines) - len(rows) :]
+    for line, row in zip(lines, rows, strict=True):
         if len(row) != len(header or rows[0]):
-            line = number + (1 if header is None else 2)
-            raise DataError(f"{path}, row {line}: {len(row)} columns, expected {len(header or rows[0])}")
-    return Cells(path, header, rows)
+            raise DataError(f"{path}, line {line}: {len(row)} columns, expected {len(header or rows[0])}")
+    return Cells(path, header, rows, lines)
+
+
+def _decoded(path: Path) -> list[str]:
+    """The lines of a file of text."""
+    data = read_whole(path, "a CSV file")
+    try:
+        return data.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise DataError(
+            f"{path}, line {line}: the byte 0x{data[error.start]:02x} is not UTF-8, expected a CSV file saved as UTF-8"
+        ) from error
+
+
+def _with_points(rows: list[list[str]]) -> list[list[str]]:
+    """The cells with a point before the decimals, where the file has commas there and nowhere a point."""
+    if any("." in cell and is_number(cell) for row in rows for cell in row):
+        return rows
+    return [[cell.replace(",", ".") if DECIMAL_COMMA.fullmatch(cell) else cell for cell in row] for row in rows]
 
 
 def _delimiter(line: str) -> str:

@@ -22,6 +22,7 @@ from lutetia.integrations.transformers.models import (  # noqa: E402
     LutetiaForCausalLM,
     register_models,
 )
+from lutetia.integrations.transformers.paged import PagedCache  # noqa: E402
 from lutetia.integrations.transformers.sharding import ShardedCache  # noqa: E402
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "LutetiaCache",
     "LutetiaConfig",
     "LutetiaForCausalLM",
+    "PagedCache",
     "ShardedCache",
     "load_decoder",
     "register",

@@ -13,10 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.cache_utils import get_layer_types_and_kwargs
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, decode_attention
+from lutetia import flow
+from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, cpu, decode_attention
+from lutetia.attention.arguments import DecodeCall
+from lutetia.attention.run import executor_of
 from lutetia.errors import ArgumentError
 
 NAME = "lutetia"
@@ -43,12 +47,13 @@ def attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """The attention function of `transformers`: query [B, H_q, s, d], key, value [B, H_kv, n, d] -> [B, s, H_q, d]."""
-    seen, shard = None, getattr(key, "lutetia_shard", None)
-    n = key.shape[2] if shard is None else shard.length
+    seen, layer = None, getattr(key, "lutetia_layer", None)  # of a cache that attends to its keys itself
+    n = key.shape[2] if layer is None else layer.length
     if can_decode(query, key, value, options):
         seen = seen_by(attention_mask, query.shape[2], n, options.get("sliding_window"))
-    if seen is None and shard is not None:
-        raise ArgumentError("a ShardedCache has a mask or an option that decode attention does not know, expected padding alone")
+    if seen is None and layer is not None:
+        kind = type(layer).__name__.replace("Layer", "Cache")
+        raise ArgumentError(f"a {kind} has a mask or an option that decode attention does not know, expected padding alone")
     if seen is None:
         return attend_to_prompt(module, query, key, value, attention_mask, **options)
     out = decode(query, key, value, seen, options)
@@ -66,6 +71,18 @@ def can_decode(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any
     if options.get("dropout") or options.get("position_bias") is not None or options.get("cache") is not None:
         return False
     return not (torch.compiler.is_compiling() or torch.jit.is_tracing())  # type: ignore[attr-defined]
+
+
+def full_attention_layers(config: Any, cache: str) -> list[str]:
+    """The layers of a decoder that uses this attention, all of which see the whole context; otherwise an error."""
+    decoder = config.get_text_config(decoder=True)
+    if decoder._attn_implementation != NAME:
+        raise ArgumentError(f"attn_implementation is {decoder._attn_implementation!r}, expected {NAME!r} for {cache}")
+    types, _ = get_layer_types_and_kwargs(decoder)
+    others = sorted({*types} - {"full_attention"})
+    if others:
+        raise ArgumentError(f"the model has layers of type {', '.join(others)}, expected full_attention for {cache}")
+    return list(types)
 
 
 # ---- what is seen ----------------------------------------------------------------------------------------------------
@@ -108,23 +125,25 @@ def decode(query: Tensor, key: Tensor, value: Tensor, seen: Seen, options: dict[
         "softcap": options.get("softcap"),
         "sink": None if sink is None else sink.detach(),
     }
-    shard = getattr(key, "lutetia_shard", None)
-    if shard is not None:
-        out: Tensor = shard.attend(query, key, value, starts=seen.starts, **how)
+    layer = getattr(key, "lutetia_layer", None)
+    if layer is not None:
+        out: Tensor = layer.attend(query, key, value, starts=seen.starts, **how)
         return out
     held = getattr(key, "lutetia_held", None)
     first = 0 if held is None else held.first
     starts = seen.starts
     if first:
         starts = lengths_of(len(query), first, query.device) if starts is None else starts + first
-    return decode_attention(
-        query,
-        key if held is None else held.k,
-        value if held is None else held.v,
-        seq_lens=lengths_of(len(query), first + key.shape[2], query.device),
-        starts=starts,
-        **how,
-    )[0]
+    keys, values = (key, value) if held is None else (held.k, held.v)
+    lengths = lengths_of(len(query), first + key.shape[2], query.device)
+    if query.device.type == "cpu" and not flow.recording():
+        scale = query.shape[3] ** -0.5 if how["scale"] is None else how["scale"]
+        call = DecodeCall(
+            query, keys, values, lengths, None, None, scale, seen.window, how["sink"], None, None, None, starts, how["softcap"]
+        )
+        if executor_of(call, 1, "auto") == "cpu":  # what the checks of a call would ask holds here, and they take half its time
+            return cpu.decode(call)[0]
+    return decode_attention(query, keys, values, seq_lens=lengths, starts=starts, **how)[0]
 
 
 @lru_cache(maxsize=64)

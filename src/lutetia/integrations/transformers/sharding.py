@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
-from transformers.cache_utils import Cache, CacheLayerMixin, get_layer_types_and_kwargs
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 from lutetia.attention import FEW_ACTIVE, check_int
 from lutetia.errors import ArgumentError
-
-NAME = "lutetia"
+from lutetia.integrations.transformers.attention import full_attention_layers
 
 
 class ShardedLayer(CacheLayerMixin):
@@ -57,7 +56,7 @@ class ShardedLayer(CacheLayerMixin):
             self.keys[:, :, :held], self.values[:, :, :held] = key_states[:, :, mine], value_states[:, :, mine]
         else:
             key_states = key_states[:]  # a tensor of its own, to carry the layer to the attention function
-            key_states.lutetia_shard = self  # type: ignore[attr-defined]
+            key_states.lutetia_layer = self  # type: ignore[attr-defined]
         self.length += s
         return key_states, value_states
 
@@ -101,14 +100,8 @@ class ShardedCache(Cache):
     def __init__(self, config: Any, max_length: int, group: distributed.ProcessGroup | None = None) -> None:
         if not (distributed.is_available() and distributed.is_initialized()):
             raise ArgumentError("torch.distributed has no process group, expected init_process_group first, as under torchrun")
-        decoder = config.get_text_config(decoder=True)
-        if decoder._attn_implementation != NAME:
-            raise ArgumentError(f"attn_implementation is {decoder._attn_implementation!r}, expected {NAME!r} for a ShardedCache")
-        types, _ = get_layer_types_and_kwargs(decoder)
-        others = sorted({*types} - {"full_attention"})
-        if others:
-            raise ArgumentError(f"the model has layers of type {', '.join(others)}, expected full_attention for a ShardedCache")
+        layers = full_attention_layers(config, "a ShardedCache")
         check_int("max_length", max_length, 1)
         ranks, rank = distributed.get_world_size(group), distributed.get_rank(group)
         room = -(-max_length // ranks)
-        super().__init__(layers=[ShardedLayer(room, rank, group) for _ in types])
+        super().__init__(layers=[ShardedLayer(room, rank, group) for _ in layers])

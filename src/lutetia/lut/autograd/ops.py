@@ -23,36 +23,22 @@ from torch import Tensor
 import lutetia
 from lutetia.errors import ArgumentError, describe
 from lutetia.lut.algorithm import choose
+from lutetia.lut.autograd.direct import is_direct
 from lutetia.lut.autograd.how import HOW, How, Wires, how_of, sizes_of
+from lutetia.lut.autograd.quick import prepare, quick_back, quick_for
 from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
 from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.cuda import is_by_detector, keeps_by_detector, keeps_hard_by_detector, like
 from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Into, Read, Sequence
-from lutetia.lut.sums import Sums, sum_dtype
+from lutetia.lut.memo import trusted
+from lutetia.lut.sums import FLOAT, Sums, sum_dtype
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
-PLAIN = (Tensor, torch.nn.Parameter)
 LOGS = "Tensor? log_beta, Tensor? log_gamma, Tensor? log_tau"
 COMPARING = "HOW, Tensor? thresholds=None"  # what ops that compare inputs end with; a default is not handed to an implementation
 
 
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {}
-
-
-def is_direct(*tensors: Tensor) -> bool:
-    """Whether nobody would see that an op is called: no compiler, tracer, transform or mode, and plain tensors.
-
-    Then its implementation can be called as it is. The way through the dispatcher and back takes 8 µs.
-    """
-    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._autograd._profiler_enabled():
-        return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
-        return False
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return False
-    for tensor in tensors:
-        if type(tensor) not in PLAIN or tensor.layout is not torch.strided or not (tensor.is_cpu or tensor.is_cuda):
-            return False
-    return True
 
 
 def op(name: str, *tensors: Tensor) -> Callable[..., Any]:
@@ -105,15 +91,36 @@ def solid(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
+def laid(tensor: Tensor) -> Tensor:
+    """What was found, contiguous; by detector only where CUDA kernels read it."""
+    return tensor if tensor.is_contiguous() or (tensor.is_cuda and is_by_detector(tensor)) else tensor.contiguous()
+
+
+def by_detector(x: Tensor, anchors: Tensor, how: How, thresholds: Tensor | None, weight: Tensor | None) -> bool:
+    """Whether an op keeps what it finds by detector; `weight` is that of a hard read, which is decided by it too."""
+    if how.backend not in ("", "triton"):
+        return False
+    if weight is not None:
+        return keeps_hard_by_detector(x, anchors, (weight, n_outputs_of(weight, how)), how.sums.exact, thresholds)
+    return how.read != "hard" and keeps_by_detector(x, anchors, how.sums.exact, thresholds)
+
+
 # ---- one step --------------------------------------------------------------------------------------------------------
 
 
 def _detect_and_fill(x: Tensor, layer: tuple[Tensor, Tensor], rest: Numbers[Any], train: bool) -> tuple[Tensor, Any]:
     """x [B, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2] -> y [B, O], and what was found."""
     (weight, anchors), (start, targets, meta, text, *given) = layer, rest
-    how, comparisons = how_of(text), ready(x, anchors, *given)
+    how, plain = how_of(text), not given or given[0] is None
     connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
+    quick = quick_for(x, weight, anchors, connectivity) if plain and how.sums == FLOAT else None
+    if quick is not None and quick.trains:
+        room = quick.launches.room(x) if train else None
+        return quick.launches.fill(x, weight, room), room
+    comparisons = ready(x, anchors, *given)
     y, detected = how.kernels(x).detect_and_fill(solid(x), solid(weight), comparisons, connectivity, how.sums, train)
+    if plain:
+        prepare(x, (weight, anchors), connectivity, None, how.sums)
     return y.to(output_dtype(x, weight)), detected
 
 
@@ -136,15 +143,18 @@ def _lut_eval_fake(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Te
 def _lut(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """The same, and indices, min_delta, min_delta_index [B, N_t]."""
     y, detected = _detect_and_fill(x, (weight, anchors), rest, True)
+    if by_detector(x, anchors, how_in(rest), rest[4] if len(rest) > 4 else None, weight):
+        detected = [like(each, True) for each in detected]
     return y, *detected
 
 
-def _detected_fake(x: Tensor, shape: tuple[int, ...]) -> list[Tensor]:
-    return [x.new_empty(shape, dtype=dtype) for dtype in (torch.int32, sum_dtype(x), torch.int32)]
+def _detected_fake(x: Tensor, shape: tuple[int, ...], columns: bool = False) -> list[Tensor]:
+    return [like(x.new_empty(shape, dtype=dtype), columns) for dtype in (torch.int32, sum_dtype(x), torch.int32)]
 
 
 def _lut_fake(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return _lut_eval_fake(x, weight, anchors, *rest), *_detected_fake(x, (x.shape[0], anchors.shape[0]))
+    columns = by_detector(x, anchors, how_in(rest), rest[4] if len(rest) > 4 else None, weight)
+    return _lut_eval_fake(x, weight, anchors, *rest), *_detected_fake(x, (x.shape[0], anchors.shape[0]), columns)
 
 
 def _lut_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
@@ -152,9 +162,12 @@ def _lut_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     *found, anchors, n_inputs, dtype, start, targets, meta, text = rest
     how = how_of(text)
     connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
-    detected = Detected(*map(solid, found))
+    quick = quick_back(grad, connectivity) if how.sums == FLOAT and dtype == weight.dtype == torch.float32 else None
+    if quick is not None and quick.anchors is anchors and quick.launches.x_shape[1] == n_inputs:
+        return quick.launches.to_inputs(grad, weight, tuple(found))
+    detected = Detected(*map(laid, found))
     run = how.kernels(grad).propagate
-    return run(solid(grad), solid(weight), connectivity, detected, solid(anchors), n_inputs, how.sums).to(dtype)
+    return run(solid(grad), solid(weight), connectivity, detected, solid(trusted(anchors)), n_inputs, how.sums).to(dtype)
 
 
 def _lut_input_gradients_fake(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
@@ -166,9 +179,12 @@ def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
     """grad [B, O], indices [B, N_t], then a, b, alternatives [B, N_t] or None, the size of the weight, dtype -> dW."""
     a, b, alternatives, size, dtype, start, targets, meta, text = rest
     how = how_of(text)
-    coefficients = None if a is None else Coefficients(solid(a), None if b is None else solid(b), alternatives)
     connectivity = how.connectivity((start, targets, meta), tuple(size))
-    return how.kernels(grad).gather_rows(solid(grad), connectivity, solid(indices), coefficients, how.sums, None).to(dtype)
+    quick = quick_back(grad, connectivity) if a is None and how.sums == FLOAT and dtype == torch.float32 else None
+    if quick is not None:
+        return quick.launches.to_weight(grad, indices, tuple(size))
+    coefficients = None if a is None else Coefficients(laid(a), None if b is None else laid(b), alternatives)
+    return how.kernels(grad).gather_rows(solid(grad), connectivity, laid(indices), coefficients, how.sums, None).to(dtype)
 
 
 def _lut_weight_gradients_fake(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
@@ -215,21 +231,26 @@ def _read_detectors(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...
     read, _, how, thresholds = _reading(rest)
     indices, (a, b, alternatives) = how.kernels(x).read(solid(x), ready(x, anchors, thresholds), read, how.sums)
     if alternatives is None or b is None:
-        return a, a.new_empty(0), indices, indices.new_empty(0)
+        b, alternatives = a.new_empty(0), indices.new_empty(0)
+    if by_detector(x, anchors, how, thresholds, None):
+        return tuple(like(each, True) if each.dim() == 2 else each for each in (a, b, indices, alternatives))
     return a, b, indices, alternatives
 
 
 def _read_detectors_fake(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     shape = (x.shape[0], anchors.shape[0])
-    second = (0,) if how_in(rest).read == "confidence" else shape
-    a, b = (x.new_empty(size, dtype=sum_dtype(x)) for size in (shape, second))
-    return a, b, *(x.new_empty(size, dtype=torch.int32) for size in (shape, second))
+    read, _, how, thresholds = _reading(rest)
+    columns = by_detector(x, anchors, how, thresholds, None)
+    a, indices = (like(x.new_empty(shape, dtype=dtype), columns) for dtype in (sum_dtype(x), torch.int32))
+    if read.name == "confidence":
+        return a, a.new_empty(0), indices, indices.new_empty(0)
+    return a, torch.empty_like(a), indices, torch.empty_like(indices)
 
 
 def _read_detectors_gradients(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """Three scalars, da, db [B, N_t] or None, to_x -> dx [B, I] (empty unless to_x), and the gradients of the scalars [3]."""
     (da, db, to_x), (read, _, how, thresholds) = rest[3:6], _reading((*rest[:3], *rest[6:]))
-    gains = (solid(da if da is not None else torch.zeros_like(db)), None if db is None else solid(db))
+    gains = (laid(da if da is not None else torch.zeros_like(db)), None if db is None else laid(db))
     comparisons = comparisons_of(x, anchors, thresholds)
     dx, learned = how.kernels(x).send_slopes(solid(x), comparisons, read, gains, how.sums, to_x)
     return x.new_empty(0) if dx is None else dx.to(x.dtype), learned
@@ -244,9 +265,9 @@ def _weigh_rows(weight: Tensor, indices: Tensor, *rest: Any) -> Tensor:
     """weight, indices [B, N_t], then alternatives, a, b [B, N_t], whether there are two rows, dtype -> y [B, O]."""
     alternatives, a, b, two, dtype, start, targets, meta, text = rest
     how = how_of(text)
-    coefficients = Coefficients(solid(a), solid(b), solid(alternatives)) if two else Coefficients(solid(a))
+    coefficients = Coefficients(laid(a), laid(b), laid(alternatives)) if two else Coefficients(laid(a))
     connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
-    return how.kernels(weight).fill_rows(solid(weight), connectivity, solid(indices), coefficients, how.sums).to(dtype)
+    return how.kernels(weight).fill_rows(solid(weight), connectivity, laid(indices), coefficients, how.sums).to(dtype)
 
 
 def _weigh_rows_fake(weight: Tensor, indices: Tensor, *rest: Any) -> Tensor:
@@ -258,15 +279,17 @@ def _row_gains(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -> tup
     alternatives, start, targets, meta, text = rest
     how = how_of(text)
     connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
-    rows = (solid(indices), None if alternatives is None else solid(alternatives))
+    rows = (laid(indices), None if alternatives is None else laid(alternatives))
     da, db = how.kernels(grad).row_gains(solid(grad), solid(weight), connectivity, rows, how.sums)
+    if indices.is_cuda and is_by_detector(rows[0]):
+        da, db = like(da, True), None if db is None else like(db, True)
     return da, da.new_empty(0) if db is None else db
 
 
 def _row_gains_fake(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    shapes = (indices.shape, (0,) if rest[0] is None else indices.shape)
-    da, db = (grad.new_empty(shape, dtype=sum_dtype(grad, weight)) for shape in shapes)
-    return da, db
+    dtype, columns = sum_dtype(grad, weight), indices.is_cuda and is_by_detector(indices)
+    da = like(grad.new_empty(indices.shape, dtype=dtype), columns)
+    return da, da.new_empty(0) if rest[0] is None else torch.empty_like(da)
 
 
 define(f"read_eval(Tensor x, Tensor weight, Tensor anchors, {LOGS}, {COMPARING}) -> Tensor", _read_eval, _lut_eval_fake)
@@ -370,7 +393,7 @@ def _lut_attention_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> 
     sequence = with_algorithm(sequence, how, grad.shape[2], weight, grad)
     kernels, connectivity = how.kernels(grad), how.connectivity(rest[11:14], weight.shape)  # type: ignore[arg-type]
     run = kernels.propagate_pairs if sequence.products is None else kernels.propagate_cells
-    dx, dpositions = run(solid(grad), solid(weight), connectivity, sequence, solid(anchors), n_inputs, how.sums)
+    dx, dpositions = run(solid(grad), solid(weight), connectivity, sequence, solid(trusted(anchors)), n_inputs, how.sums)
     return dx.to(dtype), like_positions(dpositions, positions_shape).to(positions_dtype)
 
 

@@ -1,8 +1,8 @@
 """Gradient policies: a dense gradient, a sparse one, and a step taken inside the backward pass.
 
-All are plain autograd functions. A compiled graph holds the op with its own formula in the place of the dense one; the other two
-are plain autograd functions around the ops, since neither fits a compiled graph: a sparse tensor has a length that
-depends on the data, and an update in a backward pass is a side effect. torch.compile breaks its graph around them.
+All are plain autograd functions. A compiled graph holds the op with its own formula instead, whose gradient is dense: a sparse
+tensor has a length that depends on the data, and a step in a backward pass is a side effect, so neither fits a graph. What is
+left to do is done by a hook on the weight, once its gradient is there.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
+from lutetia.lut.autograd.direct import is_quiet
+from lutetia.lut.autograd.how import How, Wires, how_of, text_of
 from lutetia.lut.autograd.ops import gather_sequence, op
-from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula, Once, Record, read_backward, record_of, remember_read
-from lutetia.lut.connectivity.full import Full
+from lutetia.lut.autograd.quick import Quick
+from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Facts, Formula, Once, Record, read_backward, record_of, remember_read
+from lutetia.lut.connectivity.full import Connectivity, Full
+from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import Into
 from lutetia.lut.sums import FLOAT
 
 Rate: TypeAlias = float | Callable[[], float]
-
-UNCOMPILED = "gradient='{}' runs outside of compiled graphs: compile without fullgraph=True, or use gradient='dense'"
 
 
 class Call(NamedTuple):
@@ -35,9 +36,12 @@ class Call(NamedTuple):
 
     formula: Formula
     rest: tuple[Any, ...]
+    quick: Quick | None = None
 
     def start(self, ctx: Any, tensors: Sequence[Tensor]) -> Tensor:
         """y; what the backward pass needs is kept on ctx."""
+        if self.quick is not None:
+            return _start_quickly(ctx, self.quick, *tensors)
         result = op(self.formula.op, *tensors)(*tensors, *self.rest)
         output = result if isinstance(result, tuple) else (result,)
         self.formula.remember(ctx, (*tensors, *self.rest), output)
@@ -119,9 +123,11 @@ def _joined(uses: list[Use]) -> Use | None:
 # ---- dense -----------------------------------------------------------------------------------------------------------
 
 
-def with_dense_gradient(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...]) -> Tensor:
+def with_dense_gradient(
+    formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...], quick: Quick | None = None
+) -> Tensor:
     """y; as the op with its own formula, in one node and without torch's dispatcher."""
-    return DENSE[formula.op].apply(*tensors, Call(formula, rest))
+    return DENSE[formula.op].apply(*tensors, Call(formula, rest, quick))
 
 
 def with_reads(tensors: tuple[Tensor | None, ...], rest: tuple[Any, ...]) -> tuple[Tensor, ...]:
@@ -139,12 +145,38 @@ class Dense(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        formula = ctx.call.formula
+        formula, quick = ctx.call.formula, ctx.call.quick
+        if quick is not None and not torch.is_grad_enabled() and quick.takes(grad) and is_quiet():
+            return *_quick_gradients(ctx, quick, grad), None, None
         with torch.no_grad():
             gradients = formula.to_inputs(ctx, grad)
             if _wanted(ctx, formula.weight_at):
                 gradients[formula.weight_at] = formula.to_weight(ctx, grad)
         return _once(gradients, ctx)
+
+
+def _start_quickly(ctx: Any, quick: Quick, x: Tensor, weight: Tensor, anchors: Tensor) -> Tensor:
+    """`lut` by what was prepared, keeping what its formula would keep."""
+    launches = quick.launches
+    indices, min_delta, which = room = launches.room(x)
+    y = launches.fill(x, weight, room)
+    if quick.facts is None:
+        c, how = launches.connectivity, How(FLOAT, choice.chosen)
+        how = how._replace(meta=c.meta) if isinstance(c, Full) else how._replace(header=c.header_text)
+        quick.facts = Facts(text_of(how), tuple(weight.shape), weight.dtype, x.shape[1], x.dtype)
+    ctx.facts, nothing = quick.facts, (None, None, None)
+    if ctx.needs_input_grad[0]:
+        ctx.save_for_backward(indices, min_delta, which, *nothing, weight, anchors, *nothing, *launches.wires)
+    else:
+        ctx.save_for_backward(indices, None, None, *nothing, None, None, *nothing, *launches.wires)
+    return y
+
+
+def _quick_gradients(ctx: Any, quick: Quick, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """grad [B, O] -> dx [B, I] and dW, where they are wanted."""
+    saved = ctx.saved_tensors
+    dx = quick.launches.to_inputs(grad, saved[6], saved[:3]) if ctx.needs_input_grad[0] else None
+    return dx, quick.launches.to_weight(grad, saved[0], quick.facts.size) if _wanted(ctx, 1) else None
 
 
 def _once(gradients: list[Tensor | None], ctx: Any) -> tuple[Tensor | None, ...]:
@@ -185,7 +217,6 @@ class DenseReads(torch.autograd.Function):
 # ---- sparse ----------------------------------------------------------------------------------------------------------
 
 
-@uncompiled(UNCOMPILED.format("sparse"))
 def with_sparse_gradient(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...]) -> Tensor:
     """y; weight.grad will be a coalesced COO tensor of the rows that were read."""
     return SPARSE[formula.op].apply(*tensors, Call(formula, rest))
@@ -217,7 +248,6 @@ class Sparse(torch.autograd.Function):
 # ---- in place --------------------------------------------------------------------------------------------------------
 
 
-@uncompiled(UNCOMPILED.format("in_place"))
 def with_step_in_place(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...], external_lr: Rate | None) -> Tensor:
     """y; the backward pass ends with weight -= external_lr · lr_scale · gradient, and keeps no gradient.
 
@@ -343,6 +373,36 @@ def _take(step: Step, uses: list[Use]) -> None:
         weight.copy_(weight - rate * sum(use.gather() for use in uses))
     uses[0].record.connectivity().clamp_(weight)
     torch.autograd.graph.increment_version(step.weight)  # compiled kernels write behind torch's back
+
+
+# ---- what a compiled graph leaves to do ------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def settle(gradient: str, connectivity: Connectivity, external_lr: Rate | None, weight: Tensor) -> None:
+    """Make of a weight's dense gradient what the policy makes: a sparse one, or a step. A hook that runs once."""
+    hooks = weight._post_accumulate_grad_hooks
+    for key in [key for key, hook in (hooks or {}).items() if getattr(getattr(hook, "func", hook), "settles", False)]:
+        del hooks[key]
+    if weight.grad is None or weight.grad.is_sparse:  # settled by another call of the same backward pass
+        return
+    dense, weight.grad = weight.grad, None
+    if gradient == "sparse":
+        read = (dense != 0).any(-1) if isinstance(connectivity, Full) else dense != 0
+        places = read.nonzero().t()
+        weight.grad = torch.sparse_coo_tensor(places, dense[read], dense.shape, is_coalesced=True, check_invariants=False)
+        return
+    rate = check_step(weight, external_lr)
+    weight.sub_(dense, alpha=check_rate(rate() if callable(rate) else rate))
+    connectivity.clamp_(weight)
+
+
+def settle_call(gradient: str, how: str, wires: Wires, external_lr: Rate | None, weight: Tensor) -> None:
+    """The same for a call of a function, which has no layer to ask."""
+    settle(gradient, how_of(how).connectivity(wires, weight.shape), external_lr, weight)  # type: ignore[arg-type]
+
+
+settle_call.settles = True  # type: ignore[attr-defined]
 
 
 # ---- the nodes of the graph ------------------------------------------------------------------------------------------

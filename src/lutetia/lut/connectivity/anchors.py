@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut.memo import Memo
+from lutetia.lut.memo import Memo, private_copy
 from lutetia.lut.sums import FLOATS, sum_dtype
 
 MAX_ANCHORS = 24  # a table has at most 2**24 rows
 MAX_INT32 = 2**31 - 1
+PLAIN = (torch.Tensor, torch.nn.Parameter)  # and no tensors that only stand for others
 INTEGER_DTYPES = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 
 
@@ -66,24 +67,38 @@ def check_thresholds(thresholds: torch.Tensor, device: torch.device | None = Non
 
 
 def checked_anchors(anchors: torch.Tensor, n_inputs: int, thresholds: torch.Tensor | None = None) -> torch.Tensor:
-    """The anchors, int32 and contiguous, checked once per tensor and version, with the thresholds: kernels trust them."""
-    if anchors.is_cuda and torch.cuda.is_current_stream_capturing():
-        pass  # a capture cannot wait for an answer
-    elif thresholds is None:
-        anchors_seen.get((anchors,), n_inputs)
+    """The anchors, int32 and contiguous, checked once per tensor and version, with the thresholds: kernels trust them.
+
+    On CUDA they are a copy of those that were checked. The CPU's loops compare as they read, and take the anchors themselves.
+    """
+    if thresholds is None:
+        copy = anchors_seen.get((anchors,), n_inputs, _is_captured)
     else:
-        thresholds_seen.get((anchors, thresholds), n_inputs)
+        copy = thresholds_seen.get((anchors, thresholds), n_inputs, _is_captured)
+    anchors = anchors if copy is None else copy
     if anchors.dtype != torch.int32:
         anchors = anchors.to(torch.int32)
     return anchors if anchors.is_contiguous() else anchors.contiguous()
 
 
-def _check_both(anchors: torch.Tensor, thresholds: torch.Tensor, n_inputs: int) -> None:
+def _is_captured(tensor: torch.Tensor) -> bool:
+    """Whether a CUDA graph records what is done with a tensor: then nothing can be looked at, for nothing is done yet."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _check_once(anchors: torch.Tensor, n_inputs: int, n_thresholds: int = 0) -> torch.Tensor | None:
+    """Check anchors; on CUDA what is checked is a copy, which kernels read."""
+    copy = private_copy(anchors) if type(anchors) in PLAIN and anchors.is_cuda else None
+    check_anchors(anchors if copy is None else copy, n_inputs, n_thresholds)
+    return copy
+
+
+def _check_both(anchors: torch.Tensor, thresholds: torch.Tensor, n_inputs: int) -> torch.Tensor | None:
     check_thresholds(thresholds, anchors.device)
-    check_anchors(anchors, n_inputs, len(thresholds))
+    return _check_once(anchors, n_inputs, len(thresholds))
 
 
-anchors_seen = Memo(lambda anchors, n_inputs: check_anchors(anchors, n_inputs), trusting=False)
+anchors_seen = Memo(_check_once, trusting=False)
 thresholds_seen = Memo(_check_both, trusting=False)
 
 

@@ -9,14 +9,12 @@ from torch import Tensor
 
 from lutetia.errors import check_tensor, fail
 from lutetia.lut.connectivity.synapses import TENSOR_NAMES, Synapses
-from lutetia.lut.memo import Memo
+from lutetia.lut.memo import Memo, private_copy
 
 
 def _rebuilt(start: Tensor, targets: Tensor, meta: Tensor, header: str) -> Synapses:
     facts = json.loads(header)
-    # Copies on the CPU, where `.numpy()` and `.data` change a tensor and nobody is told: kernels read what was checked. On CUDA
-    # aliases, since a captured graph holds addresses: those of the layer's own tensors must stay the right ones.
-    arrays = [each.detach().clone() if each.device.type == "cpu" else each.detach() for each in (start, targets, meta)]
+    arrays = [private_copy(each) if each.is_cuda else each.detach().clone() for each in (start, targets, meta)]
     return Synapses.from_tensors(dict(zip(TENSOR_NAMES[facts["layout"]], arrays, strict=True)), facts)
 
 

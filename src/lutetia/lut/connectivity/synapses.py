@@ -154,11 +154,6 @@ class Synapses:
         return self.groups.start.shape[0]
 
     @cached_property
-    def max_groups(self) -> int:
-        """The largest number of groups of one owner."""
-        return int(self.neuron_groups.diff().max())
-
-    @cached_property
     def max_fan_out(self) -> int:
         """The largest number of synapses of one lookup neuron."""
         return int(self.owner_start.diff().max())

@@ -1,6 +1,6 @@
 """Which row of each table a position reads: a hash of the tokens that end there.
 
-Table k has a length: it hashes so many tokens, the last one first. A table of words has the length REACH, and stops behind the
+Table k has a length: it hashes that many tokens, the last one first. A table of words has the length REACH, and stops behind the
 token that begins the last word. Tokens are counted from 1, and 0 stands for what is before the first:
 
     h = Σ_i (token[s - i] + 1) · multiplier[k, i]  mod 2⁶⁴,  mixed,  row = its upper 32 bits · n_rows / 2³²

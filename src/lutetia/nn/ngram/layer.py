@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from lutetia._shared.threads import spread
 from lutetia._uncompiled import uncompiled
-from lutetia.errors import check_choice, check_range, check_tensor, fail
-from lutetia.lut import INTEGER_DTYPES, MAX_INT32, backend_name, check_int
+from lutetia.errors import ArgumentError, check_choice, check_module, check_range, check_tensor, fail
+from lutetia.lut import FLOATS, INTEGER_DTYPES, MAX_INT32, backend_name, check_int
 from lutetia.nn.ngram.hashing import REACH, Hash, addresses, begins_word, draw_multipliers
 
 GRADIENTS = ("sparse", "dense")
@@ -22,7 +22,7 @@ MAX_ORDER = REACH
 class NgramTables(nn.Module):
     """tokens [B, S] -> rows [B, S, n_tables · width]: of each table the row that the last tokens hash to.
 
-    A table for each of `orders`, which hashes so many tokens, and with `word` one more, of the word so far: what follows the
+    A table for each of `orders`, which hashes that many tokens, and with `word` one more, of the word so far: what follows the
     last beginning of a word, 16 tokens at most. Rows start at zero. Nothing before the first token is seen: hashes do not cross
     the border of a window.
 
@@ -87,10 +87,13 @@ class NgramTables(nn.Module):
     def _look_up(self, tokens: Tensor, past: Tensor | None) -> Tensor:
         """[B, S, n_tables, width], in the dtype of the products where autocast says one."""
         index = self.addresses(tokens, past)
-        sparse = self.gradient == "sparse"
-        rows = F.embedding(index, self.weight, sparse=sparse) if self.share is None else self.share.rows(self, index)
+        rows = self.rows(index) if self.share is None else self.share.rows(self, index)
         kind = rows.device.type
         return rows.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else rows
+
+    def rows(self, index: Tensor) -> Tensor:
+        """The rows of these numbers: index int64 [...] -> [..., width]."""
+        return F.embedding(index, self.weight, sparse=self.gradient == "sparse")
 
     def addresses(self, tokens: Tensor, past: Tensor | None = None) -> Tensor:
         """Which rows each position reads: int64 [B, S, n_tables], numbers of rows of `weight`."""
@@ -110,15 +113,23 @@ class NgramTables(nn.Module):
 
     def recent(self, tokens: Tensor, past: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         """What the next call must know of the tokens up to here, and of `lengths` [B] only so many: int64 [B, reach - 1]."""
+        check_tensor("tokens", tokens, ["B", "S"], INTEGER_DTYPES)
         n, (batch, S) = self.reach - 1, tokens.shape
         if past is None:
             past = tokens.new_zeros(batch, n, dtype=torch.int64)
+        check_tensor("past", past, [batch, n], torch.int64, tokens.device)
+        if lengths is not None:
+            check_tensor("lengths", lengths, [batch], INTEGER_DTYPES)
+            if not lengths.is_cuda and bool(((lengths < 0) | (lengths > S)).any()):  # on CUDA looking would mean waiting
+                raise ArgumentError(f"lengths holds {lengths.tolist()}, expected numbers of tokens from 0 to {S}")
         whole = torch.cat([past, tokens.long() + 1], 1)
         ends = torch.full((batch,), S, device=tokens.device) if lengths is None else lengths.to(tokens.device).long()
         return whole.gather(1, ends[:, None] + torch.arange(n, device=tokens.device))
 
     def token_shares(self, relevance: Tensor, tokens: Tensor) -> Tensor:
         """The relevance of rows, [B, S, n_tables · width], in equal parts to the tokens that each row follows from: [B, S]."""
+        check_tensor("tokens", tokens, ["B", "S"], INTEGER_DTYPES)
+        check_tensor("relevance", relevance, [*tokens.shape, self.n_outputs], FLOATS)
         shifted = F.pad(tokens.long() + 1, (self.reach, 0))
         begins, S = begins_word(shifted), tokens.shape[1]
         found = relevance.new_zeros(len(tokens), S + self.reach)
@@ -167,6 +178,7 @@ def check_orders(orders: Any, word: Any) -> tuple[int, ...]:
 
 def ngram_tables(model: nn.Module) -> Iterator[NgramTables]:
     """The layers of n-gram tables in a model."""
+    check_module("model", model)
     return (module for module in model.modules() if isinstance(module, NgramTables))
 
 

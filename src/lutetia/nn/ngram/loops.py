@@ -41,6 +41,16 @@ def addresses(tokens, past, lengths, words, multipliers, n_rows, out, begin, end
 
 
 @jit(nogil=True)
+def read_codes(codes, exponents, index, out, begin, end):  # type: ignore[no-untyped-def]
+    """Rows begin to end of out [n, width] float32: codes [rows, width] times 2**exponents [rows], of the rows in index [n]."""
+    for n in range(begin, end):
+        row = index[n]
+        scale = np.float32(math.ldexp(1.0, exponents[row]))
+        for d in range(codes.shape[1]):
+            out[n, d] = np.float32(codes[row, d]) * scale
+
+
+@jit(nogil=True)
 def step_rows(weight, square, count, order, starts, rows, values, lr, beta, eps, decay, begin, end):  # type: ignore[no-untyped-def]
     """Step the rows begin to end of those that were read; the gradients of row n are values[order[starts[n] : starts[n + 1]]]."""
     width = weight.shape[1]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lutetia._shared.threads import spread
 from lutetia._uncompiled import uncompiled
-from lutetia.errors import ArgumentError, check_range
+from lutetia.errors import ArgumentError, check_range, check_tensor, describe
 from lutetia.lut import backend_name
 
 
@@ -34,12 +34,17 @@ class RowAdam(torch.optim.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        for name, value in (("lr", float(lr)), ("eps", eps), ("weight_decay", weight_decay)):
+        if isinstance(lr, Tensor):
+            check_tensor("lr", lr, [], (torch.float32, torch.float64))
+        for name, value in (("lr", lr.item() if isinstance(lr, Tensor) else lr), ("eps", eps), ("weight_decay", weight_decay)):
             check_range(name, value, 0)
         check_range("beta", beta, 0, 1)
         if beta == 1:
             raise ArgumentError("beta is 1, expected less: the squares would never be learned")
-        super().__init__(params, {"lr": lr, "beta": beta, "eps": eps, "weight_decay": weight_decay})
+        try:
+            super().__init__(params, {"lr": lr, "beta": beta, "eps": eps, "weight_decay": weight_decay})
+        except (TypeError, ValueError, LookupError) as error:  # of torch, which says what is wrong with params
+            raise ArgumentError(f"params is {describe(params)}, expected parameters or groups of them: {error}") from error
         self._scratch: dict[Tensor, tuple[Tensor, Tensor, Tensor]] = {}  # of CUDA parameters; zeros between steps, so not saved
 
     @torch.no_grad()

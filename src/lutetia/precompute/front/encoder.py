@@ -44,18 +44,22 @@ class Encoder:
         return float(self.high.max() - self.low.min()) / (2**self.bits - 1) if self.affine else 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [batch, ...], floats, or uint8 as 0 to 1 -> int64 [batch, n_inputs]."""
+        """x [batch, ...], floats, or uint8 as 0 to 1 -> int64 [batch, n_inputs], on the CPU."""
+        return self.numbers(x).cpu()
+
+    def numbers(self, x: Tensor) -> Tensor:
+        """The same where x is; ramps are computed on the CPU."""
         check_tensor("x", x, dtype=NUMBERS)
         if x.dim() < 2:
             fail("x", x, "samples first: [batch, ...]")
-        values = (x.double() / 255 if x.dtype == torch.uint8 else x.double()).flatten(1).cpu()
+        values = (x.double() / 255 if x.dtype == torch.uint8 else x.double()).flatten(1)
         top = 2**self.bits - 1
         if self.affine:
             low, high = float(self.low.min()), float(self.high.max())
             return ((values - low) / (high - low) * top).round().clamp(0, top).to(torch.int64)
         knots, heights = self._ramps()
-        shares = np.interp(values.numpy(), knots, heights)
-        return torch.from_numpy(np.rint(shares * top).astype(np.int64))
+        shares = np.interp(values.cpu().numpy(), knots, heights)
+        return torch.from_numpy(np.rint(shares * top).astype(np.int64)).to(x.device)
 
     def values(self) -> np.ndarray:
         """The value that each number stands for, rising: float64 [2**bits]."""

@@ -27,7 +27,7 @@ from lutetia.precompute.front.trace import argmax_node
 from lutetia.precompute.ir.graph import Builder, Graph
 from lutetia.precompute.ir.stream import Compare, Input, Lookup, Register, StreamEdge, Sum, Table, TableData
 from lutetia.precompute.passes.dedupe import dedupe
-from lutetia.precompute.tables.domains import Binary, Domain, UInt, domain_for
+from lutetia.precompute.tables.domains import NUMBERS, Binary, Domain, UInt, domain_for
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class LUTNetwork:
     @torch.no_grad()
     def report(self, x: Tensor, labels: Tensor, batch: int = 1024) -> dict[str, float]:
         """The accuracy of the float model and of the integer model, and how often they agree: labels [batch]."""
-        check_tensor("labels", labels, [len(x)])
+        check_tensor("labels", labels, [len(x)], [each for each in NUMBERS if not each.is_floating_point])
         float_classes = scores(self.model, x, batch).argmax(1)
         classes = self.classes(x)
         return {

@@ -3,7 +3,7 @@
 Linear    Linear, masked Linear, SparseLinear, Conv1d, Conv2d, average pooling, the sum of two streams: outputs are weighted sums
 Max       max pooling
 Each      batch norm, activations, quantisers: one value at a time, perhaps different in each channel
-Claimed   a module that `@precomputable` speaks for
+Claimed   a module that `@precomputable` describes
 """
 
 from __future__ import annotations

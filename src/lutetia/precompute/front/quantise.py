@@ -39,7 +39,7 @@ def quantise(x: Tensor, domain: DomainLike, scale: float = 1.0) -> Tensor:
     The gradient passes where x lies within half a step of the domain's range (for ±1: within -1 to 1), and is zero elsewhere.
     """
     domain = as_domain("domain", domain)
-    check_tensor("x", x, dtype=NUMBERS)
+    check_tensor("x", x, dtype=[each for each in NUMBERS if each != torch.bool])
     if not isinstance(scale, Tensor):
         check_range("scale", scale, -sys.float_info.max, sys.float_info.max)
         scale = float(scale)

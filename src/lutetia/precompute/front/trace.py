@@ -372,7 +372,7 @@ class _Tracing:
         return _Value(node, pads=pads_of(sizes, RANK[edge.layout], fill, self.name))
 
     def chosen(self, value: _Value, channels: Callable[[int], np.ndarray]) -> _Value:
-        """Some channels, in any order: `channels` is told how many there are."""
+        """Some channels, in any order: `channels` is a function of how many there are."""
         node = self.settle(value)
         edge = self.builder.edge(node)
         index = channels(edge.channels)

@@ -1,7 +1,8 @@
 """An AXI4-Stream wrapper around a piece of hardware, and project files for Vivado.
 
 `tdata` is padded to whole bytes. `tlast` marks the last answer of a frame; the input has none, since frames have known sizes. The
-reset is `aresetn`, active low. The Vivado files are written by hand and have not been run in Vivado: they say so.
+reset is `aresetn`, active low. `identity` is a constant, the number of the hardware, so that a device can be asked what it holds.
+The Vivado files are written by hand and have not been run in Vivado: they say so.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def axi_files(hardware: Hardware) -> dict[str, str]:
     graph = hardware.graph
     given, answer = graph.input_edge.width, graph.output_edge.width
     samples = graph.output_edge.samples or 1
-    return {f"{hardware.name}_axis.v": _wrapper(hardware.name, given, answer, samples)}
+    return {f"{hardware.name}_axis.v": _wrapper(hardware, given, answer, samples)}
 
 
 def padded(bits: int) -> int:
@@ -25,7 +26,8 @@ def padded(bits: int) -> int:
     return (bits + 7) // 8 * 8
 
 
-def _wrapper(name: str, given: int, answer: int, samples: int) -> str:
+def _wrapper(hardware: Hardware, given: int, answer: int, samples: int) -> str:
+    name = hardware.name
     width, out = padded(given), padded(answer)
     counter = max((samples - 1).bit_length(), 1)
     last = f"place == {counter}'d{samples - 1}" if samples > 1 else "1'b1"
@@ -50,13 +52,15 @@ module {name}_axis (
     output wire [{out - 1}:0] m_axis_tdata,
     output wire m_axis_tvalid,
     input wire m_axis_tready,
-    output wire m_axis_tlast
+    output wire m_axis_tlast,
+    output wire [31:0] identity
 );
     wire [{answer - 1}:0] answer;
     wire ready;
     assign s_axis_tready = ready & aresetn;
     assign m_axis_tdata = {zeros};
     assign m_axis_tlast = {last};
+    assign identity = 32'h{hardware.identity:08x};
     {name} core (.clk(aclk), .rst(!aresetn), .in_data(s_axis_tdata[{given - 1}:0]), .in_valid(s_axis_tvalid & aresetn),
         .in_ready(ready), .out_data(answer), .out_valid(m_axis_tvalid), .out_ready(m_axis_tready));{count}{unused}
 endmodule

@@ -157,7 +157,9 @@ def _instance(plan: Design, number: int, d: Dialect) -> None:
         valid, ready = _ends(plan, reader.source, reader.branch, d)
         pins |= {f"{prefix}_data": f"n{reader.source}_data", f"{prefix}_valid": valid, f"{prefix}_ready": ready}
     pins |= {f"out_{name}": f"n{number}_{name}" for name in ("data", "valid", "ready")}
-    generics = {"WIDTH": str(node.edge.width), "DEPTH": str(node.depth)} if isinstance(node, Register) else None
+    generics = None
+    if isinstance(node, Register):
+        generics = {"WIDTH": str(node.edge.width), "DEPTH": str(node.depth), "SKID": str(int(node.skid))}
     d.instance(plan.module(number), f"u{number}", pins, generics)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lutetia.errors import ArgumentError, check_tensor
+from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.precompute.front.lutnet import LUTNetwork
 from lutetia.precompute.ir.graph import Graph
 from lutetia.precompute.ir.stream import Argmax, Compare, Input, Lookup, Register, StreamNode, Sum, Table
@@ -100,13 +100,16 @@ class IntegerClassifier:
 
     def __call__(self, x: Any) -> Tensor:
         """Class numbers (the sum, for a regression) of whole numbers: x [batch, n_inputs] -> int64 [batch]."""
-        given = torch.as_tensor(x)
+        try:
+            given = torch.as_tensor(x)
+        except (TypeError, ValueError, RuntimeError):
+            fail("x", x, f"whole numbers [batch, {self.n_inputs}]")
         check_tensor("x", given, ["batch", self.n_inputs], NUMBERS)
         top = 2**self.input_bits - 1
         if given.numel() and (given.is_floating_point() and bool((given != given.round()).any())):
             raise ArgumentError("x holds fractions, expected whole numbers: m.quantise(x) makes them")
-        if given.numel() and not 0 <= int(given.min()) <= int(given.max()) <= top:
-            bad = int(given.min()) if given.min() < 0 else int(given.max())
+        if given.numel() and not 0 <= given.min().item() <= given.max().item() <= top:
+            bad = given.min().item() if given.min() < 0 else given.max().item()
             raise ArgumentError(f"x holds {bad}, expected whole numbers from 0 to {top}")
         return self.graph(given.to(torch.int64))[:, 0]
 

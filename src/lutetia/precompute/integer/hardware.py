@@ -13,7 +13,7 @@ from lutetia import flow
 from lutetia._shared import folders
 from lutetia._version import __version__
 from lutetia.errors import DataError, JobError, MissingFeatureError, check_choice, fail
-from lutetia.files import read_json, read_text
+from lutetia.files import path_of, read_json, read_text
 from lutetia.precompute.integer.language import IntegerTransformer, check_prompt
 from lutetia.precompute.integer.verilog_language import Layout, bench_text, core_files
 from lutetia.precompute.tools.find import HOW, find_tool, missing, require_program, run_program, run_yosys, time_limit
@@ -25,6 +25,7 @@ FOLDER = "verilog"  # of what `lutetia build --target verilog` wrote
 DETECTORS = 4  # per cycle
 SOURCES = ("memories.v", "core.v")
 TOP = "lutetia_core"
+PER_CYCLE = "detectors_per_cycle"
 EXAMPLE = b"\n"  # the prompt of the test bench that is saved
 LARGEST = 1 << 30  # bytes of a memory file
 
@@ -129,26 +130,27 @@ class LanguageHardware:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all files, a test bench and a manifest to a folder, which appears whole or not at all."""
         try:
-            folders.write(folder, self.contents(), self.facts())
+            folders.write(path_of(folder), self.contents(), self.facts())
         except OSError as error:
             raise DataError(f"{os.fspath(folder)} cannot be written: {error.strerror or error}") from error
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> LanguageHardware:
         """The core of a folder that `save` or `lutetia build --target verilog` wrote."""
-        place = Path(folder)
+        place = path_of(folder)
         place = place / FOLDER if (place / FOLDER).is_dir() else place
         facts = read_json(place / "core.json", "what a core is") if (place / "core.json").is_file() else None
         facts = facts or folders.read_manifest(place, FORMAT)
         names = sorted(each.name for each in place.iterdir() if each.suffix in (".v", ".mem"))
-        if not set(SOURCES) <= set(names) or not all(isinstance(facts.get(key), int) for key in ("context", "vocab")):
+        whole = isinstance(facts, dict) and all(isinstance(facts.get(key), int) for key in ("context", "vocab", PER_CYCLE))
+        if not set(SOURCES) <= set(names) or not whole:
             raise DataError(f"{place} holds no core of a language model, expected {' and '.join(SOURCES)}")
         texts = {name: read_text(place / name, "a file of a core", LARGEST) for name in names}
-        return cls(texts, facts["context"], facts["vocab"], facts["detectors_per_cycle"])
+        return cls(texts, facts["context"], facts["vocab"], facts[PER_CYCLE])
 
 
 def emit_language(model: IntegerTransformer, detectors_per_cycle: int = DETECTORS) -> LanguageHardware:
-    """The core of a model, which compares and fetches so many detectors in a cycle."""
+    """The core of a model, which compares and fetches that many detectors per cycle."""
     layout = Layout(model, detectors_per_cycle)
     return LanguageHardware(core_files(layout), model.context, model.vocab, detectors_per_cycle, model)
 

@@ -246,7 +246,7 @@ class Reader:
         self._stream = stream
 
     def _recompute(self) -> None:
-        """The whole window anew; of the last block only the last position is needed."""
+        """Recompute the whole window; of the last block only the last position is needed."""
         stream = self.model._embed(np.array(self.bytes))
         for number, block in enumerate(self.model.blocks):
             keys = self.keys[number] = block.attention.indices(stream)

@@ -25,7 +25,7 @@ LANGUAGE = ("arrays.js", "language.js", "writing.js")
 IMAGE = ("arrays.js", "classifier.js", "answers.js", "drawing.js")
 NUMBERS = ("arrays.js", "classifier.js", "answers.js", "sliders.js")
 NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
-MOST_LABELS = 1 << 10  # numbers of an input that are told in the unit of the data
+MOST_LABELS = 1 << 10  # values of an input that are shown in the unit of the data
 Array = np.ndarray[Any, Any]
 
 
@@ -70,7 +70,7 @@ def _writing() -> Section:
 
     content = tag(
         "div",
-        tag("label", "Text to go on from", for_="prompt"),
+        tag("label", "Text to continue", for_="prompt"),
         tag("textarea", "def ", id="prompt", rows=3, spellcheck="false", autocapitalize="off"),
         tag(
             "fieldset",
@@ -190,9 +190,12 @@ def _stage(stage: Stage) -> dict[str, Any]:
 
 
 def _shape(model: IntegerClassifier) -> list[int]:
-    """The shape of an image, or one size: an encoding of columns makes inputs of its own."""
+    """The shape of an image, or one size: an encoding of columns may make inputs of its own."""
     shape = list(getattr(getattr(model.model, "config", None), "input_shape", ()))
-    is_whole = math.prod(shape) == model.n_inputs and not isinstance(model.model, Tabular)
+    pixels = list(range(math.prod(shape)))
+    is_whole = len(pixels) == model.n_inputs
+    if isinstance(model.model, Tabular):
+        is_whole = model.model.encoding.source.tolist() == pixels
     return shape if is_whole else [model.n_inputs]
 
 
@@ -202,13 +205,16 @@ def _inputs(model: IntegerClassifier, metadata: dict[str, Any]) -> dict[str, Any
     if isinstance(model.model, Tabular):
         encoding = model.model.encoding
         source = encoding.source.tolist()
-        features = [names[column] if names else f"x{column}" for column in source]
+        is_image = len(_shape(model)) > 1
+        features = [] if is_image else [names[column] if names else f"x{column}" for column in source]
+        edges = [[float(f"{edge:.7g}") for edge in row if math.isfinite(edge)] for row in encoding.edges.tolist()]
+        span = [float(metadata.get(key, end)) for key, end in (("input_low", 0.0), ("input_high", 1.0))] if is_image else []
         labels = {str(number): _codes(model.model, number, top) for number, top in enumerate(encoding.tops().tolist())}
-        return {"features": features, "labels": labels, "tops": encoding.tops().tolist()}
+        return {"features": features, "labels": labels, "tops": encoding.tops().tolist(), "edges": edges, "span": span}
     values = getattr(model.network.encoder, "values", None)
     known = values is not None and 2**model.input_bits <= MOST_LABELS and len(_shape(model)) == 1
     shared = {"shared": [f"{value:.4g}" for value in values()]} if known and values else {}
-    return {"features": names, "labels": shared, "tops": []}
+    return {"features": names, "labels": shared, "tops": [], "edges": [], "span": []}
 
 
 def _codes(model: Tabular, encoded: int, top: int) -> list[str]:

@@ -120,7 +120,7 @@ def core_files(layout: Layout) -> dict[str, str]:
 
 
 def bench_text(prompt: int, count: int, stalls: bool) -> str:
-    """The test bench, for a prompt of so many bytes in prompt.mem."""
+    """The test bench, for a prompt of that many bytes in prompt.mem."""
     text = _template("bench.v")
     for name, value in (("PROMPT", prompt), ("COUNT", count), ("STALLS", int(stalls))):
         text = text.replace(f"@{name}@", str(value))

@@ -71,12 +71,11 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from lutetia.errors import ArgumentError, fail
+from lutetia.errors import ArgumentError
 from lutetia.precompute.front.block import LayerBlock
 from lutetia.precompute.tables.domains import MAX_CHANNELS, Domain, DomainLike, as_domains, check_whole
 
 Layout: TypeAlias = Literal["vector", "sequence", "image"]
-LAYOUTS: tuple[Layout, ...] = ("vector", "sequence", "image")
 
 
 @dataclass(frozen=True)
@@ -303,6 +302,7 @@ class Register(StreamNode):
 
     depth: int = 1
     balance: bool = False  # inserted for a join, and replaced by passes
+    skid: bool = False  # full, it waits a cycle: its `ready` depends on no other, which shortens the longest path
     latency: ClassVar[int] = 1
 
 
@@ -346,9 +346,3 @@ def _first(edge: StreamEdge, kernel: Sequence[int], dilation: Sequence[int], pad
     last = [max((k - 1) * d - p, 0) for k, d, p in zip(kernel, dilation, padding, strict=True)]
     place = last[0] if len(last) == 1 else last[0] * (edge.shape[1] or 0) + last[1]
     return math.ceil(place / edge.rate) if edge.rate else place
-
-
-def check_layout(name: str, layout: Any) -> None:
-    """One of the three layouts."""
-    if layout not in LAYOUTS:
-        fail(name, layout, "one of " + ", ".join(map(repr, LAYOUTS)))

@@ -19,7 +19,7 @@ from lutetia.errors import ArgumentError, check_tensor
 from lutetia.precompute.front.support import reduce_lookups
 from lutetia.precompute.ir.graph import Graph
 from lutetia.precompute.ir.interpret import encode, trace_values
-from lutetia.precompute.ir.stream import Input, Lookup, Pool, Register, StreamEdge, Table, TableData, Window, Wire
+from lutetia.precompute.ir.stream import Input, Lookup, Pool, Register, StreamEdge, Table, Window, Wire
 from lutetia.precompute.tables.domains import Domain
 
 Reach: TypeAlias = list[np.ndarray | None]  # per channel, which codes may occur: bool [2**bits]; None: any
@@ -203,8 +203,3 @@ def _report(before: Graph, after: Graph, x: Tensor, labels: Tensor | None) -> di
             report[name] = float((chosen == labels).double().mean())
         report["accuracy_cost"] = report["accuracy_before"] - report["accuracy_after"]
     return report
-
-
-def rows_that_count(table: TableData) -> int:
-    """How many rows of a table may be read."""
-    return len(table.contents) if table.care is None else int(table.care.sum())

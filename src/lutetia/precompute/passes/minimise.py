@@ -19,23 +19,21 @@ from typing import Any
 
 import numpy as np
 
+from lutetia.errors import fail
 from lutetia.precompute.ir.netlist import ONE, ZERO, LutCells, LutForm, columns
 from lutetia.precompute.ir.stream import TableData
 from lutetia.precompute.passes.adders import adder
 from lutetia.precompute.passes.shannon import shannon
+from lutetia.precompute.tables.domains import check_whole
 from lutetia.precompute.tools.find import find_tool, run_yosys
 
 WIDEST = 14  # maximum address bits of tables passed to yosys
 BATCH = 64
 
 
-def minimise_table(table: TableData, k: int = 6) -> TableData:
-    """The table with its cheapest `form`."""
-    return minimise_tables([table], k)[0]
-
-
 def minimise_tables(tables: Sequence[TableData], k: int = 6) -> list[TableData]:
-    """The same for many, for which yosys starts once per 64."""
+    """The tables, each with its cheapest `form`; yosys starts once per 64."""
+    _check(tables, k)
     found: list[dict[str, LutForm]] = []
     wide = []
     for number, table in enumerate(tables):
@@ -53,6 +51,26 @@ def minimise_tables(tables: Sequence[TableData], k: int = 6) -> list[TableData]:
             for number, form in zip(part, yosys_forms([tables[each] for each in part], k), strict=True):
                 found[number]["yosys"] = form
     return [_best(table, forms) for table, forms in zip(tables, found, strict=True)]
+
+
+def _check(tables: Any, k: Any) -> None:
+    """Tables [2**k, n_outputs] with the bits of each output; 2 to 16 inputs of a LUT."""
+    check_whole("k", k, 2, 16)
+    if not isinstance(tables, Sequence):
+        fail("tables", tables, "a list of TableData")
+    for table in tables:
+        if not isinstance(table, TableData) or not _is_sound(table):
+            fail("one of tables", table, "a TableData of 2**k rows, with the bits of each of its outputs")
+
+
+def _is_sound(table: TableData) -> bool:
+    """Whether rows, outputs and their bits go together."""
+    contents, bits, care = table.contents, table.bits, table.care
+    if not isinstance(contents, np.ndarray) or contents.ndim != 2 or len(contents).bit_count() != 1 or not contents.shape[1]:
+        return False
+    if not isinstance(bits, tuple) or len(bits) != contents.shape[1] or not all(isinstance(n, int) and 0 < n < 63 for n in bits):
+        return False
+    return care is None or (isinstance(care, np.ndarray) and care.shape == contents.shape[:1])
 
 
 def _least(table: TableData, k: int) -> int:

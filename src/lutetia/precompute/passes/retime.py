@@ -1,7 +1,8 @@
-"""Where the pipeline registers go: at the narrowest cuts that leave at most so many levels of logic between two of them.
+"""Where the pipeline registers go: at the narrowest cuts that leave at most a given number of logic levels between two of them.
 
 Sums of many bits are split into sums of sums, and an argmax into comparisons of all pairs, where they alone have more levels.
-What is computed does not change; the latency does. Graphs with joins or windows keep the registers they have.
+A row of registers hands `ready` on from the last to the first: where the row is long, its narrowest ones become skid buffers,
+which end it. What is computed does not change; the latency does. Graphs with joins or windows keep the registers they have.
 """
 
 from __future__ import annotations
@@ -64,17 +65,33 @@ def _registered(graph: Graph, nodes: list[StreamNode], levels: int) -> Graph:
         start = min(fits, key=lambda each: best[each])
         best.append(best[start] + nodes[place].edge.width)
         before.append(start)
-    chosen, place = {len(nodes) - 1}, len(nodes) - 1
-    while place:
+    chosen, place = [len(nodes) - 1], len(nodes) - 1
+    while before[place]:
         place = before[place]
-        chosen.add(place)
+        chosen.append(place)
+    skids = {chosen[each] for each in _narrowest([nodes[place].edge.width for place in chosen], levels + 1)}
     builder = Builder()
     for number, node in enumerate(nodes):
         sources = (len(builder.nodes) - 1,) if number else ()
         builder.add(replace(node, sources=sources))
         if number in chosen and number:
-            builder.add(Register((len(builder.nodes) - 1,), node.edge, name=node.name))
+            skid = number in skids
+            builder.add(Register((len(builder.nodes) - 1,), node.edge, depth=1 + skid, skid=skid, name=node.name))
     return graph.replaced(builder.nodes)
+
+
+def _narrowest(widths: list[int], most: int) -> set[int]:
+    """The places of the least total width that leave at most `most` others in a row."""
+    best, before = [0], [0]  # of the places up to each, the place itself taken; the first and the last entry are the ends
+    for place in range(1, len(widths) + 2):
+        start = min(range(max(0, place - most - 1), place), key=lambda each: best[each])
+        best.append(best[start] + (widths[place - 1] if place <= len(widths) else 0))
+        before.append(start)
+    chosen, place = set(), before[-1]
+    while place:
+        chosen.add(place - 1)
+        place = before[place]
+    return chosen
 
 
 def _levels(node: StreamNode, edges: list[StreamEdge]) -> int:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 
 from lutetia.errors import ArgumentError, DataError, fail
-from lutetia.files import check_file, read_json, write_atomically
+from lutetia.files import check_file, path_of, read_json, write_atomically
 from lutetia.precompute.tables.domains import Domain
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def save(table: IOTable, path: str | os.PathLike[str]) -> None:
 
 def load(path: str | os.PathLike[str]) -> IOTable:
     """Read a table that `save` wrote."""
-    suffix = Path(path).suffix
+    suffix = path_of(path).suffix
     if suffix not in (".json", ".safetensors"):
         fail("path", str(path), "a name that ends in .safetensors or .json")
     check_file(path, "a saved table")

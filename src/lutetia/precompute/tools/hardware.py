@@ -57,6 +57,14 @@ class Hardware:
         return {name: self.files[name] for name in (*names, f"{self.name}{ending}")}
 
     @property
+    def identity(self) -> int:
+        """A number of 32 bits that tells this hardware from any other: the start of a SHA-256 of its files."""
+        digest = hashlib.sha256()
+        for name, text in sorted(self.files.items()):
+            digest.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(text.encode()).digest())
+        return int.from_bytes(digest.digest()[:4], "big")
+
+    @property
     def manifest(self) -> dict[str, Any]:
         """What the files are: ports, channels, nodes, checksums."""
         graph = self.graph
@@ -65,6 +73,7 @@ class Hardware:
             "lutetia": __version__,
             "language": self.language,
             "top": self.name,
+            "identity": f"0x{self.identity:08x}",
             "clock": "clk, rising edge",
             "reset": "rst, synchronous, active high",
             "input": _port(graph.input_edge),
@@ -152,14 +161,19 @@ class Hardware:
         with find.time_limit(time_limit):
             return prove(self, max_bits, whole=whole, progress=progress)
 
-    def synthesize(self, target: str = "lut6", *, place: bool = True, time_limit: float | None = None) -> Synthesis:
-        """What yosys makes of it: "lut6", "lut4", "ice40" or "ecp5"; for the last two also placed and
-        routed, given nextpnr, with their Fmax."""
+    def synthesize(
+        self, target: str = "lut6", *, place: bool = True, pins: str | None = None, time_limit: float | None = None
+    ) -> Synthesis:
+        """What yosys makes of it: "lut6", "lut4", "ice40" or "ecp5".
+
+        For the last two it is also placed and routed, given nextpnr, with Fmax and a bitstream. `pins` is the text of a file of
+        pin constraints, .pcf or .lpf; without it nextpnr chooses the pins.
+        """
         from lutetia.precompute.tools import find
         from lutetia.precompute.tools.synthesize import synthesize
 
         with find.time_limit(time_limit):
-            return synthesize(self, target, place=place)
+            return synthesize(self, target, place=place, pins=pins)
 
 
 def _port(edge: StreamEdge) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class Proof:
 
 
 def prove(hardware: Hardware, max_bits: int = 12, *, whole: bool = False, progress: Progress | None = None) -> Proof:
-    """Prove every claim; EquivalenceError with a counterexample where one is false. `progress` hears of each part."""
+    """Prove every claim; EquivalenceError with a counterexample where one is false. `progress` is called for each part."""
     check_range("max_bits", max_bits, 1, WIDEST)
     if hardware.language != "verilog":
         raise ArgumentError(f'the hardware is in {hardware.language}, expected "verilog", which yosys reads')

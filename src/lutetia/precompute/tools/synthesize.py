@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lutetia import flow
 from lutetia.errors import ArgumentError, DataError, check_choice
-from lutetia.precompute.tools.find import HOW, find_tool, run_program, run_yosys
+from lutetia.precompute.tools.find import run_yosys
+from lutetia.precompute.tools.place import DEVICES, place_and_route
 
 if TYPE_CHECKING:
     from lutetia.precompute.tools.hardware import Hardware
@@ -30,22 +31,6 @@ KINDS = {
     "wide_muxes": ("PFUMX", "L6MUX21", "$_MUX*", "$mux"),
     "carries": ("SB_CARRY", "CCU2C", "$alu"),
     "dsp": ("SB_MAC16", "MULT18X18D", "ALU54B"),
-}
-
-
-@dataclass(frozen=True)
-class PlacedDevice:
-    """A device that nextpnr places on: beyond `pins` a design is fed through shift registers, or it would not fit the package."""
-
-    name: str
-    program: str
-    pins: int
-    options: tuple[str, ...]
-
-
-DEVICES = {
-    "ice40": PlacedDevice("an iCE40 HX8K", "nextpnr-ice40", 150, ("--hx8k", "--package", "ct256", "--pcf-allow-unconstrained")),
-    "ecp5": PlacedDevice("an ECP5 85k", "nextpnr-ecp5", 190, ("--85k", "--package", "CABGA381", "--lpf-allow-unconstrained")),
 }
 
 
@@ -65,6 +50,7 @@ class Synthesis:
     tool: str = "yosys, not Vivado"
     fmax_mhz: float | None = None  # after place and route
     placed: str = ""  # what place and route came to, or why there is none
+    bitstream: bytes | None = field(default=None, repr=False)  # that a device can load, where the packer is installed
 
     @property
     def period_ns(self) -> float | None:
@@ -78,7 +64,9 @@ class Synthesis:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        return {**asdict(self), "period_ns": self.period_ns, "area_delay": self.area_delay}
+        told = {**asdict(self), "period_ns": self.period_ns, "area_delay": self.area_delay}
+        del told["bitstream"]
+        return {**told, "bitstream_bytes": None if self.bitstream is None else len(self.bitstream)}
 
     def __str__(self) -> str:
         parts = [f"{self.luts} LUTs", f"{self.flip_flops} flip-flops", f"{self.bram} block RAMs", f"{self.wide_muxes} wide muxes"]
@@ -91,9 +79,11 @@ class Synthesis:
         return f"{text}; {self.placed}" if self.placed else text
 
 
-def synthesize(hardware: Hardware, target: str = "lut6", *, place: bool = True) -> Synthesis:
-    """Count what the hardware needs on a target."""
+def synthesize(hardware: Hardware, target: str = "lut6", *, place: bool = True, pins: str | None = None) -> Synthesis:
+    """Count what the hardware needs on a target; `pins` is the text of a file of pin constraints."""
     check_choice("target", target, TARGETS)
+    if pins is not None and not (place and target in DEVICES):
+        raise ArgumentError(f"pins are given and the target is {target!r}, expected place and route for {' or '.join(DEVICES)}")
     if hardware.language != "verilog":
         raise ArgumentError(f'the hardware is in {hardware.language}, expected "verilog", which yosys reads')
     with flow.step("synthesize", part="precompute", target=target) as step, tempfile.TemporaryDirectory() as where:
@@ -104,7 +94,7 @@ def synthesize(hardware: Hardware, target: str = "lut6", *, place: bool = True) 
         made = _counted(hardware, target, cells)
         step.note(luts=made.luts, flip_flops=made.flip_flops)
         if target in DEVICES and place:
-            made = _placed(hardware, made, folder, DEVICES[target])
+            made = replace(made, **vars(place_and_route(hardware, target, folder, pins)))
     return made
 
 
@@ -122,6 +112,7 @@ def _cells(hardware: Hardware, target: str, folder: Path) -> dict[str, int]:
 
 def recipe(target: str, top: str) -> list[str]:
     """The commands of a target."""
+    check_choice("target", target, TARGETS)
     if target in ("ice40", "ecp5"):
         return [f"synth_{target} -top {top}"]
     return [f"synth -flatten -lut {target.removeprefix('lut')} -top {top}", "opt_clean -purge"]
@@ -143,7 +134,7 @@ def read_cells(path: Path) -> dict[str, int]:
         found = json.loads(text[text.index("{") :])
         design = found.get("design") or next(iter(found["modules"].values()))
         return {str(name): int(count) for name, count in design["num_cells_by_type"].items()}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
         raise DataError(f"yosys wrote no statistics that can be read: {error}") from error
 
 
@@ -159,66 +150,3 @@ def _counted(hardware: Hardware, target: str, cells: Mapping[str, int]) -> Synth
                 counts[kind] += count
                 break
     return Synthesis(target=target, cells=dict(cells), **counts)  # type: ignore[arg-type]
-
-
-# ---- place and route -------------------------------------------------------------------------------------------------
-
-
-def _placed(hardware: Hardware, made: Synthesis, folder: Path, device: PlacedDevice) -> Synthesis:
-    """Place and route on a device."""
-    program = find_tool(device.program)
-    if program is None:
-        return _told(made, None, f"not placed: {device.program} is not installed ({HOW[device.program].rsplit(': ', 1)[-1]})")
-    graph = hardware.graph
-    pins = graph.input_edge.width + graph.output_edge.width + 6
-    top, note = hardware.name, ""
-    sources = list(hardware.sources)
-    if pins > device.pins:
-        (folder / "harness.v").write_text(_harness(hardware))
-        sources.append("harness.v")
-        top, note = f"{hardware.name}_harness", ", fed through shift registers"
-    script = [
-        "read_verilog -DSYNTHESIS " + " ".join(sources),
-        f"synth_{made.target} -top {top}",
-        "delete t:$scopeinfo",
-        "write_json placed.json",
-    ]
-    run_yosys(script, folder, f"synthesize({made.target!r})")
-    options = [*device.options, "--json", "placed.json", "--seed", "1", "--report", "report.json"]
-    done = run_program([*program, *options, "--quiet", "--timing-allow-fail"], folder, check=False)
-    if done.returncode:
-        return _told(made, None, f"not placed: nextpnr says {_last_error(done.stderr)}")
-    report = json.loads((folder / "report.json").read_text())
-    speeds = [clock["achieved"] for clock in report.get("fmax", {}).values()]
-    if not speeds:
-        return _told(made, None, f"placed on {device.name}{note}; no path between registers, so no Fmax")
-    speed = min(speeds)
-    return _told(made, speed, f"placed on {device.name}{note}: {speed:.1f} MHz, {1000 / speed:.2f} ns (nextpnr)")
-
-
-def _told(made: Synthesis, fmax: float | None, placed: str) -> Synthesis:
-    return Synthesis(**{**asdict(made), "fmax_mhz": fmax, "placed": placed})
-
-
-def _last_error(said: str) -> str:
-    lines = [line for line in said.splitlines() if line.startswith("ERROR")]
-    return lines[-1].removeprefix("ERROR: ").strip() if lines else "nothing"
-
-
-def _harness(hardware: Hardware) -> str:
-    """One pin in, one pin out: the sample is shifted in, the answer out."""
-    width, out = hardware.graph.input_edge.width, hardware.graph.output_edge.width
-    return f"""module {hardware.name}_harness (input wire clk, input wire rst, input wire in_bit, input wire in_valid,
-    output wire in_ready, output wire out_bit, output wire out_valid, input wire out_ready);
-    reg [{width - 1}:0] given;
-    reg [{out - 1}:0] answer;
-    wire [{out - 1}:0] out_data;
-    always @(posedge clk) begin
-        given <= {f"{{given[{width - 2}:0], in_bit}}" if width > 1 else "in_bit"};
-        answer <= out_valid ? out_data : answer >> 1;
-    end
-    assign out_bit = answer[0];
-    {hardware.name} dut (.clk(clk), .rst(rst), .in_data(given), .in_valid(in_valid), .in_ready(in_ready),
-        .out_data(out_data), .out_valid(out_valid), .out_ready(out_ready));
-endmodule
-"""

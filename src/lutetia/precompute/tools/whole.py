@@ -105,9 +105,9 @@ def state_jobs(plan: Design, netlist: Netlist) -> Iterator[ProofJob]:
         if isinstance(node, Register):
             module = instances.get(f"u{number}", {}).get("type", "")
             name = f"node {number}, a register of {node.depth} x {node.edge.width} bits"
-            if (module, node.depth) not in done:
-                done.add((module, node.depth))
-                yield _explored(name, number, netlist, module, QueueContract(node.edge.width, node.depth))
+            if (module, node.depth, node.skid) not in done:
+                done.add((module, node.depth, node.skid))
+                yield _explored(name, number, netlist, module, QueueContract(node.edge.width, node.depth, node.skid))
         elif isinstance(node, Window):
             name = f"node {number}, a window of {node.taps} taps of {edges[0].width} bits"
             yield _explored(name, number, netlist, plan.module(number), WindowContract(node, edges[0]))

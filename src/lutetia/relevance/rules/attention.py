@@ -31,15 +31,30 @@ class Softmax(Op):
     def result(self, node: Node) -> Relevance | None:
         return node.fn._saved_result
 
+    def dim(self, node: Node) -> int:
+        """Over which dimension."""
+        return integer(node.fn._saved_dim)
+
     def needs(self, node: Node) -> Sequence[int]:
         return () if type(node.choice) is Identity else (0,)
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        rest = [None] * (len(node.edges) - 1)
         if type(node.choice) is Identity:
-            return (R,)
-        x = args[0]
-        s = node.fn._saved_result
-        return (through_softmax(x.to(s.dtype), s, R, integer(node.fn._saved_dim)).to(x.dtype),)
+            return (R, *rest)
+        x, s = args[0], self.result(node)
+        assert isinstance(s, Tensor)
+        return (through_softmax(x.to(s.dtype), s, R, self.dim(node)).to(x.dtype), *rest)
+
+
+class CustomSoftmax(Softmax):
+    """A custom function that computes a masked softmax, and saved its result."""
+
+    def result(self, node: Node) -> Relevance | None:
+        return node.fn.saved_tensors[0]
+
+    def dim(self, node: Node) -> int:
+        return node.fn.dim
 
 
 class LogSoftmax(Op):
@@ -124,6 +139,7 @@ class Attention(Op):
 
 
 register(Softmax(), "SoftmaxBackward0", "SafeSoftmaxBackward0", "MaskedSoftmaxBackward0")
+register(CustomSoftmax(), "XSoftmaxBackward")  # of transformers' SEW-D
 register(LogSoftmax(), "LogSoftmaxBackward0")
 register(Attention("_saved_attn_mask"), "ScaledDotProductFlashAttentionForCpuBackward0")
 register(Attention(None), "ScaledDotProductFlashAttentionBackward0")

@@ -57,6 +57,23 @@ class Prelu(Activation):
         return torch.where(x > 0, x, w * x)
 
 
+class Clamp(Activation):
+    """`clamp(x, low, high)` with bounds that are tensors: relevance passes to x, or to a bound that has a node and is reached."""
+
+    def kept(self, node: Node) -> Args:
+        return node.fn._saved_self, node.fn._saved_min, node.fn._saved_max
+
+    def value(self, node: Node, args: Args) -> Relevance:
+        return torch.clamp(args[0], args[1], args[2])
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        given = list(backward(node, R))
+        bounds = [g for at, g in enumerate(given) if at and at in node.walked]
+        if 0 in node.walked:  # a bound without a node is part of the function, as it is where it is a number
+            given[0] = R - sum(bounds) if bounds else R
+        return [fit(node, at, g) if at in node.walked else None for at, g in enumerate(given)]
+
+
 class Pick(Op):
     """The larger (or smaller) of two: the winner takes all, ties in halves."""
 
@@ -149,11 +166,13 @@ register(Activation(lambda node, x: F.softshrink(x, node.fn._saved_lambd)), "Sof
 register(Activation(lambda node, x: F.hardshrink(x, node.fn._saved_lambd)), "HardshrinkBackward0")
 register(Activation(lambda node, x: F.hardtanh(x, node.fn._saved_min_val, node.fn._saved_max_val)), "HardtanhBackward0")
 register(Activation(_clamp), "ClampBackward1")
+register(Clamp(_clamp), "ClampBackward0")
 register(Activation(lambda node, x: x.clamp(min=node.fn._saved_min)), "ClampMinBackward0")
 register(Activation(lambda node, x: x.clamp(max=node.fn._saved_max)), "ClampMaxBackward0")
 register(Activation(lambda node, x: x.pow(node.fn._saved_exponent)), "PowBackward0")
 register(Activation(lambda node, x: -x, keeps="nothing"), "NegBackward0")
 register(Custom(lambda node, x: F.gelu(x, approximate="tanh")), "GeLUFunctionBackward")  # of transformers' Bloom
+register(Custom(lambda node, x: x.sqrt()), "SqrtBoundDerivativeBackward")  # of its RecurrentGemma
 register(Prelu(lambda node, x: x), "PreluKernelBackward0")
 register(Pick(torch.maximum), "MaximumBackward0", "FmaxBackward0")
 register(Pick(torch.minimum), "MinimumBackward0", "FminBackward0")

@@ -27,12 +27,16 @@ class Place(Op):
         return kept
 
     def value(self, node: Node, args: Args) -> Relevance:
-        base = args[0]
+        base, source = args[0], args[1] if len(args) > 1 else None
         if base is None:
-            base = torch.zeros(node.shape(), dtype=args[1].dtype, device=args[1].device)
+            base = node.constant()
+        elif source is None:
+            source = node.constant()
+        if base is None:
+            assert source is not None
+            base = torch.zeros(node.shape(), dtype=source.dtype, device=source.device)
             node.note = "a constant was written into, and its value was not kept"
-        source = args[1] if len(args) > 1 else None
-        return self._forward(node, base, node.constant() if source is None else source)
+        return self._forward(node, base, source)
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         given = backward(node, R)

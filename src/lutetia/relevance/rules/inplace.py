@@ -35,10 +35,18 @@ class CopySlices(Op):
         coefficients = pieces(node, ones)[0] if node.edges[0] is not None else None
         return torch.zeros_like(ones, dtype=torch.bool) if coefficients is None else coefficients != 0
 
+    def _write(self, node: Node) -> Any:
+        """What was done, where `watch` saw it and its operands are those of the node; else None."""
+        write = node.fn.metadata.get(WRITE)
+        fits = write is not None and write.operands == sum(edge is not None for edge in node.edges[1:])
+        return write if fits else None
+
     def _mixed(self, node: Node) -> bool:
         """Whether some element of the output comes from both the base and what was written."""
         others = [at for at in range(1, len(node.edges)) if node.edges[at] is not None]
-        if not others or node.edges[0] is None:
+        if node.edges[0] is None:  # a constant: it has a share where something was added to it
+            return len(others) == len(node.edges) - 1 == 1 and self._write(node) is not None and self._write(node).adds
+        if not others:
             return False
         back = pieces(node, self._survivors(node).to(node.fn._input_metadata[0].dtype))
         return any(back[at] is not None and bool(back[at].any()) for at in others)  # type: ignore[union-attr]
@@ -77,6 +85,8 @@ class CopySlices(Op):
 
     def _shares(self, node: Node, R: Tensor, args: Args) -> list[Tensor | None]:
         """What base and written operand get of R where they met in arithmetic."""
+        if node.edges[0] is None:
+            return [None, self._to_other(node, divide(R, self._write(node).again(args), node.choice.eps), args)]
         kind, base, other, reached = self._met(node, args)
         met, nothing, eps = (other != 0) & reached, R.new_zeros(()), node.choice.eps
         if kind == "sum":
@@ -93,8 +103,8 @@ class CopySlices(Op):
         return fit(node, 1, back) * args[1]
 
     def value(self, node: Node, args: Args) -> Relevance:
-        write = node.fn.metadata.get(WRITE)
-        if write is not None and write.operands == sum(edge is not None for edge in node.edges[1:]):
+        write = self._write(node)
+        if write is not None:
             return write.again(args)
         written = [at for at in range(1, len(node.edges)) if node.edges[at] is not None]
         if not written:

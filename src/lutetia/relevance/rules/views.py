@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lutetia.relevance.graph import Node, Relevance
+from lutetia.relevance.parts import Part
 from lutetia.relevance.registry import Args, Given, Op, register
 from lutetia.relevance.rules.common import backward, dims, integer
 
@@ -40,7 +41,7 @@ class Move(Op):
 
 
 class Same(Move):
-    """An input that is handed on as it is."""
+    """An input that is passed on unchanged."""
 
     def __init__(self) -> None:
         super().__init__(lambda node, x: x)
@@ -75,6 +76,15 @@ class Cast(Move):
         meta = edge.child.fn._input_metadata[edge.nr]
         R = R.real if R.is_complex() and not meta.dtype.is_complex else R  # a real number has no imaginary part to give to
         return (R.to(dtype=meta.dtype, device=meta.device),)
+
+
+class Slice(Move):
+    """A slice of the input. If the input has other readers, too, what it gets stays a part until all is added up."""
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        edge = node.edges[0]
+        assert edge is not None
+        return (backward(node, R) if len(edge.child.parents) == 1 else Part(node, R, self._forward),)
 
 
 class Join(Op):
@@ -166,8 +176,8 @@ register(Move(lambda node, x: x.t()), "TBackward0", "TBackward1")
 register(Move(lambda node, x: x.permute(dims(node.fn._saved_dims))), "PermuteBackward0")
 register(Move(lambda node, x: x.expand(node.shape())), "ExpandBackward0")
 register(Move(lambda node, x: x.repeat(list(node.fn._saved_repeats))), "RepeatBackward0")
-register(Move(_slice), "SliceBackward0")
-register(Move(_select), "SelectBackward0")
+register(Slice(_slice), "SliceBackward0")
+register(Slice(_select), "SelectBackward0")
 register(Move(_diagonal), "DiagonalBackward0")
 register(Move(_diag_embed), "DiagEmbedBackward0")
 register(Move(lambda node, x: x.flip(dims(node.fn._saved_dims))), "FlipBackward0")

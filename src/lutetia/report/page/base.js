@@ -18,6 +18,12 @@ function show(number) {
   return text.replaceAll("-", "−");
 }
 
+// A value of the data as the data would write it: four digits, and no zeros behind them.
+function showValue(number) {
+  const size = abs(number), far = size >= 1e7 || (size > 0 && size < 1e-4);
+  return (far ? number.toExponential(3) : String(Number(number.toPrecision(size >= 1e4 ? 7 : 4)))).replaceAll("-", "−");
+}
+
 const largest = (values) => values.reduce((most, value) => max(most, abs(value)), 0) || 1;
 
 // A name and a bar from the middle, or from the left where nothing is negative.

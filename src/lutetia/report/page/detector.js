@@ -28,8 +28,8 @@ function drawDetector() {
 function pairItem(item, detector, r) {
   const [[a, b], bit] = [detector.anchors[r], detector.bits[r]];
   const n = item.values.length;
-  const right = b < n ? `${placeName(b)} ${show(item.values[b])}` : show(detector.constants[b - n]);
-  const text = `${placeName(a)} ${show(item.values[a])} ${bit ? ">" : "≤"} ${right}`;
+  const right = b < n ? `${placeName(b)} ${showValue(item.values[b])}` : showValue(detector.constants[b - n]);
+  const text = `${placeName(a)} ${showValue(item.values[a])} ${bit ? ">" : "≤"} ${right}`;
   return html("li", {}, html("b", {}, String(r + 1)), html("span", {}, text), html("code", {}, String(bit), html("small", {}, ` × ${2 ** r}`)));
 }
 
@@ -74,7 +74,7 @@ function drawFeatures(item, detector) {
   const most = largest(values);
   why.features.replaceChildren();
   for (const at of order) {
-    const text = `${placeName(at)} = ${show(item.values[at])}`;
+    const text = `${placeName(at)} = ${showValue(item.values[at])}`;
     why.features.append(barItem(text, values[at], most, true, anchors.has(at) ? "anchor" : ""));
   }
 }

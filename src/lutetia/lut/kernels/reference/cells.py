@@ -119,7 +119,9 @@ def add_step(q: Tensor, weight: Tensor, n_anchors: int, cache: Tensor, lengths: 
     longest = max(held, default=0)
     starts = torch.arange(0, n_detectors * n_rows, n_rows, dtype=torch.int32, device=q.device)
     cells = (q << (n_anchors + n_pe)).add_(starts)  # the first row of this Q, of each detector
-    rows = cache[:, :, :longest].int().bitwise_left_shift_(n_pe)  # [B, N_t, longest]
+    rows = torch.empty(*cache.shape[:2], longest, dtype=torch.int32, device=q.device)
+    # Masked as it is copied: on CUDA nobody looks at what the cache holds, and no index may leave its table.
+    torch.bitwise_and(cache[:, :, :longest], (1 << n_anchors) - 1, out=rows).bitwise_left_shift_(n_pe)
     if min(held, default=0) < longest:
         return _add_ragged(q, cells, rows, table, cache, lengths.to(q.device), places)
     cache.select(2, longest).copy_(q)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from lutetia._shared.launches import planned
 from lutetia.errors import ArgumentError
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
@@ -50,11 +51,11 @@ def count_cells(indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anch
     words = cdiv(length - 1, 32)
     keys = indices.new_empty(batch, n_detectors, words, n_keys)
     block = min(64, n_keys)
-    source.key_bits_kernel[(batch * n_detectors, words, n_keys // block)](
+    planned(source.key_bits_kernel, (batch * n_detectors, words, n_keys // block))(
         indices, keys, length, n_detectors, words, N_K=n_keys, BLOCK_K=block, num_warps=1
     )
     positions = indices.new_empty(n_detectors, length, n_positions)
-    source.position_bits_kernel[(cdiv(length, 16), n_detectors)](
+    planned(source.position_bits_kernel, (cdiv(length, 16), n_detectors))(
         pe_indices.contiguous(), positions, length, n_detectors, N_PE=positional_dim, BLOCK=16, num_warps=1
     )
     block_p = min(n_positions, COUNT["CELLS"])
@@ -62,7 +63,7 @@ def count_cells(indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anch
     block_j = max(1, COUNT["CELLS"] // (block_p * block_k))
     grid = (batch * cdiv(length, block_j), n_keys // block_k * (n_positions // block_p), n_detectors)
     case, numbers = CountCase(n_anchors, positional_dim, block_j, block_k, block_p), (length, n_detectors, words)
-    source.count_cells_kernel[grid](keys, positions, counts, numbers, CASE=case, num_warps=COUNT["num_warps"])
+    planned(source.count_cells_kernel, grid)(keys, positions, counts, numbers, CASE=case, num_warps=COUNT["num_warps"])
     return counts
 
 
@@ -181,7 +182,9 @@ class Tile:
         case, launch = self.case(FILL)
         order = self.in_order(self.indices).order
         grid = (cdiv(self.n_places, case.BLOCK_N), cdiv(n_outputs, case.BLOCK_O), n_detectors)
-        source.fill_cells_kernel[grid](self.weight, self.counts(), self.indices, order, y, self.numbers, CASE=case, **launch)
+        planned(source.fill_cells_kernel, grid)(
+            self.weight, self.counts(), self.indices, order, y, self.numbers, CASE=case, **launch
+        )
 
     def slopes(self, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Total slopes [B, N_t, S] and [N_t, S-1] of the tile."""
@@ -198,7 +201,7 @@ class Tile:
         if length > 1:
             rows = all_by_detector(Detected(self.indices, delta, which))
             pe = all_by_detector(Detected(self.pe_indices, pe_delta[:, self.detectors], pe_which[:, self.detectors]))
-            source.slopes_of_cells_kernel[(batch * cdiv(length, SLOPES["BLOCK_J"]), n_detectors)](
+            planned(source.slopes_of_cells_kernel, (batch * cdiv(length, SLOPES["BLOCK_J"]), n_detectors))(
                 products, rows, pe, Totals(totals, distances), (length, n_detectors, COPIES),
                 CASE=SlopeCase(self.n_anchors, self.positional_dim, **SLOPES), num_warps=2,
             )  # fmt: skip
@@ -212,7 +215,7 @@ class Tile:
         case, launch = self.case(PROJECT)
         order = self.in_order(both).order
         grid = (cdiv(self.n_places, case.BLOCK_N), cdiv(self.n_cells, case.BLOCK_C), 2 * n_detectors)
-        source.project_cells_kernel[grid](grad, self.weight, both, order, out, self.numbers, CASE=case, **launch)
+        planned(source.project_cells_kernel, grid)(grad, self.weight, both, order, out, self.numbers, CASE=case, **launch)
         return out
 
     def gather(self, grad: Tensor, out: Tensor) -> None:
@@ -221,7 +224,9 @@ class Tile:
         case, launch = self.case(GATHER, add=self.rows.start > 0)
         grid = (n_detectors << self.n_anchors, cdiv(self.n_cells, case.BLOCK_C), cdiv(n_outputs, case.BLOCK_O))
         sorted_rows = self.in_order(self.indices)
-        source.gather_cells_kernel[grid](grad.contiguous(), self.counts(), sorted_rows, out, self.numbers, CASE=case, **launch)
+        planned(source.gather_cells_kernel, grid)(
+            grad.contiguous(), self.counts(), sorted_rows, out, self.numbers, CASE=case, **launch
+        )
 
 
 def tiles_of(weight: Tensor, sequence: Sequence) -> Iterator[Tile]:

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lutetia._shared.launches import planned
 from lutetia.lut.connectivity.anchors import Comparisons
+from lutetia.lut.kernels.cuda import keeps_by_detector, tables
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.detect import detect_positions as detect_no_positions
@@ -46,6 +48,9 @@ def room_for(x: Tensor, anchors: Tensor, train: bool) -> Detected:
 def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
     """x [B, I] -> indices int32 and coefficients, [B, N_t] each."""
     anchors, thresholds = comparisons
+    windows = windows_for(x, comparisons, sums) if read.name != "hard" else None
+    if windows is not None:
+        return tables.read(x, anchors, windows, read)
     shape, dtype, count = (x.shape[0], anchors.shape[0]), sum_dtype(x), 1 if read.name == "confidence" else 2
     indices, *others = (x.new_empty(shape, dtype=torch.int32) for _ in range(count))
     coefficients = Coefficients(*(x.new_empty(shape, dtype=dtype) for _ in range(count)), *others)
@@ -56,12 +61,20 @@ def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[T
     return indices, coefficients
 
 
+def windows_for(x: Tensor, comparisons: Comparisons, sums: Sums) -> tables.Windows | None:
+    """The windows of the anchors where CUDA kernels read this batch, else None."""
+    anchors, thresholds = comparisons
+    if not keeps_by_detector(x, anchors, sums.exact, thresholds):
+        return None
+    return tables.windows_of(anchors, x.shape[1])
+
+
 def _launch(x: Tensor, inputs: Inputs, rows: Rows, case: ReadCase, options: dict[str, Any]) -> None:
     n_detectors = inputs.anchors.shape[0]
     if not rows.indices.numel():
         return
     block_t = tile_of(case, n_detectors)
-    source.detect_kernel[(rows.indices.numel() // n_detectors, cdiv(n_detectors, block_t))](
+    planned(source.detect_kernel, (rows.indices.numel() // n_detectors, cdiv(n_detectors, block_t)))(
         inputs, rows, Sizes(x.shape[-1], n_detectors), READ=case, BLOCK_T=block_t, num_warps=1, **options
     )
 
@@ -83,7 +96,7 @@ def detect_columns(x: Tensor, comparisons: Comparisons) -> Tensor:
     batch, n_detectors = x.shape[0], anchors.shape[0]
     index = x.new_empty(n_detectors, batch, dtype=torch.int32)
     block_t = min(16, next_power_of_2(n_detectors))
-    source.detect_columns_kernel[(cdiv(batch, 128),)](
+    planned(source.detect_columns_kernel, (cdiv(batch, 128),))(
         Inputs(by_columns(x), anchors, thresholds=thresholds), index, (batch, x.shape[1], n_detectors),
         READ=compared(x, anchors), BLOCK_T=block_t, BLOCK_B=128, num_warps=block_t,
     )  # fmt: skip
@@ -94,7 +107,7 @@ def by_columns(x: Tensor) -> Tensor:
     """x [B, I] -> [I, B]."""
     batch, n_inputs = x.shape
     columns = x.new_empty(n_inputs, batch)
-    source.transpose_kernel[(cdiv(batch, 64), cdiv(n_inputs, 64))](x.contiguous(), columns, batch, n_inputs, BLOCK=64)
+    planned(source.transpose_kernel, (cdiv(batch, 64), cdiv(n_inputs, 64)))(x.contiguous(), columns, batch, n_inputs, BLOCK=64)
     return columns
 
 
@@ -111,7 +124,7 @@ def detect_positions(positions: Tensor, train: bool) -> Detected:
         detected = Detected(indices, values.new_empty(shape), torch.empty_like(indices))
     padded = next_power_of_2(positional_dim)
     block = max(1, 512 // padded)
-    source.detect_positions_kernel[(cdiv(indices.numel(), block),)](
+    planned(source.detect_positions_kernel, (cdiv(indices.numel(), block),))(
         values, Rows(*detected), indices.numel(), N_PE=positional_dim, N_PE_PADDED=padded, BLOCK=block
     )
     return detected

@@ -6,8 +6,7 @@ without a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,33 +16,12 @@ from lutetia.lut.kernels.triton.layout import Layout
 from lutetia.lut.sums import Sums, raise_overflow, sum_dtype
 
 triton = require("triton", "the triton backend of lutetia.lut")
-from lutetia._shared.launches import Launch  # noqa: E402  (needs triton)
+from lutetia._shared.launches import planned  # noqa: E402  (needs triton)
 from lutetia.lut.kernels.triton.source import basics  # noqa: E402
 from lutetia.lut.kernels.triton.source.basics import Case, Sizes, Tables, Target  # noqa: E402
 
 KIND = {"fc": basics.FC.value, "shared": basics.SHARED.value, "general": basics.GENERAL.value}
 ACC = {torch.float32: triton.language.float32, torch.float64: triton.language.float64}
-
-
-MOST_PLANS = 4096  # of a layout, before all are forgotten
-
-
-class Plan(NamedTuple):
-    """A launch over the rows of a layer but for its tensors."""
-
-    launch: Launch
-    sizes: Sizes
-    constants: tuple[Any, ...]
-
-
-def plan_of(layout: Layout, signature: tuple[Any, ...], make: Callable[[], Plan]) -> Plan:
-    """The plan of launches of this signature, made once."""
-    plan = layout.plans.get(signature)
-    if plan is None:
-        if len(layout.plans) >= MOST_PLANS:
-            layout.plans.clear()
-        plan = layout.plans[signature] = make()
-    return plan
 
 
 def cdiv(a: int, b: int) -> int:
@@ -92,7 +70,7 @@ def finish(target: Target, sums: Sums, dtype: torch.dtype) -> Tensor:
         return target.out
     out, total = torch.empty_like(target.out, dtype=dtype, memory_format=torch.contiguous_format), target.out.numel()
     if total:
-        basics.convert_kernel[(cdiv(total, 1024),)](
+        planned(basics.convert_kernel, (cdiv(total, 1024),))(
             target.out.contiguous(), out, target.overflow, total, SCALE=sums.scale, BLOCK=1024
         )
     check_overflow(target, sums)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,12 +26,12 @@ class Layout:
     widest: int  # the most outputs that one detector, or lookup neuron, reaches
     largest: int  # detectors of the largest block
     disjoint: bool  # every output belongs to exactly one block: it can be stored, not added
+    run: int = 0  # detectors of each block, where block h has detectors [h · run, ..) and outputs [h · width, ..); else 0
     start: Tensor | None = None
     targets: Tensor | None = None
     block_start: Tensor | None = None
     block_detectors: Tensor | None = None
     lr_scale: float | Tensor = 1.0  # one number, or one per entry of `targets`
-    plans: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)  # of launches, by their signatures
 
     @property
     def wide(self) -> bool:
@@ -70,6 +70,7 @@ def full_layout(f: Full) -> Layout:
         widest=f.n_outputs,
         largest=f.n_detectors,
         disjoint=True,
+        run=f.n_detectors,
         lr_scale=f.meta.lr_scale,
     )
 
@@ -77,6 +78,7 @@ def full_layout(f: Full) -> Layout:
 def shared_layout(s: Synapses) -> Layout:
     sizes, widths = s.block_start.diff(), s.det_start.diff()
     widest = int(widths.max())
+    width = widest if bool((widths == widest).all()) else 0
     return Layout(
         kind="shared",
         n_detectors=s.n_detectors,
@@ -84,16 +86,29 @@ def shared_layout(s: Synapses) -> Layout:
         n_outputs=s.n_outputs,
         n_weights=s.n_weights,
         n_blocks=sizes.numel(),
-        width=widest if bool((widths == widest).all()) else 0,
+        width=width,
         widest=widest,
         largest=int(sizes.max()),
         disjoint=s.blocks_disjoint and int(s.block_width.sum()) == s.n_outputs,
+        run=_run_of(s, width),
         start=s.det_start,
         targets=s.det_targets,
         block_start=s.block_start,
         block_detectors=s.block_detectors,
         lr_scale=lr_scales(s, s.det_meta),
     )
+
+
+def _run_of(s: Synapses, width: int) -> int:
+    """`Layout.run`: how many neighbouring detectors write the same neighbouring outputs, block after block."""
+    blocks = len(s.block_start) - 1
+    run, rest = divmod(s.n_detectors, blocks)
+    if rest or width * blocks != s.n_outputs:
+        return 0
+    device = s.det_targets.device
+    detector, output = torch.arange(s.n_detectors, device=device), torch.arange(width, device=device)
+    targets = s.det_targets.view(s.n_detectors, width) == detector[:, None] // run * width + output
+    return run if bool(targets.all()) and bool((s.block_detectors == detector).all()) else 0
 
 
 def general_layout(s: Synapses) -> Layout:

@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lutetia._shared.launches import planned
 from lutetia.lut.connectivity.full import Connectivity, Full
+from lutetia.lut.kernels.cuda import nvrtc
+from lutetia.lut.kernels.cuda import pairs as cuda
 from lutetia.lut.kernels.protocol import Detected, Into, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
@@ -48,7 +51,7 @@ def all_by_detector(detected: Detected) -> Rows:
     if index.numel():
         grid = (index.numel() // (length * n_detectors), cdiv(length, 32), cdiv(n_detectors, 32))
         given = Rows(*(tensor.contiguous() for tensor in (index, delta, which)))
-        source.by_detector_kernel[grid](given, out, length, n_detectors, BLOCK=32)
+        planned(source.by_detector_kernel, grid)(given, out, length, n_detectors, BLOCK=32)
     return out
 
 
@@ -64,8 +67,8 @@ def in_order(indices: Tensor, n_values: int) -> Sorted:
     ends = (indices.new_empty(n_detectors, n_values) for _ in range(2))
     sorted_rows = Sorted(indices.new_empty(n_detectors, n_places), *ends)
     sizes = (n_places, n_detectors, chunk)
-    source.count_chunks_kernel[(chunks, n_detectors)](indices, counts, *sizes, N_Q=n_values, BLOCK=block)
-    source.order_chunks_kernel[(chunks, n_detectors)](
+    planned(source.count_chunks_kernel, (chunks, n_detectors))(indices, counts, *sizes, N_Q=n_values, BLOCK=block)
+    planned(source.order_chunks_kernel, (chunks, n_detectors))(
         indices, counts, sorted_rows, sizes, N_Q=n_values, N_CHUNKS=next_power_of_2(chunks), BLOCK=block
     )
     return sorted_rows
@@ -103,7 +106,7 @@ def fill(weight: Tensor, sequence: Sequence, sums: Sums) -> Tensor:
             found, steps = (by_detector(indices), by_detector(pe_indices)), (1, length, 1, length - 1)
         grid = (batch * length, cdiv(n_outputs, options["CASE"].BLOCK_O), cdiv(n_detectors, detectors))
         numbers = (length, n_detectors, n_outputs)
-        source.fill_pairs_kernel[grid](weight, found, target, numbers, steps, DETECTORS=detectors, **options)
+        planned(source.fill_pairs_kernel, grid)(weight, found, target, numbers, steps, DETECTORS=detectors, **options)
     return finish(target, sums, sum_dtype(weight))
 
 
@@ -118,7 +121,7 @@ def propagate(
     rows = all_by_detector(sequence.x)
     if batch and length > 1:
         options = case_of(sequence, n_outputs, sums, sum_dtype(grad, weight), SLOPES[kind(length)])
-        source.slopes_of_pairs_kernel[(batch * length, n_detectors)](
+        planned(source.slopes_of_pairs_kernel, (batch * length, n_detectors))(
             grad.contiguous(), weight, rows, all_by_detector(sequence.positions),
             Totals(totals, position_totals, target.overflow), (length, n_detectors, n_outputs, COPIES), **options,
         )  # fmt: skip
@@ -137,7 +140,7 @@ def spread_totals(
     dx = totals.new_zeros(batch, length, n_inputs)
     if totals.numel():
         block_t = min(64, next_power_of_2(n_detectors))
-        source.scatter_totals_kernel[(batch * length, cdiv(n_detectors, block_t))](
+        planned(source.scatter_totals_kernel, (batch * length, cdiv(n_detectors, block_t)))(
             totals, which, anchors, dx, (length, n_inputs, n_detectors), N_C=anchors.shape[1], BLOCK_T=block_t, num_warps=1
         )
     dpositions = totals.new_zeros(*pe_which.shape, sequence.positional_dim)
@@ -151,12 +154,21 @@ def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums, into: 
     (batch, length, n_outputs), n_detectors, dtype = grad.shape, sequence.x.indices.shape[2], sum_dtype(grad)
     n_rows = sequence.n_cells << sequence.n_anchors
     direct = into if into is not None and not sums.exact and into.weight.dtype == dtype == torch.float32 else None
+    indices = (by_detector(sequence.x.indices), by_detector(sequence.positions.indices))
+    if batch and grad.is_cuda and not sums.exact and nvrtc.available():
+        out = direct.weight if direct else grad.new_empty(n_detectors, n_rows, n_outputs, dtype=dtype)
+        # In place, a table row that no pair reads costs nothing: where most are so, atomics are faster.
+        few = direct is not None and batch * length * (length - 1) < 4 * n_rows
+        if not few and cuda.fits(grad, sequence, out):
+            order = cuda.in_order(indices[0], sequence)
+            scale = lr_scale if direct is None else -lr_scale * float(direct.rate)
+            cuda.gather(grad, sequence, indices, order, (out, scale, direct is not None))
+            return out if direct else subtract(out, into)
     target = Target(direct.weight) if direct else target_of([n_detectors, n_rows, n_outputs], sums, grad)
     if batch and length > 1:
         scaled = (grad if lr_scale == 1.0 else grad.to(dtype) * lr_scale).contiguous()
-        indices = (by_detector(sequence.x.indices), by_detector(sequence.positions.indices))
         numbers = (length, n_detectors, n_outputs, float(direct.rate) if direct else None)
-        source.gather_pairs_kernel[(batch * length, n_detectors)](
+        planned(source.gather_pairs_kernel, (batch * length, n_detectors))(
             scaled, indices, target, numbers, **case_of(sequence, n_outputs, sums, dtype, GATHER)
         )
     return target.out if direct else subtract(finish(target, sums, dtype), into)

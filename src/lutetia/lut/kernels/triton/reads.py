@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lutetia._shared.launches import planned
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, tables
 from lutetia.lut.kernels.protocol import TWO_ROWS, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.reads import rows_that_are_added
 from lutetia.lut.kernels.triton import rows
-from lutetia.lut.kernels.triton.detect import by_columns, compared, read, tile_of
+from lutetia.lut.kernels.triton.detect import by_columns, compared, read, tile_of, windows_for
 from lutetia.lut.kernels.triton.launch import cdiv, check_overflow, finish, fusion, next_power_of_2, scale_of, target_of
 from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.source import reads as source
@@ -38,6 +40,11 @@ def _read_and_fill(
     x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, read: Read, sums: Sums
 ) -> Tensor:
     layout, count = layout_of(connectivity), 2 if read.name in TWO_ROWS else 0 if read.name == "hard" else 1
+    large = x.shape[0] * layout.n_blocks >= LEAST_ROWS and tables.fits(layout, weight)
+    windows = windows_for(x, comparisons, sums) if large else None
+    if windows is not None:
+        indices, coefficients = tables.read(x, comparisons.anchors, windows, read)
+        return tables.fill(weight, layout, indices, rows_that_are_added(coefficients, read))
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, x, zero=not (layout.disjoint and layout.n_weights))
     if layout.n_weights:
         inputs = Inputs(x.contiguous(), comparisons.anchors, *read.logs, comparisons.thresholds)
@@ -51,6 +58,10 @@ def send_slopes(
 ) -> tuple[Tensor | None, Tensor]:
     """The gradients of a and b, [B, N_t] each -> dx [B, I] (None unless `to_x`), and of log β, log γ, log τ: [3]."""
     anchors, thresholds = comparisons
+    windows = windows_for(x, comparisons, sums) if is_by_detector(gains[0]) else None
+    if windows is not None:
+        return tables.send_slopes(x, anchors, windows, read, gains, to_x)
+    gains = (gains[0].contiguous(), None if gains[1] is None else gains[1].contiguous())
     (batch, n_inputs), n_detectors, dtype = x.shape, anchors.shape[0], sum_dtype(x)
     learned = read.name in ("confidence", "confidence2")
     # Atomics need zeros; where all comes from _gather_slopes nothing need be there.
@@ -66,7 +77,7 @@ def send_slopes(
             plain, doubtful = x.new_empty([2, n_detectors, batch], dtype=torch.float64 if sums.exact else dtype)
             which = x.new_empty([n_detectors, batch], dtype=torch.int32) if sums.exact and read.name == "confidence2" else None
             slopes = Slopes(plain, doubtful, which, shares)
-        source.send_slopes_kernel[grid](
+        planned(source.send_slopes_kernel, grid)(
             inputs, gains, slopes, target if to_x else target._replace(out=None), (batch, n_inputs, n_detectors),
             READ=case, BLOCK_T=block_t, num_warps=1, **fusion(sums),
         )  # fmt: skip
@@ -84,7 +95,7 @@ def _gather_slopes(inputs: Inputs, slopes: Slopes, target: Target, case: ReadCas
     batch, n_inputs = inputs.x.shape
     block_b = min(256, next_power_of_2(batch))
     columns = Inputs(by_columns(inputs.x), None, inputs.log_beta, thresholds=inputs.thresholds)
-    source.gather_slopes_kernel[(cdiv(batch, block_b), n_inputs)](
+    planned(source.gather_slopes_kernel, (cdiv(batch, block_b), n_inputs))(
         columns, slopes, pairs_of_inputs(inputs.anchors, n_inputs), target, (batch, n_inputs),
         READ=case, BLOCK_B=block_b, num_warps=max(1, block_b // 128), **fusion(sums),
     )  # fmt: skip

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from lutetia._shared.launches import Launch, alike
+from lutetia._shared.launches import Planned, planned
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, keeps_hard_by_detector, tables
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import subtract
 from lutetia.lut.kernels.triton.detect import compared, detect, detect_columns, room_for
 from lutetia.lut.kernels.triton.launch import (
-    Plan,
     case_of,
     cdiv,
     check_overflow,
     finish,
     fusion,
     next_power_of_2,
-    plan_of,
     sizes_of,
     tables_of,
     target_of,
@@ -39,6 +40,22 @@ def operands(tensor: Tensor, coefficients: Coefficients | None) -> tuple[Tensor,
     return (tensor,) if coefficients is None else (tensor, coefficients.a)
 
 
+def by_row(indices: Tensor, coefficients: Coefficients | None) -> tuple[Tensor, Coefficients | None]:
+    """What was read [B, N_t], contiguous: what the Triton kernels take."""
+    if indices.is_contiguous():
+        return indices, coefficients
+    if coefficients is not None:
+        coefficients = Coefficients(*(each if each is None else each.contiguous() for each in coefficients))  # type: ignore[arg-type]
+    return indices.contiguous(), coefficients
+
+
+def through_shared_memory(layout: Layout, indices: Tensor, sums: Sums, *operands: Tensor) -> bool:
+    """Whether the CUDA kernels take these rows: they were read by detector, and the tables fit."""
+    if not is_by_detector(indices) or sums.exact or indices.shape[0] * layout.n_blocks < LEAST_ROWS:
+        return False
+    return tables.fits(layout, *operands)
+
+
 def one_by_one(indices: Tensor, coefficients: Coefficients | None) -> list[Rows]:
     """The rows of each detector, for kernels that take one of each at a time."""
     if coefficients is None:
@@ -55,7 +72,10 @@ def fill_rows(
     weight: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums
 ) -> Tensor:
     """indices [B, N_t] -> y [B, O]."""
-    return _fill(weight, layout_of(connectivity), indices, coefficients, sums)
+    layout = layout_of(connectivity)
+    if through_shared_memory(layout, indices, sums, *operands(weight, coefficients)):
+        return tables.fill(weight, layout, indices, coefficients)
+    return _fill(weight, layout, *by_row(indices, coefficients), sums)
 
 
 def _fill(weight: Tensor, layout: Layout, indices: Tensor, coefficients: Coefficients | None, sums: Sums) -> Tensor:
@@ -66,12 +86,12 @@ def _fill(weight: Tensor, layout: Layout, indices: Tensor, coefficients: Coeffic
     elif layout.kind == "general":
         case = case_of(layout, sums, dtype, BLOCK_T=min(32, next_power_of_2(layout.n_detectors)), BLOCK_O=32)
         for rows in one_by_one(indices, coefficients):
-            source.fill_general_kernel[(batch, cdiv(layout.n_detectors, case.BLOCK_T))](
+            planned(source.fill_general_kernel, (batch, cdiv(layout.n_detectors, case.BLOCK_T)))(
                 rows, target, tables_of(layout, weight), sizes_of(layout), layout.widest, CASE=case, **fusion(sums)
             )
     elif coefficients is None and fills_by_slab(layout, batch):
         case = case_of(layout, sums, dtype, BLOCK_B=32, BLOCK_O=64)
-        source.fill_slab_kernel[(cdiv(batch, case.BLOCK_B), cdiv(layout.width, case.BLOCK_O))](
+        planned(source.fill_slab_kernel, (cdiv(batch, case.BLOCK_B), cdiv(layout.width, case.BLOCK_O)))(
             indices, indices.stride(), target, tables_of(layout, weight), batch, layout.n_detectors,
             CASE=case, num_warps=8, **fusion(sums),
         )  # fmt: skip
@@ -90,26 +110,18 @@ def launch_fill(
     target: Target,
     how: tuple[Sums, torch.dtype],
     read: tuple[str, int] = ("hard", 0),
-) -> None:
+) -> Planned | None:
     """Fill from rows, or, when inputs are given, from what they choose; `read` is its name and how many coefficients it has."""
     if not target.out.numel():
-        return
-    sums, dtype = how
-    n_inputs, n_c = (None, None) if inputs.x is None else (inputs.x.shape[1], inputs.anchors.shape[1])
-
-    def make() -> Plan:
-        block_t, block_o = fill_blocks(layout)
-        case = case_of(layout, sums, dtype, BLOCK_T=block_t, BLOCK_O=block_o, ATOMIC=not layout.disjoint)
-        reads = ReadCase(COEFFICIENTS=read[1])
-        if inputs.x is not None:
-            reads = compared(inputs.x, inputs.anchors, read[0], sums, read[1])
-        grid = (target.out.shape[0] * layout.n_blocks, cdiv(layout.widest, block_o))
-        launch = Launch(source.fill_kernel, grid, weight.device, num_warps=1, **fusion(sums))
-        return Plan(launch, sizes_of(layout, n_inputs), (reads, case))
-
-    signature = ("fill", target.out.shape, n_inputs, n_c, how, read, alike(weight, target.out, *inputs, *rows))
-    plan = plan_of(layout, signature, make)
-    plan.launch(inputs, rows, target, tables_of(layout, weight), plan.sizes, *plan.constants)
+        return None
+    (sums, dtype), (block_t, block_o), n_inputs, reads = how, fill_blocks(layout), None, ReadCase(COEFFICIENTS=read[1])
+    case = case_of(layout, sums, dtype, BLOCK_T=block_t, BLOCK_O=block_o, ATOMIC=not layout.disjoint)
+    if inputs.x is not None:
+        n_inputs, reads = inputs.x.shape[1], compared(inputs.x, inputs.anchors, read[0], sums, read[1])
+    return planned(source.fill_kernel, (target.out.shape[0] * layout.n_blocks, cdiv(layout.widest, block_o)))(
+        inputs, rows, target, tables_of(layout, weight), sizes_of(layout, n_inputs),
+        READ=reads, CASE=case, num_warps=1, **fusion(sums),
+    )  # fmt: skip
 
 
 def detect_and_fill(
@@ -128,14 +140,19 @@ def _detect_and_fill(
     x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
 ) -> tuple[Tensor, Detected | None]:
     layout, dtype = layout_of(connectivity), sum_dtype(weight)
+    arrays, anchors, thresholds = (weight, layout.n_outputs), comparisons.anchors, comparisons.thresholds
+    if keeps_hard_by_detector(x, anchors, arrays, sums.exact, thresholds) and tables.fits(layout, weight):
+        windows = tables.windows_of(anchors, x.shape[1])
+        if windows is not None:
+            detected = tables.detect(x, anchors, windows, train)
+            return tables.fill(weight, layout, detected.indices, None), detected if train else None
     if not train and fills_by_slab(layout, x.shape[0]):
         return _fill(weight, layout, detect_columns(x, comparisons), None, sums), None
-    anchors, thresholds = comparisons
-    detected = room_for(x, anchors, True) if train else None
+    room = room_for(x, anchors, True) if train else None
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, zero=not layout.disjoint)
-    rows, inputs = Rows(*(detected or (None,))), Inputs(x.contiguous(), anchors, thresholds=thresholds)
+    rows, inputs = Rows(*(room or (None,))), Inputs(x.contiguous(), anchors, thresholds=thresholds)
     launch_fill(weight, layout, inputs, rows, target, (sums, dtype))
-    return finish(target, sums, dtype), detected
+    return finish(target, sums, dtype), room
 
 
 def fill_blocks(layout: Layout) -> tuple[int, int]:
@@ -159,10 +176,13 @@ def row_gains(
 ) -> tuple[Tensor, Tensor | None]:
     """grad [B, O], rows [B, N_t] each -> g·W[t, index_t] of each, [B, N_t]."""
     layout, dtype = layout_of(connectivity), sum_dtype(grad, weight)
+    if through_shared_memory(layout, rows[0], sums, grad, weight):
+        return tables.gains(grad, weight, layout, rows)
+    rows = (rows[0].contiguous(), None if rows[1] is None else rows[1].contiguous())
     make = grad.new_empty if layout.n_weights else grad.new_zeros
     da, db = (None if row is None else make(row.shape, dtype=dtype) for row in rows)
     target = Target(da, grad.new_zeros(1, dtype=torch.int32) if sums.exact else None, db)
-    _gains(grad, weight, layout, Rows(rows[0], alternatives=rows[1]), target, sums)
+    gains(grad, weight, layout, Rows(rows[0], alternatives=rows[1]), target, sums)
     check_overflow(target, sums)
     assert da is not None
     return da, db
@@ -173,12 +193,19 @@ def propagate(
     grad: Tensor, weight: Tensor, connectivity: Connectivity, detected: Detected, anchors: Tensor, n_inputs: int, sums: Sums
 ) -> Tensor:
     """grad [B, O], detected [B, N_t], anchors [N_t, N_c, 2] -> dx [B, I]."""
+    layout = layout_of(connectivity)
+    if through_shared_memory(layout, detected.indices, sums, grad, weight):
+        windows = tables.windows_of(anchors, n_inputs)
+        if windows is not None:
+            gain = tables.hard_gain(grad, weight, layout, detected)
+            return tables.send_hard_slopes(gain, detected, anchors, windows, n_inputs)
     target = target_of([grad.shape[0], n_inputs], sums, grad, weight)
-    _gains(grad, weight, layout_of(connectivity), Rows(*detected), target, sums, (anchors, n_inputs))
+    rows = Rows(*(None if each is None else each.contiguous() for each in detected))
+    gains(grad, weight, layout, rows, target, sums, (anchors, n_inputs))
     return finish(target, sums, sum_dtype(grad, weight))
 
 
-def _gains(
+def gains(
     grad: Tensor,
     weight: Tensor,
     layout: Layout,
@@ -186,34 +213,27 @@ def _gains(
     target: Target,
     sums: Sums,
     to: tuple[Tensor, int] | tuple[None, None] = (None, None),
-) -> None:
+) -> Planned | None:
     """g·W of rows into the target, or, with anchors and the number of inputs in `to`, what they send to dx."""
-    batch, (anchors, n_inputs), tables = grad.shape[0], to, tables_of(layout, weight)
-    sizes, dtype, n_c = sizes_of(layout, n_inputs), sum_dtype(grad, weight), 0 if anchors is None else anchors.shape[1]
+    batch, (anchors, n_inputs), arrays, grad = grad.shape[0], to, tables_of(layout, weight), grad.contiguous()
     if batch == 0 or layout.n_weights == 0:
-        return
-    if layout.kind == "general":
-        case = case_of(layout, sums, dtype, BLOCK_T=min(32, next_power_of_2(layout.n_detectors)), BLOCK_O=32, N_C=n_c)
-        both = [(rows, target.out)]
-        if rows.alternatives is not None:
-            both = [(Rows(rows.indices), target.out), (Rows(rows.alternatives), target.other)]
-        for row, out in both:
-            source.gains_general_kernel[(batch, cdiv(layout.n_detectors, case.BLOCK_T))](
-                grad.contiguous(), row, anchors, Target(out, target.overflow), tables, (sizes, layout.widest),
-                CASE=case, **fusion(sums),
-            )  # fmt: skip
-    else:
-        grad = grad.contiguous()
-        signature = ("gains", grad.shape, n_inputs, n_c, sums, alike(grad, weight, anchors, *target, *rows))
-
-        def make() -> Plan:
-            block_t, block_o = gains_blocks(layout)
-            case = case_of(layout, sums, dtype, BLOCK_T=block_t, BLOCK_O=block_o, N_C=n_c)
-            grid = (batch * layout.n_blocks, cdiv(layout.largest, block_t))
-            return Plan(Launch(source.gains_kernel, grid, grad.device, num_warps=1, **fusion(sums)), sizes, (case,))
-
-        plan = plan_of(layout, signature, make)
-        plan.launch(grad, rows, anchors, target, tables, plan.sizes, *plan.constants)
+        return None
+    general, n_c = layout.kind == "general", 0 if anchors is None else anchors.shape[1]
+    block_t, block_o = (min(32, next_power_of_2(layout.n_detectors)), 32) if general else gains_blocks(layout)
+    case = case_of(layout, sums, sum_dtype(grad, weight), BLOCK_T=block_t, BLOCK_O=block_o, N_C=n_c)
+    sizes = sizes_of(layout, n_inputs)
+    if not general:
+        return planned(source.gains_kernel, (batch * layout.n_blocks, cdiv(layout.largest, block_t)))(
+            grad, rows, anchors, target, arrays, sizes, CASE=case, num_warps=1, **fusion(sums)
+        )
+    both = [(rows, target.out)]
+    if rows.alternatives is not None:
+        both = [(Rows(rows.indices), target.out), (Rows(rows.alternatives), target.other)]
+    for row, out in both:
+        planned(source.gains_general_kernel, (batch, cdiv(layout.n_detectors, block_t)))(
+            grad, row, anchors, Target(out, target.overflow), arrays, (sizes, layout.widest), CASE=case, **fusion(sums)
+        )
+    return None
 
 
 def gains_blocks(layout: Layout) -> tuple[int, int]:
@@ -231,15 +251,22 @@ def gather_rows(
 ) -> Tensor:
     """grad [B, O], indices [B, N_t] -> dW, or `into` after its step, straight into the weights where that can be done."""
     layout, dtype = layout_of(connectivity), sum_dtype(*operands(grad, coefficients))
-    by_atomics = scatters(layout, sums)
+    scale = layout.lr_scale
+    sorts = not isinstance(scale, Tensor) and through_shared_memory(layout, indices, sums, *operands(grad, coefficients))
+    if not sorts:
+        indices, coefficients = by_row(indices, coefficients)
+    by_atomics = sorts or scatters(layout, sums)
     if into is not None and not sums.exact and into.weight.dtype == dtype == torch.float32:
         target, step = Target(into.weight), float(into.rate)
     else:
         zero = by_atomics or not grad.shape[0]
         target, step = target_of([layout.n_weights], sums, *operands(grad, coefficients), zero=zero), None
-    if by_atomics:
+    if sorts:
+        assert not isinstance(scale, Tensor)
+        tables.gather(grad, layout, indices, coefficients, target.out, scale if step is None else -step * scale)
+    elif by_atomics:
         for rows in one_by_one(indices, coefficients):
-            _scatter(grad, rows, layout, target.out, step, dtype)
+            scatter(grad, rows, layout, target.out, step, dtype)
     else:
         rows = _listed(indices, coefficients)
         _add_up(grad, rows, layout, target, sort_by_neuron(rows.indices, layout.n_rows), (sums, dtype, step))
@@ -254,6 +281,7 @@ def gather_compact(
 ) -> tuple[Tensor, Tensor]:
     """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
     layout, dtype = layout_of(connectivity), sum_dtype(*operands(grad, coefficients))
+    indices, coefficients = by_row(indices, coefficients)
     rows = _listed(indices, coefficients)
     sorted_rows = sort_by_neuron(rows.indices, layout.n_rows)
     chosen = sorted_rows.count.flatten() > 0
@@ -282,22 +310,19 @@ def _scaled(grad: Tensor, layout: Layout, dtype: torch.dtype) -> tuple[Tensor, T
     return (grad if layout.lr_scale == 1.0 else grad.to(dtype) * layout.lr_scale).contiguous(), None
 
 
-def _scatter(grad: Tensor, rows: Rows, layout: Layout, out: Tensor, step: float | None, dtype: torch.dtype) -> None:
-    """Add every row of g to the rows of `out` that it chose; with a step `out` are the weights."""
+def scatter(
+    grad: Tensor, rows: Rows, layout: Layout, out: Tensor, step: float | None, dtype: torch.dtype
+) -> tuple[Planned, tuple[Any, ...]] | None:
+    """Add every row of g to the rows of `out` that it chose; with a step `out` are the weights. The launch, and its numbers."""
     if rows.indices.numel() == 0 or layout.n_weights == 0:
-        return
+        return None
     grad, lr = _scaled(grad, layout, dtype)
     batch, block_t = grad.shape[0], min(16, next_power_of_2(layout.largest))
-    tiles = cdiv(layout.largest, block_t)
-
-    def make() -> Plan:
-        block_o, block_b = min(64, next_power_of_2(layout.widest)), 8
-        case = case_of(layout, Sums(), dtype, BLOCK_T=block_t, BLOCK_O=block_o, BLOCK_B=block_b)
-        grid = (cdiv(batch, block_b) * layout.n_blocks, tiles * cdiv(layout.widest, block_o))
-        return Plan(Launch(source.scatter_kernel, grid, grad.device, num_warps=1), sizes_of(layout), (case,))
-
-    plan = plan_of(layout, ("scatter", grad.shape, step is None, dtype, alike(grad, out, lr, *rows)), make)
-    plan.launch(grad, rows, out, tables_of(layout, None, lr), plan.sizes, (batch, tiles, step), *plan.constants)
+    tiles, block_o, block_b = cdiv(layout.largest, block_t), min(64, next_power_of_2(layout.widest)), 8
+    case = case_of(layout, Sums(), dtype, BLOCK_T=block_t, BLOCK_O=block_o, BLOCK_B=block_b)
+    grid, numbers = (cdiv(batch, block_b) * layout.n_blocks, tiles * cdiv(layout.widest, block_o)), (batch, tiles, step)
+    arguments = (grad, rows, out, tables_of(layout, None, lr), sizes_of(layout), numbers)
+    return planned(source.scatter_kernel, grid)(*arguments, CASE=case, num_warps=1), numbers
 
 
 def _add_up(
@@ -317,11 +342,11 @@ def _add_up(
     )
     numbers, tables = GatherNumbers(batch, listed, chunks, step), tables_of(layout, None, lr)
     gradients = (grad, rows, target.overflow, sizes_of(layout))
-    source.gather_kernel[(layout.n_detectors * layout.n_rows, tiles)](
+    planned(source.gather_kernel, (layout.n_detectors * layout.n_rows, tiles))(
         gradients, target, sorted_rows, tables, numbers, CASE=case, CAP=CAP, num_warps=1, **fusion(sums)
     )
     if listed > CAP:
-        source.gather_rest_kernel[(layout.n_detectors * chunks, tiles)](
+        planned(source.gather_rest_kernel, (layout.n_detectors * chunks, tiles))(
             gradients, target, sorted_rows, tables, numbers, CASE=case, CAP=CAP, num_warps=1, **fusion(sums)
         )
 
@@ -342,8 +367,8 @@ def sort_by_neuron(indices: Tensor, n_rows: int) -> Sorted:
     if total == 0:
         return Sorted(order, count, count)
     grid = (cdiv(total, 256),)
-    source.rank_kernel[grid](indices, count, rank, total, n_detectors, N_ROWS=n_rows, BLOCK=256, num_warps=4)
+    planned(source.rank_kernel, grid)(indices, count, rank, total, n_detectors, N_ROWS=n_rows, BLOCK=256, num_warps=4)
     sorted_rows = Sorted(order, count.cumsum(1, dtype=torch.int32), count)
     numbers = (total, batch, n_detectors)
-    source.place_kernel[grid](indices, rank, sorted_rows, numbers, N_ROWS=n_rows, BLOCK=256, num_warps=4)
+    planned(source.place_kernel, grid)(indices, rank, sorted_rows, numbers, N_ROWS=n_rows, BLOCK=256, num_warps=4)
     return sorted_rows

@@ -1,10 +1,12 @@
 `default_nettype none
 
 // A queue of DEPTH samples: a pipeline register when DEPTH is 1. Empty after a reset, latency 1.
-// It accepts a sample in the cycle in which it hands one on, so a full one does not stop the stream.
+// It accepts a sample in the cycle in which it hands one on, so a full one does not stop the stream; with SKID it does not, and
+// in_ready depends on no out_ready: there the path of ready signals through a row of registers ends. A DEPTH of 2 keeps it at full speed.
 module lutetia_register #(
     parameter WIDTH = 1,  // bits of a sample
-    parameter DEPTH = 1
+    parameter DEPTH = 1,
+    parameter SKID = 0
 ) (
     input wire clk,
     input wire rst,
@@ -28,14 +30,14 @@ module lutetia_register #(
                 if (rst) full <= 1'b0;
                 else if (in_ready) full <= in_valid;
             always @(posedge clk)
-                if (in_valid & in_ready) data <= in_data;
+                if (in_ready) data <= in_data;
         end else begin : queue
             reg [WIDTH-1:0] data [0:DEPTH-1];
             reg [$clog2(DEPTH)-1:0] first, last;
             reg [$clog2(DEPTH+1)-1:0] held;
             wire push = in_valid & in_ready;
             wire pop = out_valid & out_ready;
-            assign in_ready = held != DEPTH | out_ready;
+            assign in_ready = held != DEPTH | (out_ready & SKID == 0);
             assign out_valid = held != 0;
             assign out_data = data[first];
             always @(posedge clk)

@@ -3,9 +3,10 @@ use ieee.std_logic_1164.all;
 use ieee.numeric_std.all;
 
 -- A queue of DEPTH samples: a pipeline register when DEPTH is 1. Empty after a reset, latency 1.
--- It accepts a sample in the cycle in which it hands one on, so a full one does not stop the stream.
+-- It accepts a sample in the cycle in which it hands one on, so a full one does not stop the stream; with SKID it does not, and
+-- in_ready depends on no out_ready: there the path of ready signals through a row of registers ends. A DEPTH of 2 keeps it at full speed.
 entity lutetia_register is
-    generic (WIDTH : positive := 1; DEPTH : positive := 1);
+    generic (WIDTH : positive := 1; DEPTH : positive := 1; SKID : natural := 0);
     port (
         clk, rst : in std_logic;
         in_data : in std_logic_vector(WIDTH - 1 downto 0);
@@ -24,7 +25,7 @@ architecture behaviour of lutetia_register is
     signal held : natural range 0 to DEPTH := 0;
     signal push, pop, ready, some : std_logic;
 begin
-    ready <= '1' when held /= DEPTH else out_ready;
+    ready <= '1' when held /= DEPTH else out_ready when SKID = 0 else '0';
     some <= '1' when held /= 0 else '0';
     push <= in_valid and ready;
     pop <= some and out_ready;

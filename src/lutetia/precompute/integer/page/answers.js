@@ -10,6 +10,9 @@ Object.assign(window.lutetia, { sample: () => Array.from(x), loudest: () => loud
 const className = (number) => model.classes[number] ?? String(number);
 const inputName = (number) => model.features[number] ?? (model.shape.length > 1 ? `pixel ${Math.floor(number / model.shape.at(-1)) % model.shape.at(-2)},${number % model.shape.at(-1)}` : `x${number}`);
 
+// What an input is compared with: in the unit of the data where that is known.
+const constantName = (input, constant) => model.edges[input]?.[constant - 1] ?? model.labels[input]?.[constant] ?? constant;
+
 function told(number) {
   return (number > 0 ? "+" : "−") + Math.abs(Math.round(number * 10) / 10).toLocaleString("en");
 }
@@ -39,7 +42,7 @@ function explain() {
   picked = -1;
   const most = Math.max(...loud.map(({ loss }) => Math.abs(loss)), 1);
   byId("loud").replaceChildren(...loud.map(({ u, loss }, at) => {
-    const text = comparisons(x, u).map(({ left, right, constant, answer: yes }) => `${inputName(left)} ${yes ? ">" : "≤"} ${right < 0 ? constant : inputName(right)}`);
+    const text = comparisons(x, u).map(({ left, right, constant, answer: yes }) => `${inputName(left)} ${yes ? ">" : "≤"} ${right < 0 ? constantName(left, constant) : inputName(right)}`);
     const filled = html("span", { className: loss < 0 ? "bar minus" : "bar" });
     filled.style.setProperty("--size", `${(100 * Math.abs(loss)) / most}%`);
     const button = html("button", { type: "button", title: text.join(", ") }, html("span", {}, `detector ${u}`), filled, html("span", {}, told(loss)));

@@ -2,6 +2,7 @@
 
 const canvas = byId("image"), [height, width] = model.shape.slice(-2);
 const CELL = Math.max(8, Math.floor(560 / Math.max(height, width)));
+const shade = new Float64Array(x.length); // of each input, from 0 to 1
 const cursor = { row: Math.floor(height / 2), column: Math.floor(width / 2), shown: false };
 let drawing = false, ink = true;
 
@@ -14,6 +15,17 @@ function colour(name) {
   return getComputedStyle(canvas).color;
 }
 
+// What the model is given for a shade: a level, or the rank of the value among the edges of that input.
+function set(at, value) {
+  const [low, high] = model.span;
+  shade[at] = value;
+  x[at] = model.edges.length ? 1 + model.edges[at].filter((edge) => edge < low + value * (high - low)).length : Math.round(model.largest * value);
+}
+
+function clear() {
+  for (let at = 0; at < x.length; at++) set(at, 0);
+}
+
 // Full ink on the pixel below the pen and near it, less further off, and never less than there was.
 function put(row, column) {
   const reach = Math.max(0.6, Math.min(height, width) / 16);
@@ -23,8 +35,8 @@ function put(row, column) {
       const far = below ? 0 : Math.hypot(r + 0.5 - row, c + 0.5 - column) / reach;
       const at = r * width + c;
       if (far >= 1.5) continue;
-      const value = Math.round(model.largest * Math.min(1, 1.5 - far));
-      for (let plane = at; plane < x.length; plane += height * width) x[plane] = ink ? Math.max(x[plane], value) : 0;
+      const value = Math.min(1, 1.5 - far);
+      for (let plane = at; plane < x.length; plane += height * width) set(plane, ink ? Math.max(shade[plane], value) : 0);
     }
   }
   paint();
@@ -37,7 +49,7 @@ function paint() {
   pen.fillRect(0, 0, canvas.width, canvas.height);
   pen.fillStyle = colour("--ink");
   for (let at = 0; at < height * width; at++) {
-    pen.globalAlpha = x[at] / model.largest;
+    pen.globalAlpha = shade[at];
     pen.fillRect((at % width) * CELL, Math.floor(at / width) * CELL, CELL, CELL);
   }
   pen.globalAlpha = 1;
@@ -99,11 +111,12 @@ canvas.addEventListener("blur", () => {
 });
 byId("erase").addEventListener("change", (event) => (ink = !event.target.checked));
 byId("clear").addEventListener("click", () => {
-  x.fill(0);
+  clear();
   paint();
   answer();
 });
 document.addEventListener("loud", paint);
 repaints.push(paint);
+clear();
 paint();
 answer();

@@ -60,13 +60,13 @@ def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 @extending.intrinsic
 def load(typing: Any, array: Any, at: Any) -> Any:
-    """array[at] of a flat array; uint16 holds the bits of bfloat16, int16 those of float16, and both come as float32."""
-    half = array.dtype in (numba.types.uint16, numba.types.int16)
+    """array[at] of a flat array; uint16 holds the bits of bfloat16, int16 those of float16. These and int8 come as float32."""
+    narrow = array.dtype in (numba.types.uint16, numba.types.int16, numba.types.int8)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return load_number(builder, _pointer(context, builder, signature, args), array.dtype, scope=read_scope(builder))
 
-    return (numba.types.float32 if half else array.dtype)(array, numba.types.uint64), generate
+    return (numba.types.float32 if narrow else array.dtype)(array, numba.types.uint64), generate
 
 
 @extending.intrinsic
@@ -170,18 +170,18 @@ sums_in = by_none(lambda scale, out: out, lambda scale, out: np.zeros(out.size, 
 
 
 @jit
-def round_to_unit(value: Any, scale: Any) -> Any:
+def round_to_unit(value, scale):
     """A float as a whole number of units, still as a float64."""
     return np.rint(np.float64(value) * scale)
 
 
 @jit
-def out_of_range(units: Any) -> Any:
+def out_of_range(units):
     return not abs(units) <= FIXED_MAX  # written so that NaN is out of range too
 
 
 @jit_inline
-def add_one(total: Any, at: Any, value: Any, scale: Any) -> Any:
+def add_one(total, at, value, scale):
     """total[at] += value."""
     if scale is None:
         total[at] += value
@@ -192,14 +192,14 @@ def add_one(total: Any, at: Any, value: Any, scale: Any) -> Any:
 
 
 @jit
-def clear(values: Any) -> None:
+def clear(values):
     """values [n] = 0. (numba takes half a second for the general form of this, and again for every kernel.)"""
     for k in range(values.size):
         values[k] = 0
 
 
 @jit_inline
-def add_row(total: Any, at: Any, source: Any, row: Any, width: Any, factor: Any, scale: Any) -> Any:
+def add_row(total, at, source, row, width, factor, scale):
     """total[at:] += factor · source[row:], over `width` elements; no factor is 1."""
     bad = False
     if scale is None:
@@ -214,7 +214,7 @@ def add_row(total: Any, at: Any, source: Any, row: Any, width: Any, factor: Any,
 
 
 @jit_inline
-def add_row_to_4(total: Any, places: Any, source: Any, row: Any, width: Any) -> None:
+def add_row_to_4(total, places, source, row, width):
     """The same to four places that do not overlap: the row is read once."""
     whole = width & ~U(15)
     for k in range(whole):
@@ -224,7 +224,7 @@ def add_row_to_4(total: Any, places: Any, source: Any, row: Any, width: Any) -> 
 
 
 @jit_inline
-def add_to_4(total: Any, places: Any, k: Any, value: Any) -> None:
+def add_to_4(total, places, k, value):
     a, b, c, d = places
     accumulate_apart(total, a + k, value, 0)
     accumulate_apart(total, b + k, value, 1)
@@ -233,7 +233,7 @@ def add_to_4(total: Any, places: Any, k: Any, value: Any) -> None:
 
 
 @jit_inline
-def add_8_rows(total: Any, at: Any, source: Any, rows: Any, factors: Any, width: Any) -> None:
+def add_8_rows(total, at, source, rows, factors, width):
     """total[at:] += the sum of eight rows of source times their factors: it is read and written once instead of eight times."""
     whole = width & ~U(7)  # in vectors; the rest apart, or a rest of 7 would cost as much as 32
     for k in range(whole):
@@ -243,7 +243,7 @@ def add_8_rows(total: Any, at: Any, source: Any, rows: Any, factors: Any, width:
 
 
 @jit_inline
-def add_4_rows(total: Any, at: Any, source: Any, rows: Any, width: Any) -> None:
+def add_4_rows(total, at, source, rows, width):
     """The same for four rows."""
     whole = width & ~U(7)
     for k in range(whole):
@@ -253,13 +253,13 @@ def add_4_rows(total: Any, at: Any, source: Any, rows: Any, width: Any) -> None:
 
 
 @jit_inline
-def sum_of_4(source: Any, rows: Any, k: Any) -> Any:
+def sum_of_4(source, rows, k):
     a, b, c, d = rows
     return (load(source, a + k) + load(source, b + k)) + (load(source, c + k) + load(source, d + k))
 
 
 @jit_inline
-def sum_of_8(source: Any, rows: Any, factors: Any, k: Any) -> Any:
+def sum_of_8(source, rows, factors, k):
     a, b, c, d, e, f, g, h = rows
     if factors is None:
         first = (load(source, a + k) + load(source, b + k)) + (load(source, c + k) + load(source, d + k))
@@ -272,7 +272,7 @@ def sum_of_8(source: Any, rows: Any, factors: Any, k: Any) -> Any:
 
 
 @jit
-def write_sums(total: Any, scale: Any, out: Any) -> Any:
+def write_sums(total, scale, out):
     """Integer sums [n] into out [n], as floats; float sums are there already."""
     bad = False
     if scale is not None:

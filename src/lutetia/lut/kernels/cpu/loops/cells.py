@@ -13,8 +13,6 @@ Counts are floats, exact up to 2**24. What did not fire is multiplied by zero: a
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from lutetia.lut.kernels.cpu.loops.basics import (
@@ -33,7 +31,7 @@ from lutetia.lut.kernels.cpu.loops.pairs import by_query, pair_row, pairs_in_sla
 
 
 @entry
-def count_firings(seq: Any, stat: Any, begin: Any, end: Any) -> None:
+def count_firings(seq, stat, begin, end):
     """stat [B · S, N_t, C] = how often each cell fires, for couples of places begin to end."""
     keys, signs, _, _ = seq
     for place in places_of(begin, end, keys.shape[2]):
@@ -43,21 +41,21 @@ def count_firings(seq: Any, stat: Any, begin: Any, end: Any) -> None:
 
 
 @jit
-def count_pairs(pairs: Any, stat: Any, stride: Any) -> None:
+def count_pairs(pairs, stat, stride):
     """stat[cell · stride] += 1 for all pairs of one place and one detector."""
     for i in range(pairs.n):
         stat[pair_row(pairs, i) * stride] += 1
 
 
 @jit
-def copy(source: Any, target: Any) -> None:
+def copy(source, target):
     """target[:n] = source [n]."""
     for k in range(source.size):
         target[k] = source[k]
 
 
 @jit_any_order
-def add_product(total: Any, at: Any, left: Any, n: Any, right: Any, right_at: Any, width: Any) -> None:
+def add_product(total, at, left, n, right, right_at, width):
     """total [4, width] += left [4, n] · right [n, width], each a part of a flat array; n is a multiple of 4.
 
     Four times four: each of 8 loads serves two or more of 16 multiplications, as fast as a BLAS on products this small.
@@ -82,7 +80,7 @@ def add_product(total: Any, at: Any, left: Any, n: Any, right: Any, right_at: An
 
 
 @entry
-def fill_firings(weight: Any, firings: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
+def fill_firings(weight, firings, y, scale, begin, end):
     """weight flat, firings (place [n], rising, row [n], count [n]) -> y [B · S, O], for places begin to end."""
     place, row, count = firings
     width, bad = U(y.shape[1]), False
@@ -100,7 +98,7 @@ def fill_firings(weight: Any, firings: Any, y: Any, scale: Any, begin: Any, end:
 
 
 @entry
-def fill_cells(weight: Any, seq: Any, y: Any, begin: Any, end: Any) -> None:
+def fill_cells(weight, seq, y, begin, end):
     """weight flat -> y [B · S, O], for couples of places begin to end."""
     keys, signs, n_anchors, positional_dim = seq
     places, width, n_cells = places_of(begin, end, keys.shape[2]), U(y.shape[1]), U(1) << U(n_anchors + positional_dim)
@@ -128,7 +126,7 @@ def fill_cells(weight: Any, seq: Any, y: Any, begin: Any, end: Any) -> None:
 
 
 @entry
-def propagate_cells(grad: Any, weight: Any, seq: Any, margins: Any, sums: Any, begin: Any, end: Any) -> None:
+def propagate_cells(grad, weight, seq, margins, sums, begin, end):
     """grad [B · S, O], weight flat -> sums, for the numbers t · B + b from begin to end; as `propagate_seq`."""
     keys, _, n_anchors, positional_dim = seq
     n_batch, n_cells = max(keys.shape[1], 1), U(1) << U(n_anchors + positional_dim)
@@ -150,7 +148,7 @@ def propagate_cells(grad: Any, weight: Any, seq: Any, margins: Any, sums: Any, b
 
 
 @jit
-def propagate_slab(grad: Any, scratch: Any, places: Any, where: Any, seq: Any, margins: Any, sums: Any) -> None:
+def propagate_slab(grad, scratch, places, where, seq, margins, sums):
     """The places that have one Q (or, if not mine, would have it were their closest call the other way), four at a time.
 
     `scratch` is the slab of Q, turned [O, C], and g [4, O] and p [4, C]; `where` is whether it is theirs, the detector, and the
@@ -177,7 +175,7 @@ def propagate_slab(grad: Any, scratch: Any, places: Any, where: Any, seq: Any, m
 
 
 @jit
-def flipped(keys: Any, flips: Any) -> Any:
+def flipped(keys, flips):
     """The keys [n] of the places, were their closest calls the other way."""
     other = np.empty_like(keys)
     for k in range(keys.size):
@@ -186,7 +184,7 @@ def flipped(keys: Any, flips: Any) -> Any:
 
 
 @jit
-def turn(weight: Any, first: Any, n_outputs: Any, turned: Any) -> None:
+def turn(weight, first, n_outputs, turned):
     """turned [O, C] = the slab [C, O] that begins with row `first` of weight."""
     for c in range(U(turned.shape[1])):
         for k in range(n_outputs):
@@ -194,7 +192,7 @@ def turn(weight: Any, first: Any, n_outputs: Any, turned: Any) -> None:
 
 
 @jit
-def look_up_pairs(p: Any, pairs: Any, one: Any, pe: Any) -> None:
+def look_up_pairs(p, pairs, one, pe):
     """The slopes of all pairs of one place j, but for the flipped Q, from p [C] = g·W of all cells that have its Q.
 
     All is looked up and most is thrown away, since half of the branches would be guessed wrong.
@@ -216,7 +214,7 @@ def look_up_pairs(p: Any, pairs: Any, one: Any, pe: Any) -> None:
 
 
 @jit
-def sum_at_query(p: Any, pairs: Any, near: Any) -> Any:
+def sum_at_query(p, pairs, near):
     """Σ of p [C] over the pairs of place j in which Q is the closer call."""
     total, nothing, near_j = p.dtype.type(0), p.dtype.type(0), near[pairs.n]
     for i in range(pairs.n):
@@ -229,7 +227,7 @@ def sum_at_query(p: Any, pairs: Any, near: Any) -> Any:
 
 
 @entry
-def gather_cells(grad: Any, seq: Any, out: Any, first: Any, tile: Any, begin: Any, end: Any) -> None:
+def gather_cells(grad, seq, out, first, tile, begin, end):
     """out += grad [B · S, O] at the rows of all pairs, for detectors first + begin to first + end; as `gather_seq`.
 
     The places of one Q are counted `tile` at a time, which is a multiple of 4.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from lutetia.lut.kernels.cpu.loops.basics import by_none, entry, jit, jit_inline, kernel
@@ -14,7 +12,7 @@ FEW = 6  # rows below which comparing one by one is faster
 
 
 @entry
-def largest(values: Any) -> Any:
+def largest(values):
     """The largest of an unsigned array [n], 0 when it is empty."""
     result = values.dtype.type(0)
     for i in range(values.size):
@@ -23,7 +21,7 @@ def largest(values: Any) -> Any:
 
 
 @entry
-def anchors_outside(anchors: Any, end: Any, second_end: Any) -> Any:
+def anchors_outside(anchors, end, second_end):
     """Whether a pair of anchors [N_t, N_c, 2] names what is not there: from `end` on, the second of it from `second_end` on."""
     outside = False
     for t in range(anchors.shape[0]):
@@ -33,7 +31,7 @@ def anchors_outside(anchors: Any, end: Any, second_end: Any) -> Any:
 
 
 @entry
-def mark(indices: Any, fired: Any) -> None:
+def mark(indices, fired):
     """fired [N_t, R] = 1 for each lookup neuron that indices [B, N_t] name."""
     for i in range(indices.shape[0]):
         for t in range(indices.shape[1]):
@@ -52,7 +50,7 @@ constant_or = by_none(lambda constant, value: value, lambda constant, value: con
 
 
 @kernel
-def detect(inputs: Any, indices: Any, stacked: Any, closest: Any, begin: Any, end: Any) -> None:
+def detect(inputs, indices, stacked, closest, begin, end):
     """inputs -> indices [B, N_t], for rows begin to end; closest: None, or min_delta and its index.
 
     `inputs` are x [B, I], anchors [N_t, N_c, 2], and thresholds [n] or None. Stacked, indices count through the tables:
@@ -68,13 +66,13 @@ def detect(inputs: Any, indices: Any, stacked: Any, closest: Any, begin: Any, en
 
 
 @jit_inline
-def first_row(t: Any, anchors: Any, stacked: Any) -> Any:
+def first_row(t, anchors, stacked):
     """The number of the first row of table t."""
     return np.uint32(t) << np.uint32(anchors.shape[1]) if stacked else np.uint32(0)
 
 
 @jit
-def detect_row(inputs: Any, indices: Any, stacked: Any, closest: Any, row: Any) -> None:
+def detect_row(inputs, indices, stacked, closest, row):
     anchors = inputs[1]
     for t in range(anchors.shape[0]):
         bits = first_row(t, anchors, stacked)
@@ -91,7 +89,7 @@ def detect_row(inputs: Any, indices: Any, stacked: Any, closest: Any, row: Any) 
 
 
 @jit_inline
-def margin_in_row(inputs: Any, row: Any, t: Any, r: Any) -> Any:
+def margin_in_row(inputs, row, t, r):
     """u of comparison r of detector t in a row."""
     x, anchors, thresholds = inputs
     b = anchors[t, r, 1]
@@ -100,7 +98,7 @@ def margin_in_row(inputs: Any, row: Any, t: Any, r: Any) -> Any:
 
 
 @jit
-def detect_lanes(inputs: Any, indices: Any, stacked: Any, closest: Any, first: Any, n: Any) -> None:
+def detect_lanes(inputs, indices, stacked, closest, first, n):
     """The same for n rows at once: with x transposed, one instruction compares many rows (8 times as fast)."""
     x, anchors, thresholds = inputs
     n_detectors, n_anchors, _ = anchors.shape
@@ -136,7 +134,7 @@ def detect_lanes(inputs: Any, indices: Any, stacked: Any, closest: Any, first: A
 
 
 @jit_inline
-def transpose_in(lanes: Any, x: Any, first: Any, n: Any) -> None:
+def transpose_in(lanes, x, first, n):
     """lanes [I, PADDED] = rows first to first + n of x [B, I]."""
     for j in range(n):
         for i in range(x.shape[1]):

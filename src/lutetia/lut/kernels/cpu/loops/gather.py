@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from lutetia.lut.kernels.cpu.arrays import Blocks, Lines, Places, Reads, Rows, Sink
@@ -35,13 +33,13 @@ rows_from = by_none(lambda rows: None, lambda rows: Rows(*rows))
 
 
 @jit_inline
-def reads_from(reads: Any) -> Any:
+def reads_from(reads):
     """Plain tuples under their names."""
     return Reads(rows_from(reads[0]), rows_from(reads[1]))
 
 
 @jit_inline
-def sink_from(sink: Any) -> Any:
+def sink_from(sink):
     return Sink(sink[0], Places(*sink[1]), sink[2])
 
 
@@ -53,7 +51,7 @@ scale_after = by_none(lambda factor, scale: None, lambda factor, scale: scale)
 
 
 @jit
-def gather_table(lines: Any, width: Any, t: Any, reads: Any, sink: Any, scale: Any) -> Any:
+def gather_table(lines, width, t, reads, sink, scale):
     """The table of one detector. Few rows into tables far from the cache are fetched ahead."""
     spans, bad = sink.places.spans, False
     part = sink.out[spans[t] : spans[t + U(1)]]
@@ -72,7 +70,7 @@ def gather_table(lines: Any, width: Any, t: Any, reads: Any, sink: Any, scale: A
 
 
 @jit_inline
-def add_line(total: Any, lines: Any, width: Any, place: Any, rows: Any, places: Any, scale: Any) -> Any:
+def add_line(total, lines, width, place, rows, places, scale):
     """Line i to the row of table t that batch row i read; place is (i, t)."""
     if rows is None:
         return False
@@ -82,7 +80,7 @@ def add_line(total: Any, lines: Any, width: Any, place: Any, rows: Any, places: 
 
 
 @jit_inline
-def row_in_part(places: Any, t: Any, index: Any, width: Any) -> Any:
+def row_in_part(places, t, index, width):
     """Where the sums of a row begin among those of its detector."""
     starts, spans, n_rows = places
     return starts[t * n_rows + U(index)] - spans[t] if starts.size > 0 else U(index) * width
@@ -92,7 +90,7 @@ def row_in_part(places: Any, t: Any, index: Any, width: Any) -> Any:
 
 
 @jit
-def gather_several(_: Any, lines: Any, width: Any, detectors: Any, indices: Any, sink: Any) -> Any:
+def gather_several(_, lines, width, detectors, indices, sink):
     """As many tables as there is a faster way for, in float sums and without factors; how many these are.
 
     wide rows that several of the batch hit     sort the batch by row, then add up each row: it is read and written 1/8 as often
@@ -119,7 +117,7 @@ gather_together = by_none(gather_several, lambda _, lines, width, detectors, ind
 
 
 @jit
-def clear_tables(sink: Any, detectors: Any) -> None:
+def clear_tables(sink, detectors):
     """The sums of some detectors = 0, when they are fresh."""
     if sink.fresh:
         for t in detectors:
@@ -127,7 +125,7 @@ def clear_tables(sink: Any, detectors: Any) -> None:
 
 
 @jit
-def gather_4_tables(lines: Any, width: Any, indices: Any, detectors: Any, spans: Any, out: Any) -> None:
+def gather_4_tables(lines, width, indices, detectors, spans, out):
     """Written out, since a loop over the four would look up their places again for every row: 1.5 times as long."""
     n_detectors, indices = U(indices.shape[1]), indices.reshape(-1)
     t, u, v, w = detectors[0], detectors[1], detectors[2], detectors[3]
@@ -144,7 +142,7 @@ def gather_4_tables(lines: Any, width: Any, indices: Any, detectors: Any, spans:
 
 
 @jit
-def gather_sorted(lines: Any, width: Any, indices: Any, row: Any, n_rows: Any, out: Any) -> None:
+def gather_sorted(lines, width, indices, row, n_rows, out):
     """Row by row of the table that begins at `row`, eight gradients at a time; indices [B] are the table's."""
     ends, sources = np.empty(n_rows, np.uint64), np.empty(indices.size, np.uint64)
     sort_by_row(indices, lines, ends, sources)
@@ -163,7 +161,7 @@ def gather_sorted(lines: Any, width: Any, indices: Any, row: Any, n_rows: Any, o
 
 
 @jit
-def sort_by_row(indices: Any, lines: Any, ends: Any, sources: Any) -> None:
+def sort_by_row(indices, lines, ends, sources):
     """indices [B] -> sources [B]: where the gradients begin, by row; ends [R]: where those of each row end."""
     clear(ends)
     for i in range(indices.size):
@@ -178,7 +176,7 @@ def sort_by_row(indices: Any, lines: Any, ends: Any, sources: Any) -> None:
 
 
 @jit_inline
-def four_of(sources: Any, k: Any) -> Any:
+def four_of(sources, k):
     return load(sources, k), load(sources, k + U(1)), load(sources, k + U(2)), load(sources, k + U(3))
 
 
@@ -186,7 +184,7 @@ def four_of(sources: Any, k: Any) -> Any:
 
 
 @jit
-def gather_tables(lines: Any, width: Any, detectors: Any, reads: Any, sink: Any, scale: Any) -> Any:
+def gather_tables(lines, width, detectors, reads, sink, scale):
     """The tables of some detectors: each line is added where it belongs."""
     bad, indices, special = False, reads.first.indices, first_given(scale, reads.first.factors)
     for j in range(gather_together(special, lines, width, detectors, indices, sink), U(detectors.size)):
@@ -195,7 +193,7 @@ def gather_tables(lines: Any, width: Any, detectors: Any, reads: Any, sink: Any,
 
 
 @jit
-def same_rates(rates: Any, one: Any, other: Any, width: Any) -> Any:
+def same_rates(rates, one, other, width):
     """Whether two lists of targets have the same rates."""
     same = True
     if rates.size > 0:
@@ -205,7 +203,7 @@ def same_rates(rates: Any, one: Any, other: Any, width: Any) -> Any:
 
 
 @jit
-def pack_columns(packed: Any, grad: Any, outputs: Any, rates: Any, listed: Any, scale: Any) -> Any:
+def pack_columns(packed, grad, outputs, rates, listed, scale):
     """packed [B · width] = the columns of grad [B, O] that a detector reaches, times their rates; in units, for fixed sums."""
     bad, width = False, U(outputs.size)
     for i in range(U(grad.shape[0])):
@@ -223,7 +221,7 @@ def pack_columns(packed: Any, grad: Any, outputs: Any, rates: Any, listed: Any, 
 
 
 @jit
-def gather_packed(early: Any, gradients: Any, blocks: Any, some: Any, reads: Any, sink: Any, scale: Any) -> Any:
+def gather_packed(early, gradients, blocks, some, reads, sink, scale):
     """Some detectors of a block, its number and the positions from which to which: columns packed, times their rates."""
     (grad, rates), (block, first, last) = gradients, some
     n, c, bad = U(grad.shape[0]), blocks.width[block], False
@@ -237,7 +235,7 @@ def gather_packed(early: Any, gradients: Any, blocks: Any, some: Any, reads: Any
 
 
 @jit
-def gather_floats(early: Any, gradients: Any, blocks: Any, some: Any, reads: Any, sink: Any, scale: Any) -> Any:
+def gather_floats(early, gradients, blocks, some, reads, sink, scale):
     """The same where the gradients may be added as they are."""
     (grad, rates), (block, first, last) = gradients, some
     if rates.size > 0 or not blocks.contiguous[block]:
@@ -250,7 +248,7 @@ gather_block = by_none(gather_floats, gather_packed)
 
 
 @kernel
-def gather(gradients: Any, blocks: Any, reads: Any, sink: Any, scale: Any, begin: Any, end: Any) -> Any:
+def gather(gradients, blocks, reads, sink, scale, begin, end):
     """sink += gradients [B, O] at the rows read, for positions begin to end of the blocks' detectors.
 
     A fresh sink is cleared, each table just before it is added to, while it is at hand.

@@ -5,8 +5,6 @@ The conventions are those of `rows`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from lutetia.lut.kernels.cpu.arrays import Neurons
@@ -30,7 +28,7 @@ from lutetia.lut.kernels.cpu.loops.rows import send_to_anchors, uncertainty_slop
 
 
 @kernel
-def fill(weight: Any, neurons: Any, reads: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
+def fill(weight, neurons, reads, y, scale, begin, end):
     """weight flat, reads [B, N_t] -> y [B, O], for rows begin to end."""
     y, neurons = y[begin:end], Neurons(*neurons)
     flat = y.reshape(-1)
@@ -42,7 +40,7 @@ def fill(weight: Any, neurons: Any, reads: Any, y: Any, scale: Any, begin: Any, 
 
 
 @jit
-def add_neurons(total: Any, n_outputs: Any, weight: Any, neurons: Any, rows: Any, begin: Any, scale: Any) -> Any:
+def add_neurons(total, n_outputs, weight, neurons, rows, begin, scale):
     """total [n · O] += the rows of n batch rows from `begin` on."""
     bad = False
     if rows is not None:
@@ -57,7 +55,7 @@ def add_neurons(total: Any, n_outputs: Any, weight: Any, neurons: Any, rows: Any
 
 
 @kernel
-def gains(grad: Any, weight: Any, neurons: Any, reads: Any, scale: Any, begin: Any, end: Any) -> Any:
+def gains(grad, weight, neurons, reads, scale, begin, end):
     """grad [B, O], weight flat -> the factors of reads = g · W of their rows, for batch rows begin to end."""
     neurons = Neurons(*neurons)
     bad = write_gains(grad, weight, neurons, rows_from(reads[0]), scale, begin, end)
@@ -65,7 +63,7 @@ def gains(grad: Any, weight: Any, neurons: Any, reads: Any, scale: Any, begin: A
 
 
 @jit
-def write_gains(grad: Any, weight: Any, neurons: Any, rows: Any, scale: Any, begin: Any, end: Any) -> Any:
+def write_gains(grad, weight, neurons, rows, scale, begin, end):
     bad = False
     if rows is not None:
         for t in range(rows.indices.shape[1]):
@@ -78,7 +76,7 @@ def write_gains(grad: Any, weight: Any, neurons: Any, rows: Any, scale: Any, beg
 
 
 @jit
-def dot(grad: Any, i: Any, weight: Any, neurons: Any, neuron: Any, scale: Any) -> Any:
+def dot(grad, i, weight, neurons, neuron, scale):
     """Σ grad[i] · weight over the synapses of a lookup neuron, and whether an addend was out of range; fixed sums in units."""
     total, units, bad = grad.dtype.type(0), np.int64(0), False
     for s in range(neurons.row_start[neuron], neurons.row_start[neuron + U(1)]):
@@ -101,7 +99,7 @@ from_units = by_none(
 
 
 @jit
-def difference(grad: Any, i: Any, weight: Any, neurons: Any, neuron: Any, other: Any, scale: Any) -> Any:
+def difference(grad, i, weight, neurons, neuron, other, scale):
     """g·W[neuron] - g·W[other] as one sum, and whether something was out of range."""
     plus, bad = dot(grad, i, weight, neurons, neuron, scale)
     minus, overflow = dot(grad, i, weight, neurons, other, scale)
@@ -110,7 +108,7 @@ def difference(grad: Any, i: Any, weight: Any, neurons: Any, neuron: Any, other:
 
 
 @kernel
-def propagate(grad: Any, weight: Any, neurons: Any, found: Any, dx: Any, scale: Any, begin: Any, end: Any) -> Any:
+def propagate(grad, weight, neurons, found, dx, scale, begin, end):
     """grad [B, O], weight flat -> dx [B, I], for rows begin to end."""
     (indices, min_delta, min_delta_index, anchors), neurons = found, Neurons(*neurons)
     bad, one, n_inputs = False, min_delta.dtype.type(1), U(dx.shape[1])
@@ -129,7 +127,7 @@ def propagate(grad: Any, weight: Any, neurons: Any, found: Any, dx: Any, scale: 
 
 
 @kernel
-def gather(gradients: Any, neurons: Any, reads: Any, sink: Any, scale: Any, begin: Any, end: Any) -> Any:
+def gather(gradients, neurons, reads, sink, scale, begin, end):
     """sink += gradients [B, O] at the rows read, for detectors begin to end."""
     reads, sink, neurons, bad = reads_from(reads), sink_from(sink), Neurons(*neurons), False
     spans = sink.places.spans
@@ -145,7 +143,7 @@ def gather(gradients: Any, neurons: Any, reads: Any, sink: Any, scale: Any, begi
 
 
 @jit
-def gather_table(total: Any, gradients: Any, neurons: Any, rows: Any, places: Any, t: Any, scale: Any) -> Any:
+def gather_table(total, gradients, neurons, rows, places, t, scale):
     """The share of some rows [B, N_t] in the sums of detector t."""
     bad, (grad, rates) = False, gradients
     if rows is not None:

@@ -7,8 +7,6 @@ position is called a place.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from lutetia.lut.kernels.cpu.arrays import Lines, Pairs, Table
@@ -36,7 +34,7 @@ LINE = U(16)  # weights of a cache line
 
 
 @jit
-def take(values: Any, places: Any) -> Any:
+def take(values, places):
     """values[places]."""
     taken = np.empty(places.size, values.dtype)
     for k in range(places.size):
@@ -48,7 +46,7 @@ def take(values: Any, places: Any) -> Any:
 
 
 @jit
-def places_of(begin: Any, end: Any, length: Any) -> Any:
+def places_of(begin, end, length):
     """The places of couples begin to end: a couple is an early and a late j, so that all have the same number of pairs."""
     half = (length + 1) // 2
     places, n = np.empty(2 * (end - begin), np.uint64), 0
@@ -63,7 +61,7 @@ def places_of(begin: Any, end: Any, length: Any) -> Any:
 
 
 @jit
-def by_query(keys: Any, n_anchors: Any, positional_dim: Any) -> Any:
+def by_query(keys, n_anchors, positional_dim):
     """Where each Q begins in the order, [2**N_c + 1], and the order [n]: positions with keys [n], sorted by Q.
 
     Positions of one Q share 2**(N_c + N_pe) rows of weights: taken one after the other, they find them in cache.
@@ -82,34 +80,34 @@ def by_query(keys: Any, n_anchors: Any, positional_dim: Any) -> Any:
 
 
 @jit_inline
-def pairs_of(keys: Any, signs: Any, n_anchors: Any, place: Any, length: Any) -> Any:
+def pairs_of(keys, signs, n_anchors, place, length):
     """The pairs of one place: keys [B · S] and signs [S-1] are those of a table."""
     j = place % length
     return Pairs(U(keys[place]) << U(n_anchors), keys, place - j, signs, length - U(1) - j, j)
 
 
 @jit_inline
-def pairs_in_slab(keys: Any, signs: Any, place: Any, length: Any) -> Any:
+def pairs_in_slab(keys, signs, place, length):
     """The same, whose rows are counted from the first of the place's Q."""
     j = place % length
     return Pairs(U(0), keys, place - j, signs, length - U(1) - j, j)
 
 
 @jit_inline
-def pair_row(pairs: Any, i: Any) -> Any:
+def pair_row(pairs, i):
     """The row that a pair reads."""
     return pairs.first | U(load(pairs.keys, pairs.i_at + i)) | U(load(pairs.signs, pairs.sign_at + i))
 
 
 @jit_inline
-def fetch_row(weight: Any, row: Any) -> None:
+def fetch_row(weight, row):
     """Begin to fetch a row of weights, or where it is longer than two lines its beginning: the processor fetches on by itself."""
     prefetch(weight, row)
     prefetch(weight, row + LINE)
 
 
 @jit_inline
-def fetch_pairs(weight: Any, first: Any, width: Any, pairs: Any) -> None:
+def fetch_pairs(weight, first, width, pairs):
     """Begin to fetch the rows of the pairs of one place, in the table that begins at `first`."""
     for i in range(min(pairs.n, U(AHEAD))):
         fetch_row(weight, first + width * pair_row(pairs, i))
@@ -119,13 +117,13 @@ def fetch_pairs(weight: Any, first: Any, width: Any, pairs: Any) -> None:
 
 
 @jit
-def table_of(tables: Any, t: Any) -> Any:
+def table_of(tables, t):
     """The table of detector t."""
     return Table(tables.weight, tables.start[t], tables.width[t], tables.targets, tables.row_start)
 
 
 @entry
-def fill_seq(tables: Any, seq: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
+def fill_seq(tables, seq, y, scale, begin, end):
     """y [B · S, O], for couples of places begin to end."""
     keys, signs, n_anchors, positional_dim = seq
     places, length = places_of(begin, end, keys.shape[2]), U(keys.shape[2])
@@ -158,7 +156,7 @@ def fill_seq(tables: Any, seq: Any, y: Any, scale: Any, begin: Any, end: Any) ->
 
 
 @jit
-def add_pairs_by_row(_: Any, total: Any, at: Any, table: Any, pairs: Any, scale: Any) -> Any:
+def add_pairs_by_row(_, total, at, table, pairs, scale):
     """total[at:] += the rows of all pairs of one place and one table."""
     done, bad = U(0), False
     if scale is None:
@@ -182,7 +180,7 @@ def add_pairs_by_row(_: Any, total: Any, at: Any, table: Any, pairs: Any, scale:
 
 
 @jit
-def add_pairs_by_neuron(row_start: Any, total: Any, at: Any, table: Any, pairs: Any, scale: Any) -> Any:
+def add_pairs_by_neuron(row_start, total, at, table, pairs, scale):
     """The same for the general layout."""
     bad = False
     for i in range(pairs.n):
@@ -196,7 +194,7 @@ add_pairs = by_none(add_pairs_by_row, add_pairs_by_neuron)
 
 
 @entry
-def fill_step(inputs: Any, weight: Any, cache: Any, y: Any, begin: Any, end: Any) -> Any:
+def fill_step(inputs, weight, cache, y, begin, end):
     """One new position of each sequence, for batch rows begin to end: weight flat -> y [B, O], in float sums.
 
     Returns whether the cache holds what it cannot hold.
@@ -242,7 +240,7 @@ def fill_step(inputs: Any, weight: Any, cache: Any, y: Any, begin: Any, end: Any
 
 
 @jit_inline
-def cell_at(first: Any, seen: Any, shift: Any, pe: Any, i: Any) -> Any:
+def cell_at(first, seen, shift, pe, i):
     """The row, through all tables, of the pair with position i."""
     return first + ((U(seen[i]) << shift) | U(pe[i]))
 
@@ -251,7 +249,7 @@ def cell_at(first: Any, seen: Any, shift: Any, pe: Any, i: Any) -> Any:
 
 
 @entry
-def gather_seq(gradients: Any, tables: Any, seq: Any, sink: Any, scale: Any, begin: Any, end: Any) -> Any:
+def gather_seq(gradients, tables, seq, sink, scale, begin, end):
     """out += rates · grad [B · S, O] at the rows of all pairs, for detectors first + begin to first + end.
 
     `sink` is out, which is zero and holds the weights of the detectors from `first` on, and first.
@@ -263,7 +261,7 @@ def gather_seq(gradients: Any, tables: Any, seq: Any, sink: Any, scale: Any, beg
 
 
 @jit
-def gather_rows(_: Any, gradients: Any, tables: Any, seq: Any, sink: Any, t: Any, scale: Any) -> Any:
+def gather_rows(_, gradients, tables, seq, sink, t, scale):
     """The table of one detector, whose rows all reach the same outputs."""
     (grad, rates), (out, first) = gradients, sink
     n, c, start = U(grad.shape[0]), tables.width[t], tables.start
@@ -277,7 +275,7 @@ def gather_rows(_: Any, gradients: Any, tables: Any, seq: Any, sink: Any, t: Any
 
 
 @jit
-def add_lines(lines: Any, width: Any, seq: Any, t: Any, part: Any, scale: Any) -> Any:
+def add_lines(lines, width, seq, t, part, scale):
     """The table `part`: the line of a place is added to the row of each pair.
 
     Places of one Q together: what they write to is a small part of the table, and the integers of fixed sums are few.
@@ -304,7 +302,7 @@ def add_lines(lines: Any, width: Any, seq: Any, t: Any, part: Any, scale: Any) -
 
 
 @jit
-def gather_neurons(row_start: Any, gradients: Any, tables: Any, seq: Any, sink: Any, t: Any, scale: Any) -> Any:
+def gather_neurons(row_start, gradients, tables, seq, sink, t, scale):
     """The same for the general layout."""
     (grad, rates), (out, first) = gradients, sink
     keys, origin, start = seq.keys[t].reshape(-1), row_start[tables.start[first]], tables.start[t]

@@ -102,7 +102,7 @@ def _log_positive(p: Any) -> Any:
 
 
 @jit_inline
-def look(lanes: Any, pairs: Any, scalars: Any, m: Any, learned: Any, work: Any) -> None:
+def look(lanes, pairs, scalars, m, learned, work):
     """One detector on m lanes: bits, which and the rows of `work`: |min_delta|, Σ|u|, Π (1 + e**(-β|u|))."""
     bits, which, closest, mass, product = work
     one, beta = scalars.dtype.type(1), scalars[0]
@@ -127,14 +127,14 @@ def look(lanes: Any, pairs: Any, scalars: Any, m: Any, learned: Any, work: Any) 
 
 
 @jit_inline
-def wavering(closest: Any, tau: Any) -> Any:
+def wavering(closest, tau):
     """σ(-2 |m| / τ)."""
     e = exp_negative(closest * (-2 / tau))
     return e / (1 + e)
 
 
 @jit_inline
-def new_lanes(x: Any, thresholds: Any) -> Any:
+def new_lanes(x, thresholds):
     """Lanes for the inputs x [B, I], which are zero, and the thresholds, which are in theirs."""
     lanes = np.zeros((x.shape[1] + thresholds.size, PADDED), x.dtype)
     for k in range(thresholds.size):
@@ -144,14 +144,14 @@ def new_lanes(x: Any, thresholds: Any) -> Any:
 
 
 @jit_inline
-def new_look(scalars: Any) -> Any:
+def new_look(scalars):
     """Room for what `look` writes."""
     bits, which = np.empty(PADDED, np.uint32), np.empty(PADDED, np.uint32)
     return bits, which, np.empty(PADDED, scalars.dtype), np.empty(PADDED, scalars.dtype), np.empty(PADDED, scalars.dtype)
 
 
 @kernel
-def read(inputs: Any, how: Any, reads: Any, begin: Any, end: Any) -> None:
+def read(inputs, how, reads, begin, end):
     """inputs -> reads, for rows begin to end: indices and factors [B, N_t] of one row, and of another, empty where there is none.
 
     `inputs` are x [B, I], anchors [N_t, N_c, 2] and thresholds [n]; `how` is the scalars and the kind.
@@ -194,7 +194,7 @@ def read(inputs: Any, how: Any, reads: Any, begin: Any, end: Any) -> None:
 
 
 @jit_inline
-def copy_in(values: Any, lane: Any, where: Any) -> None:
+def copy_in(values, lane, where):
     """lane [n] = those of values [B, N_t], if there are any, of detector t; `where` is the first batch row, n and t."""
     first, n, t = where
     if values.size > 0:
@@ -203,7 +203,7 @@ def copy_in(values: Any, lane: Any, where: Any) -> None:
 
 
 @kernel
-def propagate_reads(inputs: Any, how: Any, gains: Any, out: Any, scale: Any, begin: Any, end: Any) -> Any:
+def propagate_reads(inputs, how, gains, out, scale, begin, end):
     """gains [B, N_t] of a and b -> out, which is dx [B, I] and learned [3, B], the shares of each row in the scalars' gradients.
 
     For rows begin to end of `inputs`, which are those of `read`. The gains of b, and dx, may be empty; learned is float64, or
@@ -274,7 +274,7 @@ rounded = by_none(lambda scale, value, x: value, lambda scale, value, x: x.dtype
 
 
 @jit_inline
-def send(lanes: Any, pair: Any, m: Any, how: Any, slopes: Any, total: Any, scale: Any) -> Any:
+def send(lanes, pair, m, how, slopes, total, scale):
     """total[a] += slope, total[b] -= slope on m lanes, for pair r = (a, b) of a detector; moment += |u| σ(-β|u|)."""
     (a, b, r), (beta, kind), (which, plain, doubtful, nearest, moment) = pair, how, slopes
     bad, into_a, into_b = False, U(a) * U(PADDED), U(b) * U(PADDED)

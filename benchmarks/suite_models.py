@@ -1,0 +1,62 @@
+"""Tiny models with random weights as transformers' own tests make them, from a checkout of that library.
+
+    git clone --depth 1 --branch v5.22.2 https://github.com/huggingface/transformers
+
+The tests need `parameterized`, `datasets` and `timeout-decorator`, some of them `timm` and `torchvision`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+PATTERN = "tests/models/*/test_modeling_*.py"
+
+
+def test_cases(folder: Path) -> dict[str, Any]:
+    """Every test class of a checkout that makes a model, by its name without "Test"."""
+    if not list(folder.glob(PATTERN)):
+        raise SystemExit(f"--suite {folder} has no {PATTERN}: expected a checkout of transformers")
+    sys.path.insert(0, str(folder))
+    cases: dict[str, Any] = {}
+    for path in sorted(folder.glob(PATTERN)):
+        name = ".".join(path.relative_to(folder).with_suffix("").parts)
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:  # a test file may need any package
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            continue
+        for case in _cases_in(module):
+            cases[case.__name__.removesuffix("Test")] = case
+    return cases
+
+
+def _cases_in(module: Any) -> Iterator[Any]:
+    for case in vars(module).values():
+        is_case = inspect.isclass(case) and issubclass(case, unittest.TestCase) and case.__module__ == module.__name__
+        if is_case and hasattr(case, "all_model_classes"):
+            yield case
+
+
+def build(case: Any) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of a test class in evaluation mode, and the inputs that its tests give it."""
+    test = case()
+    test.setUp()
+    torch.manual_seed(0)
+    tester = test.model_tester
+    config, inputs = tester.prepare_config_and_inputs_for_common()
+    config.use_cache = False  # RWKV writes its cache over values that autograd keeps: its backward fails, too
+    kind = test.all_model_classes[0]
+    model = kind(config).eval()
+    inputs = dict(test._prepare_for_class(inputs, kind)) if hasattr(test, "_prepare_for_class") else dict(inputs)
+    with torch.no_grad():
+        model(**inputs)
+    return model, inputs

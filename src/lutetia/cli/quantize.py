@@ -1,0 +1,39 @@
+"""`lutetia quantize`: a model with int8 tables, a quarter of their bytes, to run and not to train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lutetia.cli.show import console
+from lutetia.errors import ArgumentError
+from lutetia.models import in_run, load, save
+from lutetia.models.saving import TENSORS, read_config
+from lutetia.nn import LUT, NgramTables, int8_tables
+from lutetia.training.checkpoint import STATE
+
+OF_THE_MODEL = ("format", "lutetia", "kind", "model")  # what `save` writes itself
+
+
+def quantize(checkpoint: Path, out: Path, show: bool) -> dict[str, Any]:
+    """Write the int8 model, and with `show` say so; what `--json` prints of it."""
+    model: Any = load(checkpoint)
+    folder = in_run(checkpoint)
+    tables = [module for module in model.modules() if isinstance(module, LUT | NgramTables)]
+    learned = [module for module in tables if module.weight.requires_grad]
+    if not learned:
+        raise ArgumentError(f"{checkpoint} has {'int8 tables already' if tables else 'no tables'}, expected tables of floats")
+    if out.resolve() == folder.resolve():
+        raise ArgumentError(f"--out is {out}, the checkpoint itself, expected another folder")
+    n_weights = sum(module.weight.numel() for module in learned)
+    int8_tables(model)
+    rest = {name: table for name, table in read_config(folder).items() if name not in OF_THE_MODEL}
+    state = folder / STATE
+    save(model, out, config=rest, files={STATE: state.read_bytes()} if state.is_file() else {})
+    sizes = [(place / TENSORS).stat().st_size for place in (folder, out)]
+    result = {"out": str(out), "layers": len(learned), "weights": n_weights, "bytes_before": sizes[0], "bytes": sizes[1]}
+    if show:
+        layers = "1 layer" if len(learned) == 1 else f"{len(learned)} layers"
+        share = f"{sizes[1]:,} bytes instead of {sizes[0]:,}"
+        console().print(f"{out}: {n_weights:,} weights of {layers} are int8, {share}", soft_wrap=True)
+    return result

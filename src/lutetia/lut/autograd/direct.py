@@ -1,0 +1,28 @@
+"""Whether anybody would notice that an op is not called, but what it does."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def is_direct(*tensors: Tensor) -> bool:
+    """Whether nobody would see that an op is called: no compiler, tracer, transform or mode, and plain tensors.
+
+    Then its implementation can be called as it is. The way through the dispatcher and back takes 8 µs.
+    """
+    for tensor in tensors:
+        if type(tensor) not in PLAIN or tensor.layout is not torch.strided or not (tensor.is_cpu or tensor.is_cuda):
+            return False
+    return is_quiet()
+
+
+def is_quiet() -> bool:
+    """Whether no compiler, tracer, transform or mode is at work."""
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._autograd._profiler_enabled():
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is None

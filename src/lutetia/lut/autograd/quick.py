@@ -1,0 +1,131 @@
+"""Eager calls of small layers, where Python takes longer than the kernel: everything is checked and planned once.
+
+A `Quick` belongs to one weight and one shape of x, read hard, with a dense gradient. A call that it serves checks little,
+allocates, and launches.
+"""
+
+from __future__ import annotations
+
+import weakref
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import lutetia
+from lutetia import flow
+from lutetia.lut.autograd.direct import PLAIN, is_quiet
+from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels import choice
+from lutetia.lut.memo import trusted
+from lutetia.lut.sums import FLOAT, Sums
+
+MOST = 512  # of them, before all are forgotten
+_known: dict[tuple[int, torch.Size], Quick] = {}
+_by_connectivity: weakref.WeakValueDictionary[tuple[int, int], Quick] = weakref.WeakValueDictionary()
+
+
+def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | None:
+    """What serves this call, when something was prepared for it and nobody looks on.
+
+    `mark` is the connectivity, or what stands for it: the meta of a full one, the first tensor of synapses.
+    """
+    if not _known or type(x) not in PLAIN:
+        return None
+    quick = _known.get((id(weight), x.shape))
+    if quick is None or quick.weight() is not weight or quick.anchors is not anchors:
+        return None
+    if quick.mark is not mark and quick.launches.connectivity is not mark:
+        return None
+    if weight.data_ptr() != quick.weight_pointer or quick.versions != _versions(anchors, quick.mark) or not quick.takes(x):
+        return None
+    return quick if is_quiet() and not lutetia.debug and choice.chosen in ("", quick.backend) else None
+
+
+def quick_back(grad: Tensor, connectivity: Connectivity) -> Quick | None:
+    """What serves a backward pass of grad [B, O] through any weight of this connectivity."""
+    quick = _by_connectivity.get((id(connectivity), grad.shape[0]))
+    if quick is None or quick.launches.connectivity is not connectivity or not quick.takes(grad):
+        return None
+    return quick if is_quiet() and choice.chosen in ("", quick.backend) else None
+
+
+def backend_of(x: Tensor) -> str:
+    """The backend that prepares for tensors where x is."""
+    return "triton" if x.is_cuda else "cpu" if x.is_cpu else ""
+
+
+def current_device() -> int:
+    """The device on which kernels are launched; `torch.cuda.current_device` takes four times as long."""
+    return torch._C._cuda_getDevice()
+
+
+def _versions(anchors: Tensor, mark: Any) -> tuple[int, int]:
+    """How often the anchors, and the synapses that `mark` may be of, were written to."""
+    return anchors._version, mark._version if type(mark) is Tensor else 0
+
+
+def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity, mark: Any, sums: Sums) -> None:
+    """Prepare for calls like this one, where they are small and plain: x [B, I]; layer: weight and anchors."""
+    weight, anchors = layer
+    if x.dim() != 2 or sums != FLOAT or not x.dtype == weight.dtype == torch.float32 or anchors.is_inference():
+        return
+    key = (id(weight), x.shape)
+    known = _known.get(key)
+    if known is not None and known.is_for(layer, connectivity):
+        if mark is not None:
+            known.mark, known.versions = mark, _versions(anchors, mark)
+        return
+    backend = backend_of(x)
+    if not backend or choice.backend_name(x) != backend or type(weight) not in PLAIN or not x.shape[0]:
+        return
+    if weight.is_inference() or not all(each.is_contiguous() and each.data_ptr() % 16 == 0 for each in layer):
+        return
+    small = import_module(f"lutetia.lut.kernels.{backend}.small")
+    if not small.serves(x, weight, anchors, connectivity):
+        return
+    if len(_known) >= MOST:
+        _known.clear()
+    quick = _known[key] = Quick(small.Launches(x, weight, trusted(anchors), connectivity), layer, mark, backend)
+    quick.device, quick.trains = x.get_device(), small.trains
+    quick.weight = weakref.ref(weight, lambda _: _known.pop(key, None))
+    if quick.trains:
+        _by_connectivity[id(connectivity), x.shape[0]] = quick
+
+
+class Quick:
+    """The launches of one layer for one shape of x [B, I]: forward, to the inputs, to the weights."""
+
+    device: int
+    trains: bool  # or serves evaluation alone
+    weight: Any  # a weak reference
+    facts: Any = None  # what a node of the graph knows, once there is one
+
+    def __init__(self, launches: Any, layer: tuple[Tensor, Tensor], mark: Any, backend: str) -> None:
+        weight, self.anchors = layer
+        self.launches, self.mark, self.backend = launches, mark, backend
+        self.weight_pointer, self.versions = weight.data_ptr(), _versions(self.anchors, mark)
+
+    def is_for(self, layer: tuple[Tensor, Tensor], connectivity: Connectivity) -> bool:
+        """Whether these are the tensors that it knows, unchanged."""
+        weight, anchors = layer
+        if self.weight() is not weight or self.weight_pointer != weight.data_ptr() or self.anchors is not anchors:
+            return False
+        return self.launches.connectivity is connectivity and self.versions[0] == anchors._version
+
+    def takes(self, tensor: Tensor) -> bool:
+        """Whether a tensor of the right shape lies where and as it must."""
+        return (
+            tensor.dtype is torch.float32
+            and tensor.is_contiguous()
+            and not tensor.data_ptr() & 15
+            and tensor.get_device() == self.device
+            and (self.backend == "cpu" or self.device == current_device())
+            and type(tensor) in PLAIN
+            and not flow.recording()
+        )
+
+    def evaluate(self, x: Tensor, weight: Tensor) -> Tensor | None:
+        """x [B, I] -> y [B, O]; None where something is wrong after all."""
+        return self.launches.fill(x, weight, None)

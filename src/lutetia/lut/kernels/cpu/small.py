@@ -1,0 +1,40 @@
+"""A small batch through a layer with a hard read, nothing kept: arrays are made once, and a call runs one loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.cpu.plan import array_of, plan_of
+from lutetia.lut.kernels.cpu.rows import check_anchors_fit, scale_of, weight_array
+from lutetia.lut.kernels.cpu.threads import SMALLEST_SHARE, loop
+from lutetia.lut.sums import FLOAT
+
+trains = False
+
+
+def serves(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity) -> bool:
+    """Whether x [B, I] is so small a batch that one thread has it, in one loop."""
+    plan = plan_of(connectivity)
+    work = x.shape[0] * (2 * anchors.numel() + plan.n_synapses)
+    return plan.blocks is not None and work < 2 * SMALLEST_SHARE and not plan.suits_bags(x.shape[0])
+
+
+class Launches:
+    """The arrays of one layer for one shape of x [B, I]."""
+
+    def __init__(self, x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity) -> None:
+        plan, self.connectivity = plan_of(connectivity), connectivity
+        check_anchors_fit(anchors, plan)
+        self.y_shape = (x.shape[0], plan.n_outputs)
+        self.arrays = (weight_array(weight, plan), plan.synapses)
+        self.pairs, self.scale, self.run = array_of(anchors), scale_of(FLOAT), loop("rows", "evaluate")
+
+    def fill(self, x: Tensor, weight: Tensor, found: None) -> Tensor | None:
+        """x [B, I] -> y [B, O]; None where anchors are out of range."""
+        y = np.empty(self.y_shape, np.float32)
+        rows = (x.detach() if x.requires_grad else x).numpy()
+        failed = self.run((rows, self.pairs), *self.arrays, y, self.scale, 0, self.y_shape[0])
+        return None if failed else torch.from_numpy(y)

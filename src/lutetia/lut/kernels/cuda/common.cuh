@@ -1,0 +1,92 @@
+// What the sources of this folder share. B rows of a batch, N_t detectors; what detectors found is kept by detector, [N_t, B]:
+// neighbouring lanes are neighbouring rows of the batch.
+
+#define FULL 0xffffffffu
+#define LOG2E 1.4426950408889634f
+
+#ifdef __CUDACC__  // what only a GPU knows; the tests run the rest on a CPU, with their own versions of these
+#define SHARED(type, name) extern __shared__ type name[]
+
+__device__ __forceinline__ float exp2_fast(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float log2_fast(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+
+__device__ __forceinline__ void copy_async(float4* to, const float4* from) {
+    const unsigned place = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(place), "l"(from));
+}
+__device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;\n"); }
+template <int MANY> __device__ __forceinline__ void wait_for_all_but() { asm volatile("cp.async.wait_group %0;\n" ::"n"(MANY)); }
+#endif
+
+// A row of W floats (W a multiple of 8) lies over 8 lanes: whole 128-byte lines first, 16 bytes a lane, then what is left.
+#ifdef W
+#define LINES (W / 32)
+#define PAIRED (W % 32 / 16)
+#define SINGLE (W % 16 / 8)
+#define EACH (W / 8)  // floats of a lane
+
+struct Part { float v[EACH]; };
+
+__device__ __forceinline__ void load(Part& to, const float* row, int part) {
+    #pragma unroll
+    for (int k = 0; k < LINES; ++k) {
+        const float4 four = *reinterpret_cast<const float4*>(row + 32 * k + 4 * part);
+        to.v[4 * k] = four.x; to.v[4 * k + 1] = four.y; to.v[4 * k + 2] = four.z; to.v[4 * k + 3] = four.w;
+    }
+    if (PAIRED) {
+        const float2 two = *reinterpret_cast<const float2*>(row + 32 * LINES + 2 * part);
+        to.v[(4 * LINES) % EACH] = two.x; to.v[(4 * LINES + 1) % EACH] = two.y;
+    }
+    if (SINGLE) to.v[EACH - 1] = row[W - 8 + part];
+}
+
+__device__ __forceinline__ void store(const Part& from, float* row, int part) {
+    #pragma unroll
+    for (int k = 0; k < LINES; ++k)
+        *reinterpret_cast<float4*>(row + 32 * k + 4 * part) =
+            make_float4(from.v[4 * k], from.v[4 * k + 1], from.v[4 * k + 2], from.v[4 * k + 3]);
+    if (PAIRED)
+        *reinterpret_cast<float2*>(row + 32 * LINES + 2 * part) =
+            make_float2(from.v[(4 * LINES) % EACH], from.v[(4 * LINES + 1) % EACH]);
+    if (SINGLE) row[W - 8 + part] = from.v[EACH - 1];
+}
+
+__device__ __forceinline__ void add_atomic(const Part& from, float* row, int part) {
+#if __CUDA_ARCH__ >= 900
+    #pragma unroll
+    for (int k = 0; k < LINES; ++k)
+        atomicAdd(reinterpret_cast<float4*>(row + 32 * k + 4 * part),
+                  make_float4(from.v[4 * k], from.v[4 * k + 1], from.v[4 * k + 2], from.v[4 * k + 3]));
+    if (PAIRED)
+        atomicAdd(reinterpret_cast<float2*>(row + 32 * LINES + 2 * part),
+                  make_float2(from.v[(4 * LINES) % EACH], from.v[(4 * LINES + 1) % EACH]));
+#else
+    #pragma unroll
+    for (int k = 0; k < 4 * LINES; ++k) atomicAdd(row + 32 * (k / 4) + 4 * part + k % 4, from.v[k]);
+    #pragma unroll
+    for (int k = 0; k < 2 * PAIRED; ++k) atomicAdd(row + 32 * LINES + 2 * part + k, from.v[(4 * LINES + k) % EACH]);
+#endif
+    if (SINGLE) atomicAdd(row + W - 8 + part, from.v[EACH - 1]);
+}
+#endif
+
+// first[c] = Σ count[0 .. c - 1] for c < n, by all THREADS threads of a block. Waits for all before and after.
+#ifdef THREADS
+__device__ __forceinline__ void add_before(const int* count, int* first, int n) {
+    __shared__ int of_warps[THREADS / 32];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, run = (n + THREADS - 1) / THREADS;
+    const int begin = min((int)threadIdx.x * run, n), end = min(begin + run, n);
+    int mine = 0;
+    __syncthreads();
+    for (int c = begin; c < end; ++c) mine += count[c];
+    int scan = mine;
+    #pragma unroll
+    for (int d = 1; d < 32; d <<= 1) { const int v = __shfl_up_sync(FULL, scan, d); if (lane >= d) scan += v; }
+    if (lane == 31) of_warps[warp] = scan;
+    __syncthreads();
+    int start = scan - mine;
+    for (int w = 0; w < warp; ++w) start += of_warps[w];
+    for (int c = begin; c < end; ++c) { const int many = count[c]; first[c] = start; start += many; }
+    __syncthreads();
+}
+#endif

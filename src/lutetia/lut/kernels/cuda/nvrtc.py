@@ -1,0 +1,190 @@
+"""CUDA C++ sources beside this file, compiled by NVRTC at first use and launched through the CUDA driver.
+
+Both are plain C interfaces that keep their meaning between versions. Nothing is compiled at installation; a kernel is compiled
+once for each set of constants and each compute capability, and kept on disk (LUTETIA_CACHE, or ~/.cache/lutetia).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import hashlib
+import importlib.util
+import os
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lutetia.errors import LutetiaError
+
+SOURCES = Path(__file__).parent
+MAX_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+OPTIONS = ("--std=c++17", "--fmad=true", "-default-device")
+
+
+@cache
+def compiler() -> ctypes.CDLL | None:
+    """The NVRTC library: of an `nvidia` package, or of the system; None where there is none."""
+    major = (torch.version.cuda or "13").split(".")[0]
+    spec = importlib.util.find_spec("nvidia")
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    inside = [path for folder in folders for path in sorted(glob.glob(f"{folder}/*/lib/libnvrtc.so.{major}"))]
+    for name in (*inside, f"libnvrtc.so.{major}", "libnvrtc.so"):
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def version() -> str:
+    """The version of NVRTC, such as "13.0"."""
+    library, numbers = compiler(), (ctypes.c_int(), ctypes.c_int())
+    assert library is not None
+    library.nvrtcVersion(*map(ctypes.byref, numbers))
+    return ".".join(str(number.value) for number in numbers)
+
+
+@cache
+def compiled(name: str, constants: tuple[tuple[str, int], ...], arch: str) -> bytes:
+    """The machine code of one source file with these constants defined, for an architecture such as "sm_90"."""
+    library = compiler()
+    if library is None:
+        raise LutetiaError("NVRTC is not installed, expected libnvrtc: pip install nvidia-cuda-nvrtc")
+    text = (SOURCES / f"{name}.cu").read_text().encode()
+    shared = (SOURCES / "common.cuh").read_text().encode()
+    options = [*OPTIONS, f"--gpu-architecture={arch}", *(f"-D{key}={value}" for key, value in constants)]
+    stamp = b"\0".join([text, shared, version().encode(), *(option.encode() for option in options)])
+    kept = cache_folder() / f"{name}-{arch}-{hashlib.sha256(stamp).hexdigest()[:24]}.cubin"
+    try:
+        return kept.read_bytes()
+    except OSError:
+        code = _compile(library, name, (text, shared), options)
+    _keep(kept, code)
+    return code
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept."""
+    return Path(os.environ.get("LUTETIA_CACHE") or Path.home() / ".cache" / "lutetia") / "cuda"
+
+
+def _keep(path: Path, code: bytes) -> None:
+    """Write a file whole, or not at all; where nothing can be written the next process compiles again."""
+    part = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(code)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+
+
+def _compile(library: ctypes.CDLL, name: str, texts: tuple[bytes, bytes], options: list[str]) -> bytes:
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    headers, names = (ctypes.c_char_p * 1)(texts[1]), (ctypes.c_char_p * 1)(b"common.cuh")
+    library.nvrtcCreateProgram(ctypes.byref(program), texts[0], f"{name}.cu".encode(), 1, headers, names)
+    given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    try:
+        failed = library.nvrtcCompileProgram(program, len(options), given)
+        if failed:
+            library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            log = ctypes.create_string_buffer(size.value)
+            library.nvrtcGetProgramLog(program, log)
+            raise LutetiaError(f"NVRTC could not compile {name}.cu with {' '.join(options)}:\n{log.value.decode()}")
+        library.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        code = ctypes.create_string_buffer(size.value)
+        library.nvrtcGetCUBIN(program, code)
+        return code.raw
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+@cache
+def driver() -> ctypes.CDLL:
+    """The CUDA driver, which torch has loaded."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _check(result: int, what: str) -> None:
+    if result:
+        text = ctypes.c_char_p()
+        driver().cuGetErrorString(result, ctypes.byref(text))
+        raise LutetiaError(f"{what} failed: {(text.value or b'unknown CUDA error').decode()}")
+
+
+class Kernel:
+    """One function of a compiled source on one device."""
+
+    __slots__ = ("function", "name", "shared", "threads")
+
+    def __init__(self, module: ctypes.c_void_p, name: str, threads: int, shared: int) -> None:
+        self.function, self.name, self.threads, self.shared = ctypes.c_void_p(), name, threads, shared
+        _check(driver().cuModuleGetFunction(ctypes.byref(self.function), module, name.encode()), f"finding the kernel {name}")
+        if shared > 48 * 1024:
+            _check(driver().cuFuncSetAttribute(self.function, MAX_SHARED, shared), f"giving {name} {shared} bytes to share")
+
+    def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
+        """Launch on the current stream: tensors (None is a null pointer), integers of 32 bits and floats of 32 bits."""
+        values = [_argument(each) for each in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        launch = driver().cuLaunchKernel
+        _check(launch(self.function, *grid, self.threads, 1, 1, self.shared, stream, pointers, None), f"launching {self.name}")
+
+
+def _argument(value: Any) -> Any:
+    if value is None or isinstance(value, Tensor):
+        return ctypes.c_void_p(None if value is None else value.data_ptr())
+    return ctypes.c_float(value) if isinstance(value, float) else ctypes.c_int(value)
+
+
+@cache
+def _module(name: str, constants: tuple[tuple[str, int], ...], device: int) -> ctypes.c_void_p:
+    major, minor = torch.cuda.get_device_capability(device)
+    code, module = compiled(name, constants, f"sm_{major}{minor}"), ctypes.c_void_p()
+    _check(driver().cuModuleLoadData(ctypes.byref(module), code), f"loading {name}.cu")
+    return module
+
+
+@cache
+def kernel(source: str, name: str, constants: tuple[tuple[str, int], ...], launch: tuple[int, int], device: int) -> Kernel:
+    """A kernel of a source file, compiled with these constants; `launch` is threads of a block and bytes that they share."""
+    return Kernel(_module(source, constants, device), name, *launch)
+
+
+class Limits(NamedTuple):
+    """What the GPUs here can do, the least of each: bytes that a block may share, multiprocessors, compute capability."""
+
+    shared: int = 227 * 1024
+    multiprocessors: int = 132
+    capability: tuple[int, int] = (9, 0)
+
+
+@cache
+def limits() -> Limits:
+    """Those of all GPUs together; of an H200 where there is none."""
+    if not torch.cuda.is_available():
+        return Limits()
+    found = [torch.cuda.get_device_properties(device) for device in range(torch.cuda.device_count())]
+    shared = min(getattr(each, "shared_memory_per_block_optin", 48 * 1024) for each in found)
+    return Limits(shared, min(each.multi_processor_count for each in found), min((each.major, each.minor) for each in found))
+
+
+@cache
+def available() -> bool:
+    """Whether CUDA sources can be compiled and launched here; says so once where they cannot."""
+    if os.environ.get("LUTETIA_NVRTC") == "0" or not torch.cuda.is_available() or torch.version.cuda is None:
+        return False
+    if limits().capability < (8, 0):  # without asynchronous copies to shared memory
+        return False
+    try:
+        compiled("trial", (), "sm_{}{}".format(*limits().capability))
+    except LutetiaError as error:
+        warnings.warn(f"large LUT layers run on slower Triton kernels: {error}", RuntimeWarning, stacklevel=2)
+        return False
+    return True

@@ -1,0 +1,108 @@
+"""The launches of a small layer with a hard read, planned once: a call hands over addresses and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lutetia._shared.launches import Planned, watched
+from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.connectivity.synapses import Synapses
+from lutetia.lut.kernels.cuda import keeps_hard_by_detector
+from lutetia.lut.kernels.protocol import Detected
+from lutetia.lut.kernels.triton import rows
+from lutetia.lut.kernels.triton.detect import room_for
+from lutetia.lut.kernels.triton.launch import sizes_of, tables_of
+from lutetia.lut.kernels.triton.layout import layout_of
+from lutetia.lut.kernels.triton.source.basics import Inputs, Rows, Target
+from lutetia.lut.sums import FLOAT
+
+trains = True
+NOTHING = (None,) * 6
+HOW = (FLOAT, torch.float32)
+
+
+def serves(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity) -> bool:
+    """Whether a forward pass of x [B, I] is one launch of one Triton kernel."""
+    layout = layout_of(connectivity)
+    if layout.kind == "general" or not layout.widest or rows.fills_by_slab(layout, x.shape[0]):
+        return False
+    return not keeps_hard_by_detector(x, anchors, (weight, layout.n_outputs), False, None)
+
+
+class Launches:
+    """Those of one layer for one shape of x [B, I]. All tensors are contiguous float32 or int32, aligned to 16 bytes."""
+
+    def __init__(self, x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity) -> None:
+        self.layout, self.connectivity, self.anchors = layout_of(connectivity), connectivity, anchors
+        self.x_shape, self.y_shape = tuple(x.shape), (x.shape[0], self.layout.n_outputs)
+        arrays = tables_of(self.layout, None)[1:]
+        self.pointers = tuple(None if array is None else array.data_ptr() for array in arrays)
+        self.weight_pointer, self.anchors_pointer = weight.data_ptr(), anchors.data_ptr()
+        self.wires: tuple[Any, ...] = (None, None, None)
+        if isinstance(connectivity, Synapses):
+            self.wires = (connectivity.owner_start, connectivity.owner_targets, connectivity.owner_meta)
+        self.plans: dict[str, Planned] = {}
+        self.to_x, self.sizes = sizes_of(self.layout, x.shape[1]), sizes_of(self.layout)
+        self.numbers: Any = None  # of the launch to the weights
+
+    def room(self, x: Tensor) -> Detected:
+        """Memory for what will be found, [B, N_t] each."""
+        return room_for(x, self.anchors, True)
+
+    def _ready(self, name: str) -> Planned | None:
+        """A plan that can be launched with addresses."""
+        plan = self.plans.get(name)
+        return None if plan is None or plan.launch.compiled is None or watched() else plan
+
+    def fill(self, x: Tensor, weight: Tensor, found: Detected | None) -> Tensor:
+        """x [B, I] -> y [B, O], and what was found where there is room for it."""
+        y = x.new_empty(self.y_shape) if self.layout.disjoint else x.new_zeros(self.y_shape)
+        name = "eval" if found is None else "train"
+        plan = self._ready(name)
+        if plan is not None:
+            places = NOTHING if found is None else (*(each.data_ptr() for each in found), None, None, None)  # type: ignore[union-attr]
+            plan.launch.again(
+                (x.data_ptr(), self.anchors_pointer, None, None, None, None), places, (y.data_ptr(), None, None),
+                (self.weight_pointer, *self.pointers), self.to_x, *plan.constants,
+            )  # fmt: skip
+            return y
+        plan = rows.launch_fill(weight, self.layout, Inputs(x, self.anchors), Rows(*(found or (None,))), Target(y), HOW)
+        self._keep(name, plan)
+        return y
+
+    def _keep(self, name: str, plan: Planned | None) -> None:
+        if plan is not None:
+            self.plans[name] = plan
+
+    def to_inputs(self, grad: Tensor, weight: Tensor, found: tuple[Tensor, ...]) -> Tensor:
+        """grad [B, O], what was found [B, N_t] -> dx [B, I]."""
+        dx = grad.new_zeros(self.x_shape)
+        plan = self._ready("gains")
+        if plan is not None and weight.data_ptr() == self.weight_pointer and all(each.is_contiguous() for each in found):
+            plan.launch.again(
+                grad.data_ptr(), (*(each.data_ptr() for each in found), None, None, None), self.anchors_pointer,
+                (dx.data_ptr(), None, None), (self.weight_pointer, *self.pointers), self.to_x, *plan.constants,
+            )  # fmt: skip
+            return dx
+        sent, to = Rows(*(each.contiguous() for each in found)), (self.anchors, self.x_shape[1])
+        self._keep("gains", rows.gains(grad, weight.contiguous(), self.layout, sent, Target(dx), FLOAT, to))
+        return dx
+
+    def to_weight(self, grad: Tensor, indices: Tensor, size: tuple[int, ...]) -> Tensor:
+        """grad [B, O], indices [B, N_t] -> dW of this size."""
+        if not rows.scatters(self.layout, FLOAT) or self.layout.lr_scale != 1.0 or not indices.is_contiguous():
+            return rows.gather_rows(grad, self.connectivity, indices.contiguous(), None, FLOAT, None)
+        out, plan = grad.new_zeros(size), self._ready("scatter")
+        if plan is not None:
+            plan.launch.again(
+                grad.data_ptr(), (indices.data_ptr(), None, None, None, None, None), out.data_ptr(),
+                (None, *self.pointers), self.sizes, self.numbers, *plan.constants,
+            )  # fmt: skip
+            return out
+        launched = rows.scatter(grad, Rows(indices), self.layout, out, None, torch.float32)
+        if launched is not None:
+            self.plans["scatter"], self.numbers = launched
+        return out

@@ -1,0 +1,143 @@
+"""Place and route with nextpnr: how fast the clock may be, and the bitstream that a device loads.
+
+A design with more bits than the package has pins is fed through shift registers. The identity of the hardware goes into an ECP5's
+USERCODE, which a programmer can read back from the device over JTAG; iCE40 has no such register.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lutetia.precompute.tools.find import HOW, find_tool, run_program, run_yosys
+
+if TYPE_CHECKING:
+    from lutetia.precompute.tools.hardware import Hardware
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that nextpnr places on, with the program that packs its bitstream."""
+
+    name: str
+    nextpnr: str
+    pins: int  # beyond them a design is fed through shift registers
+    options: tuple[str, ...]
+    constraints: str  # the option for pin constraints
+    placed: str  # the option for the placed design
+    packer: str
+
+
+DEVICES = {
+    "ice40": Device(
+        "an iCE40 HX8K",
+        "nextpnr-ice40",
+        150,
+        ("--hx8k", "--package", "ct256", "--pcf-allow-unconstrained"),
+        "--pcf",
+        "--asc",
+        "icepack",
+    ),
+    "ecp5": Device(
+        "an ECP5 85k",
+        "nextpnr-ecp5",
+        190,
+        ("--85k", "--package", "CABGA381", "--lpf-allow-unconstrained"),
+        "--lpf",
+        "--textcfg",
+        "ecppack",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What place and route came to, as fields of a `Synthesis`."""
+
+    fmax_mhz: float | None
+    placed: str
+    bitstream: bytes | None = None
+
+
+def place_and_route(hardware: Hardware, target: str, folder: Path, pins: str | None = None) -> Placement:
+    """Place the hardware, whose files are in the folder; `pins` is the text of a .pcf or .lpf file."""
+    device = DEVICES[target]
+    program = find_tool(device.nextpnr)
+    if program is None:
+        return Placement(None, f"not placed: {_absent(device.nextpnr)}")
+    note = _write_netlist(hardware, target, folder)
+    options = [*device.options, "--json", "placed.json", "--seed", "1", "--report", "report.json", device.placed, "placed.txt"]
+    if pins is not None:
+        (folder / "pins.txt").write_text(pins)
+        options += [device.constraints, "pins.txt"]
+    done = run_program([*program, *options, "--quiet", "--timing-allow-fail"], folder, check=False)
+    if done.returncode:
+        return Placement(None, f"not placed: nextpnr says {_last_error(done.stderr)}")
+    bitstream = _pack(hardware, device, folder)
+    note += "" if bitstream else f", no bitstream ({_absent(device.packer)})"
+    report = json.loads((folder / "report.json").read_text())
+    speeds = [clock["achieved"] for clock in report.get("fmax", {}).values()]
+    if not speeds:
+        return Placement(None, f"placed on {device.name}{note}; no path between registers, so no Fmax", bitstream)
+    speed = min(speeds)
+    return Placement(speed, f"placed on {device.name}{note}: {speed:.1f} MHz, {1000 / speed:.2f} ns (nextpnr)", bitstream)
+
+
+def _write_netlist(hardware: Hardware, target: str, folder: Path) -> str:
+    """Write placed.json, the netlist for nextpnr; return what the text of the result must say about it."""
+    graph = hardware.graph
+    pins = graph.input_edge.width + graph.output_edge.width + 6
+    top, note = hardware.name, ""
+    sources = list(hardware.sources)
+    if pins > DEVICES[target].pins:
+        (folder / "harness.v").write_text(_harness(hardware))
+        sources.append("harness.v")
+        top, note = f"{hardware.name}_harness", ", fed through shift registers"
+    script = [
+        "read_verilog -DSYNTHESIS " + " ".join(sources),
+        f"synth_{target} -top {top}",
+        "delete t:$scopeinfo",
+        "write_json placed.json",
+    ]
+    run_yosys(script, folder, f"synthesize({target!r})")
+    return note
+
+
+def _pack(hardware: Hardware, device: Device, folder: Path) -> bytes | None:
+    """The bitstream; None without the packer."""
+    packer = find_tool(device.packer)
+    if packer is None:
+        return None
+    usercode = ["--compress", "--usercode", str(hardware.identity)] if device.packer == "ecppack" else []
+    run_program([*packer, *usercode, "placed.txt", "circuit.bit"], folder)
+    return (folder / "circuit.bit").read_bytes()
+
+
+def _absent(tool: str) -> str:
+    return f"{tool} is not installed: {HOW[tool].rsplit(': ', 1)[-1]}"
+
+
+def _last_error(said: str) -> str:
+    lines = [line for line in said.splitlines() if line.startswith("ERROR")]
+    return lines[-1].removeprefix("ERROR: ").strip() if lines else "nothing"
+
+
+def _harness(hardware: Hardware) -> str:
+    """One pin in, one pin out: the sample is shifted in, the answer out."""
+    width, out = hardware.graph.input_edge.width, hardware.graph.output_edge.width
+    return f"""module {hardware.name}_harness (input wire clk, input wire rst, input wire in_bit, input wire in_valid,
+    output wire in_ready, output wire out_bit, output wire out_valid, input wire out_ready);
+    reg [{width - 1}:0] given;
+    reg [{out - 1}:0] answer;
+    wire [{out - 1}:0] out_data;
+    always @(posedge clk) begin
+        given <= {f"{{given[{width - 2}:0], in_bit}}" if width > 1 else "in_bit"};
+        answer <= out_valid ? out_data : answer >> 1;
+    end
+    assign out_bit = answer[0];
+    {hardware.name} dut (.clk(clk), .rst(rst), .in_data(given), .in_valid(in_valid), .in_ready(in_ready),
+        .out_data(out_data), .out_valid(out_valid), .out_ready(out_ready));
+endmodule
+"""

@@ -1,0 +1,53 @@
+"""The CUDA sources of lutetia.lut run on a CPU, compiled by a C++ compiler with `on_host.h` in the place of CUDA."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lutetia.lut.kernels.cuda import nvrtc
+
+HERE = Path(__file__).parent
+COMPILER = shutil.which("g++")
+KERNELS = {
+    "reads": ("read_detectors", "send_slopes"),
+    "rows": ("fill_rows", "row_gains"),
+    "gather": ("gather_rows",),
+    "pairs": ("gather_pairs", "sort_places"),
+}
+
+
+@cache
+def library(source: str, constants: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
+    """One source with these constants as a shared library."""
+    folder = Path(tempfile.mkdtemp())
+    text = f'#include "{nvrtc.SOURCES / source}.cu"\n'
+    for name in KERNELS[source]:
+        text += (
+            f'extern "C" int host_{name}(const unsigned* grid, int threads, int shared, void** arguments) '
+            f"{{ return launch({name}, grid, threads, shared, arguments); }}\n"
+        )
+    (folder / "host.cpp").write_text(text)
+    defined = [f"-D{key}={value}" for key, value in constants]
+    options = ["-O1", "-w", "-shared", "-fPIC", "-std=c++17", "-include", str(HERE / "on_host.h"), *defined]
+    assert COMPILER is not None
+    subprocess.run([COMPILER, *options, "-o", str(folder / "host.so"), str(folder / "host.cpp")], check=True)
+    return ctypes.CDLL(str(folder / "host.so"))
+
+
+class HostKernel:
+    """What `nvrtc.Kernel` is on a GPU."""
+
+    def __init__(self, source: str, name: str, constants: tuple[tuple[str, int], ...], launch: tuple[int, int], device: Any):
+        self.run, (self.threads, self.shared), self.name = getattr(library(source, constants), f"host_{name}"), launch, name
+
+    def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
+        values = [nvrtc._argument(each) for each in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
+        stuck = self.run((ctypes.c_uint * 3)(*grid), self.threads, self.shared, pointers)
+        assert not stuck, f"{self.name}: the threads of a block wait for each other"

@@ -1,0 +1,184 @@
+"""Small layers called again and again: what was prepared by the first call gives the same as the way through all checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from lutetia import flow
+from lutetia.errors import ArgumentError, LutetiaError
+from lutetia.lut import SynapseMeta, growth, lut, use_backend
+from lutetia.lut.autograd import quick
+from lutetia.nn import LUT
+from lutetia.relevance import explain
+
+gpu = pytest.mark.gpu
+DEVICES = ["cpu", pytest.param("cuda", marks=gpu)]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """On a CPU under Triton's interpreter, as if that were a GPU."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    if request.param == "cpu":
+        monkeypatch.setattr(quick, "backend_of", lambda tensor: "triton")
+        monkeypatch.setattr(quick, "current_device", lambda: -1)
+    quick._known.clear()
+    with use_backend("triton"):
+        yield request.param
+    quick._known.clear()
+
+
+def layer_of(kind: str, device: str) -> LUT:
+    options: dict[str, Any] = {"meta": SynapseMeta(lr_scale=0.5)} if kind == "scaled" else {}
+    if kind in ("shared", "general"):
+        options = {"synapses": growth.random(6, 3, 12, 0.5, shared=kind == "shared", seed=0)}
+    return LUT(7, 72 if kind == "wide" else 12, 6, 3, seed=0, device=device, **options)
+
+
+def step(layer: LUT, x: Tensor, grad: Tensor) -> list[Tensor]:
+    x = x.clone().requires_grad_()
+    layer.zero_grad()
+    y = layer(x)
+    y.backward(grad)
+    assert x.grad is not None
+    assert layer.weight.grad is not None
+    with torch.no_grad():
+        return [y.detach(), x.grad, layer.weight.grad.clone(), layer(x)]
+
+
+@pytest.mark.parametrize("kind", ["full", "wide", "scaled", "shared", "general"])
+def test_the_same_results(device: str, kind: str) -> None:
+    layer = layer_of(kind, device)
+    x, grad = torch.randn(5, 7, device=device), torch.randn(5, layer.n_outputs, device=device)
+    first = step(layer, x, grad)
+    assert bool(quick._known) == (kind != "general")
+    for _ in range(2):  # planned, then launched by address
+        for mine, want in zip(step(layer, x, grad), first, strict=True):
+            torch.testing.assert_close(mine, want)
+    with torch.no_grad():
+        layer.weight.mul_(2)
+        torch.testing.assert_close(layer(x), 2 * first[0])
+
+
+@pytest.mark.parametrize("kind", ["full", "wide", "shared"])
+def test_ops_of_compiled_graphs_are_served_too(device: str, kind: str) -> None:
+    layer = layer_of(kind, device)
+    x, grad = torch.randn(5, 7, device=device), torch.randn(5, layer.n_outputs, device=device)
+    first = step(layer, x, grad)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    for _ in range(3):
+        for mine, want in zip(step(compiled, x, grad), first, strict=True):
+            torch.testing.assert_close(mine, want)
+
+
+def served(layer: LUT, x: Tensor, anchors: Tensor | None = None) -> bool:
+    mark = layer.meta if layer._header is None else layer.synapse_start
+    return quick.quick_for(x, layer.weight, layer.anchors if anchors is None else anchors, mark) is not None
+
+
+def test_what_is_not_served(device: str) -> None:
+    layer = layer_of("full", device)
+    x = torch.randn(5, 7, device=device)
+    layer(x)
+    assert served(layer, x)
+    assert not served(layer, x[:4])
+    assert not served(layer, x.double())
+    assert not served(layer, torch.randn(7, 5, device=device).t())
+    assert not served(layer, torch.randn(36, device=device)[1:].view(5, 7))  # not aligned to 16 bytes
+    assert not served(layer, x, layer.anchors.clone())
+    with flow.record() as recorded:
+        assert not served(layer, x)
+        layer(x)
+    assert recorded.steps
+    with use_backend("reference"):
+        assert not served(layer, x)
+    layer.anchors[0, 0] = torch.tensor([1, 2], dtype=torch.int32)
+    assert not served(layer, x)
+
+
+@pytest.mark.parametrize("kind", ["full", "shared", "general"])
+def test_evaluation_on_the_cpu(kind: str) -> None:
+    layer, x = layer_of(kind, "cpu"), torch.randn(1, 7)
+    with torch.no_grad(), use_backend("reference"):
+        want = layer(x)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(layer(x), want)
+        assert served(layer, x) == (kind != "general")
+        layer.weight.mul_(2)
+        torch.testing.assert_close(layer(x), 2 * want)
+        layer.weight.data = layer.weight.data / 2
+        torch.testing.assert_close(layer(x), want)
+    y = layer(x)
+    assert y.requires_grad
+    layer.anchors[0, 0, 0] = 99
+    with torch.no_grad(), pytest.raises(ArgumentError, match="99"):
+        layer(x)
+
+
+def test_changed_anchors_are_checked_again(device: str) -> None:
+    layer = layer_of("full", device)
+    x = torch.randn(5, 7, device=device)
+    layer(x)
+    layer.anchors[0, 0, 0] = 99
+    with pytest.raises(ArgumentError, match="99"):
+        layer(x)
+
+
+def test_another_weight_at_the_same_place(device: str) -> None:
+    layer = layer_of("full", device)
+    x = torch.randn(5, 7, device=device)
+    y = layer(x).detach()
+    layer.weight = torch.nn.Parameter(2 * layer.weight.detach())
+    torch.testing.assert_close(layer(x), 2 * y)
+    layer.weight.data = layer.weight.data / 4
+    torch.testing.assert_close(layer(x), y / 2)
+    assert len(quick._known) == 1
+
+
+def test_gradients_that_are_asked_for(device: str) -> None:
+    layer = layer_of("full", device)
+    x = torch.randn(5, 7, device=device, requires_grad=True)
+    layer(x)
+    y = layer(x)
+    dx, dw = torch.autograd.grad(y.sum(), (x, layer.weight), retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x, retain_graph=True)[0], dx)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), layer.weight, retain_graph=True)[0], dw)
+    (again,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    with pytest.raises(LutetiaError, match="twice"):
+        again.sum().backward()
+    with torch.no_grad():
+        layer.weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace"):
+        y.sum().backward()
+    layer(x.detach())  # only the weight learns: it may change before the backward pass
+    y = layer(x.detach())
+    with torch.no_grad():
+        layer.weight.add_(1)
+    y.sum().backward()
+
+
+def test_relevance_reads_the_node(device: str) -> None:
+    layer = layer_of("full", device)
+    x = torch.randn(5, 7, device=device)
+    first, again = (explain(layer(x.requires_grad_()), 0, wrt=[x])[x] for _ in range(2))
+    torch.testing.assert_close(first, again)
+
+
+def test_bad_input_after_good(device: str) -> None:
+    layer = layer_of("full", device)
+    x = torch.randn(5, 7, device=device)
+    layer(x)
+    with pytest.raises(ArgumentError, match="x is"):
+        lut([1.0], layer.weight, layer.anchors)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="synapses"):
+        lut(x, layer.weight, layer.anchors, synapses=3)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="gradient"):
+        lut(x, layer.weight, layer.anchors, gradient="none")
