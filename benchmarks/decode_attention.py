@@ -9,6 +9,8 @@ take turns. In the same run: every backend of scaled_dot_product_attention, and 
               mask reads dead slots: cuDNN given the true lengths is the fair peer, and level. Its times are constants here, upper
               bounds taken through JAX with the host loop included
     s_active  four new tokens take at most 1.3 times as long as one
+    cascade   64 rows with 8k tokens in common and 128 of their own: at least 10 times as fast with the prefix read once
+    latent    keys of 576 numbers whose first 512 are the value: 85% of the read rate
 
 Graph replays and eager calls of both are printed; eagerly Python's launching counts.
 
@@ -28,6 +30,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from decode_serving import cascade, chunk, latent
 from gpu_timing import eager, timed
 from lutetia.attention import decode_attention
 from results import Row, finish, needs_cuda, options_of, peer, progress, result, table
@@ -47,6 +50,15 @@ BACKENDS = {
 ROTATED = 400e6  # bytes of caches that a graph walks through: eight times the second-level cache
 LARGE = 250e6
 LEVEL, SMALL, MASKED, FOUR, RATE = 1.01, 1.15, 1.5, 1.3, 0.9  # what is claimed
+CASCADE, LATENT_RATE = 10, 0.85
+PREFIXES = {
+    "64 rows": (64, 8192, 128),
+    "64 rows, pages": (64, 8192, 128),
+    "8 rows": (8, 8192, 128),
+}  # rows, tokens in common, tokens of their own
+LATENT = {"16 heads": (64, 8192, 16), "128 heads": (64, 8192, 128)}  # rows, tokens, query heads
+CHUNKS = {"16 tokens": (8, 8192, 16), "64 tokens": (8, 8192, 64), "512 tokens": (8, 8192, 512)}
+TINY = {"tiny": (2, 256, 16)}
 Replay = tuple[torch.cuda.CUDAGraph, int]
 
 
@@ -63,6 +75,18 @@ def main(argv: list[str] | None = None) -> int:
         rows[kind] = [measure(kind, name, *sizes, rate) for name, sizes in chosen(kind, shapes, options)]
     serving = {**SHAPES, **{f"ragged {name}": sizes for name, sizes in RAGGED.items()}}
     served = [serve(name, *sizes) for name, sizes in chosen("pages and fp8", serving, options)]
+    heads = (H_Q, H_KV, D)
+    serving_rows = {
+        "cascade": [
+            cascade("pages" in name, sizes, heads, captured, in_turns)
+            for name, sizes in chosen("cascade", PREFIXES, options, TINY)
+        ],
+        "latent attention": [
+            latent(sizes, rate, captured, in_turns) for _, sizes in chosen("latent attention", LATENT, options, TINY)
+        ],
+        "chunks": [chunk(sizes, heads, captured, in_turns) for _, sizes in chosen("chunks", CHUNKS, options, TINY)],
+    }
+    rows |= serving_rows
     times = dict.fromkeys(("Lutetia", *(f"SDPA {backend}" for backend in BACKENDS)), "µs")
     masked = dict.fromkeys(("Lutetia", *(f"SDPA {backend}, masked" for backend in BACKENDS), "cuDNN, true lengths"), "µs")
     common = {"of the read rate": "%", "cache": "MB"}
@@ -79,6 +103,13 @@ def main(argv: list[str] | None = None) -> int:
         table(
             "pages and fp8", {"shape": None, **dict.fromkeys(("bf16", "pages of 16", "pages of 64", "fp8 cache"), "µs")}, served
         ),
+        table(
+            "cascade",
+            {"shape": None, "read for each row": "µs", "prefix read once": "µs", "times as fast": "x"},
+            rows["cascade"],
+        ),
+        table("latent attention", {"shape": None, "Lutetia": "µs", "SDPA": "µs", **common}, rows["latent attention"]),
+        table("chunks", {"shape": None, "Lutetia": "µs", "SDPA, masked": "µs"}, rows["chunks"]),
         table("eager call", {"call": None, "time": "µs"}, eager_calls()),
     ]
     settings = {"dtype": "bfloat16", "query heads": H_Q, "key heads": H_KV, "head width": D, "bytes per second": rate}
@@ -96,9 +127,11 @@ def main(argv: list[str] | None = None) -> int:
     return finish(found, options)
 
 
-def chosen(kind: str, shapes: Mapping[str, tuple[int, int]], options: Namespace) -> Iterator[tuple[str, tuple[int, int]]]:
+def chosen(
+    kind: str, shapes: Mapping[str, Any], options: Namespace, quick: Mapping[str, Any] = QUICK
+) -> Iterator[tuple[str, Any]]:
     """The shapes to run, one after the other; the memory of the last one is free by then."""
-    for name, sizes in (QUICK if options.quick else shapes).items():
+    for name, sizes in (quick if options.quick else shapes).items():
         if options.only in f"{kind} {name}":
             progress(f"{kind} {name}")
             yield name, sizes
@@ -253,6 +286,12 @@ def claims(rows: dict[str, list[Row]]) -> list[str]:
     for row in rows["ragged"]:
         if row["masked / Lutetia"] is not None and row["masked / Lutetia"] < MASKED:
             missed.append(f"ragged {row['shape']}: {row['masked / Lutetia']:.2f} times as fast as masked SDPA, {MASKED} claimed")
+    for row in rows["cascade"][:1]:
+        if row["times as fast"] is not None and row["times as fast"] < CASCADE:
+            missed.append(f"cascade {row['shape']}: {row['times as fast']:.1f} times as fast, {CASCADE} claimed")
+    for row in rows["latent attention"][:1]:
+        if row["of the read rate"] is not None and row["of the read rate"] < 100 * LATENT_RATE:
+            missed.append(f"latent {row['shape']}: {row['of the read rate']:.0f}% of the read rate, {LATENT_RATE:.0%} claimed")
     for row in rows["four tokens"]:
         if row["over one token"] > FOUR:
             missed.append(f"four tokens {row['shape']}: {row['over one token']:.2f} times one token, at most {FOUR} claimed")

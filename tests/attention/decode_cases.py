@@ -16,6 +16,7 @@ from lutetia.attention import decode_attention, reference
 from lutetia.attention.arguments import check_call
 
 EXECUTORS = ("reference", "cpu", "triton")
+TINY: dict[str, Any] = {"n_q_heads": 2, "n_kv_heads": 1, "head_dim": 8}  # the oracle goes key by key
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "a key head for every query head": {"n_kv_heads": 4},
@@ -74,6 +75,25 @@ CASES: dict[str, dict[str, Any]] = {
     "a prefix of pages": {"prefix": 32, "page_len": 16, "lengths": (145, 37), "new": True, "s_active": 2, "sink": 1.0},
     "a prefix that ends within a page": {"prefix": 35, "page_len": 8, "lengths": (145, 37), "head_dim": 80},
     "no prefix": {"prefix": 0, "new": True},
+    "slopes": {"alibi": 0.3, "s_active": 3},
+    "slopes, a soft cap and a window": {"alibi": 1.0, "softcap": 2.0, "window": 20, "new": True, "n_q_heads": 6},
+    "slopes and a prefix": {"alibi": 0.3, "prefix": 30, "s_active": 3, "new": True, "page_len": 8, "lengths": (145, 33)},
+    "turned": {"turned": 16, "s_active": 2},
+    "turned in part, new keys": {"turned": 5, "new": True, "s_active": 3, "lengths": (148, 2), "head_dim": 33},
+    "turned, a prefix": {"turned": 16, "prefix": 30, "new": True, "page_len": 16, "lengths": (145, 33)},
+    "a tree": {"tree": 2, "s_active": 7},
+    "trees of each row, new keys": {"tree": 3, "s_active": 5, "new": True, "lengths": (148, 3)},
+    "a tree of 64": {"tree": 2, "s_active": 64, **TINY, "lengths": (70, 64), "capacity": 70, "new": True},
+    "a tree wider than a tile": {"tree": 2, "s_active": 40, **TINY, "head_dim": 136, "lengths": (45, 40), "capacity": 48},
+    "a tree and a prefix": {"tree": 3, "s_active": 3, "prefix": 30, "new": True},
+    "twenty new tokens": {"s_active": 20, "new": True, "lengths": (60, 11), "page_len": 4, "capacity": 60},
+    "a chunk of a prompt": {"s_active": 70, "lengths": (90, 70), "capacity": 96, "page_len": 16, **TINY, "turned": 4},
+    "a long chunk": {"s_active": 130, "batch": 1, "lengths": (150,), **TINY, "new": True, "window": 100},
+    "narrow values": {"value_dim": 13, "s_active": 2, "new": True},
+    "narrow values in pages": {"value_dim": 16, "page_len": 16, "lengths": (145, 37), "alibi": 0.3},
+    "values in the keys": {"shared": 13, "s_active": 2, "new": True, "n_q_heads": 20, "n_kv_heads": 1},
+    "values in the keys, pages and a prefix": {"shared": 16, "prefix": 30, "page_len": 16, "lengths": (145, 37), "new": True},
+    "latent attention": {"head_dim": 576, "shared": 512, "n_kv_heads": 1, "lengths": (40, 33), "capacity": 40, "new": True},
     "everything": {"window": 50, "s_active": 3, "new": True, "sink": 2.0, "page_len": 8, "head_dim": 24, "n_q_heads": 6},
 }  # fmt: skip
 

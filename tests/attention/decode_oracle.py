@@ -26,8 +26,10 @@ class Case:
 
     def to(self, device: str) -> Case:
         """A copy of every tensor, there."""
-        moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in self.arguments.items()}
-        return Case(self.q.to(device), self.k.clone().to(device), self.v.clone().to(device), moved)
+        moved = {name: value.clone().to(device) if isinstance(value, Tensor) else value for name, value in self.arguments.items()}
+        k = self.k.clone().to(device)
+        shared = self.v.data_ptr() == self.k.data_ptr()  # as a view of the keys it stays one
+        return Case(self.q.to(device), k, k[..., : self.v.shape[3]] if shared else self.v.clone().to(device), moved)
 
 
 def make(
@@ -48,6 +50,11 @@ def make(
     starts: tuple[int, ...] | None = None,
     softcap: float | None = None,
     prefix: int | None = None,
+    alibi: float | None = None,
+    turned: int = 0,
+    tree: int | None = None,
+    value_dim: int | None = None,
+    shared: int | None = None,
     dead: float = NAN,
     spread: float = 1.0,
     seed: int = 0,
@@ -66,10 +73,17 @@ def make(
         arguments["softcap"] = softcap
     if prefix is not None:
         arguments["prefix"] = prefix
+    if alibi is not None:
+        arguments["alibi"] = alibi * torch.rand(n_q_heads, generator=generator)
+    if turned:
+        arguments["rotary"] = torch.randn(2, max(lengths), turned, generator=generator)
+    if tree is not None:  # of so many dimensions
+        arguments["tree"] = torch.rand(*([batch] if tree == 3 else []), s_active, s_active, generator=generator) < 0.5
     if sink is not None:
         arguments["sink"] = sink * torch.randn(n_q_heads, generator=generator).sign()
     if new:
         arguments["k_new"], arguments["v_new"] = (random(batch, n_kv_heads, s_active, head_dim) for _ in range(2))
+        arguments["v_new"] = arguments["k_new"][..., :shared] if shared else arguments["v_new"][..., :value_dim]
     n_pages = 0 if not page_len else -(-capacity // page_len)
     pool = batch * n_pages + 3
     shape = (pool, page_len, n_kv_heads, head_dim) if page_len else (batch, n_kv_heads, capacity, head_dim)
@@ -83,15 +97,31 @@ def make(
         arguments["page_table"] = pages
     for cache in (k, v):
         for b, length in enumerate(lengths):
-            shared = prefix or 0  # in row 0 alone
-            first = shared if b else 0
-            for p in range(first if starts is None else starts[b], max(length - (s_active if new else 0), 0 if b else shared)):
+            first = (prefix or 0) if b else 0  # row 0 alone has it
+            for p in range(
+                first if starts is None else starts[b], max(length - (s_active if new else 0), 0 if b else prefix or 0)
+            ):
                 row = random(n_kv_heads, head_dim, of=torch.float64)
                 if page_len:
                     cache[arguments["page_table"][b, p // page_len], p % page_len] = row
                 else:
                     cache[b, :, p % capacity] = row
-    return Case(q, k.to(cache_dtype), v.to(cache_dtype), arguments)
+    k, v = k.to(cache_dtype), v.to(cache_dtype)
+    return Case(q, k, k[..., :shared] if shared else v[..., :value_dim], arguments)
+
+
+def with_token_scales(case: Case, dtype: torch.dtype) -> Case:
+    """The case with a cache of 8 bits in which each token has a scale of its own; NaN where there is no token."""
+    limit = 127 if dtype == torch.int8 else 57344
+    scales = [cache.abs().amax(-1) / limit for cache in (case.k, case.v)]
+    arguments = {**case.arguments, "k_scale": scales[0], "v_scale": scales[1]}
+    k, v = (cache / scale[..., None] for cache, scale in zip((case.k, case.v), scales, strict=True))
+    k, v = ((cache.nan_to_num().round() if dtype == torch.int8 else cache).to(dtype) for cache in (k, v))
+    for name in ("k_new", "v_new"):  # on the grid: Triton's interpreter cuts off instead of rounding
+        if dtype == torch.float8_e5m2 and name in arguments:
+            scale = arguments[name].abs().amax(-1, keepdim=True) / limit
+            arguments[name] = (arguments[name] / scale).to(dtype).float() * scale
+    return Case(case.q, k, v, arguments)
 
 
 def expected(case: Case) -> tuple[Tensor, Tensor]:
@@ -105,15 +135,33 @@ def expected(case: Case) -> tuple[Tensor, Tensor]:
     scale = 1 / math.sqrt(head_dim) if scale is None else scale
 
     def fetch(cache: Tensor, new: Tensor | None, factor: Any, b: int, h: int, p: int, length: int) -> Tensor:
+        if isinstance(factor, Tensor) and factor.dim() == 3:
+            return fetch_token(cache, new, factor, b, h, p, length)
         factor = 1.0 if factor is None else float(factor[h]) if isinstance(factor, Tensor) else factor
         if new is not None and p >= length - s_active:
-            return (new[b, h, p - (length - s_active)].double() / factor).to(case.k.dtype).double() * factor
+            brought = new[b, h, p - (length - s_active)].double()
+            brought = turn(brought, given.get("rotary"), p) if new is given["k_new"] else brought
+            return (brought / factor).to(case.k.dtype).double() * factor
         b = 0 if p < given.get("prefix", 0) else b
         if table is None:
             return cache[b, h, p % cache.shape[2]] * factor
         return cache[table[b, p // cache.shape[1]], p % cache.shape[1], h] * factor
 
-    out, lse = torch.zeros(q.shape, dtype=torch.float64), torch.full(q.shape[:-1], -math.inf, dtype=torch.float64)
+    def fetch_token(cache: Tensor, new: Tensor | None, factor: Tensor, b: int, h: int, p: int, length: int) -> Tensor:
+        """With a scale of its own, which a new token chooses so that its largest number just fits."""
+        if new is not None and p >= length - s_active:
+            brought = new[b, h, p - (length - s_active)].double()
+            scale = float(brought.abs().max()) / {torch.int8: 127, torch.float8_e5m2: 57344}[case.k.dtype]
+            stored = (brought / scale).round() if case.k.dtype == torch.int8 else (brought / scale).to(case.k.dtype).double()
+            return stored * scale
+        b = 0 if p < given.get("prefix", 0) else b
+        place = (b, h, p % cache.shape[2]) if table is None else (table[b, p // cache.shape[1]], p % cache.shape[1], h)
+        return cache[place] * float(factor[place])
+
+    out, lse = (
+        torch.zeros(*q.shape[:-1], v.shape[3], dtype=torch.float64),
+        torch.full(q.shape[:-1], -math.inf, dtype=torch.float64),
+    )
     for b in range(batch):
         length = int(given["seq_lens"][b])
         start = int(given["starts"][b]) if "starts" in given else 0
@@ -122,11 +170,19 @@ def expected(case: Case) -> tuple[Tensor, Tensor]:
             for a in range(s_active):
                 at = length - s_active + a
                 seen = [p for p in range(start, at + 1) if window is None or p > at - window]
+                if given.get("tree") is not None:
+                    sees = given["tree"].expand(batch, -1, -1)[b, a]
+                    seen = [p for p in range(start, length) if p < length - s_active or sees[p - (length - s_active)]]
+                    seen = [p for p in seen if p >= 0]
+                query = turn(q[b, head, a], given.get("rotary"), at)
                 keys = [fetch(k, given.get("k_new"), given.get("k_scale"), b, h, p, length) for p in seen]
                 values = [fetch(v, given.get("v_new"), given.get("v_scale"), b, h, p, length) for p in seen]
-                scores = [scale * float(q[b, head, a] @ key) for key in keys]
+                scores = [scale * float(query @ key) for key in keys]
                 if softcap is not None:
                     scores = [softcap * math.tanh(score / softcap) for score in scores]
+                if "alibi" in given:
+                    slope = float(given["alibi"][head])
+                    scores = [score - slope * (at - p) for score, p in zip(scores, seen, strict=True)]
                 logits = scores + ([] if sink is None else [float(sink[head])])
                 if not logits:
                     continue
@@ -136,3 +192,13 @@ def expected(case: Case) -> tuple[Tensor, Tensor]:
                 for score, value in zip(scores, values, strict=True):
                     out[b, head, a] += math.exp(score - top) / total * value
     return out, lse
+
+
+def turn(x: Tensor, rotary: Tensor | None, position: int) -> Tensor:
+    """x [d] as complex numbers i and i + r, times those of its position."""
+    if rotary is None or position < 0:
+        return x
+    r = rotary.shape[2]
+    angle = torch.complex(*rotary[:, position].double())
+    both = torch.complex(x[:r], x[r : 2 * r]) * angle
+    return torch.cat([both.real, both.imag, x[2 * r :]])

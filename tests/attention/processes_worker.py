@@ -16,7 +16,7 @@ from torch import Tensor, distributed
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import lutetia
-from attention.decode_oracle import Case, expected, make
+from attention.decode_oracle import Case, expected, make, with_token_scales
 from lutetia import flow
 from lutetia.attention import processes
 from lutetia.attention.messages import MessageError
@@ -35,10 +35,16 @@ CASES: list[dict[str, Any]] = [
     {"starts": (12, 7, 0), "softcap": 2.0, "new": True},
     {"starts": (25, 2, 0), "window": 6, "page_len": 5},
     {"dtype": torch.bfloat16},
+    {"alibi": 0.3, "turned": 3, "new": True, "s_active": 2, "lengths": (29, 7, 0)},
+    {"tree": 3, "s_active": 4, "new": True, "lengths": (29, 17, 0)},
+    {"s_active": 11, "new": True, "lengths": (29, 17, 0)},
+    {"value_dim": 5, "new": True},
+    {"eight": torch.int8, "page_len": 5, "new": True, "sink": 1.0},
     {"prefix": 12, "lengths": (15, 29, 0), "new": True, "sink": 1.0, "s_active": 2, "level": True},
     {"prefix": 25, "lengths": (29, 25, 30), "page_len": 5, "softcap": 2.0},
     {"window": 6, "capacity": 9, "lengths": (29, 9, 3), "new": True, "shards": ("batch",)},
 ]
+NOT_MADE = ("shards", "level", "eight")  # what a case says to this file alone
 WAYS = [("batch", "lse"), *(("sequence", sync) for sync in ("lse", "deferred", "lockstep"))]
 
 
@@ -83,7 +89,8 @@ def check_all(rank: int, n: int) -> int:
     """Every case, shard and sync against float64, and how often each talks."""
     count = fast = 0
     for options in CASES:
-        case = make(**{**SMALL, **{name: value for name, value in options.items() if name not in ("shards", "level")}})
+        case = make(**{**SMALL, **{name: value for name, value in options.items() if name not in NOT_MADE}})
+        case = with_token_scales(case, options["eight"]) if "eight" in options else case
         wanted = expected(case)
         for (shard, sync), cuts, tile in itertools.product(WAYS, (False, True), (4, None)):
             if shard in options.get("shards", (shard,)) and not (

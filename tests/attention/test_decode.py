@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attention.decode_cases import CASES, EXECUTORS, agree, decode, device_of, solved
-from attention.decode_oracle import Case, expected, make
+from attention.decode_oracle import Case, expected, make, with_token_scales
 from lutetia import flow
 from lutetia.attention import decode_attention, reference
 from lutetia.attention.arguments import check_call
@@ -41,12 +41,18 @@ def test_rows_of_queries_and_blocks_of_a_head_on_a_cpu(rows: int, head_dim: int,
 @pytest.mark.parametrize("executor", ["cpu", "triton"])
 @pytest.mark.parametrize(
     "name",
-    ["plain", "an empty row", "three new keys", "a window that wraps", "pages of a prime", "a prefix of pages", "everything"],
+    ["plain", "an empty row", "three new keys", "a window that wraps", "pages of a prime", "everything"],
 )
 @pytest.mark.parametrize("options", [{"batch_invariant": True}, *({"cores": n, "shard": "sequence"} for n in (2, 3, 5))], ids=str)
 def test_however_it_is_split(name: str, executor: str, options: dict[str, Any]) -> None:
     case, wanted = solved(name)
     agree(decode(case, executor, **options), wanted)
+
+
+@pytest.mark.parametrize("executor", ["cpu", "triton"])
+def test_a_prefix_however_the_rest_is_split(executor: str) -> None:
+    case, wanted = solved("a prefix of pages")
+    agree(decode(case, executor, cores=3, shard="sequence"), wanted)
 
 
 def test_more_splits_than_keys() -> None:
@@ -163,6 +169,31 @@ def test_fp8_caches(executor: str, factor: Any, page_len: int, dtype: torch.dtyp
     torch.testing.assert_close(lse.double(), wanted[1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("executor", [*EXECUTORS, "cores"])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"new": True, "s_active": 3, "softcap": 2.0},
+        {"page_len": 16, "prefix": 20, "new": True},
+        {"window": 20, "capacity": 30, "lengths": (145, 29), "new": True, "s_active": 2},
+    ],
+    ids=["new keys", "pages and a prefix", "a ring"],
+)
+def test_a_scale_for_each_token(executor: str, dtype: torch.dtype, options: dict[str, Any]) -> None:
+    case = with_token_scales(make(**options), dtype)
+    wanted, found = case.to("cpu"), case.to(device_of(executor))
+    how = {"backend": executor} | ({"cores": 2, "shard": "batch"} if executor == "cores" else {})
+    out, lse = decode_attention(found.q, found.k, found.v, **found.arguments, **how)
+    agree((out.cpu(), lse.cpu()), expected(case), tolerance=2e-5)
+    reference.write_new(check_call(wanted.q, wanted.k, wanted.v, **wanted.arguments))
+    for name in ("k_scale", "v_scale"):
+        torch.testing.assert_close(found.arguments[name].cpu(), wanted.arguments[name], equal_nan=True, rtol=1e-6, atol=0)
+    if dtype == torch.int8:
+        assert (found.k.cpu().int() - wanted.k.int()).abs().max() <= 1
+        assert (found.k.cpu() == wanted.k).float().mean() > 0.999
+
+
 @pytest.mark.parametrize("executor", ["cpu", "triton"])
 def test_what_is_written_is_what_the_reference_writes(executor: str) -> None:
     for options in ({"page_len": 16}, {}, {"window": 20, "capacity": 30, "lengths": (45, 2)}):
@@ -254,10 +285,11 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(executor: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"q": torch.zeros(2, 4, 9, 32)}, "q is float32 .* expected 1 to 8 new tokens"),
+        ({"q": torch.zeros(2, 4, 4097, 32)}, "q is float32 .* expected 1 to 4096 new tokens"),
         ({"q": torch.zeros(2, 3, 1, 32)}, "q has 3 heads and the cache 2"),
         ({"q": torch.zeros(2, 4, 1, 32, dtype=torch.int32)}, "expected dtype bfloat16"),
         ({"k": torch.zeros(2, 2, 150, 31)}, "k_cache is .* expected shape"),
+        ({"v": torch.zeros(2, 2, 150, 33)}, "v_cache is .* expected values of 1 to 32 numbers, no wider than the keys"),
         ({"v": torch.zeros(2, 2, 149, 32)}, "v_cache is .* expected shape"),
         ({"v": torch.zeros(2, 2, 150, 32).half()}, "v_cache is float16 .* expected dtype float32"),
         ({"seq_lens": torch.tensor([1, 151])}, "seq_lens has 151 in row 1, expected 0 to 150"),
@@ -272,6 +304,8 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(executor: str) -> None:
         ({"sink": torch.zeros(2)}, r"sink is .* expected shape \[4\]"),
         ({"scale": float("nan")}, "scale is nan"),
         ({"k_scale": torch.ones(3)}, "k_scale is .* expected one number"),
+        ({"k_scale": torch.ones(2, 2, 150)}, "k_scale is .* those of each token are for caches of 8 bits"),
+        ({"k_scale": torch.ones(2, 2, 149)}, r"k_scale is .* expected shape \[2, 2, 150\]"),
         ({"page_table": torch.zeros(2, 1, dtype=torch.int64)}, "k_cache is .* expected shape|page_table is int64"),
         ({"cores": 0}, "cores is 0"),
         ({"shard": "rows"}, "shard is 'rows', expected one of"),
@@ -279,9 +313,22 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(executor: str) -> None:
         ({"backend": "gpu"}, "backend is 'gpu'"),
         ({"policy": "best"}, "policy is 'best'"),
         ({"batch_invariant": 1}, "batch_invariant is 1, expected True or False"),
+        ({"alibi": torch.zeros(2)}, r"alibi is .* expected shape \[4\]"),
+        ({"rotary": torch.zeros(2, 150, 17)}, "rotary is .* expected at least one position, and 1 to 16 pairs of the 32 numbers"),
+        ({"rotary": torch.zeros(2, 149, 16)}, "rotary has 149 positions and seq_lens 150"),
+        ({"rotary": torch.zeros(150, 16)}, "rotary is .* expected shape"),
+        ({"tree": torch.ones(2, 2, dtype=torch.bool)}, r"tree is .* expected shape \[1, 1\] or \[2, 1, 1\]"),
+        ({"tree": torch.ones(1, 1)}, "tree is float32"),
+        ({"tree": torch.ones(1, 1, dtype=torch.bool), "window": 3}, "tree and window are both given, expected one of them"),
+        ({"tree": torch.ones(1, 1, dtype=torch.bool), "alibi": torch.ones(4)}, "tree and alibi are both given"),
+        (
+            {"q": torch.zeros(2, 4, 65, 32), "tree": torch.ones(65, 65, dtype=torch.bool)},
+            "expected at most 64 new tokens",
+        ),
         ({"prefix": 151}, "prefix is 151, expected a number from 0 to 150"),
         ({"prefix": 2.0}, "prefix is 2.0, expected a whole number"),
         ({"prefix": 38}, "seq_lens has 37 in row 1, expected 0, or 38 or more for the prefix to be seen"),
+        ({"prefix": 9, "batch_invariant": True}, "prefix and batch_invariant are both given, expected one of them"),
         ({"prefix": 9, "window": 5}, "prefix and window are both given, expected one of them"),
         ({"prefix": 9, "starts": torch.tensor([1, 2])}, "prefix and starts are both given"),
     ],

@@ -36,8 +36,10 @@ def more_of(case: Case) -> tuple[Any, ...]:
         {"page_len": 16, "lengths": (145, 37), "sink": 1.0},
         {"starts": (131, 5), "softcap": 2.0},
         {"prefix": 30, "new": True},
+        {"alibi": 0.3, "turned": 5},
+        {"tree": 3, "s_active": 3, "new": True},
     ],
-    ids=["plain", "a window and new keys", "pages and sinks", "padding and a soft cap", "a prefix"],
+    ids=["plain", "a window and new keys", "pages and sinks", "padding and a soft cap", "a prefix", "slopes, turned", "a tree"],
 )
 def test_the_second_call_sees_its_own_tensors(options: dict[str, Any]) -> None:
     cases = [make(**options, seed=seed) for seed in (1, 2)]
@@ -86,3 +88,19 @@ def test_queries_beyond_float16_on_an_fp8_cache() -> None:
     given = arguments_of(there)
     out, lse = KnownCall.of(check_call(*given), given, HOW).start(given)
     agree((out.cpu().float(), lse.cpu()), expected(large), tolerance=2e-2)
+
+
+def test_values_in_the_keys_are_known_by_their_place() -> None:
+    """The same shapes and strides with values elsewhere are another call; new values, and scales, follow from the keys'."""
+    case = make(shared=13, new=True, cache_dtype=torch.float8_e4m3fn)
+    for name in ("k_new", "v_new"):  # on the grid of fp8: Triton's interpreter cuts off instead of rounding
+        case.arguments[name] = (case.arguments[name] / 0.5).to(torch.float8_e4m3fn).float() * 0.5
+    case.arguments |= {"k_scale": torch.tensor([0.5, 0.5]), "v_scale": torch.tensor([0.5, 0.5])}
+    there = case.to(device_of("triton"))
+    given = arguments_of(there, v_new=None, v_scale=None)
+    elsewhere = Case(there.q, there.k, there.k.clone()[..., :13], there.arguments)
+    assert signature((*given, *HOW)) != signature((*arguments_of(elsewhere, v_new=None, v_scale=None), *HOW))
+    stale = arguments_of(there, v_new=None, v_scale=None, k_scale=torch.tensor([7.0, 7.0], device=there.q.device))
+    known = KnownCall.of(check_call(*stale), stale, HOW)
+    out, lse = known.start(given)
+    agree((out.cpu(), lse.cpu()), expected(case), tolerance=1e-4)

@@ -15,8 +15,11 @@ import lutetia
 
 POINTERS = {
     **dict.fromkeys(("q", "k_cache", "v_cache", "k_new", "v_new", "out"), "*bf16"),
-    **dict.fromkeys(("sink", "k_scale", "v_scale", "lse", "partial_acc", "partial_ml", "prior_acc", "prior_ml"), "*fp32"),
+    **dict.fromkeys(
+        ("sink", "k_scale", "v_scale", "lse", "partial_acc", "partial_ml", "prior_acc", "prior_ml", "alibi", "rotary"), "*fp32"
+    ),
     **dict.fromkeys(("seq_lens", "page_table", "arrived", "starts"), "*i32"),
+    "tree": "*i64",
 }
 SIZES = {"H_KV": 8, "D": 128, "S_ACTIVE": 1, "ROWS": 4, "M_BLOCKS": 1, "PAGE_LEN": 0, "STRETCH": 1 << 30}
 BLOCKS = {"BLOCK_B": 16, "BLOCK_D": 128, "BLOCK_M": 16, "BLOCK_N": 64, "COMBINE_ROWS": 4, "COMBINE_STAGES": 8}
@@ -26,10 +29,33 @@ NINE = {  # for compute capability 9.0, with what differs from PLAIN
     "plain": {},
     "a piece for each row": {"n_splits": 1},
     "four new tokens": {"S_ACTIVE": 4, "ROWS": 16, "HAS_NEW": True, "CAUSAL": True},
-    "after a prefix": {"HAS_PREFIX": True},
+    "after a prefix": {"HAS_PREFIX": True, "HAS_ALIBI": True, "TURNED": 64},
+    "latent attention": {
+        "D": 512,
+        "EXTRA": 64,
+        "BLOCK_E": 64,
+        "SHARED": True,
+        "BLOCK_D": 512,
+        "BLOCK_N": 32,
+        "H_KV": 1,
+        "ROWS": 16,
+        "COMBINE_ROWS": 16,
+        "COMBINE_STAGES": 2,
+        "HAS_NEW": True,
+        "warps": 8,
+    },
+    "a tree of twenty tokens, int8": {
+        "S_ACTIVE": 20,
+        "ROWS": 80,
+        "M_BLOCKS": 2,
+        "BLOCK_M": 64,
+        "HAS_NEW": True,
+        "HAS_TREE": True,
+        "TOKEN_SCALES": True,
+        "cache": "*i8",
+    },
     "padding and a soft cap": {"HAS_STARTS": True, "HAS_SOFTCAP": True},
-    "the prefix": {"BLOCK_M": 128, "warps": 8},
-    "the prefix in pages": {"BLOCK_M": 128, "warps": 8, "PLAIN": False, "PAGE_LEN": 16, "STRETCH": 4032},
+    "the prefix": {"BLOCK_M": 128, "warps": 8, "PLAIN": False, "PAGE_LEN": 16, "STRETCH": 4032},
     "a window, sinks, pages": {
         "HAS_WINDOW": True,
         "HAS_SINK": True,
@@ -59,16 +85,18 @@ pointers, plain, cases = map(json.loads, sys.argv[1:])
 aligned = [["tt.divisibility", 16]]
 attributes = {(0, pointer): aligned for pointer in range(len(pointers))}
 attributes |= {(1, tensor, dimension): aligned for tensor in range(5) for dimension in range(3)}
-strides = Strides(*[("i32", "i32", "i32", "constexpr")] * 5)
+strides = Strides(*[("i32", "i32", "i32", "constexpr")] * 5, *[("i32", "i32", "i32")] * 2)
 for name, (capability, constants) in cases.items():
     kernel = prefix_kernel if "the prefix" in name else decode_kernel
     names, options = kernel.arg_names, {"num_warps": constants.pop("warps", 4), "num_stages": 3, "maxnreg": 255}
-    signature = {"memory": KernelTensors(**pointers), "strides": strides, "scale": "fp32", "softcap": "fp32"}
+    caches = dict.fromkeys(("k_cache", "v_cache"), constants.pop("cache", "*bf16"))
+    signature = {"memory": KernelTensors(**pointers | caches), "strides": strides, "scale": "fp32", "softcap": "fp32"}
     known = {(1, tensor, 3): 1 for tensor in range(5)}
     if "n_splits" in constants:
         known[(names.index("n_splits"),)] = constants.pop("n_splits")
         signature["n_splits"] = "constexpr"
-    known[(names.index("CASE"),)] = Case(**{**plain, **constants}, PRODUCTS=triton.language.bfloat16)
+    products = triton.language.bfloat16 if caches["k_cache"] == "*bf16" else triton.language.float16
+    known[(names.index("CASE"),)] = Case(**{**plain, **constants}, PRODUCTS=products)
     signature = {name: "constexpr" if name == "CASE" else signature.get(name, "i32") for name in names}
     source = ASTSource(kernel, signature, known, attributes)
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
@@ -102,7 +130,7 @@ def test_for_compute_capability_9(name: str, compiled: dict[str, Compiled]) -> N
     made = compiled[name]
     assert made.shared < 227 << 10
     assert made.ahead > 0
-    assert made.waits
+    assert made.waits == (name != "after a prefix")  # which runs beside the kernel before it, until it needs its result
 
 
 def test_for_compute_capability_8_9(compiled: dict[str, Compiled]) -> None:

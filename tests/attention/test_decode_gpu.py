@@ -180,7 +180,7 @@ def test_fp8_is_rounded_as_torch_rounds() -> None:
     k, v = (torch.zeros(2, 2, 300, 128, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
     decode_attention(q, k, v, seq_lens=lengths_of(300, 4), k_new=new, v_new=new, k_scale=0.3, v_scale=0.7)
     for cache, factor in ((k, 0.3), (v, 0.7)):
-        wanted = reference.to_cache(new, torch.float8_e4m3fn, torch.full((2,), factor, device="cuda"))
+        wanted, _ = reference.to_cache(new, torch.float8_e4m3fn, torch.full((2,), factor, device="cuda"))
         assert torch.equal(cache[0, :, 296:].view(torch.uint8), wanted[0].view(torch.uint8))
         assert torch.equal(cache[1, :, :4].view(torch.uint8), wanted[1].view(torch.uint8))
 
@@ -255,3 +255,56 @@ def test_an_option_that_is_none_is_named_after_a_good_call() -> None:
         decode_attention(q, k, v, seq_lens=lengths_of(40), window=[3])  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="seq_lens"):
         decode_attention(q, k, v, seq_lens=lengths_of(40, 30))
+
+
+def test_a_prefix_has_the_same_bits_in_every_replay() -> None:
+    """Its kernel runs beside the one that joins it with the rest, which writes new keys."""
+    batch, prefix = 16, 2048
+    q, new = random(batch, 32, 2, 128), random(batch, 8, 2, 128)
+    k, v = (random(batch, 8, 2300, 128) for _ in range(2))
+    lengths = lengths_of(*(prefix + 2 + 15 * row if row % 5 else 0 for row in range(batch)))
+    twin_k, twin_v = k.clone(), v.clone()
+    graph, (out, lse) = captured(lambda: decode_attention(q, k, v, seq_lens=lengths, k_new=new, v_new=new, prefix=prefix))
+    graph.replay()
+    first = out.clone(), lse.clone()
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(300):
+        out.zero_()
+        graph.replay()
+        wrong += (out != first[0]).sum() + (lse != first[1]).sum()
+    assert not int(wrong)
+    wanted = reference.decode(check_call(q, twin_k, twin_v, lengths, new, new, prefix=prefix))
+    torch.testing.assert_close(first, wanted, rtol=2e-2, atol=2e-2)
+    assert torch.equal(k, twin_k)
+
+
+def test_int8_tokens_are_rounded_as_torch_rounds() -> None:
+    q, new = random(2, 8, 4, 128), random(2, 2, 4, 128)
+    cache = KVCache(2, 2, 300, 128, dtype=torch.int8, device="cuda")
+    given = {"seq_lens": lengths_of(300, 4), "k_scale": cache.k_scale, "v_scale": cache.v_scale}
+    decode_attention(q, cache.k, cache.v, k_new=new, v_new=new, **given)
+    stored, scales = reference.to_cache(new, torch.int8, cache.k_scale)
+    assert (cache.k[0, :, 296:].int() - stored[0].int()).abs().max() <= 1  # a quotient may differ by its last bit
+    assert (cache.k[0, :, 296:] == stored[0]).float().mean() > 0.99
+    torch.testing.assert_close(cache.k_scale[1, :, :4], scales[1], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("n_heads", [16, 128])
+def test_latent_attention(n_heads: int) -> None:
+    q, cache = random(3, n_heads, 1, 576), random(3, 1, 1000, 576)
+    lengths = lengths_of(1000, 17, 0)
+    out, lse = decode_attention(q, cache, cache[..., :512], seq_lens=lengths)
+    wanted = plain(q, cache, cache[..., :512], seq_lens=lengths)
+    torch.testing.assert_close((out.double(), lse.double()), wanted, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("options", [{}, {"head_dim": 256}, {"dtype": torch.float32}], ids=str)
+def test_a_chunk_and_a_prefix_in_every_tile(options: dict[str, Any]) -> None:
+    """Many rows of queries of other widths and types fit the shared memory, and agree."""
+    d, dtype = options.get("head_dim", 128), options.get("dtype", torch.bfloat16)
+    k, v = (random(4, 2, 700, d, dtype=dtype) for _ in range(2))
+    for s, prefix in ((300, None), (1, 512), (20, 512)):
+        q, lengths = random(4, 8, s, d, dtype=dtype), lengths_of(700, 560, 690, 600)
+        found = decode_attention(q, k, v, seq_lens=lengths, prefix=prefix)
+        wanted = plain(q, k, v, seq_lens=lengths, prefix=prefix)
+        torch.testing.assert_close((found[0].double(), found[1].double()), wanted, rtol=2e-2, atol=2e-2)

@@ -23,6 +23,16 @@ def test_opcheck() -> None:
     options = (0.5, 5, torch.randn(4), None, torch.tensor(2.0), None, *DEFAULTS[6:])
     torch.library.opcheck(torch.ops.lutetia.decode_attention, (q, k, v, lengths, *options))
     torch.library.opcheck(torch.ops.lutetia.decode_attention_append, (q, k, v, lengths, k_new, v_new, *DEFAULTS))
+    scales = (torch.rand(k.shape[:3]), torch.rand(k.shape[:3]))  # of each token: written to
+    options = (*DEFAULTS[:4], *scales, *DEFAULTS[6:])
+    torch.library.opcheck(torch.ops.lutetia.decode_attention_append, (q, k.char(), v.char(), lengths, k_new, v_new, *options))
+    more = {"prefix": 1, "alibi": torch.rand(4), "rotary": torch.randn(2, 12, 8)}
+    torch.library.opcheck(
+        torch.ops.lutetia.decode_attention, (q[:1], k[:1], v[:1, :, :, :9], lengths[:1], *DEFAULTS), more | {"rotary": None}
+    )
+    torch.library.opcheck(torch.ops.lutetia.decode_attention, (q[:1], k[:1], v[:1], lengths[:1], *DEFAULTS), more)
+    tree = torch.ones(2, 2, dtype=torch.bool)
+    torch.library.opcheck(torch.ops.lutetia.decode_attention, (q, k, v, lengths, *DEFAULTS), {"tree": tree})
 
 
 def test_compiled_as_a_whole() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lutetia.attention import KVCache, decode_attention
+from lutetia.attention import KVCache, PagedKVCache, decode_attention
 from lutetia.errors import ArgumentError
 
 
@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: cache.append(k, v, torch.tensor([1])), "lengths is .* expected shape"),
         (lambda: cache.reset([2]), r"rows is \[2\], expected rows from 0 to 1"),
         (lambda: KVCache(2, 0, 4, 2), "n_kv_heads is 0"),
-        (lambda: KVCache(2, 1, 4, 2, dtype=torch.int8), "dtype is torch.int8"),
+        (lambda: KVCache(2, 1, 4, 2, dtype=torch.int16), "dtype is torch.int16"),
     ):
         with pytest.raises(ArgumentError, match=message):
             wrong()
@@ -124,3 +124,27 @@ def test_lengths_that_were_made_negative_are_refused() -> None:
     with pytest.raises(ArgumentError, match="lengths of the cache has -1 in row 1, expected 0 to 4"):
         cache.append(torch.ones(2, 1, 1, 8), torch.ones(2, 1, 1, 8))
     assert not cache.k.any()
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_int8_keeps_a_scale_for_each_token(paged: bool) -> None:
+    """Tokens a thousand times larger than others lose no more of their own size; forks keep theirs."""
+    torch.manual_seed(0)
+    k, v = (torch.randn(2, 2, 9, 32) * 10.0 ** torch.arange(-4, 5)[:, None] / 100 for _ in range(2))
+    q = torch.randn(2, 4, 1, 32) / 100
+    if paged:
+        cache = PagedKVCache(12, 4, 2, 32, dtype=torch.int8)
+        rows = [cache.allocate(), cache.allocate()]
+        cache.append(rows, k, v)
+        copy = cache.fork(rows[0])
+        cache.append([copy], k[:1, :, :1], v[:1, :, :1])  # takes a page of its own, with the scales of the other
+        assert torch.equal(cache.k_scale[cache.page_table([copy])[0, 2], 0], cache.k_scale[cache.page_table(rows)[0, 2], 0])
+        given = {"seq_lens": cache.lengths(rows), "page_table": cache.page_table(rows)}
+    else:
+        cache = KVCache(2, 2, 12, 32, dtype=torch.int8)
+        cache.append(k, v)
+        given = {"seq_lens": cache.lengths}
+        assert ((cache.k[:, :, :9] * cache.k_scale[:, :, :9, None] - k).abs() <= 0.51 * cache.k_scale[:, :, :9, None]).all()
+    found, _ = decode_attention(q, cache.k, cache.v, **given, k_scale=cache.k_scale, v_scale=cache.v_scale)
+    wanted, _ = decode_attention(q, k, v, seq_lens=given["seq_lens"])
+    assert (found - wanted).abs().max() <= 0.02 * wanted.abs().max()

@@ -30,7 +30,7 @@ def environment() -> dict[str, str]:
 
 
 # Cases × (batch, and sequence in chunks and stretches), those with pages or a prefix, the ring; each with steps and without.
-CALLS = 2 * (9 * (1 + 3 * 2) + 4 * (1 + 3) + 1)
+CALLS = 2 * (13 * (1 + 3 * 2) + 5 * (1 + 3) + 1)
 
 
 @needs_gloo

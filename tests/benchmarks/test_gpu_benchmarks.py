@@ -20,7 +20,16 @@ TABLES = {
     "lut_step": ["layers", "rates"],
     "lut_attention": ["layers", "floors", "growth"],
     "lut_reads": ["reads", "kernels"],
-    "decode_attention": ["dense", "ragged", "four tokens", "pages and fp8", "eager call"],
+    "decode_attention": [
+        "dense",
+        "ragged",
+        "four tokens",
+        "pages and fp8",
+        "cascade",
+        "latent attention",
+        "chunks",
+        "eager call",
+    ],
 }
 
 

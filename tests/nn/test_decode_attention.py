@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -14,9 +16,19 @@ from tools import require_module
 require_module("numba")
 
 
-@pytest.mark.parametrize("options", [{}, {"n_kv_heads": 2}, {"window": 3}, {"sink": True, "n_kv_heads": 1, "window": 7}], ids=str)
+LAYERS: list[dict[str, Any]] = [
+    {},
+    {"n_kv_heads": 2},
+    {"window": 3},
+    {"sink": True, "n_kv_heads": 1, "window": 7},
+    {"rope_base": 100.0, "n_kv_heads": 2},
+    {"alibi": True, "sink": True},
+]
+
+
+@pytest.mark.parametrize("options", LAYERS, ids=str)
 @pytest.mark.parametrize("pieces", [(17,), (1,) * 17, (9, 8), (3, 12, 1, 1)])
-def test_in_pieces(options: dict[str, int], pieces: tuple[int, ...]) -> None:
+def test_in_pieces(options: dict[str, Any], pieces: tuple[int, ...]) -> None:
     layer = DecodeAttention(24, 4, **options)
     if layer.sink is not None:
         nn.init.normal_(layer.sink)
@@ -25,6 +37,19 @@ def test_in_pieces(options: dict[str, int], pieces: tuple[int, ...]) -> None:
     found = torch.cat([layer(piece, cache=cache) for piece in x.split(pieces, dim=1)], 1)
     torch.testing.assert_close(found, layer(x), rtol=1e-5, atol=1e-6)
     assert cache.lengths.tolist() == [17, 17]
+
+
+def test_positions_are_relative() -> None:
+    """With rotary positions or slopes the last of three tokens gives the same wherever the three stand; the order counts."""
+    for options in ({"rope_base": 100.0}, {"alibi": True}):
+        layer = DecodeAttention(24, 4, window=3, **options)
+        x = torch.randn(1, 3, 24)
+        later = torch.cat([torch.randn(1, 5, 24), x], 1)
+        torch.testing.assert_close(layer(later)[:, -1], layer(x)[:, -1])
+        assert not torch.allclose(layer(x[:, [1, 0, 2]])[:, -1], layer(x)[:, -1], atol=1e-3)
+    assert DecodeAttention(24, 4, alibi=True).slopes.tolist() == [2**-2, 2**-4, 2**-6, 2**-8]
+    with pytest.raises(ArgumentError, match="head_dim is 3, expected an even number"):
+        DecodeAttention(24, 8, rope_base=100.0)
 
 
 def test_torch_agrees() -> None:

@@ -30,13 +30,16 @@ class Launch:
 
     def __call__(self, *arguments: Any) -> None:
         """Launch on the current stream."""
-        kernel = self.compiled
-        if kernel is None or watched() or torch.cuda.current_device() != self.device:
-            compiled = self.kernel[self.grid](*arguments, **self.options)
-            if compiled is not None and torch.cuda.current_device() == self.device:  # one of another device would not run here
-                self.compiled = compiled
+        if self.ready():
+            self.again(*arguments)
             return
-        self.again(*arguments)
+        compiled = self.kernel[self.grid](*arguments, **self.options)
+        if compiled is not None and torch.cuda.current_device() == self.device:  # one of another device would not run here
+            self.compiled = compiled
+
+    def ready(self) -> bool:
+        """Whether a call would be launched at once, by `again`."""
+        return self.compiled is not None and not watched() and torch.cuda.current_device() == self.device
 
     def again(self, *arguments: Any) -> None:
         """Launch what was compiled, on the current stream; addresses may be numbers, which cost less than tensors."""

@@ -1,5 +1,6 @@
 """Decode attention: one new token, or a few, against a long cache, over N cores."""
 
+from lutetia.attention.arguments import FEW_ACTIVE as FEW_ACTIVE
 from lutetia.attention.arguments import MAX_ACTIVE as MAX_ACTIVE
 from lutetia.attention.arguments import MAX_HEAD_DIM as MAX_HEAD_DIM
 from lutetia.attention.arguments import check_int as check_int

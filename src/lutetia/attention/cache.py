@@ -23,8 +23,9 @@ class KVCache:
 
     owner     the layer whose tokens they are, None while nobody has said so: those of another layer mean something else
 
-    k_scale, v_scale   None, or float32 [H_kv]: an fp8 cache keeps what `append` brings divided by them; pass them to
-                       `decode_attention` too
+    k_scale, v_scale   None, or float32 [H_kv]: a cache of 8 bits keeps what `append` brings divided by them; pass them to
+                       `decode_attention` too. Or [B, H_kv, S_max], as an int8 cache has from the start: `append` sets the scale
+                       of each token
 
     On CUDA the lengths are also counted on the host, so that appending does not wait for the device.
     """
@@ -48,8 +49,9 @@ class KVCache:
         self.k = torch.zeros(batch, n_kv_heads, max_length, head_dim, dtype=dtype, device=device)
         self.v = torch.zeros_like(self.k)
         self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
-        self.k_scale: Tensor | None = None
-        self.v_scale: Tensor | None = None
+        scales = [torch.ones(self.k.shape[:3], device=device) for _ in range(2)] if dtype == torch.int8 else [None, None]
+        self.k_scale: Tensor | None = scales[0]
+        self.v_scale: Tensor | None = scales[1]
         self.owner: weakref.ref[nn.Module] | None = None
         self._counted: tuple[Tensor, int, list[int]] | None = None
 
@@ -88,7 +90,10 @@ class KVCache:
             row, of = torch.nonzero(of < lengths.to(of)[:, None], as_tuple=True)
         at = self.lengths[row].long() + of
         for cache, new, factor in ((self.k, k_new, self.k_scale), (self.v, v_new, self.v_scale)):
-            as_bytes(cache)[row, :, at] = as_bytes(to_cache(new, cache.dtype, factor))[row, :, of]
+            stored, scales = to_cache(new, cache.dtype, factor)
+            as_bytes(cache)[row, :, at] = as_bytes(stored)[row, :, of]
+            if scales is not None and factor is not None:
+                factor[row, :, at] = scales[row, :, of]
 
     def reset(self, rows: Tensor | Sequence[int] | None = None) -> None:
         """Forget all tokens, or those of some rows: integers [n], a list of them, or a bool tensor [B]."""

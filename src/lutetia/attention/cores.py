@@ -23,6 +23,7 @@ from lutetia.attention.arguments import SYNCS, DecodeCall, check_call, check_int
 from lutetia.attention.choose import cdiv, tile_of
 from lutetia.attention.finalize import fa_finalize_and_store
 from lutetia.attention.messages import Core, Message, Program, on_ring, rendezvous
+from lutetia.attention.rotary import turned
 from lutetia.attention.scratch import ScratchManager
 from lutetia.attention.steps import (
     TileParams,
@@ -115,11 +116,12 @@ def decode_on_cores(call: DecodeCall, *, cores: int, shard: str, sync: str, tile
 @torch.no_grad()
 def run_cores(call: DecodeCall, cores: int, plan: CoresPlan, scratch_bytes: int | None = None) -> CoresRun:
     """Start a coroutine for each core, and let them meet."""
-    out = torch.empty_like(call.q, memory_format=torch.contiguous_format)
+    call = turned(call)
+    out = call.q.new_empty(call.out_shape)
     lse = call.q.new_empty(call.q.shape[:-1], dtype=call.statistics_dtype)
     device = call.q.device
     team = [Core(c, cores, ScratchManager(scratch_bytes, f"core {c}", device)) for c in range(cores)]
-    names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table", "starts")
+    names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table", "starts", "alibi", "rotary", "tree")
     inputs = {name: getattr(call, name) for name in names}
     notes = {"backend": "cores", "cores": cores, "shard": plan.shard, "sync": plan.sync, "fa_tile": plan.tile}
     with flow.step("attention_tkg", part="attention", inputs=inputs, **notes) as step:
@@ -193,6 +195,10 @@ def take_rows(call: DecodeCall, rows: slice) -> DecodeCall:
         return None if tensor is None else tensor[rows]
 
     paged = call.page_table is not None
+
+    def of_tokens(factor: Tensor | None) -> Tensor | None:
+        return factor if factor is None or paged or factor.dim() == 1 else factor[rows]
+
     return call._replace(
         q=call.q[rows],
         k_cache=call.k_cache if paged else call.k_cache[rows],
@@ -202,6 +208,9 @@ def take_rows(call: DecodeCall, rows: slice) -> DecodeCall:
         v_new=part(call.v_new),
         page_table=part(call.page_table),
         starts=part(call.starts),
+        tree=part(call.tree),
+        k_scale=of_tokens(call.k_scale),
+        v_scale=of_tokens(call.v_scale),
     )
 
 

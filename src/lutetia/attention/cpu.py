@@ -15,6 +15,7 @@ from torch import Tensor
 from lutetia._shared.threads import launch, openmp, pool
 from lutetia.attention import reference
 from lutetia.attention.arguments import DecodeCall
+from lutetia.attention.rotary import turned
 
 COMPILED = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 LOG2_E = 1.4426950408889634
@@ -26,6 +27,7 @@ SMALLEST_WORK = 1 << 16  # numbers of the cache: fewer are read before a second 
 
 def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
     """out [B, H_q, s_active, d] in the dtype of q, and lse [B, H_q, s_active]."""
+    call = turned(call)
     if not compiles(call):
         return reference.decode(call)
     reference.write_new(call)
@@ -62,7 +64,7 @@ def compiles(call: DecodeCall) -> bool:
     """Whether the compiled loops take this call: caches of their types whose heads lie in one piece."""
     if call.q.dtype == torch.float64 or call.k_cache.dtype not in COMPILED:
         return False
-    return call.head_dim == 1 or call.k_cache.stride(-1) == call.v_cache.stride(-1) == 1
+    return call.head_dim == call.value_dim == 1 or call.k_cache.stride(-1) == call.v_cache.stride(-1) == 1
 
 
 def keys_of_item(keys: int, threads: int) -> int:
@@ -76,25 +78,39 @@ class Work:
     def __init__(self, call: DecodeCall, seq_lens: Tensor, n_items: int, items: int, n_partial: int) -> None:
         k, v, table = call.k_cache, call.v_cache, call.page_table
         (batch, n_q_heads, s_active, d), n_kv_heads = call.q.shape, call.n_kv_heads
-        rows = n_q_heads // n_kv_heads * s_active
+        rows, d_v = n_q_heads // n_kv_heads * s_active, call.value_dim
         self.q = call.q.float().contiguous()  # [B, H_q, s_active, d] is [B, H_kv, rows, d]
-        self.out, self.lse = torch.empty_like(self.q), self.q.new_empty(batch, n_q_heads, s_active)
-        self.partial = np.empty((n_partial, rows * (d + 2)), np.float32) if n_partial else None
+        self.out, self.lse = self.q.new_empty(call.out_shape), self.q.new_empty(batch, n_q_heads, s_active)
+        self.partial = np.empty((n_partial, rows * (d_v + 2)), np.float32) if n_partial else None
         # The scale, and the base of the exponential, go into the queries.
         scale = call.scale * LOG2_E
         self.q_factor = equal_factors(n_kv_heads, scale) if call.k_scale is None else call.k_scale * scale
         self.v_factor = None if call.v_scale is None else call.v_scale.contiguous()
         self.softcap = None if call.softcap is None else equal_factors(1, call.softcap * LOG2_E)
+        self.alibi = None if call.alibi is None else call.alibi.float() * LOG2_E
+        self.tree = call.tree
         self.sink = None if call.sink is None else call.sink.float().contiguous()
         self.table = None if table is None else table.contiguous()
         (k_outer, k_1, k_2, _), (v_outer, v_1, v_2, _) = k.stride(), v.stride()
         if table is not None:  # [pages, slots, heads, d]
             k_1, k_2, v_1, v_2 = k_2, k_1, v_2, v_1
         sizes = (
-            n_items, rows, s_active, d, n_kv_heads, call.page_len if table is not None or call.ring else 0, call.window or 0,
+            n_items, rows, s_active, d, d_v, n_kv_heads, call.page_len if table is not None or call.ring else 0, call.window or 0,
             0 if table is None else table.shape[1], k_outer, k_1, k_2, v_outer, v_1, v_2,
         )  # fmt: skip
-        arrays = (self.q, k, v, seq_lens, self.table, self.q_factor, self.v_factor, self.softcap, self.sink)
+        arrays = (
+            self.q,
+            k,
+            v,
+            seq_lens,
+            self.table,
+            self.q_factor,
+            self.v_factor,
+            self.softcap,
+            self.sink,
+            self.alibi,
+            self.tree,
+        )
         results = (address(self.out), address(self.lse), items, address(self.partial), 0)
         self.plan = np.array([*sizes, *map(address, arrays), *results], np.int64)
 

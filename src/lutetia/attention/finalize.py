@@ -36,7 +36,7 @@ def fa_finalize_and_store(
         normalize(core, fa)
         if sync in ("lockstep", "deferred"):
             yield from add_outputs(core, fa)
-        held = fa.running_output.reshape(call.q.shape)
+        held = fa.running_output.reshape(call.out_shape)
         if out is not None and lse is not None:
             dma_copy(core, fa, out, lse)
         if batch_parts is not None:

@@ -44,17 +44,18 @@ BODY = numba.types.void(numba.types.voidptr)
 
 # The layout of a plan: numbers, strides in elements, then addresses, and the next free item.
 # PAGE_LEN: slots of a page, or of a row that is a ring; 0 where a position is its slot. WINDOW, TABLE, V_FACTOR, SOFTCAP, SINK: 0
-# if none. SOFTCAP: one float32, in base 2 like the scores.
+# if none, as ALIBI and TREE. SOFTCAP, ALIBI: one float32, and [H_q], in base 2 like the scores. TREE: int64 [B, s_active].
 # Q_FACTOR, V_FACTOR: float32 [H_kv], what queries and outputs are multiplied with. ROWS: query heads of a key head × s_active.
 NAMES = (
-    "N_ITEMS", "ROWS", "S_ACTIVE", "D", "N_KV_HEADS", "PAGE_LEN", "WINDOW", "TABLE_B",
+    "N_ITEMS", "ROWS", "S_ACTIVE", "D", "D_V", "N_KV_HEADS", "PAGE_LEN", "WINDOW", "TABLE_B",
     "K_OUTER", "K_HEAD", "K_SLOT", "V_OUTER", "V_HEAD", "V_SLOT",
-    "Q", "K", "V", "LENGTHS", "TABLE", "Q_FACTOR", "V_FACTOR", "SOFTCAP", "SINK", "OUT", "LSE", "ITEMS", "PARTIAL", "NEXT",
+    "Q", "K", "V", "LENGTHS", "TABLE", "Q_FACTOR", "V_FACTOR", "SOFTCAP", "SINK",
+    "ALIBI", "TREE", "OUT", "LSE", "ITEMS", "PARTIAL", "NEXT",
 )  # fmt: skip
 SIZE = len(NAMES)
 (
-    N_ITEMS, ROWS, S_ACTIVE, D, N_KV_HEADS, PAGE_LEN, WINDOW, TABLE_B, K_OUTER, K_HEAD, K_SLOT, V_OUTER, V_HEAD, V_SLOT,
-    Q, K, V, LENGTHS, TABLE, Q_FACTOR, V_FACTOR, SOFTCAP, SINK, OUT, LSE, ITEMS, PARTIAL, NEXT,
+    N_ITEMS, ROWS, S_ACTIVE, D, D_V, N_KV_HEADS, PAGE_LEN, WINDOW, TABLE_B, K_OUTER, K_HEAD, K_SLOT, V_OUTER, V_HEAD, V_SLOT,
+    Q, K, V, LENGTHS, TABLE, Q_FACTOR, V_FACTOR, SOFTCAP, SINK, ALIBI, TREE, OUT, LSE, ITEMS, PARTIAL, NEXT,
 ) = range(SIZE)  # fmt: skip
 
 
@@ -168,9 +169,26 @@ def cap(scores, rows, n, softcap):
 
 
 @jit_inline
-def hide(plan, scores, first, start, n):
+def lean(plan, scores, h, first, start, n):
+    """scores[r, j] less the slope of its head for each position between query and key; positions as of `hide`."""
+    for r in range(plan[ROWS]):
+        slope = read(plan[ALIBI], (h * plan[ROWS] + r) // plan[S_ACTIVE])
+        at = first + r % plan[S_ACTIVE]
+        for j in range(n):
+            scores[r, j] += slope * np.float32(start + j - at)
+
+
+@jit_inline
+def hide(plan, scores, b, first, start, n):
     """-inf where a query may not look: query a is at position first + a, score j at start + j."""
     window = plan[WINDOW]
+    if plan[TREE]:
+        for r in range(plan[ROWS]):
+            bits = read_int64(plan[TREE], b * plan[S_ACTIVE] + r % plan[S_ACTIVE])
+            for j in range(max(0, first - start), n):
+                if not (bits >> (start + j - first)) & 1:
+                    scores[r, j] = MINUS_INF
+        return
     for r in range(plan[ROWS]):
         at = first + r % plan[S_ACTIVE]
         for j in range(max(0, at + 1 - start), n):
@@ -207,19 +225,19 @@ def weigh(scores, r, n, m, l):
 
 @jit_inline
 def attend(kind, plan, item, sums, scratch):
-    """The keys [begin, end) of item (b, h, begin, end, partial) into the sums: m, l [ROWS] and the address of acc [ROWS, D]."""
+    """The keys [begin, end) of item (b, h, begin, end, partial) into the sums: m, l [ROWS] and the address of acc [ROWS, D_V]."""
     m, l, acc = sums
     queries, scores, keys, values = scratch
     b, h = read_int64(plan[ITEMS], 5 * item), read_int64(plan[ITEMS], 5 * item + 1)
     begin, end = read_int64(plan[ITEMS], 5 * item + 2), read_int64(plan[ITEMS], 5 * item + 3)
-    rows, d = plan[ROWS], plan[D]
+    rows, d, d_v = plan[ROWS], plan[D], plan[D_V]
     q, own, factor = address_of(queries), plan[Q] + 4 * (b * plan[N_KV_HEADS] + h) * rows * d, read(plan[Q_FACTOR], h)
     for c in range(rows * d):
         write(q, c, read(own, c) * factor)
     first = read_int32(plan[LENGTHS], b) - plan[S_ACTIVE]
     for r in range(rows):
         m[r], l[r] = MINUS_INF, np.float32(0)
-    for c in range(rows * d):
+    for c in range(rows * d_v):
         write(acc, c, np.float32(0))
     for start in range(begin, end, BLOCK):
         n = min(BLOCK, end - start)
@@ -227,19 +245,21 @@ def attend(kind, plan, item, sums, scratch):
         scores_of(kind, q, keys, (rows, d, n), plan[K], scores)
         if plan[SOFTCAP]:
             cap(scores, rows, n, read(plan[SOFTCAP], 0))
-        hide(plan, scores, first, start, n)
+        if plan[ALIBI]:
+            lean(plan, scores, h, first, start, n)
+        hide(plan, scores, b, first, start, n)
         for r in range(rows):
             alpha = weigh(scores, r, n, m, l)
             if alpha != np.float32(1):
-                for c in range(r * d, (r + 1) * d):
+                for c in range(r * d_v, (r + 1) * d_v):
                     write(acc, c, peek(acc, c) * alpha)
-        add_values(kind, scores, values, (rows, d, n), plan[V], acc)
+        add_values(kind, scores, values, (rows, d_v, n), plan[V], acc)
 
 
 @jit_inline
 def finish(plan, b, h, m, l, acc):
     """The sink joins, once; out = acc / l and lse [B, H_q, s_active, ..]; nothing seen gives 0 and -inf."""
-    rows, d = plan[ROWS], plan[D]
+    rows, d = plan[ROWS], plan[D_V]
     base = (b * plan[N_KV_HEADS] + h) * rows
     v_factor = read(plan[V_FACTOR], h) if plan[V_FACTOR] else np.float32(1)
     for r in range(rows):
@@ -260,8 +280,9 @@ def finish(plan, b, h, m, l, acc):
 @jit_inline
 def work(kind, plan):
     """Items, one after the other, until none is left: what each thread runs."""
-    rows, d = plan[ROWS], plan[D]
-    queries, scores, acc = np.empty(rows * d, np.float32), np.empty((rows, BLOCK), np.float32), np.empty(rows * d, np.float32)
+    rows, d_v = plan[ROWS], plan[D_V]
+    queries, acc = np.empty(rows * plan[D], np.float32), np.empty(rows * d_v, np.float32)
+    scores = np.empty((rows, BLOCK), np.float32)
     keys, values = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     m, l = np.empty(rows, np.float32), np.empty(rows, np.float32)
     while True:
@@ -274,11 +295,11 @@ def work(kind, plan):
             b, h = read_int64(plan[ITEMS], 5 * item), read_int64(plan[ITEMS], 5 * item + 1)
             finish(plan, b, h, m, l, address_of(acc))
             continue
-        at = plan[PARTIAL] + 4 * partial * rows * (d + 2)
+        at = plan[PARTIAL] + 4 * partial * rows * (d_v + 2)
         for r in range(rows):
             write(at, r, m[r])
             write(at, rows + r, l[r])
-        for c in range(rows * d):
+        for c in range(rows * d_v):
             write(at, 2 * rows + c, acc[c])
 
 
@@ -357,8 +378,8 @@ def parts_of(length, start, s_active, window, share, cores):
 
 @jit
 def combine(plan, items, partial):
-    """The parts of each row and key head, in their order, into out and lse: partial float32 [n, ROWS * (D + 2)]."""
-    rows, d = plan[ROWS], plan[D]
+    """The parts of each row and key head, in their order, into out and lse: partial float32 [n, ROWS * (D_V + 2)]."""
+    rows, d = plan[ROWS], plan[D_V]
     m, l = np.empty(rows, np.float32), np.empty(rows, np.float32)
     acc = np.empty(rows * d, np.float32)
     n = 0

@@ -20,13 +20,14 @@ LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
 REST = (
     "float? scale, int? window, Tensor? sink, Tensor? page_table, Tensor? k_scale, Tensor? v_scale, "
     "int cores, str shard, str sync, str backend, bool batch_invariant, str policy, Tensor? starts=None, float? softcap=None, "
-    "int? prefix=None"
+    "int? prefix=None, Tensor? alibi=None, Tensor? rotary=None, Tensor? tree=None"
 )
 RESULT = "(Tensor, Tensor)"
 LIBRARY.define(f"decode_attention(Tensor q, Tensor k_cache, Tensor v_cache, Tensor seq_lens, {REST}) -> {RESULT}")
+WRITTEN = REST.replace("Tensor? k_scale, Tensor? v_scale", "Tensor(c!)? k_scale, Tensor(d!)? v_scale")  # of each token
 LIBRARY.define(
     "decode_attention_append(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor seq_lens, Tensor k_new, Tensor v_new, "
-    f"{REST}) -> {RESULT}"
+    f"{WRITTEN}) -> {RESULT}"
 )
 
 
@@ -38,9 +39,10 @@ def _decode_append(q: Tensor, k_cache: Tensor, v_cache: Tensor, seq_lens: Tensor
     return run(q, k_cache, v_cache, seq_lens, *rest)
 
 
-def _fake(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _fake(q: Tensor, k_cache: Tensor, v_cache: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     statistics = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return torch.empty(q.shape, dtype=q.dtype, device=q.device), q.new_empty(q.shape[:-1], dtype=statistics)
+    out = torch.empty((*q.shape[:-1], v_cache.shape[3]), dtype=q.dtype, device=q.device)
+    return out, q.new_empty(q.shape[:-1], dtype=statistics)
 
 
 def _no_gradient(ctx: Any, *grads: Tensor) -> NoReturn:

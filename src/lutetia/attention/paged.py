@@ -25,7 +25,8 @@ class PagedKVCache:
     """Keys and values of any number of sequences, in pages of `page_len` tokens.
 
     k, v               [n_pages, page_len, H_kv, d]
-    k_scale, v_scale   None, or float32 [H_kv]: an fp8 cache keeps what `append` brings divided by them
+    k_scale, v_scale   None, or float32 [H_kv]: a cache of 8 bits keeps what `append` brings divided by them. Or
+                       [n_pages, page_len, H_kv], as an int8 cache has from the start: `append` sets the scale of each token
 
     A sequence is known by a number that `allocate` or `fork` gave. A fork shares all pages of its parent; the first of the two to
     write into a page they share gets a copy of its own. `page_table` and `lengths` are what `decode_attention` takes.
@@ -49,8 +50,9 @@ class PagedKVCache:
             fail("dtype", dtype, "one of " + ", ".join(str(each).removeprefix("torch.") for each in CACHES))
         self.k = torch.zeros(n_pages, page_len, n_kv_heads, head_dim, dtype=dtype, device=device)
         self.v = torch.zeros_like(self.k)
-        self.k_scale: Tensor | None = None
-        self.v_scale: Tensor | None = None
+        scales = [torch.ones(self.k.shape[:3], device=device) for _ in range(2)] if dtype == torch.int8 else [None, None]
+        self.k_scale: Tensor | None = scales[0]
+        self.v_scale: Tensor | None = scales[1]
         self._users = [0] * n_pages  # sequences that hold each page
         self._free = list(range(n_pages))[::-1]
         self._sequences: dict[int, _Sequence] = {}
@@ -122,8 +124,10 @@ class PagedKVCache:
         slot = [p % self.page_len for p in position]
         where = [torch.tensor(each, dtype=torch.long, device=self.k.device) for each in (page, slot, row, at)]
         for cache, tensor, factor in ((self.k, k_new, self.k_scale), (self.v, v_new, self.v_scale)):
-            stored = as_bytes(to_cache(tensor, cache.dtype, factor))
-            as_bytes(cache)[where[0], where[1]] = stored[where[2], :, where[3]]
+            stored, scales = to_cache(tensor, cache.dtype, factor)
+            as_bytes(cache)[where[0], where[1]] = as_bytes(stored)[where[2], :, where[3]]
+            if scales is not None and factor is not None:
+                factor[where[0], where[1]] = scales[where[2], :, where[3]]
         for each, count in zip(found, new, strict=True):
             each.length += count
 
@@ -175,6 +179,9 @@ class PagedKVCache:
                 own = self._take()
                 for cache in (self.k, self.v):
                     as_bytes(cache)[own] = as_bytes(cache)[page]
+                for factor in (self.k_scale, self.v_scale):
+                    if factor is not None and factor.dim() == 3:
+                        factor[own] = factor[page]
                 each.pages[each.pages.index(page)] = own
                 self._users[page] -= 1
         while len(each.pages) * self.page_len < each.length + count:

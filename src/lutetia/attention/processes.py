@@ -42,6 +42,7 @@ from lutetia.attention.decode import decode_attention as decode_alone
 from lutetia.attention.finalize import fa_finalize_and_store
 from lutetia.attention.messages import Core, MessageError, Program, nbytes
 from lutetia.attention.reference import seen_range
+from lutetia.attention.rotary import turned
 from lutetia.attention.scratch import ScratchManager
 from lutetia.attention.steps import TileParams, allocate_fa_buffers, count_tiles, store_new_keys
 from lutetia.errors import ArgumentError, RankError, check_choice, check_range, check_tensor, describe, fail
@@ -69,6 +70,9 @@ def decode_attention(
     starts: Tensor | None = None,
     softcap: float | None = None,
     prefix: int | None = None,
+    alibi: Tensor | None = None,
+    rotary: Tensor | None = None,
+    tree: Tensor | None = None,
     shard: str = "sequence",
     sync: str = "lse",
     local_first: Tensor | None = None,
@@ -108,7 +112,7 @@ def decode_attention(
     inputs = {"q": q, "local_k": local_k, "local_v": local_v, "seq_lens": seq_lens}
     notes = {"backend": "processes", "rank": core.index, "cores": core.cores, "shard": shard, "sync": sync}
     with flow.step("decode_attention", part="attention", inputs=inputs, **notes) as step:
-        out = torch.empty_like(call.q, memory_format=torch.contiguous_format)
+        out = call.q.new_empty(call.out_shape)
         lse = call.q.new_empty(call.q.shape[:-1], dtype=call.statistics_dtype)
         if plan.sync == "lockstep" and shard == "sequence" and core.cores > 1:
             params = params._replace(num_fa_tiles=_most(core, params.num_fa_tiles, call.q.device, meeting))
@@ -133,12 +137,19 @@ def decode_and_combine(core: Core, call: DecodeCall, params: TileParams, out: Te
     fa = allocate_fa_buffers(core, call)
     held = torch.where(params.stop > params.first, params.stop - params.base, 0)
     with core.step("decode_attention", {"q": call.q}) as step:
-        # New tokens are handled like heads: each is a query that sees everything.
+        # New tokens are handled like heads: each is a query that sees everything, from the last position of this rank.
         q = call.q.to(call.statistics_dtype).reshape(call.batch, -1, 1, call.head_dim)
         begin = (params.first - params.base).clamp(min=0).int()
         starts = torch.minimum(begin, held.int()) if call.prefix is None else None  # a prefix begins at the beginning
-        seen = call._replace(k_new=None, v_new=None, sink=None, window=None, starts=starts)
+        seen = call._replace(k_new=None, v_new=None, sink=None, window=None, starts=starts, tree=None)
+        if call.alibi is not None:
+            seen = seen._replace(alibi=call.alibi.repeat_interleave(call.s_active))
         part, part_lse = _decode(seen, q, held)
+        part_lse = part_lse.reshape(call.q.shape[:-1])
+        if call.alibi is not None:
+            first = call.seq_lens - call.s_active - params.base - held + 1
+            beyond = first[:, None] + torch.arange(call.s_active, device=q.device)  # [B, s_active]
+            part_lse = part_lse - call.alibi.to(part_lse.dtype)[:, None] * beyond[:, None]
         fa.running_output.copy_(part.reshape(fa.running_output.shape))
         fa.running_max.copy_(part_lse.reshape(fa.running_max.shape))
         fa.running_sum.copy_(fa.running_max != -torch.inf)  # O is divided already: l is 1 where anything was seen
@@ -157,6 +168,8 @@ def _all_see_all(call: DecodeCall, params: TileParams) -> bool:
     """Whether every query of a row sees every key that this rank has to read."""
     last = call.seq_lens.long() - call.s_active  # the position of the first query, which sees no further
     fits = params.stop <= last + 1
+    if call.tree is not None:
+        fits = params.stop <= last
     if call.window is not None:
         fits &= params.first >= call.seq_lens - call.window
     return bool((fits | (params.stop <= params.first)).all())
@@ -191,7 +204,7 @@ def _prepare(given: dict[str, Any]) -> tuple[DecodeCall, TileParams, Core, Cores
         call = _own_prefix(call, params, core.cores, rest["prefix"])
     if shard == "sequence" and call.page_table is not None:
         _check_pages(call, call.page_table, params)
-    return call, params, core, CoresPlan(shard, sync, tile)
+    return turned(call), params, core, CoresPlan(shard, sync, tile)
 
 
 def _own_prefix(call: DecodeCall, params: TileParams, ranks: int, length: Any) -> DecodeCall:
@@ -219,6 +232,8 @@ def _own_rows(core: Core, q: Any, k: Any, v: Any, seq_lens: Any, rest: dict[str,
     if rest["starts"] is not None:
         check_tensor("starts", rest["starts"], [batch], INTEGERS)
         new["starts"] = rest["starts"][rows]
+    if isinstance(rest["tree"], Tensor) and (rest["tree"].dim() == 3 or rest["tree"].dtype == torch.int64):
+        new["tree"] = rest["tree"][rows]
     return check_call(q[rows], k, v, seq_lens[rows], **{**rest, **new})
 
 
@@ -286,7 +301,7 @@ def _terms(given: dict[str, Any]) -> str:
         "q": describe(given["q"]).rpartition(" on ")[0],
         "H_kv": given["local_k"].shape[1 if given["page_table"] is None else 2],
         **{name: given[name] for name in ("shard", "sync", "out_in_sb", "window", "scale", "softcap", "prefix")},
-        **{name: given[name] is not None for name in ("k_new", "sink")},
+        **{name: given[name] is not None for name in ("k_new", "sink", "alibi", "rotary", "tree")},
         **{name: _short(values) for name, values in (("seq_lens", lengths), ("starts", starts))},
     }
     return ", ".join(f"{name} {value}" for name, value in known.items())
@@ -370,7 +385,7 @@ def _most(core: Core, tiles: int, device: torch.device, meeting: Meeting) -> int
 def _all_rows(core: Core, q: Tensor, out: Tensor, lse: Tensor, meeting: Meeting) -> tuple[Tensor, Tensor]:
     """out and lse of all rows from those of each rank: one message that holds both."""
     rows = [rows_of(rank, core.cores, q.shape[0]) for rank in range(core.cores)]
-    shapes = [(each.stop - each.start, *q.shape[1:3], q.shape[3] + 1) for each in rows]
+    shapes = [(each.stop - each.start, *q.shape[1:3], out.shape[3] + 1) for each in rows]
     packed = torch.cat([out.to(lse.dtype), lse[..., None]], -1)
     whole = torch.cat(all_gather(core, packed, shapes, "out", meeting))
     return whole[..., :-1].to(q.dtype), whole[..., -1].contiguous()

@@ -2,7 +2,8 @@
 
     S = scale · Q Kᵀ, masked to -inf      lse = log(Σ exp S + exp sink)      out = exp(S - lse) V
 
-Query a of a row of length L is at position p = L - s_active + a and sees the keys at max(start, p - window + 1) .. p.
+Query a of a row of length L is at position p = L - s_active + a and sees the keys at max(start, p - window + 1) .. p. With a
+tree it sees all keys before the new ones, and of those what the tree says.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lutetia.attention.arguments import FP8, DecodeCall
-
-FP8_MAX = 448.0  # the largest float8_e4m3fn
+from lutetia.attention.arguments import EIGHT_BITS, DecodeCall
+from lutetia.attention.rotary import turned
 
 
 def decode(call: DecodeCall) -> tuple[Tensor, Tensor]:
-    """out [B, H_q, s_active, d] in the dtype of q, and lse [B, H_q, s_active]."""
+    """out [B, H_q, s_active, d_v] in the dtype of q, and lse [B, H_q, s_active]."""
+    call = turned(call)
     write_new(call)
     k, v = live_keys(call)
-    return attend(call, k, v, visible(call, k.shape[2]))
+    return attend(call, k, v)
 
 
 # ---- the cache -------------------------------------------------------------------------------------------------------
@@ -27,29 +28,49 @@ def decode(call: DecodeCall) -> tuple[Tensor, Tensor]:
 
 def write_new(call: DecodeCall) -> None:
     """k_new and v_new into the last s_active live slots of each row; what would lie before position 0 is left out."""
-    if call.k_new is None or call.v_new is None:
+    if call.k_new is None:
         return
     position = call.seq_lens[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)  # [B, s_active]
     row, a = torch.nonzero(position >= 0, as_tuple=True)
-    for cache, new, factor in ((call.k_cache, call.k_new, call.k_scale), (call.v_cache, call.v_new, call.v_scale)):
-        stored = as_bytes(to_cache(new, cache.dtype, factor))[row, :, a]  # [n, H_kv, d]
-        at, slot = slots(call, row, position[row, a])
-        if call.page_table is None:
-            as_bytes(cache)[at, :, slot] = stored
-        else:
-            as_bytes(cache)[at, slot] = stored
+    put(call, row, a, position[row, a])
 
 
-def to_cache(new: Tensor, dtype: torch.dtype, factor: Tensor | None) -> Tensor:
-    """new [B, H_kv, s, d] as the cache keeps it: divided by its scale [H_kv], and for fp8 kept within its range."""
+def put(call: DecodeCall, row: Tensor, a: Tensor, position: Tensor) -> None:
+    """New tokens a [n] of rows [n] into the slots of these positions [n]."""
+    assert call.k_new is not None
+    assert call.v_new is not None
+    at, slot = slots(call, row, position)
+    place = (at, slice(None), slot) if call.page_table is None else (at, slot)
+    pairs = [(call.k_cache, call.k_new, call.k_scale), (call.v_cache, call.v_new, call.v_scale)]
+    for cache, new, factor in pairs[:1] if call.shared else pairs:
+        stored, scales = to_cache(new, cache.dtype, factor)
+        as_bytes(cache)[place] = as_bytes(stored)[row, :, a]
+        if scales is not None and factor is not None:
+            factor[place] = scales[row, :, a]
+
+
+def to_cache(new: Tensor, dtype: torch.dtype, factor: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """new [B, H_kv, s, d] as a cache of this dtype keeps it: divided by its scale [H_kv] and within the range of 8 bits.
+
+    Where each token has a scale (a factor of three dimensions), it brings its largest number to the end of that range; they are
+    given too, float32 [B, H_kv, s].
+    """
+    limit, scales = EIGHT_BITS.get(dtype), None
     if factor is not None:
-        new = new.to(torch.promote_types(new.dtype, torch.float32)) / factor.to(new.device)[:, None, None]
-    return new.clamp(-FP8_MAX, FP8_MAX).to(dtype) if dtype == FP8 else new.to(dtype)
+        new = new.to(torch.promote_types(new.dtype, torch.float32))
+        if factor.dim() == 3:
+            assert limit is not None
+            scales = new.abs().amax(-1).float() / limit
+            scales = torch.where(scales == 0, 1.0, scales)
+        new = new / (factor.to(new.device)[:, None, None] if scales is None else scales[..., None])
+    if limit is not None:
+        new = (new.round() if dtype == torch.int8 else new).clamp(-limit, limit)
+    return new.to(dtype), scales
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """An fp8 tensor as its bytes, since torch neither gathers nor scatters fp8; others as they are."""
-    return tensor.view(torch.uint8) if tensor.dtype == FP8 else tensor
+    return tensor.view(torch.uint8) if tensor.dtype in EIGHT_BITS else tensor
 
 
 def slots(call: DecodeCall, row: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,7 +100,7 @@ def live_keys(call: DecodeCall) -> tuple[Tensor, Tensor]:
     caches = []
     for name in "kv":
         taken = fetch(call, name, row, first[row] + at)
-        dense = taken.new_zeros(call.batch, most, call.n_kv_heads, call.head_dim)
+        dense = taken.new_zeros(call.batch, most, *taken.shape[1:])
         dense[row, at] = taken
         caches.append(dense.transpose(1, 2))
     return caches[0], caches[1]
@@ -90,8 +111,10 @@ def fetch(call: DecodeCall, name: str, row: Tensor, position: Tensor) -> Tensor:
     if call.prefix is None:
         return _fetch_from(call, name, row, position)
     early = position < call.prefix.length
-    first = call._replace(k_cache=call.prefix.k, v_cache=call.prefix.v, page_table=call.prefix.page_table)
-    taken = call.q.new_empty(len(row), call.n_kv_heads, call.head_dim, dtype=call.statistics_dtype)
+    _, k, v, table, k_scale, v_scale = call.prefix
+    first = call._replace(k_cache=k, v_cache=v, page_table=table, k_scale=k_scale, v_scale=v_scale)
+    width = call.head_dim if name == "k" else call.value_dim
+    taken = call.q.new_empty(len(row), call.n_kv_heads, width, dtype=call.statistics_dtype)
     taken[early] = _fetch_from(first, name, torch.zeros_like(row[early]), position[early])
     taken[~early] = _fetch_from(call, name, row[~early], position[~early])
     return taken
@@ -104,34 +127,51 @@ def _fetch_from(call: DecodeCall, name: str, row: Tensor, position: Tensor) -> T
     stored = as_bytes(cache)
     taken = stored[where, :, slot] if call.page_table is None else stored[where, slot]  # [n, H_kv, d]
     taken = taken.view(cache.dtype).to(call.statistics_dtype)
-    return taken if factor is None else taken * factor[:, None]
+    if factor is None:
+        return taken
+    if factor.dim() == 3:  # of each token
+        return taken * (factor[where, :, slot] if call.page_table is None else factor[where, slot])[..., None]
+    return taken * factor[:, None]
 
 
-def visible(call: DecodeCall, n_keys: int) -> Tensor:
-    """Which of the n_keys positions from the first seen on each query sees: bool [B, s_active, n_keys]."""
-    key = (seen_range(call)[0][:, None] + torch.arange(n_keys, device=call.q.device))[:, None]
-    query = call.seq_lens.long()[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)
-    seen = key <= query[..., None]
-    if call.window is not None:
-        seen &= key > query[..., None] - call.window
-    return seen
+def visible(call: DecodeCall, key: Tensor) -> Tensor:
+    """Which of the keys at positions [B, n] each query sees: bool [B, s_active, n]."""
+    first = call.seq_lens.long()[:, None, None] - call.s_active
+    query, key = first + torch.arange(call.s_active, device=key.device)[:, None], key[:, None]
+    if call.tree is not None:
+        new = (key - first).clamp(min=0, max=63)
+        return (key < first) | ((key < first + call.s_active) & ((call.tree[..., None] >> new) & 1 == 1))
+    seen = key <= query
+    return seen if call.window is None else seen & (key > query - call.window)
+
+
+def biases(call: DecodeCall, key: Tensor) -> Tensor:
+    """What is added to the scores of keys at positions [B, n]: -alibi · distance, [B, H_kv, G, s_active, n]."""
+    assert call.alibi is not None
+    query = call.seq_lens.long()[:, None] - call.s_active + torch.arange(call.s_active, device=key.device)
+    distance = (query[..., None] - key[:, None]).to(call.statistics_dtype)  # [B, s_active, n]
+    slope = call.alibi.to(call.statistics_dtype).reshape(call.n_kv_heads, call.group, 1, 1)
+    return -slope * distance[:, None, None]
 
 
 # ---- the sum ---------------------------------------------------------------------------------------------------------
 
 
-def attend(call: DecodeCall, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax attention: k, v [B, H_kv, S, d], seen [B, s_active, S] -> out [B, H_q, s_active, d], lse [B, H_q, s_active]."""
+def attend(call: DecodeCall, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax attention over k, v [B, H_kv, S, d], from the first position that is seen on: out and lse as of `decode`."""
+    key = seen_range(call)[0][:, None] + torch.arange(k.shape[2], device=k.device)
     shape = (call.batch, call.n_kv_heads, call.group, call.s_active, call.head_dim)
     q = call.q.to(k.dtype).reshape(shape)
     scores = call.scale * torch.einsum("bhgad,bhkd->bhgak", q, k)
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)
-    scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
+    if call.alibi is not None:
+        scores = scores + biases(call, key)
+    scores = scores.masked_fill(~visible(call, key)[:, None, None], -torch.inf)
     if call.sink is not None:  # an extra key, whose value is zero
         sink = call.sink.to(k.dtype).reshape(call.n_kv_heads, call.group, 1, 1).expand(*shape[:-1], 1)
         scores, v = torch.cat([scores, sink], -1), torch.cat([v, v.new_zeros(*v.shape[:2], 1, v.shape[3])], 2)
     lse = torch.logsumexp(scores, -1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], -torch.inf)
     weights = torch.exp(scores - lse.masked_fill(lse == -torch.inf, 0)[..., None])
     out = torch.einsum("bhgak,bhkd->bhgad", weights, v)
-    return out.reshape(call.q.shape).to(call.q.dtype), lse.reshape(call.q.shape[:-1])
+    return out.reshape(call.out_shape).to(call.q.dtype), lse.reshape(call.q.shape[:-1])

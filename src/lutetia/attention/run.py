@@ -14,7 +14,17 @@ from torch import Tensor
 import lutetia
 from lutetia import flow
 from lutetia.attention import reference
-from lutetia.attention.arguments import DecodeCall, How, Prefix, check_call, check_how, check_values, factor_of
+from lutetia.attention.arguments import (
+    DecodeCall,
+    How,
+    Prefix,
+    angles_of,
+    check_call,
+    check_how,
+    check_values,
+    factor_of,
+    tree_bits,
+)
 from lutetia.attention.cascade import cascade
 from lutetia.attention.choose import choose_for
 from lutetia.errors import ArgumentError, MissingFeatureError, fail, require
@@ -51,6 +61,10 @@ def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
     check_how(how)
     call = check_call(*arguments[:OF_CALL], *arguments[OF_HOW:])
     check_values(call)
+    if call.prefix is not None and how.batch_invariant:
+        raise ArgumentError(
+            "prefix and batch_invariant are both given, expected one of them: a prefix is read for all rows at once"
+        )
     executor = executor_of(call, how.cores, how.backend)
     if executor == "cores":
         return _on_cores(call, how)
@@ -61,7 +75,7 @@ def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
         return _plans[key].start(arguments[:OF_CALL], arguments[OF_HOW:])
     if not flow.recording():
         return _execute(executor, call, how)
-    names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table", "starts")
+    names = ("q", "k_cache", "v_cache", "seq_lens", "k_new", "v_new", "sink", "page_table", "starts", "alibi", "rotary", "tree")
     inputs = {name: value for name in names if (value := getattr(call, name)) is not None}
     with flow.step("decode_attention", part="attention", inputs=inputs, backend=executor, **_notes(executor, call, how)) as step:
         out, lse = _execute(executor, call, how)
@@ -74,11 +88,17 @@ def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
 
 
 def signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """All that decides how a call is checked and launched: everything but the addresses and contents of tensors."""
+    """All that decides how a call is checked and launched: everything but the addresses and contents of tensors, and whether
+    values are part of the keys."""
+    k, v = arguments[1:3]
+    shared = isinstance(k, Tensor) and isinstance(v, Tensor) and k.data_ptr() == v.data_ptr()
     return tuple(
         [
-            (one.shape, one.stride(), one.dtype, one.get_device(), one.data_ptr() & 15) if isinstance(one, Tensor) else one
-            for one in arguments
+            shared,
+            *(
+                (one.shape, one.stride(), one.dtype, one.get_device(), one.data_ptr() & 15) if isinstance(one, Tensor) else one
+                for one in arguments
+            ),
         ]
     )
 
@@ -91,6 +111,7 @@ class KnownCall(NamedTuple):
     window: int | None
     factors: tuple[Tensor | None, Tensor | None]  # k_scale and v_scale where they are numbers
     softcap: float | None = None
+    shared: bool = False  # values are part of the keys
 
     @staticmethod
     def of(call: DecodeCall, arguments: tuple[Any, ...], how: How) -> KnownCall:
@@ -99,12 +120,12 @@ class KnownCall(NamedTuple):
         plan = triton.plan_of(call, triton.configure(call, how.cores, how.shard, how.batch_invariant))
         pairs = zip(arguments[FACTORS], (call.k_scale, call.v_scale), strict=True)
         factors = [None if isinstance(one, Tensor) else kept for one, kept in pairs]
-        return KnownCall(plan, call.scale, call.window, tuple(factors), call.softcap)  # type: ignore[arg-type]
+        return KnownCall(plan, call.scale, call.window, tuple(factors), call.softcap, call.shared)  # type: ignore[arg-type]
 
     def start(self, given: tuple[Any, ...], more: tuple[Any, ...] = ()) -> tuple[Tensor, Tensor]:
         """Launch it with other tensors: the arguments of a DecodeCall up to v_scale, and those after it."""
         q, k_cache, v_cache, seq_lens, k_new, v_new, _, _, sink, page_table, *factors = given
-        starts, _, prefix, *_ = (*more, None, None, None)
+        starts, _, prefix, alibi, rotary, tree = (*more, *(None,) * 6)[:6]
         if seq_lens.dtype != torch.int32:
             seq_lens = seq_lens.to(torch.int32)
         if starts is not None and starts.dtype != torch.int32:
@@ -114,9 +135,13 @@ class KnownCall(NamedTuple):
             k_scale = factor_of(factors[0], k_cache.shape[1 if page_table is None else 2])
         if isinstance(factors[1], Tensor):
             v_scale = factor_of(factors[1], k_cache.shape[1 if page_table is None else 2])
+        if self.shared:
+            v_scale, v_new = k_scale, None if k_new is None else k_new[..., : v_cache.shape[3]]
         call = DecodeCall(
             q, k_cache, v_cache, seq_lens, k_new, v_new, self.scale, self.window, sink, page_table, k_scale, v_scale,
-            starts, self.softcap, Prefix(prefix, k_cache, v_cache, page_table) if prefix else None,
+            starts, self.softcap, Prefix(prefix, k_cache, v_cache, page_table, k_scale, v_scale) if prefix else None,
+            None if alibi is None else alibi.float().contiguous(), None if rotary is None else angles_of(rotary, q),
+            None if tree is None else tree_bits(tree, q.shape[0]),
         )  # fmt: skip
         return self.plan.start(call)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lutetia.attention.arguments import DecodeCall
 from lutetia.attention.messages import Core, Exchange, Program
-from lutetia.attention.reference import as_bytes, fetch, seen_range, slots, to_cache
+from lutetia.attention.reference import biases, fetch, put, seen_range, visible
 
 INFINITY = float("inf")
 
@@ -102,13 +102,7 @@ def store_new_keys(core: Core, call: DecodeCall, params: TileParams) -> None:
         position = call.seq_lens[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)
         mine = (position >= params.first[:, None]) & (position < params.stop[:, None])
         row, a = torch.nonzero(mine, as_tuple=True)
-        at, slot = slots(call, row, position[row, a] - params.base[row])
-        for cache, new, factor in ((call.k_cache, call.k_new, call.k_scale), (call.v_cache, call.v_new, call.v_scale)):
-            stored = as_bytes(to_cache(new, cache.dtype, factor))[row, :, a]  # [n, H_kv, d]
-            if call.page_table is None:
-                as_bytes(cache)[at, :, slot] = stored
-            else:
-                as_bytes(cache)[at, slot] = stored
+        put(call, row, a, position[row, a] - params.base[row])
         step.outputs(k_cache=call.k_cache, v_cache=call.v_cache)
 
 
@@ -121,7 +115,7 @@ def allocate_fa_buffers(core: Core, call: DecodeCall) -> FABuffers:
             scratch.allocate("q", (*rows, call.head_dim), dtype),
             scratch.allocate("fa_running_max", rows, dtype).fill_(-INFINITY),
             scratch.allocate("fa_running_sum", rows, dtype).zero_(),
-            scratch.allocate("fa_running_output", (*rows, call.head_dim), dtype).zero_(),
+            scratch.allocate("fa_running_output", (*rows, call.value_dim), dtype).zero_(),
             scratch.allocate("fa_rescale", rows, dtype),
         )
         buffers.q.copy_(call.q.reshape(buffers.q.shape)).mul_(call.scale)
@@ -155,7 +149,7 @@ def allocate_qk_buffers(core: Core, call: DecodeCall, context: FATileContext) ->
         scratch, dtype = core.scratch, call.statistics_dtype
         buffers = QKBuffers(
             scratch.allocate("k_tile", (batch, heads, keys, call.head_dim), dtype),
-            scratch.allocate("v_tile", (batch, heads, keys, call.head_dim), dtype),
+            scratch.allocate("v_tile", (batch, heads, keys, call.value_dim), dtype),
             scratch.allocate("mask", (batch, call.s_active, keys), torch.bool),
             scratch.allocate("qk", (batch, heads, call.group * call.s_active, keys), dtype),
         )
@@ -164,14 +158,9 @@ def allocate_qk_buffers(core: Core, call: DecodeCall, context: FATileContext) ->
 
 
 def load_mask(core: Core, call: DecodeCall, context: FATileContext, tile: QKBuffers) -> None:
-    """Query a of a row of length L sees the keys up to L - s_active + a, or the last `window` of them, where the row has them."""
+    """Which keys of the tile each query sees, where the row has them."""
     with core.step("load_mask", {"seq_lens": call.seq_lens}) as step:
-        active = torch.arange(call.s_active, device=call.q.device)
-        query = (call.seq_lens[:, None] - call.s_active + active)[..., None]  # [B, s_active, 1]
-        key = context.position[:, None]  # [B, 1, tile_s_prior]
-        torch.logical_and(key <= query, context.live[:, None], out=tile.mask)
-        if call.window is not None:
-            tile.mask.logical_and_(key > query - call.window)
+        torch.logical_and(visible(call, context.position), context.live[:, None], out=tile.mask)
         step.outputs(mask=tile.mask)
 
 
@@ -184,8 +173,10 @@ def compute_qk_matmul(
         torch.matmul(fa.q, tile.k.transpose(2, 3), out=tile.qk)
         if call.softcap is not None:
             tile.qk.div_(call.softcap).tanh_().mul_(call.softcap)
-        unseen = ~tile.mask[:, None, None]  # [B, 1, 1, s_active, tile_s_prior]
-        tile.qk.unflatten(2, (call.group, call.s_active)).masked_fill_(unseen, -INFINITY)
+        scores = tile.qk.unflatten(2, (call.group, call.s_active))
+        if call.alibi is not None:
+            scores.add_(biases(call, context.position))
+        scores.masked_fill_(~tile.mask[:, None, None], -INFINITY)
         step.outputs(qk=tile.qk)
 
 

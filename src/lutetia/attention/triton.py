@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia.attention.arguments import FP8, DecodeCall
+from lutetia.attention.arguments import EIGHT_BITS, DecodeCall
 from lutetia.attention.choose import LEAST_KEYS, cdiv, choose_splits
 from lutetia.errors import require
 
@@ -45,13 +45,13 @@ class LaunchConfig(NamedTuple):
 
 
 def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
-    """out [B, H_q, s_active, d] in the dtype of q, and lse float32 [B, H_q, s_active]; one launch."""
+    """out [B, H_q, s_active, d_v] in the dtype of q, and lse float32 [B, H_q, s_active]; one launch."""
     return launch(call, configure(call, cores, shard, batch_invariant))
 
 
 def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> LaunchConfig:
     """The configuration of a call; with `batch_invariant` how keys are cut does not depend on B, S_max or the device."""
-    rows = min(call.group * call.s_active, _most_rows(call.head_dim))
+    rows = min(call.group * call.s_active, _most_rows(call))
     owners = call.batch * call.n_kv_heads * cdiv(call.group * call.s_active, rows)
     multiprocessors = device_of(call.q).multiprocessors
     keys = call.capacity if call.window is None else min(call.capacity, call.window + call.s_active - 1)
@@ -66,7 +66,7 @@ def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invar
     if call.page_table is not None:
         tile = _tile(call, rows, stages=3, long=together == 1 and keys // splits >= LONG_KEYS)
     else:
-        tile = _tile(call, rows, stages=3 if together == 2 or call.k_cache.dtype == FP8 else 4)
+        tile = _tile(call, rows, stages=3 if together == 2 or call.k_cache.dtype in EIGHT_BITS else 4)
     if not 1 < call.batch <= MOST_ROWS:
         return LaunchConfig(*tile, LEAST_KEYS, splits)
     # Uneven rows are cut finer, so that programs with short pieces do several.
@@ -80,11 +80,23 @@ def _tile(call: DecodeCall, rows: int, stages: int = 3, long: bool = False) -> t
     Long pieces in pages take twice as many keys at once, with twice the warps: finding places is work of its own.
     """
     large = rows > 32 or (call.q.dtype == torch.float32 and call.head_dim > 128)  # more registers than four warps have
-    one = 2 * max(16, next_power_of_2(call.head_dim)) * call.k_cache.element_size()
-    most = 128 if long or call.k_cache.dtype == FP8 else 64
+    one = (1 if call.shared else 2) * max(16, next_power_of_2(call.value_dim)) * call.k_cache.element_size()
+    if call.value_dim > 256:
+        return _latent_tile(call, rows, one)
+    most = 128 if long or call.k_cache.dtype in EIGHT_BITS else 64
     block_n = max(16, min(most * 512 // one, most))
     fitting = 1 + (device_of(call.q).shared_bytes - OTHER_BYTES) // (block_n * one)
     return block_n, 8 if large or long else 4, 2 if large else max(2, min(stages, fitting))
+
+
+def _latent_tile(call: DecodeCall, rows: int, value_bytes: int) -> tuple[int, int, int]:
+    """block_n, warps, stages for wide values: as measured on an H200, smaller where shared memory is."""
+    room = device_of(call.q).shared_bytes - OTHER_BYTES
+    key_bytes = value_bytes + (call.head_dim - call.value_dim) * call.k_cache.element_size()
+    block_n = max(16, min(64, 64 * 1024 // value_bytes))
+    while block_n > 16 and room // (block_n * key_bytes) < 2:
+        block_n //= 2
+    return block_n, 8, 3 if rows <= 16 else 2
 
 
 class Before(NamedTuple):
@@ -102,27 +114,57 @@ class Plan(NamedTuple):
     strides: tiles.Strides
     numbers: tuple[Any, ...]
     owners: int
-    partials: tuple[int, int]  # numbers that acc and m, l of all pieces take
+    scratch: tuple[int, ...]  # numbers that acc and m, l of all pieces take, and those of the pieces of the prefix
+    like_q: bool  # the output has the shape and the strides of q
     before: Before | None = None
 
     def start(self, call: DecodeCall) -> tuple[Tensor, Tensor]:
         """Launch it; shapes as in `decode`."""
         q, k, v = call.q, call.k_cache, call.v_cache
-        out, lse = q.new_empty(q.shape), q.new_empty(q.shape[:-1], dtype=torch.float32)  # half the time of torch.empty
+        out = torch.empty_like(q) if self.like_q else q.new_empty(call.out_shape)  # each half the time of torch.empty
+        lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
         if not lse.numel():
             return out, lse
-        partial_acc, partial_ml = (lse.new_empty(size) if size else lse for size in self.partials)
-        prior_acc, prior_ml = (lse, lse) if self.before is None else (lse.new_empty(size) for size in self.before.priors)
+        sizes = self.scratch
+        arrived, scratch = workspace(self.owners, sum(sizes), q.device)
+        if self.kernel.ready() and (self.before is None or self.before.kernel.ready()):
+            memory = addresses(call, (out, lse), (scratch, sizes), arrived)
+            if self.before is not None:
+                self.before.kernel.again(memory, self.strides, *self.before.numbers)
+            self.kernel.again(memory, self.strides, *self.numbers)
+            return out, lse
+        parts = scratch[: sum(sizes)].split(sizes)
         memory = tiles.KernelTensors(
             q, k, v, call.seq_lens, _or(call.page_table, call.seq_lens), *_new(call),
             _or(call.sink, lse), _or(call.k_scale, lse), _or(call.v_scale, lse),
-            out, lse, partial_acc, partial_ml, counters(self.owners, q.device),
-            _or(call.starts, call.seq_lens), prior_acc, prior_ml,
+            out, lse, parts[0], parts[1], arrived, _or(call.starts, call.seq_lens), parts[2], parts[3],
+            _or(call.alibi, lse), _or(call.rotary, lse), _or(call.tree, call.seq_lens),
         )  # fmt: skip
         if self.before is not None:
             self.before.kernel(memory, self.strides, *self.before.numbers)
         self.kernel(memory, self.strides, *self.numbers)
         return out, lse
+
+
+def addresses(
+    call: DecodeCall, results: tuple[Tensor, Tensor], scratch: tuple[Tensor, tuple[int, ...]], arrived: Tensor
+) -> tiles.KernelTensors:
+    """The tensors of a launch by their addresses: Triton would ask the driver about each tensor."""
+    q, k, v, seq_lens, k_new, v_new, _, _, sink, table, k_scale, v_scale, starts, _, _, alibi, rotary, tree = call
+    (out, lse), (first, sizes) = results, scratch
+    k_at, v_at, at = k.data_ptr(), v.data_ptr(), first.data_ptr()
+    return tiles.KernelTensors(
+        q.data_ptr(), k_at, v_at, seq_lens.data_ptr(), _address(table),
+        k_at if k_new is None else k_new.data_ptr(), v_at if v_new is None else v_new.data_ptr(),
+        _address(sink), _address(k_scale), _address(v_scale), out.data_ptr(), lse.data_ptr(),
+        at, at + 4 * sizes[0], arrived.data_ptr(), _address(starts),
+        at + 4 * (sizes[0] + sizes[1]), at + 4 * (sizes[0] + sizes[1] + sizes[2]),
+        _address(alibi), _address(rotary), _address(tree),
+    )  # fmt: skip
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def launch(call: DecodeCall, config: LaunchConfig) -> tuple[Tensor, Tensor]:
@@ -134,36 +176,43 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
     """The plan of all calls with tensors like these."""
     q, k, v = call.q, call.k_cache, call.v_cache
     rows = call.group * call.s_active
-    block_m = max(16, min(next_power_of_2(rows), _most_rows(call.head_dim)))
-    m_blocks, block_d = cdiv(rows, block_m), max(16, next_power_of_2(call.head_dim))
+    block_m = max(16, min(next_power_of_2(rows), _most_rows(call)))
+    m_blocks, block_d = cdiv(rows, block_m), max(16, next_power_of_2(call.value_dim))
+    extra = call.head_dim - call.value_dim
     combine_rows = min(next_power_of_2(rows), block_m)
     combine_stages = max(2, min(COMBINE_STAGES, 1 + COMBINE_BYTES // (4 * combine_rows * block_d)))
     owners = call.batch * call.n_kv_heads * m_blocks
     partials = max(owners * config.splits, config.uneven_pieces) if max(config.splits, config.uneven_pieces) > 1 else 0
     early = device_of(q).launches_early
     k_new, v_new = _new(call)
-    strides = tiles.Strides(q.stride(), _strides(k, call), _strides(v, call), k_new.stride(), v_new.stride())
+    token_scales = call.k_scale is not None and call.k_scale.dim() == 3
+    scales = [_strides(each, call) if token_scales and each is not None else (0, 0, 0) for each in (call.k_scale, call.v_scale)]
+    strides = tiles.Strides(q.stride(), _strides(k, call), _strides(v, call), k_new.stride(), v_new.stride(), *scales)
     case = tiles.Case(
-        H_KV=call.n_kv_heads, D=call.head_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
+        H_KV=call.n_kv_heads, D=call.value_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
         BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
         BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINE_ROWS=combine_rows, COMBINE_STAGES=combine_stages,
         PLAIN=_plain(call, config.block_n), PAGE_LEN=0 if call.page_table is None else call.page_len,
         STRETCH=_stretch(call, config.block_n), RING=call.ring,
         HAS_WINDOW=call.window is not None, HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
-        HAS_K_SCALE=call.k_scale is not None, HAS_V_SCALE=call.v_scale is not None,
+        HAS_K_SCALE=call.k_scale is not None and not token_scales, HAS_V_SCALE=call.v_scale is not None and not token_scales,
+        TOKEN_SCALES=token_scales,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q, k),
         FIXED=config.fixed, EARLY=early, HAS_STARTS=call.starts is not None, HAS_SOFTCAP=call.softcap is not None,
-        HAS_PREFIX=call.prefix is not None, CAUSAL=call.s_active > 1,
+        HAS_PREFIX=call.prefix is not None, CAUSAL=call.s_active > 1 and call.tree is None, HAS_TREE=call.tree is not None,
+        HAS_ALIBI=call.alibi is not None, TURNED=0 if call.rotary is None else call.rotary.shape[2],
+        EXTRA=extra, BLOCK_E=max(16, next_power_of_2(extra)), SHARED=call.shared,
     )  # fmt: skip
     before, n_priors = _before(call, config, case)
     numbers = (
         call.scale, call.window or 0, call.capacity, call.batch, config.splits, config.uneven_pieces, config.keys,
-        _table_stride(call), call.softcap or 0.0, 0 if call.prefix is None else call.prefix.length, n_priors, case,
+        _table_stride(call), call.softcap or 0.0, 0 if call.prefix is None else call.prefix.length, n_priors, _turns(call), case,
     )  # fmt: skip
     options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": REGISTERS}
     options |= {"launch_pdl": True} if early else {}
     kernel = Launch(decode_kernel, (owners, config.splits), q.device, **options)
-    return Plan(kernel, strides, numbers, owners, (partials * block_m * call.head_dim, partials * block_m * 2), before)
+    scratch = (partials * block_m * call.value_dim, partials * block_m * 2, *((0, 0) if before is None else before.priors))
+    return Plan(kernel, strides, numbers, owners, scratch, q.is_contiguous() and not extra, before)
 
 
 def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[Before | None, int]:
@@ -171,20 +220,25 @@ def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[B
     if call.prefix is None:
         return None, 0
     rows, device = call.batch * case.ROWS, device_of(call.q)
-    block_m = max(16, min(next_power_of_2(rows), PREFIX_ROWS if call.head_dim <= 128 else PREFIX_ROWS // 2))
-    large = block_m > 32
+    large, wide = rows > 32, call.value_dim > 128 or call.q.dtype == torch.float32
+    block_m, block_d = max(16, min(next_power_of_2(rows), PREFIX_ROWS // 2 if wide else PREFIX_ROWS)), case.BLOCK_D
     blocks = call.n_kv_heads * cdiv(rows, block_m)
     n_pieces = max(1, min(device.multiprocessors // blocks, cdiv(call.prefix.length, LEAST_KEYS)))
-    keys = INVARIANT_KEYS if config.fixed else cdiv(cdiv(call.prefix.length, n_pieces), config.block_n) * config.block_n
+    keys = cdiv(cdiv(call.prefix.length, n_pieces), config.block_n) * config.block_n
     n_pieces = cdiv(call.prefix.length, keys)
     block_n = min(config.block_n, 64) if large else config.block_n
-    case = case._replace(BLOCK_M=block_m, BLOCK_N=block_n, HAS_PREFIX=False, HAS_NEW=False, CAUSAL=False)
-    numbers = (call.scale, call.batch, keys, _table_stride(call), call.softcap or 0.0, call.prefix.length, case)
-    options = {"num_warps": 8 if block_m > 64 else 4, "num_stages": 3 if large else config.stages, "maxnreg": REGISTERS}
+    case = case._replace(BLOCK_M=block_m, BLOCK_N=block_n, HAS_PREFIX=False, HAS_NEW=False, CAUSAL=False, HAS_TREE=False)
+    numbers = (call.scale, call.batch, keys, _table_stride(call), call.softcap or 0.0, call.prefix.length, _turns(call), case)
+    options = {"num_warps": 8 if block_m * block_d > 64 * 128 else 4, "maxnreg": REGISTERS}
+    options |= {"num_stages": 2 if wide else 3 if large else config.stages}
     options |= {"launch_pdl": True} if case.EARLY else {}
     sizes = n_pieces * call.batch * call.n_kv_heads * case.ROWS
     kernel = Launch(prefix_kernel, (blocks, n_pieces), call.q.device, **options)
-    return Before(kernel, numbers, (sizes * call.head_dim, sizes * 2)), n_pieces
+    return Before(kernel, numbers, (sizes * call.value_dim, sizes * 2)), n_pieces
+
+
+def _turns(call: DecodeCall) -> int:
+    return 0 if call.rotary is None else call.rotary.shape[1]
 
 
 def _table_stride(call: DecodeCall) -> int:
@@ -204,16 +258,16 @@ def _or(tensor: Tensor | None, filler: Tensor) -> Tensor:
 def _products(q: Tensor, cache: Tensor) -> Any:
     """The type of the products: that of q; for caches of 8 bits and halves float16, which holds their numbers exactly and is
     made from them by one instruction. Triton's interpreter cannot multiply bfloat16."""
-    if cache.dtype == FP8 and q.dtype == torch.bfloat16:
+    if cache.dtype in EIGHT_BITS and q.dtype == torch.bfloat16:
         return triton.language.float16
     names = {torch.bfloat16: "bfloat16" if q.is_cuda else "float32", torch.float16: "float16", torch.float32: "float32"}
     return getattr(triton.language, names[q.dtype])
 
 
-def _strides(cache: Tensor, call: DecodeCall) -> tuple[int, int, int, int]:
-    """(row or page, head, slot, d)."""
-    one, two, three, four = cache.stride()
-    return (one, two, three, four) if call.page_table is None else (one, three, two, four)
+def _strides(cache: Tensor, call: DecodeCall) -> tuple[int, ...]:
+    """(row or page, head, slot, d) of a cache; of scales all but d."""
+    one, two, three, *rest = cache.stride()
+    return (one, two, three, *rest) if call.page_table is None else (one, three, two, *rest)
 
 
 def _plain(call: DecodeCall, block_n: int) -> bool:
@@ -230,21 +284,25 @@ def _stretch(call: DecodeCall, block_n: int) -> int:
     return max(1, (tiles.PAGES.value - 1) * call.page_len // block_n) * block_n
 
 
-def _most_rows(head_dim: int) -> int:
+def _most_rows(call: DecodeCall) -> int:
     """Query rows of one tile; more are shared out over several programs, which then read the same keys."""
-    return 64 if head_dim <= 128 else 32
+    if call.value_dim > 256:
+        return 16 if call.group * call.s_active <= 16 else 64
+    if call.head_dim > 128:
+        return 32
+    return 128 if call.group * call.s_active >= 128 and call.q.dtype != torch.float32 else 64
 
 
-# ---- counters --------------------------------------------------------------------------------------------------------
+# ---- counters and scratch --------------------------------------------------------------------------------------------
 # A launch needs a zero per owner and leaves zeros behind, so nothing has to be cleared. Launches of one stream follow each other
-# and share theirs. A captured graph may run beside anything: each launch in it has its own.
+# and share theirs, and their scratch. A captured graph may run beside anything: each launch in it has its own.
 
 
 class _Arena:
     def __init__(self, device: torch.device) -> None:
         self.zeros = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
         self.used = 0
-        self.of_stream: dict[int, Tensor] = {}
+        self.of_stream: dict[int, tuple[Tensor, Tensor]] = {}
 
     def take(self, n: int) -> Tensor:
         """n zeros, not shared."""
@@ -257,24 +315,27 @@ class _Arena:
 _arenas: dict[torch.device, _Arena] = {}
 
 
-def counters(n: int, device: torch.device) -> Tensor:
-    """int32 [at least n], zero whenever no launch of this stream is under way."""
-    if device.type != "cuda":
-        return torch.zeros(n, dtype=torch.int32, device=device)
-    capturing = torch.cuda.is_current_stream_capturing()
+def workspace(owners: int, numbers: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """int32 [at least `owners`], zero whenever no launch of this stream is under way, and float32 [at least `numbers`]."""
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     arena = _arenas.get(device)
     if arena is None:
-        if capturing:
-            return torch.zeros(n, dtype=torch.int32, device=device)
+        if capturing or device.type != "cuda":
+            return torch.zeros(owners, dtype=torch.int32, device=device), torch.empty(numbers, device=device, dtype=torch.float32)
         arena = _arenas[device] = _Arena(device)
         torch.cuda.current_stream(device).synchronize()  # other streams will use them too
     if capturing:
-        return arena.take(n)
+        return arena.take(owners), torch.empty(numbers, device=device, dtype=torch.float32)
     stream = torch._C._cuda_getCurrentRawStream(device.index)
-    found = arena.of_stream.get(stream)
-    if found is None or len(found) < n:
-        found = arena.of_stream[stream] = arena.take(next_power_of_2(max(n, 1024)))
-    return found
+    kept = arena.of_stream.get(stream)
+    if kept is None or kept[0].numel() < owners or kept[1].numel() < numbers:
+        zeros, scratch = (None, None) if kept is None else kept
+        if zeros is None or zeros.numel() < owners:
+            zeros = arena.take(next_power_of_2(max(owners, 1024)))
+        if scratch is None or scratch.numel() < numbers:
+            scratch = torch.empty(max(numbers, 1), device=device, dtype=torch.float32)
+        kept = arena.of_stream[stream] = (zeros, scratch)
+    return kept
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------

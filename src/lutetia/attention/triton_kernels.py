@@ -16,23 +16,25 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from lutetia.attention.triton_tiles import (
-    LOG2_E,
     Numbers,
     as_stored,
     attend,
     finish,
-    in_range,
     join,
-    list_pages,
+    limit_of,
+    load_extra,
     locate,
     place_of,
+    query_rows,
     read_keys,
-    seen_of,
+    turn,
 )
 
+NEW = tl.constexpr(16)  # new keys that are written at once
 EVEN = tl.constexpr(0.95)  # rows whose mean length is this much of the longest are as good as equal
 UNSPECIALISED = [
     "scale", "window", "capacity", "batch", "uneven_pieces", "split_keys", "table_b", "softcap", "prefix", "n_priors",
+    "n_turns",
 ]  # fmt: skip
 
 
@@ -52,12 +54,13 @@ def decode_kernel(
     softcap,
     prefix,
     n_priors,
+    n_turns,
     CASE: tl.constexpr,
 ):
     """Every owner's keys in n_splits pieces, a program for each: of split_keys keys when FIXED, else of at least that many. If
     rows differ, and BLOCK_B is not 0, at most uneven_pieces nearly equal ones of all owners: program p of n does p, p + n, .."""
-    numbers = Numbers(scale, window, capacity, split_keys, table_b, softcap, batch, prefix, n_priors)
-    if CASE.EARLY:  # from here on the previous kernel's writes are visible
+    numbers = Numbers(scale, window, capacity, split_keys, table_b, softcap, batch, prefix, n_priors, n_turns)
+    if CASE.EARLY and not CASE.HAS_PREFIX:  # from here on the previous kernel's writes are visible
         gdc_wait()
     owner, piece, n_pieces = tl.program_id(0), tl.program_id(1), n_splits
     owners_of_row = CASE.H_KV * CASE.M_BLOCKS
@@ -163,62 +166,42 @@ def keys_of(length, start, numbers, CASE: tl.constexpr):
 def do_piece(length, start_of_row, q_tile, task, memory, strides, numbers, CASE: tl.constexpr):
     """Piece `piece` of the n_pieces of an owner, if it has enough keys; the last program to finish adds the pieces up."""
     owner, first_partial, piece, n_pieces = task
-    k_o, k_h, k_s, k_d = strides.k
-    v_o, v_h, v_s, v_d = strides.v
     b, h, block = place_of(owner, CASE)
     length, low, high = keys_of(length, start_of_row, numbers, CASE)
+    first = length - CASE.S_ACTIVE  # the position of query 0
+    if CASE.CAUSAL and CASE.S_ACTIVE > CASE.BLOCK_M:  # keys past the last query of this block are seen by none of it
+        every = block * CASE.BLOCK_M + tl.arange(0, CASE.BLOCK_M)
+        last = tl.max(tl.where(every < CASE.ROWS, every % CASE.S_ACTIVE, 0), 0)
+        high = tl.minimum(high, tl.maximum(first + last + 1, low))
     share = numbers.split_keys
     if not CASE.FIXED:
         share = tl.maximum((tl.cdiv(high - low, n_pieces) + CASE.BLOCK_N - 1) // CASE.BLOCK_N * CASE.BLOCK_N, numbers.split_keys)
     if piece == 0 or piece * share < high - low:
         begin = low + piece * share
         end = tl.minimum(begin + share, high)
-        first = length - CASE.S_ACTIVE  # the position of query 0
         # Row r of the tile is query head r // S_ACTIVE of this key head, new token r % S_ACTIVE.
         r = block * CASE.BLOCK_M + tl.arange(0, CASE.BLOCK_M)
         d = tl.arange(0, CASE.BLOCK_D)
         in_d = d < CASE.D
         at = first + r % CASE.S_ACTIVE  # the position of each query
-        factor = numbers.scale * LOG2_E
-        if CASE.HAS_K_SCALE:
-            factor *= tl.load(memory.k_scale + h)
-        queries, unit = in_range(q_tile, CASE)
-        factor = factor * unit
-
+        head, token = h * (CASE.ROWS // CASE.S_ACTIVE) + r // CASE.S_ACTIVE, r % CASE.S_ACTIVE
+        places = memory.q + b * strides.q[0] + head * strides.q[1] + token * strides.q[2]
+        task_of_rows = (at, first, b * CASE.S_ACTIVE + token, r < CASE.ROWS, h)
+        rows = query_rows(q_tile, places, head, task_of_rows, memory, strides, numbers, CASE)
         m = tl.full([CASE.BLOCK_M], float("-inf"), tl.float32)
         l = tl.full([CASE.BLOCK_M], 0.0, tl.float32)
         acc = tl.full([CASE.BLOCK_M, CASE.BLOCK_D], 0.0, tl.float32)
-        rows = (queries, factor, at)
         m, l, acc = read_keys((begin, end), (b, h), rows, (m, l, acc), memory, strides, numbers, CASE)
 
         n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_pieces)  # a division, after the loads are issued
         if CASE.HAS_NEW:
             if piece == n_pieces - 1:
-                a = tl.arange(0, 16)
-                position = first + a
-                live = (a < CASE.S_ACTIVE) & (position >= 0)
-                inside = live[:, None] & in_d[None, :]
-                keys, values = memory.k_cache + h * k_h, memory.v_cache + h * v_h
-                kn_b, kn_h, kn_a, kn_d = strides.k_new
-                vn_b, vn_h, vn_a, vn_d = strides.v_new
-                new_keys = memory.k_new + b * kn_b + h * kn_h + a[:, None] * kn_a
-                new_values = memory.v_new + b * vn_b + h * vn_h + a[:, None] * vn_a
-                k_tile = tl.load(new_keys + d[None, :] * kn_d, mask=inside, other=0.0)
-                v_tile = tl.load(new_values + d[None, :] * vn_d, mask=inside, other=0.0)
-                k_tile = as_stored(k_tile, memory.k_scale + h, CASE.HAS_K_SCALE, memory.k_cache.dtype.element_ty)
-                v_tile = as_stored(v_tile, memory.v_scale + h, CASE.HAS_V_SCALE, memory.v_cache.dtype.element_ty)
-                newest = tl.maximum(first, 0)
-                listed = list_pages(newest, length, b, memory, numbers, CASE)
-                where, slot = locate(tl.maximum(position, 0), newest, listed, b, numbers, CASE)
-                k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
-                if block == 0:
-                    tl.store(keys + k_row[:, None] + d[None, :] * k_d, k_tile, mask=inside)
-                    tl.store(values + v_row[:, None] + d[None, :] * v_d, v_tile, mask=inside)
-                counts = live
-                if CASE.HAS_STARTS:
-                    counts = live & (position >= start_of_row)
-                seen = seen_of(position, counts, at, numbers, CASE) & (position[None, :] <= at[:, None])
-                m, l, acc = attend(queries, k_tile, v_tile, seen, factor, numbers, (m, l, acc), CASE)
+                if CASE.S_ACTIVE <= NEW:
+                    m, l, acc = add_new(0, start_of_row, (b, h, block), rows, (m, l, acc), memory, strides, numbers, CASE)
+                else:
+                    for new in tl.range(0, CASE.S_ACTIVE, NEW, num_stages=1):  # nothing to fetch ahead: what is read is written
+                        sums = (m, l, acc)
+                        m, l, acc = add_new(new, start_of_row, (b, h, block), rows, sums, memory, strides, numbers, CASE)
 
         if CASE.HAS_V_SCALE:
             acc *= tl.load(memory.v_scale + h)
@@ -237,6 +220,93 @@ def do_piece(length, start_of_row, q_tile, task, memory, strides, numbers, CASE:
             if tl.atomic_add(memory.arrived + owner, 1, sem="acq_rel", scope="gpu") == n_pieces - 1:
                 combine(first_partial, n_pieces, (b, h, block), memory, numbers, CASE)
                 tl.store(memory.arrived + owner, 0)  # as it was, for the next launch
+
+
+@triton.jit
+def add_new(new, start_of_row, place, rows, sums, memory, strides, numbers, CASE: tl.constexpr):
+    """NEW of the new keys, from number `new` on: they are attended to, and the first block of query rows writes them."""
+    b, h, block = place
+    k_o, k_h, k_s, k_d = strides.k
+    v_o, v_h, v_s, v_d = strides.v
+    a, d = new + tl.arange(0, NEW), tl.arange(0, CASE.BLOCK_D)
+    position = rows.first + a
+    live = (a < CASE.S_ACTIVE) & (position >= 0)
+    inside = live[:, None] & (d < CASE.D)[None, :]
+    keys, values = memory.k_cache + h * k_h, memory.v_cache + h * v_h
+    kn_b, kn_h, kn_a, kn_d = strides.k_new
+    vn_b, vn_h, vn_a, vn_d = strides.v_new
+    new_keys = memory.k_new + b * kn_b + h * kn_h + a * kn_a
+    new_values = memory.v_new + b * vn_b + h * vn_h + a * vn_a
+    k_tile = tl.load(new_keys[:, None] + d[None, :] * kn_d, mask=inside, other=0.0)
+    v_tile = tl.load(new_values[:, None] + d[None, :] * vn_d, mask=inside, other=0.0)
+    if CASE.TURNED > 0:
+        k_tile = turn(k_tile, new_keys, kn_d, tl.where(live, position, -1), memory, numbers, CASE)
+    extra = load_extra(new_keys, kn_d, live, CASE)
+    k_scale, v_scale = new_scales(k_tile, extra, v_tile, h, memory, CASE)
+    dtype: tl.constexpr = memory.k_cache.dtype.element_ty
+    k_tile, v_tile = as_stored(k_tile, column(k_scale, CASE), dtype), as_stored(v_tile, column(v_scale, CASE), dtype)
+    if CASE.EXTRA > 0:
+        extra = as_stored(extra, column(k_scale, CASE), dtype)
+    where, slot = locate_new(tl.maximum(position, 0), live, b, memory, numbers, CASE)
+    k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
+    if block == 0:
+        tl.store(keys + k_row[:, None] + d[None, :] * k_d, k_tile, mask=inside)
+        if not CASE.SHARED:
+            tl.store(values + v_row[:, None] + d[None, :] * v_d, v_tile, mask=inside)
+        if CASE.EXTRA > 0:
+            e = tl.arange(0, CASE.BLOCK_E)
+            places = keys + k_row[:, None] + (CASE.D + e)[None, :] * k_d
+            tl.store(places, extra, mask=live[:, None] & (e < CASE.EXTRA)[None, :])
+        if CASE.TOKEN_SCALES:
+            ks_o, ks_h, ks_s = strides.k_scale
+            vs_o, vs_h, vs_s = strides.v_scale
+            tl.store(memory.k_scale + where * ks_o + slot * ks_s + h * ks_h, k_scale, mask=live)
+            tl.store(memory.v_scale + where * vs_o + slot * vs_s + h * vs_h, v_scale, mask=live)
+    counts = live
+    if CASE.HAS_STARTS:
+        counts = live & (position >= start_of_row)
+    return attend((k_tile, extra, v_tile), (k_scale, v_scale), position, counts, rows, sums, numbers, CASE)
+
+
+@triton.jit
+def locate_new(position, live, b, memory, numbers, CASE: tl.constexpr):
+    """As `locate`, for a few positions [n] whose pages are not listed."""
+    if CASE.PAGE_LEN > 0:
+        pages = tl.load(memory.page_table + b * numbers.table_b + position // CASE.PAGE_LEN, mask=live, other=0)
+        return pages.to(tl.int64), (position % CASE.PAGE_LEN).to(tl.int64)
+    else:
+        return locate(position, 0, 0, b, numbers, CASE)
+
+
+@triton.jit
+def new_scales(k_tile, extra, v_tile, h, memory, CASE: tl.constexpr):
+    """What new keys and values [n, D] are divided by: a number each, or with TOKEN_SCALES [n]."""
+    k_scale, v_scale = 1.0, 1.0
+    if CASE.TOKEN_SCALES:
+        limit = limit_of(memory.k_cache.dtype.element_ty)
+        largest = tl.max(tl.abs(k_tile.to(tl.float32)), 1)
+        if CASE.EXTRA > 0:
+            largest = tl.maximum(largest, tl.max(tl.abs(extra.to(tl.float32)), 1))
+        k_scale = tl.where(largest == 0, 1.0, largest / limit)
+        if CASE.SHARED:
+            v_scale = k_scale
+        else:
+            largest = tl.max(tl.abs(v_tile.to(tl.float32)), 1)
+            v_scale = tl.where(largest == 0, 1.0, largest / limit)
+    if CASE.HAS_K_SCALE:
+        k_scale = tl.load(memory.k_scale + h)
+    if CASE.HAS_V_SCALE:
+        v_scale = tl.load(memory.v_scale + h)
+    return k_scale, v_scale
+
+
+@triton.jit
+def column(scale, CASE: tl.constexpr):
+    """A scale of each of n rows as [n, 1]; one number as it is."""
+    if CASE.TOKEN_SCALES:
+        return scale[:, None]
+    else:
+        return scale
 
 
 @triton.jit

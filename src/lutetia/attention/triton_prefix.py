@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from lutetia.attention.triton_tiles import LOG2_E, Numbers, in_range, read_keys
+from lutetia.attention.triton_tiles import Numbers, query_rows, read_keys
 
 
-@triton.jit(do_not_specialize=["scale", "batch", "split_keys", "table_b", "softcap", "prefix"])
-def prefix_kernel(memory, strides, scale, batch, split_keys, table_b, softcap, prefix, CASE: tl.constexpr):
+@triton.jit(do_not_specialize=["scale", "batch", "split_keys", "table_b", "softcap", "prefix", "n_turns"])
+def prefix_kernel(memory, strides, scale, batch, split_keys, table_b, softcap, prefix, n_turns, CASE: tl.constexpr):
     """Piece `program_id(1)` of the prefix, of split_keys keys, into prior_acc and prior_ml."""
-    numbers = Numbers(scale, 0, prefix, split_keys, table_b, softcap, batch, prefix, 0)
-    if CASE.EARLY:  # from here on the previous kernel's writes are visible
+    numbers = Numbers(scale, 0, prefix, split_keys, table_b, softcap, batch, prefix, 0, n_turns)
+    if CASE.EARLY:  # from here on the previous kernel's writes are visible, and the next kernel may begin
         gdc_wait()
+        gdc_launch_dependents()
     blocks = tl.cdiv(batch * CASE.ROWS, CASE.BLOCK_M)
     h, piece = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(1)
     r, d = tl.program_id(0) % blocks * CASE.BLOCK_M + tl.arange(0, CASE.BLOCK_M), tl.arange(0, CASE.BLOCK_D)
@@ -29,18 +30,17 @@ def prefix_kernel(memory, strides, scale, batch, split_keys, table_b, softcap, p
     head, token = h * (CASE.ROWS // CASE.S_ACTIVE) + of_row // CASE.S_ACTIVE, of_row % CASE.S_ACTIVE
     q_b, q_h, q_a, q_d = strides.q
     inside = there[:, None] & in_d[None, :]
-    q_tile = tl.load((memory.q + b * q_b + head * q_h + token * q_a)[:, None] + d[None, :] * q_d, mask=inside, other=0.0)
+    places = memory.q + b * q_b + head * q_h + token * q_a
+    q_tile = tl.load(places[:, None] + d[None, :] * q_d, mask=inside, other=0.0)
     length = tl.load(memory.seq_lens + b, mask=there, other=0)
-    queries, unit = in_range(q_tile, CASE)
-    factor = scale * LOG2_E * unit
-    if CASE.HAS_K_SCALE:
-        factor *= tl.load(memory.k_scale + h)
+    first = length - CASE.S_ACTIVE
+    task = (first + token, first, b * CASE.S_ACTIVE + token, there, h)
+    rows = query_rows(q_tile, places, head, task, memory, strides, numbers, CASE)
     m = tl.full([CASE.BLOCK_M], float("-inf"), tl.float32)
     l = tl.full([CASE.BLOCK_M], 0.0, tl.float32)  # noqa: E741  (the design's name)
     acc = tl.full([CASE.BLOCK_M, CASE.BLOCK_D], 0.0, tl.float32)
     begin = piece * split_keys
     end = tl.minimum(begin + split_keys, prefix)
-    rows = (queries, factor, length - CASE.S_ACTIVE + token)
     m, l, acc = read_keys((begin, end), (0, h), rows, (m, l, acc), memory, strides, numbers, CASE)  # noqa: E741
     if CASE.HAS_V_SCALE:
         acc *= tl.load(memory.v_scale + h)

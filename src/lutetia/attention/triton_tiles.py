@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -39,6 +40,9 @@ class KernelTensors(NamedTuple):
     starts: Any  # int32 [B]
     prior_acc: Any  # float32 [n_priors, B · H_q · S_ACTIVE, D]: what pieces of the prefix gave
     prior_ml: Any  # float32 [n_priors, 2, B · H_q · S_ACTIVE]
+    alibi: Any  # float32 [H_q]
+    rotary: Any  # float32 [2, n_turns, TURNED]
+    tree: Any  # int64 [B, S_ACTIVE]: bit j for new token j
 
 
 class Strides(NamedTuple):
@@ -49,6 +53,8 @@ class Strides(NamedTuple):
     v: Any
     k_new: Any
     v_new: Any
+    k_scale: Any  # three: (row or page, head, slot), of scales of each token
+    v_scale: Any
 
 
 class Numbers(NamedTuple):
@@ -63,13 +69,14 @@ class Numbers(NamedTuple):
     batch: Any
     prefix: Any
     n_priors: Any  # pieces of the prefix
+    n_turns: Any  # positions that have rotary angles
 
 
 class Case(NamedTuple):
     """What the kernel is compiled for."""
 
     H_KV: int
-    D: int
+    D: int  # of values; of keys less EXTRA
     S_ACTIVE: int
     ROWS: int  # query heads of a key head × S_ACTIVE
     M_BLOCKS: int  # tiles that these rows take
@@ -95,7 +102,26 @@ class Case(NamedTuple):
     HAS_STARTS: bool = False
     HAS_SOFTCAP: bool = False
     HAS_PREFIX: bool = False
-    CAUSAL: bool = False  # queries of one row see different keys
+    CAUSAL: bool = False  # of several new tokens none sees a later one
+    HAS_ALIBI: bool = False
+    HAS_TREE: bool = False
+    EXTRA: int = 0  # numbers that a key has more than a value
+    BLOCK_E: int = 16
+    TOKEN_SCALES: bool = False  # each token has its own, and HAS_K_SCALE and HAS_V_SCALE are not set
+    SHARED: bool = False  # values are the first D numbers of the keys
+    TURNED: int = 0  # pairs of numbers of a query, and of a new key, that its position turns
+
+
+class Rows(NamedTuple):
+    """The query rows of a tile."""
+
+    queries: Any  # [M, D]
+    factor: Any  # what their scores are multiplied with: a number, or [M, 1]
+    at: Any  # [M]: their positions
+    first: Any  # the position of the first new token
+    slope: Any  # [M] with HAS_ALIBI, in base 2
+    bits: Any  # int64 [M] with HAS_TREE: the new tokens that each sees
+    extra: Any  # [M, EXTRA]: the last numbers of the queries
 
 
 @triton.jit
@@ -107,27 +133,85 @@ def place_of(owner, CASE: tl.constexpr):
 
 
 @triton.jit
-def in_range(q_tile, CASE: tl.constexpr):
-    """Queries [M, D] that the type of the products can hold, and what they are to be multiplied with, [M, 1] or one number.
+def in_range(q_tile, extra, CASE: tl.constexpr):
+    """Queries [M, D] and their extra numbers [M, EXTRA] as the type of the products can hold them, and what they are to be
+    multiplied with, [M, 1] or one number.
 
     Those of bfloat16 may be too large for float16: a power of two brings each row to 1 at most, and rounds nothing that counts.
     """
     if q_tile.dtype == tl.bfloat16 and tl.float16 == CASE.PRODUCTS:
         values = q_tile.to(tl.float32)
-        unit = tl.exp2(tl.ceil(tl.log2(tl.maximum(tl.max(tl.abs(values), 1), 1e-30))))[:, None]
-        return (values / unit).to(tl.float16), unit
+        largest = tl.max(tl.abs(values), 1)
+        if CASE.EXTRA > 0:
+            largest = tl.maximum(largest, tl.max(tl.abs(extra.to(tl.float32)), 1))
+        unit = tl.exp2(tl.ceil(tl.log2(tl.maximum(largest, 1e-30))))[:, None]
+        if CASE.EXTRA > 0:
+            extra = (extra.to(tl.float32) / unit).to(tl.float16)
+        return (values / unit).to(tl.float16), extra, unit
     else:
-        return q_tile, 1.0
+        return q_tile, extra, 1.0
 
 
 @triton.jit
-def seen_of(position, live, at, numbers, CASE: tl.constexpr):
-    """Which of the keys at positions [n] the queries at [m] see: [m or 1, n]."""
+def turn(tile, places, stride, at, memory, numbers, CASE: tl.constexpr):
+    """A tile [M, D], loaded from places [M], whose numbers lie `stride` apart, turned by the angles of positions [M], where they
+    are not negative."""
+    d = tl.arange(0, CASE.BLOCK_D)
+    lower, inside = d < CASE.TURNED, (at >= 0)[:, None] & (d < 2 * CASE.TURNED)[None, :]
+    partner = tl.where(lower, d + CASE.TURNED, d - CASE.TURNED)
+    other = tl.load(places[:, None] + partner[None, :] * stride, mask=inside, other=0.0).to(tl.float32)
+    held = tl.minimum(at, numbers.n_turns - 1).to(tl.int64)
+    angles = memory.rotary + held[:, None] * CASE.TURNED + (d % CASE.TURNED)[None, :]
+    cos = tl.load(angles, mask=inside, other=1.0).to(tl.float32)
+    sin = tl.load(angles + numbers.n_turns.to(tl.int64) * CASE.TURNED, mask=inside, other=0.0).to(tl.float32)
+    return (tile.to(tl.float32) * cos + tl.where(lower[None, :], -other, other) * sin).to(tile.dtype)
+
+
+@triton.jit
+def load_extra(places, stride, live, CASE: tl.constexpr):
+    """The numbers from D on of queries or keys at places [n], whose numbers lie `stride` apart: [n, EXTRA]; 0 where not live."""
+    if CASE.EXTRA > 0:
+        e = tl.arange(0, CASE.BLOCK_E)
+        inside = live[:, None] & (e < CASE.EXTRA)[None, :]
+        return tl.load(places[:, None] + (CASE.D + e)[None, :] * stride, mask=inside, other=0.0)
+    else:
+        return 0.0
+
+
+@triton.jit
+def query_rows(q_tile, places, head, task, memory, strides, numbers, CASE: tl.constexpr):
+    """The Rows of queries [M, D], loaded from places [M], of query heads [M]; task: where they are [M], the position of the first
+    new token, where in `tree` they have their bits [M], which of them are there [M], and the key head."""
+    at, first, tree, there, h = task
+    if CASE.TURNED > 0:
+        q_tile = turn(q_tile, places, strides.q[3], tl.where(there, at, -1), memory, numbers, CASE)
+    extra = 0.0
+    if CASE.EXTRA > 0:
+        extra = load_extra(places, strides.q[3], there, CASE)
+    queries, extra, unit = in_range(q_tile, extra, CASE)
+    factor = numbers.scale * LOG2_E * unit
+    if CASE.HAS_K_SCALE:
+        factor *= tl.load(memory.k_scale + h)
+    slope, bits = 0.0, 0
+    if CASE.HAS_ALIBI:
+        slope = tl.load(memory.alibi + head, mask=there, other=0.0) * LOG2_E
+    if CASE.HAS_TREE:
+        bits = tl.load(memory.tree + tree, mask=there, other=0)
+    return Rows(queries, factor, at, first, slope, bits, extra)
+
+
+@triton.jit
+def seen_of(position, live, rows, numbers, CASE: tl.constexpr):
+    """Which of the keys at positions [n] the queries see: [m or 1, n]."""
     seen = live[None, :]
     if CASE.CAUSAL:
-        seen = seen & (position[None, :] <= at[:, None])
+        seen = seen & (position[None, :] <= rows.at[:, None])
     if CASE.HAS_WINDOW:
-        seen = seen & (position[None, :] > at[:, None] - numbers.window)
+        seen = seen & (position[None, :] > rows.at[:, None] - numbers.window)
+    if CASE.HAS_TREE:
+        new = position - rows.first
+        bit = rows.bits[:, None] >> tl.minimum(tl.maximum(new, 0), 63).to(tl.int64)[None, :]
+        seen = seen & ((new < 0)[None, :] | (bit & 1 == 1))
     return seen
 
 
@@ -156,13 +240,9 @@ def locate(position, first, listed, b, numbers, CASE: tl.constexpr):
 
 @triton.jit
 def read_keys(stretch_of_keys, place, rows, sums, memory, strides, numbers, CASE: tl.constexpr):
-    """The keys [begin, end) of a row of the batch and a key head, tile by tile: m, l [M] and acc [M, D] with them.
-
-    rows: the queries [M, D], what their scores are multiplied with, and their positions [M].
-    """
+    """The keys [begin, end) of a row of the batch and a key head, tile by tile: m, l [M] and acc [M, D] with them."""
     begin, end = stretch_of_keys
     b, h = place
-    queries, factor, at = rows
     k_o, k_h, k_s, k_d = strides.k
     v_o, v_h, v_s, v_d = strides.v
     keys, values = memory.k_cache + h * k_h, memory.v_cache + h * v_h
@@ -176,11 +256,12 @@ def read_keys(stretch_of_keys, place, rows, sums, memory, strides, numbers, CASE
             position = start + n
             inside = (position < end)[:, None] & in_d[None, :]
             k_tile = tl.load(k_first + k_places, mask=inside, other=0.0)
-            v_tile = tl.load(v_first + v_places, mask=inside, other=0.0)
+            extra = load_extra(k_first + n * k_s, k_d, position < end, CASE)
+            v_tile = k_tile if CASE.SHARED else tl.load(v_first + v_places, mask=inside, other=0.0)
+            scales = token_scales((b, position.to(tl.int64), h), position < end, memory, strides, CASE)
             k_first += CASE.BLOCK_N * k_s
             v_first += CASE.BLOCK_N * v_s
-            seen = seen_of(position, position < end, at, numbers, CASE)
-            sums = attend(queries, k_tile, v_tile, seen, factor, numbers, sums, CASE)
+            sums = attend((k_tile, extra, v_tile), scales, position, position < end, rows, sums, numbers, CASE)
     else:
         # The pages of a stretch are listed before its keys are asked for: to ask for a page and then its keys, tile by tile,
         # would be two trips to memory, one after the other.
@@ -192,22 +273,36 @@ def read_keys(stretch_of_keys, place, rows, sums, memory, strides, numbers, CASE
                 where, slot = locate(position, stretch, listed, b, numbers, CASE)
                 k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
                 k_tile = tl.load(keys + k_row[:, None] + d[None, :] * k_d, mask=inside, other=0.0)
-                v_tile = tl.load(values + v_row[:, None] + d[None, :] * v_d, mask=inside, other=0.0)
-                seen = seen_of(position, position < end, at, numbers, CASE)
-                sums = attend(queries, k_tile, v_tile, seen, factor, numbers, sums, CASE)
+                extra = load_extra(keys + k_row, k_d, position < end, CASE)
+                v_places = values + v_row[:, None] + d[None, :] * v_d
+                v_tile = k_tile if CASE.SHARED else tl.load(v_places, mask=inside, other=0.0)
+                scales = token_scales((where, slot, h), position < end, memory, strides, CASE)
+                sums = attend((k_tile, extra, v_tile), scales, position, position < end, rows, sums, numbers, CASE)
     return sums
 
 
 @triton.jit
-def attend(q_tile, k_tile, v_tile, seen, factor, numbers, sums, CASE: tl.constexpr):
-    """One tile of keys: q [M, D], k and v [N, D], seen [M, N]; the running m, l [M] and acc [M, D] of sums."""
+def attend(tiles, scales, position, live, rows, sums, numbers, CASE: tl.constexpr):
+    """One tile of keys: k [N, D], its extra numbers [N, EXTRA] and v [N, D], their scales [N], positions [N] and whether they
+    count; m, l [M] and acc [M, D] of sums go on."""
     m, l, acc = sums
+    k_tile, extra, v_tile = tiles
+    q_tile, factor = rows.queries, rows.factor
+    seen = seen_of(position, live, rows, numbers, CASE)
     k_tile, v_tile = k_tile.to(q_tile.dtype).to(CASE.PRODUCTS), v_tile.to(q_tile.dtype).to(CASE.PRODUCTS)
     scores = tl.dot(q_tile.to(CASE.PRODUCTS), tl.trans(k_tile), input_precision=CASE.PRECISION)
+    if CASE.EXTRA > 0:
+        extra = extra.to(q_tile.dtype).to(CASE.PRODUCTS)
+        scores = tl.dot(rows.extra.to(CASE.PRODUCTS), tl.trans(extra), scores, input_precision=CASE.PRECISION)
+    if CASE.TOKEN_SCALES:
+        scores = scores * scales[0][None, :]
     if CASE.HAS_SOFTCAP:  # tanh x = 1 - 2 / (exp 2x + 1)
         twice = tl.minimum(scores * factor * (2 / numbers.softcap), 126.0)  # in base 2, like scores times factor
         scores = numbers.softcap * (1 - 2 / (tl.exp2(twice) + 1))
         factor = LOG2_E
+    if CASE.HAS_ALIBI:
+        scores = scores * factor + rows.slope[:, None] * (position[None, :] - rows.at[:, None]).to(tl.float32)
+        factor = 1.0
     m_new = tl.maximum(m, tl.max(tl.where(seen, scores * factor, float("-inf")), 1))
     safe = tl.where(m_new == float("-inf"), 0.0, m_new)  # -inf - -inf would be NaN
     # One rounding, as a fused multiply and add: the difference is exact to its own size, however large the scores are.
@@ -215,18 +310,46 @@ def attend(q_tile, k_tile, v_tile, seen, factor, numbers, sums, CASE: tl.constex
     alpha = tl.exp2(m - safe)
     l = l * alpha + tl.sum(p, 1)
     acc = acc * alpha[:, None]
+    if CASE.TOKEN_SCALES:
+        p = p * scales[1][None, :]
     acc = tl.dot(p.to(q_tile.dtype).to(CASE.PRODUCTS), v_tile, acc, input_precision=CASE.PRECISION)
     return m_new, l, acc
 
 
 @triton.jit
-def as_stored(tile, scale, HAS_SCALE: tl.constexpr, DTYPE: tl.constexpr):
-    """New keys or values as the cache keeps them: what is attended to is what later steps will read."""
-    tile = tile.to(tl.float32)
-    if HAS_SCALE:
-        tile = tile / tl.load(scale)
+def token_scales(place, live, memory, strides, CASE: tl.constexpr):
+    """The scales [n] of keys and of values; place: their rows or pages, their slots and the key head."""
+    if CASE.TOKEN_SCALES:
+        where, slot, h = place
+        k_o, k_h, k_s = strides.k_scale
+        v_o, v_h, v_s = strides.v_scale
+        k_scale = tl.load(memory.k_scale + where * k_o + slot * k_s + h * k_h, mask=live, other=0.0)
+        return k_scale, tl.load(memory.v_scale + where * v_o + slot * v_s + h * v_h, mask=live, other=0.0)
+    else:
+        return 1.0, 1.0
+
+
+@triton.jit
+def limit_of(DTYPE: tl.constexpr):
+    """The largest number of a type of 8 bits."""
+    if tl.int8 == DTYPE:
+        return 127.0
+    elif tl.float8e5 == DTYPE:
+        return 57344.0
+    else:
+        return 448.0
+
+
+@triton.jit
+def as_stored(tile, scale, DTYPE: tl.constexpr):
+    """New keys or values as the cache keeps them, divided by a scale: what is attended to is what later steps will read."""
+    tile = tile.to(tl.float32) / scale
     if DTYPE.primitive_bitwidth == 8:
-        tile = tl.minimum(tl.maximum(tile, -448.0), 448.0)
+        tile = tl.minimum(tl.maximum(tile, -limit_of(DTYPE)), limit_of(DTYPE))
+    if tl.int8 == DTYPE:  # to the nearest, of two the even one
+        nearest = tl.floor(tile + 0.5)
+        odd = nearest - 2 * tl.floor(nearest / 2) == 1
+        tile = tl.where((nearest - tile == 0.5) & odd, nearest - 1, nearest)
     return tile.to(DTYPE)
 
 
@@ -250,12 +373,15 @@ def finish(sums, r, d, place, memory, numbers, CASE: tl.constexpr):
     if CASE.HAS_PREFIX:
         n_rows = numbers.batch * CASE.H_KV * CASE.ROWS
         in_tile = (r < CASE.ROWS)[:, None] & (d < CASE.D)[None, :]
-        for i in range(numbers.n_priors):
-            ml = memory.prior_ml + i * 2 * n_rows + at
+        if CASE.EARLY:  # the kernel that reads the prefix runs beside this one, up to here
+            gdc_wait()
+        ml, parts = memory.prior_ml + at, memory.prior_acc + at[:, None] * CASE.D + d[None, :]
+        for _ in tl.range(0, numbers.n_priors, num_stages=CASE.COMBINE_STAGES):
             m_i = tl.load(ml, mask=r < CASE.ROWS, other=float("-inf"))
             l_i = tl.load(ml + n_rows, mask=r < CASE.ROWS, other=0.0)
-            place_i = (i * n_rows + at)[:, None] * CASE.D + d[None, :]
-            sums = join(sums, (m_i, l_i, tl.load(memory.prior_acc + place_i, mask=in_tile, other=0.0)))
+            sums = join(sums, (m_i, l_i, tl.load(parts, mask=in_tile, other=0.0)))
+            ml += 2 * n_rows
+            parts += n_rows.to(tl.int64) * CASE.D
     m, l, acc = sums
     inside, alpha = r < CASE.ROWS, tl.full(m.shape, 1.0, tl.float32)
     if CASE.HAS_SINK:

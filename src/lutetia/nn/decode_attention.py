@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lutetia.attention import MAX_ACTIVE, MAX_HEAD_DIM, KVCache, check_int, decode_attention, prefill
-from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, KVCache, check_int, decode_attention, prefill
+from lutetia.attention.rotary import turn
+from lutetia.errors import ArgumentError, check_range, check_tensor, fail
 
 MAX_SIZE = 2**20  # inputs or heads
 
@@ -23,8 +24,12 @@ class DecodeAttention(nn.Module):
         q, k, v, out   Linear layers: n_inputs to n_heads · head_dim, twice to n_kv_heads · head_dim, and back
         sink           Parameter [n_heads] with `sink=True`: a logit of each head that joins its softmax sum; zero at first
 
-    `window` limits how far a token looks back, itself included. `backend` is that of `decode_attention`.
+    `window` limits how far a token looks back, itself included. `rope_base` turns queries and keys by their positions (10000 is
+    usual), `alibi=True` gives head i of n the slope 2^(-8i/n). `backend` is that of `decode_attention`.
     """
+
+    angles: Tensor | None
+    slopes: Tensor | None
 
     def __init__(
         self,
@@ -35,6 +40,8 @@ class DecodeAttention(nn.Module):
         head_dim: int | None = None,
         window: int | None = None,
         sink: bool = False,
+        rope_base: float | None = None,
+        alibi: bool = False,
         bias: bool = False,
         backend: str = "auto",
         device: torch.device | str | None = None,
@@ -55,13 +62,20 @@ class DecodeAttention(nn.Module):
         if window is not None:
             check_int("window", window, 1)
         self.n_inputs, self.n_heads, self.n_kv_heads, self.head_dim = n_inputs, n_heads, n_kv_heads, head_dim
-        self.window, self.backend = window, backend
+        if rope_base is not None:
+            check_range("rope_base", rope_base, 1.0, 1e12)
+            if head_dim % 2:
+                fail("head_dim", head_dim, "an even number: rotary positions turn pairs of numbers")
+        self.window, self.rope_base, self.backend = window, rope_base, backend
         options: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         self.q = nn.Linear(n_inputs, n_heads * head_dim, **options)
         self.k = nn.Linear(n_inputs, n_kv_heads * head_dim, **options)
         self.v = nn.Linear(n_inputs, n_kv_heads * head_dim, **options)
         self.out = nn.Linear(n_heads * head_dim, n_inputs, **options)
         self.sink = nn.Parameter(torch.zeros(n_heads, device=device, dtype=dtype)) if sink else None
+        slopes = 2.0 ** (-8.0 * torch.arange(1, n_heads + 1, device=device) / n_heads) if alibi else None
+        self.register_buffer("slopes", slopes, persistent=False)
+        self.register_buffer("angles", None, persistent=False)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
         """x [B, S, n_inputs] -> y [B, S, n_inputs]; what is past `lengths`, integers [B], does not count, and finds nothing.
@@ -71,8 +85,8 @@ class DecodeAttention(nn.Module):
         """
         check_tensor("x", x, ["B", "S", self.n_inputs])
         q, k, v = self._heads(self.q(x)), self._heads(self.k(x)), self._heads(self.v(x))
-        found = self._whole(q, k, v, lengths) if cache is None else self._step(q, k, v, lengths, cache)
-        return self.out(found.transpose(1, 2).flatten(2))
+        y = self._whole(q, k, v, lengths) if cache is None else self._step(q, k, v, lengths, cache)
+        return self.out(y.transpose(1, 2).flatten(2))
 
     def new_cache(self, batch: int, max_length: int, dtype: torch.dtype | None = None) -> KVCache:
         """An empty cache for `batch` sequences of up to `max_length` tokens, in the dtype of the layer unless given."""
@@ -84,7 +98,10 @@ class DecodeAttention(nn.Module):
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None) -> Tensor:
-        return prefill(q, k, v, lengths=lengths, window=self.window, sink=self.sink)
+        if self.rope_base is not None:
+            angles = self._angles(q.shape[2])[:, None, : q.shape[2]]
+            q, k = turn(q, angles), turn(k, angles)
+        return prefill(q, k, v, lengths=lengths, window=self.window, sink=self.sink, alibi=self.slopes)
 
     @torch.no_grad()
     def _step(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, cache: KVCache) -> Tensor:
@@ -98,14 +115,32 @@ class DecodeAttention(nn.Module):
             fail("cache", cache, "contiguous tensors, as new_cache makes them")
         if cache.owner is not None and cache.owner() is not self:
             fail("cache", cache, "a cache that this layer has filled, and no other: reset() forgets its tokens")
-        start = cache.lengths.clone()
+        start, angles = cache.lengths.clone(), None
+        if self.rope_base is not None:
+            angles = self._angles(cache.max_length)
+            at = start.long()[:, None] + torch.arange(q.shape[2], device=q.device)
+            turns = angles[:, at.clamp(max=cache.max_length - 1)]  # the cache says where there is no room for more
+            k = turn(k, turns)
         cache.append(k, v, lengths)
         cache.owner = weakref.ref(self)
-        if lengths is None and 1 <= q.shape[2] <= MAX_ACTIVE:
+        if lengths is None and 1 <= q.shape[2] <= FEW_ACTIVE:
             options: dict[str, Any] = {"k_scale": cache.k_scale, "v_scale": cache.v_scale, "backend": self.backend}
-            return decode_attention(q, cache.k, cache.v, seq_lens=cache.lengths, window=self.window, sink=self.sink, **options)[0]
+            options |= {"window": self.window, "sink": self.sink, "alibi": self.slopes, "rotary": angles}
+            return decode_attention(q, cache.k, cache.v, seq_lens=cache.lengths, **options)[0]
+        q = q if angles is None else turn(q, turns)
         keys, values = _as_queries(cache.k, cache.k_scale, q), _as_queries(cache.v, cache.v_scale, q)
-        return prefill(q, keys, values, lengths=lengths, start=start, window=self.window, sink=self.sink)
+        return prefill(q, keys, values, lengths=lengths, start=start, window=self.window, sink=self.sink, alibi=self.slopes)
+
+    def _angles(self, n: int) -> Tensor:
+        """Cosines and sines of n positions at least, [2, n, head_dim / 2]; never in halves, which would blur them."""
+        weight, half = self.k.weight, self.head_dim // 2
+        work = torch.promote_types(weight.dtype, torch.float32)
+        if self.angles is None or self.angles.shape[1] < n or (self.angles.dtype, self.angles.device) != (work, weight.device):
+            assert self.rope_base is not None
+            speed = self.rope_base ** (torch.arange(half, device=weight.device, dtype=work) / -half)
+            angle = torch.arange(n, device=weight.device).to(work)[:, None] * speed
+            self.angles = torch.stack([angle.cos(), angle.sin()])
+        return self.angles
 
     def extra_repr(self) -> str:
         """The sizes, and what differs from the defaults."""
@@ -114,9 +149,15 @@ class DecodeAttention(nn.Module):
             parts.append(f"window={self.window}")
         if self.sink is not None:
             parts.append("sink=True")
+        if self.rope_base is not None:
+            parts.append(f"rope_base={self.rope_base:g}")
+        if self.slopes is not None:
+            parts.append("alibi=True")
         return ", ".join(parts)
 
 
 def _as_queries(cache: Tensor, scale: Tensor | None, q: Tensor) -> Tensor:
     """k or v of a cache [B, H_kv, S_max, d] in the dtype of q."""
-    return cache.to(q.dtype) if scale is None else (cache.float() * scale[:, None, None]).to(q.dtype)
+    if scale is None:
+        return cache.to(q.dtype)
+    return (cache.float() * (scale[..., None] if scale.dim() == 3 else scale[:, None, None])).to(q.dtype)

@@ -18,7 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from lutetia import flow
-from lutetia.attention import MAX_ACTIVE, MAX_HEAD_DIM, cpu, decode_attention
+from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, cpu, decode_attention
 from lutetia.attention.arguments import DecodeCall
 from lutetia.attention.run import executor_of
 from lutetia.errors import ArgumentError
@@ -63,7 +63,7 @@ def attention(
 def can_decode(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> bool:
     """Whether decode attention takes tensors of this kind: few new tokens, no gradient, nothing that it has no word for."""
     d = query.shape[3]
-    fits = query.shape[2] <= MAX_ACTIVE and d == key.shape[3] == value.shape[3] <= MAX_HEAD_DIM
+    fits = query.shape[2] <= FEW_ACTIVE and d == key.shape[3] == value.shape[3] <= MAX_HEAD_DIM
     if not fits or query.dtype not in DTYPES or query.shape[1] % key.shape[1] or query.device.type not in ("cpu", "cuda"):
         return False
     if torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value)):

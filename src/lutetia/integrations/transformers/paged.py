@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from lutetia.attention import MAX_ACTIVE, PagedKVCache, check_int, decode_attention
+from lutetia.attention import FEW_ACTIVE, PagedKVCache, check_int, decode_attention
 from lutetia.errors import ArgumentError
 from lutetia.integrations.transformers.attention import full_attention_layers
 
@@ -44,8 +44,8 @@ class PagedLayer(CacheLayerMixin):
                 f"the cache is full: it holds {self.length} tokens and {s} more would come, expected no more than max_length "
                 f"{self.max_length} together"
             )
-        if self.length and s > MAX_ACTIVE:
-            raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {MAX_ACTIVE} at a time in a PagedCache")
+        if self.length and s > FEW_ACTIVE:
+            raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {FEW_ACTIVE} at a time in a PagedCache")
         self.pool.append(self.rows, key_states, value_states)
         if self.length:
             key_states = key_states[:]  # a tensor of its own, to carry the layer to the attention function

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, distributed
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from lutetia.attention import MAX_ACTIVE, check_int
+from lutetia.attention import FEW_ACTIVE, check_int
 from lutetia.errors import ArgumentError
 from lutetia.integrations.transformers.attention import full_attention_layers
 
@@ -47,8 +47,8 @@ class ShardedLayer(CacheLayerMixin):
                 f"the cache is full: it holds {self.length} tokens and {s} more would come, expected no more than "
                 f"max_length {ranks * self.room} together"
             )
-        if self.length and s > MAX_ACTIVE:
-            raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {MAX_ACTIVE} at a time in a ShardedCache")
+        if self.length and s > FEW_ACTIVE:
+            raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {FEW_ACTIVE} at a time in a ShardedCache")
         if self.length == 0:
             first = self.rank * self.room
             mine = slice(min(first, s), min(first + self.room, s))
