@@ -81,7 +81,7 @@ def test_it_is_refused(name: str) -> None:
 
 def test_a_table_without_rows(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("a,b,c\n")
-    with pytest.raises(DataError, match="has no rows"):
+    with pytest.raises(DataError, match="no rows"):
         make_table(read_table_file(tmp_path / "rows.csv"), None, None)
 
 
