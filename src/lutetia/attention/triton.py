@@ -13,7 +13,9 @@ from torch import Tensor
 
 from lutetia.attention.arguments import EIGHT_BITS, DecodeCall
 from lutetia.attention.choose import LEAST_KEYS, cdiv, choose_splits
-from lutetia.errors import require
+from lutetia.attention.reference import write_new
+from lutetia.attention.rotary import turned
+from lutetia.errors import fail, require
 
 triton = require("triton", "the triton backend of lutetia.attention")
 from lutetia._shared.launches import Launch  # noqa: E402  (needs triton)
@@ -28,6 +30,7 @@ REGISTERS = 255  # of a thread, at most: by itself the compiler keeps to 128, an
 OTHER_BYTES = 8 << 10  # of shared memory, besides tiles of keys and values
 PREFIX_ROWS = 128  # query rows of a tile over a prefix: they are of many rows of the batch, and fill the matrix units
 LONG_KEYS = 2048  # of a piece that counts as long
+WRITING_ROWS = 32  # query rows of a key head, at most, where the kernel itself writes new keys
 MOST_ROWS = 512  # of a batch whose lengths every program looks through for itself
 COUNTERS = 1 << 20
 
@@ -46,7 +49,26 @@ class LaunchConfig(NamedTuple):
 
 def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
     """out [B, H_q, s_active, d_v] in the dtype of q, and lse float32 [B, H_q, s_active]; one launch."""
+    if writes_first(call):
+        if call.q.is_cuda and torch.cuda.is_current_stream_capturing():
+            fail(
+                "k_new",
+                call.k_new,
+                f"None in a captured graph with more than {WRITING_ROWS} query rows of a key head: append first",
+            )
+        call = turned(call)
+        write_new(call)
+        call = call._replace(k_new=None, v_new=None)
     return launch(call, configure(call, cores, shard, batch_invariant))
+
+
+def writes_first(call: DecodeCall) -> bool:
+    """Whether torch writes the new keys before the launch, and waits for the device.
+
+    Tiles of more query rows are multiplied by a whole warp group, and on an H200 their products with the 16 new keys of a tile
+    came out wrong; the same tiles are right over keys of the cache.
+    """
+    return call.k_new is not None and call.group * call.s_active > WRITING_ROWS
 
 
 def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> LaunchConfig:
