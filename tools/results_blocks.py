@@ -72,7 +72,7 @@ def reach(results: Results) -> list[str]:
         value(shakespeare, "loss", "seed 0", digits=4, **{"feed-forward": kind}) for kind in ("dense twin", "confidence2")
     )
     rows = rows_of(results["mnist_circuits"], "circuits")
-    circuit = [sized(row) for row in rows if row["network"].startswith("Lutetia")]
+    circuits = [sized(row) for row in rows if row["network"].startswith("Lutetia (gates)")]
     peers = [sized(row) for row in rows if row["network"] == "DWN" and row.get("encoder")]
     cpu = range_of(rows_of(results["train_cpu"], "runs"), "over the C program", "x")
     decode = {
@@ -86,7 +86,7 @@ def reach(results: Results) -> list[str]:
         "|---|---|---|",
         f"| MNIST, one layer of tables, two minutes on a CPU core | {range_of(ours, 'test accuracy', '%', 4)} | "
         f"{range_of(theirs, 'test accuracy', '%', 4)} reported by the tables' authors, with fewer weights |",
-        f"| MNIST as a circuit, pixels to class | {circuit[0]} (yosys) | DWN, placed and routed: {', '.join(peers)} |",
+        f"| MNIST as a circuit, pixels to class, three seeds | {', '.join(circuits)} (yosys) | DWN, placed and routed: {', '.join(peers)} |",
         f"| enwik8, 8 minutes of one GPU, n-gram tables added to a dense model | {ngrams} bits per byte | dense twin: {dense} |",
         f"| the same with half a GPU, tables in the place of its feed-forward | {tables} | dense twin: {before}, **better** |",
         f"| tiny Shakespeare, the same bytes | {lut} nats per byte | dense twin without dropout: {twin} |",
