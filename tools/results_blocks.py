@@ -86,7 +86,8 @@ def reach(results: Results) -> list[str]:
         "|---|---|---|",
         f"| MNIST, one layer of tables, two minutes on a CPU core | {range_of(ours, 'test accuracy', '%', 4)} | "
         f"{range_of(theirs, 'test accuracy', '%', 4)} reported by the tables' authors, with fewer weights |",
-        f"| MNIST as a circuit, pixels to class, three seeds | {', '.join(circuits)} (yosys) | DWN, placed and routed: {', '.join(peers)} |",
+        f"| MNIST as a circuit, pixels to class, three seeds | {', '.join(circuits)} (yosys) | "
+        f"DWN, placed and routed: {', '.join(peers)} |",
         f"| enwik8, 8 minutes of one GPU, n-gram tables added to a dense model | {ngrams} bits per byte | dense twin: {dense} |",
         f"| the same with half a GPU, tables in the place of its feed-forward | {tables} | dense twin: {before}, **better** |",
         f"| tiny Shakespeare, the same bytes | {lut} nats per byte | dense twin without dropout: {twin} |",

@@ -258,7 +258,8 @@ CIRCUIT_SECTIONS = [
         "mnist_circuits",
         [CIRCUITS],
         "Accuracy on the 10,000 test images. Ours counts everything from 8-bit pixels to the class; 1,000 simulated images "
-        "agreed. The gates' sizes and settings were chosen from 86 runs whose test accuracy was seen. torchlogix was trained and counted here; the other counts are from papers.",
+        "agreed. The gates' sizes and settings were chosen from 86 runs whose test accuracy was seen. torchlogix was trained and "
+        "counted here; the other counts are from papers.",
     ),
     Section(
         "Tables of data",

@@ -190,7 +190,18 @@ def test_a_named_folder_must_be_a_checkout(checkout: Path, capsys: Capture) -> N
 # ---- ours ------------------------------------------------------------------------------------------------------------
 
 OURS = Path(__file__).parents[2] / "benchmarks"
-SHARED = {"results", "original", "timing", "gpu_timing", "decode_serving", "tabular_data", "tiny_models", "circuit_trees"}
+SHARED = {
+    "results",
+    "original",
+    "timing",
+    "gpu_timing",
+    "decode_serving",
+    "tabular_data",
+    "tiny_models",
+    "circuit_trees",
+    "suite_models",
+    "vision_models",
+}
 
 
 @pytest.mark.parametrize("path", sorted(OURS.glob("*.py")), ids=lambda path: path.stem)

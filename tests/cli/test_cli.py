@@ -26,6 +26,7 @@ COMMANDS = [
     "evaluate-explanations",
     "generate",
     "info",
+    "quantize",
     "build",
     "page",
     "flow",

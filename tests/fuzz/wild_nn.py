@@ -17,6 +17,7 @@ from lutetia.nn import (
     cell_total_variation,
     choose_anchors,
     clamp_after_step,
+    int8_tables,
     ngram_tables,
     table_parameters,
 )
@@ -103,12 +104,23 @@ def _row_adam(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     return use, {"params": [weight], "sparse": True, "lr": 0.1, "beta": 0.9, "eps": 1e-8, "weight_decay": 0.1}
 
 
+def _int8(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    def use(model: Any) -> None:
+        quantised = int8_tables(model)
+        if quantised is layer:
+            quantised(torch.randn(2, 5))
+
+    layer = _layer(wild)
+    return use, {"model": wild.one(layer, nn.Sequential(layer), NgramTables((2,), n_rows=3, width=2), nn.Linear(2, 2))}
+
+
 CALLS: dict[str, Made] = {
     "NgramTables": _ngram,
     "RowAdam": _row_adam,
     "cell_total_variation": _total_variation,
     "choose_anchors": _choose_anchors,
     "clamp_after_step": _clamp,
+    "int8_tables": _int8,
     "ngram_tables": _ngram_tables,
     "table_parameters": _parameters,
 }

@@ -367,7 +367,7 @@ def test_nan_passes_unless_debug_is_on(on_backend: str, monkeypatch: pytest.Monk
 def test_anchors_are_checked_once_per_tensor_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
     case = make_case("fc")
     checked = []
-    monkeypatch.setattr(anchor_checks, "check_anchors", lambda anchors, n_inputs: checked.append(n_inputs))
+    monkeypatch.setattr(anchor_checks, "check_anchors", lambda anchors, n_inputs, n_thresholds=0: checked.append(n_inputs))
     anchors = case.anchors.clone()
     with use_backend("reference"):
         for _ in range(3):

@@ -77,7 +77,7 @@ def _facts(report: dict[str, Any]) -> dict[str, str]:
         "bits per input": f"{report['input_bits']}",
         "bits per weight": f"{report['weight_bits']}",
         "lookups per sample": f"{report['lookups']:,}",
-        **({"tables used": "{used} of {all}".format(**report["boosted_tables"])} if report["boosted_tables"] else {}),
+        **({"tables used": "{used} of {all}".format(**used)} if (used := report.get("boosted_tables")) else {}),
     }
 
 

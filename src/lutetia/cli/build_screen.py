@@ -62,7 +62,7 @@ def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [("accuracy", accuracy["left_out"])]
     if not accuracy["left_out"]:
         lines = [quality(accuracy, "circuit")]
-    used = report["boosted_tables"]
+    used = report.get("boosted_tables")
     if used and used["used"] < used["all"]:
         lines.append(("used", f"the first {used['used']} of {used['all']} tables; --tables sets how many"))
     lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))

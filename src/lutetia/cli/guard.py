@@ -37,6 +37,7 @@ ORDER = (
     "evaluate-explanations",
     "generate",
     "info",
+    "quantize",
     "build",
     "page",
     "flow",

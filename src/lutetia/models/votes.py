@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from lutetia.precompute import Graph
 
 
-CHOICE_EVERY = 4  # on a CPU every fourth sample of a batch of `MANY` teaches the wiring: it costs most and needs the fewest
-MANY = 128
 START_SPREAD = 0.01  # of the choice at the start
 
 
@@ -206,9 +204,7 @@ class ReadTables(torch.autograd.Function):
             of_inputs = torch.zeros(bits.shape, device=bits.device).index_add_(1, wired, of_bits).to(bits.dtype)
         if ctx.needs_input_grad[1]:
             # What each bit would have changed in place of the chosen one: ones and zeros as ±1.
-            every = CHOICE_EVERY if bits.device.type == "cpu" and len(bits) >= MANY else 1
-            product = of_bits[::every].T @ (2 * bits[::every].float() - 1)
-            of_choice = (every * product).reshape(len(weight), k, -1).to(weight.dtype)
+            of_choice = (of_bits.T @ (2 * bits.float() - 1)).reshape(len(weight), k, -1).to(weight.dtype)
         return of_inputs, of_choice, of_weight.to(weight.dtype)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia._shared.threads import spread
-from lutetia.errors import ArgumentError
+from lutetia.errors import ArgumentError, check_module
 from lutetia.lut import backend_name
 from lutetia.nn.lut import LUT
 from lutetia.nn.lut_attention import LUTAttention
@@ -31,6 +31,7 @@ def int8_tables(model: nn.Module) -> nn.Module:
 
     The rest of the model stays as it is. Tables no longer learn; gradients still reach the inputs.
     """
+    check_module("model", model)
     return _replace(model, None)
 
 
