@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from tools import require_module
+from tools import optional_module
 
-require_module("xgboost")
+optional_module("xgboost")
 
 
 @pytest.fixture(scope="module")
