@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lut.cpu_cases import assert_near, cpu, reference
+from lut.oracle import make_sequence
 from lutetia.errors import ArgumentError, OverflowInSumError
 from lutetia.lut import growth
-from lutetia.lut.connectivity.anchors import random_anchors
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels.cpu import pairs
@@ -61,16 +61,9 @@ class Case(NamedTuple):
 
 def make(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Case:
     """Half of the positions of x hold small integers, and those of the parameter halves: ties and exact zeros are common."""
-    batch, length, n_inputs, n_outputs, n_detectors, n_anchors, positional_dim = shape
-    generator = torch.Generator().manual_seed(sum(shape))
-    x = torch.randint(-2, 3, (batch, length, n_inputs), generator=generator).double()
-    x += torch.rand(x.shape, generator=generator, dtype=torch.float64) * (torch.rand(batch, length, 1, generator=generator) < 0.5)
-    positions = torch.randint(-2, 3, (length - 1, n_detectors, positional_dim), generator=generator).double() / 2
-    n_rows = 1 << (2 * n_anchors + positional_dim)
-    weight = torch.randn(n_detectors, n_rows, n_outputs, generator=generator, dtype=torch.float64)
-    grad = torch.randn(batch, length, n_outputs, generator=generator, dtype=torch.float64)
-    anchors = random_anchors(n_inputs, n_detectors, n_anchors, seed=0)
-    x, positions, weight, grad = (tensor.to(dtype) for tensor in (x, positions, weight, grad))
+    given = make_sequence(shape)
+    x, positions, weight, grad = (given[name].to(dtype) for name in ("x", "positions", "weight", "grad"))
+    anchors = given["anchors"]
     found, pe = reference.check_detectors(x, anchors), reference.check_positions(positions)
     return Case(x, positions, weight, anchors, grad, found, pe)
 
