@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from results import Row
+from results_sentences import int8_sentence
 from results_tables import Section, Spread, column, table
 
 
@@ -23,9 +24,8 @@ LEARNING_SECTIONS = [
                 column("bits per byte, int8", digits=5),
                 column("bytes of tables, int8 / float32", "share", digits=2),
             ),
-            table("layers", "layer", "batch", "float32", "int8", "faster"),
         ],
-        "Processor time of one layer in microseconds, one thread.",
+        int8_sentence,
     ),
 ]
 

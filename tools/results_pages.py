@@ -11,14 +11,17 @@ from results_sentences import (
     decode_sentence,
     digits_sentence,
     emission_sentence,
+    floors_sentence,
     gradient_sentence,
     growth_sentence,
     layer_sentence,
     models_sentence,
     rates_sentence,
+    reads_sentence,
     relevance_sentence,
     tables_sentence,
     tabular_sentence,
+    torchlogix_sentence,
     train_cpu_sentence,
 )
 from results_tables import Section, Spread, Table, column, range_of, table
@@ -189,7 +192,6 @@ ATTENTION_SECTIONS = [
                 column("batch, length", "shape"),
                 column("Lutetia", digits=4),
                 column("SDPA cuDNN", digits=4),
-                column("SDPA flash"),
                 column("cuDNN / Lutetia"),
                 column("of the read rate"),
             ),
@@ -204,7 +206,6 @@ ATTENTION_SECTIONS = [
                 column("`varlen_attn`", "varlen_attn"),
                 column("`flex_attention`", "flex_attention"),
             ),
-            table("pages and fp8", column("batch, length", "shape"), "bf16", "pages of 64", "fp8 cache"),
         ],
         decode_sentence,
         setting="bf16, 32 query heads on 8 key heads of 128, one new token; microseconds, graph replays. Ragged lengths are "
@@ -272,17 +273,9 @@ NOTE_SECTIONS = [
     Section(
         "The four reads on a GPU",
         "lut_reads",
-        [
-            table(
-                "reads",
-                "read",
-                column("original, H100", "original eval", "original train"),
-                column("Lutetia, graph", "eval, graph", "train, graph"),
-                column("ratio", "eval", "train", digits=2),
-            )
-        ],
-        "The original's times are its author's, on an H100, mode not stated: part of each ratio is the machine and the mode.",
-        setting="24,576 rows, 8 heads of 64 tables, N_c 8, 48 → 48, float32, milliseconds.",
+        [],
+        reads_sentence,
+        setting="24,576 rows, 8 heads of 64 tables, N_c 8, 48 → 48, float32.",
     ),
     Section(
         "Digits",
@@ -344,23 +337,11 @@ NOTE_SECTIONS = [
     Section(
         "How close a LUT layer comes to the memory's speed",
         "lut_step",
-        [table("rates", "shape", "eval forward", "train forward", "x gradient", "weight gradient", "plain read")],
+        [table("rates", "shape", "eval forward", "x gradient", "weight gradient", "plain read")],
         rates_sentence,
         setting="TB/s of rows gathered, beside plain reads of a buffer as large as the tables.",
     ),
-    Section(
-        "How close walking pairs comes to its floor",
-        "lut_attention",
-        [
-            table(
-                "floors",
-                "shape",
-                column("floor, eval / train", "eval floor", "train floor"),
-                column("measured", "eval, graph", "train, graph"),
-            )
-        ],
-        "Milliseconds. Moving the bytes takes the floor, so 10x the original's eager training step cannot be reached here.",
-    ),
+    Section("How close walking pairs comes to its floor", "lut_attention", [], floors_sentence),
     Section(
         "LUT attention by length",
         "lut_attention",
@@ -368,19 +349,7 @@ NOTE_SECTIONS = [
         growth_sentence,
         setting="B4 E256 N_t32 N_c3 N_pe3, graph replay.",
     ),
-    Section(
-        "The weight gradient on two CPU cores",
-        "lut_cpu",
-        [
-            kernel_table(
-                "weight gradient",
-                "weight gradient, anew",
-                **{"index_add_": "`index_add_`", "index_add_ per detector": "`index_add_` per detector"},
-            )
-        ],
-        gradient_sentence,
-        setting="Into a new buffer.",
-    ),
+    Section("The weight gradient on two CPU cores", "lut_cpu", [], gradient_sentence),
     Section("LUT attention on two CPU cores", "lut_attention_cpu", [], cpu_attention_sentence),
     Section("Layers into tables", "precompute", [], tables_sentence),
     Section("Neurons into Verilog", "hardware", [], emission_sentence),
@@ -390,10 +359,5 @@ NOTE_SECTIONS = [
         [table("forms", "table", column("yosys 0.70", "yosys"), "Shannon tree", "partial sums", "kept")],
         "LUT6 of single tables; `minimise` keeps the smallest form.",
     ),
-    Section(
-        "torchlogix on MNIST",
-        "mnist_torchlogix",
-        [table("networks", "network", column("accuracy", digits=4), "LUT6", "simulated, equal")],
-        "Comparisons and argmax included; tuned by us, not by its authors.",
-    ),
+    Section("torchlogix on MNIST", "mnist_torchlogix", [], torchlogix_sentence),
 ]
