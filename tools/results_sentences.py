@@ -125,8 +125,8 @@ def gradient_sentence(result: Result) -> str:
 def cpu_attention_sentence(result: Result) -> str:
     rows = [row for row in rows_of(result, "steps") if row["shape"] == "claimed"]
     return (
-        f"A training step of {rows[0]['sizes']} is {range_of(rows, 'reference / step', 'x')} as fast as the reference; the claim is "
-        "20x."
+        f"A training step of {rows[0]['sizes']} is {range_of(rows, 'reference / step', 'x')} as fast as the reference; the "
+        "claim is 20x."
     )
 
 
