@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lutetia._shared.launches import planned
+from lutetia._shared.launches import Planned, planned
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels.cuda import nvrtc
 from lutetia.lut.kernels.cuda import pairs as cuda
@@ -96,18 +96,24 @@ def case_of(sequence: Sequence, n_outputs: int, sums: Sums, dtype: torch.dtype, 
 
 def fill(weight: Tensor, sequence: Sequence, sums: Sums) -> Tensor:
     """weight [N_t, R, O] -> y [B, S, O]."""
-    (n_detectors, _, n_outputs), (batch, length, _) = weight.shape, sequence.x.indices.shape
+    (batch, length, _), n_outputs = sequence.x.indices.shape, weight.shape[2]
     target = target_of([batch, length, n_outputs], sums, weight)
     if target.out.numel() and length > 1:
-        detectors, options = DETECTORS[kind(length)], case_of(sequence, n_outputs, sums, sum_dtype(weight), FILL)
-        indices, pe_indices = sequence.x.indices, sequence.positions.indices
-        found, steps = (indices.contiguous(), pe_indices.contiguous()), (n_detectors, 1, n_detectors, 1)
-        if kind(length) == "long":
-            found, steps = (by_detector(indices), by_detector(pe_indices)), (1, length, 1, length - 1)
-        grid = (batch * length, cdiv(n_outputs, options["CASE"].BLOCK_O), cdiv(n_detectors, detectors))
-        numbers = (length, n_detectors, n_outputs)
-        planned(source.fill_pairs_kernel, grid)(weight, found, target, numbers, steps, DETECTORS=detectors, **options)
+        launch_fill(weight, sequence, target, sums)
     return finish(target, sums, sum_dtype(weight))
+
+
+def launch_fill(weight: Tensor, sequence: Sequence, target: Target, sums: Sums) -> Planned:
+    """Add up rows of weight [N_t, R, O] in a target [B, S > 1, O] that is not empty; what was launched."""
+    (n_detectors, _, n_outputs), (batch, length, _) = weight.shape, sequence.x.indices.shape
+    detectors, options = DETECTORS[kind(length)], case_of(sequence, n_outputs, sums, sum_dtype(weight), FILL)
+    indices, pe_indices = sequence.x.indices, sequence.positions.indices
+    found, steps = (indices.contiguous(), pe_indices.contiguous()), (n_detectors, 1, n_detectors, 1)
+    if kind(length) == "long":
+        found, steps = (by_detector(indices), by_detector(pe_indices)), (1, length, 1, length - 1)
+    grid = (batch * length, cdiv(n_outputs, options["CASE"].BLOCK_O), cdiv(n_detectors, detectors))
+    numbers = (length, n_detectors, n_outputs)
+    return planned(source.fill_pairs_kernel, grid)(weight, found, target, numbers, steps, DETECTORS=detectors, **options)
 
 
 def propagate(
