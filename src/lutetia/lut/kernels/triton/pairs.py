@@ -26,7 +26,7 @@ from lutetia.lut.kernels.triton.source.rows import Sorted
 from lutetia.lut.sums import Sums, sum_dtype
 
 # Positions and outputs at a time, and warps. Where three rows are under way, a part of each is read: fewer registers.
-FILL = (16, 64, 1)
+FILL = (16, 64, 2)
 SLOPES = {"short": (8, 16, 1), "long": (32, 16, 1)}
 GATHER = (32, 64, 1)
 DETECTORS = {"short": 4, "long": 2}  # of one program that fills
@@ -131,7 +131,7 @@ def propagate(
             grad.contiguous(), weight, rows, all_by_detector(sequence.positions),
             Totals(totals, position_totals, target.overflow), (length, n_detectors, n_outputs, COPIES), **options,
         )  # fmt: skip
-    dx, dpositions = spread_totals(totals, position_totals.sum(0), rows.min_delta_index, sequence, anchors, n_inputs)
+    dx, dpositions = spread_totals(totals, position_totals, rows.min_delta_index, sequence, anchors, n_inputs)
     dtype = sum_dtype(grad, weight)
     return finish(target._replace(out=dx), sums, dtype), finish(target._replace(out=dpositions), sums, dtype)
 
@@ -139,7 +139,8 @@ def propagate(
 def spread_totals(
     totals: Tensor, position_totals: Tensor, which: Tensor, sequence: Sequence, anchors: Tensor, n_inputs: int
 ) -> tuple[Tensor, Tensor]:
-    """Total slopes [B, N_t, S] to the anchors of their closest calls `which`, those of distances [N_t, S-1] to their bits."""
+    """Total slopes [B, N_t, S] to the anchors of their closest calls `which`, those of distances [copies, N_t, S-1] to their
+    bits."""
     batch, n_detectors, length = totals.shape
     pe_which = sequence.positions.min_delta_index
     assert pe_which is not None
@@ -149,9 +150,19 @@ def spread_totals(
         planned(source.scatter_totals_kernel, (batch * length, cdiv(n_detectors, block_t)))(
             totals, which, anchors, dx, (length, n_inputs, n_detectors), N_C=anchors.shape[1], BLOCK_T=block_t, num_warps=1
         )
-    dpositions = totals.new_zeros(*pe_which.shape, sequence.positional_dim)
-    if sequence.positional_dim:
-        dpositions.scatter_(2, pe_which.long().unsqueeze(-1), position_totals.t().unsqueeze(-1))
+    dpositions = totals.new_empty(*pe_which.shape, sequence.positional_dim)
+    if dpositions.numel():
+        padded = next_power_of_2(sequence.positional_dim)
+        block = max(1, 256 // padded)
+        planned(source.place_totals_kernel, (cdiv(pe_which.numel(), block),))(
+            position_totals,
+            pe_which,
+            dpositions,
+            tuple(position_totals.shape),
+            N_PE=sequence.positional_dim,
+            PADDED=padded,
+            BLOCK=block,
+        )
     return dx, dpositions
 
 
