@@ -212,7 +212,7 @@ def test_thresholds_of_a_layer_behind_another() -> None:
     net = lut_network(model, bits=3, weight_bits=4, argmax=False)
     numbers = every_number(3, 3)
     assert torch.equal(net.graph(numbers), model(torch.from_numpy(net.encoder.values()).float()[numbers]).long())
-    with pytest.raises(ArgumentError, match="thresholds behind an RMS norm feel the norm"):
+    with pytest.raises(ArgumentError, match="thresholds behind an RMS norm depend on the norm"):
         lut_network(nn.Sequential(first, nn.RMSNorm(4), second))
 
 

@@ -64,7 +64,7 @@ def read_tokens(model: LUTTransformer, given: str) -> Tensor:
     else:
         data = given.encode("utf-8", "surrogateescape")  # bytes of the shell that are no UTF-8 stay what they were
     if not data:
-        raise DataError("INPUT is empty, expected text, or a file that holds some")
+        raise DataError("INPUT is empty, expected text, or a file that is not empty")
     tokens = torch.tensor(list(data[-model.config.context :]))
     bad = int(tokens.max())
     if bad >= model.config.vocab:
@@ -135,7 +135,7 @@ def _read(model: Classifier, given: str) -> Inputs:
     if has_cells or (suffix in COLUMNS and isinstance(model, Tabular)):
         rows = _cells(model, path) if has_cells or not isinstance(model, Tabular) else named_rows(model, read_table_file(path))
         if not len(rows):
-            raise DataError(f"{path} has 0 rows of values, expected one at least")
+            raise DataError(f"{path} has 0 rows of values, expected at least one")
         return Inputs(torch.from_numpy(rows.reshape(-1, *shape)), [f"{path} row {number}" for number in range(len(rows))])
     if suffix in ARRAYS:
         x = _fit_rows(_array(path), shape, str(path))
@@ -213,7 +213,7 @@ def _image(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     except DataError:
         raise
     except Exception as error:  # decoders raise nearly anything for a damaged file
-        raise DataError(f"{path} is not an image that can be read, or is damaged: {error or type(error).__name__}") from error
+        raise DataError(f"{path} is not a readable image, or is damaged: {error or type(error).__name__}") from error
     return np.moveaxis(pixels, -1, 0).copy() if colour else pixels.copy()
 
 

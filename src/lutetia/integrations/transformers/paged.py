@@ -41,7 +41,7 @@ class PagedLayer(CacheLayerMixin):
         s = key_states.shape[2]
         if self.length + s > self.max_length:
             raise ArgumentError(
-                f"the cache is full: it holds {self.length} tokens and {s} more would come, expected no more than max_length "
+                f"the cache is full: it holds {self.length} tokens and {s} more were given, expected no more than max_length "
                 f"{self.max_length} together"
             )
         if self.length and s > FEW_ACTIVE:

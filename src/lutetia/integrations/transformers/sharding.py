@@ -44,7 +44,7 @@ class ShardedLayer(CacheLayerMixin):
         s, ranks = key_states.shape[2], distributed.get_world_size(self.group)
         if self.length + s > ranks * self.room:
             raise ArgumentError(
-                f"the cache is full: it holds {self.length} tokens and {s} more would come, expected no more than "
+                f"the cache is full: it holds {self.length} tokens and {s} more were given, expected no more than "
                 f"max_length {ranks * self.room} together"
             )
         if self.length and s > FEW_ACTIVE:

@@ -201,7 +201,7 @@ class _Tracing:
             if options.get("mode", "constant") != "constant":
                 fail(f"the mode of {self.name}", options["mode"], '"constant"')
             return self.padded(args[0], options["pad"], options.get("value"))
-        raise ArgumentError(f"{node.format_node()} is not known here, expected layers, sums, concatenation, flatten or argmax")
+        raise ArgumentError(f"{node.format_node()} is not supported, expected layers, sums, concatenation, flatten or argmax")
 
     def module(self, module: nn.Module, value: _Value) -> _Value:
         """One layer."""
