@@ -1,4 +1,4 @@
-"""Whole folders: written at once, found damaged, and never in the place of what somebody else made."""
+"""Whole folders: written at once, found damaged, and never in place of what somebody else made."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ OTHERS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a file of the same name": (lambda out: out.write_text("mine"), "it is a file"),
     "a folder of somebody's": (lambda out: (out / "index.html").write_text("mine"), "it holds index.html"),
     "a web app's manifest": (lambda out: (out / MANIFEST).write_text('{"name": "app", "files": {}}'), "it holds manifest.json"),
-    "another format of ours": (lambda out: folders.write(out, FILES, {"format": "lutetia.model/1"}), "no manifest of ours"),
+    "another format of ours": (lambda out: folders.write(out, FILES, {"format": "lutetia.model/1"}), "no Lutetia manifest"),
     "one more file": (
         lambda out: (folders.write(out, FILES, FACTS), (out / "in" / "thesis.txt").write_text("mine")),
         "it holds in/thesis.txt, which its manifest does not list",

@@ -401,7 +401,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used() -> None:
     train(config, "out", resume=True, show=loud)
     assert "step-000012" in loud.said[0]
     assert "going back to the checkpoint before it" in loud.said[0]
-    assert loud.said[1] == "going on from out/checkpoints/step-000010"
+    assert loud.said[1] == "resuming from out/checkpoints/step-000010"
     assert_same(tensors_of("out", 12), tensors_of("whole", 12))
 
 

@@ -174,7 +174,7 @@ def _fill(part: Path, files: Mapping[str, Content], facts: Mapping[str, Any], si
 
 
 def _swap(part: Path, folder: Path, listed: Collection[str]) -> None:
-    """Put a finished folder in the place of an old one, of which only the listed files are removed."""
+    """Put a finished folder in place of an old one, of which only the listed files are removed."""
     old = part.with_suffix(".old")
     try:
         if folder.exists():
@@ -187,7 +187,7 @@ def _swap(part: Path, folder: Path, listed: Collection[str]) -> None:
 
 
 def _move_in(part: Path, folder: Path, names: Collection[str]) -> None:
-    """Put finished files in the place of old ones, the manifest first out and last in; should it fail, all is as it was."""
+    """Put finished files in place of old ones, the manifest first out and last in; should it fail, all is as it was."""
     aside = part.with_suffix(".old")
     ordered = sorted(names, key=lambda name: (name == MANIFEST, name))
     placed: list[str] = []
@@ -273,7 +273,7 @@ def read_manifest(folder: Path, format: str, needed: Collection[str] = ()) -> di
     """The manifest of a folder; its "files" holds for each name a "sha256" and, where it was kept, the "bytes"."""
     file = folder / MANIFEST
     if not os.path.lexists(file):
-        raise DataError(f"{folder} is not complete: {MANIFEST}, which holds the checksums, is missing")
+        raise DataError(f"{folder} is incomplete: {MANIFEST}, which holds the checksums, is missing")
     if not file.is_file() or file.stat().st_size > LARGEST_MANIFEST:
         raise DataError(f"{file} cannot be read: it is not a file, or too large for a manifest")
     try:

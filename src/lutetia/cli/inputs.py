@@ -83,7 +83,7 @@ def feature_columns(model: Classifier, cells: Cells) -> list[int]:
         if len(lacking) < len(names):
             raise DataError(f"{cells.path} has no column {lacking[0]!r}, which the model was trained on")
     if cells.width not in (wanted, wanted + 1):
-        raise DataError(f"{cells.path} has {cells.width} numbers in a row, expected {wanted} by the model")
+        raise DataError(f"{cells.path} has {cells.width} numbers in a row, expected {wanted} for this model")
     return list(range(wanted))
 
 
@@ -221,17 +221,17 @@ def _check_pixels(path: Path, size: tuple[int, int], shape: tuple[int, ...]) -> 
     """Refuse an image of another size, (width, height), than the model takes, before its pixels are decoded."""
     if len(shape) == 1:
         if size[0] * size[1] != shape[0]:
-            raise DataError(f"{path} has {size[0] * size[1]:,} pixels, expected {shape[0]:,} by the model")
+            raise DataError(f"{path} has {size[0] * size[1]:,} pixels, expected {shape[0]:,} for this model")
     elif size != (shape[-1], shape[-2]):
         pixels = f"{size[1]} × {size[0]}"
-        raise DataError(f"{path} has {pixels} pixels, expected {shape[-2]} × {shape[-1]} (height × width) by the model")
+        raise DataError(f"{path} has {pixels} pixels, expected {shape[-2]} × {shape[-1]} (height × width) for this model")
 
 
 def _fit(values: np.ndarray, shape: tuple[int, ...], where: str) -> Tensor:
     """The values in the shape of the model's input, where it holds as many."""
     if values.size != math.prod(shape):
         sizes = " × ".join(map(str, shape))
-        raise DataError(f"{where} has {values.size} numbers, expected {math.prod(shape)} by the model, which takes {sizes}")
+        raise DataError(f"{where} has {values.size} numbers, expected {math.prod(shape)}: the model takes {sizes}")
     return torch.from_numpy(values.reshape(shape))
 
 

@@ -42,7 +42,7 @@ class PagedLayer(CacheLayerMixin):
         if self.length + s > self.max_length:
             raise ArgumentError(
                 f"the cache is full: it holds {self.length} tokens and {s} more were given, expected no more than max_length "
-                f"{self.max_length} together"
+                f"{self.max_length} in total"
             )
         if self.length and s > FEW_ACTIVE:
             raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {FEW_ACTIVE} at a time in a PagedCache")

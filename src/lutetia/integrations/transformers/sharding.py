@@ -45,7 +45,7 @@ class ShardedLayer(CacheLayerMixin):
         if self.length + s > ranks * self.room:
             raise ArgumentError(
                 f"the cache is full: it holds {self.length} tokens and {s} more were given, expected no more than "
-                f"max_length {ranks * self.room} together"
+                f"max_length {ranks * self.room} in total"
             )
         if self.length and s > FEW_ACTIVE:
             raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {FEW_ACTIVE} at a time in a ShardedCache")

@@ -103,7 +103,7 @@ def turned_round(builder: Builder, node: int, channels: np.ndarray, name: str) -
     tables, lookups = [], []
     for channel, domain in enumerate(edge.domains):
         if domain.bits > WIDEST:
-            raise ArgumentError(f"{name} has values of {domain.bits} bits, expected at most {WIDEST} behind a pooling layer")
+            raise ArgumentError(f"{name} has values of {domain.bits} bits, expected at most {WIDEST} after a pooling layer")
         codes = np.arange(2**domain.bits)
         values = domain.decode(torch.from_numpy(codes))
         turned = torch.where(domain.holds(values), domain.low + domain.high - values, values)

@@ -252,10 +252,10 @@ def _folded(stages: list[Any]) -> list[Detectors | Readout]:
         for following in stages[number + 1 :]:
             if isinstance(following, Detectors):
                 if following.thresholds is not None:
-                    raise ArgumentError("thresholds behind an RMS norm depend on the norm: train with norm='none'")
+                    raise ArgumentError("thresholds after an RMS norm depend on the norm: train with norm='none'")
                 break  # from here on only comparisons use it
             if isinstance(following, Readout) and following.bias.any():
-                raise ArgumentError("a linear layer with a bias behind an RMS norm depends on the norm: train with norm='none'")
+                raise ArgumentError("a linear layer with a bias after an RMS norm depends on the norm: train with norm='none'")
         if not made:
             raise ArgumentError(
                 "a norm in front of the first layer is not part of the integer model: normalise the inputs yourself"
