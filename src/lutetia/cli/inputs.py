@@ -49,9 +49,9 @@ def read_sample(model: Classifier, given: str, row: int | None) -> Tensor:
     is_array = path.name.lower().endswith(ARRAYS)
     has_rows = _exists(path) and (is_array or path.name.lower().endswith(CELLS + COLUMNS))
     if row is not None and not (has_rows and (not is_array or len(x) > 1)):
-        raise DataError(f"--row is {row} and {given} has no rows: .csv files have, and arrays of several samples")
+        raise DataError(f"--row is {row}, but {given} has no rows: only .csv files and arrays of several samples do")
     if not 0 <= (row or 0) < len(x):
-        raise DataError(f"{path} has {len(x)} rows of values, expected one more than --row {row or 0} at least")
+        raise DataError(f"{path} has {len(x)} rows of values, expected at least {(row or 0) + 1} for --row {row or 0}")
     return x[row or 0]
 
 
