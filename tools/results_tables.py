@@ -68,7 +68,7 @@ def markdown(result: Result, shown: Table | Spread) -> str:
 
 def _cell(row: Row, column: Column, units: dict[str, str | None]) -> str:
     texts = [text_of(_scaled(row.get(key), column.scale), units.get(key), column.digits) for key in column.keys]
-    return " / ".join(each or MISSING for each in texts) if any(texts) else MISSING
+    return "/".join(each or MISSING for each in texts) if any(texts) else MISSING
 
 
 def _scaled(value: Any, scale: float) -> Any:
@@ -76,7 +76,8 @@ def _scaled(value: Any, scale: float) -> Any:
 
 
 def _line(cells: Any) -> str:
-    return "| " + " | ".join(cells) + " |"
+    """A row of a table; without spaces, as nobody edits what is generated."""
+    return f"|{'|'.join(cells)}|"
 
 
 def _rule(heading: Sequence[str]) -> str:
