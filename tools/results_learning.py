@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from results import Row
-from results_sentences import int8_sentence
+from results_sentences import faithful_sentence, int8_sentence
 from results_tables import Section, Spread, column, table
+
+SHOWN_RULES = ("random order", "gradient", "occlusion", "epsilon", "decisive")
 
 
 def has_default_rates(row: Row) -> bool:
@@ -60,4 +62,14 @@ LEARNING_NOTES = [
         "Bits per byte of small models after 15 passes over a twentieth of enwik8, one seed. Rows of many orders, dropped "
         "orders, and more blocks in place of the feed-forward help. Other rates, decays and eps: in the file.",
     ),
+]
+
+FAITHFUL_NOTES = [
+    Section(
+        "Models of tables",
+        "lut_faithfulness",
+        [Spread("areas", ("probability",), "model", ("rule",), where=lambda row: row["rule"] in SHOWN_RULES)],
+        faithful_sentence,
+        setting="Mean probability of the original decision while inputs are replaced, most relevant first: less is better.",
+    )
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from results import Row, rows_of
-from results_learning import LEARNING_NOTES, LEARNING_SECTIONS
+from results_learning import FAITHFUL_NOTES, LEARNING_NOTES, LEARNING_SECTIONS
 from results_sentences import (
     attention_sentence,
     cpu_attention_sentence,
@@ -310,6 +310,7 @@ NOTE_SECTIONS = [
         "The area of insertion less that of deletion: more is better, random gives 0.",
         setting="Six small nets trained on digits, 120 test images each; standard errors are 0.01 to 0.036.",
     ),
+    *FAITHFUL_NOTES,
     Section(
         "Relevance of long texts",
         "relevance_long",
