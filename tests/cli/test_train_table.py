@@ -208,7 +208,7 @@ def test_a_folder_of_images_by_class(folder: Path, tmp_path: Path, capsys: Captu
     assert evaluated["accuracy"] > summary["test"]["accuracy"]
     (tmp_path / "other" / "digit 3").mkdir(parents=True)
     Image.new("L", (5, 4)).save(tmp_path / "other" / "digit 3" / "a.png")
-    assert "holds samples of 4 × 5, expected 8 × 8 by the model" in error(capsys, "evaluate", out, tmp_path / "other")
+    assert "holds samples of 4 × 5, expected 8 × 8 for this model" in error(capsys, "evaluate", out, tmp_path / "other")
 
 
 def test_a_saved_estimator_is_a_model_for_the_commands(folder: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -224,5 +224,5 @@ def test_what_cannot_be_is_said_before_anything_is_written(folder: Path, wine_ru
     assert "no column 'grape'" in error(capsys, "train", folder / "wine.csv", "--target", "grape", "--out", out)
     assert "expected one of 'classification'" in error(capsys, "train", folder / "wine.csv", "--task", "ranking", "--out", out)
     assert "fit.n_tables" in error(capsys, "train", folder / "wine.csv", "--out", out, "--set", "fit.n_tables=0")
-    assert "holds a run already" in error(capsys, "train", folder / "wine.csv", "--out", wine_run)
+    assert "already holds a run" in error(capsys, "train", folder / "wine.csv", "--out", wine_run)
     assert not out.exists()

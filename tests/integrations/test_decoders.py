@@ -117,7 +117,7 @@ def test_assisted_generation(name: str, n_layers: int, decoded: list[int]) -> No
 
 def test_offloading_is_refused_by_name() -> None:
     config = build("llama", "lutetia").config
-    with pytest.raises(ArgumentError, match="offloading is not offered by LutetiaCache"):
+    with pytest.raises(ArgumentError, match="LutetiaCache does not support offloading"):
         LutetiaCache(config, offloading=True)
     with pytest.raises(ArgumentError, match="offloading is not offered"):
         LutetiaCache(config).layers[0].offload()

@@ -145,7 +145,7 @@ def test_sequences(tmp_path: Path) -> None:
 def test_refused(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(b"no onnx at all")
-    with pytest.raises(DataError, match="is no valid ONNX model"):
+    with pytest.raises(DataError, match="is not a valid ONNX model"):
         load(path)
     net = Net(4)
     net.add("Relu")

@@ -64,5 +64,5 @@ def test_what_is_refused() -> None:
     cache = PagedCache(build("llama", "lutetia").config, 20)
     states = torch.randn(1, 2, 19, 8)
     cache.update(states, states, 0)
-    with pytest.raises(ArgumentError, match="it holds 19 tokens and 2 more would come, expected no more than max_length 20"):
+    with pytest.raises(ArgumentError, match="it holds 19 tokens and 2 more were given, expected no more than max_length 20"):
         cache.update(states[:, :, :2], states[:, :, :2], 0)

@@ -1,4 +1,4 @@
-"""The CUDA sources of lutetia.lut run on a CPU, compiled by a C++ compiler with `on_host.h` in the place of CUDA."""
+"""The CUDA sources of lutetia.lut run on a CPU, compiled by a C++ compiler with `on_host.h` in place of CUDA."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_an_unknown_category_may_count_as_missing() -> None:
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        ([[1.0, np.nan], [2.0, np.nan]], [0, 1], "all of it is missing"),
+        ([[1.0, np.nan], [2.0, np.nan]], [0, 1], "all its values are missing"),
         ([[1.0], [2.0]], [1, 1], "one class"),
         ([[1.0], [2.0]], [0.0, np.nan], "NaN"),
         ([[1.0], [2.0]], ["a", None], "NaN"),

@@ -62,7 +62,7 @@ def test_a_number_of_many_values_is_a_regression_unless_told(csv_file: Path) -> 
     ("text", "target", "message"),
     [
         ("a,b\n1,x\n2,\n", "b", "line 3"),
-        ("a,b\n", "b", "names of columns and no rows below them"),
+        ("a,b\n", "b", "column names and no rows below them"),
         ("a,b\n1,x\n2,x\n", "b", "one class"),
         ("a,b\n1,x\n2,y\n", "c", "no column 'c'"),
         ("a\n1\n2\n", "a", "columns"),

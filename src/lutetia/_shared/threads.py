@@ -64,7 +64,7 @@ def spread(threads: int, n: int, kernel: Callable[..., Any], *arguments: Any) ->
 
 
 def _after_fork() -> None:
-    """OpenMP in a child would wait for ever for threads that only the parent has; so would the pool."""
+    """OpenMP in a child would wait forever for threads that only the parent has; so would the pool."""
     global forked
     forked = True
     pool.cache_clear()

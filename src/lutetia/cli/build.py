@@ -166,7 +166,7 @@ def _check(request: BuildRequest) -> None:
     try:
         folders.check_replaceable(request.out, FORMAT)
     except ArgumentError as error:
-        raise ArgumentError(str(error).replace("is not a folder that was written here", "was not built here")) from error
+        raise ArgumentError(str(error).replace("was not written by Lutetia", "was not built here")) from error
     check_writable(request.out if request.out.exists() else request.out.parent)
 
 

@@ -41,7 +41,7 @@ def open_run_text(checkpoint: Path, data: Path | None) -> bytes | str:
         return opened
     texts = {name: part for name, part in opened.splits.items() if isinstance(part, training.Text)}
     split = next((name for name in SPLITS if name in texts), None)
-    return "its data is no text" if split is None else bytes(texts[split].bytes)
+    return "its data is not text" if split is None else bytes(texts[split].bytes)
 
 
 def _open_run(checkpoint: Path, data: Path | None) -> training.Data | str:

@@ -79,12 +79,12 @@ def quality(measured: dict[str, Any], whole: str) -> tuple[str, str]:
 
 def _range_text(given: dict[str, Any]) -> str:
     if given["range_from"] == "assumed":
-        return "assumed to be 0 to 1: the checkpoint does not say; --range LO HI sets it"
+        return "assumed to be 0 to 1, as the checkpoint does not say; set it with --range LO HI"
     if given["map"] == "ranks":
         return "codes by the encoding of the model, 0 for what is missing"
     ends = [given["low"], given["high"]]
     shown = [min(ends[0]) if isinstance(ends[0], list) else ends[0], max(ends[1]) if isinstance(ends[1], list) else ends[1]]
-    kind = "" if given["map"] == "affine" else ", with more numbers where many inputs have their values"
+    kind = "" if given["map"] == "affine" else ", with finer steps where many values lie"
     return f"{shown[0]:g} to {shown[1]:g} (by {'the training data' if given['range_from'] == 'checkpoint' else '--range'}){kind}"
 
 

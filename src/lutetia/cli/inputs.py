@@ -49,9 +49,9 @@ def read_sample(model: Classifier, given: str, row: int | None) -> Tensor:
     is_array = path.name.lower().endswith(ARRAYS)
     has_rows = _exists(path) and (is_array or path.name.lower().endswith(CELLS + COLUMNS))
     if row is not None and not (has_rows and (not is_array or len(x) > 1)):
-        raise DataError(f"--row is {row} and {given} has no rows: .csv files have, and arrays of several samples")
+        raise DataError(f"--row is {row}, but {given} has no rows: only .csv files and arrays of several samples do")
     if not 0 <= (row or 0) < len(x):
-        raise DataError(f"{path} has {len(x)} rows of values, expected one more than --row {row or 0} at least")
+        raise DataError(f"{path} has {len(x)} rows of values, expected at least {(row or 0) + 1} for --row {row or 0}")
     return x[row or 0]
 
 
@@ -64,7 +64,7 @@ def read_tokens(model: LUTTransformer, given: str) -> Tensor:
     else:
         data = given.encode("utf-8", "surrogateescape")  # bytes of the shell that are no UTF-8 stay what they were
     if not data:
-        raise DataError("INPUT is empty, expected text, or a file that holds some")
+        raise DataError("INPUT is empty, expected text, or a file that is not empty")
     tokens = torch.tensor(list(data[-model.config.context :]))
     bad = int(tokens.max())
     if bad >= model.config.vocab:
@@ -83,7 +83,7 @@ def feature_columns(model: Classifier, cells: Cells) -> list[int]:
         if len(lacking) < len(names):
             raise DataError(f"{cells.path} has no column {lacking[0]!r}, which the model was trained on")
     if cells.width not in (wanted, wanted + 1):
-        raise DataError(f"{cells.path} has {cells.width} numbers in a row, expected {wanted} by the model")
+        raise DataError(f"{cells.path} has {cells.width} numbers in a row, expected {wanted} for this model")
     return list(range(wanted))
 
 
@@ -135,7 +135,7 @@ def _read(model: Classifier, given: str) -> Inputs:
     if has_cells or (suffix in COLUMNS and isinstance(model, Tabular)):
         rows = _cells(model, path) if has_cells or not isinstance(model, Tabular) else named_rows(model, read_table_file(path))
         if not len(rows):
-            raise DataError(f"{path} has 0 rows of values, expected one at least")
+            raise DataError(f"{path} has 0 rows of values, expected at least one")
         return Inputs(torch.from_numpy(rows.reshape(-1, *shape)), [f"{path} row {number}" for number in range(len(rows))])
     if suffix in ARRAYS:
         x = _fit_rows(_array(path), shape, str(path))
@@ -213,7 +213,7 @@ def _image(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     except DataError:
         raise
     except Exception as error:  # decoders raise nearly anything for a damaged file
-        raise DataError(f"{path} is not an image that can be read, or is damaged: {error or type(error).__name__}") from error
+        raise DataError(f"{path} is not a readable image, or is damaged: {error or type(error).__name__}") from error
     return np.moveaxis(pixels, -1, 0).copy() if colour else pixels.copy()
 
 
@@ -221,17 +221,17 @@ def _check_pixels(path: Path, size: tuple[int, int], shape: tuple[int, ...]) -> 
     """Refuse an image of another size, (width, height), than the model takes, before its pixels are decoded."""
     if len(shape) == 1:
         if size[0] * size[1] != shape[0]:
-            raise DataError(f"{path} has {size[0] * size[1]:,} pixels, expected {shape[0]:,} by the model")
+            raise DataError(f"{path} has {size[0] * size[1]:,} pixels, expected {shape[0]:,} for this model")
     elif size != (shape[-1], shape[-2]):
         pixels = f"{size[1]} × {size[0]}"
-        raise DataError(f"{path} has {pixels} pixels, expected {shape[-2]} × {shape[-1]} (height × width) by the model")
+        raise DataError(f"{path} has {pixels} pixels, expected {shape[-2]} × {shape[-1]} (height × width) for this model")
 
 
 def _fit(values: np.ndarray, shape: tuple[int, ...], where: str) -> Tensor:
     """The values in the shape of the model's input, where it holds as many."""
     if values.size != math.prod(shape):
         sizes = " × ".join(map(str, shape))
-        raise DataError(f"{where} has {values.size} numbers, expected {math.prod(shape)} by the model, which takes {sizes}")
+        raise DataError(f"{where} has {values.size} numbers, expected {math.prod(shape)}: the model takes {sizes}")
     return torch.from_numpy(values.reshape(shape))
 
 

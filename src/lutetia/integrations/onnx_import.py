@@ -59,7 +59,7 @@ def load(path: str | os.PathLike[str], domain: DomainLike | None = None) -> Impo
         proto = onnx.load_model_from_string(data)
         onnx.checker.check_model(proto, full_check=False)
     except Exception as error:  # onnx and protobuf raise many kinds
-        raise DataError(f"{path} is no valid ONNX model: {error}") from error
+        raise DataError(f"{path} is not a valid ONNX model: {error}") from error
     return Import(onnx, proto.graph, str(path)).run(domain)
 
 
@@ -112,7 +112,7 @@ class Import:
     def array(self, tensor: Any) -> np.ndarray:
         """The numbers of a tensor, floats as float64; not from another file."""
         if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
-            raise DataError(f"{tensor.name!r} of {self.path} lies in another file, expected all numbers in this one")
+            raise DataError(f"{tensor.name!r} of {self.path} is stored in another file, expected all numbers in this one")
         numbers = self.onnx.numpy_helper.to_array(tensor)
         return numbers.astype(np.float64) if numbers.dtype.kind == "f" else numbers
 
@@ -246,7 +246,7 @@ class Import:
         if kind in ("Flatten", "Reshape"):
             sizes = [-1, -1] if kind == "Flatten" else self.constant(node, 1).tolist()
             if options.get("axis", 1) != 1 or len(sizes) != 2:
-                raise self.refused(node, f"to {sizes}", "one dimension behind the batch")
+                raise self.refused(node, f"to {sizes}", "one dimension after the batch")
             return self.layer(nn.Flatten(), x)._replace(rank=2)
         if kind == "Concat" and options.get("axis") == 1:
             return self.call(torch.cat, x.rank, [self.value(name).node for name in node.input], 1)

@@ -211,7 +211,7 @@ def run(
     rows = x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x[None]
     learned = torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)
     if weight.dtype == torch.int8 and learned:
-        fail("weight", weight, "floats where a gradient is wanted: int8 tables are only read")
+        fail("weight", weight, "floats where a gradient is wanted: int8 tables are for inference only")
     if read is None and not learned and thresholds is None and is_direct(x, weight):
         connectivity = full(*weight.shape, learning.meta) if wiring is None else synapses_of(*wiring)
         y = evaluate(choice.backend_for(choice.chosen, x), rows, weight, anchors, connectivity, sums)

@@ -348,7 +348,7 @@ def _check(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None)
         b = int(over.nonzero()[0])
         raise ArgumentError(
             f"row {b} of the cache holds {int(cache.lengths[b])} positions and x brings {int(new[b])} more, "
-            f"expected no more than max_length {cache.max_length} together"
+            f"expected no more than max_length {cache.max_length} in total"
         )
     if not x.is_cuda and cache.lengths.any():  # on CUDA looking would mean waiting
         held = cache.indices.where((torch.arange(cache.max_length) < cache.lengths[:, None])[:, None], 0)

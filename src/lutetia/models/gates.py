@@ -143,7 +143,7 @@ class Gates(Votes):
         return total
 
     def graph(self) -> Graph:
-        """The network as a stream graph: comparisons, layers of tables, counts, argmax, each behind a register."""
+        """The network as a stream graph: comparisons, layers of tables, counts, argmax, each followed by a register."""
         from lutetia.precompute import gates_graph
 
         with flow.step("gates", part="precompute", tables=self.n_tables + sum(self.hidden_sizes), k=self.k):

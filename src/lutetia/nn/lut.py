@@ -1,4 +1,4 @@
-"""`LUT`: a layer of lookup tables in the place of a linear one."""
+"""`LUT`: a layer of lookup tables in place of a linear one."""
 
 from __future__ import annotations
 

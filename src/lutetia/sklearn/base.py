@@ -92,7 +92,9 @@ class TabularEstimator(BaseEstimator):
         empty = np.flatnonzero(np.isnan(matrix).all(0))
         if len(empty):
             name = self.names(matrix.shape[1])[empty[0]]
-            raise ValueError(f"Input X has no value in column {name!r} (number {empty[0]}): all of it is missing. Leave it out.")
+            raise ValueError(
+                f"Input X has no value in column {name!r} (number {empty[0]}): all its values are missing. Leave it out."
+            )
 
     def _weights(self, sample_weight: Any, matrix: Array) -> Array:
         weight = _check_sample_weight(sample_weight, matrix, dtype=np.float64, ensure_non_negative=True)

@@ -74,7 +74,7 @@ def read_table_file(path: Path) -> TableFile:
     if suffix in (".csv", ".csv.gz", ".tsv"):
         cells = read_cells(path)
         if not cells.rows:
-            raise DataError(f"{path} has names of columns and no rows below them, expected at least two")
+            raise DataError(f"{path} has column names and no rows below them, expected at least two")
         names = cells.header or [f"column {number}" for number in range(cells.width)]
         columns = {name or f"column {number}": [_value(row[number]) for row in cells.rows] for number, name in enumerate(names)}
         if len(columns) != len(names):
@@ -117,7 +117,7 @@ def make_table(
     for kind, given in (("categorical", categorical), ("leave_out", left_out)):
         unknown = [each for each in given if each not in file.columns]
         if unknown:
-            raise DataError(f"data.{kind} has {unknown[0]!r}, which is no column of {file.path}")
+            raise DataError(f"data.{kind} has {unknown[0]!r}, which is not a column of {file.path}")
     parts: list[Array] = []
     features: list[str] = []
     categories: dict[int, list[str]] = {}
@@ -142,7 +142,7 @@ def find_target(file: TableFile, target: str | int | None) -> str:
     """The column that `target` names, by name or by number from 0; the last by default."""
     names = list(file.columns)
     if len(names) < 2:
-        raise DataError(f"{file.path} has {len(names)} columns, expected one to learn from and a target at least")
+        raise DataError(f"{file.path} has {len(names)} columns, expected at least one feature and a target")
     if target is None:
         return names[-1]
     if str(target) in names:
@@ -157,7 +157,7 @@ def make_target(
 ) -> tuple[Array, list[str]]:
     """The target as numbers [n], and the names of the classes; none for a regression."""
     if not len(values):
-        raise DataError(f"{where} has no rows, expected two at least")
+        raise DataError(f"{where} has no rows, expected at least two")
     empty = next((number for number, value in enumerate(values) if _is_missing(value)), None)
     if empty is not None:
         raise DataError(f"{where} has no value in {_row(empty, lines)}, expected one in each row")
@@ -173,7 +173,7 @@ def make_target(
         return np.array([float(text) for text in texts]), []
     classes = sorted(set(texts), key=lambda name: (not is_number(name), float(name) if is_number(name) else 0.0, name))
     if len(classes) < 2:
-        raise DataError(f"{where} holds one class, {classes[0]!r}, expected two at least")
+        raise DataError(f"{where} holds one class, {classes[0]!r}, expected at least two")
     order = {name: number for number, name in enumerate(classes)}
     return np.array([order[text] for text in texts], np.int64), classes
 
@@ -205,7 +205,7 @@ def _column(values: Sequence[Any], categorical: bool) -> tuple[str, Array, list[
     """Why a column is of no use; or its numbers and its categories."""
     texts = [_text(value) for value in values if not _is_missing(value)]
     if not texts:
-        return "all of it is missing", np.empty(0), []
+        return "all its values are missing", np.empty(0), []
     if not categorical and all(is_number(text) for text in texts):
         return "", numbered(values, None, ""), []
     known = sorted(set(texts))
@@ -266,7 +266,7 @@ def _images(path: Path) -> TableFile:
             with pillow.open(image) as opened:
                 own = np.asarray(opened.convert("L"))
         except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-            raise DataError(f"{image} is not an image that can be read, or is damaged: {error}") from error
+            raise DataError(f"{image} is not a readable image, or is damaged: {error}") from error
         size = size or own.shape
         if own.shape != size:
             wanted = f"{size[0]} × {size[1]} as {files[0][0]} has"

@@ -53,7 +53,7 @@ def attention(
         seen = seen_by(attention_mask, query.shape[2], n, options.get("sliding_window"))
     if seen is None and layer is not None:
         kind = type(layer).__name__.replace("Layer", "Cache")
-        raise ArgumentError(f"a {kind} has a mask or an option that decode attention does not know, expected padding alone")
+        raise ArgumentError(f"a {kind} has a mask or an option that decode attention does not know, expected only padding")
     if seen is None:
         return attend_to_prompt(module, query, key, value, attention_mask, **options)
     out = decode(query, key, value, seen, options)

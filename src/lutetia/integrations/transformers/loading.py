@@ -19,7 +19,7 @@ def load_decoder(folder: str | Path, attn_implementation: str = NAME, dtype: tor
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise DataError(f"{folder} is no folder, expected one with config.json and model.safetensors, or with a GGUF file")
+        raise DataError(f"{folder} is not a folder, expected one with config.json and model.safetensors, or with a GGUF file")
     options: dict[str, Any] = {"local_files_only": True}
     if not (folder / "config.json").is_file():
         options["gguf_file"] = gguf_in(folder)

@@ -41,8 +41,8 @@ class PagedLayer(CacheLayerMixin):
         s = key_states.shape[2]
         if self.length + s > self.max_length:
             raise ArgumentError(
-                f"the cache is full: it holds {self.length} tokens and {s} more would come, expected no more than max_length "
-                f"{self.max_length} together"
+                f"the cache is full: it holds {self.length} tokens and {s} more were given, expected no more than max_length "
+                f"{self.max_length} in total"
             )
         if self.length and s > FEW_ACTIVE:
             raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {FEW_ACTIVE} at a time in a PagedCache")

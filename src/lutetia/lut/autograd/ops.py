@@ -67,7 +67,7 @@ def ready(x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Compa
     if lutetia.debug and bool(x.isnan().any()):
         flat = x.flatten(0, -2)
         row = int(flat.isnan().any(-1).nonzero()[0])
-        raise ArgumentError(f"x has NaN in row {row} of {flat.shape[0]}, expected numbers: NaN is greater than nothing")
+        raise ArgumentError(f"x has NaN in row {row} of {flat.shape[0]}, expected numbers: NaN compares as not greater")
     return comparisons_of(x, anchors, thresholds)
 
 

@@ -75,6 +75,6 @@ def _through_python(n: int, n_parts: int, kernel: Callable[..., Any], arguments:
 def raise_if(flags: int, sums: Sums = FLOAT) -> None:
     """Raise what a kernel's flags stand for."""
     if flags & OUT_OF_MEMORY:
-        raise MemoryError("a compiled kernel found no memory for its sums")
+        raise MemoryError("a compiled kernel ran out of memory for its sums")
     if flags:
         raise_overflow(sums)

@@ -126,7 +126,9 @@ class Kernel:
         self.function, self.name, self.threads, self.shared = ctypes.c_void_p(), name, threads, shared
         _check(driver().cuModuleGetFunction(ctypes.byref(self.function), module, name.encode()), f"finding the kernel {name}")
         if shared > 48 * 1024:
-            _check(driver().cuFuncSetAttribute(self.function, MAX_SHARED, shared), f"giving {name} {shared} bytes to share")
+            _check(
+                driver().cuFuncSetAttribute(self.function, MAX_SHARED, shared), f"giving {name} {shared} bytes of shared memory"
+            )
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
         """Launch on the current stream: tensors (None is a null pointer), integers of 32 bits and floats of 32 bits."""
