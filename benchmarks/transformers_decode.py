@@ -3,8 +3,8 @@
 One token for each row against a context of 1,024, in a model of SmolLM2's sizes (30 layers, 135 M weights). Weights and the keys
 of the context are random: they cost what real ones cost. A ragged batch is padded on the left, its lengths evenly spaced over
 10..100% of the context. Contestants take turns step by step, each with a cache of its own that grows by a token a step; SDPA has
-the library's DynamicCache. Figures are of medians: tokens per second, and the ratio of processor times, which depends less on what
-else the machine does. With `--device cuda` weights are bfloat16 and steps are launched without CUDA graphs.
+the library's DynamicCache. Figures are of medians: tokens per second, and the ratio of processor times, which hardly change with
+the load of the machine. With `--device cuda` weights are bfloat16 and steps are launched without CUDA graphs.
 
     lutetia bench transformers_decode [--quick] [--json] [--save] [-- --repeats N --threads N --device cuda]
 """
