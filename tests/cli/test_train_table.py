@@ -240,6 +240,9 @@ def test_a_folder_of_images_by_class(folder: Path, tmp_path: Path, capsys: Captu
     explained = told(capsys, "explain", out, image)
     assert explained["classes"][3] == "digit 3"
     assert np.shape(explained["relevance"]) == (8, 8)
+    predicted = told(capsys, "predict", out, folder / "digits")["predictions"]
+    assert len(predicted) == 150
+    assert sum(each["class"] in each["input"] for each in predicted) > 100
     evaluated = told(capsys, "evaluate", out, folder / "digits")
     assert evaluated["samples"] == 150
     assert evaluated["accuracy"] > summary["test"]["accuracy"]
