@@ -24,6 +24,7 @@ from torch import Tensor
 import original
 from gpu_timing import replayed, step_times
 from lutetia.lut import Synapses, growth, kernels, lut, random_anchors
+from lutetia.nn import LUT
 from original import Original
 from results import Row, finish, needs_cuda, options_of, progress, result, table
 
@@ -52,7 +53,9 @@ def main(argv: list[str] | None = None) -> int:
     tables = [
         table("layers", {"shape": None, **original.COLUMNS}, layers),
         table("rates", {"shape": None, **dict.fromkeys((*KERNELS, "plain read"), "TB/s"), "one entry / usual": "times"}, rates),
-    ]
+        table("compiling", {"module": None, **{f"{step}, {mode}": "ms" for step in original.STEPS for mode in ("eager", "compiled")}},
+              compiled_modules(QUICK[0] if options.quick else 4096)),
+    ]  # fmt: skip
     found = result(__doc__, "lut_step", {"dtype": "float32"}, tables, peers=original.PEERS, missed=claims(layers))
     return finish(found, options)
 
@@ -72,6 +75,30 @@ def claims(layers: list[Row]) -> list[str]:
                 if ratio is not None and ratio < least and not small:
                     missed.append(f"{row['shape']}: {step} {ratio:.2f} times as fast, {mode} against {mode}, {least} claimed")
     return missed
+
+
+def compiled_modules(batch: int) -> list[Row]:
+    """What `torch.compile` makes of small modules of torch itself beside ours: its guards and wrappers are the floor of a call."""
+    rows = []
+    modules = {
+        "x + 1": AddOne(),
+        "nn.Linear(32, 32)": torch.nn.Linear(32, 32),
+        "nn.LUT(32, 32, 16, 6)": LUT(32, 32, 16, 6, seed=0),
+    }
+    for name, module in modules.items():
+        progress(name)
+        module.cuda()
+        x, grad = torch.randn(batch, 32, device="cuda", requires_grad=True), torch.randn(batch, 32, device="cuda")
+        times = step_times(lambda module=module, x=x: module(x), [x, *module.parameters()], grad)
+        rows.append({"module": name, **{key: value for key, value in times.items() if "graph" not in key}})
+    return rows
+
+
+class AddOne(torch.nn.Module):
+    """The least that a module can do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
 
 
 def grouped_synapses() -> Synapses:

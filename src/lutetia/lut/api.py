@@ -23,7 +23,7 @@ from lutetia.lut.autograd.policies import (
     with_sparse_gradient,
     with_step_in_place,
 )
-from lutetia.lut.autograd.quick import prepare, quick_for
+from lutetia.lut.autograd.quick import prepare, prepare_attention, quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
 from lutetia.lut.connectivity.checked import synapses_of
@@ -368,6 +368,12 @@ def lut_attention(
 
 def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Options, learning: Learning) -> Tensor:
     """`lut_attention` after the checks that a layer makes once."""
+    plain = lengths is None and tables.wiring is None and options.sums == FLOAT and options.algorithm != "cells"
+    if plain and not _learns(x, tables):
+        quick = quick_for(x, tables.weight, tables.anchors, tables.positions)
+        y = None if quick is None else quick.evaluate(x, tables.weight)
+        if y is not None:
+            return y
     check_attention(x, tables)
     if lengths is not None:
         check_lengths(lengths, x)
@@ -376,11 +382,19 @@ def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Op
     header = "" if wiring is None else wiring.header
     how = How(options.sums, choice.chosen, learning.meta, header, "hard", options.algorithm, options.products)
     layer, rest = (x, weight, anchors, positions), (*tables.wires, text_of(how))
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or positions.requires_grad):
+    if _learns(x, tables):
         y = _learn(ATTENTION, layer, rest, learning)
     else:
         y = op("lut_attention_eval", x, weight)(*layer, *rest)
+        if plain and is_direct(x, weight, positions):
+            prepare_attention(x, (weight, anchors), positions)
     return y if lengths is None else y.where(_within(lengths, x), 0)
+
+
+def _learns(x: Tensor, tables: Tables) -> bool:
+    """Whether a sequence, which need not be checked yet, wants gradients."""
+    wanted = (getattr(each, "requires_grad", False) for each in (x, tables.weight, tables.positions))
+    return torch.is_grad_enabled() and any(wanted)
 
 
 def _within(lengths: Tensor, x: Tensor) -> Tensor:

@@ -336,6 +336,8 @@ def like_positions(gradient: Tensor, shape: Numbers[int]) -> Tensor:
     """The way back: gradient [S-1, N_t, N_pe] -> [L-1, N_t or 1, N_pe], the given shape; zero past the sequence."""
     if shape[1] != gradient.shape[1]:
         gradient = gradient.sum(1, keepdim=True)
+    if shape[0] == gradient.shape[0]:
+        return gradient
     return torch.nn.functional.pad(gradient, (0, 0, 0, 0, 0, shape[0] - gradient.shape[0]))
 
 

@@ -17,6 +17,7 @@ import lutetia
 from lutetia import flow
 from lutetia._shared.direct import PLAIN, is_quiet
 from lutetia._shared.memo import trusted
+from lutetia.lut.algorithm import choose
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels import choice
 from lutetia.lut.sums import FLOAT, Sums
@@ -85,17 +86,42 @@ def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity,
     small = import_module(f"lutetia.lut.kernels.{backend}.small")
     if not small.serves(x, weight, anchors, connectivity):
         return
-    if len(_known) >= MOST:
-        _known.clear()
-    quick = _known[key] = Quick(small.Launches(x, weight, trusted(anchors), connectivity), layer, mark, backend)
-    quick.device, quick.trains = x.get_device(), small.trains
-    quick.weight = weakref.ref(weight, lambda _: _known.pop(key, None))
+    quick = Quick(small.Launches(x, weight, trusted(anchors), connectivity), layer, mark, backend)
+    _keep(quick, x, weight, small.trains)
     if quick.trains:
         _by_connectivity[id(connectivity), x.shape[0]] = quick
 
 
+def prepare_attention(x: Tensor, layer: tuple[Tensor, Tensor], positions: Tensor) -> None:
+    """The same for evaluating sequences x [B, S, I] by pairs, fully connected, on CUDA; what marks them are their positions."""
+    weight, anchors = layer
+    known = _known.get((id(weight), x.shape))
+    if known is not None and known.mark is positions and known.versions == _versions(anchors, positions):
+        return
+    if backend_of(x) != "triton" or choice.backend_name(x) != "triton" or not x.numel():
+        return
+    if not x.dtype == weight.dtype == torch.float32 or any(each.is_inference() for each in (*layer, positions)):
+        return
+    if not all(each.is_contiguous() and each.data_ptr() % 16 == 0 and type(each) in PLAIN for each in layer):
+        return
+    sizes = (*x.shape[:2], weight.shape[2], *anchors.shape[:2], positions.shape[2])
+    small = import_module("lutetia.lut.kernels.triton.small_pairs")
+    if small.serves(x, weight, positions) and choose("auto", sizes, False, x.dtype, FLOAT, x.device.type) == "pairs":
+        launches = small.Launches(x, weight, trusted(anchors), positions)
+        _keep(Quick(launches, layer, positions, "triton"), x, weight, small.trains)
+
+
+def _keep(quick: Quick, x: Tensor, weight: Tensor, trains: bool) -> None:
+    """Remember what serves calls like that of x, as long as its weight lives."""
+    key = (id(weight), x.shape)
+    if len(_known) >= MOST:
+        _known.clear()
+    _known[key], quick.device, quick.trains = quick, x.get_device(), trains
+    quick.weight = weakref.ref(weight, lambda _: _known.pop(key, None))
+
+
 class Quick:
-    """The launches of one layer for one shape of x [B, I]: forward, to the inputs, to the weights."""
+    """The launches of one layer for one shape of x [..., I]: forward, to the inputs, to the weights."""
 
     device: int
     trains: bool  # or serves evaluation alone
@@ -127,5 +153,5 @@ class Quick:
         )
 
     def evaluate(self, x: Tensor, weight: Tensor) -> Tensor | None:
-        """x [B, I] -> y [B, O]; None where something is wrong after all."""
+        """x [..., I] -> y [..., O]; None where something is wrong after all."""
         return self.launches.fill(x, weight, None)

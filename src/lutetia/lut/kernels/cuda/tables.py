@@ -20,7 +20,7 @@ from lutetia.lut.kernels.triton.layout import Layout
 
 KINDS = {"hard": 0, "blend": 1, "confidence": 2, "confidence2": 3}
 THREADS = 512  # of a block that reads rows
-GATHER_THREADS = {0: 512, 1: 512, 2: 1024}  # of a block that gathers them, by the number of coefficients; at most
+GATHER_THREADS = 1024  # of a block that gathers them, at most
 MOST_STAGES = 4  # tables in shared memory at a time
 SPLITS = 2  # waves of blocks that a gradient is cut into, at least
 
@@ -210,7 +210,7 @@ def gather(grad: Tensor, layout: Layout, indices: Tensor, coefficients: Coeffici
     """out [n_weights] += scale · the gradient of the tables: grad [B, O], indices [B, N_t]."""
     count, found = _found(indices, coefficients)
     rows = 1024 if _shared_to_gather(1024, layout, count) <= nvrtc.limits().shared else 512
-    threads = min(GATHER_THREADS[count], rows)
+    threads = min(GATHER_THREADS, rows)
     constants = (("COUNT", count), ("R", layout.n_rows), ("ROWS", rows), ("THREADS", threads), ("W", layout.width))
     launch = (threads, _shared_to_gather(rows, layout, count))
     run, tiles, splits = (
