@@ -64,9 +64,24 @@ def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         lines = [quality(accuracy, "circuit")]
     used = report.get("boosted_tables")
     if used and used["used"] < used["all"]:
-        lines.append(("used", f"the first {used['used']} of {used['all']} tables; --tables sets how many"))
+        lines.append(("used", f"the first {used['used']} of {used['all']} tables{_refit(used)}; --tables sets how many"))
+    if used and used.get("fewer"):
+        lines.append(("fewer", "; ".join(_smaller(each) for each in used["fewer"]) + " (--tables)"))
     lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))
     return lines
+
+
+def _refit(used: dict[str, Any]) -> str:
+    """What fitting the rows of the tables again was worth, where that was done."""
+    return f", fitted again ({_worth(used['cut'])} without that)" if "cut" in used else ""
+
+
+def _smaller(circuit: dict[str, Any]) -> str:
+    return f"{circuit['tables']} tables: {_worth(circuit)}, about {circuit['luts']:,} LUTs"
+
+
+def _worth(measured: dict[str, Any]) -> str:
+    return f"RMSE {measured['integer_rmse']:.4g}" if "integer_rmse" in measured else f"{measured['integer_accuracy']:.1%}"
 
 
 def quality(measured: dict[str, Any], whole: str) -> tuple[str, str]:

@@ -150,7 +150,7 @@ def explain(
         ),
     ] = None,
     row: Row = None,
-    hf: Annotated[bool, typer.Option("--hf", help="CHECKPOINT is a folder with a language model of transformers.")] = False,
+    hf: Annotated[bool, typer.Option("--hf", help="CKPT is a folder with a language model of transformers.")] = False,
     against: Annotated[
         str | None, typer.Option("--against", help="With --hf, the token it is compared with; the strongest rival by default.")
     ] = None,

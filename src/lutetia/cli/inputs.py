@@ -114,13 +114,16 @@ def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.nda
 
 
 def _files(given: str) -> list[str]:
-    """What was named, or the images of a folder, in the order of their names."""
+    """What was named, or the images of a folder, in the order of their names; or those of its folders, one for each class."""
     path = Path(given)
     if not (_exists(path) and path.is_dir()):
         return [given]
-    images = sorted(str(each) for each in path.iterdir() if each.suffix.lower() in IMAGES)
+    inside = list(path.iterdir())
+    if not any(each.suffix.lower() in IMAGES for each in inside):
+        inside = [image for each in inside if each.is_dir() for image in each.iterdir()]
+    images = sorted(str(each) for each in inside if each.suffix.lower() in IMAGES)
     if not images:
-        raise DataError(f"{path} is a folder without images, expected {KINDS}, or a folder of images")
+        raise DataError(f"{path} is a folder without images, expected {KINDS}, or a folder of images, or of folders of images")
     return images
 
 

@@ -21,16 +21,16 @@ import torch
 from torch import Tensor
 
 import lutetia
+from lutetia._shared.direct import is_direct
+from lutetia._shared.memo import trusted
 from lutetia.errors import ArgumentError, describe
 from lutetia.lut.algorithm import choose
-from lutetia.lut.autograd.direct import is_direct
 from lutetia.lut.autograd.how import HOW, How, Wires, how_of, sizes_of
 from lutetia.lut.autograd.quick import prepare, quick_back, quick_for
 from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import is_by_detector, keeps_by_detector, keeps_hard_by_detector, like
 from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Into, Read, Sequence
-from lutetia.lut.memo import trusted
 from lutetia.lut.sums import FLOAT, Sums, sum_dtype
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")

@@ -15,11 +15,11 @@ from torch import Tensor
 
 import lutetia
 from lutetia import flow
+from lutetia._shared.direct import PLAIN, is_quiet
+from lutetia._shared.memo import trusted
 from lutetia.lut.algorithm import choose
-from lutetia.lut.autograd.direct import PLAIN, is_quiet
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels import choice
-from lutetia.lut.memo import trusted
 from lutetia.lut.sums import FLOAT, Sums
 
 MOST = 512  # of them, before all are forgotten

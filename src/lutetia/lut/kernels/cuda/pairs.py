@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lutetia.lut.kernels.cuda import nvrtc
+from lutetia._shared import nvrtc
+from lutetia.lut.kernels.cuda import SOURCES
 from lutetia.lut.kernels.protocol import Sequence
 from lutetia.lut.kernels.triton.source.rows import Sorted
 
@@ -38,7 +39,7 @@ def in_order(indices: Tensor, sequence: Sequence) -> Sorted:
     ends, counts = indices.new_empty(2, n_detectors, n_q)
     places = Sorted(indices.new_empty(n_detectors, n_places), ends, counts)
     sizes = (("ADD", 0), ("CELLS", 1), ("N_PE", 0), ("PLACES", 1), ("W", 8), ("THREADS", SORT_THREADS), ("BLOCKS", 1))
-    run = nvrtc.kernel("pairs", "sort_places", sizes, (SORT_THREADS, 8 * n_q), indices.device.index)
+    run = nvrtc.kernel(SOURCES / "pairs.cu", "sort_places", sizes, (SORT_THREADS, 8 * n_q), indices.device.index)
     run((n_detectors, 1, 1), indices, places.order, ends, counts, length, n_places, n_q)
     return places
 
@@ -55,7 +56,7 @@ def gather(
     sizes = {"ADD": int(add), "CELLS": sequence.n_cells, "N_PE": sequence.positional_dim, "PLACES": places, "W": width}
     sizes |= {"THREADS": THREADS, "BLOCKS": BLOCKS}
     run = nvrtc.kernel(
-        "pairs", "gather_pairs", tuple(sizes.items()), (THREADS, _shared(length, width, sequence)), grad.device.index
+        SOURCES / "pairs.cu", "gather_pairs", tuple(sizes.items()), (THREADS, _shared(length, width, sequence)), grad.device.index
     )
     tensors = (grad.float().contiguous(), *by_detector, order.order, order.end, order.count, out)
     run((1 << sequence.n_anchors, by_detector[0].shape[1], 1), *tensors, float(scale), length, batch * length)

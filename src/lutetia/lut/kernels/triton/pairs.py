@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lutetia._shared.launches import Planned, planned
 from lutetia.lut.connectivity.full import Connectivity, Full
-from lutetia.lut.kernels.cuda import nvrtc
-from lutetia.lut.kernels.cuda import pairs as cuda
+from lutetia.lut.kernels import cuda
+from lutetia.lut.kernels.cuda import pairs as cuda_pairs
 from lutetia.lut.kernels.protocol import Detected, Into, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
@@ -172,14 +172,14 @@ def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums, into: 
     n_rows = sequence.n_cells << sequence.n_anchors
     direct = into if into is not None and not sums.exact and into.weight.dtype == dtype == torch.float32 else None
     indices = (by_detector(sequence.x.indices), by_detector(sequence.positions.indices))
-    if batch and grad.is_cuda and not sums.exact and nvrtc.available():
+    if batch and grad.is_cuda and not sums.exact and cuda.available():
         out = direct.weight if direct else grad.new_empty(n_detectors, n_rows, n_outputs, dtype=dtype)
         # In place, a table row that no pair reads costs nothing: where most are so, atomics are faster.
         few = direct is not None and batch * length * (length - 1) < 4 * n_rows
-        if not few and cuda.fits(grad, sequence, out):
-            order = cuda.in_order(indices[0], sequence)
+        if not few and cuda_pairs.fits(grad, sequence, out):
+            order = cuda_pairs.in_order(indices[0], sequence)
             scale = lr_scale if direct is None else -lr_scale * float(direct.rate)
-            cuda.gather(grad, sequence, indices, order, (out, scale, direct is not None))
+            cuda_pairs.gather(grad, sequence, indices, order, (out, scale, direct is not None))
             return out if direct else subtract(out, into)
     target = Target(direct.weight) if direct else target_of([n_detectors, n_rows, n_outputs], sums, grad)
     if batch and length > 1:
