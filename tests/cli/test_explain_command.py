@@ -260,7 +260,7 @@ def fails(capsys: Capture, code: int, *arguments: object) -> str:
         (["{}/features", "{}/image.npy"], 1, "has 24 numbers, expected 5"),
         (["{}/text", "{}"], 1, "is a folder, expected a file of text"),
         (["{}/text", ""], 1, "is a folder, expected a file of text"),
-        (["{}/text", "x", "--row", "1"], 2, "--row is for classifiers"),
+        (["{}/text", "x", "--row", "1"], 2, "--row works only for classifiers"),
         (["{}/text", "x", "--target", "ab"], 2, "--target is 'ab', expected one character"),
         (["{}/text", "x", "--target", "256"], 2, "--target is '256', expected one character"),
         (["{}/images", "{}/image.png", "--target", "3"], 2, "--target is '3', expected a class from 0 to 2"),

@@ -90,7 +90,7 @@ def test_the_way_back_on_request(folder: Path, capsys: Capture) -> None:
         (["{}/features", "1,2"], 1, "INPUT has 2 numbers, expected 5"),
         (["{}/features", "1,2,3,4,5", "--out", "{}/run.pdf"], 2, "expected a name that ends in .html, .json or .mmd"),
         (["{}/features", "1,2,3,4,5", "--out", "{}/none/run.html"], 1, "and there is no folder"),
-        (["{}/text", "x", "--row", "1"], 2, "--row is for classifiers"),
+        (["{}/text", "x", "--row", "1"], 2, "--row works only for classifiers"),
         (["{}/text", "{}"], 1, "is a folder, expected a file of text"),
     ],
 )

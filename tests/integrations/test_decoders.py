@@ -119,7 +119,7 @@ def test_offloading_is_refused_by_name() -> None:
     config = build("llama", "lutetia").config
     with pytest.raises(ArgumentError, match="LutetiaCache does not support offloading"):
         LutetiaCache(config, offloading=True)
-    with pytest.raises(ArgumentError, match="offloading is not offered"):
+    with pytest.raises(ArgumentError, match="LutetiaCache does not support offloading"):
         LutetiaCache(config).layers[0].offload()
 
 

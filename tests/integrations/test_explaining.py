@@ -91,7 +91,7 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     assert main(["explain", "--hf", str(folder), PROMPT]) == 0
     said = capsys.readouterr().out
     assert "layer 1 head" in said
-    assert "shown is what put" in said
+    assert "shown: what put" in said
 
 
 def test_what_the_command_refuses(folder: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -182,7 +182,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     codes = torch.zeros(2, 4, 3, dtype=torch.int8)
     with pytest.raises(ArgumentError, match="int8 tables are for inference only"):
         lut(torch.randn(2, 4, requires_grad=True), codes, layer.anchors)
-    with pytest.raises(ArgumentError, match="draw no weights anew"):
+    with pytest.raises(ArgumentError, match="cannot draw new weights"):
         int8_tables(ProjectedLUT(8, 8, heads=2, head_width=4, n_detectors=3, n_anchors=2)).reset_parameters()
     attention = LUTAttention(4, 3, 2, 1, 0, 5)
     attention.weight = torch.nn.Parameter(attention.weight.to(torch.int8), requires_grad=False)

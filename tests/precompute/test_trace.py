@@ -145,7 +145,7 @@ def test_ways_to_flatten(flat) -> None:  # type: ignore[no-untyped-def]
 def test_a_layer_that_lies_about_its_mask_is_found_out() -> None:
     layer = nn.Linear(4, 2)
     layer.register_buffer("mask", torch.tensor([[1.0, 1, 0, 0], [0, 0, 1, 1]]))
-    with pytest.raises(ArgumentError, match="does not fall apart as its weights"):
+    with pytest.raises(ArgumentError, match="does not split as its weights"):
         trace(nn.Sequential(layer, Quantise(Int(4), 0.125)), Stream(4, UInt(2))).precompute()
 
 

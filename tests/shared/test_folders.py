@@ -130,15 +130,15 @@ def test_files_of_others_stay_beside_ours(tmp_path: Path) -> None:
     assert {name: data for name, data in content(tmp_path).items() if name != MANIFEST} == {"README.md": b"mine", "a.txt": b"2"}
     assert not (tmp_path / "in").exists()
     before = content(tmp_path)
-    with pytest.raises(ArgumentError, match=r"README.md was not written by Lutetia"):
+    with pytest.raises(ArgumentError, match=r"README.md is not from an earlier save"):
         folders.write_into(tmp_path, {"README.md": "ours"}, FACTS)
-    with pytest.raises(ArgumentError, match=r"manifest.json was not written by Lutetia"):
+    with pytest.raises(ArgumentError, match=r"manifest.json is not from an earlier save"):
         folders.write_into(tmp_path, {"b": "ours"}, {"format": "other/1"})
     assert content(tmp_path) == before
     folders.write_into(tmp_path, {"README.md": "ours"}, FACTS, overwrite=True)
     assert (tmp_path / "README.md").read_text() == "ours"
     (tmp_path / "b").mkdir()
-    with pytest.raises(ArgumentError, match="b is not one of ours"):
+    with pytest.raises(ArgumentError, match="b is not from an earlier save"):
         folders.write_into(tmp_path, {"b": "ours"}, FACTS, overwrite=True)
 
 

@@ -58,7 +58,7 @@ def write_into(
     for name in (*files, MANIFEST):
         there = target / name
         if name not in old and os.path.lexists(there) and (there.is_dir() or not overwrite):
-            raise ArgumentError(f"{there} was not written by Lutetia: choose another folder, or pass overwrite=True")
+            raise ArgumentError(f"{there} is not from an earlier save: choose another folder, or pass overwrite=True")
     _write(target, files, facts, sizes, within=target.exists())
 
 
