@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from lutetia.lut.autograd.direct import PLAIN, is_quiet
 from torch import Tensor
 
 import lutetia
 from lutetia.lut import api
 from lutetia.lut.autograd import quick
-from lutetia.lut.autograd.direct import PLAIN, is_quiet
 from lutetia.lut.kernels import choice
 from lutetia.nn import LUT
 from results import Row, finish, options_of, progress, result, table

@@ -126,7 +126,7 @@ def test_what_is_refused(inner: LUTTransformer) -> None:
 
 def test_a_model_from_a_folder(tmp_path: Path) -> None:
     model = LutetiaForCausalLM.wrap(MODELS["tables"]())
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         load_decoder(tmp_path / "nothing")
     with pytest.raises(DataError, match=r"has no config.json and 0 GGUF files"):
         load_decoder(tmp_path)

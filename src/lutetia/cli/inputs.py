@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lutetia.cli.naming import feature_names
-from lutetia.errors import DataError, require
+from lutetia.errors import DataError
 from lutetia.files import read_bytes
 from lutetia.models import Classifier, LUTTransformer, Tabular
 from lutetia.training.arrays import read_npy, read_npz

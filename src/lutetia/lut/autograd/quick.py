@@ -94,7 +94,8 @@ def prepare_attention(x: Tensor, layer: tuple[Tensor, Tensor], positions: Tensor
     """The same for evaluating sequences x [B, S, I] by pairs, fully connected, on CUDA; what marks them are their positions."""
     weight, anchors = layer
     known = _known.get((id(weight), x.shape))
-    if known is not None and known.mark is positions and known.versions == _versions(anchors, positions):
+    if known is not None and known.mark is positions and known.is_for(layer, known.launches.connectivity):
+        known.set_mark(positions)
         return
     if backend_of(x) != "triton" or choice.backend_name(x) != "triton" or not x.numel():
         return
