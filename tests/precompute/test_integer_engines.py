@@ -1,4 +1,4 @@
-"""Trained language models write the same bytes in Python, in C, in the circuit and in the page."""
+"""Models answer the same in Python, in C, in the circuit and in the page: what language models write, what classifiers say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from whole import PROMPTS, SMALL
+from whole import PROMPTS, SMALL, classifiers, numbers
 
 from lutetia.models import LUTTransformer
 from lutetia.precompute import integer_model
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["browser"]
 
 WRITE = "([prompt, n]) => Array.from(lutetia.generate(Uint8Array.from(prompt), n))"
+CLASSIFY = "(rows) => rows.map((row) => lutetia.classify(Int32Array.from(row)))"
 STEPS, BATCH = 200, 16
 SIZES: tuple[dict[str, Any], ...] = (
     {"context": 16, "width": 16, "n_detectors": 4, "ff_detectors": 12, "seed": 1},
@@ -48,22 +49,45 @@ def trained(fields: dict[str, Any]) -> LUTTransformer:
     return model.eval()
 
 
+def compiled(whole: Any, folder: Path) -> Path:
+    """The C program of a whole-number model."""
+    for name, text in c_files(whole).items():
+        (folder / name).write_text(text)
+    subprocess.run([require_tool("gcc", "cc"), "-std=c99", "-O3", "model.c", "-o", "run"], cwd=folder, check=True)
+    return folder / "run"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fields", SIZES)
 def test_four_engines_write_the_same_bytes(fields: dict[str, Any], tmp_path: Path, open_page: OpenPage) -> None:
-    compiler = require_tool("gcc", "cc")
     require_tool("verilator")
     require_tool("iverilog")
     whole = integer_model(trained(fields))
-    for name, text in c_files(whole).items():
-        (tmp_path / name).write_text(text)
-    subprocess.run([compiler, "-std=c99", "-O3", "model.c", "-o", "run"], cwd=tmp_path, check=True)
+    program = compiled(whole, tmp_path)
     opened = open_page(page(whole, "a model")).page
     core = whole.emit()
     for prompt in PROMPTS:
         wanted = whole.generate(prompt, 1000)
-        written = subprocess.run([tmp_path / "run", "1000"], input=prompt, capture_output=True, timeout=60, check=True).stdout
+        written = subprocess.run([program, "1000"], input=prompt, capture_output=True, timeout=60, check=True).stdout
         assert written == wanted
         assert bytes(opened.evaluate(WRITE, [list(prompt), 1000])) == wanted
         assert core.generate(prompt, 1000, tool="verilator") == wanted
         assert core.generate(prompt, 100, tool="icarus") == wanted[:100]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", classifiers())
+def test_four_engines_name_the_same_classes(kind: str, tmp_path: Path, open_page: OpenPage) -> None:
+    require_tool("verilator")
+    require_tool("iverilog")
+    whole = integer_model(classifiers()[kind])
+    x = numbers(whole.n_inputs, whole.input_bits, 1000)
+    wanted = whole(x).tolist()
+    assert len(set(wanted)) > 1
+    lines = "\n".join(" ".join(map(str, row)) for row in x.tolist()).encode()
+    said = subprocess.run([compiled(whole, tmp_path)], input=lines + b"\n", capture_output=True, timeout=60, check=True).stdout
+    assert [int(line) for line in said.split()] == wanted
+    assert open_page(page(whole, "a model")).page.evaluate(CLASSIFY, x.tolist()) == wanted
+    circuit = whole.graph.emit("verilog")
+    for tool in ("verilator", "icarus"):
+        assert circuit.simulate(x, tool=tool)[:, 0].tolist() == wanted

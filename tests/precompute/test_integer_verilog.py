@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from whole import PROMPTS, classifiers, language, languages, numbers
 
@@ -14,6 +15,8 @@ from lutetia.errors import ArgumentError, DataError, MissingFeatureError
 from lutetia.precompute import EquivalenceError, LanguageHardware, integer_model, read_cells, run_yosys
 from lutetia.precompute.integer import hardware as language_hardware
 from lutetia.precompute.integer.hardware import LanguageHardware as Core
+from lutetia.precompute.integer.scales import GAIN_BITS
+from lutetia.precompute.integer.verilog_language import GAIN_STEPS, _digits
 from tools import require_module, require_tool
 
 
@@ -27,6 +30,13 @@ def test_writes_what_python_writes(number: int, detectors: int) -> None:
     fed = min(len(PROMPTS[1]), whole.context)  # the core is given the last bytes of the prompt only
     expected = [core.layout.cycles(min(fed + at, whole.context), fed + at > whole.context) for at in range(16)]
     assert written.cycles == expected
+
+
+def test_the_digits_of_a_gain_sum_up_to_it() -> None:
+    gains = np.arange(-(2 ** (GAIN_BITS - 1)), 2 ** (GAIN_BITS - 1))
+    digits = [_digits(gains, place) for place in range(GAIN_STEPS)]
+    assert all(set(each.tolist()) <= {-2, -1, 0, 1, 2} for each in digits)
+    assert (sum(each * 4**place for place, each in enumerate(digits)) == gains).all()
 
 
 def test_stalls_on_both_sides_change_nothing() -> None:

@@ -32,7 +32,7 @@ from lutetia.cli.build_tables import kept_tables, measured
 from lutetia.cli.guard import UsageError
 from lutetia.cli.values import PROGRAMS
 from lutetia.errors import ArgumentError, DataError
-from lutetia.files import check_writable
+from lutetia.files import check_writable, read_text
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Model, Tabular, VotesClassifier, load
 from lutetia.precompute import (
     CHECK,
@@ -59,6 +59,7 @@ WEIGHT_BITS = 8
 TABULAR_BITS = 6  # of a weight where a table of data is classified: the accuracy is that of 8
 CLOCKED = ("ice40", "ecp5", "verilog")
 SIMULATED = 64  # samples of the data that are simulated
+LARGEST_PINS = 1 << 20  # bytes of a file of constraints
 SHOWN = 6  # samples whose votes the page shows
 
 
@@ -90,6 +91,7 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
         from lutetia.cli.build_program import run_program_build
 
         return run_program_build(request)
+    pins = None if request.pins is None else _pins(request.pins)
     with flow.record() as recorded:
         model = _model(request.checkpoint)
         screen = Screen(show)
@@ -101,7 +103,7 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
             classes=model.metadata.get("classes", ()),
             target=request.target,
             fmax=request.fmax,
-            pins=None if request.pins is None else _pins(request.pins),
+            pins=pins,
             time_limit=request.time_limit,
             progress=screen.part,
         )
@@ -172,9 +174,9 @@ def _check(request: BuildRequest) -> None:
 
 def _pins(path: Path) -> str:
     try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"--pins {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        return read_text(path, "a file of pin constraints", LARGEST_PINS)
+    except DataError as error:
+        raise DataError(f"--pins {error}") from error
 
 
 def _model(checkpoint: Path) -> Classifier:

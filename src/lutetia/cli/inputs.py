@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,16 +12,15 @@ import torch
 from torch import Tensor
 
 from lutetia.cli.naming import feature_names
-from lutetia.errors import DataError, require
+from lutetia.errors import DataError
 from lutetia.files import read_bytes
 from lutetia.models import Classifier, LUTTransformer, Tabular
 from lutetia.training.arrays import read_npy, read_npz
 from lutetia.training.formats import check_file
+from lutetia.training.images import IMAGES, read_pixels
 from lutetia.training.table_files import TableFile, numbered, read_table_file
 from lutetia.training.tables import Cells, is_number, numbers, read_cells
 
-IMAGES = (".png", ".pgm", ".ppm", ".pbm", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-FORMATS = ("PNG", "PPM", "JPEG", "BMP", "GIF", "WEBP", "TIFF")  # no others: some of pillow's run programs
 CELLS, COLUMNS, ARRAYS = (".csv", ".tsv", ".csv.gz"), (".parquet", ".pq"), (".npy", ".npz")  # files with rows
 KINDS = "an image (.png, .pgm, ...), a .csv, .parquet, .npy or .npz file, or numbers with commas between them"
 MOST_BYTES = 1 << 26  # of a file: nothing here has larger inputs
@@ -205,19 +203,9 @@ def _finite(values: np.ndarray, where: str) -> np.ndarray:
 
 def _image(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     """Pixels as uint8: grey [H, W] for a model of one channel, [3, H, W] for one of three."""
-    pillow: Any = require("PIL.Image", "reading images", "pillow")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pillow.DecompressionBombWarning)
-            with pillow.open(path, formats=FORMATS) as image:
-                _check_pixels(path, image.size, shape)
-                colour = len(shape) == 3 and shape[0] == 3
-                pixels = np.asarray(image.convert("RGB" if colour else "L"))
-    except DataError:
-        raise
-    except Exception as error:  # decoders raise nearly anything for a damaged file
-        raise DataError(f"{path} is not a readable image, or is damaged: {error or type(error).__name__}") from error
-    return np.moveaxis(pixels, -1, 0).copy() if colour else pixels.copy()
+    colour = len(shape) == 3 and shape[0] == 3
+    pixels = read_pixels(path, "RGB" if colour else "L", lambda width, height: _check_pixels(path, (width, height), shape))
+    return np.moveaxis(pixels, -1, 0).copy() if colour else pixels
 
 
 def _check_pixels(path: Path, size: tuple[int, int], shape: tuple[int, ...]) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import flow
+from lutetia.models.fields import check_number
 from lutetia.models.gates_config import GateNetworkConfig, check_gates
 from lutetia.models.sizes import ModelSize, gates_size
 from lutetia.models.votes import START_SPREAD, ReadTables, Votes, VotesClassifier
@@ -64,6 +65,7 @@ class Gates(Votes):
         **options: Any,
     ) -> None:
         super().__init__(n_inputs, n_classes, n_tables, **options)
+        check_number("spread", spread, 0.0, low_fits=False)
         hidden, k, thresholds = check_gates(hidden, (skip, learn_thresholds), threshold_bits, self.bits), self.k, self.thresholds
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
         if options.get("seed") is not None:

@@ -7,7 +7,9 @@ allocates, and launches.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels import choice
 from lutetia.lut.sums import FLOAT, Sums
 
+VERSION = attrgetter("_version")  # how often a tensor was written to
 MOST = 512  # of them, before all are forgotten
 _known: dict[tuple[int, torch.Size], Quick] = {}
 _by_connectivity: weakref.WeakValueDictionary[tuple[int, int], Quick] = weakref.WeakValueDictionary()
@@ -32,14 +35,14 @@ def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | 
 
     `mark` is the connectivity, or what stands for it: the meta of a full one, the first tensor of synapses.
     """
-    if not _known or type(x) not in PLAIN:
+    if type(x) not in PLAIN:
         return None
-    quick = _known.get((id(weight), x.shape))
-    if quick is None or quick.weight() is not weight or quick.anchors is not anchors:
+    quick = _known.get((id(weight), x.shape))  # of a weight that lives: those of others are forgotten when they die
+    if quick is None or quick.anchors is not anchors or (quick.mark is not mark and quick.launches.connectivity is not mark):
         return None
-    if quick.mark is not mark and quick.launches.connectivity is not mark:
+    if weight.data_ptr() != quick.weight_pointer or quick.state_of(anchors) != quick.anchors_state or not quick.takes(x):
         return None
-    if weight.data_ptr() != quick.weight_pointer or quick.versions != _versions(anchors, quick.mark) or not quick.takes(x):
+    if quick.mark_version is not None and quick.mark._version != quick.mark_version:
         return None
     return quick if is_quiet() and not lutetia.debug and choice.chosen in ("", quick.backend) else None
 
@@ -47,7 +50,7 @@ def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | 
 def quick_back(grad: Tensor, connectivity: Connectivity) -> Quick | None:
     """What serves a backward pass of grad [B, O] through any weight of this connectivity."""
     quick = _by_connectivity.get((id(connectivity), grad.shape[0]))
-    if quick is None or quick.launches.connectivity is not connectivity or not quick.takes(grad):
+    if quick is None or quick.launches.connectivity is not connectivity or type(grad) not in PLAIN or not quick.takes(grad):
         return None
     return quick if is_quiet() and choice.chosen in ("", quick.backend) else None
 
@@ -62,11 +65,6 @@ def current_device() -> int:
     return torch._C._cuda_getDevice()
 
 
-def _versions(anchors: Tensor, mark: Any) -> tuple[int, int]:
-    """How often the anchors, and the synapses that `mark` may be of, were written to."""
-    return anchors._version, mark._version if type(mark) is Tensor else 0
-
-
 def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity, mark: Any, sums: Sums) -> None:
     """Prepare for calls like this one, where they are small and plain: x [B, I]; layer: weight and anchors."""
     weight, anchors = layer
@@ -76,7 +74,7 @@ def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity,
     known = _known.get(key)
     if known is not None and known.is_for(layer, connectivity):
         if mark is not None:
-            known.mark, known.versions = mark, _versions(anchors, mark)
+            known.set_mark(mark)
         return
     backend = backend_of(x)
     if not backend or choice.backend_name(x) != backend or type(weight) not in PLAIN or not x.shape[0]:
@@ -96,7 +94,8 @@ def prepare_attention(x: Tensor, layer: tuple[Tensor, Tensor], positions: Tensor
     """The same for evaluating sequences x [B, S, I] by pairs, fully connected, on CUDA; what marks them are their positions."""
     weight, anchors = layer
     known = _known.get((id(weight), x.shape))
-    if known is not None and known.mark is positions and known.versions == _versions(anchors, positions):
+    if known is not None and known.mark is positions and known.is_for(layer, known.launches.connectivity):
+        known.set_mark(positions)
         return
     if backend_of(x) != "triton" or choice.backend_name(x) != "triton" or not x.numel():
         return
@@ -130,25 +129,31 @@ class Quick:
 
     def __init__(self, launches: Any, layer: tuple[Tensor, Tensor], mark: Any, backend: str) -> None:
         weight, self.anchors = layer
-        self.launches, self.mark, self.backend = launches, mark, backend
-        self.weight_pointer, self.versions = weight.data_ptr(), _versions(self.anchors, mark)
+        self.launches, self.backend = launches, backend
+        # The loops of the CPU read the anchors where they are, and compare them first; kernels of a GPU read a copy.
+        self.state_of: Callable[[Tensor], int] = Tensor.data_ptr if backend == "cpu" else VERSION
+        self.weight_pointer, self.anchors_state = weight.data_ptr(), self.state_of(self.anchors)
+        self.set_mark(mark)
+
+    def set_mark(self, mark: Any) -> None:
+        """Know the connectivity by this, and where it is a tensor of synapses how often that was written to."""
+        self.mark, self.mark_version = mark, mark._version if type(mark) is Tensor else None
 
     def is_for(self, layer: tuple[Tensor, Tensor], connectivity: Connectivity) -> bool:
         """Whether these are the tensors that it knows, unchanged."""
         weight, anchors = layer
         if self.weight() is not weight or self.weight_pointer != weight.data_ptr() or self.anchors is not anchors:
             return False
-        return self.launches.connectivity is connectivity and self.versions[0] == anchors._version
+        return self.launches.connectivity is connectivity and self.anchors_state == self.state_of(anchors)
 
     def takes(self, tensor: Tensor) -> bool:
-        """Whether a tensor of the right shape lies where and as it must."""
+        """Whether a plain tensor of the right shape lies where and as it must."""
         return (
             tensor.dtype is torch.float32
             and tensor.is_contiguous()
             and not tensor.data_ptr() & 15
             and tensor.get_device() == self.device
             and (self.backend == "cpu" or self.device == current_device())
-            and type(tensor) in PLAIN
             and not flow.recording()
         )
 

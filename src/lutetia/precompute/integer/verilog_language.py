@@ -18,11 +18,13 @@ from lutetia.precompute.integer.sampling import weights
 from lutetia.precompute.integer.scales import GAIN_BITS
 
 Array = np.ndarray[Any, Any]
-GAIN_STEPS = GAIN_BITS // 2  # two bits of a gain in a cycle
+GAIN_STEPS = GAIN_BITS // 2  # a digit of a gain in a cycle: -2 to 2, of base 4
+TURN_BITS = 2  # cycles in which ranks are counted, as a power of two
 DRAW_PORTS = """,
     input wire [31:0] seed, // taken at a reset
     input wire in_draw // answer this byte with a drawn one"""
-TO_CELLS, TO_SUMS = 4, 7  # stages behind the last group, until its cells are known and until its rows are added
+TO_RANKS = (1 << TURN_BITS) - 2  # cycles between the scaled stream and the first group, which needs two to reach the ranks
+TO_CELLS, TO_SUMS = 4, 8  # stages behind the last group, until its cells are known and until its rows are added
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +84,7 @@ class Layout:
     # ---- cycles ------------------------------------------------------------------------------------------------------
 
     def _scale(self, layer: TableLayer) -> int:
-        return 1 if layer.gains is None else GAIN_STEPS + 2
+        return (1 if layer.gains is None else GAIN_STEPS) + TO_RANKS
 
     def _block(self, number: int, j: int) -> int:
         attention, feed_forward = self.attention[number], self.feed_forward[number]
@@ -117,7 +119,8 @@ def core_files(layout: Layout) -> dict[str, str]:
         "LAYERS": _layer_choices(layout),
         "MEMORIES": _memories(layout),
         "SHIFTS": _shifts(layout),
-        "GAINS": _gains(layout),
+        "DIGIT": _digit(layout),
+        "SCALED": "scaled_x" if layout.has_gains else "wide_x",
         "DRAW_PORTS": "" if layout.temperature is None else DRAW_PORTS,
         "DRAW": _draw(layout),
         "CELL": "{asked, key, positions_2[b*P +: P]}" if layout.attention[0].position_bits else "{asked, key}",
@@ -157,11 +160,12 @@ def _parameters(layout: Layout) -> str:
         "A": attention.anchors.shape[1], "P": attention.position_bits, "PAIRS": pairs, "CELL_BITS": max(cell, pairs),
         "GROUPS": groups[0], "FF_GROUPS": groups[1], "LAST_GROUPS": groups[2], "GROUP_BITS": bits_for(max(groups)),
         "STREAM_BITS": widths["stream"], "COMPARED_BITS": widths["compared"],
-        "LANE_BITS": bits_for(widths["compared"]),
+        "LANE_BITS": bits_for(widths["compared"]), "RANK_LANE_BITS": bits_for(bits_for(model.width)),
+        "TURNS": 1 << TURN_BITS, "TURN_BITS": TURN_BITS, "SHOWN": -(-model.width >> TURN_BITS),
         "SUM_BITS": max(widths[name] for name in model.layers), "EMBEDDING_SHIFT": model.embedding_shift,
         "WIDTH_BITS": bits_for(model.width), "PLACE_BITS": bits_for(model.context), "LAYER_BITS": bits_for(len(model.blocks) + 1),
         "CHUNK_BITS": layout.chunk_bits, "NUMBER_BITS": bits_for(layout.chunks * model.width) + 1,
-        "STEPS": GAIN_STEPS, "STEP_BITS": bits_for(GAIN_STEPS + 2), "ANCHOR_ROWS": layout.anchor_bases()[-1],
+        "STEPS": GAIN_STEPS, "STEP_BITS": bits_for(GAIN_STEPS + 1), "ANCHOR_ROWS": layout.anchor_bases()[-1],
         "ANCHOR_ADDRESS": bits_for(layout.anchor_bases()[-1]), "ROWS": layout.row_bases()[-1],
         "ROW_ADDRESS": bits_for(layout.row_bases()[-1]),
     }  # fmt: skip
@@ -190,7 +194,7 @@ def _layer_choices(layout: Layout) -> str:
             f"            {label}: begin row_base = {layout.row_bases()[at]}; anchor_base = {layout.anchor_bases()[at]}; "
             f"has_gains = {int(layer.gains is not None)};{choice} end"
         )
-    scaled = "!has_gains || k == STEPS + 1" if layout.has_gains else "1'b1"
+    scaled = "!has_gains || k == STEPS - 1" if layout.has_gains else "1'b1"
     return "\n".join([*lines, "        endcase", "    end", f"    wire scaled = {scaled};", ""])
 
 
@@ -220,14 +224,14 @@ def _shifts(layout: Layout) -> str:
     )
 
 
-def _gains(layout: Layout) -> str:
+def _digit(layout: Layout) -> str:
+    """One step of a channel's product with its gain, the highest digit first; its three bits: negative, twice, once."""
     if not layout.has_gains:
-        return "                    s <= wide_x;"
-    return """                    if (!has_gains) s <= wide_x;
-                    else if (k == 0) s <= 0;
-                    else if (k <= STEPS)
-                        s <= (s <<< 2) + (gains[c*2+1] ? wide_x <<< 1 : 0) + (gains[c*2] ? wide_x : 0);
-                    else if (gains[c*2]) s <= -s;"""
+        return ""
+    return """            wire [2:0] digit = gains[c*3 +: 3];
+            wire signed [COMPARED_BITS-1:0] times = digit[1] ? wide_x <<< 1 : digit[0] ? wide_x : 0;
+            wire signed [COMPARED_BITS-1:0] raised = k == 0 ? 0 : s <<< 2;
+            wire signed [COMPARED_BITS-1:0] scaled_x = !has_gains ? wide_x : digit[2] ? raised - times : raised + times;"""
 
 
 def _memories(layout: Layout) -> str:
@@ -244,10 +248,12 @@ def _memories(layout: Layout) -> str:
         ]
     if layout.has_gains:
         lines += [
-            "    wire [WIDTH*2-1:0] gains;",
-            "    lutetia_rom #(.WIDTH(WIDTH * 2), .DEPTH(1 << (LAYER_BITS + 1 + STEP_BITS)),",
+            "    wire [WIDTH*3-1:0] gains; // of the cycle after, so the first digits are asked for before SCALE begins",
+            "    wire [LAYER_BITS:0] gain_layer = state == ADD ? {next_layer, next_part[0]} : {layer, part[0]};",
+            "    wire [STEP_BITS-1:0] gain_step = state == SCALE ? k + 1 : 0;",
+            "    lutetia_rom #(.WIDTH(WIDTH * 3), .DEPTH(1 << (LAYER_BITS + 1 + STEP_BITS)),",
             '                  .ADDRESS(LAYER_BITS + 1 + STEP_BITS), .FILE("gains.mem")) gain_memory (',
-            "        .clk(clk), .address({layer, part[0], k}), .data(gains));",
+            "        .clk(clk), .address({gain_layer, gain_step}), .data(gains));",
         ]
     cell = 2 * attention.anchors.shape[1] + attention.position_bits
     chunk = ", chunk" if layout.chunks > 1 else ""
@@ -339,14 +345,20 @@ def _group_bits(layout: Layout) -> int:
 
 
 def _gain_words(layout: Layout) -> list[int]:
-    """By layer, part and step: two bits of each gain, the highest first, then the signs."""
+    """By layer, part and step: a digit of every gain, the highest first, as three bits: negative, twice, once."""
     n, width = len(layout.model.blocks), layout.model.width
-    rows = np.zeros((1 << bits_for(n + 1), 2, 1 << bits_for(GAIN_STEPS + 2), width), dtype=np.int64)
+    rows = np.zeros((1 << bits_for(n + 1), 2, 1 << bits_for(GAIN_STEPS + 1), width), dtype=np.int64)
     places = [(number, 0) for number in range(n)] + [(number, 1) for number in range(n)] + [(n, 0)]
     for (number, part), layer in zip(places, layout.layers, strict=True):
         if layer.gains is None:
             continue
         for step in range(GAIN_STEPS):
-            rows[number, part, step] = (np.abs(layer.gains) >> (2 * (GAIN_STEPS - 1 - step))) & 3
-        rows[number, part, GAIN_STEPS] = layer.gains < 0
-    return words(rows.reshape(-1, width), 2)
+            digit = _digits(layer.gains, GAIN_STEPS - 1 - step)
+            rows[number, part, step] = (digit < 0) * 4 + (abs(digit) == 2) * 2 + (abs(digit) == 1)
+    return words(rows.reshape(-1, width), 3)
+
+
+def _digits(numbers: Array, place: int) -> Array:
+    """The digit at a place of base 4, from -2 to 2, of numbers of two's complement (Booth's): they sum up to the number."""
+    bit = [(numbers << 1) >> (2 * place + at) & 1 for at in range(3)]
+    return bit[0] + bit[1] - 2 * bit[2]

@@ -15,11 +15,11 @@ module lutetia_core (
 );
 @PARAMETERS@
     // States, parts of a block, and what RUN does.
-    localparam IDLE = 0, EMBED = 1, SCALE = 2, RUN = 3, ADD = 4, NEXT = 5, BEST = 6, DRAW = 7;
+    localparam IDLE = 0, EMBED = 1, SCALE = 2, RANK = 3, RUN = 4, ADD = 5, NEXT = 6, BEST = 7, DRAW = 8;
     localparam ATTENTION = 0, FEED_FORWARD = 1, LAST = 2;
     localparam TAKE = 0, DETECT = 1, ATTEND = 2, FETCH = 3;
 
-    reg [2:0] state;
+    reg [3:0] state;
     reg [1:0] part, step, op;
     reg [LAYER_BITS-1:0] layer;
     reg [PLACE_BITS-1:0] j, first, other, distance;
@@ -28,6 +28,7 @@ module lutetia_core (
     reg [GROUP_BITS-1:0] g;
     reg [PLACE_BITS-1:0] i;
     reg [STEP_BITS-1:0] k;
+    reg [TURN_BITS:0] turn;
     reg [CHUNK_BITS-1:0] chunk;
     reg [WIDTH_BITS:0] shifted;
     reg [NUMBER_BITS-1:0] number;
@@ -38,9 +39,9 @@ module lutetia_core (
     // What a group of detectors passes after its cycle in RUN, a cycle each; live[n] where a group is in stage n.
     //   1  out of the memories of anchors, keys and positions    5  the address of each bank's row
     //   2  these in registers                                    6  the rows
-    //   3  two channels for every anchor                         7  the sum over the banks
-    //   4  compared: the cell of each bank's detector
-    reg [7:1] live;
+    //   3  the ranks of two channels for every anchor            7  these in registers
+    //   4  compared: the cell of each bank's detector            8  the sum over the banks
+    reg [8:1] live;
     reg [GROUP_BITS-1:0] g_1, g_2, g_3, g_4;
     reg [D*CELL_BITS-1:0] cell_4;
 
@@ -56,6 +57,10 @@ module lutetia_core (
 
     // ---- what depends on the layer ----------------------------------------------------------------------------------
 @LAYERS@
+    wire final_layer = layer == LAYERS - 1;
+    wire [1:0] next_part = part == ATTENTION ? FEED_FORWARD : final_layer ? LAST : ATTENTION;
+    wire [LAYER_BITS-1:0] next_layer = part == ATTENTION ? layer : layer + 1;
+
     // ---- memories ---------------------------------------------------------------------------------------------------
     wire [7:0] window_byte;
     lutetia_ram #(.WIDTH(8), .DEPTH(1 << PLACE_BITS), .ADDRESS(PLACE_BITS)) window_memory (
@@ -85,10 +90,17 @@ module lutetia_core (
         .clk(clk), .address(place), .data(seen),
         .write(state == ADD && part == ATTENTION && layer == 0), .write_address(place), .write_data(sums));
 @MEMORIES@
-    // ---- the stream, the compared stream and the sums: one of each for every channel --------------------------------
-    wire [(WIDTH << LANE_BITS)-1:0] lanes; // a channel starts at a multiple of 2**LANE_BITS: choosing one is a tree of muxes
+    // ---- the stream, the compared stream, its ranks and the sums: one of each for every channel ---------------------
+    // The rank of a channel is how many channels are smaller. One channel is greater than another where its rank is, and a rank has
+    // few bits to choose from. In every turn each channel is compared with SHOWN of them. A lane is as wide as a power of two, so
+    // that choosing one is a tree of muxes.
+    wire [(SHOWN << (TURN_BITS + LANE_BITS))-1:0] lanes;
+    wire [(WIDTH << RANK_LANE_BITS)-1:0] ranks;
+    wire [SHOWN*COMPARED_BITS-1:0] shown;
+    reg [D*WIDTH*8-1:0] rows_7;
     reg clear, load;
-    genvar c, b, r;
+    genvar c, b, r, v;
+    always @(posedge clk) rows_7 <= rows;
     generate
         for (c = 0; c < WIDTH; c = c + 1) begin : channel
             reg signed [STREAM_BITS-1:0] x;
@@ -99,9 +111,11 @@ module lutetia_core (
             wire signed [STREAM_BITS-1:0] wide_row = row;
             wire signed [COMPARED_BITS-1:0] wide_x = x;
             reg signed [STREAM_BITS-1:0] joined;
-            reg signed [SUM_BITS-1:0] added, added_7;
-            integer bank;
+            reg signed [SUM_BITS-1:0] added, added_8;
+            reg [WIDTH_BITS-1:0] rank, smaller;
+            integer bank, n;
             assign lanes[(c << LANE_BITS) +: (1 << LANE_BITS)] = s;
+            assign ranks[(c << RANK_LANE_BITS) +: (1 << RANK_LANE_BITS)] = rank;
             assign sums[c*SUM_BITS +: SUM_BITS] = sum;
             always @* begin
                 case (shift_choice)
@@ -111,20 +125,33 @@ module lutetia_core (
             always @* begin
                 added = 0;
                 for (bank = 0; bank < D; bank = bank + 1)
-                    added = added + $signed(rows[(bank*WIDTH + c)*8 +: 8]);
+                    added = added + $signed(rows_7[(bank*WIDTH + c)*8 +: 8]);
             end
+            always @* begin
+                smaller = 0;
+                for (n = 0; n < SHOWN; n = n + 1)
+                    smaller = smaller + (s > $signed(shown[n*COMPARED_BITS +: COMPARED_BITS]));
+            end
+@DIGIT@
             always @(posedge clk) begin
-                added_7 <= added;
+                added_8 <= added;
+                if (turn == 0) rank <= smaller;
+                else if (!turn[TURN_BITS]) rank <= rank + smaller;
                 if (step == 2) x <= wide_row <<< EMBEDDING_SHIFT;
                 else if (state == ADD) x <= x + joined;
-                if (state == SCALE) begin
-@GAINS@
-                end
+                if (state == SCALE) s <= @SCALED@;
                 if (clear) sum <= 0;
                 else if (load) sum <= seen[c*SUM_BITS +: SUM_BITS];
-                else if (live[7]) sum <= op == TAKE ? sum - added_7 : sum + added_7;
+                else if (live[8]) sum <= op == TAKE ? sum - added_8 : sum + added_8;
                 else if (state == BEST) sum <= sums[((c + 1) % WIDTH)*SUM_BITS +: SUM_BITS];
             end
+        end
+        for (c = WIDTH; c < (SHOWN << TURN_BITS); c = c + 1) begin : absent
+            assign lanes[(c << LANE_BITS) +: (1 << LANE_BITS)] = {1'b0, {COMPARED_BITS-1{1'b1}}}; // greater than none
+        end
+        for (v = 0; v < SHOWN; v = v + 1) begin : showing
+            wire [(1 << (TURN_BITS + LANE_BITS))-1:0] turns = lanes[(v << (TURN_BITS + LANE_BITS)) +: (1 << (TURN_BITS + LANE_BITS))];
+            assign shown[v*COMPARED_BITS +: COMPARED_BITS] = turns[{turn[TURN_BITS-1:0], {LANE_BITS{1'b0}}} +: COMPARED_BITS];
         end
     endgenerate
 
@@ -146,10 +173,10 @@ module lutetia_core (
             for (r = 0; r < PAIRS; r = r + 1) begin : pair
                 wire [WIDTH_BITS-1:0] left = anchors_2[((b*PAIRS + r)*2)*WIDTH_BITS +: WIDTH_BITS];
                 wire [WIDTH_BITS-1:0] right = anchors_2[((b*PAIRS + r)*2 + 1)*WIDTH_BITS +: WIDTH_BITS];
-                reg signed [COMPARED_BITS-1:0] left_3, right_3;
+                reg [WIDTH_BITS-1:0] left_3, right_3;
                 always @(posedge clk) begin
-                    left_3 <= lanes[{left, {LANE_BITS{1'b0}}} +: COMPARED_BITS];
-                    right_3 <= lanes[{right, {LANE_BITS{1'b0}}} +: COMPARED_BITS];
+                    left_3 <= ranks[{left, {RANK_LANE_BITS{1'b0}}} +: WIDTH_BITS];
+                    right_3 <= ranks[{right, {RANK_LANE_BITS{1'b0}}} +: WIDTH_BITS];
                 end
                 assign index[r] = left_3 > right_3;
             end
@@ -163,8 +190,7 @@ module lutetia_core (
 
     // ---- the sequencer ----------------------------------------------------------------------------------------------
     wire [GROUP_BITS-1:0] last_group = op != FETCH ? GROUPS - 1 : part == LAST ? LAST_GROUPS - 1 : FF_GROUPS - 1;
-    wire final_layer = layer == LAYERS - 1;
-    wire run_ends = state == RUN && !issuing && !(|live[3:1]) && (op == DETECT || !(|live[6:4]));
+    wire run_ends = state == RUN && !issuing && !(|live[3:1]) && (op == DETECT || !(|live[7:4]));
     wire signed [SUM_BITS-1:0] candidate = sums[SUM_BITS-1:0];
     wire better = number < VOCAB && (number == 0 || candidate > best);
     wire chunk_ends = state == BEST && shifted == WIDTH - 1;
@@ -173,7 +199,7 @@ module lutetia_core (
     always @* begin
         clear = 0;
         load = 0;
-        if (state == SCALE && scaled) clear = 1;
+        if (state == RANK) clear = 1;
         else if (refresh && step == 1) load = 1;
         else if (run_ends && op == DETECT) clear = 1;
         else if (chunk_ends) clear = 1;
@@ -204,10 +230,11 @@ module lutetia_core (
     endtask
 
     always @(posedge clk) begin
-        live <= {live[6:5], live[4] && op != DETECT, live[3:1], state == RUN && issuing && (op != TAKE || theirs)};
+        live <= {live[7:5], live[4] && op != DETECT, live[3:1], state == RUN && issuing && (op != TAKE || theirs)};
         {g_1, g_2, g_3, g_4} <= {g, g_1, g_2, g_3};
         if (live[4] && op == DETECT) queries[g_4] <= found;
         if (step != 3) step <= step + 1;
+        if (state != SCALE && !turn[TURN_BITS]) turn <= turn + 1;
         if (out_valid && out_ready) out_valid <= 0;
         case (state)
             IDLE: if (accept) begin
@@ -225,17 +252,19 @@ module lutetia_core (
                     begin_place(length[PLACE_BITS-1:0], 0);
                 end
             end
-            EMBED: if (step == 2) begin
-                k <= 0;
-                state <= SCALE;
-            end
+            EMBED: if (step == 2) state <= SCALE;
             SCALE: begin
                 k <= k + 1;
+                turn <= 0;
                 if (scaled) begin
-                    chunk <= 0;
-                    number <= 0;
-                    start(part == ATTENTION ? DETECT : FETCH);
+                    k <= 0;
+                    state <= RANK;
                 end
+            end
+            RANK: begin // the first group may leave while the last turns go on: it takes two cycles to the ranks
+                chunk <= 0;
+                number <= 0;
+                if (turn == TURNS - 3) start(part == ATTENTION ? DETECT : FETCH);
             end
             RUN: begin
                 if (issuing && op == TAKE && !theirs) theirs <= 1;
@@ -264,13 +293,9 @@ module lutetia_core (
                 end
             end
             ADD: begin
-                k <= 0;
                 state <= SCALE;
-                if (part == ATTENTION) part <= FEED_FORWARD;
-                else begin
-                    part <= final_layer ? LAST : ATTENTION;
-                    layer <= layer + 1;
-                end
+                part <= next_part;
+                layer <= next_layer;
             end
             NEXT: begin_place(j + 1, j != CONTEXT - 2);
             BEST: begin
@@ -306,6 +331,8 @@ module lutetia_core (
             out_valid <= 0;
             live <= 0;
             step <= 3;
+            k <= 0;
+            turn <= TURNS;
             refresh <= 0;
             issuing <= 0;
         end
