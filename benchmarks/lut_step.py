@@ -24,6 +24,7 @@ from torch import Tensor
 import original
 from gpu_timing import replayed, step_times
 from lutetia.lut import Synapses, growth, kernels, lut, random_anchors
+from lutetia.nn import LUT
 from original import Original
 from results import Row, finish, needs_cuda, options_of, progress, result, table
 
@@ -32,6 +33,7 @@ GROUPED = (24576, 384, 384, 512, 8)  # 8 heads × 64 tables, each head reads its
 QUICK = (64, 32, 32, 16, 6)
 GRAPH, EAGER = 2.5, 2.0  # claimed: in eval and in training; eager calls of small layers are bound by Python's launching
 LARGE = 128  # tables of a layer that is not small
+COMPILING = ("eval, eager", "eval, compiled", "train, eager", "train, compiled")
 KERNELS = ("eval forward", "train forward", "x gradient", "weight gradient")
 
 
@@ -52,7 +54,8 @@ def main(argv: list[str] | None = None) -> int:
     tables = [
         table("layers", {"shape": None, **original.COLUMNS}, layers),
         table("rates", {"shape": None, **dict.fromkeys((*KERNELS, "plain read"), "TB/s"), "one entry / usual": "times"}, rates),
-    ]
+        table("compiling", {"module": None, **dict.fromkeys(COMPILING, "ms")}, compiled_modules(64 if options.quick else 4096)),
+    ]  # fmt: skip
     found = result(__doc__, "lut_step", {"dtype": "float32"}, tables, peers=original.PEERS, missed=claims(layers))
     return finish(found, options)
 
@@ -72,6 +75,30 @@ def claims(layers: list[Row]) -> list[str]:
                 if ratio is not None and ratio < least and not small:
                     missed.append(f"{row['shape']}: {step} {ratio:.2f} times as fast, {mode} against {mode}, {least} claimed")
     return missed
+
+
+def compiled_modules(batch: int) -> list[Row]:
+    """What `torch.compile` makes of small modules of torch beside ours: its guards and wrappers are the floor of a call."""
+    rows = []
+    modules = {
+        "x + 1": AddOne(),
+        "nn.Linear(32, 32)": torch.nn.Linear(32, 32),
+        "nn.LUT(32, 32, 16, 6)": LUT(32, 32, 16, 6, seed=0),
+    }
+    for name, module in modules.items():
+        progress(name)
+        module.cuda()
+        x, grad = torch.randn(batch, 32, device="cuda", requires_grad=True), torch.randn(batch, 32, device="cuda")
+        times = step_times(lambda module=module, x=x: module(x), [x, *module.parameters()], grad)
+        rows.append({"module": name, **{key: times[key] for key in COMPILING}})
+    return rows
+
+
+class AddOne(torch.nn.Module):
+    """The least that a module can do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
 
 
 def grouped_synapses() -> Synapses:

@@ -1,8 +1,8 @@
 """Relevance of long texts: with blocks computed again, 2,048 tokens fit in 4 GiB on a CPU, and 8,192 on one GPU.
 
 A decoder of SmolLM2's sizes (135 M weights, random: they cost what real ones cost) in plain torch, one text, float32, beside a
-forward and a backward pass that keeps all activations. Memory is the peak beyond the model: on a GPU what torch allocated, on a
-CPU the process.
+forward and a backward pass. `kept` is relevance that keeps all activations, as the backward pass does. Memory is the peak beyond
+the model: on a GPU what torch allocated, on a CPU the process. Seconds on a CPU are those of the processor.
 
     lutetia bench relevance_long [--quick] [--json] [--save] [-- --tokens 2048 8192]
 """
@@ -23,6 +23,7 @@ from results import Row, finish, options_of, progress, result, table
 
 WIDTH, HEADS, GROUPS, HIDDEN, LAYERS, VOCABULARY = 576, 9, 3, 1536, 30, 49152
 GIB = 2**30
+MOST_KEPT = 1024  # tokens whose activations are kept: more would not fit on a small machine
 
 
 class Block(nn.Module):
@@ -80,10 +81,11 @@ def peak(run: Callable[[], object], device: torch.device) -> tuple[float, float]
     """Seconds that a call takes, and GiB that it reaches beyond what was there before."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    before, began = highest(device), time.perf_counter()
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    before, began = highest(device), clock()
     run()
     most = highest(device)
-    return time.perf_counter() - began, (most - before) / GIB
+    return clock() - began, (most - before) / GIB
 
 
 def highest(device: torch.device) -> int:
@@ -99,8 +101,8 @@ def measure(model: Decoder, length: int, device: torch.device) -> Row:
     tokens = torch.randint(0, VOCABULARY, (1, length), device=device)
     shares: list[float] = []
 
-    def explained() -> None:
-        r = relevance.attribute(model, tokens, recompute=True)
+    def explained(recompute: bool = True) -> None:
+        r = relevance.attribute(model, tokens, recompute=recompute)
         absorbed = float(r.seed.sum()) - float(r[tokens].sum())
         shares.append(abs(absorbed / float(r.seed.sum())))
 
@@ -108,16 +110,19 @@ def measure(model: Decoder, length: int, device: torch.device) -> Row:
         model(tokens).max().backward()
         model.zero_grad()
 
-    if device.type == "cuda":  # the first call loads kernels
-        relevance.attribute(model, tokens[:, :64], recompute=True)
-        model(tokens[:, :64]).max().backward()
+    for recompute in (True, False):  # the first call loads kernels
+        relevance.attribute(model, tokens[:, :64], recompute=recompute)
+    model(tokens[:, :64]).max().backward()
     seconds, memory = peak(explained, device)
+    kept_seconds = peak(lambda: explained(False), device)[0] if length <= MOST_KEPT else None
     plain_seconds, plain_memory = peak(trained, device)
     return {
         "tokens": length,
         "relevance": seconds,
+        "kept": kept_seconds,
         "forward and backward": plain_seconds,
         "ratio": seconds / plain_seconds,
+        "ratio, kept": None if kept_seconds is None else kept_seconds / plain_seconds,
         "memory": memory,
         "memory of backward": plain_memory if device.type == "cuda" else None,
         "not conserved": shares[0],
@@ -138,8 +143,8 @@ def main(argv: list[str] | None = None) -> int:
         progress(f"{length} tokens")
         rows.append(measure(model, length, device))
     columns = {
-        "tokens": None, "relevance": "s", "forward and backward": "s", "ratio": "x", "memory": "GiB",
-        "memory of backward": "GiB", "not conserved": None,
+        "tokens": None, "relevance": "s", "kept": "s", "forward and backward": "s", "ratio": "x", "ratio, kept": "x",
+        "memory": "GiB", "memory of backward": "GiB", "not conserved": None,
     }  # fmt: skip
     settings = {"weights": sum(parameter.numel() for parameter in model.parameters()), "layers": len(model.layers)}
     return finish(result(__doc__, "relevance_long", settings, [table("lengths", columns, rows)]), options)

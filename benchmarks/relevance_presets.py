@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lutetia import relevance
-from lutetia.relevance import Rules, Signal, presets
+from lutetia.relevance import Rules, Uniform, presets
 from results import Row, finish, options_of, progress, result, table
 
 NEEDS = ("sklearn",)
@@ -31,7 +31,7 @@ RULES: dict[str, Any] = {
     "zplus": presets.zplus(),
     "alphabeta": presets.alphabeta(),
     "dynamic": presets.dynamic(),
-    "gates as constants": Rules(product=Signal()),
+    "half to broadcast gates": Rules(product=Uniform(gates=True)),
 }
 
 

@@ -39,8 +39,9 @@ def make_diagrams() -> ModuleType:
 
 
 def test_the_diagrams_are_what_runs_draw_now(make_diagrams: ModuleType) -> None:
-    page = make_diagrams.PAGE.read_text(encoding="utf-8")
-    assert make_diagrams.redraw(page, make_diagrams.diagrams()) == page, "run tools/make_diagrams.py and look at what changed"
+    for name, drawn in make_diagrams.diagrams().items():
+        path = DOCS / "diagrams" / f"{name}.mmd"
+        assert path.read_text(encoding="utf-8") == drawn, "run tools/make_diagrams.py and look at what changed"
 
 
 def test_the_diagrams_speak_in_symbols(make_diagrams: ModuleType) -> None:
@@ -50,19 +51,20 @@ def test_the_diagrams_speak_in_symbols(make_diagrams: ModuleType) -> None:
         assert sizes <= known | ({"S", "S-1", "N_pe", "C", "n_firings"} if "-seq-" in name else set()), name
 
 
-def test_a_stale_diagram_is_drawn_anew_and_the_rest_kept(make_diagrams: ModuleType) -> None:
-    page = (
-        "above\n<!-- diagram: one -->\n```mermaid\nold\n```\n<!-- /diagram -->\n"
-        "between\n<!-- diagram: two -->\n<!-- /diagram -->\n"
-    )
-    drawn = make_diagrams.redraw(page, {"one": "new\n", "two": "first\n"})
-    assert drawn == (
-        "above\n<!-- diagram: one -->\n```mermaid\nnew\n```\n<!-- /diagram -->\n"
-        "between\n<!-- diagram: two -->\n```mermaid\nfirst\n```\n<!-- /diagram -->\n"
-    )
-    for others in ({"one": ""}, {"one": "", "two": "", "three": ""}):
-        with pytest.raises(SystemExit, match=r"places for \['one', 'two'\]"):
-            make_diagrams.redraw(page, others)
+def test_drawing_writes_the_files_and_nothing_else(
+    make_diagrams: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(make_diagrams, "FOLDER", tmp_path)
+    monkeypatch.setattr(make_diagrams, "diagrams", lambda: {"one": "new\n"})
+    (tmp_path / "one.mmd").write_text("old\n")
+    assert make_diagrams.main() == 0
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"one.mmd": "new\n"}
+
+
+def test_every_diagram_is_a_paragraph_of_one_page() -> None:
+    """The site shows a diagram in place of such a link; a link within a sentence would stay a link."""
+    shown = [name for page in PAGES for name in re.findall(r"\n\n\[.*\]\(\S*diagrams/([\w-]+)\.mmd\)\n", page.read_text("utf-8"))]
+    assert sorted(shown) == sorted(path.stem for path in (DOCS / "diagrams").iterdir())
 
 
 # ---- pages and links -------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_make_folder_tells_what_it_made(tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "file").write_text("mine")
     remove_empty(made)
     assert content(tmp_path / "a") == {"b": None, "b/file": "mine"}
-    with pytest.raises(DataError, match="cannot be made: Not a directory"):
+    with pytest.raises(DataError, match="cannot be created: Not a directory"):
         make_folder(tmp_path / "a" / "b" / "file" / "x")
 
 

@@ -1,4 +1,4 @@
-"""The drawings on the pages that say how relevance and precompute work are what those pages' own runs draw now."""
+"""The diagrams of the pages that say how relevance and precompute work are what those pages' own runs draw now."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 @pytest.mark.parametrize(("page", "drawing"), [("relevance-how", "flow.mermaid()"), ("precompute-how", "net.mermaid()")])
 def test_the_page_shows_what_it_prints(page: str, drawing: str) -> None:
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"<!-- diagram: [\w-]+ -->\n```mermaid\n(.*?)```\n<!-- /diagram -->", text, re.DOTALL)
+    (name,) = re.findall(r"\(diagrams/([\w-]+\.mmd)\)", text)
+    shown = (DOCS / "diagrams" / name).read_text(encoding="utf-8")
     names: dict[str, object] = {}
     for block in blocks(text):
         if block.language == "python":

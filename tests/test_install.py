@@ -34,7 +34,7 @@ def install() -> ModuleType:
 
 
 class Machine:
-    """Answers in the place of programs: what was run, and which of the installers works."""
+    """Answers in place of programs: what was run, and which of the installers works."""
 
     def __init__(self, settings: str = "", works: tuple[str, ...] = ("pip", "uv"), complaint: str = "") -> None:
         self.settings, self.works, self.complaint = settings, works, complaint

@@ -1,17 +1,15 @@
-"""Draw the diagrams of docs/notes/lut-flow.md from real runs.
+"""Draw the diagrams of docs/notes/lut-flow.md from real runs, as files in docs/diagrams.
 
 Usage: python tools/make_diagrams.py
 
-A diagram stands between `<!-- diagram: NAME -->` and `<!-- /diagram -->`; all else on the page is left as it is.
-Run this after a change to what a kernel reports; a test compares the page with what would be drawn now.
+A page links to the file of a diagram, and the site shows the diagram in place of the link (tools/site_hooks.py).
+Run this after a change to what a kernel reports; a test compares the files with what would be drawn now.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -20,8 +18,7 @@ from torch import Tensor
 from lutetia import flow
 from lutetia.lut import lut, lut_attention, random_anchors, use_backend
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "notes" / "lut-flow.md"
-DIAGRAM = re.compile(r"(<!-- diagram: (?P<name>[\w-]+) -->\n).*?(<!-- /diagram -->)", re.DOTALL)
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "diagrams"
 
 # All different, and none of them 2 (a pair of anchors), so that each size in a picture has one name.
 SIZES = {"B": 6, "I": 11, "O": 7, "N_t": 5, "N_c": 3, "R": 2**3}
@@ -29,22 +26,15 @@ SEQUENCE = SIZES | {"S": 13, "S-1": 12, "N_pe": 4, "C": 2**7, "R": 2**10}
 
 
 def main() -> int:
-    drawn = redraw(PAGE.read_text(encoding="utf-8"), diagrams())
-    part = PAGE.with_name(f".{PAGE.name}.part")
-    try:
-        part.write_text(drawn, encoding="utf-8")
-        os.replace(part, PAGE)
-    finally:
-        part.unlink(missing_ok=True)
+    for name, drawn in diagrams().items():
+        path = FOLDER / f"{name}.mmd"
+        part = path.with_name(f".{path.name}.part")
+        try:
+            part.write_text(drawn, encoding="utf-8")
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
     return 0
-
-
-def redraw(page: str, drawn: Mapping[str, str]) -> str:
-    """The page with every diagram in its place; each must have exactly one."""
-    places = [match["name"] for match in DIAGRAM.finditer(page)]
-    if sorted(places) != sorted(drawn):
-        raise SystemExit(f"the page has places for {sorted(places)}, expected one for each of {sorted(drawn)}")
-    return DIAGRAM.sub(lambda match: f"{match[1]}```mermaid\n{drawn[match['name']]}```\n{match[3]}", page)
 
 
 def diagrams() -> dict[str, str]:

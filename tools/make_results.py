@@ -73,7 +73,7 @@ def page_text(head: str, sections: Sequence[Section], results: dict[str, Result]
     parts, before = [head], ""
     for section in sections:
         result = results[section.result]
-        machine = measured(result, [table.name for table in section.tables])
+        machine = measured(result, [table.name for table in section.tables] or [table["name"] for table in result["tables"][:1]])
         parts.append(section_text(section, result, "Same machine." if machine and machine == before else machine))
         before = machine
     return "\n".join(parts)

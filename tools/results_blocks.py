@@ -89,7 +89,7 @@ def reach(results: Results) -> list[str]:
         f"| MNIST as a circuit, pixels to class, three seeds | {', '.join(circuits)} (yosys) | "
         f"DWN, placed and routed: {', '.join(peers)} |",
         f"| enwik8, 8 minutes of one GPU, n-gram tables added to a dense model | {ngrams} bits per byte | dense twin: {dense} |",
-        f"| the same with half a GPU, tables in the place of its feed-forward | {tables} | dense twin: {before}, **better** |",
+        f"| the same with half a GPU, tables in place of its feed-forward | {tables} | dense twin: {before}, **better** |",
         f"| tiny Shakespeare, the same bytes | {lut} nats per byte | dense twin without dropout: {twin} |",
         f"| training a 3.2 GB language model on two CPU cores | {cpu} the samples per second | a reference C program |",
         f"| decode attention on two CPU cores | {decode['dense']} dense, {decode['ragged']} ragged | SDPA, masked where ragged |",

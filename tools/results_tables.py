@@ -34,12 +34,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Spread:
-    """A table with a row for each value of `by`, a column for each value of `over`, and `key` in the cells."""
+    """A table with a row for each value of `by`, a column for each value of `over`, and `keys` in the cells."""
 
     name: str
-    key: str
+    keys: Sequence[str]
     by: str
     over: Sequence[str]
+    digits: int = 3
+    where: Callable[[Row], bool] = lambda row: True
 
 
 def column(heading: str, *keys: str, digits: int = 3, scale: float = 1.0) -> Column:
@@ -57,7 +59,7 @@ def markdown(result: Result, shown: Table | Spread) -> str:
     units = next(each["columns"] for each in result["tables"] if each["name"] == shown.name)
     rows = rows_of(result, shown.name)
     if isinstance(shown, Spread):
-        return _spread(rows, shown, units[shown.key])
+        return _spread([row for row in rows if shown.where(row)], shown, units)
     rows = [row for row in rows if shown.where(row)]
     columns = [[each.heading, *(_cell(row, each, units) for row in rows)] for each in shown.columns]
     heading, *lines = zip(*(each for each in columns if set(each[1:]) - {MISSING}), strict=True)
@@ -66,7 +68,7 @@ def markdown(result: Result, shown: Table | Spread) -> str:
 
 def _cell(row: Row, column: Column, units: dict[str, str | None]) -> str:
     texts = [text_of(_scaled(row.get(key), column.scale), units.get(key), column.digits) for key in column.keys]
-    return " / ".join(each or MISSING for each in texts) if any(texts) else MISSING
+    return "/".join(each or MISSING for each in texts) if any(texts) else MISSING
 
 
 def _scaled(value: Any, scale: float) -> Any:
@@ -74,20 +76,22 @@ def _scaled(value: Any, scale: float) -> Any:
 
 
 def _line(cells: Any) -> str:
-    return "| " + " | ".join(cells) + " |"
+    """A row of a table; without spaces, as nobody edits what is generated."""
+    return f"|{'|'.join(cells)}|"
 
 
 def _rule(heading: Sequence[str]) -> str:
     return "|" + "---|" * len(heading)
 
 
-def _spread(rows: Sequence[Row], shown: Spread, unit: str | None) -> str:
+def _spread(rows: Sequence[Row], shown: Spread, units: dict[str, str | None]) -> str:
     def kind(row: Row) -> str:
         return ", ".join(str(row[each]) for each in shown.over)
 
     kinds, names = list(dict.fromkeys(map(kind, rows))), list(dict.fromkeys(row[shown.by] for row in rows))
-    cells = {(row[shown.by], kind(row)): text_of(row.get(shown.key), unit) for row in rows}
-    lines = [_line([shown.by, *kinds]), _rule([shown.by, *kinds])]
+    cells = {(row[shown.by], kind(row)): _cell(row, Column("", shown.keys, shown.digits), units) for row in rows}
+    heading = [f"{shown.by}: {' / '.join(shown.keys)}", *kinds]
+    lines = [_line(heading), _rule(heading)]
     lines += [_line([name, *(cells.get((name, each)) or MISSING for each in kinds)]) for name in names]
     return "\n".join(lines)
 
@@ -116,7 +120,7 @@ def measured(result: Result, tables: Sequence[str]) -> str:
 
 
 def _source(source: dict[str, Any]) -> str:
-    """One sentence: machine, torch, peers and date; the file has the rest. Nothing where the machine is not known."""
+    """One sentence: machine, torch and peers; the file has the rest. Nothing where the machine is not known."""
     machine, versions = source["machine"] or {}, source["versions"] or {}
     place = machine.get("gpu") or machine.get("cpu")
     if not place:
@@ -125,7 +129,6 @@ def _source(source: dict[str, Any]) -> str:
     if not machine.get("gpu") and machine.get("threads"):
         facts.append(f"{machine['threads']} thread{'s' if machine['threads'] > 1 else ''}")
     facts += [f"{name} {_short(version)}" for name, version in versions.items() if version and name not in UNSAID]
-    facts += [source["date"]] if source["date"] else []
     return ", ".join(facts) + "."
 
 

@@ -1,8 +1,9 @@
-"""What the documentation site adds to mkdocs: the notebooks as pages, and Mermaid from this folder where a page draws with it."""
+"""What the site adds to mkdocs: notebooks as pages, diagrams in place of links to them, and Mermaid to draw them."""
 
 from __future__ import annotations
 
 import base64
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mkdocs.structure.pages import Page
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 MERMAID = "javascripts/mermaid.tiny.js"
+DIAGRAM = re.compile(r"^\[.*\]\((?:\.\./)?(diagrams/[\w-]+\.mmd)\)$", re.MULTILINE)  # a link that is a paragraph
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -56,6 +58,15 @@ def text_output(output: nbformat.NotebookNode, data: dict[str, Any]) -> str:
         return f"<div>{data['text/html']}</div>"
     text = output.get("text") or data.get("text/plain", "")
     return f"```text\n{text.rstrip()}\n```"
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Show a diagram where a page links to its file."""
+
+    def shown(link: re.Match[str]) -> str:
+        return f"```mermaid\n{(Path(config.docs_dir) / link[1]).read_text(encoding='utf-8')}```"
+
+    return DIAGRAM.sub(shown, markdown)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

@@ -131,7 +131,7 @@ def make_folder(folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         remove_empty(missing)
-        raise DataError(f"{folder} cannot be made: {error.strerror or error}") from error
+        raise DataError(f"{folder} cannot be created: {error.strerror or error}") from error
     return missing
 
 

@@ -115,7 +115,7 @@ def _string(text: str, path: tuple[str, ...]) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ArgumentError(f"{_name(path)} is {describe(text)}, expected text that UTF-8 can hold") from error
+        raise ArgumentError(f"{_name(path)} is {describe(text)}, expected text that UTF-8 can encode") from error
     return '"' + UNSAFE.sub(lambda found: SHORT.get(found[0], f"\\u{ord(found[0]):04x}"), text) + '"'
 
 

@@ -309,3 +309,22 @@ def test_a_chunk_and_a_prefix_in_every_tile(options: dict[str, Any]) -> None:
         found = decode_attention(q, k, v, seq_lens=lengths, prefix=prefix)
         wanted = plain(q, k, v, seq_lens=lengths, prefix=prefix)
         torch.testing.assert_close((found[0].double(), found[1].double()), wanted, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("n_new", [20, 70])
+@pytest.mark.parametrize("values", ["apart", "in the keys"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_new_keys_of_many_query_rows(dtype: torch.dtype, values: str, n_new: int) -> None:
+    """Tiles that a whole warp group multiplies write new keys too, in a captured graph as well."""
+    q, k, new = (random(2, heads, length, 64, dtype=dtype) for heads, length in ((8, n_new), (2, 300), (2, n_new)))
+    v, v_new = (k[..., :48], new[..., :48]) if values == "in the keys" else (torch.randn_like(k), torch.randn_like(new))
+    given = {"seq_lens": lengths_of(300, n_new + 7), "k_new": new, "v_new": v_new}
+    wanted, wanted_lse = plain(q, k.clone(), v.clone(), **{**given, "k_new": new.double(), "v_new": v_new.double()})
+    graph, (out, lse) = captured(lambda: decode_attention(q, k, v, **given))
+    out.zero_()
+    graph.replay()
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(out.double(), wanted, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(lse.double(), wanted_lse, rtol=tolerance, atol=tolerance)
+    assert torch.equal(k[0, :, 300 - n_new : 300], new[0])
+    assert torch.equal(v[1, :, 7 : n_new + 7], v_new[1])

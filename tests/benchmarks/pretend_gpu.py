@@ -31,7 +31,7 @@ def once(call: Callable[[], Any], *rest: Any, **more: Any) -> float:
 
 
 def here(value: Any) -> Any:
-    """The CPU in the place of a CUDA device."""
+    """The CPU in place of a CUDA device."""
     is_cuda = value == "cuda" if isinstance(value, str) else isinstance(value, torch.device) and value.type == "cuda"
     return "cpu" if is_cuda else value
 

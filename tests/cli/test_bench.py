@@ -200,7 +200,7 @@ SHARED = {
     "tiny_models",
     "circuit_trees",
     "suite_models",
-    "vision_models",
+    "relevance_survey",
 }
 
 

@@ -68,7 +68,7 @@ def test_a_missing_requirement_fails(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert main(["doctor"]) == 1
     said = capsys.readouterr()
     assert "get two" in said.out
-    assert said.err == "error: Lutetia cannot work without two: the last column says how to get it\n"
+    assert said.err == "error: Lutetia does not work without two: the last column says how to get it\n"
 
 
 def test_a_missing_option_does_not(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

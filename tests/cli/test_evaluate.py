@@ -123,7 +123,7 @@ def test_info_says_what_a_checkpoint_is(trained: Path, capsys: Capture) -> None:
 
 def test_info_says_why_a_model_cannot_be_built(trained: Path, tmp_path: Path, capsys: Capture) -> None:
     text = told(capsys, "info", trained / "runs/stdlib")
-    assert (text["can_be_built"], text["why_not"]) == (False, "a LUTTransformer is no classifier of lookup tables")
+    assert (text["can_be_built"], text["why_not"]) == (False, "a LUTTransformer is not a classifier of lookup tables")
     model = models.LUTClassifier(input_shape=(4,), n_classes=2, layers=[models.LUTLayer(4, 3, 2, read="confidence2")])
     model.save_pretrained(tmp_path / "soft")
     found = told(capsys, "info", tmp_path / "soft")

@@ -162,7 +162,7 @@ def test_a_checkpoint_that_is_none(
         (["build", "{}/classifier", "--out", "{}/file"], "file is there and was not built here"),
         (["build", "{}/classifier", "--out", "{}/file/in"], "file is a file, expected a folder"),
         (["demo", "--out", "{}/file"], "which is a file, expected a folder"),
-        (["demo", "--out", "{}/file/in"], "cannot be made: Not a directory"),
+        (["demo", "--out", "{}/file/in"], "cannot be created: Not a directory"),
         (["demo", "--out", "{}"], "not a demo: choose another folder, or empty it"),
         (["flow", "{}/classifier", ROW, "--out", "{}/none/run.html"], "there is no folder"),
         (["explain", "{}/classifier", ROW, "--html", "{}/none/why.html"], "there is no folder"),

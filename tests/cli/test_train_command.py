@@ -93,7 +93,7 @@ def test_kill_then_ctrl_c_then_the_same_end(capsys: Capture) -> None:
     said = stopped.communicate(timeout=120)
     assert (stopped.returncode, said[0]) == (130, "")
     first, last = said[1].splitlines()
-    assert first.startswith("going on from parts/checkpoints/step-")
+    assert first.startswith("resuming from parts/checkpoints/step-")
     words = re.fullmatch(r"error: stopped after step (\d+) and saved; resume with: lutetia train (.+)", last)
     assert words is not None
     assert words[2] == "long.toml --out parts --resume --device cpu"

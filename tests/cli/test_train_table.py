@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_diabetes, load_digits, load_wine
 
-from lutetia.cli import build, main
+from lutetia.cli import build, build_tables, main
 from lutetia.models import load
 from lutetia.sklearn import LUTClassifier
 
@@ -179,7 +179,7 @@ def test_a_regression_from_end_to_end(folder: Path, tmp_path: Path, capsys: Capt
 def test_a_model_too_large_for_a_quick_circuit_is_cut(
     wine_run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "MOST_LUTS", 500)
+    monkeypatch.setattr(build_tables, "MOST_LUTS", 500)
     monkeypatch.setattr(build, "CHECK", ())
     cut = told(capsys, "build", wine_run, "--out", tmp_path / "cut")
     used = cut["boosted_tables"]
@@ -188,11 +188,48 @@ def test_a_model_too_large_for_a_quick_circuit_is_cut(
     assert cut["estimate"]["luts"] <= 500
     assert cut["accuracy"]["float_accuracy"] > 0.85  # that of the whole model
     assert main(["build", str(wine_run), "--out", str(tmp_path / "cut")]) == 0
-    assert f"the first {used['used']} of 20 tables; --tables sets how many" in capsys.readouterr().out
+    again = f"fitted again ({used['cut']['integer_accuracy']:.1%} without that)"
+    assert f"the first {used['used']} of 20 tables, {again}; --tables sets how many" in capsys.readouterr().out
     whole = told(capsys, "build", wine_run, "--out", tmp_path / "whole", "--tables", 20)
     assert whole["boosted_tables"] == {"all": 20, "used": 20}
     assert "--tables is 21, and the model has 20" in error(capsys, "build", wine_run, "--tables", 21)
     assert "--tables is 0, expected 1 or more" in error(capsys, "build", wine_run, "--tables", 0)
+
+
+def test_tables_that_are_kept_are_fitted_again(
+    folder: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of 200 tables with a small rate know little of digits; without the data they stay as they are."""
+    monkeypatch.setattr(build, "CHECK", ())
+    run = tmp_path / "run"
+    settings = [f"--set=fit.{each}" for each in ("n_tables=200", "n_anchors=3", "rate=0.03")]
+    told(capsys, "train", folder / "digits", "--out", run, *settings, "--set=data.test=0")
+    built = told(capsys, "build", run, "--out", tmp_path / "circuit", "--tables", 3)
+    cut, kept = built["boosted_tables"]["cut"], built["accuracy"]
+    assert cut["float_accuracy"] == kept["float_accuracy"]  # that of the whole model
+    assert cut["integer_accuracy"] + 0.05 < kept["integer_accuracy"] < kept["float_accuracy"]
+    program = told(capsys, "build", run, "--out", tmp_path / "program", "--tables", 3, "--target", "c")
+    assert program["accuracy"]["float_accuracy"] == kept["float_accuracy"]
+    assert program["accuracy"]["integer_accuracy"] == pytest.approx(kept["integer_accuracy"], abs=0.03)  # 8 bits instead of 6
+    alone = told(capsys, "build", run / "checkpoints" / "best", "--out", tmp_path / "alone", "--tables", 3, "--data", tmp_path)
+    assert "cut" not in alone["boosted_tables"]
+
+
+def test_smaller_circuits_are_offered(folder: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is offered is what --tables then builds."""
+    monkeypatch.setattr(build, "CHECK", ())
+    run = tmp_path / "run"
+    told(
+        capsys, "train", folder / "digits", "--out", run, "--set=fit.n_tables=40", "--set=fit.n_anchors=3", "--set=data.test=0.3"
+    )
+    fewer = told(capsys, "build", run, "--out", tmp_path / "whole")["boosted_tables"]["fewer"]
+    assert [each["tables"] for each in fewer] == [20, 10]
+    built = told(capsys, "build", run, "--out", tmp_path / "half", "--tables", 20)
+    assert built["accuracy"]["integer_accuracy"] == fewer[0]["integer_accuracy"]
+    assert "fewer" not in built["boosted_tables"]
+    assert main(["build", str(run), "--out", str(tmp_path / "whole")]) == 0
+    offered = f"20 tables: {fewer[0]['integer_accuracy']:.1%}, about {fewer[0]['luts']:,} LUTs; 10 tables: "
+    assert offered in capsys.readouterr().out
 
 
 def test_a_folder_of_images_by_class(folder: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -203,12 +240,15 @@ def test_a_folder_of_images_by_class(folder: Path, tmp_path: Path, capsys: Captu
     explained = told(capsys, "explain", out, image)
     assert explained["classes"][3] == "digit 3"
     assert np.shape(explained["relevance"]) == (8, 8)
+    predicted = told(capsys, "predict", out, folder / "digits")["predictions"]
+    assert len(predicted) == 150
+    assert sum(each["class"] in each["input"] for each in predicted) > 100
     evaluated = told(capsys, "evaluate", out, folder / "digits")
     assert evaluated["samples"] == 150
     assert evaluated["accuracy"] > summary["test"]["accuracy"]
     (tmp_path / "other" / "digit 3").mkdir(parents=True)
     Image.new("L", (5, 4)).save(tmp_path / "other" / "digit 3" / "a.png")
-    assert "holds samples of 4 × 5, expected 8 × 8 by the model" in error(capsys, "evaluate", out, tmp_path / "other")
+    assert "holds samples of 4 × 5, expected 8 × 8 for this model" in error(capsys, "evaluate", out, tmp_path / "other")
 
 
 def test_a_saved_estimator_is_a_model_for_the_commands(folder: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -224,5 +264,5 @@ def test_what_cannot_be_is_said_before_anything_is_written(folder: Path, wine_ru
     assert "no column 'grape'" in error(capsys, "train", folder / "wine.csv", "--target", "grape", "--out", out)
     assert "expected one of 'classification'" in error(capsys, "train", folder / "wine.csv", "--task", "ranking", "--out", out)
     assert "fit.n_tables" in error(capsys, "train", folder / "wine.csv", "--out", out, "--set", "fit.n_tables=0")
-    assert "holds a run already" in error(capsys, "train", folder / "wine.csv", "--out", wine_run)
+    assert "already holds a run" in error(capsys, "train", folder / "wine.csv", "--out", wine_run)
     assert not out.exists()

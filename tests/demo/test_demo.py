@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from lutetia.cli import main
-from lutetia.demo import learn, telling, write
+from lutetia.demo import connect, learn, telling, write
 from tools import require_module
 
 require_module("numba")
@@ -43,6 +43,7 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "explain",
         "build",
         "columns",
+        "connect",
         "report",
     ]
     by_name = {chapter["name"]: chapter for chapter in told["chapters"]}
@@ -51,6 +52,7 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "the same text" in by_name["attend"]["said"]
     assert "unseen wines" in by_name["columns"]["said"]
     assert " > " in by_name["columns"]["text"]
+    assert "the same as through SDPA" in by_name["connect"]["said"] or by_name["connect"]["said"] == connect.MISSING
     assert "messages per byte" in by_name["attend"]["said"]
     assert " 0 messages" not in by_name["attend"]["said"]
     assert "all equal to the integer model" in by_name["build"]["said"]
@@ -66,6 +68,19 @@ def test_every_chapter_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["demo", "--out", str(tmp_path / "a" / "[red]b"), "--json"]) == 0
     again = [(chapter["said"], chapter["text"]) for chapter in json.loads(capsys.readouterr().out)["chapters"]]
     assert again == first  # what is told depends on the seed alone, not on how fast the machine was
+
+
+def test_a_model_of_another_library(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    assert (
+        "24 tokens for two prompts through decode attention, the same as through SDPA"
+        in connect.tell(telling.Context(tmp_path)).said
+    )
+
+
+def test_without_the_other_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect.importlib.util, "find_spec", lambda name: None)
+    assert "pip install 'lutetia[transformers]'" in connect.tell(telling.Context(tmp_path)).said
 
 
 def test_chapters_are_shown_as_they_are_told(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def text(value: Any) -> str:
 
 
 def perturbed(value: Any, rng: random.Random) -> Any:
-    """Another value in the place of a good one."""
+    """Another value in place of a good one."""
     if isinstance(value, Tensor):
         return rng.choice(TENSORS)(value, rng)
     if isinstance(value, bool):

@@ -80,9 +80,11 @@ def run_loader(job: dict[str, Any], counts: Counter[str]) -> None:
         names = list(loader.damaged) or sorted(str(file.relative_to(whole)) for file in whole.rglob("*") if file.is_file())
         contents = {name: (whole / name).read_bytes() for name in names if (whole / name).exists()}
         if job["first"] == 0:
-            counts[attempt(job, -1, lambda: loader.use(_copied(whole, place)), FIRST_SECONDS)] += (
-                1  # undamaged, and before the limit: it compiles
-            )
+            # Undamaged, and before the limit: it compiles.
+            end = attempt(job, -1, lambda: loader.use(_copied(whole, place)), FIRST_SECONDS)
+            counts[end] += 1
+            if end != "accepted":
+                tell(raw=f"{job['name']}: whole files are {end}")
         limit_memory()
         for number in range(job["first"], job["first"] + job["count"]):
             draw = random.Random(f"{job['name']} {job['seed']} {number}")

@@ -14,18 +14,19 @@ import json
 import math
 import struct
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from loaders_foreign import make_onnx, make_samples, make_spreadsheet, use_all, use_onnx, use_table_file
 
 from lutetia import flow, models, toml
 from lutetia._shared import folders
 from lutetia.cli import bench, build_data, evaluate, inputs, values
 from lutetia.lut import Synapses, growth
 from lutetia.models.building import KINDS
+from lutetia.nn import int8_tables
 from lutetia.precompute import Binary, Int, IOTable, LanguageHardware, integer_model
 from lutetia.training import checkpoint, data, distributed, metrics, open_data, read_config
 from lutetia.training.config import Data
@@ -33,7 +34,7 @@ from lutetia.training.folder import RunFolder
 from lutetia.training.loop import Trainer
 from lutetia.training.progress import Silent
 from lutetia.training.run import train
-from lutetia.training.table_files import make_table, read_table_file
+from lutetia.training.shard_files import load_shards, save_shards
 from lutetia.training.task import build_model
 
 LAYERS = [
@@ -53,6 +54,7 @@ class Loader:
     use: Callable[[Path], object]
     damaged: Sequence[str] = ()
     signed: bool = False  # whether the manifest gets the checksums of the damaged files
+    needs: str = ""  # an optional package
 
 
 def sign(folder: Path) -> None:
@@ -72,6 +74,12 @@ def sign(folder: Path) -> None:
 def classifier(**fields: Any) -> models.LUTClassifier:
     model = models.LUTClassifier(input_shape=(4, 4), n_classes=3, layers=LAYERS, norm="rms", seed=0, **fields)
     model.metadata = {"classes": ["a", "b", "c"], "input_low": 0.0, "input_high": 1.0}
+    return model
+
+
+def tabular(**fields: Any) -> models.Tabular:
+    model = models.Tabular(input_shape=(3,), n_classes=2, n_tables=4, n_encoded=3, n_edges=2, n_categories=2, seed=0, **fields)
+    model.metadata = {"classes": ["a", "b"], "categories": {"1": ["x", "y"]}, "target": "c"}
     return model
 
 
@@ -190,7 +198,7 @@ def make_inputs(folder: Path) -> None:
     np.save(folder / "x.npy", np.arange(16, dtype=np.int16).reshape(4, 4))
     np.savez(folder / "x.npz", x=np.ones((2, 16)))
     (folder / "x.csv").write_text("\n".join([",".join(map(str, range(16)))] * 2))
-    (folder / "x.txt").write_text("some text")
+    (folder / "x.txt").write_bytes(bytes(range(16)))
 
 
 def make_evaluation(folder: Path) -> None:
@@ -209,15 +217,15 @@ def make_images(folder: Path) -> None:
 
 def use_inputs(folder: Path) -> None:
     model = models.load(folder / "model", expected=models.LUTClassifier)
-    for file in sorted(folder.glob("x.*")):
-        try:
-            if file.suffix == ".txt":
-                inputs.read_tokens(language_model(), str(file))
-            else:
-                for samples in inputs.read_inputs(model, [str(file)]):
-                    model(samples.x)
-        except inputs.DataError:
-            continue
+
+    def use(file: Path) -> None:
+        if file.suffix == ".txt":
+            inputs.read_tokens(language_model(), str(file))
+        else:
+            for samples in inputs.read_inputs(model, [str(file)]):
+                model(samples.x)
+
+    use_all(sorted(folder.glob("x.*")), use)
 
 
 def language_model() -> models.LUTTransformer:
@@ -242,16 +250,12 @@ def make_tables(folder: Path) -> None:
     IOTable.of(lambda x: x.sum(1, keepdim=True), (Int(2), Binary())).save(folder / "whole.safetensors")
 
 
-def use_tables(folder: Path) -> None:
-    for name in ("partial.json", "partial.safetensors", "whole.safetensors"):
-        try:
-            table = IOTable.load(folder / name)
-        except inputs.DataError:
-            continue
-        assert repr(table)
-        if len(table):
-            table(table.inputs[:2])
-            assert table.output_domain
+def use_table(path: Path) -> None:
+    table = IOTable.load(path)
+    assert repr(table)
+    if len(table):
+        table(table.inputs[:2])
+        assert table.output_domain
 
 
 def make_flow(folder: Path) -> None:
@@ -281,27 +285,6 @@ def make_core(folder: Path) -> None:
     core = integer_model(model).emit(detectors_per_cycle=1)
     core.save(folder / "core")
     (folder / "core" / "core.json").write_text('{"context": 4, "vocab": 256, "detectors_per_cycle": 1}')
-
-
-def make_spreadsheet(folder: Path) -> None:
-    """Numbers, words, gaps and quotes; as parquet where pyarrow is installed."""
-    rows = ["a,b,c", "1,red,0.5", '2,"a, b",', "3,,1e3", "4,red,-2"]
-    (folder / "rows.csv").write_text("\n".join(rows) + "\n")
-    (folder / "rows.tsv").write_text("\n".join([rows[0], *rows[3:]]).replace(",", "\t"))
-    with suppress(ImportError):
-        import pyarrow
-        from pyarrow import parquet
-
-        table = pyarrow.table({"a": [1, 2, 3, 4], "b": ["red", "a, b", None, "red"], "c": [0.5, None, 1e3, -2.0]})
-        parquet.write_table(table, folder / "rows.parquet")
-
-
-def use_spreadsheet(folder: Path) -> None:
-    for file in sorted(folder.iterdir()):
-        try:
-            make_table(read_table_file(file), None, None)
-        except inputs.DataError:
-            continue
 
 
 def make_source(folder: Path) -> None:
@@ -341,6 +324,10 @@ LOADERS: dict[str, Loader] = {
             input_shape=(2, 2), n_classes=2, n_tables=4, hidden=(3,), k=2, bits=3, thresholds=(3,), learn_thresholds=True, seed=0
         )
     ),
+    "ngrams": model_loader(lambda: int8_tables(models.LUTTransformer(**SMALL, ngrams=(2,), ngram_rows=5, ngram_width=2))),
+    "int8": model_loader(lambda: int8_tables(language_model())),
+    "tabular": model_loader(lambda: tabular(core="tables", n_anchors=2)),
+    "tabular_gates": model_loader(lambda: tabular(core="gates", n_anchors=2, gate_codes=(1, 2), gate_hidden=(3,))),
     "manifest": Loader(lambda folder: language_model().save_pretrained(folder / "model"), use_model, ("model/manifest.json",)),
     "checkpoint": Loader(
         make_run,
@@ -367,7 +354,7 @@ LOADERS: dict[str, Loader] = {
     "inputs": Loader(make_inputs, use_inputs, ("x.npy", "x.npz", "x.csv", "x.txt")),
     "images": Loader(make_images, use_inputs, tuple(f"x.{kind}" for kind in ("png", "pgm", "jpg", "bmp", "gif", "webp", "tif"))),
     "evaluation": Loader(make_evaluation, use_evaluation, ("x.csv",)),
-    "tables": Loader(make_tables, use_tables),
+    "tables": Loader(make_tables, lambda folder: use_all(sorted(folder.iterdir()), use_table)),
     "flow": Loader(make_flow, use_flow),
     "hardware": Loader(make_hardware, use_hardware, ("built/manifest.json", "built/top.v")),
     "synapses": Loader(
@@ -378,5 +365,13 @@ LOADERS: dict[str, Loader] = {
     "core": Loader(
         make_core, lambda folder: LanguageHardware.load(folder / "core"), ("core/core.json", "core/manifest.json", "core/core.v")
     ),
-    "spreadsheet": Loader(make_spreadsheet, use_spreadsheet),
+    "spreadsheet": Loader(make_spreadsheet, lambda folder: use_all(sorted(folder.iterdir()), use_table_file), needs="pyarrow"),
+    "samples": Loader(make_samples, lambda folder: use_all(sorted(folder.iterdir()), use_table_file)),
+    "onnx": Loader(make_onnx, lambda folder: use_all(sorted(folder.iterdir()), use_onnx), needs="onnx"),
+    "shards": Loader(
+        lambda folder: save_shards(classifier(), folder / "shards"),
+        lambda folder: load_shards(classifier(), folder / "shards"),
+        ("shards/shard-00001-model-00001-of-00001.safetensors",),
+        signed=True,
+    ),
 }

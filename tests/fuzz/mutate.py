@@ -141,7 +141,7 @@ def _splice(data: bytes, draw: random.Random, others: Sequence[bytes]) -> bytes:
 
 
 def _number(data: bytes, draw: random.Random, _: Sequence[bytes]) -> bytes:
-    """Another number in the place of one that is written out, as in JSON, TOML, CSV and headers."""
+    """Another number in place of one that is written out, as in JSON, TOML, CSV and headers."""
     spans = [match.span() for match in NUMBER.finditer(data[: 1 << 16])]
     if not spans:
         return _overwrite(data, draw, _)

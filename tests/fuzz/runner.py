@@ -16,7 +16,8 @@ from typing import Any
 import lutetia
 
 SILENCE = 1200.0  # seconds without a word after which a child hangs; the time limit on its processor time comes first
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent), "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+SOURCES = os.pathsep.join([str(Path(lutetia.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
 Fuzz = Callable[[str, str], Counter[str]]  # takes "loader" or "calls", and the name of one
 
 

@@ -9,7 +9,7 @@ import pytest
 from loaders import LOADERS
 from runner import Fuzz, Runner
 
-from tools import require_module
+from tools import optional_module, require_module
 
 require_module("typer")
 require_module("numba")
@@ -19,6 +19,8 @@ CORPUS = Path(__file__).parent / "corpus"
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_damaged_files(name: str, fuzz: Fuzz) -> None:
+    if LOADERS[name].needs:
+        optional_module(LOADERS[name].needs)
     fuzz("loader", name)
 
 

@@ -86,7 +86,7 @@ class Wild:
         return words, lambda: consume(function(**arguments))
 
     def other(self, value: Any) -> Any:
-        """Something else in the place of a value: near it, of another kind, or anything."""
+        """Something else in place of a value: near it, of another kind, or anything."""
         if isinstance(value, Tensor) and self.draw.random() < 0.8:
             return self.other_tensor(value)
         if isinstance(value, int) and not isinstance(value, bool) and self.draw.random() < 0.5:

@@ -36,7 +36,7 @@ def _decode(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         "sink": torch.zeros(kv * ratio),
         "cores": wild.one(1, 2, 3),
         "shard": wild.one("auto", "batch", "sequence"),
-        "sync": wild.one("lse", "ring", "max"),
+        "sync": wild.one("lse", "deferred", "lockstep"),
         "backend": wild.one("auto", "cpu", "cores", "reference"),
         "batch_invariant": True,
         "k_scale": 2.0,
@@ -44,9 +44,22 @@ def _decode(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         "policy": wild.one("cost", "neuron"),
         "starts": torch.randint(0, longest + 2, (batch,), dtype=wild.one(torch.int32, torch.int64)),
         "softcap": wild.one(0.5, 30.0),
+        "prefix": wild.one(1, 2, 7),
+        "alibi": torch.rand(kv * ratio),
+        "rotary": torch.rand(2, longest, d // 2),
+        "tree": wild.one(
+            torch.ones(active, active, dtype=torch.bool).tril(),
+            torch.rand(batch, active, active) < 0.5,
+            torch.randint(0, 2**active, (batch, active)),
+        ),
     }
     arguments |= {name: options[name] for name in wild.draw.sample(list(options), wild.draw.randrange(4))}
-    if wild.draw.random() < 0.15:
+    if wild.draw.random() < 0.15:  # eight bits, with a scale for each token
+        caches = {name: torch.randint(-127, 128, shape, dtype=torch.int8) for name in ("k_cache", "v_cache")}
+        arguments |= caches | {name: torch.rand(shape[:3]) for name in ("k_scale", "v_scale")}
+    elif wild.draw.random() < 0.1 and d > 2:  # values within the keys
+        arguments |= {"v_cache": arguments["k_cache"][..., : d - 1]}
+    elif wild.draw.random() < 0.2:
         pages = torch.randn(8, 4, kv, d).to(dtype)
         arguments |= {
             "k_cache": pages,
@@ -69,6 +82,7 @@ def _prefill(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         "scale": 0.5,
         "window": 3,
         "sink": torch.zeros(2 * kv),
+        "alibi": torch.rand(2 * kv),
     }
     return attention.prefill, arguments | {
         name: options[name] for name in wild.draw.sample(list(options), wild.draw.randrange(4))
@@ -82,6 +96,7 @@ def _kv_cache(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         cache = attention.KVCache(**sizes)
         cache.append(k, v)
         cache.append(k, v, lengths)
+        attention.decode_attention(k, cache.k, cache.v, seq_lens=cache.lengths, k_scale=cache.k_scale, v_scale=cache.v_scale)
         cache.reset(rows)
         repr(cache)
 
@@ -95,20 +110,24 @@ def _kv_cache(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         "v": new.clone(),
         "lengths": torch.tensor([1, 3]),
         "rows": wild.one(None, [0], torch.tensor([1])),
+        "dtype": wild.one(None, torch.int8, torch.bfloat16, torch.float8_e4m3fn),
     }
 
 
 def _paged_cache(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
-    def use(length: Any, sequence: Any, k: Any, v: Any, lengths: Any, **sizes: Any) -> None:
+    def use(length: Any, sequence: Any, k: Any, v: Any, lengths: Any, kept: Any, **sizes: Any) -> None:
         if not small(sizes):
             return
         cache = attention.PagedKVCache(**sizes)
         first = cache.allocate(length)
         cache.fork(first)
         cache.append([sequence], k, v, lengths)
-        cache.page_table([sequence])
-        cache.lengths([sequence])
+        table, counts = cache.page_table([sequence]), cache.lengths([sequence])
+        options = {"k_scale": cache.k_scale, "v_scale": cache.v_scale, "prefix": cache.prefix([sequence, first])}
+        attention.decode_attention(k[:, :, :1], cache.k, cache.v, seq_lens=counts, page_table=table, **options)
+        cache.truncate(sequence, kept)
         cache.free(sequence)
+        repr(cache)
 
     new = torch.randn(1, 1, 2, 4)
     return use, {
@@ -121,6 +140,8 @@ def _paged_cache(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
         "k": new,
         "v": new.clone(),
         "lengths": wild.one(None, torch.tensor([1])),
+        "kept": 1,
+        "dtype": wild.one(None, torch.int8, torch.bfloat16, torch.float8_e4m3fn),
     }
 
 

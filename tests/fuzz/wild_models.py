@@ -37,6 +37,15 @@ FIELDS: dict[str, Any] = {
     "table_dropout": 0.0,
     "norm": "rms",
     "unembedding": "linear",
+    "unembedding_detectors": 2,
+    "unembedding_anchors": 2,
+    "dropout": 0.0,
+    "ngrams": (),
+    "ngram_word": False,
+    "ngram_rows": 5,
+    "ngram_width": 2,
+    "ngram_dropout": 0.0,
+    "ngram_order_dropout": 0.0,
     "gradient": "dense",
     "sums": "float",
     "int_rescaler": 1.0,
@@ -58,6 +67,7 @@ def _transformer(kind: type[models.LUTTransformer], wild: Wild) -> tuple[Callabl
         "attention": wild.one("lut", "softmax"),
         "feed_forward": wild.one("lut", "projected", "dense"),
         "unembedding": wild.one("linear", "lut"),
+        "ngrams": wild.one((), (), (2,), (2, 3)),
     }
     return use, fields
 
@@ -149,7 +159,7 @@ def _classifier(kind: type[models.LUTClassifier], wild: Wild) -> tuple[Callable[
 
 
 VOTES: dict[str, Any] = {"n_classes": 2, "n_tables": 4, "k": 2, "bits": 3, "thresholds": (3, 4), "temperature": 1.0, "seed": 0}
-GATES: dict[str, Any] = {"hidden": (3,), "learn_thresholds": True, "threshold_bits": 2}
+GATES: dict[str, Any] = {"hidden": (3,), "skip": False, "learn_thresholds": True, "threshold_bits": 2, "spread": 0.01}
 
 
 def _voting(kind: type[models.VotesClassifier], wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:

@@ -117,7 +117,7 @@ def test_assisted_generation(name: str, n_layers: int, decoded: list[int]) -> No
 
 def test_offloading_is_refused_by_name() -> None:
     config = build("llama", "lutetia").config
-    with pytest.raises(ArgumentError, match="offloading is not offered by LutetiaCache"):
+    with pytest.raises(ArgumentError, match="LutetiaCache does not support offloading"):
         LutetiaCache(config, offloading=True)
     with pytest.raises(ArgumentError, match="offloading is not offered"):
         LutetiaCache(config).layers[0].offload()
@@ -175,6 +175,23 @@ def test_a_window_keeps_its_size() -> None:
 
 
 # ---- masks -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_mask_of_one_row_is_that_of_all() -> None:
+    query, key, value = torch.randn(3, 4, 1, 8), torch.randn(3, 2, 6, 8), torch.randn(3, 2, 6, 8)
+    mask = (torch.arange(6) >= 2).reshape(1, 1, 1, 6)
+    out = ours.attention(torch.nn.Module(), query, key, value, mask)[0]
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
+    torch.testing.assert_close(out, expected.transpose(1, 2))
+
+
+def test_tensors_that_do_not_fit_each_other_are_not_decoded() -> None:
+    """The compiled loops would read past their end."""
+    query, key = torch.randn(3, 4, 1, 8), torch.randn(3, 2, 6, 8)
+    assert ours.can_decode(query, key, key, {"s_aux": torch.zeros(4)})
+    for others in ((key[:1], key[:1]), (key, key[:, :, :5]), (key, key[:, :1]), (key, key.double())):
+        assert not ours.can_decode(query, *others, {})
+    assert not ours.can_decode(query, key, key, {"s_aux": torch.zeros(3)})
 
 
 def test_what_a_mask_means() -> None:

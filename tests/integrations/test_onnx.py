@@ -96,5 +96,5 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="model is"):
         export(3, torch.zeros(1, 2), tmp_path / "x.onnx")  # type: ignore[arg-type]
     (tmp_path / "x.onnx").write_bytes(b"no model")
-    with pytest.raises(DataError, match="is no valid ONNX model"):
+    with pytest.raises(DataError, match="is not a valid ONNX model"):
         check_file(tmp_path / "x.onnx")

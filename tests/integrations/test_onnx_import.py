@@ -145,7 +145,7 @@ def test_sequences(tmp_path: Path) -> None:
 def test_refused(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(b"no onnx at all")
-    with pytest.raises(DataError, match="is no valid ONNX model"):
+    with pytest.raises(DataError, match="is not a valid ONNX model"):
         load(path)
     net = Net(4)
     net.add("Relu")
@@ -169,3 +169,44 @@ def test_refused(tmp_path: Path) -> None:
     outside.constants[0].external_data.add(key="location", value="../../secret")
     with pytest.raises(DataError, match=r"lies in another file|no valid ONNX"):
         load(outside.save(path), UInt(2))
+
+
+def test_parts_that_do_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    net = Net(4)
+    net.add("Gemm", sixteenths(5, 3))  # of five inputs, and there are four
+    with pytest.raises(DataError, match="whose parts do not fit together"):
+        load(net.save(path), UInt(2))
+    net = Net(4)
+    net.add("Quant", np.float32(1), np.float32(0), np.float32(1e30), signed=1)
+    with pytest.raises(DataError, match="whose parts do not fit together"):
+        load(net.save(path))
+    net = Net(2, 3)
+    net.add("Conv", sixteenths(2, 1, 1), group=3)
+    with pytest.raises(DataError, match="whose parts do not fit together"):
+        load(net.save(path), UInt(2))
+    net = Net(4)
+    net.nodes.append(onnx.helper.make_node("Constant", [], ["c"], value_float=1.0))
+    net.add("Add", inputs=("x", "c"))
+    with pytest.raises(DataError, match="whose parts do not fit together"):
+        load(net.save(path), UInt(2))
+
+
+def test_a_small_file_does_not_fill_the_memory(tmp_path: Path) -> None:
+    path, net = tmp_path / "net.onnx", Net(1, 4)
+    net.add("Conv", sixteenths(1, 1, 1), pads=[10**9, 10**9])
+    with pytest.raises(DataError, match="gives 2,000,000,004 numbers for one sample, expected 16,777,216 at most"):
+        load(net.save(path), UInt(2))
+    net = Net(4)
+    weights = net.add("DequantizeLinear", np.float32([[2]]), inputs=(net.constant(np.zeros((30_000, 1), np.int8)),))
+    net.nodes[-1].input[1] = net.constant(np.ones((1, 30_000), np.float32))  # as a product of both, 7 GB
+    net.add("MatMul", inputs=("x", weights))
+    with pytest.raises(DataError, match="expected scales no larger than the numbers"):
+        load(net.save(path), UInt(2))
+
+
+def test_a_clip_without_ends(tmp_path: Path) -> None:
+    net = Net(4)
+    net.add("Clip")
+    x = torch.tensor([[0.0, 1, 2, 3]], dtype=torch.float64)
+    assert torch.equal(load(net.save(tmp_path / "net.onnx"), UInt(2)).model(x), x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_what_is_refused(inner: LUTTransformer) -> None:
 
 def test_a_model_from_a_folder(tmp_path: Path) -> None:
     model = LutetiaForCausalLM.wrap(MODELS["tables"]())
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         load_decoder(tmp_path / "nothing")
     with pytest.raises(DataError, match=r"has no config.json and 0 GGUF files"):
         load_decoder(tmp_path)
@@ -140,3 +141,16 @@ def test_a_model_from_a_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "no such model"}')
     with pytest.raises(DataError, match="cannot be read as a model of transformers"):
         load_decoder(tmp_path)
+
+
+def test_code_in_a_folder_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is anybody asked whether to run it."""
+    monkeypatch.setattr("builtins.input", lambda *words: pytest.fail("asked"))
+    code = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model", "AutoTokenizer": ["code.Tokenizer", None]}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "unknown", "auto_map": code}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": code}))
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (tmp_path / "model.safetensors").write_bytes(b"no numbers")
+    with pytest.raises(DataError, match="cannot be read as a model of transformers"):
+        load_decoder(tmp_path)
+    assert not (tmp_path / "ran").exists()

@@ -64,5 +64,11 @@ def test_what_is_refused() -> None:
     cache = PagedCache(build("llama", "lutetia").config, 20)
     states = torch.randn(1, 2, 19, 8)
     cache.update(states, states, 0)
-    with pytest.raises(ArgumentError, match="it holds 19 tokens and 2 more would come, expected no more than max_length 20"):
+    with pytest.raises(ArgumentError, match="it holds 19 tokens and 2 more were given, expected no more than max_length 20"):
         cache.update(states[:, :, :2], states[:, :, :2], 0)
+    with pytest.raises(ArgumentError, match="tokens_to_remove is -20, expected -19 to 0"):
+        cache.crop(-20)
+    with pytest.raises(ArgumentError, match="row 1 is chosen, expected 0 to 0"):
+        cache.reorder_cache(torch.tensor([0, 1]))
+    pool = cache.layers[0].pool
+    assert (cache.get_seq_length(), len(pool.sequences), pool.n_free) == (19, 1, 0)  # as before

@@ -18,6 +18,7 @@ pytest.importorskip("transformers")
 optional_module("gguf")
 
 from lutetia.integrations.transformers import LutetiaCache, load_decoder, register  # noqa: E402  (needs the packages above)
+from lutetia.integrations.transformers.explaining import explain_next_token  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -62,6 +63,16 @@ def test_twenty_prompts_as_through_sdpa(loaded: tuple[Any, Any]) -> None:
     texts = tokenizer.batch_decode(found, skip_special_tokens=True)
     assert texts == tokenizer.batch_decode(wanted, skip_special_tokens=True)
     assert "Paris" in texts[0]
+
+
+def test_why_paris_and_not_london(loaded: tuple[Any, Any]) -> None:
+    """Relevance adds up, and the name of the country has the most of what no other prompt of this form has."""
+    model, tokenizer = loaded
+    found = explain_next_token(model, tokenizer, "The capital of France is the city of", " Paris", " London")
+    assert found.prediction == found.target
+    assert float(found.relevance.sum()) + found.absorbed == pytest.approx(found.explained, rel=0.01)
+    assert found.pieces[int(found.relevance.argmax())].strip() == "France"
+    assert found.heads.shape == (30, 9)
 
 
 @pytest.mark.parametrize("n", [2, 4])

@@ -1,4 +1,4 @@
-"""The CUDA sources of lutetia.lut run on a CPU, compiled by a C++ compiler with `on_host.h` in the place of CUDA."""
+"""The CUDA sources of lutetia.lut run on a CPU, compiled by a C++ compiler with `on_host.h` in place of CUDA."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lutetia.lut.kernels.cuda import nvrtc
+from lutetia._shared import nvrtc
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
@@ -23,11 +23,11 @@ KERNELS = {
 
 
 @cache
-def library(source: str, constants: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
+def library(source: Path, constants: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     """One source with these constants as a shared library."""
     folder = Path(tempfile.mkdtemp())
-    text = f'#include "{nvrtc.SOURCES / source}.cu"\n'
-    for name in KERNELS[source]:
+    text = f'#include "{source}"\n'
+    for name in KERNELS[source.stem]:
         text += (
             f'extern "C" int host_{name}(const unsigned* grid, int threads, int shared, void** arguments) '
             f"{{ return launch({name}, grid, threads, shared, arguments); }}\n"
@@ -43,7 +43,7 @@ def library(source: str, constants: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
 class HostKernel:
     """What `nvrtc.Kernel` is on a GPU."""
 
-    def __init__(self, source: str, name: str, constants: tuple[tuple[str, int], ...], launch: tuple[int, int], device: Any):
+    def __init__(self, source: Path, name: str, constants: tuple[tuple[str, int], ...], launch: tuple[int, int], device: Any):
         self.run, (self.threads, self.shared), self.name = getattr(library(source, constants), f"host_{name}"), launch, name
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:

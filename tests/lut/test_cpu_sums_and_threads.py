@@ -132,7 +132,7 @@ def test_the_parts_cover_the_range(forked: bool, monkeypatch: pytest.MonkeyPatch
     assert threads.over(10, 100, kernel, "a") == 0
     assert calls[0] == ("a", 0, 0)  # to compile it, if need be
     assert sorted(calls[1:]) == [("a", 0, 3), ("a", 3, 6), ("a", 6, 10)]
-    assert threads.over(10, 100, kernel, "overflow") == threads.OVERFLOW
+    assert threads.over(10, 100, kernel, "overflow") == shared_threads.OVERFLOW
     with pytest.raises(IndexError, match="the last part"):
         threads.over(10, 100, kernel, "raise")
     calls.clear()

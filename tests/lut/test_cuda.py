@@ -13,10 +13,12 @@ pytest.importorskip("triton")
 
 import on_host
 
+from lutetia._shared import nvrtc
 from lutetia.errors import LutetiaError
 from lutetia.lut import Sequence, Sums, full, growth, kernels, random_anchors
 from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.kernels.cuda import nvrtc, pairs, tables
+from lutetia.lut.kernels import cuda
+from lutetia.lut.kernels.cuda import SOURCES, pairs, tables
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
 from lutetia.lut.kernels.reference.reads import rows_that_are_added
 from lutetia.lut.kernels.triton.layout import layout_of
@@ -66,7 +68,7 @@ class Layer:
         return Read(name, *{"confidence": logs[:2], "confidence2": logs}.get(name, ()))
 
 
-SOURCES = [
+COMPILED = [
     ("trial", ()),
     ("reads", (("KIND", 3), ("N_C", 8), ("TILE", 128), ("V", 48))),
     ("rows", (("COUNT", 2), ("R", 256), ("STAGES", 4), ("W", 48))),
@@ -75,18 +77,18 @@ SOURCES = [
 ]
 
 
-@pytest.mark.parametrize(("source", "constants"), SOURCES, ids=[source for source, _ in SOURCES])
+@pytest.mark.parametrize(("source", "constants"), COMPILED, ids=[source for source, _ in COMPILED])
 def test_sources_compile_for_a_gpu(source: str, constants: tuple[Any, ...], tmp_path: Path, monkeypatch: Any) -> None:
     if nvrtc.compiler() is None:
         pytest.skip("NVRTC is not installed")
     monkeypatch.setenv("LUTETIA_CACHE", str(tmp_path))
     compiled = nvrtc.compiled.__wrapped__
-    code = compiled(source, constants, "sm_90")
+    code = compiled(SOURCES / f"{source}.cu", constants, "sm_90")
     assert code.startswith(b"\x7fELF")
     kept = list(tmp_path.rglob("*.cubin"))
     assert [path.read_bytes() for path in kept] == [code]
     kept[0].write_bytes(b"another process made this")  # what is kept is not compiled again
-    assert compiled(source, constants, "sm_90") == b"another process made this"
+    assert compiled(SOURCES / f"{source}.cu", constants, "sm_90") == b"another process made this"
 
 
 def test_without_nvrtc_triton_runs_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,9 +98,9 @@ def test_without_nvrtc_triton_runs_and_says_so_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(nvrtc, "compiler", lambda: None)
     nvrtc.compiled.cache_clear()
     with pytest.warns(RuntimeWarning, match="slower Triton kernels: NVRTC is not installed"):
-        assert not nvrtc.available.__wrapped__()
+        assert not cuda.available.__wrapped__()
     monkeypatch.setenv("LUTETIA_NVRTC", "0")
-    assert not nvrtc.available.__wrapped__()
+    assert not cuda.available.__wrapped__()
 
 
 def test_a_source_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +108,7 @@ def test_a_source_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: py
         pytest.skip("NVRTC is not installed")
     monkeypatch.setenv("LUTETIA_CACHE", str(tmp_path))
     with pytest.raises(LutetiaError, match=r"could not compile rows.cu with .*sm_90(?s:.*)STAGES"):
-        nvrtc.compiled("rows", (("COUNT", 2), ("R", 4), ("W", 8)), "sm_90")
+        nvrtc.compiled(SOURCES / "rows.cu", (("COUNT", 2), ("R", 4), ("W", 8)), "sm_90")
     assert not list(tmp_path.rglob("*"))
 
 
@@ -236,7 +238,7 @@ class TestOnTheGpu:
         """Outputs and every gradient, at a size where the CUDA kernels run, and with them switched off."""
         results = []
         for off in (False, True):
-            monkeypatch.setattr(nvrtc, "available", lambda off=off: not off)
+            monkeypatch.setattr(cuda, "available", lambda off=off: not off)
             layer = ProjectedLUT(384, 384, read=name, gradient=gradient, seed=0, device="cuda").tables
             torch.nn.init.normal_(layer.weight, generator=torch.Generator("cuda").manual_seed(0))
             layer.external_lr = 0.1
@@ -265,7 +267,7 @@ class TestOnTheGpu:
     def test_attention_equals_that_of_triton(self, gradient: str, monkeypatch: pytest.MonkeyPatch) -> None:
         results = []
         for off in (False, True):
-            monkeypatch.setattr(nvrtc, "available", lambda off=off: not off)
+            monkeypatch.setattr(cuda, "available", lambda off=off: not off)
             layer = LUTAttention(32, 32, 16, 5, positional_dim=3, max_length=40, gradient=gradient, seed=0, device="cuda")
             layer.external_lr = 0.1
             x = torch.randn(8, 40, 32, device="cuda", generator=torch.Generator("cuda").manual_seed(1)).requires_grad_()

@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lutetia import flow
-from lutetia.lut.autograd.direct import is_direct
+from lutetia._shared.direct import is_direct
 from lutetia.nn import LUT, LUTAttention
 
 

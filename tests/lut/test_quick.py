@@ -12,9 +12,9 @@ pytest.importorskip("triton")
 
 from lutetia import flow
 from lutetia.errors import ArgumentError, LutetiaError
-from lutetia.lut import SynapseMeta, growth, lut, use_backend
+from lutetia.lut import SynapseMeta, growth, lut, lut_attention, use_backend
 from lutetia.lut.autograd import quick
-from lutetia.nn import LUT
+from lutetia.nn import LUT, LUTAttention
 from lutetia.relevance import explain
 
 gpu = pytest.mark.gpu
@@ -182,3 +182,43 @@ def test_bad_input_after_good(device: str) -> None:
         lut(x, layer.weight, layer.anchors, synapses=3)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="gradient"):
         lut(x, layer.weight, layer.anchors, gradient="none")
+
+
+def attention_of(device: str) -> LUTAttention:
+    return LUTAttention(7, 12, 6, 2, 3, 9, seed=0, device=device)
+
+
+def test_sequences_are_evaluated_alike(device: str) -> None:
+    layer, x = attention_of(device), torch.randn(3, 5, 7, device=device)
+    with torch.no_grad():
+        first = layer(x)
+        assert len(quick._known) == 1
+        again, other = layer(x), layer(-x)
+        assert torch.equal(again, first)
+        layer.positions.neg_()  # learned meanwhile, in place
+        layer.weight.mul_(2)
+        turned = layer(x)
+        layer.positions.data = layer.positions.data.clone()  # moved
+        moved = layer(x)
+        quick._known.clear()
+        assert torch.equal(turned, layer(x))
+        assert torch.equal(moved, turned)
+        assert not torch.equal(turned, 2 * first)
+        assert not torch.equal(other, first)
+
+
+def test_sequences_that_a_quick_call_does_not_serve(device: str) -> None:
+    layer, x = attention_of(device), torch.randn(3, 5, 7, device=device)
+    with torch.no_grad():
+        wanted = layer(x)
+        strided = x.transpose(0, 1).contiguous().transpose(0, 1)
+        cut = torch.tensor([5, 2, 0], device=device)
+        assert torch.equal(layer(strided), wanted)
+        assert not layer(x, cut)[1, 2:].any()
+        with pytest.raises(ArgumentError, match="positions"):
+            lut_attention(x, layer.weight, layer.anchors, None)
+    layer(x).sum().backward()
+    assert layer.weight.grad is not None
+    layer.algorithm = "cells"
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), wanted)

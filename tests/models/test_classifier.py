@@ -183,7 +183,7 @@ def test_a_mix_is_a_linear_layer_before_the_tables(tmp_path: Path) -> None:
     assert (integers.classes(x) == model(x).argmax(1)).double().mean() > 0.95
 
 
-@pytest.mark.parametrize(("more", "said"), [({"mix": 1}, "two sums at least"), ({"mix": -1}, "mix is -1"), ({"mix": 4}, "fixed")])
+@pytest.mark.parametrize(("more", "said"), [({"mix": 1}, "at least two sums"), ({"mix": -1}, "mix is -1"), ({"mix": 4}, "fixed")])
 def test_a_mix_that_cannot_be_is_refused(more: dict[str, int], said: str) -> None:
     layer = {"kind": "lut", "n_outputs": 3, "n_detectors": 9, "n_anchors": 3, **more}
     with pytest.raises(ArgumentError, match=said):

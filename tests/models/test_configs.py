@@ -123,7 +123,7 @@ WINDOW = {"kind": "projection2d", "out_shape": [4, 4], "receptive_field": 2, "pr
         ({"readout": "none", "layers": [LAYER]}, r"what the last layer puts out is \[4\], expected 10 numbers"),
         ({"readout": "none", "input_shape": [10]}, r"the input is \[10\], expected 10 numbers from a layer"),
         ({"sums": "fixed", "layers": [{"kind": "projected", "n_outputs": 4}]}, "layer 0"),
-        ({"input_shape": [1]}, "two numbers at least"),
+        ({"input_shape": [1]}, "at least two numbers"),
     ],
 )
 def test_a_bad_field_of_a_classifier_is_named(values: dict[str, Any], said: str) -> None:

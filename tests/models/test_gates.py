@@ -233,3 +233,9 @@ def test_the_estimator_has_hidden_layers_too() -> None:
     network = estimator.model_.network()
     assert (network.classes(torch.from_numpy(x)).numpy() == estimator.predict(x)).all()
     assert len(network.graph.of_kind(Table)) == 2
+
+
+@pytest.mark.parametrize("spread", [None, 0.0, -1.0, float("nan"), "wide"])
+def test_the_spread_is_a_positive_number(spread: object) -> None:
+    with pytest.raises(ArgumentError, match="spread is"):
+        Gates(4, 2, 4, k=2, bits=3, thresholds=(3,), spread=spread)  # type: ignore[arg-type]

@@ -363,7 +363,7 @@ def test_a_shorter_cache_gives_the_same_logits(kind: str) -> None:
         whole, cache = model(tokens), model.new_cache(1, 10)
         steps = [model(piece, cache=cache) for piece in tokens.split([1, 4, 1, 1, 3], 1)]
     torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-9, atol=1e-9)
-    with pytest.raises(ArgumentError, match="expected no more than the context of 10 together"):
+    with pytest.raises(ArgumentError, match="expected no more than the context of 10 in total"):
         model(tokens[:, :1], cache=cache)
     with pytest.raises(ArgumentError, match="length is 17, expected"):
         model.new_cache(1, 17)

@@ -172,7 +172,7 @@ def test_a_save_that_is_cut_short_leaves_the_old_model_or_is_found(
 def test_files_of_others_are_not_overwritten_unasked(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / name).write_text('{"name": "web app"}')
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ArgumentError, match=rf"{name} is not one of ours to replace: .* overwrite=True"):
+    with pytest.raises(ArgumentError, match=rf"{name} was not written by Lutetia: .* overwrite=True"):
         transformer(seed=1).save_pretrained(".")
     assert os.listdir(tmp_path) == [name]
     assert (tmp_path / name).read_text() == '{"name": "web app"}'

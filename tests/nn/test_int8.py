@@ -180,7 +180,7 @@ def test_gradients_of_inputs_are_those_of_the_floats() -> None:
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     layer = LUT(4, 3, 2, 2, seed=0)
     codes = torch.zeros(2, 4, 3, dtype=torch.int8)
-    with pytest.raises(ArgumentError, match="int8 tables are only read"):
+    with pytest.raises(ArgumentError, match="int8 tables are for inference only"):
         lut(torch.randn(2, 4, requires_grad=True), codes, layer.anchors)
     with pytest.raises(ArgumentError, match="draw no weights anew"):
         int8_tables(ProjectedLUT(8, 8, heads=2, head_width=4, n_detectors=3, n_anchors=2)).reset_parameters()

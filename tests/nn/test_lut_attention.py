@@ -321,7 +321,7 @@ def test_a_cache_that_cannot_take_more_is_left_as_it_was() -> None:
         return torch.equal(cache.indices, before[0]) and torch.equal(cache.lengths, before[1])
 
     with pytest.raises(
-        ArgumentError, match=r"row 1 of the cache holds 6 positions and x brings 3 more, .* max_length 8 together"
+        ArgumentError, match=r"row 1 of the cache holds 6 positions and x brings 3 more, .* max_length 8 in total"
     ):
         layer(x[:, :3], cache=cache)
     with pytest.raises(ArgumentError, match="lengths has 4 in row 0, expected 0 to 3"):

@@ -190,7 +190,7 @@ def test_reads_on_a_gpu(read: str) -> None:
 
 
 def lively(model: Any) -> Any:
-    """Weights that matter, in the place of those that training starts with."""
+    """Weights that matter, in place of those that training starts with."""
     model = model.double().eval()
     with torch.no_grad():
         for parameter in model.parameters():

@@ -185,7 +185,7 @@ def test_relevance_goes_in_equal_parts_to_the_tokens_of_a_row() -> None:
         ({"orders": (3, 2)}, "ascending"),
         ({"orders": (0,)}, "an order is 0"),
         ({"orders": (17,)}, "an order is 17"),
-        ({"orders": ()}, "one order at least"),
+        ({"orders": ()}, "at least one order"),
         ({"orders": "23"}, "a list of numbers of tokens"),
         ({"word": 1}, "word is 1"),
         ({"n_rows": 0}, "n_rows is 0"),

@@ -167,7 +167,7 @@ class Parity(nn.Module):
 
 @pytest.mark.parametrize("groups", [((2, 1), (2, 1)), (([0, 1], [0]), ([2, 3], [1]))])
 def test_a_claim_says_what_cannot_be_seen(groups) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ArgumentError, match="Parity is not a layer that is known here"):
+    with pytest.raises(ArgumentError, match="Parity is not a supported layer"):
         decompose(Parity())
     units = decompose(precomputable(domain=Binary(), groups=groups)(Parity()))
     assert units.sizes == ((2, 1), (2, 1))

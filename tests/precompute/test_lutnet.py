@@ -119,7 +119,7 @@ def test_an_rms_norm_is_folded_where_only_comparisons_follow() -> None:
     x = torch.randint(0, 256, (200, 6)).double() / 255
     expected = nn.Sequential(first, norm, second).double()(x).argmax(1)
     assert (net.classes(x) == expected).double().mean() > 0.98  # but for ties and rounded weights
-    with pytest.raises(ArgumentError, match="a bias behind an RMS norm"):
+    with pytest.raises(ArgumentError, match="a bias after an RMS norm"):
         lut_network(nn.Sequential(first, norm, nn.Linear(4, 2)))
 
 
@@ -212,7 +212,7 @@ def test_thresholds_of_a_layer_behind_another() -> None:
     net = lut_network(model, bits=3, weight_bits=4, argmax=False)
     numbers = every_number(3, 3)
     assert torch.equal(net.graph(numbers), model(torch.from_numpy(net.encoder.values()).float()[numbers]).long())
-    with pytest.raises(ArgumentError, match="thresholds behind an RMS norm feel the norm"):
+    with pytest.raises(ArgumentError, match="thresholds after an RMS norm depend on the norm"):
         lut_network(nn.Sequential(first, nn.RMSNorm(4), second))
 
 

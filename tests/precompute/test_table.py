@@ -188,7 +188,7 @@ def test_bad_questions() -> None:
         IOTable.from_pairs([((0, 1), (1,))], default=(1, 2))
     with pytest.raises(ArgumentError, match="holds 2, expected values of Binary"):
         IOTable.from_pairs([((2,), (1,))], domain=Binary())
-    with pytest.raises(ArgumentError, match=r"given 0\.5: put a quantiser behind"):
+    with pytest.raises(ArgumentError, match=r"given 0\.5: put a quantiser after"):
         IOTable.of(lambda x: x / 2, domain=[Binary()])
     with pytest.raises(ArgumentError, match="the domain has 1073741824 rows"):
         IOTable.of(nn.Linear(30, 1), domain=Binary())

@@ -182,7 +182,7 @@ def test_sums_are_exact_or_refused() -> None:
 def test_inner_values_without_a_grid() -> None:
     exact(model := nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2), Quantise(Int(3))), trace(model, Stream(3, Int(2))),
           torch.randint(-2, 2, (30, 3)))  # fmt: skip
-    with pytest.raises(ArgumentError, match=r"has no grid of integers.*Put a quantiser behind it"):
+    with pytest.raises(ArgumentError, match=r"has no grid of integers.*Put a quantiser after it"):
         trace(nn.Sequential(nn.Conv1d(1, 1, 2), nn.Tanh(), nn.MaxPool1d(2)), Stream(1, Binary()))
     pooled = nn.Sequential(
         quantise_weights(nn.Conv1d(2, 2, 3, bias=False), Int(3)), nn.MaxPool1d(2), nn.BatchNorm1d(2), Quantise(Binary())

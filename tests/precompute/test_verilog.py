@@ -97,7 +97,7 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path) -> None:
     hardware = trace(small(), input=Stream(3, Binary())).precompute().emit("verilog")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
-    with pytest.raises(ArgumentError, match="is not a folder that was written here"):
+    with pytest.raises(ArgumentError, match="was not written by Lutetia"):
         hardware.save(tmp_path / "mine")
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"):

@@ -62,6 +62,7 @@ PASSES = {
     "hardtanh",
     "softplus",
     "native_dropout",
+    "hardsigmoid",
 }
 LINEAR = {
     "add",
@@ -154,7 +155,7 @@ def step(fn: Any, call: Any, R: dict[int, Tensor], is_weight: dict[Any, bool], e
     if name in ("mul", "div"):
         takers = [i for i, on in enumerate(active) if on][:1] if name == "div" else [i for i, on in enumerate(active) if on]
         if name == "mul" and len(takers) == 2:
-            still = [i for i in takers if "Rsqrt" not in fn.next_functions[i][0].name()]
+            still = [i for i in takers if "Rsqrt" not in fn.next_functions[i][0].name() and not is_gate(fn, i, inputs[i], r)]
             takers = still or takers
         whole: list[Tensor | None] = [None] * len(active)
         for i in takers:
@@ -179,6 +180,11 @@ def step(fn: Any, call: Any, R: dict[int, Tensor], is_weight: dict[Any, bool], e
         gamma = 1.0 if args[2] is None else args[2]
         return [x * rstd * gamma * r / stable(y), *[None] * (len(active) - 1)]
     raise NotImplementedError(name)
+
+
+def is_gate(fn: Any, i: int, factor: Tensor, r: Tensor) -> bool:
+    """Whether a factor is a sigmoid that is broadcast to the shape of the relevance."""
+    return factor.shape != r.shape and "igmoid" in fn.next_functions[i][0].name()
 
 
 def topological(root: Any) -> list[Any]:

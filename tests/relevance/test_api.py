@@ -149,7 +149,7 @@ def test_mappings_tuples_tokens_and_unused_inputs() -> None:
         r[mask]
     with pytest.raises(KeyError, match="this tensor is a copy, or another one of the same shape, a tensor"):
         r[scale.clone()]
-    with pytest.raises(KeyError, match=r"not requested for this tensor, a tensor \[7\]: tensors are found by identity"):
+    with pytest.raises(KeyError, match=r"not requested for this tensor, a tensor \[7\]: tensors are looked up by identity"):
         r[torch.zeros(7)]
     again = relevance.attribute(model, (ids, scale, mask), target=1)
     assert torch.equal(again[ids], r[ids])

@@ -35,7 +35,7 @@ POSITIONS = "GeneratedBackwardFor_lutetia_lut_attention_defaultBackward"
 
 
 def lively(model: Any) -> Any:
-    """Weights and biases that matter, in the place of those that training starts with; the scalars of the reads stay."""
+    """Weights and biases that matter, in place of those that training starts with; the scalars of the reads stay."""
     model = model.double().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -214,7 +214,7 @@ def test_a_strip_looks_at_the_end_of_a_long_text() -> None:
 
 
 def test_a_text_of_one_byte_has_no_strip() -> None:
-    with pytest.raises(ArgumentError, match="text has 1 bytes, expected two at least"):
+    with pytest.raises(ArgumentError, match="text has 1 bytes, expected at least two"):
         report.strip(stories.transformer(), "x")
 
 

@@ -1,4 +1,4 @@
-"""Whole folders: written at once, found damaged, and never in the place of what somebody else made."""
+"""Whole folders: written at once, found damaged, and never in place of what somebody else made."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ OTHERS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a file of the same name": (lambda out: out.write_text("mine"), "it is a file"),
     "a folder of somebody's": (lambda out: (out / "index.html").write_text("mine"), "it holds index.html"),
     "a web app's manifest": (lambda out: (out / MANIFEST).write_text('{"name": "app", "files": {}}'), "it holds manifest.json"),
-    "another format of ours": (lambda out: folders.write(out, FILES, {"format": "lutetia.model/1"}), "no manifest of ours"),
+    "another format of ours": (lambda out: folders.write(out, FILES, {"format": "lutetia.model/1"}), "no Lutetia manifest"),
     "one more file": (
         lambda out: (folders.write(out, FILES, FACTS), (out / "in" / "thesis.txt").write_text("mine")),
         "it holds in/thesis.txt, which its manifest does not list",
@@ -107,7 +107,7 @@ def test_what_others_made_is_refused_and_left_alone(other: str, tmp_path: Path) 
         out.mkdir()
     make(out)
     before = content(tmp_path)
-    with pytest.raises(ArgumentError, match=rf"out is there and is not a folder that was written here \(.*{why}"):
+    with pytest.raises(ArgumentError, match=rf"out already exists and was not written by Lutetia \(.*{why}"):
         folders.write(out, {"new": "n"}, FACTS)
     assert content(tmp_path) == before
     assert not folders.is_ours(out, FORMAT)
@@ -130,9 +130,9 @@ def test_files_of_others_stay_beside_ours(tmp_path: Path) -> None:
     assert {name: data for name, data in content(tmp_path).items() if name != MANIFEST} == {"README.md": b"mine", "a.txt": b"2"}
     assert not (tmp_path / "in").exists()
     before = content(tmp_path)
-    with pytest.raises(ArgumentError, match=r"README.md is not one of ours to replace"):
+    with pytest.raises(ArgumentError, match=r"README.md was not written by Lutetia"):
         folders.write_into(tmp_path, {"README.md": "ours"}, FACTS)
-    with pytest.raises(ArgumentError, match=r"manifest.json is not one of ours to replace"):
+    with pytest.raises(ArgumentError, match=r"manifest.json was not written by Lutetia"):
         folders.write_into(tmp_path, {"b": "ours"}, {"format": "other/1"})
     assert content(tmp_path) == before
     folders.write_into(tmp_path, {"README.md": "ours"}, FACTS, overwrite=True)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import load_diabetes, load_iris, load_wine
+from sklearn.datasets import load_diabetes, load_digits, load_iris, load_wine
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -185,7 +185,7 @@ def test_an_unknown_category_may_count_as_missing() -> None:
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        ([[1.0, np.nan], [2.0, np.nan]], [0, 1], "all of it is missing"),
+        ([[1.0, np.nan], [2.0, np.nan]], [0, 1], "all its values are missing"),
         ([[1.0], [2.0]], [1, 1], "one class"),
         ([[1.0], [2.0]], [0.0, np.nan], "NaN"),
         ([[1.0], [2.0]], ["a", None], "NaN"),
@@ -335,6 +335,25 @@ def test_the_first_tables_are_a_model_too() -> None:
     assert model.to_circuit(x[:4], n_tables=2, prove=False, time_limit=60).graph.n_lookups == 2
     with pytest.raises(ArgumentError, match="n_tables is 65"):
         model.to_circuit(n_tables=65)
+
+
+def test_tables_of_a_circuit_are_fitted_again_to_training_data() -> None:
+    """With y, the first tables make up for the others; the estimator stays as it is."""
+    x, y = (part[:150] for part in load_digits(return_X_y=True))
+    model = LUTClassifier(n_tables=200, n_anchors=3, learning_rate=0.03, random_state=0, n_jobs=1).fit(x, y)
+    before = model.predict_proba(x)
+    options: dict[str, Any] = {"n_tables": 3, "prove": False, "time_limit": 60}
+    builds = [model.to_circuit(x[:8], **options), model.to_circuit(x, y, **options)]
+    codes = model.model_.encode(torch.from_numpy(x)).long()
+    cut, again = ((build.graph(codes)[:, 0].numpy() == y).mean() for build in builds)
+    assert cut + 0.05 < again
+    assert [build.report["simulated"]["samples"] for build in builds] == [8, 64]
+    assert np.array_equal(model.predict_proba(x), before)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.to_circuit(x, y[:5], n_tables=3)
+    gates = GateClassifier(n_tables=30, max_epochs=1, n_jobs=1).fit(x, y)
+    with pytest.raises(ArgumentError, match="n_tables is 3, expected None: gates are trained together"):
+        gates.to_circuit(x, y, n_tables=3)
 
 
 def test_a_program_in_c_gives_the_same_classes(wine: Any, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_mistakes_are_named(more: dict[str, Any], message: str) -> None:
 def test_what_is_missing_is_named() -> None:
     tables = classifier_tables()
     del tables["train"]["steps"]
-    with pytest.raises(ArgumentError, match=r"a\.toml: \[train\] has no end, expected steps, epochs or minutes"):
+    with pytest.raises(ArgumentError, match=r"a\.toml: \[train\] does not say when to stop, expected steps, epochs or minutes"):
         make_config(tables, "a.toml")
     del tables["data"]["kind"]
     with pytest.raises(ArgumentError, match=r"a\.toml: data\.kind is missing, expected one of 'bytes', 'stdlib'"):

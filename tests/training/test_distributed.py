@@ -115,7 +115,7 @@ def test_a_killed_rank_comes_back_from_the_last_checkpoint(tmp_path: Path, monke
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "killed").exists()
-    assert "going on from out/checkpoints/step-000004" in done.stdout
+    assert "resuming from out/checkpoints/step-000004" in done.stdout
     monkeypatch.chdir(tmp_path)
     train(config, "alone")
     one, two = (load_file(f"{name}/checkpoints/step-000008/model.safetensors") for name in ("alone", "out"))
@@ -166,9 +166,9 @@ def test_a_lost_rank_is_named_in_time(name: str, timeout: int, tmp_path: Path) -
     assert ranks[0].returncode == 1, said
     lines = [line for line in said.splitlines() if "rank" in line]
     assert len(lines) > 1 or name == "SIGKILL", said
-    assert all(line.startswith("step 4 waits for the other ranks: rank 1 gives no sign of life") for line in lines[:-1])
+    assert all(line.startswith("step 4 waits for the other ranks: rank 1 does not respond") for line in lines[:-1])
     assert lines[-1].startswith("error: rank 0 of 2 did not hear from every other rank after step 3")
-    assert "rank 1 gives no sign of life, and was stopped, killed or cut off" in lines[-1]
+    assert "rank 1 does not respond: it was stopped, killed or cut off" in lines[-1]
     assert f"within {timeout} s (parallel.timeout)" in lines[-1]
     assert checkpoint.steps_in(tmp_path / "out" / "checkpoints") == [2]
 

@@ -12,7 +12,7 @@ from lutetia import training
 from lutetia.errors import ArgumentError
 from lutetia.lut import use_backend
 from lutetia.models import LUTClassifier
-from lutetia.training.boosting import Boosting, Classes, Numbers, boost, score
+from lutetia.training.boosting import Boosting, Classes, Numbers, boost, refit, score
 
 
 @pytest.fixture(autouse=True)
@@ -102,3 +102,35 @@ def test_more_tables_lower_the_training_loss() -> None:
     losses = fitted.losses["train"]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.1
+
+
+def test_rounds_of_a_refit_by_hand() -> None:
+    """Two tables of one threshold each, a regression: the rows of each move by half of the mean that is missing in them."""
+    codes = np.array([[0, 0, 1, 1], [0, 1, 0, 1]], np.uint8)
+    y = np.array([0.0, 4.0, 2.0, 8.0])
+    anchors, weight = np.array([[[0, 2]], [[1, 2]]]), np.zeros((2, 2, 1))  # each column above the constant 0
+    settings = Boosting(rate=0.5, smoothing=0.0)
+    goal = Numbers(y, np.ones(4, np.float32))
+    once = refit(codes, goal, anchors, weight, 1, settings)
+    np.testing.assert_allclose(once[:, :, 0], [[1.0, 2.5], [0.0, 0.0]])
+    both = refit(codes, goal, anchors, weight, 2, settings)  # missing: -1, 3, -0.5, 5.5
+    np.testing.assert_allclose(both[:, :, 0], [[1.0, 2.5], [-0.375, 2.125]])
+    again = refit(codes, goal, anchors, both, 1, settings)  # from what they hold; missing: -0.625, 0.875, -0.125, 3.375
+    np.testing.assert_allclose(again[:, :, 0], [[1.0625, 3.3125], [-0.375, 2.125]])
+    assert not weight.any()
+
+
+def test_a_refit_makes_up_for_tables_that_are_left_out() -> None:
+    random = np.random.default_rng(0)
+    codes = random.integers(0, 20, (5, 600), dtype=np.uint8)
+    y = (codes[0] > 9) + (codes[1] > codes[2]).astype(np.int64)
+    goal = Classes(y, 3, np.ones(600, np.float32))
+    settings = Boosting(n_tables=100, n_anchors=3)
+    fitted = boost(codes, np.full(5, 19), goal, settings)
+    fitted.weight[0] += fitted.base
+    losses = []
+    for weight in (fitted.weight[:10], refit(codes, goal, fitted.anchors[:10], fitted.weight[:10], 90, settings)):
+        scores = np.zeros((600, 3))
+        score(codes, fitted.anchors[:10], weight, scores)
+        losses.append(goal.loss(scores))
+    assert losses[1] < 0.5 * losses[0]

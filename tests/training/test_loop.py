@@ -263,7 +263,7 @@ def test_weights_that_are_no_numbers_are_never_saved(monkeypatch: pytest.MonkeyP
         optimizer={"tables": {"lr": 0.01}, "rest": {"lr": 0.002}}, train={"clip": 1.0, "log_every": 100}, schedule={"warmup": 0.5}
     )
     assert train(lower, "out", resume=True, show=loud)["step"] == 12
-    assert loud.said[0].startswith("out goes on with another config: ")
+    assert loud.said[0].startswith("out continues with a changed config: ")
     for change in (
         "optimizer.tables.lr was 0.05 and is 0.01 now",
         "optimizer.rest.lr was 0.02 and is 0.002 now",
@@ -401,7 +401,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used() -> None:
     train(config, "out", resume=True, show=loud)
     assert "step-000012" in loud.said[0]
     assert "going back to the checkpoint before it" in loud.said[0]
-    assert loud.said[1] == "going on from out/checkpoints/step-000010"
+    assert loud.said[1] == "resuming from out/checkpoints/step-000010"
     assert_same(tensors_of("out", 12), tensors_of("whole", 12))
 
 
@@ -417,7 +417,7 @@ def test_a_folder_that_is_taken_is_refused(tmp_path: Path) -> None:
     config = classifier_config()
     train(config, "out")
     before = sorted((path, path.stat().st_mtime_ns) for path in Path("out").rglob("*") if path.name != ".lock")
-    with pytest.raises(DataError, match="out holds a run already: go on with it by --resume"):
+    with pytest.raises(DataError, match="out already holds a run: continue it with --resume"):
         train(config, "out")
     with pytest.raises(DataError, match=r"another config: optimizer\.rest\.weight_decay was 0\.01 and is 0\.02 now"):
         train(classifier_config(optimizer={"rest": {"weight_decay": 0.02}}), "out", resume=True)
@@ -481,7 +481,7 @@ def test_resume_of_nothing_starts_and_says_so() -> None:
     loud = Loud()
     summary = train(classifier_config(), "out", resume=True, show=loud)
     assert summary["step"] == 12
-    assert loud.said == ["out holds no checkpoint to go on from: starting at step 0"]
+    assert loud.said == ["out has no checkpoint to resume from: starting at step 0"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -86,6 +87,26 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     file.write_bytes(data)
     with pytest.raises(DataError, match="does not have the checksum"):
         load_shards(nn.Linear(3, 2), tmp_path / "a")
+
+
+def test_a_file_with_another_header_is_refused(tmp_path: Path) -> None:
+    """Signed anew, so that the checksum does not tell."""
+    save_shards(nn.Linear(3, 2), tmp_path / "a")
+    (file,) = (tmp_path / "a").glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:40])
+    manifest = tmp_path / "a" / "manifest.json"
+    facts = json.loads(manifest.read_text())
+    facts["files"][file.name] = {"bytes": 40, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+    manifest.write_text(json.dumps(facts))
+    with pytest.raises(DataError, match="cannot be read: it is damaged, or was changed by hand"):
+        load_shards(nn.Linear(3, 2), tmp_path / "a")
+
+
+def test_another_folder_beside_it_stays(tmp_path: Path) -> None:
+    (tmp_path / ".a.shards").mkdir()
+    (tmp_path / ".a.shards" / "thesis.txt").write_text("years of work")
+    save_shards(nn.Linear(3, 2), tmp_path / "a")
+    assert sorted(path.name for path in tmp_path.rglob("*.txt")) == ["thesis.txt"]
 
 
 def test_a_folder_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def test_a_number_of_many_values_is_a_regression_unless_told(csv_file: Path) -> 
     ("text", "target", "message"),
     [
         ("a,b\n1,x\n2,\n", "b", "line 3"),
-        ("a,b\n", "b", "names of columns and no rows below them"),
+        ("a,b\n", "b", "column names and no rows below them"),
         ("a,b\n1,x\n2,x\n", "b", "one class"),
         ("a,b\n1,x\n2,y\n", "c", "no column 'c'"),
         ("a\n1\n2\n", "a", "columns"),
@@ -102,6 +103,54 @@ def test_arrays_and_images_keep_their_shape(tmp_path: Path) -> None:
     Image.fromarray(pixels[0, :3]).save(tmp_path / "images" / "a" / "odd.png")
     with pytest.raises(DataError, match="3 × 5 pixels, expected 4 × 5"):
         read_table_file(tmp_path / "images")
+
+
+def test_only_plain_formats_of_images_are_opened(tmp_path: Path) -> None:
+    """Whatever a file is called: pillow runs Ghostscript for PostScript, and waits at a pipe."""
+    folder = tmp_path / "images" / "a"
+    folder.mkdir(parents=True)
+    image = folder / "0.png"
+    image.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n%%EndComments\n(" + b" " * 100 + b") show\n%%EOF\n")
+    with pytest.raises(DataError, match="cannot identify image file"):
+        read_table_file(tmp_path / "images")
+    image.unlink()
+    os.mkfifo(image)
+    with pytest.raises(DataError, match="is a device, a pipe or a socket, expected an image"):
+        read_table_file(tmp_path / "images")
+    image.unlink()
+    Image.new("L", (8000, 8000)).save(image)  # 512 MB of numbers in a file of 70 KB
+    with pytest.raises(DataError, match="more than 100 times as many"):
+        read_table_file(tmp_path / "images")
+
+
+def test_names_of_arrays_are_those_of_their_numbers(tmp_path: Path) -> None:
+    path, x, y = tmp_path / "x.npz", np.zeros((3, 2)), np.array([0, 1, 2])
+    for words in (np.array(["a", "b"]), np.array("abc")):
+        np.savez(path, x=x, y=y, target_names=words)
+        with pytest.raises(DataError, match="class names and other numbers in y"):
+            read_table_file(path)
+    np.savez(path, x=x, y=np.array([0, -1, 1]), target_names=np.array(["a", "b"]))  # -1 was the last name
+    with pytest.raises(DataError, match="names of classes"):
+        read_table_file(path)
+    np.savez(path, x=x, y=y, feature_names=np.array(["a", "a"]))
+    with pytest.raises(DataError, match="two columns named 'a'"):
+        read_table_file(path)
+
+
+def test_a_small_parquet_file_does_not_fill_the_memory(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet, path = pytest.importorskip("pyarrow.parquet"), tmp_path / "x.parquet"
+    long = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(10_000, np.int8)), ["x" * 100_000])  # a gigabyte of text
+    parquet.write_table(pyarrow.table({"a": long, "b": np.arange(10_000)}), path)
+    column = read_table_file(path).columns["a"]
+    assert len(column) == 10_000
+    assert column[0] is column[-1]
+    parquet.write_table(pyarrow.table({"a": np.zeros(20_000_000, np.int8)}), path)
+    with pytest.raises(DataError, match="more than 100 times as many"):
+        read_table_file(path)
+    parquet.write_table(pyarrow.table({"a": [[1], [2]], "b": [1, 2]}), path)
+    with pytest.raises(DataError, match=r"column 'a' holds list<.*>, expected numbers or text"):
+        read_table_file(path)
 
 
 def test_names_tell_data_from_configs(tmp_path: Path) -> None:

@@ -72,9 +72,9 @@ def test_a_file_that_is_not_utf8_says_where(tmp_path: Path) -> None:
         ("1,2\nx,2\n", None, ", line 2, column 0: 'x' is not a number; if this column holds the class, set data.label = 0"),
         ("1,2\nnan,2\n", None, ", line 2, column 0: 'nan' is not a number"),
         ("a,b\n1,2\n", "c", "has no column 'c', expected data.label to be one of a, b"),
-        ("1,2\n3,4\n", "c", "has no names of columns, but data.label is 'c': expected a number, from 0"),
+        ("1,2\n3,4\n", "c", "has no column names, but data.label is 'c': expected a number, from 0"),
         ("1,2\n3,4\n", 2, "has 2 columns, but data.label is 2"),
-        ("a,b,kind\n1,,x\n", None, ", line 2, column 'b' is empty, expected a number: fill it in, or leave out the row"),
+        ("a,b,kind\n1,,x\n", None, ", line 2, column 'b' is empty, expected a number: fill it in, or remove the row"),
         ("a,b,kind\n1,2,x\n1,2,\n", None, ", line 3, column 'kind' is empty, expected a class (data.label names the column"),
         (
             "kind,a,b\nx,1,2\n",

@@ -137,7 +137,7 @@ def test_a_killed_rank_comes_back_with_its_share_of_the_detectors(tmp_path: Path
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "killed").exists()
-    assert "going on from out/checkpoints/step-000004" in done.stderr
+    assert "resuming from out/checkpoints/step-000004" in done.stderr
     monkeypatch.chdir(tmp_path)
     train(config, "alone")
     one, four = (load_file(f"{name}/checkpoints/step-000008/model.safetensors") for name in ("alone", "out"))

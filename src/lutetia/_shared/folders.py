@@ -58,7 +58,7 @@ def write_into(
     for name in (*files, MANIFEST):
         there = target / name
         if name not in old and os.path.lexists(there) and (there.is_dir() or not overwrite):
-            raise ArgumentError(f"{there} is not one of ours to replace: choose another folder, or pass overwrite=True")
+            raise ArgumentError(f"{there} was not written by Lutetia: choose another folder, or pass overwrite=True")
     _write(target, files, facts, sizes, within=target.exists())
 
 
@@ -67,7 +67,7 @@ def check_replaceable(folder: str | os.PathLike[str], format: str) -> None:
     why = _foreign(Path(folder), format)
     if why:
         raise ArgumentError(
-            f"{os.fspath(folder)} is there and is not a folder that was written here ({why}): choose another, or remove it"
+            f"{os.fspath(folder)} already exists and was not written by Lutetia ({why}): choose another, or remove it"
         )
 
 
@@ -102,7 +102,7 @@ def _foreign(folder: Path, format: str) -> str:
     others = sorted(held - listed)
     if not others:
         return ""
-    return f"it holds {others[0]}, which {'its manifest does not list' if listed else 'no manifest of ours lists'}"
+    return f"it holds {others[0]}, which {'its manifest does not list' if listed else 'no Lutetia manifest lists'}"
 
 
 def _listed(folder: Path, format: str) -> set[str]:
@@ -174,7 +174,7 @@ def _fill(part: Path, files: Mapping[str, Content], facts: Mapping[str, Any], si
 
 
 def _swap(part: Path, folder: Path, listed: Collection[str]) -> None:
-    """Put a finished folder in the place of an old one, of which only the listed files are removed."""
+    """Put a finished folder in place of an old one, of which only the listed files are removed."""
     old = part.with_suffix(".old")
     try:
         if folder.exists():
@@ -187,7 +187,7 @@ def _swap(part: Path, folder: Path, listed: Collection[str]) -> None:
 
 
 def _move_in(part: Path, folder: Path, names: Collection[str]) -> None:
-    """Put finished files in the place of old ones, the manifest first out and last in; should it fail, all is as it was."""
+    """Put finished files in place of old ones, the manifest first out and last in; should it fail, all is as it was."""
     aside = part.with_suffix(".old")
     ordered = sorted(names, key=lambda name: (name == MANIFEST, name))
     placed: list[str] = []
@@ -273,7 +273,7 @@ def read_manifest(folder: Path, format: str, needed: Collection[str] = ()) -> di
     """The manifest of a folder; its "files" holds for each name a "sha256" and, where it was kept, the "bytes"."""
     file = folder / MANIFEST
     if not os.path.lexists(file):
-        raise DataError(f"{folder} is not complete: {MANIFEST}, which holds the checksums, is missing")
+        raise DataError(f"{folder} is incomplete: {MANIFEST}, which holds the checksums, is missing")
     if not file.is_file() or file.stat().st_size > LARGEST_MANIFEST:
         raise DataError(f"{file} cannot be read: it is not a file, or too large for a manifest")
     try:
@@ -281,11 +281,11 @@ def read_manifest(folder: Path, format: str, needed: Collection[str] = ()) -> di
         same = manifest["format"] == format
         files = {name: {"sha256": known} if isinstance(known, str) else dict(known) for name, known in manifest["files"].items()}
     except (DataError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{file} cannot be read: it is damaged, or not of Lutetia") from error
+        raise DataError(f"{file} cannot be read: it is damaged, or not written by Lutetia") from error
     plain = all(_is_plain(name) and isinstance(known.get("sha256"), str) for name, known in files.items())
     if not same or not plain or not set(needed) <= set(files):
         wanted = " and ".join(needed) or "the files"
-        raise DataError(f"{file} does not list {wanted} in the format {format!r}: it is damaged, or not of Lutetia")
+        raise DataError(f"{file} does not list {wanted} in the format {format!r}: it is damaged, or not written by Lutetia")
     return {**manifest, "files": files}
 
 

@@ -107,7 +107,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Article:
-    """What stands on such a page, besides its sections."""
+    """What such a page shows, besides its sections."""
 
     title: str
     lead: str = ""

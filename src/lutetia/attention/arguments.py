@@ -150,7 +150,7 @@ def check_call(q: Any, k_cache: Any, v_cache: Any, seq_lens: Any, *new: Any, **o
     if shares(k_cache, v_cache):
         _share(given, v_cache.shape[3])
     elif head_dim > MAX_HEAD_DIM:
-        fail("q", q, f"a head dimension from 1 to {MAX_HEAD_DIM}: v_cache is no part of k_cache")
+        fail("q", q, f"a head dimension from 1 to {MAX_HEAD_DIM}: v_cache is not part of k_cache")
     if n_kv_heads < 1 or n_q_heads % n_kv_heads:
         raise ArgumentError(f"q has {n_q_heads} heads and the cache {n_kv_heads}, expected a multiple of the cache's heads")
     check_tensor("seq_lens", seq_lens, [batch], INTEGERS, q.device)

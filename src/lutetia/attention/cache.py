@@ -74,7 +74,7 @@ class KVCache:
             if old + more > self.max_length:
                 raise ArgumentError(
                     f"the cache is full: row {row} holds {old} tokens and {more} more would come, "
-                    f"expected no more than max_length {self.max_length} together"
+                    f"expected no more than max_length {self.max_length} in total"
                 )
         self._write(k_new, v_new, lengths, fits=all(old + k_new.shape[2] <= self.max_length for old in before))
         self.lengths += k_new.shape[2] if lengths is None else lengths.to(self.lengths)

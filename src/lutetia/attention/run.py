@@ -68,7 +68,7 @@ def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
     executor = executor_of(call, how.cores, how.backend)
     if executor == "cores":
         return _on_cores(call, how)
-    if key is not None and executor == "triton" and not import_module("lutetia.attention.triton").writes_first(call):
+    if key is not None and executor == "triton":
         if len(_plans) >= MOST_PLANS:
             _plans.clear()
         _plans[key] = KnownCall.of(call, arguments, how)

@@ -13,9 +13,7 @@ from torch import Tensor
 
 from lutetia.attention.arguments import EIGHT_BITS, DecodeCall
 from lutetia.attention.choose import LEAST_KEYS, cdiv, choose_splits
-from lutetia.attention.reference import write_new
-from lutetia.attention.rotary import turned
-from lutetia.errors import fail, require
+from lutetia.errors import require
 
 triton = require("triton", "the triton backend of lutetia.attention")
 from lutetia._shared.launches import Launch  # noqa: E402  (needs triton)
@@ -30,7 +28,8 @@ REGISTERS = 255  # of a thread, at most: by itself the compiler keeps to 128, an
 OTHER_BYTES = 8 << 10  # of shared memory, besides tiles of keys and values
 PREFIX_ROWS = 128  # query rows of a tile over a prefix: they are of many rows of the batch, and fill the matrix units
 LONG_KEYS = 2048  # of a piece that counts as long
-WRITING_ROWS = 32  # query rows of a key head, at most, where the kernel itself writes new keys
+NEW_KEYS = 16  # written at once, where a tile has few query rows
+FEW_ROWS = 32  # query rows of a tile, at most, that warps multiply each for itself
 MOST_ROWS = 512  # of a batch whose lengths every program looks through for itself
 COUNTERS = 1 << 20
 
@@ -49,26 +48,7 @@ class LaunchConfig(NamedTuple):
 
 def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
     """out [B, H_q, s_active, d_v] in the dtype of q, and lse float32 [B, H_q, s_active]; one launch."""
-    if writes_first(call):
-        if call.q.is_cuda and torch.cuda.is_current_stream_capturing():
-            fail(
-                "k_new",
-                call.k_new,
-                f"None in a captured graph with more than {WRITING_ROWS} query rows of a key head: append first",
-            )
-        call = turned(call)
-        write_new(call)
-        call = call._replace(k_new=None, v_new=None)
     return launch(call, configure(call, cores, shard, batch_invariant))
-
-
-def writes_first(call: DecodeCall) -> bool:
-    """Whether torch writes the new keys before the launch, and waits for the device.
-
-    Tiles of more query rows are multiplied by a whole warp group, and on an H200 their products with the 16 new keys of a tile
-    came out wrong; the same tiles are right over keys of the cache.
-    """
-    return call.k_new is not None and call.group * call.s_active > WRITING_ROWS
 
 
 def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> LaunchConfig:
@@ -101,7 +81,7 @@ def _tile(call: DecodeCall, rows: int, stages: int = 3, long: bool = False) -> t
 
     Long pieces in pages take twice as many keys at once, with twice the warps: finding places is work of its own.
     """
-    large = rows > 32 or (call.q.dtype == torch.float32 and call.head_dim > 128)  # more registers than four warps have
+    large = rows > FEW_ROWS or (call.q.dtype == torch.float32 and call.head_dim > 128)  # more registers than four warps have
     one = (1 if call.shared else 2) * max(16, next_power_of_2(call.value_dim)) * call.k_cache.element_size()
     if call.value_dim > 256:
         return _latent_tile(call, rows, one)
@@ -217,6 +197,7 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
         PLAIN=_plain(call, config.block_n), PAGE_LEN=0 if call.page_table is None else call.page_len,
         STRETCH=_stretch(call, config.block_n), RING=call.ring,
         HAS_WINDOW=call.window is not None, HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
+        NEW=NEW_KEYS if block_m <= FEW_ROWS else config.block_n,
         HAS_K_SCALE=call.k_scale is not None and not token_scales, HAS_V_SCALE=call.v_scale is not None and not token_scales,
         TOKEN_SCALES=token_scales,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q, k),
@@ -242,8 +223,10 @@ def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[B
     if call.prefix is None:
         return None, 0
     rows, device = call.batch * case.ROWS, device_of(call.q)
-    large, wide = rows > 32, call.value_dim > 128 or call.q.dtype == torch.float32
-    block_m, block_d = max(16, min(next_power_of_2(rows), PREFIX_ROWS // 2 if wide else PREFIX_ROWS)), case.BLOCK_D
+    wide = call.value_dim > 128
+    most = FEW_ROWS if call.q.dtype == torch.float32 else PREFIX_ROWS // 2 if wide else PREFIX_ROWS
+    block_m, block_d = max(16, min(next_power_of_2(rows), most)), case.BLOCK_D
+    large = block_m > FEW_ROWS
     blocks = call.n_kv_heads * cdiv(rows, block_m)
     n_pieces = max(1, min(device.multiprocessors // blocks, cdiv(call.prefix.length, LEAST_KEYS)))
     keys = cdiv(cdiv(call.prefix.length, n_pieces), config.block_n) * config.block_n
@@ -252,7 +235,7 @@ def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[B
     case = case._replace(BLOCK_M=block_m, BLOCK_N=block_n, HAS_PREFIX=False, HAS_NEW=False, CAUSAL=False, HAS_TREE=False)
     numbers = (call.scale, call.batch, keys, _table_stride(call), call.softcap or 0.0, call.prefix.length, _turns(call), case)
     options = {"num_warps": 8 if block_m * block_d > 64 * 128 else 4, "maxnreg": REGISTERS}
-    options |= {"num_stages": 2 if wide else 3 if large else config.stages}
+    options |= {"num_stages": 2 if wide or call.q.dtype == torch.float32 else 3 if large else config.stages}
     options |= {"launch_pdl": True} if case.EARLY else {}
     sizes = n_pieces * call.batch * call.n_kv_heads * case.ROWS
     kernel = Launch(prefix_kernel, (blocks, n_pieces), call.q.device, **options)
@@ -307,12 +290,16 @@ def _stretch(call: DecodeCall, block_n: int) -> int:
 
 
 def _most_rows(call: DecodeCall) -> int:
-    """Query rows of one tile; more are shared out over several programs, which then read the same keys."""
-    if call.value_dim > 256:
+    """Query rows of one tile; more are shared out over several programs, which then read the same keys.
+
+    Larger tiles are multiplied by a whole warp group. In float32 Triton 3.6 compiles some of these wrongly: on an H200 a tile of
+    64 rows that has its values in its keys gave wrong sums, and read outside its memory.
+    """
+    if call.value_dim > 256 and call.q.dtype != torch.float32:
         return 16 if call.group * call.s_active <= 16 else 64
-    if call.head_dim > 128:
-        return 32
-    return 128 if call.group * call.s_active >= 128 and call.q.dtype != torch.float32 else 64
+    if call.head_dim > 128 or call.q.dtype == torch.float32:
+        return FEW_ROWS
+    return 128 if call.group * call.s_active >= 128 else 64
 
 
 # ---- counters and scratch --------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from lutetia.attention.triton_tiles import (
     turn,
 )
 
-NEW = tl.constexpr(16)  # new keys that are written at once
 EVEN = tl.constexpr(0.95)  # rows whose mean length is this much of the longest are as good as equal
 UNSPECIALISED = [
     "scale", "window", "capacity", "batch", "uneven_pieces", "split_keys", "table_b", "softcap", "prefix", "n_priors",
@@ -196,10 +195,12 @@ def do_piece(length, start_of_row, q_tile, task, memory, strides, numbers, CASE:
         n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_pieces)  # a division, after the loads are issued
         if CASE.HAS_NEW:
             if piece == n_pieces - 1:
-                if CASE.S_ACTIVE <= NEW:
+                if CASE.S_ACTIVE <= CASE.NEW:
                     m, l, acc = add_new(0, start_of_row, (b, h, block), rows, (m, l, acc), memory, strides, numbers, CASE)
                 else:
-                    for new in tl.range(0, CASE.S_ACTIVE, NEW, num_stages=1):  # nothing to fetch ahead: what is read is written
+                    for new in tl.range(
+                        0, CASE.S_ACTIVE, CASE.NEW, num_stages=1
+                    ):  # nothing to fetch ahead: what is read is written
                         sums = (m, l, acc)
                         m, l, acc = add_new(new, start_of_row, (b, h, block), rows, sums, memory, strides, numbers, CASE)
 
@@ -228,7 +229,7 @@ def add_new(new, start_of_row, place, rows, sums, memory, strides, numbers, CASE
     b, h, block = place
     k_o, k_h, k_s, k_d = strides.k
     v_o, v_h, v_s, v_d = strides.v
-    a, d = new + tl.arange(0, NEW), tl.arange(0, CASE.BLOCK_D)
+    a, d = new + tl.arange(0, CASE.NEW), tl.arange(0, CASE.BLOCK_D)
     position = rows.first + a
     live = (a < CASE.S_ACTIVE) & (position >= 0)
     inside = live[:, None] & (d < CASE.D)[None, :]

@@ -93,6 +93,7 @@ class Case(NamedTuple):
     HAS_WINDOW: bool
     HAS_SINK: bool
     HAS_NEW: bool
+    NEW: int  # new keys that are written at once
     HAS_K_SCALE: bool
     HAS_V_SCALE: bool
     PRECISION: str

@@ -57,7 +57,7 @@ def evaluate(
     label: Annotated[
         str | None, typer.Option("--label", help="The column of classes of a .csv file: its name, or its number from 0.")
     ] = None,
-    folder: Annotated[Path | None, typer.Option("--data", help="The folder of the run's data, where it has moved.")] = None,
+    folder: Annotated[Path | None, typer.Option("--data", help="The folder of the run's data, if it has moved.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -81,7 +81,7 @@ def evaluate(
 
 @app.command()
 def info(checkpoint: Checkpoint, as_json: Json = False, debug: Debug = False) -> None:
-    """Show what a checkpoint is: its model, names, ranges, files and checksums.
+    """Describe a checkpoint: its model, names, ranges, files and checksums.
 
     For example:
 

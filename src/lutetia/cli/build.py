@@ -28,10 +28,11 @@ from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, open_run_data
 from lutetia.cli.build_page import page
 from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
+from lutetia.cli.build_tables import kept_tables, measured
 from lutetia.cli.guard import UsageError
 from lutetia.cli.values import PROGRAMS
 from lutetia.errors import ArgumentError, DataError
-from lutetia.files import check_writable
+from lutetia.files import check_writable, read_text
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Model, Tabular, VotesClassifier, load
 from lutetia.precompute import (
     CHECK,
@@ -56,9 +57,9 @@ FORMAT = "lutetia.build/1"
 DEFAULT_BITS = 8  # of an input, where no data says how many it takes
 WEIGHT_BITS = 8
 TABULAR_BITS = 6  # of a weight where a table of data is classified: the accuracy is that of 8
-MOST_LUTS = 16_000  # estimated, of which yosys leaves about two thirds: minutes, not hours, to prove and to synthesise
 CLOCKED = ("ice40", "ecp5", "verilog")
 SIMULATED = 64  # samples of the data that are simulated
+LARGEST_PINS = 1 << 20  # bytes of a file of constraints
 SHOWN = 6  # samples whose votes the page shows
 
 
@@ -90,6 +91,7 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
         from lutetia.cli.build_program import run_program_build
 
         return run_program_build(request)
+    pins = None if request.pins is None else _pins(request.pins)
     with flow.record() as recorded:
         model = _model(request.checkpoint)
         screen = Screen(show)
@@ -101,7 +103,7 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
             classes=model.metadata.get("classes", ()),
             target=request.target,
             fmax=request.fmax,
-            pins=None if request.pins is None else _pins(request.pins),
+            pins=pins,
             time_limit=request.time_limit,
             progress=screen.part,
         )
@@ -166,15 +168,15 @@ def _check(request: BuildRequest) -> None:
     try:
         folders.check_replaceable(request.out, FORMAT)
     except ArgumentError as error:
-        raise ArgumentError(str(error).replace("is not a folder that was written here", "was not built here")) from error
+        raise ArgumentError(str(error).replace("was not written by Lutetia", "was not built here")) from error
     check_writable(request.out if request.out.exists() else request.out.parent)
 
 
 def _pins(path: Path) -> str:
     try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"--pins {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        return read_text(path, "a file of pin constraints", LARGEST_PINS)
+    except DataError as error:
+        raise DataError(f"--pins {error}") from error
 
 
 def _model(checkpoint: Path) -> Classifier:
@@ -212,13 +214,13 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         raise UsageError(f"--tables is for a table of data that was fitted table by table, not for a {type(model).__name__}")
     classifies = isinstance(model, Tabular) and not model.is_regression
     weight_bits = request.weight_bits or (TABULAR_BITS if classifies else WEIGHT_BITS)
-    used = {}
+    used: dict[str, Any] = {}
     if isinstance(model, VotesClassifier):  # its bits and its range are part of it
         bits, ends, source = model.config.bits, (model.config.low, model.config.high), "checkpoint"
         network = LUTNetwork(model.graph(), model, encoder(bits, *ends, model.votes.n_inputs, affine=True))
     elif isinstance(model, Tabular):  # its inputs become codes by an encoding of its own
-        used = {"all": model.config.n_tables, "used": _tables_used(model, weight_bits, request.n_tables)}
-        network, source = model.network(weight_bits, used["used"]), "checkpoint"
+        network, used = kept_tables(model, weight_bits, data, request.checkpoint, request.n_tables)
+        source = "checkpoint"
         bits = network.bits
     else:
         ends, source = _range(model, request)
@@ -226,7 +228,7 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
             choice = fit_bits(model, *data.calibration, *ends)
         bits = request.input_bits or (choice.bits if choice else DEFAULT_BITS)
         network = lut_network(model, bits=bits, weight_bits=weight_bits, low=ends[0], high=ends[1])
-    accuracy = _accuracy(network, data)
+    accuracy = measured(network, data)
     facts = {
         "format": FORMAT,
         "lutetia": __version__,
@@ -255,20 +257,6 @@ def _votes(model: VotesClassifier, network: LUTNetwork, data: Measured) -> dict[
     return {"shape": list(model.config.input_shape), "items": items}
 
 
-def _tables_used(model: Tabular, weight_bits: int, wanted: int | None) -> int:
-    """How many tables are built: the number asked for, or by default what `MOST_LUTS` hold."""
-    count = model.config.n_tables
-    if wanted is not None:
-        if wanted > count:
-            raise UsageError(f"--tables is {wanted}, and the model has {count}")
-        return wanted
-    if model.config.core == "gates":
-        return count
-    while count > 1 and (estimate := model.network(weight_bits, count).graph.cost().luts) > MOST_LUTS:
-        count = max(1, count * MOST_LUTS // estimate)  # the first tables are the widest, so once is not enough
-    return count
-
-
 def _range(model: LUTClassifier, request: BuildRequest) -> tuple[tuple[Any, Any], str]:
     """From where to where the inputs go, and who says so."""
     if request.range is not None:
@@ -277,12 +265,6 @@ def _range(model: LUTClassifier, request: BuildRequest) -> tuple[tuple[Any, Any]
     if low is None or high is None:
         return (0.0, 1.0), "assumed"
     return (low, high), "checkpoint"
-
-
-def _accuracy(network: LUTNetwork, data: Measured | str) -> dict[str, Any]:
-    if isinstance(data, str):
-        return {"left_out": f"not measured ({data})"}
-    return {"left_out": "", "split": data.split, **network.report(data.x, data.labels), "samples": len(data.x)}
 
 
 # ---- the folder ------------------------------------------------------------------------------------------------------

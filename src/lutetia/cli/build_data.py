@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lutetia import training
 from lutetia.errors import LutetiaError
+from lutetia.training.boosting import Boosting
 from lutetia.training.checkpoint import read_state
 from lutetia.training.config import read_toml
 from lutetia.training.table_run import TableConfig, is_table_config, make_table_config, open_table
@@ -20,18 +21,26 @@ SPLITS = ("test", "valid", "train")  # where accuracy is measured, the best firs
 
 @dataclass(frozen=True)
 class Measured:
-    """Samples to measure on, and samples to choose bits by: x [n, ...], labels [n]."""
+    """Samples to measure on, samples to choose bits by, and those that were fitted: x [n, ...], labels [n] each."""
 
     split: str
     x: Tensor
     labels: Tensor
     calibration: tuple[Tensor, Tensor]
+    train: tuple[Tensor, Tensor] | None = None
 
 
 def open_run_data(checkpoint: Path, data: Path | None) -> Measured | str:
     """The samples of a checkpoint's run, from the folder `data` where it is given; or why there are none."""
     opened = _open_run(checkpoint, data)
     return opened if isinstance(opened, str) else _measured(opened)
+
+
+def fit_settings(checkpoint: Path) -> Boosting:
+    """How the tables of a run on a table of data were fitted."""
+    place = next(each for each in _places(checkpoint) if (each / "config.toml").is_file())
+    fit = make_table_config(read_toml(place / "config.toml"), str(place)).fit
+    return Boosting(rate=fit.rate, smoothing=fit.smoothing, threads=torch.get_num_threads())
 
 
 def open_run_text(checkpoint: Path, data: Path | None) -> bytes | str:
@@ -41,7 +50,7 @@ def open_run_text(checkpoint: Path, data: Path | None) -> bytes | str:
         return opened
     texts = {name: part for name, part in opened.splits.items() if isinstance(part, training.Text)}
     split = next((name for name in SPLITS if name in texts), None)
-    return "its data is no text" if split is None else bytes(texts[split].bytes)
+    return "its data is not text" if split is None else bytes(texts[split].bytes)
 
 
 def _open_run(checkpoint: Path, data: Path | None) -> training.Data | str:
@@ -83,5 +92,5 @@ def _measured(opened: training.Data) -> Measured | str:
     parts = [splits[name] for name in ("valid", "train") if name in splits]
     x = torch.cat([torch.as_tensor(each.x) for each in parts])[:MOST_CALIBRATION]
     labels = torch.cat([torch.as_tensor(each.y) for each in parts])[:MOST_CALIBRATION]
-    chosen = splits[split]
-    return Measured(split, torch.as_tensor(chosen.x), torch.as_tensor(chosen.y), (x, labels))
+    pairs = {name: (torch.as_tensor(part.x), torch.as_tensor(part.y)) for name, part in splits.items()}
+    return Measured(split, *pairs[split], (x, labels), pairs.get("train"))

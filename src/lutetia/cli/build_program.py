@@ -17,10 +17,11 @@ import torch
 from lutetia._shared import folders
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, open_run_data, open_run_text
+from lutetia.cli.build_tables import refit_network
 from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
 from lutetia.errors import DataError, MissingFeatureError
-from lutetia.models import load
+from lutetia.models import Model, Tabular, load
 from lutetia.precompute import IntegerClassifier, IntegerTransformer, TimeLimitError, integer_model
 from lutetia.precompute.integer.bare import measured
 from lutetia.precompute.integer.c import c_files, c_memory
@@ -115,7 +116,14 @@ def whole_model(request: Any) -> IntegerTransformer | IntegerClassifier:
     """The whole-number model of the checkpoint that was asked for."""
     low, high = request.range or (None, None)
     bits = {"weight_bits": request.weight_bits or WEIGHT_BITS, "input_bits": request.input_bits or INPUT_BITS}
-    return integer_model(load(request.checkpoint), low=low, high=high, n_tables=request.n_tables, **bits)
+    model: Model[Any] = load(request.checkpoint)
+    n_tables = request.n_tables
+    if isinstance(model, Tabular) and n_tables is not None and 1 <= n_tables <= model.config.n_tables:
+        data = open_run_data(request.checkpoint, request.data)
+        network = refit_network(model, n_tables, bits["weight_bits"], data, request.checkpoint)
+        if network is not None:
+            return IntegerClassifier(network)
+    return integer_model(model, low=low, high=high, n_tables=n_tables, **bits)
 
 
 def facts(model: IntegerTransformer | IntegerClassifier, request: Any) -> dict[str, Any]:

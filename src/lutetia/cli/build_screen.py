@@ -64,9 +64,24 @@ def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         lines = [quality(accuracy, "circuit")]
     used = report.get("boosted_tables")
     if used and used["used"] < used["all"]:
-        lines.append(("used", f"the first {used['used']} of {used['all']} tables; --tables sets how many"))
+        lines.append(("used", f"the first {used['used']} of {used['all']} tables{_refit(used)}; --tables sets how many"))
+    if used and used.get("fewer"):
+        lines.append(("fewer", "; ".join(_smaller(each) for each in used["fewer"]) + " (--tables)"))
     lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))
     return lines
+
+
+def _refit(used: dict[str, Any]) -> str:
+    """What fitting the rows of the tables again was worth, where that was done."""
+    return f", fitted again ({_worth(used['cut'])} without that)" if "cut" in used else ""
+
+
+def _smaller(circuit: dict[str, Any]) -> str:
+    return f"{circuit['tables']} tables: {_worth(circuit)}, about {circuit['luts']:,} LUTs"
+
+
+def _worth(measured: dict[str, Any]) -> str:
+    return f"RMSE {measured['integer_rmse']:.4g}" if "integer_rmse" in measured else f"{measured['integer_accuracy']:.1%}"
 
 
 def quality(measured: dict[str, Any], whole: str) -> tuple[str, str]:
@@ -79,12 +94,12 @@ def quality(measured: dict[str, Any], whole: str) -> tuple[str, str]:
 
 def _range_text(given: dict[str, Any]) -> str:
     if given["range_from"] == "assumed":
-        return "assumed to be 0 to 1: the checkpoint does not say; --range LO HI sets it"
+        return "assumed to be 0 to 1, as the checkpoint does not say; set it with --range LO HI"
     if given["map"] == "ranks":
         return "codes by the encoding of the model, 0 for what is missing"
     ends = [given["low"], given["high"]]
     shown = [min(ends[0]) if isinstance(ends[0], list) else ends[0], max(ends[1]) if isinstance(ends[1], list) else ends[1]]
-    kind = "" if given["map"] == "affine" else ", with more numbers where many inputs have their values"
+    kind = "" if given["map"] == "affine" else ", with finer steps where many values lie"
     return f"{shown[0]:g} to {shown[1]:g} (by {'the training data' if given['range_from'] == 'checkpoint' else '--range'}){kind}"
 
 

@@ -18,7 +18,7 @@ __all__ = ["answers", "app"]
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="The folder for what the demo makes.")] = Path("out/demo"),
+    out: Annotated[Path, typer.Option("--out", help="The output folder.")] = Path("out/demo"),
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -56,7 +56,7 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint in the folder.")] = False,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; a GPU by default where there is one.")] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="The folder of the data; that of CONFIG by default.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="The folder of the data; by default that of CONFIG.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,12 +102,14 @@ def train(
 def generate(
     checkpoint: Checkpoint,
     prompt: Annotated[str, typer.Option("--prompt", help="The text to continue.", show_default="a line break")] = "\n",
-    max_new: Annotated[int, typer.Option("--max-new", help="The most bytes to write.")] = 256,
-    temperature: Annotated[float, typer.Option("--temperature", help="0 takes the best byte each time.")] = 1.0,
+    max_new: Annotated[int, typer.Option("--max-new", help="The maximum number of bytes to write.")] = 256,
+    temperature: Annotated[float, typer.Option("--temperature", help="0 always takes the best byte.")] = 1.0,
     top_k: Annotated[int | None, typer.Option("--top-k", help="Draw from the K best bytes only.")] = None,
-    top_p: Annotated[float | None, typer.Option("--top-p", help="Draw from the fewest bytes of this probability.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option("--top-p", help="Draw from the fewest bytes whose probabilities add up to this.")
+    ] = None,
     stop: Annotated[list[str] | None, typer.Option("--stop", help="Stop before this text; may be given again.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Draw the same bytes every time.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Make the draws repeatable.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -148,11 +150,11 @@ def explain(
         ),
     ] = None,
     row: Row = None,
-    hf: Annotated[bool, typer.Option("--hf", help="CHECKPOINT is a folder with a language model of transformers.")] = False,
+    hf: Annotated[bool, typer.Option("--hf", help="CKPT is a folder with a language model of transformers.")] = False,
     against: Annotated[
         str | None, typer.Option("--against", help="With --hf, the token it is compared with; the strongest rival by default.")
     ] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page that shows it.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with the explanation.")] = None,
     png: Annotated[Path | None, typer.Option("--png", help="Write a picture.")] = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -192,9 +194,9 @@ def evaluate_explanations(
         list[str] | None,
         typer.Option("--rule", help="A rule to measure; may be repeated.", autocompletion=values.complete_rule),
     ] = None,
-    most: Annotated[int, typer.Option("--most", help="The number of inputs, at most.")] = 100,
-    steps: Annotated[int, typer.Option("--steps", help="The number of steps of a curve.")] = 10,
-    png: Annotated[Path | None, typer.Option("--png", help="Write a picture of the curves.")] = None,
+    most: Annotated[int, typer.Option("--most", help="The maximum number of inputs.")] = 100,
+    steps: Annotated[int, typer.Option("--steps", help="The number of steps per curve.")] = 10,
+    png: Annotated[Path | None, typer.Option("--png", help="Draw the curves as a PNG.")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -219,14 +221,16 @@ def build(
     checkpoint: Checkpoint,
     out: Annotated[Path, typer.Option("--out", help="The folder for tables, Verilog, VHDL and the summary.")] = Path("out/build"),
     input_bits: Annotated[
-        int | None, typer.Option("--input-bits", help="Bits of each input; by default the fewest that cost at most 0.2 points.")
+        int | None, typer.Option("--input-bits", help="Bits per input; by default the fewest that cost at most 0.2 points.")
     ] = None,
     weight_bits: Annotated[
-        int | None, typer.Option("--weight-bits", help="Bits of each weight: 8, or 6 where a table of data is classified.")
+        int | None, typer.Option("--weight-bits", help="Bits per weight; 8 by default, 6 for tables of data.")
     ] = None,
     n_tables: Annotated[
         int | None,
-        typer.Option("--tables", help="Of a table of data, the first so many tables; by default what about 16,000 LUTs hold."),
+        typer.Option(
+            "--tables", help="For tables of data: build only the first N tables; by default as many as fit about 16,000 LUTs."
+        ),
     ] = None,
     value_range: Annotated[
         tuple[float, float] | None,
@@ -258,18 +262,19 @@ def build(
         typer.Option(
             "--time-limit",
             metavar="SECONDS",
-            help="For each check: simulation, proof, synthesis; then it is skipped.",
+            help="The limit for each check (simulation, proof, synthesis); a check that exceeds it is skipped.",
         ),
     ] = 600.0,
     detectors_per_cycle: Annotated[
         int, typer.Option("--detectors-per-cycle", help="For a language model in Verilog: more is faster and larger.")
     ] = 4,
     temperature: Annotated[
-        float | None, typer.Option("--temperature", help="Of a language model in Verilog: a core that can also draw, by a seed.")
+        float | None,
+        typer.Option("--temperature", help="For a language model in Verilog: a core that can also draw bytes, from a seed."),
     ] = None,
     reuse: Annotated[
         int | None,
-        typer.Option("--reuse", help="Of a classifier in Verilog: how often its comparators and memories are used for a sample."),
+        typer.Option("--reuse", help="For a classifier in Verilog: how many times a sample uses its comparators and memories."),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -361,13 +366,13 @@ def bench(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="The benchmark; without it they are listed.", autocompletion=values.complete_benchmark
+            metavar="NAME", help="The benchmark; without it, all are listed.", autocompletion=values.complete_benchmark
         ),
     ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments for the benchmark itself.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes, in seconds: shows that it runs.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use tiny sizes: shows in seconds that it runs.")] = False,
     save: Annotated[bool, typer.Option("--save", help="Keep the result in benchmarks/results of the checkout.")] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the result as JSON into FILE.")] = None,
     checkout: Annotated[
@@ -396,7 +401,7 @@ def bench(
 @app.command()
 def flow(
     checkpoint: Checkpoint,
-    given: Annotated[str, typer.Argument(metavar="INPUT", help="What the model is given: text, or a file.")],
+    given: Annotated[str, typer.Argument(metavar="INPUT", help="The input: text, or a file.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="The drawing: .html, .json or .mmd; run.html by default, none with --json.")
     ] = None,
@@ -445,5 +450,5 @@ def doctor(
         raise typer.Exit(1 if missing else 0)
     console().print(examination.as_table(examined))
     if missing:
-        raise JobError(f"Lutetia cannot work without {', '.join(missing)}: the last column says how to get it")
+        raise JobError(f"Lutetia does not work without {', '.join(missing)}: the last column says how to get it")
     name_next("lutetia", "demo")

@@ -108,7 +108,7 @@ def _table_rows(model: Tabular, path: Path, label: str | None) -> tuple[np.ndarr
     if file.x is not None:
         if file.x.shape[1:] != shape:
             sizes = (" × ".join(map(str, each)) for each in (file.x.shape[1:], shape))
-            raise DataError("{} holds samples of {}, expected {} by the model".format(path, *sizes))
+            raise DataError("{} holds samples of {}, expected {} for this model".format(path, *sizes))
         return file.x, numbered(file.target or [], classes, str(path))
     target = find_target(file, label if label is not None or len(file.columns) == 1 else model.metadata.get("target"))
     return named_rows(model, file), numbered(file.columns[target], classes, f"{path}, column {target!r}")
@@ -204,7 +204,7 @@ def _csv(model: Classifier, path: Path, label: str | int | None) -> Data:
         columns = [at for at in range(cells.width) if at != column]
     wanted = math.prod(model.config.input_shape)
     if len(columns) != wanted:
-        raise DataError(f"{path} has {len(columns)} columns of values beside the class, expected {wanted} by the model")
+        raise DataError(f"{path} has {len(columns)} columns of values beside the class, expected {wanted} for this model")
     x = numbers(cells, columns).reshape(-1, *model.config.input_shape)
     return Data({"test": Samples(x, np.array([order[word] for word in words], np.int64))}, "", Names(known))
 

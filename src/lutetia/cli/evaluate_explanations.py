@@ -34,7 +34,7 @@ class Request(NamedTuple):
 def evaluate_explanations(checkpoint: Path, given: Sequence[str], request: Request, show: bool) -> dict[str, Any]:
     """Measure every rule, and with `show` print the table. Returns what `--json` prints."""
     if not given:
-        raise UsageError("evaluate-explanations was given no INPUT, expected rows, files or text")
+        raise UsageError("evaluate-explanations got no INPUT, expected rows, files or text")
     for rule in request.rules:
         if rule not in RULES:
             raise UsageError(f"there is no rule {rule!r}: {did_you_mean(rule, RULES)}")

@@ -59,7 +59,7 @@ def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[
         return told
     assert isinstance(model, LUTTransformer)
     if request.row is not None:
-        raise UsageError("--row is for classifiers, and this is a language model: give it text")
+        raise UsageError("--row works only for classifiers; this is a language model: give it text")
     tokens = read_tokens(model, given)
     work = forward_work(model, _passes(request, len(tokens)), len(tokens))
     with kernels_for(model, work) as backend:
@@ -254,7 +254,7 @@ def _show_end(read: str, target: str, told: dict[str, Any]) -> None:
     explained, share = told["explained"], told["absorbed"] or 0.0
     absorbed = f", {share:.3g} of it due to biases and other constants" if abs(share) > NEGLIGIBLE * abs(explained) else ""
     place = f"{abs(explained):.4g} {'below' if explained < 0 else 'above'} its rivals"
-    line = f"{read}; shown is what put {target} {place}{absorbed} (rule {told['rule']})"
+    line = f"{read}; shown: what put {target} {place}{absorbed} (rule {told['rule']})"
     console().print(Text(line), soft_wrap=True)
 
 

@@ -81,7 +81,7 @@ def _show(told: dict[str, Any]) -> None:
     said = f"next comes {told['prediction_text']!r} ({told['probability']:.1%})"
     compared = f"{told['target_text']!r} {told['explained']:.4g} above {told['against_text']!r}"
     absorbed = f"{told['absorbed']:.3g} of it due to biases and other constants"
-    screen.print(Text(f"{said}; shown is what put {compared}, {absorbed} (rule {told['rule']})"), soft_wrap=True)
+    screen.print(Text(f"{said}; shown: what put {compared}, {absorbed} (rule {told['rule']})"), soft_wrap=True)
 
 
 def _write_page(path: Path, told: dict[str, Any], found: Any) -> None:

@@ -30,7 +30,7 @@ def record_run(checkpoint: Path, given: str, out: Path | None, backward: bool, r
     else:
         assert isinstance(model, LUTTransformer)
         if row is not None:
-            raise UsageError("--row is for classifiers, and this is a language model: give it text")
+            raise UsageError("--row works only for classifiers; this is a language model: give it text")
         flow = _run(model, read_tokens(model, given)[None], backward)
     if out is not None:
         flow.save(out)

@@ -48,7 +48,7 @@ def build_obstacle(model: Model[Any]) -> str:
     if isinstance(model, Tabular | VotesClassifier):
         return ""
     if not isinstance(model, LUTClassifier):
-        return f"a {type(model).__name__} is no classifier of lookup tables"
+        return f"a {type(model).__name__} is not a classifier of lookup tables"
     try:
         lut_network(model)
     except LutetiaError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,16 +12,15 @@ import torch
 from torch import Tensor
 
 from lutetia.cli.naming import feature_names
-from lutetia.errors import DataError, require
+from lutetia.errors import DataError
 from lutetia.files import read_bytes
 from lutetia.models import Classifier, LUTTransformer, Tabular
 from lutetia.training.arrays import read_npy, read_npz
 from lutetia.training.formats import check_file
+from lutetia.training.images import IMAGES, read_pixels
 from lutetia.training.table_files import TableFile, numbered, read_table_file
 from lutetia.training.tables import Cells, is_number, numbers, read_cells
 
-IMAGES = (".png", ".pgm", ".ppm", ".pbm", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-FORMATS = ("PNG", "PPM", "JPEG", "BMP", "GIF", "WEBP", "TIFF")  # no others: some of pillow's run programs
 CELLS, COLUMNS, ARRAYS = (".csv", ".tsv", ".csv.gz"), (".parquet", ".pq"), (".npy", ".npz")  # files with rows
 KINDS = "an image (.png, .pgm, ...), a .csv, .parquet, .npy or .npz file, or numbers with commas between them"
 MOST_BYTES = 1 << 26  # of a file: nothing here has larger inputs
@@ -49,9 +47,9 @@ def read_sample(model: Classifier, given: str, row: int | None) -> Tensor:
     is_array = path.name.lower().endswith(ARRAYS)
     has_rows = _exists(path) and (is_array or path.name.lower().endswith(CELLS + COLUMNS))
     if row is not None and not (has_rows and (not is_array or len(x) > 1)):
-        raise DataError(f"--row is {row} and {given} has no rows: .csv files have, and arrays of several samples")
+        raise DataError(f"--row is {row}, but {given} has no rows: only .csv files and arrays of several samples do")
     if not 0 <= (row or 0) < len(x):
-        raise DataError(f"{path} has {len(x)} rows of values, expected one more than --row {row or 0} at least")
+        raise DataError(f"{path} has {len(x)} rows of values, expected at least {(row or 0) + 1} for --row {row or 0}")
     return x[row or 0]
 
 
@@ -64,7 +62,7 @@ def read_tokens(model: LUTTransformer, given: str) -> Tensor:
     else:
         data = given.encode("utf-8", "surrogateescape")  # bytes of the shell that are no UTF-8 stay what they were
     if not data:
-        raise DataError("INPUT is empty, expected text, or a file that holds some")
+        raise DataError("INPUT is empty, expected text, or a file that is not empty")
     tokens = torch.tensor(list(data[-model.config.context :]))
     bad = int(tokens.max())
     if bad >= model.config.vocab:
@@ -83,7 +81,7 @@ def feature_columns(model: Classifier, cells: Cells) -> list[int]:
         if len(lacking) < len(names):
             raise DataError(f"{cells.path} has no column {lacking[0]!r}, which the model was trained on")
     if cells.width not in (wanted, wanted + 1):
-        raise DataError(f"{cells.path} has {cells.width} numbers in a row, expected {wanted} by the model")
+        raise DataError(f"{cells.path} has {cells.width} numbers in a row, expected {wanted} for this model")
     return list(range(wanted))
 
 
@@ -114,13 +112,16 @@ def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.nda
 
 
 def _files(given: str) -> list[str]:
-    """What was named, or the images of a folder, in the order of their names."""
+    """What was named, or the images of a folder, in the order of their names; or those of its folders, one for each class."""
     path = Path(given)
     if not (_exists(path) and path.is_dir()):
         return [given]
-    images = sorted(str(each) for each in path.iterdir() if each.suffix.lower() in IMAGES)
+    inside = list(path.iterdir())
+    if not any(each.suffix.lower() in IMAGES for each in inside):
+        inside = [image for each in inside if each.is_dir() for image in each.iterdir()]
+    images = sorted(str(each) for each in inside if each.suffix.lower() in IMAGES)
     if not images:
-        raise DataError(f"{path} is a folder without images, expected {KINDS}, or a folder of images")
+        raise DataError(f"{path} is a folder without images, expected {KINDS}, or a folder of images, or of folders of images")
     return images
 
 
@@ -135,7 +136,7 @@ def _read(model: Classifier, given: str) -> Inputs:
     if has_cells or (suffix in COLUMNS and isinstance(model, Tabular)):
         rows = _cells(model, path) if has_cells or not isinstance(model, Tabular) else named_rows(model, read_table_file(path))
         if not len(rows):
-            raise DataError(f"{path} has 0 rows of values, expected one at least")
+            raise DataError(f"{path} has 0 rows of values, expected at least one")
         return Inputs(torch.from_numpy(rows.reshape(-1, *shape)), [f"{path} row {number}" for number in range(len(rows))])
     if suffix in ARRAYS:
         x = _fit_rows(_array(path), shape, str(path))
@@ -202,36 +203,26 @@ def _finite(values: np.ndarray, where: str) -> np.ndarray:
 
 def _image(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     """Pixels as uint8: grey [H, W] for a model of one channel, [3, H, W] for one of three."""
-    pillow: Any = require("PIL.Image", "reading images", "pillow")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pillow.DecompressionBombWarning)
-            with pillow.open(path, formats=FORMATS) as image:
-                _check_pixels(path, image.size, shape)
-                colour = len(shape) == 3 and shape[0] == 3
-                pixels = np.asarray(image.convert("RGB" if colour else "L"))
-    except DataError:
-        raise
-    except Exception as error:  # decoders raise nearly anything for a damaged file
-        raise DataError(f"{path} is not an image that can be read, or is damaged: {error or type(error).__name__}") from error
-    return np.moveaxis(pixels, -1, 0).copy() if colour else pixels.copy()
+    colour = len(shape) == 3 and shape[0] == 3
+    pixels = read_pixels(path, "RGB" if colour else "L", lambda width, height: _check_pixels(path, (width, height), shape))
+    return np.moveaxis(pixels, -1, 0).copy() if colour else pixels
 
 
 def _check_pixels(path: Path, size: tuple[int, int], shape: tuple[int, ...]) -> None:
     """Refuse an image of another size, (width, height), than the model takes, before its pixels are decoded."""
     if len(shape) == 1:
         if size[0] * size[1] != shape[0]:
-            raise DataError(f"{path} has {size[0] * size[1]:,} pixels, expected {shape[0]:,} by the model")
+            raise DataError(f"{path} has {size[0] * size[1]:,} pixels, expected {shape[0]:,} for this model")
     elif size != (shape[-1], shape[-2]):
         pixels = f"{size[1]} × {size[0]}"
-        raise DataError(f"{path} has {pixels} pixels, expected {shape[-2]} × {shape[-1]} (height × width) by the model")
+        raise DataError(f"{path} has {pixels} pixels, expected {shape[-2]} × {shape[-1]} (height × width) for this model")
 
 
 def _fit(values: np.ndarray, shape: tuple[int, ...], where: str) -> Tensor:
     """The values in the shape of the model's input, where it holds as many."""
     if values.size != math.prod(shape):
         sizes = " × ".join(map(str, shape))
-        raise DataError(f"{where} has {values.size} numbers, expected {math.prod(shape)} by the model, which takes {sizes}")
+        raise DataError(f"{where} has {values.size} numbers, expected {math.prod(shape)}: the model takes {sizes}")
     return torch.from_numpy(values.reshape(shape))
 
 

@@ -50,7 +50,7 @@ class Prediction(NamedTuple):
 def predict(checkpoint: Path, given: Sequence[str], out: Path | None, show: bool) -> dict[str, Any]:
     """Predict and write the CSV, if any; with `show`, print the predictions. Returns what `--json` prints."""
     if not given:
-        raise UsageError("predict was given no INPUT, expected rows, files or text (lutetia predict --help shows examples)")
+        raise UsageError("predict got no INPUT, expected rows, files or text (lutetia predict --help shows examples)")
     check_output("--csv", None if out == STDOUT else out, (".csv",))
     model: Any = load(checkpoint)
     if isinstance(model, Tabular) and model.is_regression:

@@ -30,13 +30,13 @@ class TableRequest(NamedTuple):
 def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
     """Fit, leave a run folder, and return the summary."""
     if request.resume:
-        raise UsageError("--resume is for training by steps: a table of data is fitted in one go")
+        raise UsageError("--resume works only for training in steps: a table of data is fitted in one go")
     path = request.path
     if is_table(path):
         name = path.name.split(".")[0] if path.is_file() else path.resolve().name
         out, folder = request.out or Path("runs") / name, Path()
         if (out / "config.toml").exists():
-            raise DataError(f"{out} holds a run already: edit {out / 'config.toml'} and train that, or choose --out")
+            raise DataError(f"{out} already holds a run: edit {out / 'config.toml'} and train that, or choose --out")
         config, _ = guess_config(path, request.target, request.task)
     else:
         if request.target is not None or request.task is not None:

@@ -63,7 +63,7 @@ class Chapter:
 
 def chapters() -> tuple[Chapter, ...]:
     """All chapters, in order: each may use what earlier ones left in the context."""
-    from lutetia.demo import build, columns, explain, learn, reporting, write
+    from lutetia.demo import build, columns, connect, explain, learn, reporting, write
 
     return (
         Chapter("learn", "train a network without multiplications", learn.tell),
@@ -72,6 +72,7 @@ def chapters() -> tuple[Chapter, ...]:
         Chapter("explain", "explain decisions", explain.tell),
         Chapter("build", "turn the network into a circuit", build.tell),
         Chapter("columns", "learn from a table of data", columns.tell),
+        Chapter("connect", "use a model of another library", connect.tell),
         Chapter("report", "write the report", reporting.tell),
     )
 

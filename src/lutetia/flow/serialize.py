@@ -31,7 +31,7 @@ def to_json(flow: Flow) -> str:
     try:
         return json.dumps(data, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"the flow holds a value that JSON cannot: {error}") from error
+        raise ArgumentError(f"the flow holds a value that JSON cannot represent: {error}") from error
 
 
 def from_json(text: str) -> Flow:

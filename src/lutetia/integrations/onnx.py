@@ -61,7 +61,7 @@ def export(model: nn.Module, example: Tensor | tuple[Tensor, ...], path: str | o
         ) from error
     foreign = sorted({node.domain for node in program.model.graph if node.domain not in ("", "ai.onnx")})
     if foreign:
-        raise ArgumentError(f"the model needs operators of {', '.join(foreign)}, expected standard ones alone")
+        raise ArgumentError(f"the model needs operators of {', '.join(foreign)}, expected only standard ones")
     with write_atomically(Path(path)) as file:
         file.write(program.model_proto.SerializeToString())
 
@@ -73,10 +73,10 @@ def check_file(path: str | os.PathLike[str]) -> None:
         model = onnx.load(os.fspath(path))
         onnx.checker.check_model(model, full_check=True)
     except Exception as error:  # onnx and protobuf raise many kinds
-        raise DataError(f"{path} is no valid ONNX model: {error}") from error
+        raise DataError(f"{path} is not a valid ONNX model: {error}") from error
     foreign = sorted({node.domain for node in model.graph.node} - {"", "ai.onnx"})
     if foreign:
-        raise DataError(f"{path} has operators of {', '.join(foreign)}, expected standard ones alone")
+        raise DataError(f"{path} has operators of {', '.join(foreign)}, expected only standard ones")
 
 
 # ---- tables in plain torch -------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ torch, in float64 bit for bit what the file says. Needs onnx.
 
 from __future__ import annotations
 
+import copy
 import operator
 import os
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from lutetia.errors import ArgumentError, DataError, require
+from lutetia.errors import ArgumentError, DataError, LutetiaError, require
 from lutetia.files import read_bytes
 from lutetia.integrations.onnx import LARGEST_FILE
 from lutetia.precompute import PlusMinus, Quantise, Stream
@@ -30,6 +31,7 @@ EACH: dict[str, Callable[..., Any]] = {
     "Floor": torch.floor, "Ceil": torch.ceil, "Abs": torch.abs, "Neg": torch.neg,
 }  # fmt: skip
 ARITHMETIC = {"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Div": operator.truediv}
+MOST_NUMBERS = 1 << 24  # of what a layer gives for one sample: far more than any circuit has wires
 NOTHING = ("Identity", "Dropout", "Cast")  # in a net that is evaluated in float64
 
 
@@ -59,8 +61,31 @@ def load(path: str | os.PathLike[str], domain: DomainLike | None = None) -> Impo
         proto = onnx.load_model_from_string(data)
         onnx.checker.check_model(proto, full_check=False)
     except Exception as error:  # onnx and protobuf raise many kinds
-        raise DataError(f"{path} is no valid ONNX model: {error}") from error
-    return Import(onnx, proto.graph, str(path)).run(domain)
+        raise DataError(f"{path} is not a valid ONNX model: {error}") from error
+    try:
+        net = Import(onnx, proto.graph, str(path)).run(domain)
+        sizes = [size for size in (net.stream.length, net.stream.height, net.stream.width) if size is not None]
+        Shapes(net.model).run(torch.empty(1, net.stream.channels, *sizes, dtype=torch.float64, device="meta"))
+    except LutetiaError:
+        raise
+    except Exception as error:  # numpy and torch raise many kinds where sizes or attributes contradict each other
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path} is an ONNX model whose parts do not fit together: {why}") from error
+    return net
+
+
+class Shapes(fx.Interpreter):
+    """A run of a net on the meta device: it computes no numbers, and finds layers that do not fit or would be too large."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(copy.deepcopy(net).to("meta"))
+
+    def run_node(self, n: fx.Node) -> Any:
+        """What a node gives, of limited size."""
+        value = super().run_node(n)
+        if value.numel() > MOST_NUMBERS:
+            raise DataError(f"{n} gives {value.numel():,} numbers for one sample, expected {MOST_NUMBERS:,} at most")
+        return value
 
 
 class Import:
@@ -112,7 +137,7 @@ class Import:
     def array(self, tensor: Any) -> np.ndarray:
         """The numbers of a tensor, floats as float64; not from another file."""
         if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
-            raise DataError(f"{tensor.name!r} of {self.path} lies in another file, expected all numbers in this one")
+            raise DataError(f"{tensor.name!r} of {self.path} is stored in another file, expected all numbers in this one")
         numbers = self.onnx.numpy_helper.to_array(tensor)
         return numbers.astype(np.float64) if numbers.dtype.kind == "f" else numbers
 
@@ -163,8 +188,10 @@ class Import:
             return x.reshape(self.constants[node.input[1]]) if node.op_type == "Reshape" else x.reshape(len(x), -1)
         if node.op_type == "Quant":
             scale, zero, low, high = self.steps(node)
+            self.check_broadcast(node, x, scale, zero)
             return (np.clip(np.round(x / scale + zero), low, high) - zero) * scale
         if node.op_type == "BipolarQuant":
+            self.check_broadcast(node, x, self.constants[node.input[1]])
             return np.where(x >= 0, 1.0, -1.0) * self.constants[node.input[1]]
         if node.op_type == "DequantizeLinear":
             scale, zero = self.constants[node.input[1]], self.constant(node, 2, 0)
@@ -172,10 +199,17 @@ class Import:
             if np.ndim(scale) == 1 and np.size(scale) > 1:
                 shape = [-1 if at == axis % x.ndim else 1 for at in range(x.ndim)]
                 scale, zero = np.reshape(scale, shape), np.reshape(zero, shape) if np.size(zero) > 1 else zero
+            self.check_broadcast(node, x, scale, zero)
             return (x.astype(np.float64) - np.asarray(zero, np.float64)) * scale
         if node.op_type in NOTHING:
             return x
         raise self.refused(node, "of constants", "weights that are quantised, transposed or reshaped")
+
+    def check_broadcast(self, node: Any, x: np.ndarray, *others: Any) -> None:
+        """Refuse scales and zero points that would make weights x larger than they are in the file."""
+        shapes = [np.shape(each) for each in others]
+        if np.broadcast_shapes(x.shape, *shapes) != x.shape:
+            raise self.refused(node, f"of {x.shape} numbers with scales of {shapes}", "scales no larger than the numbers")
 
     def steps(self, node: Any) -> tuple[Any, Any, float, float]:
         """Scale, zero point, least and greatest step of a QONNX Quant."""
@@ -237,8 +271,8 @@ class Import:
         """Arithmetic and shapes."""
         kind = node.op_type
         if kind == "Clip":
-            low, high = (self.constant(node, at) for at in (1, 2))
-            return self.call(torch.clamp, x.rank, x.node, *(None if each is None else float(each) for each in (low, high)))
+            low, high = (self.number(node, position, end) for position, end in ((1, -torch.inf), (2, torch.inf)))
+            return self.call(torch.clamp, x.rank, x.node, low, high)
         if kind == "LeakyRelu":
             return self.call(F.leaky_relu, x.rank, x.node, options.get("alpha", 0.01))
         if kind in ARITHMETIC:
@@ -246,7 +280,7 @@ class Import:
         if kind in ("Flatten", "Reshape"):
             sizes = [-1, -1] if kind == "Flatten" else self.constant(node, 1).tolist()
             if options.get("axis", 1) != 1 or len(sizes) != 2:
-                raise self.refused(node, f"to {sizes}", "one dimension behind the batch")
+                raise self.refused(node, f"to {sizes}", "one dimension after the batch")
             return self.layer(nn.Flatten(), x)._replace(rank=2)
         if kind == "Concat" and options.get("axis") == 1:
             return self.call(torch.cat, x.rank, [self.value(name).node for name in node.input], 1)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lutetia._shared.direct import is_direct
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
-from lutetia.lut.autograd.direct import is_direct
 from lutetia.lut.autograd.how import NO_WIRES, How, sizes_of, text_of
 from lutetia.lut.autograd.ops import evaluate, op
 from lutetia.lut.autograd.policies import (
@@ -23,7 +23,7 @@ from lutetia.lut.autograd.policies import (
     with_sparse_gradient,
     with_step_in_place,
 )
-from lutetia.lut.autograd.quick import prepare, quick_for
+from lutetia.lut.autograd.quick import prepare, prepare_attention, quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
 from lutetia.lut.connectivity.checked import synapses_of
@@ -211,7 +211,7 @@ def run(
     rows = x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x[None]
     learned = torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)
     if weight.dtype == torch.int8 and learned:
-        fail("weight", weight, "floats where a gradient is wanted: int8 tables are only read")
+        fail("weight", weight, "floats where a gradient is wanted: int8 tables are for inference only")
     if read is None and not learned and thresholds is None and is_direct(x, weight):
         connectivity = full(*weight.shape, learning.meta) if wiring is None else synapses_of(*wiring)
         y = evaluate(choice.backend_for(choice.chosen, x), rows, weight, anchors, connectivity, sums)
@@ -368,6 +368,12 @@ def lut_attention(
 
 def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Options, learning: Learning) -> Tensor:
     """`lut_attention` after the checks that a layer makes once."""
+    plain = lengths is None and tables.wiring is None and options.sums == FLOAT and options.algorithm != "cells"
+    if plain and not _learns(x, tables):
+        quick = quick_for(x, tables.weight, tables.anchors, tables.positions)
+        y = None if quick is None else quick.evaluate(x, tables.weight)
+        if y is not None:
+            return y
     check_attention(x, tables)
     if lengths is not None:
         check_lengths(lengths, x)
@@ -376,11 +382,19 @@ def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Op
     header = "" if wiring is None else wiring.header
     how = How(options.sums, choice.chosen, learning.meta, header, "hard", options.algorithm, options.products)
     layer, rest = (x, weight, anchors, positions), (*tables.wires, text_of(how))
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or positions.requires_grad):
+    if _learns(x, tables):
         y = _learn(ATTENTION, layer, rest, learning)
     else:
         y = op("lut_attention_eval", x, weight)(*layer, *rest)
+        if plain and is_direct(x, weight, positions):
+            prepare_attention(x, (weight, anchors), positions)
     return y if lengths is None else y.where(_within(lengths, x), 0)
+
+
+def _learns(x: Tensor, tables: Tables) -> bool:
+    """Whether a sequence, which need not be checked yet, wants gradients."""
+    wanted = (getattr(each, "requires_grad", False) for each in (x, tables.weight, tables.positions))
+    return torch.is_grad_enabled() and any(wanted)
 
 
 def _within(lengths: Tensor, x: Tensor) -> Tensor:

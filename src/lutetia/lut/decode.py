@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lutetia._shared.memo import Memo
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.api import Options, Tables, check_attention, check_lengths
@@ -24,7 +25,6 @@ from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import Backend, Detected, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of
-from lutetia.lut.memo import Memo
 from lutetia.lut.sums import FLOATS, from_units, sum_dtype, to_units
 
 NUMBERS_AT_ONCE = 1 << 24  # numbers of scratch: pairs are taken in turns of so many
@@ -348,7 +348,7 @@ def _check(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None)
         b = int(over.nonzero()[0])
         raise ArgumentError(
             f"row {b} of the cache holds {int(cache.lengths[b])} positions and x brings {int(new[b])} more, "
-            f"expected no more than max_length {cache.max_length} together"
+            f"expected no more than max_length {cache.max_length} in total"
         )
     if not x.is_cuda and cache.lengths.any():  # on CUDA looking would mean waiting
         held = cache.indices.where((torch.arange(cache.max_length) < cache.lengths[:, None])[:, None], 0)

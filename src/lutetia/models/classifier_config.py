@@ -85,7 +85,7 @@ class LUTLayer(_Layer):
     def __post_init__(self) -> None:
         check_int("mix", self.mix)
         if self.mix == 1:
-            fail("mix", self.mix, "two sums at least, to compare with each other, or 0 for none")
+            fail("mix", self.mix, "at least two sums, to compare with each other, or 0 for none")
         check_int("n_outputs", self.n_outputs, 2)
         check_int("n_detectors", self.n_detectors, 1)
         check_choice("anchors", self.anchors, KINDS)
@@ -169,7 +169,7 @@ class ClassifierConfig(Config):
             if isinstance(layer, LUTLayer) and layer.mix and self.sums == "fixed":
                 raise ArgumentError(f'sums is "fixed" and layer {at} has mix = {layer.mix}, sums in float: expected another')
         if math.prod(self.shapes[-1]) < 2:
-            fail("the shape before the read-out", list(self.shapes[-1]), "two numbers at least")
+            fail("the shape before the read-out", list(self.shapes[-1]), "at least two numbers")
         if self.readout == "none" and not (self.layers and math.prod(self.shapes[-1]) == self.n_classes):
             last = "what the last layer puts out" if self.layers else "the input"
             fail(

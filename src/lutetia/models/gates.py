@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import flow
+from lutetia.models.fields import check_number
 from lutetia.models.gates_config import GateNetworkConfig, check_gates
 from lutetia.models.sizes import ModelSize, gates_size
 from lutetia.models.votes import START_SPREAD, ReadTables, Votes, VotesClassifier
@@ -64,6 +65,7 @@ class Gates(Votes):
         **options: Any,
     ) -> None:
         super().__init__(n_inputs, n_classes, n_tables, **options)
+        check_number("spread", spread, 0.0, low_fits=False)
         hidden, k, thresholds = check_gates(hidden, (skip, learn_thresholds), threshold_bits, self.bits), self.k, self.thresholds
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
         if options.get("seed") is not None:
@@ -143,7 +145,7 @@ class Gates(Votes):
         return total
 
     def graph(self) -> Graph:
-        """The network as a stream graph: comparisons, layers of tables, counts, argmax, each behind a register."""
+        """The network as a stream graph: comparisons, layers of tables, counts, argmax, each followed by a register."""
         from lutetia.precompute import gates_graph
 
         with flow.step("gates", part="precompute", tables=self.n_tables + sum(self.hidden_sizes), k=self.k):

@@ -195,7 +195,7 @@ def _tokens(name: str, prompt: Any, vocab: int) -> list[int]:
     else:
         fail(name, prompt, "a str, bytes or a tensor of tokens")
     if not tokens:
-        raise ArgumentError(f'{name} is empty, expected at least one token to go on from, such as "\\n"')
+        raise ArgumentError(f'{name} is empty, expected at least one token to continue from, such as "\\n"')
     if min(tokens) < 0 or max(tokens) >= vocab:
         bad = next(token for token in tokens if not 0 <= token < vocab)
         raise ArgumentError(f"{name} has the token {bad}, expected 0 to {vocab - 1}, the vocabulary of the model")
@@ -216,4 +216,4 @@ def _encode(name: str, text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")  # bytes that the shell could not decode come back as they were
     except UnicodeEncodeError as error:
-        fail(name, text, f"text that UTF-8 can hold ({error.reason})")
+        fail(name, text, f"text that UTF-8 can encode ({error.reason})")

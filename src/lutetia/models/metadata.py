@@ -50,7 +50,7 @@ def check_metadata(metadata: Any, config: Any) -> dict[str, Any]:
     try:
         return json.loads(json.dumps(dict(metadata), allow_nan=False))  # a copy of plain values, as the file will hold them
     except (TypeError, ValueError, RecursionError) as error:
-        raise ArgumentError(f"metadata holds a value that JSON cannot: {error}") from error
+        raise ArgumentError(f"metadata holds a value that JSON cannot represent: {error}") from error
 
 
 def _check_names(metadata: Mapping[str, Any], key: str, count: int | None) -> None:

@@ -176,7 +176,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     file = path_of(path) / CONFIG
     tables = toml.read(file, "the config of a saved model")
     if tables.get("format") != FORMAT:
-        raise DataError(f"{file} has the format {tables.get('format')!r}, expected {FORMAT!r}: it is no model of Lutetia's")
+        raise DataError(f"{file} has the format {tables.get('format')!r}, expected {FORMAT!r}: it is not a Lutetia model")
     if tables.get("kind") not in tuple(KINDS):  # which may be a list, and no key
         raise DataError(f"{file} has the kind {tables.get('kind')!r}, expected one of {', '.join(KINDS)}")
     return tables

@@ -105,23 +105,24 @@ class Tabular(Model[TabularConfig]):
         """The integer model, whose circuit is given codes of 8 bits; of the first `n_tables` tables, which are a model too."""
         from lutetia.precompute import CodeEncoder, LUTNetwork, lut_network
 
-        if n_tables is not None:
-            check_range("n_tables", n_tables, 1, self.config.n_tables)
-            if n_tables < self.config.n_tables and self.config.core == "gates":
-                fail("n_tables", n_tables, "None: gates are trained together")
+        if n_tables is not None and n_tables != self.config.n_tables:
+            return LUTNetwork(self.first(n_tables).network(weight_bits).graph, self, CodeEncoder(BITS, lambda x: self.encode(x)))
         if isinstance(self.core, Votes):
             graph: Graph = self.core.graph()
         else:
             options = {"low": 0.0, "high": float(TOP), "argmax": not self.is_regression}
-            layer = self.tables if n_tables is None else self._first_tables(n_tables)
-            graph = lut_network(layer, bits=BITS, weight_bits=weight_bits, **options).graph  # type: ignore[arg-type]
+            graph = lut_network(self.tables, bits=BITS, weight_bits=weight_bits, **options).graph  # type: ignore[arg-type]
         return LUTNetwork(graph, self, CodeEncoder(BITS, lambda x: self.encode(x)))
 
-    def _first_tables(self, n_tables: int) -> LUT:
-        layer = threshold_layer(replace(self.config, n_tables=n_tables))
-        layer.anchors = self.tables.anchors[:n_tables].cpu()
-        layer.weight.data.copy_(self.tables.weight.data[:n_tables])
-        return layer
+    def first(self, n_tables: int) -> Tabular:
+        """A model of the first tables, with the same encoding; a model of gates has none, as its gates are trained together."""
+        if self.config.core == "gates":
+            fail("n_tables", n_tables, "None: gates are trained together")
+        check_range("n_tables", n_tables, 1, self.config.n_tables)
+        model = Tabular(replace(self.config, n_tables=n_tables))
+        model.encoding, model.metadata = self.encoding, self.metadata
+        model.set_tables(self.tables.anchors[:n_tables].cpu(), self.tables.weight.data[:n_tables])
+        return model.eval()
 
 
 def threshold_layer(config: TabularConfig) -> LUT:

@@ -258,7 +258,7 @@ class LUTTransformer(Model[TransformerConfig]):
             if not 0 <= before <= cache.context - more:
                 raise ArgumentError(
                     f"row {row} of the cache holds {before} tokens and {more} more are brought, "
-                    f"expected no more than the context of {cache.context} together"
+                    f"expected no more than the context of {cache.context} in total"
                 )
         return torch.tensor(new, dtype=torch.int64)
 

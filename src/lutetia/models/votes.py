@@ -134,7 +134,7 @@ class Votes(nn.Module):
         self.weight.clamp_(-1, 1)
 
     def graph(self) -> Graph:
-        """The classifier as a stream graph: comparisons, tables, counts, argmax, each behind a register."""
+        """The classifier as a stream graph: comparisons, tables, counts, argmax, each followed by a register."""
         from lutetia.precompute import votes_graph
 
         with flow.step("votes", part="precompute", tables=self.n_tables, k=self.k):

@@ -56,7 +56,7 @@ def choose_anchors(
     if kind != "pairs" and (thresholds is None or not len(thresholds)):
         fail("thresholds", thresholds, f"at least one number to compare with, for kind={kind!r}")
     if x.shape[1] < (1 if kind == "thresholds" else 2):
-        fail("x", x, "two inputs at least for pairs, one for thresholds")
+        fail("x", x, "at least two inputs for pairs, one for thresholds")
     values = np.ascontiguousarray(x.detach().cpu().double().numpy().T)
     constants = np.zeros(0) if thresholds is None else thresholds.detach().cpu().double().numpy()
     wanted = _centred(target.detach().cpu())

@@ -91,7 +91,7 @@ class _Int8(nn.Module):
 
     def reset_parameters(self) -> None:
         """Refused: what was drawn would have to be made int8 again."""
-        raise ArgumentError("int8 tables draw no weights anew, expected a layer of floats: they are only read")
+        raise ArgumentError("int8 tables cannot draw new weights, expected a layer of floats: they are for inference only")
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, int8"

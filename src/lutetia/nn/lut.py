@@ -1,4 +1,4 @@
-"""`LUT`: a layer of lookup tables in the place of a linear one."""
+"""`LUT`: a layer of lookup tables in place of a linear one."""
 
 from __future__ import annotations
 
@@ -258,8 +258,6 @@ class LUT(nn.Module):
 
     def _look_up(self, x: Tensor, weight: Tensor) -> Tensor:
         """x [..., n_inputs] -> y [..., n_outputs], from tables shaped as `weight`."""
-        if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
-            check_tensor("x", x, ["...", self.n_inputs])
         buffers: dict[str, Any] = self._buffers  # a lookup each: through the module every one would take 0.5 µs
         dropout = self.table_dropout if self.training else 0.0
         if self.read == "hard" and self.gradient == "dense" and self.sums == "float" and self.int_rescaler == 1.0 and not dropout:
@@ -267,6 +265,8 @@ class LUT(nn.Module):
             y = quickly(x, weight, buffers["anchors"], mark) if buffers["thresholds"] is None else None
             if y is not None:
                 return y
+        if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
+            check_tensor("x", x, ["...", self.n_inputs])
         tables = Tables(weight, buffers["anchors"], self._wiring(), None, buffers["thresholds"])
         sums = Sums(self.sums, self.int_rescaler)
         if self.read == "hard" and not dropout:

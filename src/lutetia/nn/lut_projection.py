@@ -1,4 +1,4 @@
-"""`LUTProjection2d`: lookup tables that look at windows of an image, in the place of a convolution."""
+"""`LUTProjection2d`: lookup tables that look at windows of an image, in place of a convolution."""
 
 from __future__ import annotations
 

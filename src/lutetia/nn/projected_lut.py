@@ -1,4 +1,4 @@
-"""`ProjectedLUT`: heads of narrow tables between two linear layers, in the place of a feed-forward block."""
+"""`ProjectedLUT`: heads of narrow tables between two linear layers, in place of a feed-forward block."""
 
 from __future__ import annotations
 

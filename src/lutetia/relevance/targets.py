@@ -86,7 +86,7 @@ class Placing:
     def _put_tokens(self, graph: Graph, tensor: Tensor) -> None:
         """Indices have no gradient, but an embedding kept them."""
         if tensor.is_floating_point():
-            raise ArgumentError(f"wrt holds {describe(tensor)}, which does not require grad, so the graph does not know it")
+            raise ArgumentError(f"wrt holds {describe(tensor)}, which does not require grad, so it is not in the graph")
         embeddings = [node for node in graph.nodes if node.name == "EmbeddingBackward0"]
         places = [node for node in embeddings if _same(node.fn._saved_indices, tensor)]
         # Some models copy their tokens first, or look them up flattened.
@@ -134,7 +134,7 @@ def _matches(name: list[str], pattern: list[str]) -> bool:
 def _unknown_name(name: str, known: Iterable[str]) -> str:
     listed = ", ".join(sorted(known)[:20]) or "none"
     return (
-        f"wrt names {name!r}, which the graph does not know (it knows: {listed}); names are noted by relevance.attribute, "
+        f"wrt names {name!r}, which is not in the graph (known names: {listed}); names are recorded by relevance.attribute, "
         "by calling the model inside `with relevance.watch(model):`, or by relevance.checkpoint(x, name)"
     )
 

@@ -197,7 +197,7 @@ def strip(
     cut = max(0, len(data) - model.config.context)
     tokens = torch.tensor(list(data[cut:]), device=model.embedding.weight.device)
     if len(tokens) < 2:
-        raise ArgumentError(f"text has {len(tokens)} bytes, expected two at least: one to explain and one before it")
+        raise ArgumentError(f"text has {len(tokens)} bytes, expected at least two: one to explain and one before it")
     begin = max(1, begin - cut)
     check_range("begin", begin, 1, len(tokens) - 1)
     with as_in_use(model):

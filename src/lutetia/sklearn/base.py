@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 AT_ONCE = 1 << 17  # samples that are encoded and scored together
+SIMULATED = 64  # samples of training data
 ENOUGH = 100  # samples, of which early_stopping="auto" holds some out
 
 
@@ -92,7 +93,9 @@ class TabularEstimator(BaseEstimator):
         empty = np.flatnonzero(np.isnan(matrix).all(0))
         if len(empty):
             name = self.names(matrix.shape[1])[empty[0]]
-            raise ValueError(f"Input X has no value in column {name!r} (number {empty[0]}): all of it is missing. Leave it out.")
+            raise ValueError(
+                f"Input X has no value in column {name!r} (number {empty[0]}): all its values are missing. Leave it out."
+            )
 
     def _weights(self, sample_weight: Any, matrix: Array) -> Array:
         weight = _check_sample_weight(sample_weight, matrix, dtype=np.float64, ensure_non_negative=True)
@@ -192,6 +195,7 @@ class TabularEstimator(BaseEstimator):
     def to_circuit(
         self,
         X: Any = None,
+        y: Any = None,
         *,
         weight_bits: int = 8,
         n_tables: int | None = None,
@@ -201,17 +205,24 @@ class TabularEstimator(BaseEstimator):
         """The fitted tables, or the first `n_tables` of them, as a circuit: written, simulated and with `prove` proved.
 
         Its inputs are codes of 8 bits, one per encoded column (`model_.encode`). `X` holds samples to simulate; random codes by
-        default. The result's `report` says what was checked, its `hardware` holds the Verilog and VHDL.
+        default. With training data, `X` and `y`, the rows of the first `n_tables` are fitted to it again, which makes up for much
+        of what the others knew; 64 samples of it are simulated. The result's `report` says what was checked, its `hardware` holds
+        the Verilog and VHDL.
         """
         from lutetia.precompute import CHECK, MAKE, OPTIMISE, PROOF, Build, run_steps
 
         check_is_fitted(self, "model_")
-        network = self.model_.network(weight_bits, n_tables)
-        samples = None if X is None else network.quantise(torch.from_numpy(self._matrix(X)))
+        model = self.model_ if n_tables is None else self.model_.first(n_tables) if y is None else self._refit(X, y, n_tables)
+        network = model.network(weight_bits)
+        matrix = None if X is None else self._matrix(X)
+        samples = None if matrix is None else network.quantise(torch.from_numpy(matrix if y is None else matrix[:SIMULATED]))
         classes = self.model_.metadata.get("classes", ())
         build = Build(network.graph, samples=samples, classes=classes, time_limit=time_limit)
         run_steps(build, [*OPTIMISE, *MAKE, *(step for step in CHECK if prove or step is not PROOF)])
         return build
+
+    def _refit(self, X: Any, y: Any, n_tables: int) -> Tabular:
+        return self.model_.first(n_tables)
 
     def to_c(self, *, weight_bits: int = 8) -> dict[str, str]:
         """The fitted tables as C99, the text of `model.c` and `model.h`: no floating point, no heap.

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import assert_all_finite, column_or_1d, compute_class_weight
+from sklearn.utils import assert_all_finite, check_consistent_length, column_or_1d, compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -14,7 +14,7 @@ from lutetia.models import Tabular
 from lutetia.sklearn.base import Array, TabularEstimator
 from lutetia.sklearn.checks import check_params
 from lutetia.training.boosting import Boosting
-from lutetia.training.tabular import Rows, fit_tabular
+from lutetia.training.tabular import Rows, fit_tabular, refit_tabular
 
 PARAMS: dict[str, tuple[type | tuple[type, ...], float, float]] = {
     "n_tables": (int, 1, np.inf),
@@ -62,6 +62,16 @@ class BoostedEstimator(TabularEstimator):
             seed=self._seed(),
             threads=self._threads(),
         )
+
+    def _refit(self, X: Any, y: Any, n_tables: int) -> Tabular:
+        """The first tables as a model, fitted again to X and y."""
+        matrix = self._matrix(X)
+        rows = self._weighted(Rows(matrix, self._target(y), self._weights(None, matrix)))
+        check_consistent_length(rows.x, rows.y)
+        return refit_tabular(self.model_, rows, n_tables, self._boosting(None, len(rows.y)))
+
+    def _weighted(self, rows: Rows) -> Rows:
+        return rows
 
     def _most_codes(self) -> int:
         return int(self.max_bins)

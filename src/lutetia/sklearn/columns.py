@@ -81,7 +81,7 @@ def _numbers(wanted: Any, names: Sequence[str] | None, n_columns: int) -> list[i
     for each in marks.ravel().tolist():
         if isinstance(each, str):
             if names is None or each not in list(names):
-                raise ValueError(f"categorical_features has {each!r}, which is no column of the training data")
+                raise ValueError(f"categorical_features has {each!r}, which is not a column of the training data")
             numbers.append(list(names).index(each))
         elif isinstance(each, int) and -n_columns <= each < n_columns:
             numbers.append(each % n_columns)

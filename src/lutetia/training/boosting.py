@@ -177,6 +177,23 @@ def boost(
     return Boosted(anchors[:count].copy(), weight[:count].copy(), base, losses)
 
 
+def refit(codes: Array, goal: Goal, anchors: Array, weight: Array, rounds: int, settings: Boosting) -> Array:
+    """New rows [T, 2**A, K] of tables that keep their anchors [T, A, 2]: each round corrects one table, in turns.
+
+    The first tables of a fit have learned little each. Rounds of tables that are left out make up for that.
+    """
+    n, weight = codes.shape[1], weight.astype(np.float64)
+    scores, step, cells = np.zeros((n, goal.n_outputs)), np.empty(weight.shape[1:]), np.empty(n, np.int64)
+    score(codes, anchors, weight, scores, settings.threads)
+    for turn in range(rounds):
+        table = turn % len(anchors)
+        spread(settings.threads if n > BLOCK * 16 else 1, n, _cells, codes, anchors[table], cells)
+        _fill(cells, *goal.gradients(scores), goal.weight, settings.rate, settings.smoothing, step)
+        weight[table] += step
+        scores += step[cells]
+    return weight
+
+
 def _sketched(missing: Array, directions: int, random: np.random.Generator) -> Array:
     """Residuals [m, K] along few random directions [m, k], as choosing by all of them would cost K times as much."""
     k = missing.shape[1]

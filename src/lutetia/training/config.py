@@ -238,7 +238,7 @@ def _check(config: Config, origin: Origin) -> None:
     """Checks across several keys."""
     train, data = config.train, config.data
     if train.steps is None and train.epochs is None and train.minutes is None:
-        raise ArgumentError(f"{origin.file}: [train] has no end, expected steps, epochs or minutes")
+        raise ArgumentError(f"{origin.file}: [train] does not say when to stop, expected steps, epochs or minutes")
     if train.steps is not None and train.epochs is not None:
         raise ArgumentError(f"{origin.file}: train.steps and train.epochs are both set, expected one of them")
     if train.minutes is not None and train.minutes <= 0:

@@ -103,7 +103,7 @@ def _tensors(model: nn.Module, data: Pair) -> tuple[Tensor, Tensor, Tensor]:
         fail("data", [tuple(np.shape(part)) for part in parts], "(x, y) or (x, y, weight) of one length")
     x, y, *more = (part if isinstance(part, Tensor) else torch.as_tensor(np.asarray(part)) for part in parts)
     if not len(x):
-        fail("data", "empty", "one sample at least")
+        fail("data", "empty", "at least one sample")
     x = x.to(first.dtype) if x.dtype.is_floating_point else x
     weight = more[0] if more else torch.ones(len(x))
     y = y.to(torch.float32) if y.dtype.is_floating_point else y.to(torch.int64)

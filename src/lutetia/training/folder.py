@@ -103,7 +103,7 @@ class RunFolder:
             self._own = list(CONTENT)
             return []
         if not resume:
-            raise DataError(f"{self.path} holds a run already: go on with it by --resume, or choose another folder with --out")
+            raise DataError(f"{self.path} already holds a run: continue it with --resume, or choose another folder with --out")
         changes = []
         for key, was, now in differences(make_config(read_toml(file), str(file)).to_dict(), config.to_dict()):
             if key not in MAY_CHANGE:
@@ -112,7 +112,7 @@ class RunFolder:
         return changes
 
     def abandon(self) -> None:
-        """After a failure: leave the folder as it was found, unless there is a checkpoint to go on from."""
+        """After a failure: leave the folder as it was found, unless there is a checkpoint to continue from."""
         if self._lock is not None or fcntl is None:
             if not steps_in(self.checkpoints):
                 for name in self._own:  # the lock last, and while it is held

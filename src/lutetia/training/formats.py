@@ -115,7 +115,7 @@ def _decompressed(path: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         why = getattr(error, "strerror", None) or error
-        raise DataError(f"{target.parent} cannot be made ({why}), and {path} must be decompressed there") from error
+        raise DataError(f"{target.parent} cannot be created ({why}), and {path} must be decompressed there") from error
     _clean(target.parent)
     size = 0
     with gzip.open(path) as source, files.write_atomically(target) as file:

@@ -280,7 +280,7 @@ class Trainer:
     def _diverged(self, what: str) -> JobError:
         kept = checkpoint.steps_in(self.folder.checkpoints)
         before = (
-            f"step {kept[-1]}, the last checkpoint, is from before: go on from it with --resume" if kept else "no step was saved"
+            f"step {kept[-1]}, the last checkpoint, precedes it: continue from it with --resume" if kept else "no step was saved"
         )
         return JobError(
             f"{what} at step {self.position.step}: a lower rate (optimizer.tables.lr, optimizer.rest.lr), a longer "
@@ -442,4 +442,4 @@ class Trainer:
         }
         changed = [f"{words[key]} {state[key]} then, {now[key]} now" for key in now if state[key] != now[key]]
         if changed and self.world.is_first:
-            self.show.say(f"{name}: {', '.join(changed)}; the run goes on, but not bit for bit as it would have")
+            self.show.say(f"{name}: {', '.join(changed)}; the run continues, but not bit for bit as it would have")

@@ -49,7 +49,7 @@ def _board(folder: Path, after: int, say: Callable[[str], None]) -> Any:
     try:
         board = require("torch.utils.tensorboard", "train.tensorboard", "tensorboard")
     except MissingFeatureError as error:
-        say(f"{error}; going on without it")
+        say(f"{error}; continuing without it")
         return None
     return board.SummaryWriter(str(folder / "tensorboard"), purge_step=after + 1)
 

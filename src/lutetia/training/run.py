@@ -77,7 +77,7 @@ def _train(trainer: Trainer, again: bool, caught: Caught) -> dict[str, Any]:
     if world.is_first:
         changes = trainer.folder.open(trainer.config, again, RESTART_PATIENCE if world.restarts else 0.0)
         if changes:
-            trainer.show.say(f"{trainer.folder.path} goes on with another config: {', '.join(changes)}")
+            trainer.show.say(f"{trainer.folder.path} continues with a changed config: {', '.join(changes)}")
     distributed.wait_for_all(world)
     if again:
         _go_on(trainer)
@@ -91,11 +91,11 @@ def _go_on(trainer: Trainer) -> None:
     newest = checkpoint.newest(folder, say) if world.is_first else None
     (step,) = distributed.largest([-1.0 if newest is None else float(checkpoint.step_of(newest[0]))], world)
     if step < 0:
-        say(f"{trainer.folder.path} holds no checkpoint to go on from: starting at step 0")
+        say(f"{trainer.folder.path} has no checkpoint to resume from: starting at step 0")
         return
     path = folder / checkpoint.name_of(int(step))
     trainer.restore(checkpoint.read(path) if newest is None else newest[1], str(path))
-    say(f"going on from {path}")
+    say(f"resuming from {path}")
 
 
 def _finish(trainer: Trainer, stopped: str) -> dict[str, Any]:

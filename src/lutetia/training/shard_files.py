@@ -7,8 +7,10 @@ or not at all. Weights with synapses, whose pieces have different sizes, pass th
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +33,19 @@ def save_shards(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     The ranks must share a file system. An earlier checkpoint of this form in the folder is replaced.
     """
     target = Path(folder).resolve()
-    part = target.with_name(f".{target.name}.shards")
 
-    def begin() -> None:
+    def begin() -> str:
         folders.check_replaceable(target, FORMAT)
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
+        name = f".{target.name}.{secrets.token_hex(4)}.shards"
+        target.with_name(name).mkdir(parents=True)
+        return name
 
     def end() -> None:
         files: dict[str, folders.Content] = {path.name: _mover(path) for path in part.glob("*.safetensors")}
         folders.write(target, files, {"format": FORMAT, "ranks": _ranks()}, sizes=True)
         shutil.rmtree(part)
 
-    _on_first(begin)
+    part = target.with_name(_on_first(begin))
     writer = HuggingFaceStorageWriter(str(part), save_distributed=True)
     state_dict_saver.save(_saved(model), storage_writer=writer, no_dist=_ranks() == 1)
     _on_first(end)
@@ -59,18 +61,30 @@ def load_shards(model: nn.Module, folder: str | os.PathLike[str]) -> None:
     reader = HuggingFaceStorageReader(str(path))
     spreads, own = spreads_of(model), model.state_dict()
     wanted = {name: _target(name, tensor, spreads.get(name)) for name, tensor in own.items()}
-    known = reader.read_metadata().state_dict_metadata
+    with _reading(path):
+        known = reader.read_metadata().state_dict_metadata
     for name, tensor in wanted.items():
         shape = list(getattr(known.get(name), "size", []))
         if name not in known:
             raise DataError(f"{path} has no tensor {name}, expected one of the shape {list(tensor.shape)}")
         if shape != list(tensor.shape):
             raise DataError(f"{path} has the tensor {name} of shape {shape}, expected {list(tensor.shape)}")
-    state_dict_loader.load(wanted, storage_reader=reader, no_dist=_ranks() == 1)
+    with _reading(path):
+        state_dict_loader.load(wanted, storage_reader=reader, no_dist=_ranks() == 1)
     with torch.no_grad():
         for name, spread in spreads.items():
             if _is_gathered(name, spread):
                 own[name].copy_(_cut(name, wanted[name], spread, own[name]))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the folder where torch or safetensors refuse it; they raise nearly anything for a damaged file."""
+    try:
+        yield
+    except Exception as error:
+        why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise DataError(f"{path} cannot be read: it is damaged, or was changed by hand ({why})") from error
 
 
 def _saved(model: nn.Module) -> dict[str, Tensor]:
@@ -127,17 +141,17 @@ def _ranks() -> int:
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
-def _on_first(do: Callable[[], Any]) -> None:
-    """Let the first rank do something, and the others wait; its error is the error of all."""
+def _on_first(do: Callable[[], Any]) -> Any:
+    """What the first rank does while the others wait; its answer and its error are those of all."""
     if _ranks() == 1:
-        do()
-        return
-    said: list[Any] = [None]
+        return do()
+    said: list[Any] = [None, None]  # the error, and the answer
     if distributed.get_rank() == 0:
         try:
-            do()
+            said[1] = do()
         except (LutetiaError, OSError) as error:
             said[0] = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
     distributed.broadcast_object_list(said)
     if said[0] is not None:
         raise DataError(said[0])
+    return said[1]

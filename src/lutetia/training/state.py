@@ -93,7 +93,7 @@ def _entry(own: dict[str, Tensor], plain: dict[str, Any], parameter: nn.Paramete
             indices, numbers = (own.pop(f"{key}/{part}") for part in PARTS)
             entry[key] = _sparse(indices, numbers, bool(value), parameter, spread)
         elif isinstance(value, bool) or not isinstance(value, int | float) or (key == "step" and not 0 <= value < 2**63):
-            raise DataError(f"{key} is {value!r}, expected a number, of steps at least 0")
+            raise DataError(f"{key} is {value!r}, expected a number, at least 0 for steps")
         else:
             entry[key] = value
     return entry | {key: _placed(key, tensor, parameter, spread) for key, tensor in own.items()}
@@ -112,7 +112,7 @@ def _placed(key: str, tensor: Tensor, parameter: nn.Parameter, spread: Spread | 
     """What is remembered of a parameter, this rank's part of it: a number, such as that of the steps, is the same everywhere."""
     if not tensor.dim():
         if key == "step" and not tensor >= 0:
-            raise DataError(f"{key} is {tensor.item()}, expected a number, of steps at least 0")
+            raise DataError(f"{key} is {tensor.item()}, expected a number, at least 0 for steps")
         return tensor
     placed = tensor if spread is None else spread.place(tensor, parameter)
     wanted = by_row(parameter) if key == BY_ROW else parameter.shape

@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lutetia.errors import ArgumentError, DataError, require
+from lutetia.errors import ArgumentError, DataError, LutetiaError, require
 from lutetia.files import check_file
 from lutetia.training.arrays import read_npz
-from lutetia.training.formats import Array
+from lutetia.training.formats import Array, check_expansion
+from lutetia.training.images import IMAGES, read_pixels
 from lutetia.training.tables import is_number, read_cells
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})  # cells that hold no value, in any case
 MOST_CLASSES = 20  # distinct whole numbers that are still taken for classes
 MOST_CATEGORIES = 1000
-IMAGES = (".png", ".pgm", ".ppm", ".pbm", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+CELL = 8  # bytes that a cell takes in memory at least
 KINDS = "a .csv, .parquet or .npz file, or a folder with a folder of images for each class"
 TASKS = ("classification", "regression")
 
@@ -74,23 +76,22 @@ def read_table_file(path: Path) -> TableFile:
     if suffix in (".csv", ".csv.gz", ".tsv"):
         cells = read_cells(path)
         if not cells.rows:
-            raise DataError(f"{path} has names of columns and no rows below them, expected at least two")
+            raise DataError(f"{path} has column names and no rows below them, expected at least two")
         names = cells.header or [f"column {number}" for number in range(cells.width)]
-        columns = {name or f"column {number}": [_value(row[number]) for row in cells.rows] for number, name in enumerate(names)}
-        if len(columns) != len(names):
-            twice = next(name for number, name in enumerate(names) if name in names[:number])
-            raise DataError(f"{path} has two columns named {twice!r}, expected every name once")
+        names = [name or f"column {number}" for number, name in enumerate(names)]
+        _check_once(path, names)
+        columns = {name: [_value(row[number]) for row in cells.rows] for number, name in enumerate(names)}
         return TableFile(path, columns, lines=cells.lines)
     if suffix in (".parquet", ".pq"):
         if not path.exists():
             raise DataError(f"{path} does not exist, expected {KINDS}")
         check_file(path, "a parquet file")
-        parquet: Any = require("pyarrow.parquet", "reading parquet files", "pyarrow")
         try:
-            columns = parquet.read_table(path).to_pydict()
+            return _parquet(path)
+        except LutetiaError:
+            raise
         except Exception as error:  # pyarrow's errors have no common parent that says so
             raise DataError(f"{path} is not a parquet file, or is damaged: {error}") from error
-        return TableFile(path, {str(name): list(values) for name, values in columns.items()})
     if suffix == ".npz":
         return _arrays(path)
     raise DataError(f"{path} {'does not exist' if not path.exists() else 'is no table'}, expected {KINDS}")
@@ -117,7 +118,7 @@ def make_table(
     for kind, given in (("categorical", categorical), ("leave_out", left_out)):
         unknown = [each for each in given if each not in file.columns]
         if unknown:
-            raise DataError(f"data.{kind} has {unknown[0]!r}, which is no column of {file.path}")
+            raise DataError(f"data.{kind} has {unknown[0]!r}, which is not a column of {file.path}")
     parts: list[Array] = []
     features: list[str] = []
     categories: dict[int, list[str]] = {}
@@ -142,7 +143,7 @@ def find_target(file: TableFile, target: str | int | None) -> str:
     """The column that `target` names, by name or by number from 0; the last by default."""
     names = list(file.columns)
     if len(names) < 2:
-        raise DataError(f"{file.path} has {len(names)} columns, expected one to learn from and a target at least")
+        raise DataError(f"{file.path} has {len(names)} columns, expected at least one feature and a target")
     if target is None:
         return names[-1]
     if str(target) in names:
@@ -157,7 +158,7 @@ def make_target(
 ) -> tuple[Array, list[str]]:
     """The target as numbers [n], and the names of the classes; none for a regression."""
     if not len(values):
-        raise DataError(f"{where} has no rows, expected two at least")
+        raise DataError(f"{where} has no rows, expected at least two")
     empty = next((number for number, value in enumerate(values) if _is_missing(value)), None)
     if empty is not None:
         raise DataError(f"{where} has no value in {_row(empty, lines)}, expected one in each row")
@@ -173,7 +174,7 @@ def make_target(
         return np.array([float(text) for text in texts]), []
     classes = sorted(set(texts), key=lambda name: (not is_number(name), float(name) if is_number(name) else 0.0, name))
     if len(classes) < 2:
-        raise DataError(f"{where} holds one class, {classes[0]!r}, expected two at least")
+        raise DataError(f"{where} holds one class, {classes[0]!r}, expected at least two")
     order = {name: number for number, name in enumerate(classes)}
     return np.array([order[text] for text in texts], np.int64), classes
 
@@ -205,7 +206,7 @@ def _column(values: Sequence[Any], categorical: bool) -> tuple[str, Array, list[
     """Why a column is of no use; or its numbers and its categories."""
     texts = [_text(value) for value in values if not _is_missing(value)]
     if not texts:
-        return "all of it is missing", np.empty(0), []
+        return "all its values are missing", np.empty(0), []
     if not categorical and all(is_number(text) for text in texts):
         return "", numbered(values, None, ""), []
     known = sorted(set(texts))
@@ -232,6 +233,42 @@ def _text(value: Any) -> str:
     return str(value)
 
 
+def _check_once(path: Path, names: Sequence[str]) -> None:
+    if len(set(names)) != len(names):
+        twice = next(name for number, name in enumerate(names) if name in names[:number])
+        raise DataError(f"{path} has two columns named {twice!r}, expected every name once")
+
+
+def _parquet(path: Path) -> TableFile:
+    """A parquet file. A few bytes of one may stand for a billion rows, so its footer is read first."""
+    parquet: Any = require("pyarrow.parquet", "reading parquet files", "pyarrow")
+    types: Any = require("pyarrow.types", "reading parquet files", "pyarrow")
+    with parquet.ParquetFile(path) as file:
+        schema, groups = file.schema_arrow, [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+    _check_once(path, schema.names)
+    for column in schema:
+        if types.is_nested(column.type) or (types.is_fixed_size_binary(column.type) and not types.is_decimal(column.type)):
+            raise DataError(f"{path}, column {column.name!r} holds {column.type}, expected numbers or text")
+    cells = sum(group.num_rows for group in groups) * len(schema)
+    check_expansion(path, max(cells * CELL, sum(group.total_byte_size for group in groups)))
+    texts = [each.name for each in schema if types.is_string(each.type) or types.is_binary(each.type)]
+    with parquet.ParquetFile(path, read_dictionary=texts) as file:  # so that a long text that comes often is there once
+        table = file.read()
+    return TableFile(path, {name: _cells_of(table[name]) for name in schema.names})
+
+
+def _cells_of(column: Any) -> list[Any]:
+    """The cells of a column of pyarrow; each distinct text is one object."""
+    cells: list[Any] = []
+    for chunk in column.chunks:
+        if hasattr(chunk, "dictionary"):
+            words = chunk.dictionary.to_pylist()
+            cells += [None if index is None else words[index] for index in chunk.indices.to_pylist()]
+        else:
+            cells += chunk.to_pylist()
+    return cells
+
+
 def _arrays(path: Path) -> TableFile:
     arrays = read_npz(path)
     by_name: Mapping[str, Array] = {name.lower(): array for name, array in arrays.items()}
@@ -240,10 +277,17 @@ def _arrays(path: Path) -> TableFile:
         raise DataError(f"{path} holds {', '.join(arrays) or 'nothing'}, expected numbers x [n, ...] and y [n]")
     names = by_name.get("feature_names", by_name.get("features"))
     words = by_name.get("target_names", by_name.get("classes"))
-    targets = [str(words[each]) for each in y] if words is not None and y.dtype.kind in "iu" else y.tolist()
+    targets = y.tolist()
+    if words is not None and y.dtype.kind in "iu":
+        if words.ndim != 1 or not ((y >= 0) & (y < len(words))).all():
+            raise DataError(
+                f"{path} has {words.size} names of classes and other numbers than those in y, expected a name for each"
+            )
+        targets = [str(words[each]) for each in y]
     if x.ndim == 2:
-        titles = [str(name) for name in names] if names is not None and len(names) == x.shape[1] else None
+        titles = [str(name) for name in names] if names is not None and names.shape == (x.shape[1],) else None
         titles = titles or [f"x{number}" for number in range(x.shape[1])]
+        _check_once(path, titles)
         target = "y" if "y" not in titles else "target y"
         return TableFile(path, {**{name: x[:, at].tolist() for at, name in enumerate(titles)}, target: targets})
     return TableFile(path, {}, x.astype(np.float64) / (255 if x.dtype == np.uint8 else 1), targets)
@@ -251,7 +295,6 @@ def _arrays(path: Path) -> TableFile:
 
 def _images(path: Path) -> TableFile:
     """A folder of folders: the name of each is the class of the images in it."""
-    pillow: Any = require("PIL.Image", "reading images", "pillow")
     files = [
         (image, folder.name)
         for folder in sorted(each for each in path.iterdir() if each.is_dir())
@@ -260,16 +303,16 @@ def _images(path: Path) -> TableFile:
     ]
     if not files:
         raise DataError(f"{path} holds no folders with images, expected {KINDS}")
-    pixels, size = [], None
+    first: tuple[int, ...] = ()
+    pixels = []
     for image, _ in files:
-        try:
-            with pillow.open(image) as opened:
-                own = np.asarray(opened.convert("L"))
-        except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-            raise DataError(f"{image} is not an image that can be read, or is damaged: {error}") from error
-        size = size or own.shape
-        if own.shape != size:
-            wanted = f"{size[0]} × {size[1]} as {files[0][0]} has"
-            raise DataError(f"{image} has {own.shape[0]} × {own.shape[1]} pixels, expected {wanted}")
-        pixels.append(own)
+        pixels.append(read_pixels(image, "L", partial(_check_size, image, files[0][0], first)))
+        first = first or pixels[0].shape
     return TableFile(path, {}, np.stack(pixels).astype(np.float64) / 255, [name for _, name in files])
+
+
+def _check_size(image: Path, first: Path, size: tuple[int, ...], width: int, height: int) -> None:
+    """Refuse an image of another size than the first, [H, W], and a large one in a small file."""
+    check_expansion(image, width * height * np.dtype(np.float64).itemsize)
+    if size and (height, width) != size:
+        raise DataError(f"{image} has {height} × {width} pixels, expected {size[0]} × {size[1]} as {first} has")

@@ -113,7 +113,7 @@ def train_table(config: TableConfig, folder: Path, out: Path, *, each: Each | No
     samples = data.splits["train"]
     assert isinstance(samples, Samples)
     if table.classes and len(np.unique(samples.y)) < 2:
-        raise DataError(f"{config.data.path}: the training rows hold one class, expected two at least")
+        raise DataError(f"{config.data.path}: the training rows hold one class, expected at least two")
     rows = Rows(samples.x.reshape(len(samples.y), -1), samples.y, np.ones(len(samples.y), np.float32))
     settings = Boosting(**dataclasses.asdict(config.fit), threads=torch.get_num_threads())
     own, held = (rows, None) if config.fit.patience is None else _hold_out(rows, config)

@@ -135,7 +135,7 @@ def label_column(cells: Cells, label: str | int | None) -> int:
             raise DataError(f"{cells.path} has {cells.width} columns, but data.label is {label}")
         return label % cells.width
     if cells.header is None:
-        raise DataError(f"{cells.path} has no names of columns, but data.label is {label!r}: expected a number, from 0")
+        raise DataError(f"{cells.path} has no column names, but data.label is {label!r}: expected a number, from 0")
     raise DataError(f"{cells.path} has no column {label!r}, expected data.label to be one of {', '.join(cells.header)}")
 
 
@@ -159,7 +159,7 @@ def numbers(cells: Cells, columns: Sequence[int], may_be_label: bool = False) ->
 def _number(cells: Cells, row: int, column: int, cell: str, may_be_label: bool) -> float:
     place = cells.place(row, column)
     if not cell:
-        raise DataError(f"{place} is empty, expected a number: fill it in, or leave out the row")
+        raise DataError(f"{place} is empty, expected a number: fill it in, or remove the row")
     if not is_number(cell):
         said = f"{place}: {cell!r} is not a number"
         if is_number(cell.replace(",", ".")):

@@ -71,7 +71,7 @@ class Watch:
             if after is not None:
                 silent = [rank for rank in range(self.size) if rank != self.rank and before[rank] == after[rank]]
                 names = ", ".join(f"rank {rank}" for rank in silent)
-                return f"{names} gives no sign of life, and was stopped, killed or cut off" if silent else ""
+                return f"{names} does not respond: it was stopped, killed or cut off" if silent else ""
         return "the store does not answer, so the rank or the agent that keeps it (rank 0 or torchrun) is gone or stopped"
 
     def _signs(self) -> list[bytes] | None:
@@ -88,7 +88,7 @@ class Watch:
         if not who:
             steps = {rank: sign.split()[-1].decode() for rank, sign in enumerate(self._signs() or []) if sign}
             behind = [f"rank {rank} at step {step}" for rank, step in steps.items() if step != str(self._step)]
-            who = f"all ranks give signs of life ({', '.join(behind) or 'all at this step'})"
+            who = f"all ranks respond ({', '.join(behind) or 'all at this step'})"
         reason = re.sub(r"^\[[^]]*\] ", "", " ".join(str(error).split())).split(". ")[0]
         return RankError(
             f"rank {self.rank} of {self.size} did not hear from every other rank after step {self._step}, expected that within "

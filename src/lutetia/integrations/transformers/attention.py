@@ -50,10 +50,10 @@ def attention(
     seen, layer = None, getattr(key, "lutetia_layer", None)  # of a cache that attends to its keys itself
     n = key.shape[2] if layer is None else layer.length
     if can_decode(query, key, value, options):
-        seen = seen_by(attention_mask, query.shape[2], n, options.get("sliding_window"))
+        seen = seen_by(attention_mask, (len(query), query.shape[2], n), options.get("sliding_window"))
     if seen is None and layer is not None:
         kind = type(layer).__name__.replace("Layer", "Cache")
-        raise ArgumentError(f"a {kind} has a mask or an option that decode attention does not know, expected padding alone")
+        raise ArgumentError(f"a {kind} has a mask or an option that decode attention does not know, expected only padding")
     if seen is None:
         return attend_to_prompt(module, query, key, value, attention_mask, **options)
     out = decode(query, key, value, seen, options)
@@ -62,9 +62,17 @@ def attention(
 
 def can_decode(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> bool:
     """Whether decode attention takes tensors of this kind: few new tokens, no gradient, nothing that it has no word for."""
-    d = query.shape[3]
-    fits = query.shape[2] <= FEW_ACTIVE and d == key.shape[3] == value.shape[3] <= MAX_HEAD_DIM
-    if not fits or query.dtype not in DTYPES or query.shape[1] % key.shape[1] or query.device.type not in ("cpu", "cuda"):
+    batch, heads, s, d = query.shape
+    fits = s <= FEW_ACTIVE and d <= MAX_HEAD_DIM and (batch, d) == (key.shape[0], key.shape[3]) and key.shape == value.shape
+    sink = options.get("s_aux")
+    if (
+        not fits
+        or key.dtype != value.dtype
+        or (sink is not None and sink.shape != (heads,))
+        or query.dtype not in DTYPES
+        or query.shape[1] % key.shape[1]
+        or query.device.type not in ("cpu", "cuda")
+    ):
         return False
     if torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value)):
         return False
@@ -88,16 +96,20 @@ def full_attention_layers(config: Any, cache: str) -> list[str]:
 # ---- what is seen ----------------------------------------------------------------------------------------------------
 
 
-def seen_by(mask: Tensor | None, s: int, n: int, window: int | None) -> Seen | None:
-    """What a mask bool [B, 1, s, n] means, or None where decode attention cannot express it; only the first layer reads it."""
+def seen_by(mask: Tensor | None, sizes: tuple[int, int, int], window: int | None) -> Seen | None:
+    """What a mask bool [B or 1, 1, s, n] means, or None where decode attention cannot express it; `sizes` are B, s and n.
+
+    Only the first layer reads the mask.
+    """
+    batch, s, n = sizes
     if mask is None:
         return Seen(None, None) if s == 1 else None  # of several tokens SDPA alone knows whether they are causal
-    if mask.dtype != torch.bool or mask.dim() != 4 or mask.shape[1:] != (1, s, n):
+    if mask.dtype != torch.bool or mask.shape not in ((batch, 1, s, n), (1, 1, s, n)):
         return None
-    known: dict[int | None, Seen | None] = mask.__dict__.setdefault("lutetia_seen", {})
-    if window not in known:
-        known[window] = read_mask(mask[:, 0], window)
-    return known[window]
+    known: dict[Any, Seen | None] = mask.__dict__.setdefault("lutetia_seen", {})
+    if (batch, window) not in known:
+        known[batch, window] = read_mask(mask[:, 0].expand(batch, -1, -1), window)
+    return known[batch, window]
 
 
 def read_mask(mask: Tensor, window: int | None) -> Seen | None:

@@ -143,7 +143,7 @@ class LutetiaCache(DynamicCache):
 
 def refuse_offloading() -> None:
     """Our attention reads the whole cache in every step."""
-    raise ArgumentError("offloading is not offered by LutetiaCache, expected a cache that stays on its device: use DynamicCache")
+    raise ArgumentError("LutetiaCache does not support offloading, expected a cache that stays on its device: use DynamicCache")
 
 
 def begin(layer: Growing, k: Tensor, v: Tensor) -> None:

@@ -31,7 +31,7 @@ class FalconLutetiaAttention(modeling_falcon.FalconAttention):
             key, value = layer_past.update(key, value, self.layer_idx)
         seen = None
         if alibi is None and ours.can_decode(query, key, value, {}):
-            seen = ours.seen_by(attention_mask, query.shape[2], key.shape[2], None)
+            seen = ours.seen_by(attention_mask, (len(query), query.shape[2], key.shape[2]), None)
         if seen is not None:
             out = ours.decode(query, key, value, seen, {})
         else:

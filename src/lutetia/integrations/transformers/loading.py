@@ -19,8 +19,9 @@ def load_decoder(folder: str | Path, attn_implementation: str = NAME, dtype: tor
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise DataError(f"{folder} is no folder, expected one with config.json and model.safetensors, or with a GGUF file")
-    options: dict[str, Any] = {"local_files_only": True}
+        raise DataError(f"{folder} is not a folder, expected one with config.json and model.safetensors, or with a GGUF file")
+    # False, and not left out: transformers would ask on the terminal whether to run code from the folder.
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     if not (folder / "config.json").is_file():
         options["gguf_file"] = gguf_in(folder)
     elif not any(folder.glob("*.safetensors")):
@@ -31,8 +32,8 @@ def load_decoder(folder: str | Path, attn_implementation: str = NAME, dtype: tor
         model = AutoModelForCausalLM.from_pretrained(
             folder, attn_implementation=attn_implementation, dtype=dtype, **options, **weights
         )
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{folder} cannot be read as a model of transformers: {error}") from error
+    except Exception as error:  # transformers, tokenizers and safetensors raise nearly anything for a damaged file
+        raise DataError(f"{folder} cannot be read as a model of transformers: {error or type(error).__name__}") from error
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

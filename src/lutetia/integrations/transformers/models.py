@@ -165,7 +165,7 @@ class TokenCache(Cache):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Refused."""
-        raise ArgumentError("the cache of a Lutetia model cannot forget its last tokens: assisted generation is not offered")
+        raise ArgumentError("the cache of a Lutetia model cannot forget its last tokens: assisted generation is not supported")
 
 
 class ByteTokenizer(PreTrainedTokenizer):

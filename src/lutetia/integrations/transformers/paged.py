@@ -41,8 +41,8 @@ class PagedLayer(CacheLayerMixin):
         s = key_states.shape[2]
         if self.length + s > self.max_length:
             raise ArgumentError(
-                f"the cache is full: it holds {self.length} tokens and {s} more would come, expected no more than max_length "
-                f"{self.max_length} together"
+                f"the cache is full: it holds {self.length} tokens and {s} more were given, expected no more than max_length "
+                f"{self.max_length} in total"
             )
         if self.length and s > FEW_ACTIVE:
             raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {FEW_ACTIVE} at a time in a PagedCache")
@@ -73,12 +73,18 @@ class PagedLayer(CacheLayerMixin):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last -tokens_to_remove tokens."""
-        self.length -= abs(tokens_to_remove)
+        if not -self.length <= tokens_to_remove <= 0:
+            raise ArgumentError(f"tokens_to_remove is {tokens_to_remove}, expected {-self.length} to 0: the layer holds so many")
+        self.length += tokens_to_remove
         for row in self.rows:
             self.pool.truncate(row, self.length)
 
     def choose_rows(self, rows: Iterable[int]) -> None:
         """Go on with these rows, some perhaps several times: they share their pages."""
+        rows = list(rows)
+        wrong = [row for row in rows if not 0 <= row < len(self.rows)]
+        if wrong:
+            raise ArgumentError(f"row {wrong[0]} is chosen, expected 0 to {len(self.rows) - 1}")
         chosen = [self.pool.fork(self.rows[row]) for row in rows]
         for row in self.rows:
             self.pool.free(row)

@@ -44,8 +44,8 @@ class ShardedLayer(CacheLayerMixin):
         s, ranks = key_states.shape[2], distributed.get_world_size(self.group)
         if self.length + s > ranks * self.room:
             raise ArgumentError(
-                f"the cache is full: it holds {self.length} tokens and {s} more would come, expected no more than "
-                f"max_length {ranks * self.room} together"
+                f"the cache is full: it holds {self.length} tokens and {s} more were given, expected no more than "
+                f"max_length {ranks * self.room} in total"
             )
         if self.length and s > FEW_ACTIVE:
             raise ArgumentError(f"{s} tokens follow a prompt, expected 1 to {FEW_ACTIVE} at a time in a ShardedCache")

@@ -21,16 +21,16 @@ import torch
 from torch import Tensor
 
 import lutetia
+from lutetia._shared.direct import is_direct
+from lutetia._shared.memo import trusted
 from lutetia.errors import ArgumentError, describe
 from lutetia.lut.algorithm import choose
-from lutetia.lut.autograd.direct import is_direct
 from lutetia.lut.autograd.how import HOW, How, Wires, how_of, sizes_of
 from lutetia.lut.autograd.quick import prepare, quick_back, quick_for
 from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import is_by_detector, keeps_by_detector, keeps_hard_by_detector, like
 from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Into, Read, Sequence
-from lutetia.lut.memo import trusted
 from lutetia.lut.sums import FLOAT, Sums, sum_dtype
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
@@ -67,7 +67,7 @@ def ready(x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Compa
     if lutetia.debug and bool(x.isnan().any()):
         flat = x.flatten(0, -2)
         row = int(flat.isnan().any(-1).nonzero()[0])
-        raise ArgumentError(f"x has NaN in row {row} of {flat.shape[0]}, expected numbers: NaN is greater than nothing")
+        raise ArgumentError(f"x has NaN in row {row} of {flat.shape[0]}, expected numbers: NaN compares as not greater")
     return comparisons_of(x, anchors, thresholds)
 
 
@@ -336,6 +336,8 @@ def like_positions(gradient: Tensor, shape: Numbers[int]) -> Tensor:
     """The way back: gradient [S-1, N_t, N_pe] -> [L-1, N_t or 1, N_pe], the given shape; zero past the sequence."""
     if shape[1] != gradient.shape[1]:
         gradient = gradient.sum(1, keepdim=True)
+    if shape[0] == gradient.shape[0]:
+        return gradient
     return torch.nn.functional.pad(gradient, (0, 0, 0, 0, 0, shape[0] - gradient.shape[0]))
 
 

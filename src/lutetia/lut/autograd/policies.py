@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lutetia._shared.direct import is_quiet
 from lutetia.errors import ArgumentError, fail
-from lutetia.lut.autograd.direct import is_quiet
 from lutetia.lut.autograd.how import How, Wires, how_of, text_of
 from lutetia.lut.autograd.ops import gather_sequence, op
 from lutetia.lut.autograd.quick import Quick

@@ -7,7 +7,9 @@ allocates, and launches.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -15,12 +17,14 @@ from torch import Tensor
 
 import lutetia
 from lutetia import flow
-from lutetia.lut.autograd.direct import PLAIN, is_quiet
+from lutetia._shared.direct import PLAIN, is_quiet
+from lutetia._shared.memo import trusted
+from lutetia.lut.algorithm import choose
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels import choice
-from lutetia.lut.memo import trusted
 from lutetia.lut.sums import FLOAT, Sums
 
+VERSION = attrgetter("_version")  # how often a tensor was written to
 MOST = 512  # of them, before all are forgotten
 _known: dict[tuple[int, torch.Size], Quick] = {}
 _by_connectivity: weakref.WeakValueDictionary[tuple[int, int], Quick] = weakref.WeakValueDictionary()
@@ -31,14 +35,14 @@ def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | 
 
     `mark` is the connectivity, or what stands for it: the meta of a full one, the first tensor of synapses.
     """
-    if not _known or type(x) not in PLAIN:
+    if type(x) not in PLAIN:
         return None
-    quick = _known.get((id(weight), x.shape))
-    if quick is None or quick.weight() is not weight or quick.anchors is not anchors:
+    quick = _known.get((id(weight), x.shape))  # of a weight that lives: those of others are forgotten when they die
+    if quick is None or quick.anchors is not anchors or (quick.mark is not mark and quick.launches.connectivity is not mark):
         return None
-    if quick.mark is not mark and quick.launches.connectivity is not mark:
+    if weight.data_ptr() != quick.weight_pointer or quick.state_of(anchors) != quick.anchors_state or not quick.takes(x):
         return None
-    if weight.data_ptr() != quick.weight_pointer or quick.versions != _versions(anchors, quick.mark) or not quick.takes(x):
+    if quick.mark_version is not None and quick.mark._version != quick.mark_version:
         return None
     return quick if is_quiet() and not lutetia.debug and choice.chosen in ("", quick.backend) else None
 
@@ -46,7 +50,7 @@ def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | 
 def quick_back(grad: Tensor, connectivity: Connectivity) -> Quick | None:
     """What serves a backward pass of grad [B, O] through any weight of this connectivity."""
     quick = _by_connectivity.get((id(connectivity), grad.shape[0]))
-    if quick is None or quick.launches.connectivity is not connectivity or not quick.takes(grad):
+    if quick is None or quick.launches.connectivity is not connectivity or type(grad) not in PLAIN or not quick.takes(grad):
         return None
     return quick if is_quiet() and choice.chosen in ("", quick.backend) else None
 
@@ -61,11 +65,6 @@ def current_device() -> int:
     return torch._C._cuda_getDevice()
 
 
-def _versions(anchors: Tensor, mark: Any) -> tuple[int, int]:
-    """How often the anchors, and the synapses that `mark` may be of, were written to."""
-    return anchors._version, mark._version if type(mark) is Tensor else 0
-
-
 def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity, mark: Any, sums: Sums) -> None:
     """Prepare for calls like this one, where they are small and plain: x [B, I]; layer: weight and anchors."""
     weight, anchors = layer
@@ -75,7 +74,7 @@ def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity,
     known = _known.get(key)
     if known is not None and known.is_for(layer, connectivity):
         if mark is not None:
-            known.mark, known.versions = mark, _versions(anchors, mark)
+            known.set_mark(mark)
         return
     backend = backend_of(x)
     if not backend or choice.backend_name(x) != backend or type(weight) not in PLAIN or not x.shape[0]:
@@ -85,17 +84,43 @@ def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity,
     small = import_module(f"lutetia.lut.kernels.{backend}.small")
     if not small.serves(x, weight, anchors, connectivity):
         return
-    if len(_known) >= MOST:
-        _known.clear()
-    quick = _known[key] = Quick(small.Launches(x, weight, trusted(anchors), connectivity), layer, mark, backend)
-    quick.device, quick.trains = x.get_device(), small.trains
-    quick.weight = weakref.ref(weight, lambda _: _known.pop(key, None))
+    quick = Quick(small.Launches(x, weight, trusted(anchors), connectivity), layer, mark, backend)
+    _keep(quick, x, weight, small.trains)
     if quick.trains:
         _by_connectivity[id(connectivity), x.shape[0]] = quick
 
 
+def prepare_attention(x: Tensor, layer: tuple[Tensor, Tensor], positions: Tensor) -> None:
+    """The same for evaluating sequences x [B, S, I] by pairs, fully connected, on CUDA; what marks them are their positions."""
+    weight, anchors = layer
+    known = _known.get((id(weight), x.shape))
+    if known is not None and known.mark is positions and known.is_for(layer, known.launches.connectivity):
+        known.set_mark(positions)
+        return
+    if backend_of(x) != "triton" or choice.backend_name(x) != "triton" or not x.numel():
+        return
+    if not x.dtype == weight.dtype == torch.float32 or any(each.is_inference() for each in (*layer, positions)):
+        return
+    if not all(each.is_contiguous() and each.data_ptr() % 16 == 0 and type(each) in PLAIN for each in layer):
+        return
+    sizes = (*x.shape[:2], weight.shape[2], *anchors.shape[:2], positions.shape[2])
+    small = import_module("lutetia.lut.kernels.triton.small_pairs")
+    if small.serves(x, weight, positions) and choose("auto", sizes, False, x.dtype, FLOAT, x.device.type) == "pairs":
+        launches = small.Launches(x, weight, trusted(anchors), positions)
+        _keep(Quick(launches, layer, positions, "triton"), x, weight, small.trains)
+
+
+def _keep(quick: Quick, x: Tensor, weight: Tensor, trains: bool) -> None:
+    """Remember what serves calls like that of x, as long as its weight lives."""
+    key = (id(weight), x.shape)
+    if len(_known) >= MOST:
+        _known.clear()
+    _known[key], quick.device, quick.trains = quick, x.get_device(), trains
+    quick.weight = weakref.ref(weight, lambda _: _known.pop(key, None))
+
+
 class Quick:
-    """The launches of one layer for one shape of x [B, I]: forward, to the inputs, to the weights."""
+    """The launches of one layer for one shape of x [..., I]: forward, to the inputs, to the weights."""
 
     device: int
     trains: bool  # or serves evaluation alone
@@ -104,28 +129,34 @@ class Quick:
 
     def __init__(self, launches: Any, layer: tuple[Tensor, Tensor], mark: Any, backend: str) -> None:
         weight, self.anchors = layer
-        self.launches, self.mark, self.backend = launches, mark, backend
-        self.weight_pointer, self.versions = weight.data_ptr(), _versions(self.anchors, mark)
+        self.launches, self.backend = launches, backend
+        # The loops of the CPU read the anchors where they are, and compare them first; kernels of a GPU read a copy.
+        self.state_of: Callable[[Tensor], int] = Tensor.data_ptr if backend == "cpu" else VERSION
+        self.weight_pointer, self.anchors_state = weight.data_ptr(), self.state_of(self.anchors)
+        self.set_mark(mark)
+
+    def set_mark(self, mark: Any) -> None:
+        """Know the connectivity by this, and where it is a tensor of synapses how often that was written to."""
+        self.mark, self.mark_version = mark, mark._version if type(mark) is Tensor else None
 
     def is_for(self, layer: tuple[Tensor, Tensor], connectivity: Connectivity) -> bool:
         """Whether these are the tensors that it knows, unchanged."""
         weight, anchors = layer
         if self.weight() is not weight or self.weight_pointer != weight.data_ptr() or self.anchors is not anchors:
             return False
-        return self.launches.connectivity is connectivity and self.versions[0] == anchors._version
+        return self.launches.connectivity is connectivity and self.anchors_state == self.state_of(anchors)
 
     def takes(self, tensor: Tensor) -> bool:
-        """Whether a tensor of the right shape lies where and as it must."""
+        """Whether a plain tensor of the right shape lies where and as it must."""
         return (
             tensor.dtype is torch.float32
             and tensor.is_contiguous()
             and not tensor.data_ptr() & 15
             and tensor.get_device() == self.device
             and (self.backend == "cpu" or self.device == current_device())
-            and type(tensor) in PLAIN
             and not flow.recording()
         )
 
     def evaluate(self, x: Tensor, weight: Tensor) -> Tensor | None:
-        """x [B, I] -> y [B, O]; None where something is wrong after all."""
+        """x [..., I] -> y [..., O]; None where something is wrong after all."""
         return self.launches.fill(x, weight, None)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from lutetia._shared.memo import Memo, private_copy
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut.memo import Memo, private_copy
 from lutetia.lut.sums import FLOATS, sum_dtype
 
 MAX_ANCHORS = 24  # a table has at most 2**24 rows

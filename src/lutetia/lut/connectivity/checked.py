@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from lutetia._shared.memo import Memo, private_copy
 from lutetia.errors import check_tensor, fail
 from lutetia.lut.connectivity.synapses import TENSOR_NAMES, Synapses
-from lutetia.lut.memo import Memo, private_copy
 
 
 def _rebuilt(start: Tensor, targets: Tensor, meta: Tensor, header: str) -> Synapses:

@@ -76,7 +76,7 @@ class Products(NamedTuple):
 
 
 class Into(NamedTuple):
-    """A weight of any dtype that takes a step in the place of a gradient: weight -= rate · dW, and it is given back."""
+    """A weight of any dtype that takes a step in place of a gradient: weight -= rate · dW, and it is given back."""
 
     weight: Tensor
     rate: float

@@ -172,7 +172,7 @@ def check_orders(orders: Any, word: Any) -> tuple[int, ...]:
     if not isinstance(word, bool):
         fail("word", word, "True or False")
     if not orders and not word:
-        fail("orders", orders, "one order at least, or word=True")
+        fail("orders", orders, "at least one order, or word=True")
     return tuple(orders)
 
 

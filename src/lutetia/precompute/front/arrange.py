@@ -69,7 +69,7 @@ def parts_of(target: Any, args: Sequence[Any], channels: int, name: str) -> list
 def pads_of(sizes: Any, rank: int, value: Any, name: str) -> tuple[tuple[int, int], ...]:
     """(in front, behind) of each axis, from PyTorch's order, in which the last axis comes first."""
     if value not in (0, None):
-        fail(f"the value of {name}", value, "0: other padding is not known here")
+        fail(f"the value of {name}", value, "0: other padding is not supported")
     listed = [int(size) for size in ([sizes] * 2 * rank if isinstance(sizes, int) else sizes)]
     if len(listed) != 2 * rank or min(listed) < 0:
         fail(f"the padding of {name}", sizes, f"{2 * rank} sizes of at least 0: in front and behind for each axis")
@@ -103,7 +103,7 @@ def turned_round(builder: Builder, node: int, channels: np.ndarray, name: str) -
     tables, lookups = [], []
     for channel, domain in enumerate(edge.domains):
         if domain.bits > WIDEST:
-            raise ArgumentError(f"{name} has values of {domain.bits} bits, expected at most {WIDEST} behind a pooling layer")
+            raise ArgumentError(f"{name} has values of {domain.bits} bits, expected at most {WIDEST} after a pooling layer")
         codes = np.arange(2**domain.bits)
         values = domain.decode(torch.from_numpy(codes))
         turned = torch.where(domain.holds(values), domain.low + domain.high - values, values)

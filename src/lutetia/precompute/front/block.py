@@ -43,7 +43,7 @@ class LayerBlock:
         known = next((op.in_channels for op in ops if op.in_channels is not None), None)
         if known is None and n_inputs is None:
             raise ArgumentError(
-                f"{type(module).__name__} does not know its channels: put it into a block behind a layer that does"
+                f"{type(module).__name__} does not know its channels: put it into a block after a layer that does"
             )
         if known is None and n_inputs is not None:
             if n_inputs % taps:

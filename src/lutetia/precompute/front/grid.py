@@ -37,7 +37,7 @@ def grid_of(block: LayerBlock, edge: StreamEdge, name: str) -> tuple[tuple[Domai
             why = str(error)
     else:
         why = "its values are not whole multiples of one step"
-    advice = f"{name} ({block}) has no grid of integers: {why}. Put a quantiser behind it"
+    advice = f"{name} ({block}) has no grid of integers: {why}. Put a quantiser after it"
     structure = structure_of(block)
     if any(unit_bits(edge, unit.inputs) > MAX_TABLE_BITS for unit in structure):
         raise ArgumentError(advice)

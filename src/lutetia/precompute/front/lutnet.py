@@ -207,9 +207,7 @@ def _stages(model: Any) -> Iterable[Detectors | Readout | Rescaled]:
     elif isinstance(model, nn.RMSNorm):
         yield Rescaled(np.ones(model.normalized_shape) if model.weight is None else _array(model.weight))
     else:
-        raise ArgumentError(
-            f"{type(model).__name__} has no form in whole numbers here, expected LUT layers, linear ones or RMS norms"
-        )
+        raise ArgumentError(f"{type(model).__name__} has no integer form, expected LUT layers, linear ones or RMS norms")
 
 
 def is_lut_layer(module: Any) -> bool:
@@ -254,10 +252,10 @@ def _folded(stages: list[Any]) -> list[Detectors | Readout]:
         for following in stages[number + 1 :]:
             if isinstance(following, Detectors):
                 if following.thresholds is not None:
-                    raise ArgumentError("thresholds behind an RMS norm feel the norm: train with norm='none'")
+                    raise ArgumentError("thresholds after an RMS norm depend on the norm: train with norm='none'")
                 break  # from here on only comparisons use it
             if isinstance(following, Readout) and following.bias.any():
-                raise ArgumentError("a linear layer with a bias behind an RMS norm feels the norm: train with norm='none'")
+                raise ArgumentError("a linear layer with a bias after an RMS norm depends on the norm: train with norm='none'")
         if not made:
             raise ArgumentError(
                 "a norm in front of the first layer is not part of the integer model: normalise the inputs yourself"

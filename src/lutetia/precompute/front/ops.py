@@ -273,9 +273,7 @@ def op_of(module: nn.Module) -> BlockOp:
         channels = module.num_parameters if isinstance(module, nn.PReLU) and module.num_parameters > 1 else None
         rising = isinstance(module, MONOTONE) or (isinstance(module, nn.LeakyReLU) and module.negative_slope >= 0)
         return Each(module, channels, monotone=rising)
-    raise ArgumentError(
-        f"{type(module).__name__} is not a layer that is known here: say how it falls apart with @precomputable(groups=..)"
-    )
+    raise ArgumentError(f"{type(module).__name__} is not a supported layer: declare how it splits with @precomputable(groups=..)")
 
 
 def norm_op(module: nn.Module) -> Each:

@@ -201,7 +201,7 @@ class _Tracing:
             if options.get("mode", "constant") != "constant":
                 fail(f"the mode of {self.name}", options["mode"], '"constant"')
             return self.padded(args[0], options["pad"], options.get("value"))
-        raise ArgumentError(f"{node.format_node()} is not known here, expected layers, sums, concatenation, flatten or argmax")
+        raise ArgumentError(f"{node.format_node()} is not supported, expected layers, sums, concatenation, flatten or argmax")
 
     def module(self, module: nn.Module, value: _Value) -> _Value:
         """One layer."""
@@ -245,7 +245,7 @@ class _Tracing:
     def _extended(self, value: _Value, op: BlockOp) -> _Value:
         edge = self.builder.edge(value.node)
         if value.pads is not None:
-            raise ArgumentError(f"{self.name} follows padding, expected a convolution or pooling behind it")
+            raise ArgumentError(f"{self.name} follows padding, expected a convolution or pooling after it")
         block = value.block.extended(op) if value.block else LayerBlock((op,), edge.channels, RANK[edge.layout])
         made = replace(value, block=block)
         return _Value(self.settle(made)) if isinstance(op, Each) and op.quantiser is not None else made
@@ -255,7 +255,7 @@ class _Tracing:
     def settle(self, value: _Value) -> int:
         """The node whose values are these, on their grid of integers."""
         if value.pads is not None:
-            raise ArgumentError(f"{self.name} follows padding, expected a convolution or pooling behind it")
+            raise ArgumentError(f"{self.name} follows padding, expected a convolution or pooling after it")
         if value.block is None:
             return value.node
         if value.pool is not None:

@@ -17,7 +17,7 @@ from lutetia.precompute.tables.domains import Binary, UInt, domain_for
 
 
 def votes_graph(model: Any) -> Graph:
-    """Comparisons, tables, counts, argmax, each behind a register: of a `lutetia.models.Votes`."""
+    """Comparisons, tables, counts, argmax, each followed by a register: of a `lutetia.models.Votes`."""
     _check(model, "Votes")
     cuts = np.broadcast_to(np.array(model.thresholds, dtype=np.int64), (model.n_inputs, len(model.thresholds)))
     return _graph(model, cuts, [(model.choice, model.weight)], ["votes"])

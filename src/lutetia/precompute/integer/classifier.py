@@ -149,7 +149,7 @@ def stages(graph: Graph) -> list[Stage]:
                 made.append(_linear_stage(graph, total))
                 del chain[:1]
             case _:
-                raise ArgumentError(f"{chain[0].kind} has no form as a program, expected comparisons, tables and sums")
+                raise ArgumentError(f"{chain[0].kind} cannot be written as a program, expected comparisons, tables and sums")
     return made
 
 
@@ -164,7 +164,7 @@ def _chain(graph: Graph) -> list[StreamNode]:
 
 def _table_stage(compare: Compare, table: Table, total: Sum) -> TableStage:
     if (total.coefficient != 1).any():
-        raise ArgumentError(f"{total.name} multiplies what its tables give: it has no form as a program")
+        raise ArgumentError(f"{total.name} multiplies what its tables give: it cannot be written as a program")
     outputs = np.repeat(np.arange(len(total.bias)), np.diff(total.start))
     readers: list[list[int]] = [[] for _ in range(table.edge.channels)]  # equal tables are one, which may count twice
     for channel, output in zip(total.index.tolist(), outputs.tolist(), strict=True):

@@ -237,7 +237,7 @@ class Reader:
     def scores(self) -> Array:
         """The score of every byte that may follow: int64 [vocab]."""
         if not self.bytes:
-            raise ArgumentError("nothing was read, expected at least one byte to go on from")
+            raise ArgumentError("nothing was read, expected at least one byte to continue from")
         unembedding = self.model.unembedding
         return unembedding.sums(unembedding.indices(self._stream))
 
@@ -268,6 +268,6 @@ def check_prompt(prompt: Any, vocab: int) -> None:
     if not isinstance(prompt, bytes | bytearray):
         fail("prompt", prompt, 'bytes, such as b"def "')
     if not prompt:
-        raise ArgumentError('prompt is empty, expected at least one byte to go on from, such as b"\\n"')
+        raise ArgumentError('prompt is empty, expected at least one byte to continue from, such as b"\\n"')
     if max(prompt) >= vocab:
         raise ArgumentError(f"prompt has the byte {max(prompt)}, expected 0 to {vocab - 1}, the vocabulary of the model")

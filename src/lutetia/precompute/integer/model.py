@@ -145,12 +145,11 @@ def _check_language(model: Any) -> None:
     if model.ngrams is not None:
         faults.append(("ngrams, the n-gram tables, enter through gates that multiply", "ngrams=[] --set model.ngram_word=false"))
     if config.norm == "layer":
-        faults.append(("blocks.0.attention_norm is a layer norm, whose offsets a comparison feels", "norm=rms"))
+        faults.append(("blocks.0.attention_norm is a layer norm, whose offsets affect comparisons", "norm=rms"))
     if faults:
         why, settings = "; ".join(why for why, _ in faults), " ".join(f"--set model.{setting}" for _, setting in faults)
         raise ArgumentError(
-            f"the model multiplies, so it has no form in whole numbers: {why}. "
-            f"Train it again: lutetia train CONFIG.toml {settings}"
+            f"the model multiplies, so it has no integer form: {why}. Train it again: lutetia train CONFIG.toml {settings}"
         )
     if config.vocab > BYTES:
         fail("vocab", config.vocab, f"at most {BYTES}: a whole-number model reads and writes bytes")
@@ -174,9 +173,7 @@ def _check_classifier(model: Any) -> None:
     if model.config.readout == "lut" and model.config.readout_read != "hard":
         faults.append((f"readout reads its tables by {model.config.readout_read!r}", "readout_read=hard"))
     if model.config.norm == "layer":
-        faults.append(("norms.0 is a layer norm, whose offsets a comparison feels", "norm=rms"))
+        faults.append(("norms.0 is a layer norm, whose offsets affect comparisons", "norm=rms"))
     if faults:
         why, settings = "; ".join(why for why, _ in faults), " ".join(f"--set model.{setting}" for _, setting in faults)
-        raise ArgumentError(
-            f"the model has no form in whole numbers: {why}. Train it again: lutetia train CONFIG.toml {settings}"
-        )
+        raise ArgumentError(f"the model has no integer form: {why}. Train it again: lutetia train CONFIG.toml {settings}")

@@ -207,7 +207,7 @@ def to_levels(real: Tensor, scale: tuple[float, ...]) -> Tensor:
         back = levels * steps
     if not torch.equal(back, real):
         found = real[back != real][0].item()
-        raise ArgumentError(f"a layer gives {found!r}, which is not on its grid: put a quantiser behind it")
+        raise ArgumentError(f"a layer gives {found!r}, which is not on its grid: put a quantiser after it")
     return levels.to(torch.int64)
 
 

@@ -61,7 +61,7 @@ def _probe(node: Layer, table: Table, edge: StreamEdge) -> None:
     columns = [domain.values()[torch.randint(domain.radix, (PROBES,), generator=generator)] for domain in edge.domains]
     x = torch.stack(columns, 1).numpy()
     if not np.array_equal(evaluate(table, [x], [edge]), evaluate(node, [x], [edge])):
-        raise ArgumentError(f"{node.name} ({node.block}) does not fall apart as its weights, or a claim about it, say")
+        raise ArgumentError(f"{node.name} ({node.block}) does not split as its weights, or a claim about it, say")
 
 
 def _table(node: Layer, source: int, edge: StreamEdge) -> Table:

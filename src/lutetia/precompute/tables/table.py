@@ -354,7 +354,7 @@ def _whole(values: Tensor) -> Tensor:
         back = whole.to(values.dtype)
         if not torch.equal(back, values):
             found = values[back != values][0].item()
-            raise ArgumentError(f"a table holds integers and was given {found!r}: put a quantiser behind the layer")
+            raise ArgumentError(f"a table holds integers and was given {found!r}: put a quantiser after the layer")
     return whole
 
 

@@ -54,7 +54,7 @@ class LinearModule:
         return LinearForm(constant % size, left)
 
     def _rewritten(self, cell: dict[str, Any], factor: int, size: int, weights: dict[Bit, int]) -> int | str:
-        """Put the operands of a cell in the place of its output; what they add to the constant."""
+        """Put the operands of a cell in place of its output; what they add to the constant."""
         kind, pins = cell["type"], cell["connections"]
         if kind not in LINEAR:
             return f"{kind} is not a sum"

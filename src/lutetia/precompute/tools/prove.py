@@ -179,7 +179,7 @@ def _shown(hardware: Hardware, plan: Design, folder: Path, finding: Finding) -> 
     except LutetiaError as error:  # a circuit that is wrong may also be one that no tool can run
         example["not_shown"] = str(error)
     if "net_input" in example:
-        text += f". The net shows it: {example['answer']} in the place of {example['expected_answer']}"
+        text += f". The net shows it: {example['answer']} in place of {example['expected_answer']}"
     return EquivalenceError(text, example)
 
 

@@ -115,13 +115,13 @@ def state_jobs(plan: Design, netlist: Netlist) -> Iterator[ProofJob]:
         module = instances.get(f"f{number}", {}).get("type", "")
         if 1 < readers <= WIDEST_FORK and (module, 0) not in done:
             done.add((module, 0))
-            yield _explored(f"the fork to {readers} readers behind node {number}", number, netlist, module, ForkContract(readers))
+            yield _explored(f"the fork to {readers} readers after node {number}", number, netlist, module, ForkContract(readers))
 
 
 def too_many_readers(plan: Design) -> list[str]:
     """Forks whose states are not visited."""
     wide = [(number, count) for number, count in enumerate(plan.branches) if count > WIDEST_FORK]
-    return [f"the fork to {count} readers behind node {number}" for number, count in wide]
+    return [f"the fork to {count} readers after node {number}" for number, count in wide]
 
 
 def _explored(name: str, number: int, netlist: Netlist, module: str, contract: Contract) -> ProofJob:

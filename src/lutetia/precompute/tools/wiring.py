@@ -74,18 +74,18 @@ def _pairs(plan: Design, cells: dict[str, Any], ports: dict[str, list[Any]]) -> 
             own = produced(number)
             yield (
                 number,
-                f"in_valid of the fork behind node {number} is not that of the node",
+                f"in_valid of the fork after node {number} is not that of the node",
                 pin(f"f{number}", "in_valid"),
                 own["valid"],
             )
             yield (
                 number,
-                f"in_ready of the fork behind node {number} is not that of the node",
+                f"in_ready of the fork after node {number} is not that of the node",
                 pin(f"f{number}", "in_ready"),
                 own["ready"],
             )
             for clock in ("clk", "rst"):
-                yield number, f"{clock} of the fork behind node {number} is another wire", pin(f"f{number}", clock), ports[clock]
+                yield number, f"{clock} of the fork after node {number} is another wire", pin(f"f{number}", clock), ports[clock]
         if isinstance(node, Input):
             continue
         for clock in ("clk", "rst") if isinstance(node, Register | Window) else ():

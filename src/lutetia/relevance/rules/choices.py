@@ -247,9 +247,13 @@ class Taylor(Choice):
 
 @dataclass(frozen=True)
 class Uniform(Choice):
-    """Half to each of two factors. AttnLRP, Achtibat et al. 2024, eq. 14."""
+    """Half to each of two factors. AttnLRP, Achtibat et al. 2024, eq. 14.
+
+    A gate (a sigmoid) that is broadcast, as in squeeze-and-excitation, is a constant, unless `gates` is True.
+    """
 
     eps: float = EPS
+    gates: bool = False  # whether such a gate gets its half
     families: ClassVar[frozenset[str]] = frozenset({"product"})
 
 
@@ -257,7 +261,7 @@ class Uniform(Choice):
 class Signal(Choice):
     """A gate, the output of a sigmoid, is a constant: the signal that it multiplies gets everything. Arras et al. 2017.
 
-    The rule of products inside recurrent cells, and a choice for nets with gates, such as squeeze-and-excitation.
+    The rule of products inside recurrent cells, and a choice for nets with other gates.
     """
 
     eps: float = EPS

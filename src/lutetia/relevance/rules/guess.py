@@ -50,7 +50,9 @@ class Linear(Unknown):
         z: Any = known if isinstance(known, Tensor) else self._parts(node, args, active)
         z = node.output() if z is None else z
         if not isinstance(z, Tensor):
-            raise unknown(node, "its output was not kept; run the model by relevance.attribute, or inside relevance.watch(model)")
+            raise unknown(
+                node, "its output was not kept; run the model through relevance.attribute, or inside relevance.watch(model)"
+            )
         back = pieces(node, divide(R, z, getattr(node.rules.sum, "eps", EPS)))
         given: list[Tensor | None] = [None] * len(node.edges)
         for at in node.walked:

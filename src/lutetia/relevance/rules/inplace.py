@@ -109,7 +109,7 @@ class CopySlices(Op):
         written = [at for at in range(1, len(node.edges)) if node.edges[at] is not None]
         if not written:
             raise unknown(
-                node, "what was done in place is not known; run the model by relevance.attribute or inside relevance.watch"
+                node, "what was done in place is not known; run the model through relevance.attribute or inside relevance.watch"
             )
         if self._mixed(node):
             kind, base, other, _ = self._met(node, args)

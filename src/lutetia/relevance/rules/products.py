@@ -2,6 +2,9 @@
 
 Two activations get half each. A weight or a constant is a scale: all goes to the other factor. So is what divides, and
 a factor 1/√… or 1/…: those are the statistics of a normalisation, which are treated as constants.
+
+So is a gate that is broadcast, as in squeeze-and-excitation. A sigmoid is 1/2 where its logit is 0, so relevance that passed it
+would be divided by logits near 0: half to each gate makes 10³¹ of an output of 1 in an EfficientNet B4.
 """
 
 from __future__ import annotations
@@ -13,13 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lutetia.relevance.graph import Edge, Node, Relevance
+from lutetia.relevance.graph import Node, Relevance
 from lutetia.relevance.registry import Args, Given, Op, divide, register
-from lutetia.relevance.rules.choices import EPS, Signal
+from lutetia.relevance.rules.choices import EPS, Signal, Uniform
 from lutetia.relevance.rules.common import fit, integer, pieces, times
 
 STATISTICS = frozenset({"RsqrtBackward0", "ReciprocalBackward0"})
 GATES = frozenset({"SigmoidBackward0", "HardsigmoidBackward0"})
+HARD = frozenset({"HardtanhBackward0", "ClampBackward1"})  # a gate where a number divides it: relu6(x + 3) / 6
+SCALED = frozenset({"DivBackward0", "MulBackward0", "DivBackward1", "MulBackward1"})
 PASSING = frozenset({"ExpandBackward0", "UnsqueezeBackward0", "ViewBackward0", "ToCopyBackward0", "CloneBackward0"})
 
 
@@ -46,8 +51,7 @@ class Mul(Op):
         if R.is_complex():
             return self._complex(node, R, args, takers)
         if len(takers) == 2:
-            scales = STATISTICS if type(node.choice) is not Signal else GATES
-            takers = [at for at in takers if not _comes_from(node.edges[at], scales)] or takers
+            takers = [at for at in takers if not _is_scale(node, at)] or takers
         part = 0.5 * R if len(takers) == 2 else R
         given: list[Tensor | None] = [None, None]
         for at in node.walked:
@@ -68,17 +72,30 @@ class Mul(Op):
         return given
 
 
-def _comes_from(edge: Edge | None, names: frozenset[str]) -> bool:
-    """Whether a factor is the output of such a node, behind views and casts."""
+def _is_scale(node: Node, at: int) -> bool:
+    """Whether a factor counts as a constant: a statistic, or a gate that the rule takes for one."""
+    edge = node.edges[at]
     assert edge is not None
-    node = edge.child
+    source, scaled = _source(edge.child)
+    if source.name in STATISTICS:
+        return True
+    if source.name not in GATES and not (scaled and source.name in HARD):
+        return False
+    if isinstance(node.choice, Uniform):
+        return not node.choice.gates and source.shape(0).numel() < node.shape().numel()
+    return isinstance(node.choice, Signal)
+
+
+def _source(node: Node) -> tuple[Node, bool]:
+    """The node that made a factor, behind views, casts and scalings; and whether there was a scaling."""
+    scaled = False
     for _ in range(4):
-        if node.name in names:
-            return True
-        if node.name not in PASSING or node.edges[0] is None:
-            return False
-        node = node.edges[0].child
-    return False
+        below, *others = node.edges or [None]
+        scales = node.name in SCALED and not any(others)
+        if below is None or not (scales or node.name in PASSING):
+            break
+        node, scaled = below.child, scaled or scales
+    return node, scaled
 
 
 class Scale(Op):

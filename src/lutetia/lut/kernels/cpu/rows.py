@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from lutetia._shared.memory import uncleared
 from lutetia._shared.threads import openmp
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.connectivity.anchors import MAX_INT32, Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.arrays import Places
 from lutetia.lut.kernels.cpu.detect import anchor_array, compared, detect
-from lutetia.lut.kernels.cpu.memory import uncleared
 from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
 from lutetia.lut.kernels.cpu.threads import loop, over, raise_if
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into

@@ -6,11 +6,18 @@ write row by row of the batch. Shapes alone decide it, so that a compiler, which
 
 from __future__ import annotations
 
+import os
+import warnings
+from functools import cache
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
-from lutetia.lut.kernels.cuda import nvrtc
+from lutetia._shared import nvrtc
+from lutetia.errors import LutetiaError
 
+SOURCES = Path(__file__).parent
 LEAST_BATCH, LEAST_READS = 2048, 2**21  # rows of a batch, and rows times detectors; below, the Triton kernels are as fast
 LEAST_ROWS = 2**14  # rows of a batch times blocks of tables: fewer would leave most multiprocessors without work
 MOST_ANCHORS = 12
@@ -20,7 +27,7 @@ def keeps_by_detector(x: Tensor, anchors: Tensor, exact: bool, thresholds: Tenso
     """Whether what detectors find in x [B, I] for a soft read is kept by detector."""
     if not x.is_cuda or exact or thresholds is not None or x.dtype == torch.float64 or anchors.shape[1] > MOST_ANCHORS:
         return False
-    return x.shape[0] >= LEAST_BATCH and x.shape[0] * anchors.shape[0] >= LEAST_READS and nvrtc.available()
+    return x.shape[0] >= LEAST_BATCH and x.shape[0] * anchors.shape[0] >= LEAST_READS and available()
 
 
 def keeps_hard_by_detector(
@@ -54,3 +61,18 @@ def like(tensor: Tensor, by_detector: bool) -> Tensor:
     if by_detector:
         return tensor.t().contiguous().t()
     return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+@cache
+def available() -> bool:
+    """Whether CUDA sources can be compiled and launched here; says so once where they cannot."""
+    if os.environ.get("LUTETIA_NVRTC") == "0" or not torch.cuda.is_available() or torch.version.cuda is None:
+        return False
+    if nvrtc.limits().capability < (8, 0):  # without asynchronous copies to shared memory
+        return False
+    try:
+        nvrtc.compiled(SOURCES / "trial.cu", (), "sm_{}{}".format(*nvrtc.limits().capability))
+    except LutetiaError as error:
+        warnings.warn(f"large LUT layers run on slower Triton kernels: {error}", RuntimeWarning, stacklevel=2)
+        return False
+    return True

@@ -3,7 +3,7 @@
 //
 // A place is b · S + j; its pairs are the positions i < j, each in cell K[i] << N_PE | PE[j - i - 1].
 // CELLS = 2**(N_C + N_PE) · W outputs, a multiple of 8 · PLACES at a time, at most 256 · CAP pairs of so many places · ADD to what is
-// there: a step in place
+// there: a step in place · BLOCKS on one multiprocessor
 
 #include "common.cuh"
 
@@ -36,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sort_places(
 }
 
 // index [B, N_t, S] · pe [N_t, S - 1] · order [N_t, B · S], end and count [N_t, N_Q]: the places by their Q · out [N_t, N_Q, CELLS, W]
-extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) gather_pairs(
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gather_pairs(
     const float* __restrict__ grad, const int* __restrict__ index, const int* __restrict__ pe, const int* __restrict__ order,
     const int* __restrict__ end_in, const int* __restrict__ count_in, float* __restrict__ out, float scale, int length, int n_places)
 {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lutetia.lut.kernels.cuda import nvrtc
+from lutetia._shared import nvrtc
+from lutetia.lut.kernels.cuda import SOURCES
 from lutetia.lut.kernels.protocol import Sequence
 from lutetia.lut.kernels.triton.source.rows import Sorted
 
 THREADS, SORT_THREADS = 256, 1024
+BLOCKS = 4  # that gather on one multiprocessor
 MOST_PLACES = 128  # at a time: the number of one is a byte
 MOST_PAIRS = 2**16
 
@@ -36,8 +38,8 @@ def in_order(indices: Tensor, sequence: Sequence) -> Sorted:
     n_places, n_q = batch * length, 1 << sequence.n_anchors
     ends, counts = indices.new_empty(2, n_detectors, n_q)
     places = Sorted(indices.new_empty(n_detectors, n_places), ends, counts)
-    sizes = (("ADD", 0), ("CELLS", 1), ("N_PE", 0), ("PLACES", 1), ("W", 8), ("THREADS", SORT_THREADS))
-    run = nvrtc.kernel("pairs", "sort_places", sizes, (SORT_THREADS, 8 * n_q), indices.device.index)
+    sizes = (("ADD", 0), ("CELLS", 1), ("N_PE", 0), ("PLACES", 1), ("W", 8), ("THREADS", SORT_THREADS), ("BLOCKS", 1))
+    run = nvrtc.kernel(SOURCES / "pairs.cu", "sort_places", sizes, (SORT_THREADS, 8 * n_q), indices.device.index)
     run((n_detectors, 1, 1), indices, places.order, ends, counts, length, n_places, n_q)
     return places
 
@@ -52,9 +54,9 @@ def gather(
     (batch, length, width), (out, scale, add) = grad.shape, step
     places = min(MOST_PLACES, MOST_PAIRS // (length - 1))
     sizes = {"ADD": int(add), "CELLS": sequence.n_cells, "N_PE": sequence.positional_dim, "PLACES": places, "W": width}
-    sizes["THREADS"] = THREADS
+    sizes |= {"THREADS": THREADS, "BLOCKS": BLOCKS}
     run = nvrtc.kernel(
-        "pairs", "gather_pairs", tuple(sizes.items()), (THREADS, _shared(length, width, sequence)), grad.device.index
+        SOURCES / "pairs.cu", "gather_pairs", tuple(sizes.items()), (THREADS, _shared(length, width, sequence)), grad.device.index
     )
     tensors = (grad.float().contiguous(), *by_detector, order.order, order.end, order.count, out)
     run((1 << sequence.n_anchors, by_detector[0].shape[1], 1), *tensors, float(scale), length, batch * length)

@@ -12,14 +12,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lutetia.lut.kernels.cuda import is_narrow, nvrtc
+from lutetia._shared import nvrtc
+from lutetia._shared.memo import Memo
+from lutetia.lut.kernels.cuda import SOURCES, is_narrow
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
 from lutetia.lut.kernels.triton.layout import Layout
-from lutetia.lut.memo import Memo
 
 KINDS = {"hard": 0, "blend": 1, "confidence": 2, "confidence2": 3}
 THREADS = 512  # of a block that reads rows
-GATHER_THREADS = {0: 512, 1: 512, 2: 1024}  # of a block that gathers them, by the number of coefficients; at most
+GATHER_THREADS = 1024  # of a block that gathers them, at most
 MOST_STAGES = 4  # tables in shared memory at a time
 SPLITS = 2  # waves of blocks that a gradient is cut into, at least
 
@@ -81,7 +82,7 @@ def _by_detector(x: Tensor, n_detectors: int, dtype: torch.dtype) -> Tensor:
 def _reader(name: str, kind: str, windows: Windows, device: int | None, n_anchors: int, tiles: int) -> nvrtc.Kernel:
     constants = (("KIND", KINDS[kind]), ("N_C", n_anchors), ("TILE", windows.tile), ("V", windows.widest))
     launch = (windows.tile, tiles * 4 * windows.widest * (windows.tile + 1))
-    return nvrtc.kernel("reads", name, constants, launch, device)
+    return nvrtc.kernel(SOURCES / "reads.cu", name, constants, launch, device)
 
 
 def detect(x: Tensor, anchors: Tensor, windows: Windows, train: bool) -> Detected:
@@ -157,7 +158,7 @@ def _table_kernel(name: str, layout: Layout, count: int, device: int | None) -> 
     table = 4 * layout.n_rows * layout.width
     stages = min(MOST_STAGES, nvrtc.limits().shared // table)
     constants = (("COUNT", count), ("R", layout.n_rows), ("STAGES", stages), ("W", layout.width))
-    return nvrtc.kernel("rows", name, constants, (THREADS, stages * table), device)
+    return nvrtc.kernel(SOURCES / "rows.cu", name, constants, (THREADS, stages * table), device)
 
 
 def fill(weight: Tensor, layout: Layout, indices: Tensor, coefficients: Coefficients | None) -> Tensor:
@@ -209,10 +210,14 @@ def gather(grad: Tensor, layout: Layout, indices: Tensor, coefficients: Coeffici
     """out [n_weights] += scale · the gradient of the tables: grad [B, O], indices [B, N_t]."""
     count, found = _found(indices, coefficients)
     rows = 1024 if _shared_to_gather(1024, layout, count) <= nvrtc.limits().shared else 512
-    threads = min(GATHER_THREADS[count], rows)
+    threads = min(GATHER_THREADS, rows)
     constants = (("COUNT", count), ("R", layout.n_rows), ("ROWS", rows), ("THREADS", threads), ("W", layout.width))
     launch = (threads, _shared_to_gather(rows, layout, count))
-    run, tiles, splits = nvrtc.kernel("gather", "gather_rows", constants, launch, grad.device.index), -(-grad.shape[0] // rows), 1
+    run, tiles, splits = (
+        nvrtc.kernel(SOURCES / "gather.cu", "gather_rows", constants, launch, grad.device.index),
+        -(-grad.shape[0] // rows),
+        1,
+    )
     while layout.run % (2 * splits) == 0 and tiles * layout.n_blocks * splits < SPLITS * nvrtc.limits().multiprocessors:
         splits *= 2
     numbers = (*grad.shape, layout.run, layout.run // splits)

@@ -94,7 +94,7 @@ def propagate_cells(
         slopes, distances = tile.slopes(grad[tile.rows])
         totals[tile.rows, tile.detectors] += slopes
         position_totals[tile.detectors] += distances
-    return spread_totals(totals, position_totals, by_detector(which), sequence, anchors, n_inputs)
+    return spread_totals(totals, position_totals[None], by_detector(which), sequence, anchors, n_inputs)
 
 
 @kernel

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lutetia._shared.launches import planned
+from lutetia._shared.launches import Planned, planned
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels.cuda import keeps_by_detector, tables
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
@@ -33,7 +33,7 @@ def find(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
     """`detect`, not recorded."""
     anchors, thresholds = comparisons
     detected = room_for(x, anchors, train)
-    _launch(x, Inputs(x.contiguous(), anchors, thresholds=thresholds), Rows(*detected), compared(x, anchors), {})
+    launch(x, Inputs(x.contiguous(), anchors, thresholds=thresholds), Rows(*detected), compared(x, anchors), {})
     return detected
 
 
@@ -57,7 +57,7 @@ def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[T
     case = compared(x, anchors, read.name, sums, count)
     rows = Rows(indices, None, None, *coefficients)
     inputs = Inputs(x.contiguous(), anchors, *read.logs, thresholds)
-    _launch(x, inputs, rows, case, {"enable_fp_fusion": not sums.exact})
+    launch(x, inputs, rows, case, {"enable_fp_fusion": not sums.exact})
     return indices, coefficients
 
 
@@ -69,12 +69,13 @@ def windows_for(x: Tensor, comparisons: Comparisons, sums: Sums) -> tables.Windo
     return tables.windows_of(anchors, x.shape[1])
 
 
-def _launch(x: Tensor, inputs: Inputs, rows: Rows, case: ReadCase, options: dict[str, Any]) -> None:
+def launch(x: Tensor, inputs: Inputs, rows: Rows, case: ReadCase, options: dict[str, Any]) -> Planned | None:
+    """Compare x [..., I] into rows [..., N_t]; what was launched, if anything was."""
     n_detectors = inputs.anchors.shape[0]
     if not rows.indices.numel():
-        return
+        return None
     block_t = tile_of(case, n_detectors)
-    planned(source.detect_kernel, (rows.indices.numel() // n_detectors, cdiv(n_detectors, block_t)))(
+    return planned(source.detect_kernel, (rows.indices.numel() // n_detectors, cdiv(n_detectors, block_t)))(
         inputs, rows, Sizes(x.shape[-1], n_detectors), READ=case, BLOCK_T=block_t, num_warps=1, **options
     )
 
@@ -116,15 +117,21 @@ def detect_positions(positions: Tensor, train: bool) -> Detected:
     """positions [S-1, N_t, N_pe] -> what was found [S-1, N_t]."""
     if not positions.numel():
         return detect_no_positions.__wrapped__(positions, train)  # type: ignore[attr-defined]
-    shape, positional_dim = positions.shape[:-1], positions.shape[-1]
+    shape = positions.shape[:-1]
     values = positions.to(sum_dtype(positions)).contiguous()
     indices = values.new_empty(shape, dtype=torch.int32)
     detected = Detected(indices)
     if train:
         detected = Detected(indices, values.new_empty(shape), torch.empty_like(indices))
+    launch_positions(values, Rows(*detected))
+    return detected
+
+
+def launch_positions(values: Tensor, rows: Rows) -> Planned:
+    """values [S-1, N_t, N_pe], of which there are some, into rows [S-1, N_t]; what was launched."""
+    n_signs, positional_dim = rows.indices.numel(), values.shape[-1]
     padded = next_power_of_2(positional_dim)
     block = max(1, 512 // padded)
-    planned(source.detect_positions_kernel, (cdiv(indices.numel(), block),))(
-        values, Rows(*detected), indices.numel(), N_PE=positional_dim, N_PE_PADDED=padded, BLOCK=block
+    return planned(source.detect_positions_kernel, (cdiv(n_signs, block),))(
+        values, rows, n_signs, N_PE=positional_dim, N_PE_PADDED=padded, BLOCK=block
     )
-    return detected

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lutetia._shared.launches import planned
+from lutetia._shared.launches import Planned, planned
 from lutetia.lut.connectivity.full import Connectivity, Full
-from lutetia.lut.kernels.cuda import nvrtc
-from lutetia.lut.kernels.cuda import pairs as cuda
+from lutetia.lut.kernels import cuda
+from lutetia.lut.kernels.cuda import pairs as cuda_pairs
 from lutetia.lut.kernels.protocol import Detected, Into, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
@@ -26,7 +26,7 @@ from lutetia.lut.kernels.triton.source.rows import Sorted
 from lutetia.lut.sums import Sums, sum_dtype
 
 # Positions and outputs at a time, and warps. Where three rows are under way, a part of each is read: fewer registers.
-FILL = (16, 64, 1)
+FILL = (16, 64, 2)
 SLOPES = {"short": (8, 16, 1), "long": (32, 16, 1)}
 GATHER = (32, 64, 1)
 DETECTORS = {"short": 4, "long": 2}  # of one program that fills
@@ -96,18 +96,24 @@ def case_of(sequence: Sequence, n_outputs: int, sums: Sums, dtype: torch.dtype, 
 
 def fill(weight: Tensor, sequence: Sequence, sums: Sums) -> Tensor:
     """weight [N_t, R, O] -> y [B, S, O]."""
-    (n_detectors, _, n_outputs), (batch, length, _) = weight.shape, sequence.x.indices.shape
+    (batch, length, _), n_outputs = sequence.x.indices.shape, weight.shape[2]
     target = target_of([batch, length, n_outputs], sums, weight)
     if target.out.numel() and length > 1:
-        detectors, options = DETECTORS[kind(length)], case_of(sequence, n_outputs, sums, sum_dtype(weight), FILL)
-        indices, pe_indices = sequence.x.indices, sequence.positions.indices
-        found, steps = (indices.contiguous(), pe_indices.contiguous()), (n_detectors, 1, n_detectors, 1)
-        if kind(length) == "long":
-            found, steps = (by_detector(indices), by_detector(pe_indices)), (1, length, 1, length - 1)
-        grid = (batch * length, cdiv(n_outputs, options["CASE"].BLOCK_O), cdiv(n_detectors, detectors))
-        numbers = (length, n_detectors, n_outputs)
-        planned(source.fill_pairs_kernel, grid)(weight, found, target, numbers, steps, DETECTORS=detectors, **options)
+        launch_fill(weight, sequence, target, sums)
     return finish(target, sums, sum_dtype(weight))
+
+
+def launch_fill(weight: Tensor, sequence: Sequence, target: Target, sums: Sums) -> Planned:
+    """Add up rows of weight [N_t, R, O] in a target [B, S > 1, O] that is not empty; what was launched."""
+    (n_detectors, _, n_outputs), (batch, length, _) = weight.shape, sequence.x.indices.shape
+    detectors, options = DETECTORS[kind(length)], case_of(sequence, n_outputs, sums, sum_dtype(weight), FILL)
+    indices, pe_indices = sequence.x.indices, sequence.positions.indices
+    found, steps = (indices.contiguous(), pe_indices.contiguous()), (n_detectors, 1, n_detectors, 1)
+    if kind(length) == "long":
+        found, steps = (by_detector(indices), by_detector(pe_indices)), (1, length, 1, length - 1)
+    grid = (batch * length, cdiv(n_outputs, options["CASE"].BLOCK_O), cdiv(n_detectors, detectors))
+    numbers = (length, n_detectors, n_outputs)
+    return planned(source.fill_pairs_kernel, grid)(weight, found, target, numbers, steps, DETECTORS=detectors, **options)
 
 
 def propagate(
@@ -125,7 +131,7 @@ def propagate(
             grad.contiguous(), weight, rows, all_by_detector(sequence.positions),
             Totals(totals, position_totals, target.overflow), (length, n_detectors, n_outputs, COPIES), **options,
         )  # fmt: skip
-    dx, dpositions = spread_totals(totals, position_totals.sum(0), rows.min_delta_index, sequence, anchors, n_inputs)
+    dx, dpositions = spread_totals(totals, position_totals, rows.min_delta_index, sequence, anchors, n_inputs)
     dtype = sum_dtype(grad, weight)
     return finish(target._replace(out=dx), sums, dtype), finish(target._replace(out=dpositions), sums, dtype)
 
@@ -133,7 +139,8 @@ def propagate(
 def spread_totals(
     totals: Tensor, position_totals: Tensor, which: Tensor, sequence: Sequence, anchors: Tensor, n_inputs: int
 ) -> tuple[Tensor, Tensor]:
-    """Total slopes [B, N_t, S] to the anchors of their closest calls `which`, those of distances [N_t, S-1] to their bits."""
+    """Total slopes [B, N_t, S] to the anchors of their closest calls `which`, those of distances [copies, N_t, S-1] to their
+    bits."""
     batch, n_detectors, length = totals.shape
     pe_which = sequence.positions.min_delta_index
     assert pe_which is not None
@@ -143,9 +150,19 @@ def spread_totals(
         planned(source.scatter_totals_kernel, (batch * length, cdiv(n_detectors, block_t)))(
             totals, which, anchors, dx, (length, n_inputs, n_detectors), N_C=anchors.shape[1], BLOCK_T=block_t, num_warps=1
         )
-    dpositions = totals.new_zeros(*pe_which.shape, sequence.positional_dim)
-    if sequence.positional_dim:
-        dpositions.scatter_(2, pe_which.long().unsqueeze(-1), position_totals.t().unsqueeze(-1))
+    dpositions = totals.new_empty(*pe_which.shape, sequence.positional_dim)
+    if dpositions.numel():
+        padded = next_power_of_2(sequence.positional_dim)
+        block = max(1, 256 // padded)
+        planned(source.place_totals_kernel, (cdiv(pe_which.numel(), block),))(
+            position_totals,
+            pe_which,
+            dpositions,
+            tuple(position_totals.shape),
+            N_PE=sequence.positional_dim,
+            PADDED=padded,
+            BLOCK=block,
+        )
     return dx, dpositions
 
 
@@ -155,14 +172,14 @@ def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums, into: 
     n_rows = sequence.n_cells << sequence.n_anchors
     direct = into if into is not None and not sums.exact and into.weight.dtype == dtype == torch.float32 else None
     indices = (by_detector(sequence.x.indices), by_detector(sequence.positions.indices))
-    if batch and grad.is_cuda and not sums.exact and nvrtc.available():
+    if batch and grad.is_cuda and not sums.exact and cuda.available():
         out = direct.weight if direct else grad.new_empty(n_detectors, n_rows, n_outputs, dtype=dtype)
         # In place, a table row that no pair reads costs nothing: where most are so, atomics are faster.
         few = direct is not None and batch * length * (length - 1) < 4 * n_rows
-        if not few and cuda.fits(grad, sequence, out):
-            order = cuda.in_order(indices[0], sequence)
+        if not few and cuda_pairs.fits(grad, sequence, out):
+            order = cuda_pairs.in_order(indices[0], sequence)
             scale = lr_scale if direct is None else -lr_scale * float(direct.rate)
-            cuda.gather(grad, sequence, indices, order, (out, scale, direct is not None))
+            cuda_pairs.gather(grad, sequence, indices, order, (out, scale, direct is not None))
             return out if direct else subtract(out, into)
     target = Target(direct.weight) if direct else target_of([n_detectors, n_rows, n_outputs], sums, grad)
     if batch and length > 1:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.launches import planned
+from lutetia._shared.memo import Memo
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, tables
@@ -19,7 +20,6 @@ from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.source import reads as source
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Target
 from lutetia.lut.kernels.triton.source.reads import Slopes
-from lutetia.lut.memo import Memo
 from lutetia.lut.sums import Sums, sum_dtype
 
 

@@ -231,6 +231,21 @@ def scatter_totals_kernel(total_ptr, which_ptr, anchors_ptr, dx_ptr, numbers, N_
 
 
 @triton.jit
+def place_totals_kernel(total_ptr, which_ptr, out_ptr, sizes, N_PE: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr):
+    """The total slope of each distance to its closest bit: totals [copies, N_t, S - 1] -> out [S - 1, N_t, N_PE]."""
+    copies, n_detectors, n_distances = sizes
+    n, bit = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, PADDED)
+    mask = n < n_distances * n_detectors
+    at = n % n_detectors * n_distances + n // n_detectors
+    total = tl.zeros([BLOCK], total_ptr.dtype.element_ty)
+    for copy in range(copies):
+        total += tl.load(total_ptr + copy * n_detectors * n_distances + at, mask=mask, other=0)
+    which = tl.load(which_ptr + n, mask=mask, other=0)
+    chosen = tl.where(bit[None, :] == which[:, None], total[:, None], 0)
+    tl.store(out_ptr + n[:, None] * N_PE + bit[None, :], chosen, mask=mask[:, None] & (bit < N_PE)[None, :])
+
+
+@triton.jit
 def gather_pairs_kernel(grad_ptr, indices, sums, numbers, CASE: tl.constexpr):
     """One program per (b, j, t): add g[j] to the row of every pair (i, j)."""
     index_ptr, pe_ptr = indices

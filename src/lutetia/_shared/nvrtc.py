@@ -1,7 +1,8 @@
-"""CUDA C++ sources beside this file, compiled by NVRTC at first use and launched through the CUDA driver.
+"""CUDA C++ files, compiled by NVRTC at first use and launched through the CUDA driver.
 
-Both are plain C interfaces that keep their meaning between versions. Nothing is compiled at installation; a kernel is compiled
-once for each set of constants and each compute capability, and kept on disk (LUTETIA_CACHE, or ~/.cache/lutetia).
+NVRTC and the driver are plain C interfaces that are stable between versions. Nothing is compiled at installation. A file is
+compiled once for each set of constants and each compute capability, and kept on disk (LUTETIA_CACHE, or ~/.cache/lutetia).
+A file may include the headers (*.cuh) beside it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import glob
 import hashlib
 import importlib.util
 import os
-import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from lutetia.errors import LutetiaError
 
-SOURCES = Path(__file__).parent
 MAX_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 OPTIONS = ("--std=c++17", "--fmad=true", "-default-device")
 
@@ -50,20 +49,19 @@ def version() -> str:
 
 
 @cache
-def compiled(name: str, constants: tuple[tuple[str, int], ...], arch: str) -> bytes:
-    """The machine code of one source file with these constants defined, for an architecture such as "sm_90"."""
+def compiled(source: Path, constants: tuple[tuple[str, int], ...], arch: str) -> bytes:
+    """The machine code of one file with these constants defined, for an architecture such as "sm_90"."""
     library = compiler()
     if library is None:
         raise LutetiaError("NVRTC is not installed, expected libnvrtc: pip install nvidia-cuda-nvrtc")
-    text = (SOURCES / f"{name}.cu").read_text().encode()
-    shared = (SOURCES / "common.cuh").read_text().encode()
+    texts = {path.name.encode(): path.read_bytes() for path in (source, *sorted(source.parent.glob("*.cuh")))}
     options = [*OPTIONS, f"--gpu-architecture={arch}", *(f"-D{key}={value}" for key, value in constants)]
-    stamp = b"\0".join([text, shared, version().encode(), *(option.encode() for option in options)])
-    kept = cache_folder() / f"{name}-{arch}-{hashlib.sha256(stamp).hexdigest()[:24]}.cubin"
+    stamp = b"\0".join([*texts.values(), version().encode(), *(option.encode() for option in options)])
+    kept = cache_folder() / f"{source.stem}-{arch}-{hashlib.sha256(stamp).hexdigest()[:24]}.cubin"
     try:
         return kept.read_bytes()
     except OSError:
-        code = _compile(library, name, (text, shared), options)
+        code = _compile(library, texts, options)
     _keep(kept, code)
     return code
 
@@ -84,10 +82,12 @@ def _keep(path: Path, code: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def _compile(library: ctypes.CDLL, name: str, texts: tuple[bytes, bytes], options: list[str]) -> bytes:
+def _compile(library: ctypes.CDLL, texts: dict[bytes, bytes], options: list[str]) -> bytes:
+    """The machine code of the first of these files, which may include the others; by name."""
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    headers, names = (ctypes.c_char_p * 1)(texts[1]), (ctypes.c_char_p * 1)(b"common.cuh")
-    library.nvrtcCreateProgram(ctypes.byref(program), texts[0], f"{name}.cu".encode(), 1, headers, names)
+    (name, text), *headers = texts.items()
+    names, contents = ((ctypes.c_char_p * len(headers))(*part) for part in (zip(*headers, strict=True) if headers else ((), ())))
+    library.nvrtcCreateProgram(ctypes.byref(program), text, name, len(headers), contents, names)
     given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     try:
         failed = library.nvrtcCompileProgram(program, len(options), given)
@@ -95,7 +95,7 @@ def _compile(library: ctypes.CDLL, name: str, texts: tuple[bytes, bytes], option
             library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
             log = ctypes.create_string_buffer(size.value)
             library.nvrtcGetProgramLog(program, log)
-            raise LutetiaError(f"NVRTC could not compile {name}.cu with {' '.join(options)}:\n{log.value.decode()}")
+            raise LutetiaError(f"NVRTC could not compile {name.decode()} with {' '.join(options)}:\n{log.value.decode()}")
         library.nvrtcGetCUBINSize(program, ctypes.byref(size))
         code = ctypes.create_string_buffer(size.value)
         library.nvrtcGetCUBIN(program, code)
@@ -126,7 +126,9 @@ class Kernel:
         self.function, self.name, self.threads, self.shared = ctypes.c_void_p(), name, threads, shared
         _check(driver().cuModuleGetFunction(ctypes.byref(self.function), module, name.encode()), f"finding the kernel {name}")
         if shared > 48 * 1024:
-            _check(driver().cuFuncSetAttribute(self.function, MAX_SHARED, shared), f"giving {name} {shared} bytes to share")
+            _check(
+                driver().cuFuncSetAttribute(self.function, MAX_SHARED, shared), f"giving {name} {shared} bytes of shared memory"
+            )
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
         """Launch on the current stream: tensors (None is a null pointer), integers of 32 bits and floats of 32 bits."""
@@ -144,16 +146,16 @@ def _argument(value: Any) -> Any:
 
 
 @cache
-def _module(name: str, constants: tuple[tuple[str, int], ...], device: int) -> ctypes.c_void_p:
+def _module(source: Path, constants: tuple[tuple[str, int], ...], device: int) -> ctypes.c_void_p:
     major, minor = torch.cuda.get_device_capability(device)
-    code, module = compiled(name, constants, f"sm_{major}{minor}"), ctypes.c_void_p()
-    _check(driver().cuModuleLoadData(ctypes.byref(module), code), f"loading {name}.cu")
+    code, module = compiled(source, constants, f"sm_{major}{minor}"), ctypes.c_void_p()
+    _check(driver().cuModuleLoadData(ctypes.byref(module), code), f"loading {source.name}")
     return module
 
 
 @cache
-def kernel(source: str, name: str, constants: tuple[tuple[str, int], ...], launch: tuple[int, int], device: int) -> Kernel:
-    """A kernel of a source file, compiled with these constants; `launch` is threads of a block and bytes that they share."""
+def kernel(source: Path, name: str, constants: tuple[tuple[str, int], ...], launch: tuple[int, int], device: int) -> Kernel:
+    """A kernel of a file, compiled with these constants; `launch` is threads of a block and bytes that they share."""
     return Kernel(_module(source, constants, device), name, *launch)
 
 
@@ -173,18 +175,3 @@ def limits() -> Limits:
     found = [torch.cuda.get_device_properties(device) for device in range(torch.cuda.device_count())]
     shared = min(getattr(each, "shared_memory_per_block_optin", 48 * 1024) for each in found)
     return Limits(shared, min(each.multi_processor_count for each in found), min((each.major, each.minor) for each in found))
-
-
-@cache
-def available() -> bool:
-    """Whether CUDA sources can be compiled and launched here; says so once where they cannot."""
-    if os.environ.get("LUTETIA_NVRTC") == "0" or not torch.cuda.is_available() or torch.version.cuda is None:
-        return False
-    if limits().capability < (8, 0):  # without asynchronous copies to shared memory
-        return False
-    try:
-        compiled("trial", (), "sm_{}{}".format(*limits().capability))
-    except LutetiaError as error:
-        warnings.warn(f"large LUT layers run on slower Triton kernels: {error}", RuntimeWarning, stacklevel=2)
-        return False
-    return True

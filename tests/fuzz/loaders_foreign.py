@@ -1,0 +1,106 @@
+"""Loaders of files that other programs write: ONNX nets, decoders of transformers, tables of data, images by class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lutetia.errors import LutetiaError
+from lutetia.training.table_files import make_table, read_table_file
+
+
+def use_all(files: Iterable[Path], use: Callable[[Path], object]) -> None:
+    """Use every file; should any be refused, so is the whole, after the others."""
+    errors = []
+    for file in files:
+        try:
+            use(file)
+        except LutetiaError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def use_table_file(path: Path) -> None:
+    make_table(read_table_file(path), None, None)
+
+
+def make_spreadsheet(folder: Path) -> None:
+    """Numbers, words, gaps and quotes as text and as parquet."""
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = ["a,b,c,d", "1,red,0.5,0.5", '2,"a, b",,7', "3,,1e3,1", "4,red,-2,0"]
+    (folder / "rows.csv").write_text("\n".join(rows) + "\n")
+    (folder / "rows.tsv").write_text("\n".join([rows[0], *rows[3:]]).replace(",", "\t"))
+    columns = {"a": [1, 2, 3, 4], "b": ["red", "a, b", None, "red"], "c": [0.5, None, 1e3, -2.0], "d": [True, False, True, True]}
+    parquet.write_table(pyarrow.table(columns), folder / "rows.parquet")
+
+
+def make_samples(folder: Path) -> None:
+    """Arrays with names, and images in a folder for each class."""
+    from PIL import Image
+
+    x, names = np.arange(12.0).reshape(4, 3), np.array(["a", "b", "c"])
+    np.savez(folder / "rows.npz", x=x, y=np.array([0, 1, 2, 1]), feature_names=names, target_names=names)
+    for number, kind in enumerate(("png", "bmp", "tif")):
+        place = folder / "images" / "xyz"[number]
+        place.mkdir(parents=True)
+        Image.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4) * number).save(place / f"0.{kind}")
+
+
+def make_onnx(folder: Path) -> None:
+    """A net of convolution, norm, pooling and layers with quantisers of QONNX, and one with those of ONNX."""
+    import onnx
+
+    def write(name: str, shape: list[Any], nodes: list[Any], arrays: dict[str, Any]) -> None:
+        value, kind = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+        constants = [onnx.numpy_helper.from_array(np.asarray(each), key) for key, each in arrays.items()]
+        graph = onnx.helper.make_graph(nodes, "net", [value("x", kind, shape)], [value("y", kind, ["n", "m"])], constants)
+        opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("qonnx.custom_op.general", 1)]
+        data = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+        (folder / name).write_bytes(data)
+
+    def node(kind: str, inputs: str, output: str, **options: Any) -> Any:
+        domain = "qonnx.custom_op.general" if kind == "Quant" else ""
+        return onnx.helper.make_node(kind, inputs.split(), [output], domain=domain, **options)
+
+    one, zero, bits = np.float32(1), np.float32(0), np.float32(2)
+    many = {"one": one, "zero": zero, "bits": bits, "w": np.ones((2, 1, 2, 2), np.float32), "m": np.ones((2, 3), np.float32)}
+    many |= {name: np.ones(2, np.float32) for name in ("scale", "shift", "mean", "variance")}
+    layers = [
+        node("Quant", "x one zero bits", "a", signed=0, narrow=0, rounding_mode="ROUND"),
+        node("Conv", "a w", "b", pads=[0, 0, 1, 1], strides=[1, 1], group=1),
+        node("BatchNormalization", "b scale shift mean variance", "c", epsilon=1e-3),
+        node("Relu", "c", "d"),
+        node("MaxPool", "d", "e", kernel_shape=[2, 2], strides=[2, 2]),
+        node("GlobalAveragePool", "e", "f"),
+        node("Flatten", "f", "g"),
+        node("MatMul", "g m", "h"),
+        node("Quant", "h one zero bits", "y", signed=1, narrow=1, rounding_mode="ROUND"),
+    ]
+    write("qonnx.onnx", ["n", 1, 3, 3], layers, many)
+    few = {"s": np.float32(0.5), "z": np.uint8(0), "m": np.ones((4, 2), np.float32), "v": np.ones(2, np.float32)}
+    pairs = [
+        node("QuantizeLinear", "x s z", "a"),
+        node("DequantizeLinear", "a s z", "b"),
+        node("Gemm", "b m v", "c", alpha=1.0, transB=0),
+        node("Add", "c v", "d"),
+        node("Clip", "d", "e"),
+        node("Constant", "", "k", value=onnx.numpy_helper.from_array(np.float32(2))),
+        node("Mul", "e k", "y"),
+    ]
+    write("qdq.onnx", ["n", 4], pairs, few)
+
+
+def use_onnx(path: Path) -> None:
+    from lutetia.integrations.onnx_import import load
+
+    net = load(path)
+    sizes = [size for size in (net.stream.length, net.stream.height, net.stream.width) if size is not None]
+    if net.stream.channels * int(np.prod(sizes, dtype=object)) < 10_000:  # its input is as large as it says
+        net.model(torch.zeros(1, net.stream.channels, *sizes, dtype=torch.float64))
