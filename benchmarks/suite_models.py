@@ -46,17 +46,30 @@ def _cases_in(module: Any) -> Iterator[Any]:
             yield case
 
 
-def build(case: Any) -> tuple[nn.Module, dict[str, Any]]:
-    """The model of a test class in evaluation mode, and the inputs that its tests give it."""
+def build(case: Any, eager: bool = False) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of a test class in evaluation mode, and the inputs that its tests give it.
+
+    `eager`: attention and experts written out in parts.
+    """
     test = case()
     test.setUp()
     torch.manual_seed(0)
     tester = test.model_tester
     config, inputs = tester.prepare_config_and_inputs_for_common()
     config.use_cache = False  # RWKV writes its cache over values that autograd keeps: its backward fails, too
+    if eager:
+        for each in (config, *(value for value in vars(config).values() if hasattr(value, "model_type"))):
+            each._attn_implementation = each._experts_implementation = "eager"
     kind = test.all_model_classes[0]
     model = kind(config).eval()
     inputs = dict(test._prepare_for_class(inputs, kind)) if hasattr(test, "_prepare_for_class") else dict(inputs)
+    inputs = {name: _in_default_precision(value) for name, value in inputs.items()}
     with torch.no_grad():
         model(**inputs)
     return model, inputs
+
+
+def _in_default_precision(value: Any) -> Any:
+    """Tensors of numbers as the model's weights are; anything else as it is."""
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.to(torch.get_default_dtype()) if is_float else value

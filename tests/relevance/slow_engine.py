@@ -42,45 +42,17 @@ class Recorder(TorchDispatchMode):
 MOVES = {
     "view", "_unsafe_view", "reshape", "transpose", "t", "permute", "expand", "unsqueeze", "squeeze", "slice", "select", "split",
     "split_with_sizes", "unbind", "cat", "stack", "flip", "roll", "clone", "alias", "index_select", "gather", "max", "amax",
-    "where",     "constant_pad_nd", "_reshape_alias", "max_pool2d_with_indices", "repeat", "_to_copy", "detach", "masked_fill",
-    "unsafe_split", "index", "as_strided", "topk",
+    "where", "constant_pad_nd", "_reshape_alias", "max_pool2d_with_indices", "repeat", "_to_copy", "detach", "masked_fill",
+    "unsafe_split", "index", "as_strided", "topk", "masked_scatter", "index_put", "sort", "unfold", "upsample_nearest2d",
 }  # fmt: skip
 PASSES = {
-    "relu",
-    "tanh",
-    "sigmoid",
-    "gelu",
-    "silu",
-    "exp",
-    "leaky_relu",
-    "neg",
-    "abs",
-    "pow",
-    "log",
-    "rsqrt",
-    "sqrt",
-    "hardtanh",
-    "softplus",
-    "native_dropout",
-    "hardsigmoid",
-}
+    "relu", "tanh", "sigmoid", "gelu", "silu", "exp", "leaky_relu", "neg", "abs", "pow", "log", "rsqrt", "sqrt", "hardtanh",
+    "softplus", "native_dropout", "hardsigmoid", "hardswish", "log1p", "sin", "cos", "erf", "elu", "clamp", "clamp_min",
+}  # fmt: skip
 LINEAR = {
-    "add",
-    "sub",
-    "rsub",
-    "sum",
-    "mean",
-    "mm",
-    "addmm",
-    "bmm",
-    "baddbmm",
-    "convolution",
-    "cumsum",
-    "avg_pool2d",
-    "mv",
-    "dot",
-    "index_add",
-}
+    "add", "sub", "rsub", "sum", "mean", "mm", "addmm", "bmm", "baddbmm", "convolution", "cumsum", "avg_pool2d", "mv", "dot",
+    "index_add", "_adaptive_avg_pool2d",
+}  # fmt: skip
 
 
 def relevance(recorder: Recorder, output: Tensor, seed: Tensor, eps: float) -> dict[Tensor, Tensor]:
@@ -150,6 +122,8 @@ def step(fn: Any, call: Any, R: dict[int, Tensor], is_weight: dict[Any, bool], e
         return vjp(R) + pad
     (nr, r), *more = R.items()
     assert (nr, more) == (0, []), name
+    if name == "glu":  # half to each half
+        return [torch.cat([r / 2, r / 2], args[1] if len(args) > 1 else -1)]
     if name in PASSES:
         return [r, *[None] * (len(active) - 1)]
     if name in ("mul", "div"):
@@ -167,10 +141,16 @@ def step(fn: Any, call: Any, R: dict[int, Tensor], is_weight: dict[Any, bool], e
             g = vjp({0: r / stable(outs[0])})
             return [inputs[0] * g[0], 0.5 * inputs[1] * g[1], 0.5 * inputs[2] * g[2]]
         g = vjp({0: r / stable(outs[0])})
-        return [factor * x * gradient for x, gradient in zip(inputs, g, strict=True)] + pad
+        shares = [factor * x * gradient for x, gradient in zip(inputs, g, strict=True)]
+        if name in ("add", "sub") and len(inputs) == 2 and [child is None for child, _ in fn.next_functions].count(True) == 1:
+            i = next(i for i, (child, _) in enumerate(fn.next_functions) if child is not None)
+            if inputs[i].shape == r.shape:  # a constant 0 takes nothing, not even an ε
+                shares[i] = torch.where(inputs[1 - i] == 0, r, shares[i])
+        return shares + pad
     if name in ("_softmax", "_safe_softmax"):
         x, s = inputs[0], outs[0]
-        return [torch.where(s == 0, 0.0, x * (r - s * r.sum(args[1], keepdim=True)))]
+        masked = (s == 0) | (x < torch.finfo(x.dtype).min / 2)
+        return [torch.where(masked, 0.0, x * (r - s * r.sum(args[1], keepdim=True)))]
     if name in ("native_batch_norm", "cudnn_batch_norm"):  # in evaluation: the statistics are constants
         x, y, shape = inputs[0], outs[0], (1, -1, *[1] * (inputs[0].dim() - 2))
         scale = args[1].view(shape) * torch.rsqrt(args[4].view(shape) + args[7])

@@ -167,6 +167,22 @@ def test_a_masked_softmax_is_finite() -> None:
         assert (r[x][~mask] == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_row_that_is_masked_throughout_gets_nothing(dtype: torch.dtype) -> None:
+    """The least number of a dtype as the mask: the softmax is uniform there, and not 0."""
+    x = torch.randn(3, 4, dtype=dtype, requires_grad=True)
+    mask = torch.zeros(3, 4, dtype=dtype)
+    mask[1] = torch.finfo(dtype).min
+    seed = torch.full((3, 4), 5.0, dtype=dtype)
+    seed[:, 1] = -7
+    with relevance.watch(nn.Identity()):
+        y = torch.softmax(x + mask, -1)
+    r = relevance.explain(y, seed)[x]
+    assert torch.isfinite(r).all()
+    assert not r[1].any()
+    assert r[0].any()
+
+
 def test_norms_by_hand() -> None:
     """x = (1, 3): μ = 2, σ = 1, y = γ·(∓1) + β. With μ and σ fixed, x's part is γ·x: R·γx/y."""
     x = tensor([1.0, 3.0]).requires_grad_()

@@ -16,10 +16,11 @@ from lutetia.relevance.rules.common import integer
 
 
 def through_softmax(x: Tensor, s: Tensor, R: Tensor, dim: int) -> Tensor:
-    """x · (R - s · ΣR), all of one shape; 0 where s is 0, so that masked places (x = -∞) count for nothing."""
+    """x · (R - s · ΣR), all of one shape; 0 where masked: where s is 0, or x is about the least number of its dtype."""
     inner = torch.addcmul(R, s, R.sum(dim, keepdim=True), value=-1)
-    # A masked x is -∞ or as large as numbers get: there s is 0, and so is its relevance.
-    return torch.where(s == 0, s, x * inner)
+    # Where all of a row is masked, s is not 0. The product would overflow, and the score is lost to rounding anyway.
+    masked = (s == 0).logical_or_(x < torch.finfo(x.dtype).min / 2)
+    return (x * inner).masked_fill_(masked, 0)
 
 
 class Softmax(Op):
@@ -44,7 +45,7 @@ class Softmax(Op):
             return (R, *rest)
         x, s = args[0], self.result(node)
         assert isinstance(s, Tensor)
-        return (through_softmax(x.to(s.dtype), s, R, self.dim(node)).to(x.dtype), *rest)
+        return (through_softmax(x, s, R, self.dim(node)).to(x.dtype), *rest)
 
 
 class CustomSoftmax(Softmax):
