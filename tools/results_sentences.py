@@ -190,9 +190,10 @@ def faithful_sentence(result: Result) -> str:
     counts = [(settings[f"inputs{kind}"], settings[f"seeds{kind}"]) for kind in ("", " of text") if f"inputs{kind}" in settings]
     digits, text = (counts[0], counts[-1])
     return (
-        f"{digits[0]} digits, {digits[1]} models of each kind, a pixel becomes its mean; {text[0]} pieces of 32 bytes, {text[1]} of "
-        f"each kind, a byte becomes another one. `decisive` beats gradient × input by {range_of(ours, 'z')} standard errors. An order "
-        f"that knows the replacement (gradient × (x - mean), or the last byte first) reaches {range_of(knowing, 'probability')}."
+        f"{digits[0]} digits, {digits[1]} models of each kind, a pixel becomes its mean; {text[0]} pieces of 32 bytes, "
+        f"{text[1]} of each kind, a byte becomes another one. `decisive` beats gradient × input by {range_of(ours, 'z')} "
+        f"standard errors. An order that knows the replacement (gradient × (x - mean), or the last byte first) reaches "
+        f"{range_of(knowing, 'probability')}."
     )
 
 
