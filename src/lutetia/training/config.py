@@ -100,6 +100,7 @@ class Train:
     accumulate: int = option(1, low=1)  # parts in which a batch is computed, one after another
     clip: float | None = option(None, low=0)  # the largest norm of all gradients together
     precision: str = option("float32", choices=PRECISIONS)
+    table_bits: int | None = option(None, low=2, high=16)  # to which tables are rounded in every step; None: floats
     compile: bool = False
     graph: bool = True  # on CUDA, capture a whole step as one graph where that can be done
     seed: int = option(0, low=0, high=2**63 - 1)

@@ -18,7 +18,7 @@ from lutetia.errors import ArgumentError, DataError, JobError
 from lutetia.models.building import Model
 from lutetia.models.gates import area_of
 from lutetia.models.metadata import METADATA, check_metadata, dump_metadata
-from lutetia.nn import LUT, cell_total_variation
+from lutetia.nn import LUT
 from lutetia.training import checkpoint, distributed
 from lutetia.training.batches import Batches, derive, in_order
 from lutetia.training.config import Config
@@ -31,11 +31,12 @@ from lutetia.training.metrics import Metrics
 from lutetia.training.optimizers import clip_gradients, make_optimizers
 from lutetia.training.progress import Display
 from lutetia.training.resharding import full_state_dict, load_full_state_dict, spread_parameters
+from lutetia.training.rounding import check_rounding, rounded_tables
 from lutetia.training.schedule import factor
 from lutetia.training.sharding import shard_detectors
 from lutetia.training.signals import Caught
 from lutetia.training.state import pack_optimizer, pack_rng, seed_all, unpack_optimizer, unpack_rng
-from lutetia.training.task import context_of, distilled, is_better, load_teacher, loss_of, metrics_of, set_thresholds
+from lutetia.training.task import context_of, distilled, is_better, load_teacher, loss_of, metrics_of, set_thresholds, variation
 
 FORMAT = 1  # of state.json
 
@@ -113,6 +114,7 @@ class Trainer:
 
     def _check(self) -> None:
         train = self.config.train
+        check_rounding(train.table_bits, bool(self.optimizers.in_place), self.world.mesh is not None)
         if train.precision == "fp16" and self.world.device.type != "cuda":
             raise ArgumentError('train.precision is "fp16", expected "bf16" or "float32" on a CPU')
         if train.precision == "fp16" and self.world.mesh is not None:
@@ -223,6 +225,11 @@ class Trainer:
 
     def _work(self, parts: Iterable[tuple[Tensor, Tensor]]) -> None:
         """What one step computes."""
+        with rounded_tables(self.model, self.config.train.table_bits):
+            self._backward(parts)
+        self._apply()
+
+    def _backward(self, parts: Iterable[tuple[Tensor, Tensor]]) -> None:
         train = self.config.train
         for number, (x, target) in enumerate(parts):
             last = number == train.accumulate - 1
@@ -237,11 +244,10 @@ class Trainer:
                 loss = loss / train.accumulate
                 self._loss += loss.detach()
                 if last and self.config.regularize.cell_variation:
-                    loss = loss + self.config.regularize.cell_variation * self._variation()
+                    loss = loss + self.config.regularize.cell_variation * variation(self.model)
                 if last and self.config.regularize.area:
                     loss = loss + self.config.regularize.area / 1000 * area_of(self.model)  # type: ignore[operator]
                 self.scaler.scale(loss).backward()
-        self._apply()
 
     def _apply(self) -> None:
         parameters = self.optimizers.parameters()
@@ -256,11 +262,6 @@ class Trainer:
             self.scaler.step(optimizer)
         self.scaler.update()
         self.optimizers.zero_grad()
-
-    def _variation(self) -> Tensor:
-        """The mean cell variation of all layers of tables, []; of sharded ones what this rank's tables add to it."""
-        found = [_variation_of(module) for module in self.model.modules() if isinstance(module, LUT)]
-        return torch.stack(found).mean() if found else torch.zeros((), device=self.world.device)
 
     def _synchronize(self) -> None:
         if self.world.device.type == "cuda":
@@ -339,7 +340,8 @@ class Trainer:
         world, train = self.world, self.config.train
         shares: dict[str, Any] = {"device": world.device, "rank": world.data_rank, "world": world.data_size}
         batches = in_order(self.data.splits[split], train.batch_size, context=self.context, limit=limit, **shares)
-        sums = evaluation_sums(self.model, batches, world.device, train.precision)
+        with rounded_tables(self.model, train.table_bits):
+            sums = evaluation_sums(self.model, batches, world.device, train.precision)
         return metrics_of(distributed.total(sums, world), self.context is not None)
 
     # ---- checkpoints -------------------------------------------------------------------------------------------------
@@ -441,10 +443,3 @@ class Trainer:
         changed = [f"{words[key]} {state[key]} then, {now[key]} now" for key in now if state[key] != now[key]]
         if changed and self.world.is_first:
             self.show.say(f"{name}: {', '.join(changed)}; the run continues, but not bit for bit as it would have")
-
-
-def _variation_of(layer: LUT) -> Tensor:
-    """The cell variation of a layer, []; of a sharded one this rank's addend, which is 0 where it has no tables."""
-    if not layer.n_own:
-        return torch.zeros((), device=layer.weight.device)
-    return cell_total_variation(layer.own()) * (layer.n_own / layer.n_detectors)

@@ -15,6 +15,7 @@ from lutetia.errors import ArgumentError, LutetiaError
 from lutetia.models import LUTClassifier, Model, load
 from lutetia.models.building import KINDS
 from lutetia.models.classifier_config import LAYERS
+from lutetia.nn import LUT, cell_total_variation
 from lutetia.training.data import Data, Samples
 
 THRESHOLD_ROWS = 8192  # samples, about as many, that thresholds are quantiles of
@@ -152,3 +153,16 @@ def told(metrics: Mapping[str, float]) -> str:
     if "accuracy" in metrics:
         return f"accuracy {100 * metrics['accuracy']:.2f}%"
     return f"{metrics['bits_per_byte']:.4f} bits per byte"
+
+
+def variation(model: nn.Module) -> Tensor:
+    """The mean cell variation of all layers of tables, []; of sharded ones what this rank's tables add to it."""
+    layers = [_variation_of(module) for module in model.modules() if isinstance(module, LUT)]
+    return torch.stack(layers).mean() if layers else torch.zeros((), device=next(model.parameters()).device)
+
+
+def _variation_of(layer: LUT) -> Tensor:
+    """The cell variation of a layer, []; of a sharded one this rank's addend, which is 0 where it has no tables."""
+    if not layer.n_own:
+        return torch.zeros((), device=layer.weight.device)
+    return cell_total_variation(layer.own()) * (layer.n_own / layer.n_detectors)

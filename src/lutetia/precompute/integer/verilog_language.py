@@ -23,7 +23,7 @@ TURN_BITS = 2  # cycles in which ranks are counted, as a power of two
 DRAW_PORTS = """,
     input wire [31:0] seed, // taken at a reset
     input wire in_draw // answer this byte with a drawn one"""
-TO_RANKS = (1 << TURN_BITS) - 2  # cycles between the scaled stream and the first group, which needs two to reach the ranks
+TO_RANKS = (1 << TURN_BITS) - 1  # cycles between the scaled stream and the first group, which needs two to reach the ranks
 TO_CELLS, TO_SUMS = 4, 8  # stages behind the last group, until its cells are known and until its rows are added
 
 
@@ -100,7 +100,7 @@ class Layout:
         total = 3 + sum(self._block(number, length - 1) for number in range(n))
         if full and n > 1:
             fresh = 2 * self.groups(first) + TO_SUMS + 1 + self._fed(self.feed_forward[0])
-            final = self._scale(self.attention[-1]) + self.groups(self.attention[-1]) + TO_CELLS + 1
+            final = self._scale(self.attention[-1]) + self.groups(self.attention[-1]) + TO_CELLS
             for j in range(length - 1):
                 total += fresh + final + sum(self._block(number, j) for number in range(1, n - 1))
         return total + self._scale(last) + self.chunks * (self.groups(last) + TO_SUMS + self.model.width)
@@ -154,6 +154,7 @@ def _parameters(layout: Layout) -> str:
     widths = model.widths()
     cell = 2 * attention.anchors.shape[1] + attention.position_bits
     pairs = max(layer.anchors.shape[1] for layer in layout.layers)
+    shown = -(-model.width >> TURN_BITS)  # channels that every channel is compared with in a turn
     groups = [layout.groups(layer) for layer in (attention, layout.feed_forward[0], last)]
     values = {
         "D": layout.detectors, "WIDTH": model.width, "CONTEXT": model.context, "LAYERS": len(model.blocks), "VOCAB": model.vocab,
@@ -161,7 +162,7 @@ def _parameters(layout: Layout) -> str:
         "GROUPS": groups[0], "FF_GROUPS": groups[1], "LAST_GROUPS": groups[2], "GROUP_BITS": bits_for(max(groups)),
         "STREAM_BITS": widths["stream"], "COMPARED_BITS": widths["compared"],
         "LANE_BITS": bits_for(widths["compared"]), "RANK_LANE_BITS": bits_for(bits_for(model.width)),
-        "TURNS": 1 << TURN_BITS, "TURN_BITS": TURN_BITS, "SHOWN": -(-model.width >> TURN_BITS),
+        "TURNS": 1 << TURN_BITS, "TURN_BITS": TURN_BITS, "SHOWN": shown, "FOURS": -(-shown // 4),
         "SUM_BITS": max(widths[name] for name in model.layers), "EMBEDDING_SHIFT": model.embedding_shift,
         "WIDTH_BITS": bits_for(model.width), "PLACE_BITS": bits_for(model.context), "LAYER_BITS": bits_for(len(model.blocks) + 1),
         "CHUNK_BITS": layout.chunk_bits, "NUMBER_BITS": bits_for(layout.chunks * model.width) + 1,

@@ -15,11 +15,11 @@ module lutetia_core (
 );
 @PARAMETERS@
     // States, parts of a block, and what RUN does.
-    localparam IDLE = 0, EMBED = 1, SCALE = 2, RANK = 3, RUN = 4, ADD = 5, NEXT = 6, BEST = 7, DRAW = 8;
+    localparam IDLE = 0, EMBED = 1, SCALE = 2, RANK = 3, RUN = 4, ADD = 5, BEST = 6, DRAW = 7;
     localparam ATTENTION = 0, FEED_FORWARD = 1, LAST = 2;
     localparam TAKE = 0, DETECT = 1, ATTEND = 2, FETCH = 3;
 
-    reg [3:0] state;
+    reg [2:0] state;
     reg [1:0] part, step, op;
     reg [LAYER_BITS-1:0] layer;
     reg [PLACE_BITS-1:0] j, first, other, distance;
@@ -28,7 +28,7 @@ module lutetia_core (
     reg [GROUP_BITS-1:0] g;
     reg [PLACE_BITS-1:0] i;
     reg [STEP_BITS-1:0] k;
-    reg [TURN_BITS:0] turn;
+    reg [TURN_BITS:0] turn, counted;
     reg [CHUNK_BITS-1:0] chunk;
     reg [WIDTH_BITS:0] shifted;
     reg [NUMBER_BITS-1:0] number;
@@ -99,6 +99,15 @@ module lutetia_core (
     wire [SHOWN*COMPARED_BITS-1:0] shown;
     reg [D*WIDTH*8-1:0] rows_7;
     reg clear, load;
+    function [2:0] ones(input [3:0] four);
+        case (four)
+            0: ones = 0;
+            1, 2, 4, 8: ones = 1;
+            3, 5, 6, 9, 10, 12: ones = 2;
+            15: ones = 4;
+            default: ones = 3;
+        endcase
+    endfunction
     genvar c, b, r, v;
     always @(posedge clk) rows_7 <= rows;
     generate
@@ -113,6 +122,7 @@ module lutetia_core (
             reg signed [STREAM_BITS-1:0] joined;
             reg signed [SUM_BITS-1:0] added, added_8;
             reg [WIDTH_BITS-1:0] rank, smaller;
+            reg [FOURS*4-1:0] above; // one bit for each channel that is shown: it is smaller
             integer bank, n;
             assign lanes[(c << LANE_BITS) +: (1 << LANE_BITS)] = s;
             assign ranks[(c << RANK_LANE_BITS) +: (1 << RANK_LANE_BITS)] = rank;
@@ -129,14 +139,17 @@ module lutetia_core (
             end
             always @* begin
                 smaller = 0;
-                for (n = 0; n < SHOWN; n = n + 1)
-                    smaller = smaller + (s > $signed(shown[n*COMPARED_BITS +: COMPARED_BITS]));
+                for (n = 0; n < FOURS; n = n + 1)
+                    smaller = smaller + ones(above[n*4 +: 4]);
             end
 @DIGIT@
             always @(posedge clk) begin
                 added_8 <= added;
-                if (turn == 0) rank <= smaller;
-                else if (!turn[TURN_BITS]) rank <= rank + smaller;
+                above <= 0;
+                for (n = 0; n < SHOWN; n = n + 1)
+                    above[n] <= s > $signed(shown[n*COMPARED_BITS +: COMPARED_BITS]);
+                if (counted == 0) rank <= smaller;
+                else if (!counted[TURN_BITS]) rank <= rank + smaller;
                 if (step == 2) x <= wide_row <<< EMBEDDING_SHIFT;
                 else if (state == ADD) x <= x + joined;
                 if (state == SCALE) s <= @SCALED@;
@@ -235,6 +248,7 @@ module lutetia_core (
         if (live[4] && op == DETECT) queries[g_4] <= found;
         if (step != 3) step <= step + 1;
         if (state != SCALE && !turn[TURN_BITS]) turn <= turn + 1;
+        counted <= turn;
         if (out_valid && out_ready) out_valid <= 0;
         case (state)
             IDLE: if (accept) begin
@@ -264,7 +278,7 @@ module lutetia_core (
             RANK: begin // the first group may leave while the last turns go on: it takes two cycles to the ranks
                 chunk <= 0;
                 number <= 0;
-                if (turn == TURNS - 3) start(part == ATTENTION ? DETECT : FETCH);
+                if (turn == TURNS - 2) start(part == ATTENTION ? DETECT : FETCH);
             end
             RUN: begin
                 if (issuing && op == TAKE && !theirs) theirs <= 1;
@@ -283,7 +297,7 @@ module lutetia_core (
                         DETECT: begin
                             i <= first;
                             distance <= j - 1;
-                            if (refresh && final_layer) state <= NEXT;
+                            if (refresh && final_layer) begin_place(j + 1, j != CONTEXT - 2);
                             else if (j == 0) state <= ADD;
                             else start(ATTEND);
                         end
@@ -297,7 +311,6 @@ module lutetia_core (
                 part <= next_part;
                 layer <= next_layer;
             end
-            NEXT: begin_place(j + 1, j != CONTEXT - 2);
             BEST: begin
                 shifted <= shifted + 1;
                 number <= number + 1;
@@ -333,6 +346,7 @@ module lutetia_core (
             step <= 3;
             k <= 0;
             turn <= TURNS;
+            counted <= TURNS;
             refresh <= 0;
             issuing <= 0;
         end
