@@ -184,14 +184,16 @@ def int8_sentence(result: Result) -> str:
 
 
 def faithful_sentence(result: Result) -> str:
-    rows = rows_of(result, "areas")
+    rows, settings = rows_of(result, "areas"), result["settings"]
     ours = [row for row in rows if row["rule"] == "decisive"]
-    settings = result["settings"]
+    knowing = [row for row in rows if row["rule"] in KNOWING]
+    counts = [(settings[f"inputs{kind}"], settings[f"seeds{kind}"]) for kind in ("", " of text") if f"inputs{kind}" in settings]
+    digits, text = (counts[0], counts[-1])
     return (
-        f"{settings['inputs']} digits or pieces of 32 bytes, {settings['seeds']} model{'s' if settings['seeds'] > 1 else ''} "
-        "of each kind; a pixel becomes its mean, a byte another one. `decisive` beats gradient × input by "
-        f"{range_of(ours, 'z', None, 2)} standard errors. An order that knows the replacement (gradient × (x - mean), or the "
-        f"last byte first) reaches {range_of([row for row in rows if row['rule'] in KNOWING], 'probability', None, 2)}."
+        f"{digits[0]} digits, {digits[1]} models of each kind, a pixel becomes its mean; {text[0]} pieces of 32 bytes, "
+        f"{text[1]} of each kind, a byte becomes another one. `decisive` beats gradient × input by {range_of(ours, 'z')} "
+        f"standard errors. An order that knows the replacement (gradient × (x - mean), or the last byte first) reaches "
+        f"{range_of(knowing, 'probability')}."
     )
 
 

@@ -111,7 +111,7 @@ class Group(TyperGroup):
 
 
 def place_common_options(arguments: list[str]) -> tuple[list[str], Common]:
-    """Move --json and --debug from before the sub-command to behind it, where it parses them; what follows `--` is not ours."""
+    """Move --json and --debug from before the sub-command to after it, where it parses them; what follows `--` is not ours."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     head, tail = arguments[:end], arguments[end:]
     common = Common(*(option in head for option in COMMON_OPTIONS))

@@ -251,7 +251,7 @@ class Import:
             plain = x._replace(grid=None)
             return plain if node.input[0] == self.given else self.layer(Quantise(*x.grid), plain)
         if x.grid is not None:
-            raise self.refused(node, "behind a QuantizeLinear", "a DequantizeLinear there")
+            raise self.refused(node, "after a QuantizeLinear", "a DequantizeLinear there")
         if kind in NOTHING:
             return x
         if kind in EACH:

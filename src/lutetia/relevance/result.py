@@ -121,7 +121,7 @@ class Result:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts "layers.10" behind "layers.9"."""
+    """A key that sorts "layers.10" after "layers.9"."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split(".")]
 
 

@@ -1,6 +1,6 @@
 """`LutetiaCache`: a cache of `transformers` that grows in place.
 
-The library's own cache copies all keys and values for every token. Here new ones are written behind the old, in memory that has
+The library's own cache copies all keys and values for every token. Here new ones are written after the old, in memory that has
 room for more; what a layer shows is a view of the live part, in the layout that every attention function of the library expects.
 """
 

@@ -18,7 +18,7 @@ OUTPUTS = ("out_features", "out_channels", "n_outputs")
 
 @dataclass(frozen=True)
 class Claim:
-    """The domain of the inputs, and how the module falls apart."""
+    """The domain of the inputs, and how the module splits."""
 
     domain: Domain | None = None
     groups: Any = None
@@ -40,7 +40,7 @@ class Claim:
 
 
 def precomputable(*, domain: Any = None, groups: int | Sequence[Any] | None = None) -> Callable[[T], T]:
-    """Say of a module class, or of one module, what its inputs are drawn from and how it falls apart.
+    """Say of a module class, or of one module, what its inputs are drawn from and how it splits.
 
         @precomputable(domain=Binary(), groups=((3, 1), (3, 1), (3, 1)))
         class MyLayer(nn.Module): ...
@@ -65,7 +65,7 @@ def claim_of(module: Any) -> Claim | None:
 
 
 def speaks_for(module: Any) -> bool:
-    """Whether a claim says how a module falls apart, so that nothing looks inside; one of a domain alone does not."""
+    """Whether a claim says how a module splits, so that nothing looks inside; one of a domain alone does not."""
     claim = claim_of(module)
     return claim is not None and claim.groups is not None
 

@@ -1,4 +1,4 @@
-"""`decompose`: the smallest units that a layer falls apart into.
+"""`decompose`: the smallest units that a layer splits into.
 
 Which inputs each output reads is known from groups, masks and weights that are zero (a bipartite graph of inputs and outputs), or
 from a claim made with `@precomputable`. Outputs that read exactly the same inputs make up one unit: a depthwise convolution falls

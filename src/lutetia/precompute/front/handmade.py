@@ -20,7 +20,7 @@ WIDEST = 20  # address bits
 
 
 def table_graph(layers: Sequence[TableLayer], input: Stream | None = None) -> Graph:
-    """A stream graph of tables, one layer behind the other, each followed by a register.
+    """A stream graph of tables, one layer after the other, each followed by a register.
 
         table_graph([IOTable.load("edge.json")])  # one table that reads every channel
         table_graph([[first, second], joined])    # side by side: each reads the channels that follow

@@ -243,7 +243,7 @@ def _n_inputs(model: Any, first: Any) -> int:
 
 
 def _folded(stages: list[Any]) -> list[Detectors | Readout]:
-    """RMS norms into the weights before them: comparisons and the greatest score do not feel a positive factor."""
+    """RMS norms into the weights before them: comparisons and the greatest score are unaffected by a positive factor."""
     made: list[Any] = []
     for number, stage in enumerate(stages):
         if not isinstance(stage, Rescaled):

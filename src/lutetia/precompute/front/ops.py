@@ -52,7 +52,7 @@ class WindowShape:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The padding behind each axis."""
+        """The padding after each axis."""
         return self.padding if self.after is None else self.after
 
     @property

@@ -225,7 +225,7 @@ class _Tracing:
         return self.mixed(op, value)
 
     def mixed(self, op: BlockOp, value: _Value) -> _Value:
-        """A layer that mixes channels or samples: behind values on a grid, or, without a window, behind anything."""
+        """A layer that mixes channels or samples: after values on a grid, or, without a window, after anything."""
         shape = op.window
         if value.pads is not None and shape is not None:
             shape, value = padded_shape(shape, value.pads), replace(value, pads=None)
@@ -267,7 +267,7 @@ class _Tracing:
         return self.builder.add(Register((layer,), edge, name=self.name))
 
     def _pooled(self, value: _Value, block: LayerBlock, pool: WindowShape) -> int:
-        """A maximum inside a block: behind functions that rise (or fall, where it is a minimum) it is one of fewer bits."""
+        """A maximum inside a block: after functions that rise (or fall, where it is a minimum) it is one of fewer bits."""
         rest = block.ops[value.at :]
         sign = directions(rest, block.out_channels) if rest else None
         if sign is not None:
@@ -405,7 +405,7 @@ class _Tracing:
 
 
 def argmax_node(builder: Builder, node: int, name: str = "argmax") -> int:
-    """An argmax behind a node."""
+    """An argmax after a node."""
     from lutetia.precompute.tables.domains import domain_for
 
     if any(domain.step != 1 for domain in builder.edge(node).domains):

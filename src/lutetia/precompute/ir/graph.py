@@ -166,7 +166,7 @@ class Graph:
         return self._pass("minimise", minimise, k=k)
 
     def retime(self, levels: int) -> Graph:
-        """Move the pipeline registers to the narrowest cuts that leave at most about `levels` LUTs one behind the other."""
+        """Move the pipeline registers to the narrowest cuts that leave at most about `levels` LUTs one after the other."""
         from lutetia.precompute.passes.retime import retime
 
         return self._pass("retime", retime, levels=levels)

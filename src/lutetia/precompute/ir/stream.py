@@ -287,7 +287,7 @@ class Window(StreamNode):
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The padding behind each axis."""
+        """The padding after each axis."""
         return self.padding if self.after is None else self.after
 
     @property
@@ -321,7 +321,7 @@ def window_edge(
     padding: Sequence[int],
     after: Sequence[int] | None = None,
 ) -> StreamEdge:
-    """The edge behind a window, with the frames that PyTorch's own formula gives."""
+    """The edge after a window, with the frames that PyTorch's own formula gives."""
     taps = math.prod(kernel)
     shape: list[int | None] = []
     ends = padding if after is None else after

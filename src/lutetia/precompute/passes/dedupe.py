@@ -1,6 +1,6 @@
 """`dedupe`: what is the same is built once.
 
-Lookups of the same rows at the same bits, and equal comparisons, become one with a wire behind it. Tables with the same rows
+Lookups of the same rows at the same bits, and equal comparisons, become one with a wire after it. Tables with the same rows
 become one table; then also tables that are the same after their inputs are permuted or negated. For the latter every table gets a
 canonical form, with its own input order and polarity: by how the rows are spread over the two values of each
 input, which does not depend on the order or polarity of the others. Inputs that are alike in this may come out in the wrong

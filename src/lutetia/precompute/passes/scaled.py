@@ -1,4 +1,4 @@
-"""A quantiser of many levels behind a sum: multiply, shift, clamp, in place of one comparison per level.
+"""A quantiser of many levels after a sum: multiply, shift, clamp, in place of one comparison per level.
 
 A step function that rises (or falls) by one level at each threshold is clamp((m · x + b) >> s) for some whole numbers, where its
 thresholds lie evenly enough. Rounding to even takes one more bit: where the bits that are shifted out are all zero, an odd

@@ -119,7 +119,7 @@ class IOTable(Sequence[Pair]):
         """The whole domain of a layer, in batched calls of at most 8,192 rows, in float64.
 
         `layer` is a module, a unit of one, or any function [rows, n_inputs] -> [rows, n_outputs]. The answers must be integers: a
-        layer that answers otherwise needs a quantiser behind it. A convolution is evaluated on one window, channel by channel.
+        layer that answers otherwise needs a quantiser after it. A convolution is evaluated on one window, channel by channel.
         """
         function, n_inputs, claimed = _function(layer, n_inputs)
         domain = claimed if domain is None else domain

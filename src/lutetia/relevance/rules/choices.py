@@ -99,7 +99,7 @@ class Absolute(Choice):
 
 
 def _by_sign(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The positive part of x and the negative one; None where it is known to be nothing, as behind a ReLU."""
+    """The positive part of x and the negative one; None where it is known to be nothing, as after a ReLU."""
     if x.device.type == "cpu" and bool((x >= 0).all()):  # elsewhere the answer would have to be waited for
         return x, None
     return x.clamp(min=0), x.clamp(max=0)

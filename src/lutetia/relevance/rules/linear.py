@@ -187,7 +187,7 @@ def _tensor(value: Relevance | None) -> Tensor | None:
 
 
 def _behind_relu(node: Node) -> Tensor | None:
-    """The output where a ReLU behind it kept it; below zero it reads 0, where the relevance of a ReLU's input is 0 too."""
+    """The output where a ReLU after it kept it; below zero it reads 0, where the relevance of a ReLU's input is 0 too."""
     shape = node.shape()
     while len(node.parents) == 1:
         node = node.parents[0][0]
