@@ -116,7 +116,9 @@ def measure(model: Decoder, length: int, device: torch.device) -> Row:
     seconds, memory = peak(explained, device)
     kept_seconds = peak(lambda: explained(False), device)[0] if length <= MOST_KEPT else None
     plain_seconds, plain_memory = peak(trained, device)
+    threads = f"{torch.get_num_threads()} CPU threads".replace("1 CPU threads", "one CPU thread")
     return {
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else threads,
         "tokens": length,
         "relevance": seconds,
         "kept": kept_seconds,
@@ -143,8 +145,8 @@ def main(argv: list[str] | None = None) -> int:
         progress(f"{length} tokens")
         rows.append(measure(model, length, device))
     columns = {
-        "tokens": None, "relevance": "s", "kept": "s", "forward and backward": "s", "ratio": "x", "ratio, kept": "x",
-        "memory": "GiB", "memory of backward": "GiB", "not conserved": None,
+        "device": None, "tokens": None, "relevance": "s", "kept": "s", "forward and backward": "s", "ratio": "x",
+        "ratio, kept": "x", "memory": "GiB", "memory of backward": "GiB", "not conserved": None,
     }  # fmt: skip
     settings = {"weights": sum(parameter.numel() for parameter in model.parameters()), "layers": len(model.layers)}
     return finish(result(__doc__, "relevance_long", settings, [table("lengths", columns, rows)]), options)

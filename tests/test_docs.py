@@ -63,11 +63,8 @@ def test_drawing_writes_the_files_and_nothing_else(
 
 def test_every_diagram_is_a_paragraph_of_one_page() -> None:
     """The site shows a diagram in place of such a link; a link within a sentence would stay a link."""
-    shown = [
-        name
-        for page in PAGES
-        for name in re.findall(r"(?<=\n\n)\[.*\]\(\S*diagrams/([\w-]+)\.mmd\)(?=\n)", page.read_text("utf-8"))
-    ]
+    paragraph = re.compile(r"(?<=\n\n)\[.*\]\(\S*diagrams/([\w-]+)\.mmd\)(?=\n)")
+    shown = [name for page in PAGES for name in paragraph.findall(page.read_text("utf-8"))]
     assert sorted(shown) == sorted(path.stem for path in (DOCS / "diagrams").iterdir())
 
 

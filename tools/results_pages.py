@@ -280,12 +280,14 @@ CIRCUIT_SECTIONS = [
                 "sets",
                 "set",
                 "classes",
-                column("tables of 500", "tables"),
-                column("LUTs, estimated", "LUTs"),
-                *(column(name, digits=3) for name in ("model", "first tables", "fitted again")),
+                "model",
+                column("first tables (how many)", "first tables", "their number"),
+                column("fitted again (how many)", "fitted again", "tables"),
+                column("a quarter of these", "a quarter"),
             )
         ],
-        "Accuracy of the whole model, and of circuits of its first tables without and with a second fit of their rows.",
+        "Accuracy of the whole model, and of circuits of its first tables without and with a second fit of their rows. On "
+        "marketing all 500 tables overfit, and so does the second fit: `--no-refit` leaves it out.",
         setting="One fold, 6-bit weights. Models of two classes are built whole.",
     ),
 ]
@@ -364,9 +366,22 @@ NOTE_SECTIONS = [
     Section(
         "Relevance of long texts",
         "relevance_long",
-        [table("lengths", "tokens", "relevance", "forward and backward", "memory", "memory of backward", "not conserved")],
-        "Seconds and GiB beyond the model, with blocks computed again. The last column is the share of the score that does not "
-        "arrive at a token: stabilisers and the softmax of attention keep it.",
+        [
+            table(
+                "lengths",
+                "device",
+                "tokens",
+                "relevance",
+                "ratio",
+                "ratio, kept",
+                "memory",
+                "memory of backward",
+                "not conserved",
+            )
+        ],
+        "Seconds and GiB beyond the model, with blocks computed again; ratios to a forward and backward pass, also with all "
+        "activations kept. The last column is the share of the score that does not arrive at a token: stabilisers and the "
+        "softmax of attention keep it.",
         setting="A decoder of SmolLM2's sizes, random weights, one text, float32.",
     ),
     Section(

@@ -213,6 +213,8 @@ def test_tables_that_are_kept_are_fitted_again(
     assert program["accuracy"]["integer_accuracy"] == pytest.approx(kept["integer_accuracy"], abs=0.03)  # 8 bits instead of 6
     alone = told(capsys, "build", run / "checkpoints" / "best", "--out", tmp_path / "alone", "--tables", 3, "--data", tmp_path)
     assert "cut" not in alone["boosted_tables"]
+    plain = told(capsys, "build", run, "--out", tmp_path / "plain", "--tables", 3, "--no-refit")
+    assert plain["accuracy"]["integer_accuracy"] == cut["integer_accuracy"]
 
 
 def test_smaller_circuits_are_offered(folder: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from lutetia import flow
 from lutetia._shared import folders
 from lutetia._shared.folders import MANIFEST
 from lutetia._version import __version__
-from lutetia.cli.build_data import Measured, open_run_data
+from lutetia.cli.build_data import Measured, fit_settings, open_run_data
 from lutetia.cli.build_page import page
 from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
 from lutetia.cli.build_tables import kept_tables, measured
@@ -82,6 +82,7 @@ class BuildRequest:
     n_tables: int | None = None  # of a Tabular
     temperature: float | None = None  # of the draws of a language model in Verilog
     reuse: int | None = None  # of a classifier in Verilog
+    refit: bool = True  # the tables of a Tabular that are kept, where some are not
 
 
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
@@ -219,7 +220,8 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         bits, ends, source = model.config.bits, (model.config.low, model.config.high), "checkpoint"
         network = LUTNetwork(model.graph(), model, encoder(bits, *ends, model.votes.n_inputs, affine=True))
     elif isinstance(model, Tabular):  # its inputs become codes by an encoding of its own
-        network, used = kept_tables(model, weight_bits, data, request.checkpoint, request.n_tables)
+        settings = fit_settings(request.checkpoint) if request.refit else None
+        network, used = kept_tables(model, weight_bits, data, settings, request.n_tables)
         source = "checkpoint"
         bits = network.bits
     else:

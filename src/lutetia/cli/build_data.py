@@ -36,10 +36,13 @@ def open_run_data(checkpoint: Path, data: Path | None) -> Measured | str:
     return opened if isinstance(opened, str) else _measured(opened)
 
 
-def fit_settings(checkpoint: Path) -> Boosting:
-    """How the tables of a run on a table of data were fitted."""
-    place = next(each for each in _places(checkpoint) if (each / "config.toml").is_file())
-    fit = make_table_config(read_toml(place / "config.toml"), str(place)).fit
+def fit_settings(checkpoint: Path) -> Boosting | None:
+    """How the tables of a run on a table of data were fitted; None for a model that comes from elsewhere."""
+    place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
+    tables = {} if place is None else read_toml(place / "config.toml")
+    if not is_table_config(tables):
+        return None
+    fit = make_table_config(tables, str(place)).fit
     return Boosting(rate=fit.rate, smoothing=fit.smoothing, threads=torch.get_num_threads())
 
 

@@ -16,7 +16,7 @@ import torch
 
 from lutetia._shared import folders
 from lutetia._version import __version__
-from lutetia.cli.build_data import Measured, open_run_data, open_run_text
+from lutetia.cli.build_data import Measured, fit_settings, open_run_data, open_run_text
 from lutetia.cli.build_tables import refit_network
 from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
@@ -120,7 +120,8 @@ def whole_model(request: Any) -> IntegerTransformer | IntegerClassifier:
     n_tables = request.n_tables
     if isinstance(model, Tabular) and n_tables is not None and 1 <= n_tables <= model.config.n_tables:
         data = open_run_data(request.checkpoint, request.data)
-        network = refit_network(model, n_tables, bits["weight_bits"], data, request.checkpoint)
+        settings = fit_settings(request.checkpoint) if request.refit else None
+        network = refit_network(model, n_tables, bits["weight_bits"], data, settings)
         if network is not None:
             return IntegerClassifier(network)
     return integer_model(model, low=low, high=high, n_tables=n_tables, **bits)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lutetia.cli.build_data import Measured, fit_settings
+from lutetia.cli.build_data import Measured
 from lutetia.cli.guard import UsageError
 from lutetia.models import Tabular
 from lutetia.precompute import LUTNetwork
+from lutetia.training.boosting import Boosting
 from lutetia.training.tabular import Rows, refit_tabular
 
 MOST_LUTS = 16_000  # estimated, of which yosys leaves about two thirds: minutes, not hours, to prove and to synthesise
@@ -20,26 +20,27 @@ MOST_SCORES = 1 << 20  # samples × classes up to which a second fit takes secon
 
 
 def kept_tables(
-    model: Tabular, weight_bits: int, data: Measured | str, checkpoint: Path, wanted: int | None
+    model: Tabular, weight_bits: int, data: Measured | str, settings: Boosting | None, wanted: int | None
 ) -> tuple[LUTNetwork, dict[str, Any]]:
     """The integer model of the tables that a circuit holds, and what is known of them.
 
     Their number is the one `wanted`, or by default what `MOST_LUTS` hold. Where some are left out, the rows of the others are
-    fitted again; `cut` is what the circuit would be worth without that, `fewer` what smaller circuits are worth.
+    fitted again, unless `settings` is None; `cut` is what the circuit would be worth without that, `fewer` what smaller circuits
+    are worth.
     """
     count = tables_that_fit(model, weight_bits) if wanted is None else wanted
     if count > model.config.n_tables:
         raise UsageError(f"--tables is {wanted}, and the model has {model.config.n_tables}")
-    network = refit_network(model, count, weight_bits, data, checkpoint)
+    network = refit_network(model, count, weight_bits, data, settings)
     while network is not None and wanted is None and count > 1 and (luts := network.graph.cost().luts) > MOST_LUTS:
         count = min(count - 1, count * MOST_LUTS // luts)  # larger numbers in their rows take more LUTs
-        network = refit_network(model, count, weight_bits, data, checkpoint)
+        network = refit_network(model, count, weight_bits, data, settings)
     cut = model.network(weight_bits, count)
     used: dict[str, Any] = {"all": model.config.n_tables, "used": count}
     if network is not None:
         used["cut"] = measured(cut, data)
     if wanted is None:
-        used["fewer"] = _fewer(model, count, weight_bits, data, checkpoint)
+        used["fewer"] = _fewer(model, count, weight_bits, data, settings)
     return network or cut, used
 
 
@@ -53,13 +54,16 @@ def tables_that_fit(model: Tabular, weight_bits: int) -> int:
     return count
 
 
-def refit_network(model: Tabular, n_tables: int, weight_bits: int, data: Measured | str, checkpoint: Path) -> LUTNetwork | None:
+def refit_network(
+    model: Tabular, n_tables: int, weight_bits: int, data: Measured | str, settings: Boosting | None
+) -> LUTNetwork | None:
     """The integer model of the first tables, fitted again to the data of the run; None without that, and for all tables."""
-    if isinstance(data, str) or data.train is None or n_tables == model.config.n_tables or model.config.core == "gates":
+    if isinstance(data, str) or data.train is None or settings is None:
+        return None
+    if n_tables == model.config.n_tables or model.config.core == "gates":
         return None
     x, y = (part.numpy() for part in data.train)
-    rows = Rows(x, y, np.ones(len(y), np.float32))
-    network = refit_tabular(model, rows, n_tables, fit_settings(checkpoint)).network(weight_bits)
+    network = refit_tabular(model, Rows(x, y, np.ones(len(y), np.float32)), n_tables, settings).network(weight_bits)
     return LUTNetwork(network.graph, model, network.encoder)
 
 
@@ -70,13 +74,13 @@ def measured(network: LUTNetwork, data: Measured | str) -> dict[str, Any]:
     return {"left_out": "", "split": data.split, **network.report(data.x, data.labels), "samples": len(data.x)}
 
 
-def _fewer(model: Tabular, count: int, weight_bits: int, data: Measured | str, checkpoint: Path) -> list[dict[str, Any]]:
+def _fewer(model: Tabular, count: int, weight_bits: int, data: Measured | str, settings: Boosting | None) -> list[dict[str, Any]]:
     """What circuits of a half, a quarter and an eighth of the tables are worth; nothing where that would take long."""
     if isinstance(data, str) or data.train is None or len(data.train[1]) * model.config.n_classes > MOST_SCORES:
         return []
     told = []
     for n_tables in (count // part for part in FEWER if count // part >= LEAST_TABLES):
-        network = refit_network(model, n_tables, weight_bits, data, checkpoint)
+        network = refit_network(model, n_tables, weight_bits, data, settings)
         if network is not None:
             told.append({"tables": n_tables, "luts": network.graph.cost().luts, **measured(network, data)})
     return told

@@ -228,10 +228,9 @@ def build(
     ] = None,
     n_tables: Annotated[
         int | None,
-        typer.Option(
-            "--tables", help="For tables of data: build only the first N tables; by default as many as fit about 16,000 LUTs."
-        ),
+        typer.Option("--tables", help="For tables of data: build only the first N; by default what about 16,000 LUTs hold."),
     ] = None,
+    refit: Annotated[bool, typer.Option("--refit/--no-refit", help="With some tables left out, fit the others again.")] = True,
     value_range: Annotated[
         tuple[float, float] | None,
         typer.Option("--range", metavar="LO HI", help="The range of the inputs; that of the training data by default."),
@@ -290,23 +289,8 @@ def build(
     from lutetia.cli.build import BuildRequest, run_build
     from lutetia.cli.build_screen import show_report
 
-    bits = (input_bits, weight_bits)
-    request = BuildRequest(
-        checkpoint,
-        out,
-        *bits,
-        target,
-        prove,
-        data,
-        value_range,
-        time_limit,
-        detectors_per_cycle,
-        fmax,
-        pins,
-        n_tables,
-        temperature,
-        reuse,
-    )
+    given = (checkpoint, out, input_bits, weight_bits, target, prove, data, value_range, time_limit, detectors_per_cycle)
+    request = BuildRequest(*given, fmax, pins, n_tables, temperature, reuse, refit)
     report = run_build(request, show=not as_json)
     if as_json:
         print_json(report)
