@@ -22,7 +22,7 @@ POINTERS = {
     "tree": "*i64",
 }
 SIZES = {"H_KV": 8, "D": 128, "S_ACTIVE": 1, "ROWS": 4, "M_BLOCKS": 1, "PAGE_LEN": 0, "STRETCH": 1 << 30}
-BLOCKS = {"BLOCK_B": 16, "BLOCK_D": 128, "BLOCK_M": 16, "BLOCK_N": 64, "COMBINE_ROWS": 4, "COMBINE_STAGES": 8}
+BLOCKS = {"BLOCK_B": 16, "BLOCK_D": 128, "BLOCK_M": 16, "BLOCK_N": 64, "COMBINE_ROWS": 4, "COMBINE_STAGES": 8, "NEW": 16}
 FLAGS = dict.fromkeys(("RING", "HAS_WINDOW", "HAS_SINK", "HAS_NEW", "HAS_K_SCALE", "HAS_V_SCALE", "FIXED"), False)
 PLAIN = {**SIZES, **BLOCKS, **FLAGS, "PLAIN": True, "EARLY": True, "PRECISION": "tf32"}
 NINE = {  # for compute capability 9.0, with what differs from PLAIN
@@ -49,6 +49,7 @@ NINE = {  # for compute capability 9.0, with what differs from PLAIN
         "ROWS": 80,
         "M_BLOCKS": 2,
         "BLOCK_M": 64,
+        "NEW": 64,
         "HAS_NEW": True,
         "HAS_TREE": True,
         "TOKEN_SCALES": True,

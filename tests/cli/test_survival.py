@@ -159,7 +159,7 @@ def test_a_checkpoint_that_is_none(
         (["train", "{}/config.toml", "--out", "{}/file"], "file is a file, or lies in one"),
         (["train", "{}/config.toml", "--out", "{}/classifier cut config.toml"], "holds"),
         (["train", "{}/config.toml", "--out", "{}"], "holds"),
-        (["build", "{}/classifier", "--out", "{}/file"], "file is there and was not built here"),
+        (["build", "{}/classifier", "--out", "{}/file"], "file already exists and was not built here"),
         (["build", "{}/classifier", "--out", "{}/file/in"], "file is a file, expected a folder"),
         (["demo", "--out", "{}/file"], "which is a file, expected a folder"),
         (["demo", "--out", "{}/file/in"], "cannot be created: Not a directory"),

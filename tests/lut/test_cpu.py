@@ -10,9 +10,10 @@ from torch.testing import assert_close
 
 import lutetia.nn
 from lut.cpu_cases import METAS, SHAPES, assert_near, both, cpu, make, reference, sparse
+from lutetia._shared import memory
 from lutetia.lut import growth
 from lutetia.lut.connectivity.full import full
-from lutetia.lut.kernels.cpu import memory, plan
+from lutetia.lut.kernels.cpu import plan
 from lutetia.lut.kernels.cpu import rows as cpu_rows
 from lutetia.lut.kernels.protocol import Coefficients
 from lutetia.lut.sums import Sums

@@ -151,7 +151,7 @@ def test_what_is_refused() -> None:
     layer = LUT(4, 2, 3, 2, read="confidence")
     with pytest.raises(ArgumentError, match="read is 'confidence', expected 'hard'"):
         lut_network(layer)
-    with pytest.raises(ArgumentError, match="LayerNorm has no form in whole numbers"):
+    with pytest.raises(ArgumentError, match="LayerNorm has no integer form"):
         lut_network(nn.Sequential(LUT(4, 2, 3, 2), nn.LayerNorm(2)))
     with pytest.raises(ArgumentError, match="expected low < high"):
         lut_network(LUT(4, 2, 3, 2), low=1, high=1)

@@ -55,8 +55,8 @@ LINEAR = {
 }  # fmt: skip
 
 
-def relevance(recorder: Recorder, output: Tensor, seed: Tensor, eps: float) -> dict[Tensor, Tensor]:
-    """The relevance of every leaf that is no parameter."""
+def relevance(recorder: Recorder, output: Tensor, seed: Tensor, eps: float, watched: bool = True) -> dict[Tensor, Tensor]:
+    """The relevance of every leaf that is no parameter; `watched`: constants are known, and those that are 0 take nothing."""
     order = topological(output.grad_fn)
     is_weight: dict[Any, bool] = {}
     for fn in reversed(order):
@@ -76,7 +76,7 @@ def relevance(recorder: Recorder, output: Tensor, seed: Tensor, eps: float) -> d
         if hasattr(fn, "variable"):
             found[fn.variable] = stands[fn][0]
             continue
-        given = step(fn, recorder.calls[fn._sequence_nr()], stands.pop(fn), is_weight, eps)
+        given = step(fn, recorder.calls[fn._sequence_nr()], stands.pop(fn), is_weight, eps, watched)
         for (child, nr), tensor in zip(fn.next_functions, given, strict=True):
             if child is not None and tensor is not None and not is_weight[child]:
                 held = stands[child].get(nr)
@@ -84,7 +84,7 @@ def relevance(recorder: Recorder, output: Tensor, seed: Tensor, eps: float) -> d
     return found
 
 
-def step(fn: Any, call: Any, R: dict[int, Tensor], is_weight: dict[Any, bool], eps: float) -> list[Tensor | None]:
+def step(fn: Any, call: Any, R: dict[int, Tensor], is_weight: dict[Any, bool], eps: float, watched: bool) -> list[Tensor | None]:
     func, args, kwargs, outs = call
     name = func.__name__.split(".")[0]
     if name.endswith("_"):  # in place: the same function of the same arguments
@@ -142,7 +142,12 @@ def step(fn: Any, call: Any, R: dict[int, Tensor], is_weight: dict[Any, bool], e
             return [inputs[0] * g[0], 0.5 * inputs[1] * g[1], 0.5 * inputs[2] * g[2]]
         g = vjp({0: r / stable(outs[0])})
         shares = [factor * x * gradient for x, gradient in zip(inputs, g, strict=True)]
-        if name in ("add", "sub") and len(inputs) == 2 and [child is None for child, _ in fn.next_functions].count(True) == 1:
+        if (
+            watched
+            and name in ("add", "sub")
+            and len(inputs) == 2
+            and [child is None for child, _ in fn.next_functions].count(True) == 1
+        ):
             i = next(i for i, (child, _) in enumerate(fn.next_functions) if child is not None)
             if inputs[i].shape == r.shape:  # a constant 0 takes nothing, not even an ε
                 shares[i] = torch.where(inputs[1 - i] == 0, r, shares[i])

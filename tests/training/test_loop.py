@@ -254,7 +254,7 @@ def test_weights_that_are_no_numbers_are_never_saved(monkeypatch: pytest.MonkeyP
             next(self.model.parameters()).data.flatten()[3] = float("nan")
 
     monkeypatch.setattr(loop.Trainer, "step", spoil)
-    with pytest.raises(JobError, match=r"the weights are not finite at step 10: a lower rate .* step 8, .* go on .* --resume"):
+    with pytest.raises(JobError, match=r"the weights are not finite at step 10: a lower rate .* step 8, .* continue .* --resume"):
         train(classifier_config(train={"log_every": 100}), "out")
     assert checkpoint.steps_in(Path("out/checkpoints"))[-1] < 10
     monkeypatch.setattr(loop.Trainer, "step", step)

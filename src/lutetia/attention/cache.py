@@ -73,7 +73,7 @@ class KVCache:
                 raise ArgumentError(f"lengths of the cache has {old} in row {row}, expected 0 to {self.max_length}")
             if old + more > self.max_length:
                 raise ArgumentError(
-                    f"the cache is full: row {row} holds {old} tokens and {more} more would come, "
+                    f"the cache is full: row {row} holds {old} tokens and {more} more were given, "
                     f"expected no more than max_length {self.max_length} in total"
                 )
         self._write(k_new, v_new, lengths, fits=all(old + k_new.shape[2] <= self.max_length for old in before))

@@ -280,9 +280,7 @@ def _arrays(path: Path) -> TableFile:
     targets = y.tolist()
     if words is not None and y.dtype.kind in "iu":
         if words.ndim != 1 or not ((y >= 0) & (y < len(words))).all():
-            raise DataError(
-                f"{path} has {words.size} names of classes and other numbers than those in y, expected a name for each"
-            )
+            raise DataError(f"{path} has {words.size} class names and other numbers in y, expected a name for each number")
         targets = [str(words[each]) for each in y]
     if x.ndim == 2:
         titles = [str(name) for name in names] if names is not None and names.shape == (x.shape[1],) else None
