@@ -69,13 +69,12 @@ def put(page: str, blocks: dict[str, str], where: str) -> str:
 
 
 def page_text(head: str, sections: Sequence[Section], results: dict[str, Result]) -> str:
-    """A whole page; a machine that is that of the section before is not described again."""
-    parts, before = [head], ""
+    """A whole page."""
+    parts = [head]
     for section in sections:
         result = results[section.result]
         machine = measured(result, [table.name for table in section.tables] or [table["name"] for table in result["tables"][:1]])
-        parts.append(section_text(section, result, "Same machine." if machine and machine == before else machine))
-        before = machine
+        parts.append(section_text(section, result, machine))
     return "\n".join(parts)
 
 

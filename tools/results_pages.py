@@ -11,6 +11,7 @@ from results_sentences import (
     decode_sentence,
     digits_sentence,
     emission_sentence,
+    enwik8_sentence,
     floors_sentence,
     gradient_sentence,
     growth_sentence,
@@ -32,17 +33,17 @@ INTRODUCTION = """# Results
 
 <!-- written by tools/make_results.py from benchmarks/results: change those files, then run `make results` -->
 
-Generated from `benchmarks/results`; those files also hold dates, versions, commits, settings and absolute times. Above 1x Lutetia
-is faster. *Original* is Spiky, the CUDA library behind the LUT runtime. Two numbers in a cell are eval/training step; a dash is
-a range over runs. [How this was measured](notes/measuring.md) · [what others do better](comparison.md) ·
-[more measurements](notes/results.md)
+Generated from `benchmarks/results`, where dates, versions, commits, settings and absolute times are. H200: one NVIDIA H200, torch
+2.11. CPU: one thread of an AMD EPYC, torch 2.13. Above 1x Lutetia is faster. *Original* is Spiky, the CUDA library behind the LUT
+runtime. Two numbers in a cell are eval/training step; a dash is a range over runs. [How this was measured](notes/measuring.md) ·
+[peers](comparison.md) · [more](notes/results.md)
 """
 
 NOTES = """# Notes: more measurements
 
 <!-- written by tools/make_results.py from benchmarks/results: change those files, then run `make results` -->
 
-Kernels one by one, floors, faithfulness, builds. The rest: [Results](../results.md).
+The rest, and the machines: [Results](../results.md).
 """
 
 
@@ -143,8 +144,7 @@ MODEL_SECTIONS = [
                 column("seed 1", digits=4),
             )
         ],
-        "Lowest validation loss in nats per byte after the same bytes. Only the tables had dropout, which explains part of "
-        "the gap.",
+        "Lowest validation loss, nats per byte, after the same bytes. Only the tables had dropout: part of the gap.",
     ),
     Section(
         "enwik8",
@@ -159,17 +159,8 @@ MODEL_SECTIONS = [
                 column("passes over the text", "passes"),
                 column("test", digits=4),
             ),
-            table(
-                "shared",
-                "feed-forward",
-                column("weights, millions", "weights", scale=MILLION),
-                column("steps in 8 minutes", "steps"),
-                column("test", digits=4),
-            ),
         ],
-        "Bits per byte, one seed. N-gram tables lead by 0.06 in the first pass (0.09 on the validation text) and by 0.013 after "
-        "fifteen, when rows have begun to memorise. Tables in place of every feed-forward (`examples/enwik8_tables.toml`) end "
-        "0.03 above the twin. Second table: older runs that shared a GPU, without graphs.",
+        enwik8_sentence,
     ),
 ]
 
@@ -227,7 +218,7 @@ ATTENTION_SECTIONS = [
         ],
         "At batch 1 most of the time is spent on the weights. SDPA reads the padding of a ragged batch; its DynamicCache copies "
         "all keys for every token.",
-        setting="Tokens per second. SmolLM2's sizes, float32, context 1,024 (10 to 100% of it in a ragged batch), one thread.",
+        setting="Tokens per second. SmolLM2's sizes, float32, context 1,024 (10 to 100% of it in a ragged batch).",
     ),
 ]
 
@@ -258,8 +249,7 @@ CIRCUIT_SECTIONS = [
         "mnist_circuits",
         [CIRCUITS],
         "10,000 test images. Ours counts everything from 8-bit pixels to the class; 1,000 simulated images agreed. The gates "
-        "were chosen from 86 runs whose test accuracy was seen. torchlogix was trained and counted here; other counts are "
-        "from papers.",
+        "were chosen from 86 runs whose test accuracy was seen. Counts of others are from papers, torchlogix's from here.",
     ),
     Section(
         "Tables of data",
@@ -340,9 +330,9 @@ NOTE_SECTIONS = [
                 column("difference from ours", "distance"),
             )
         ],
-        "The mean probability of the predicted token while tokens are blanked, the most relevant first: less is better. "
-        "Integrated gradients take 32 steps. Ours also records what each step absorbed, which takes the time beyond LXT's.",
-        setting="SmolLM2-135M, 20 prompts, one thread, processor time.",
+        "Mean probability of the predicted token while tokens are blanked, most relevant first: less is better. Integrated "
+        "gradients take 32 steps. Beyond LXT's time, ours records what each step absorbed.",
+        setting="SmolLM2-135M, 20 prompts, processor time.",
     ),
     Section(
         "Which preset explains best",
@@ -379,9 +369,8 @@ NOTE_SECTIONS = [
                 "not conserved",
             )
         ],
-        "Seconds and GiB beyond the model, with blocks computed again; ratios to a forward and backward pass, also with all "
-        "activations kept. The last column is the share of the score that does not arrive at a token: stabilisers and the "
-        "softmax of attention keep it.",
+        "Seconds and GiB beyond the model, blocks recomputed; ratios to a forward and backward pass, also with all activations "
+        "kept. Not conserved: the share of the score that stabilisers and the softmax of attention keep.",
         setting="A decoder of SmolLM2's sizes, random weights, one text, float32.",
     ),
     Section(

@@ -11,6 +11,8 @@ from results import Result, Row, rows_of, text_of
 
 MISSING = "–"
 UNSAID = ("python", "numpy", "numba", "triton")  # versions that a page leaves to the file of the result
+# Machine and torch of most results, as `_source` puts them, and the name that the head of a page gives them.
+USUAL = {"NVIDIA H200, torch 2.11": "H200", "AMD EPYC, 1 thread, torch 2.13": "CPU", "AMD EPYC, 2 threads, torch 2.13": "CPU, 2 threads"}
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,9 @@ def _source(source: dict[str, Any]) -> str:
     if not machine.get("gpu") and machine.get("threads"):
         facts.append(f"{machine['threads']} thread{'s' if machine['threads'] > 1 else ''}")
     facts += [f"{name} {_short(version)}" for name, version in versions.items() if version and name not in UNSAID]
-    return ", ".join(facts) + "."
+    described = ", ".join(facts)
+    usual = next((each for each in USUAL if described.startswith(each)), "")
+    return f"{USUAL.get(usual, '')}{described.removeprefix(usual)}."
 
 
 def _short(version: str) -> str:
