@@ -6,6 +6,7 @@ A comment before a block changes that; several directions are separated by semic
     <!-- continues -->        go on in the namespace and the folder of the block before
     <!-- in a shell -->       run the whole block with sh, as it would be pasted
     <!-- exits 1 -->          its commands end with this code
+    <!-- needs MODULE -->     run it where this optional module is installed
     <!-- not run: why -->     leave it out
 """
 
@@ -22,12 +23,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import lutetia
 from lutetia.cli import main
-from tools import require_module
+from tools import optional_module, require_module
 
 require_module("typer")  # for the `lutetia` commands
 
@@ -39,6 +41,7 @@ FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,}) *(?P<language>[\w+-]*
 COMMENT = re.compile(r"^\s*<!--\s*(?P<text>.*?)\s*-->\s*$")
 NOT_RUN = re.compile(r"not run\b:?\s*(?P<reason>.*)")
 EXITS = re.compile(r"exits (?P<code>\d+)$")
+NEEDS = re.compile(r"needs (?P<module>\w+)$")
 PYTHON = ("python", "py", "python3")
 SHELL = ("bash", "console", "sh", "shell")
 
@@ -52,6 +55,7 @@ class Block:
     continues: bool = False
     in_shell: bool = False
     exits: int = 0
+    needs: str = ""
 
 
 def blocks(text: str) -> Iterator[Block]:
@@ -80,7 +84,7 @@ def closing_line(lines: list[str], opening: int, fence: str) -> int:
     raise ValueError(f"line {opening + 1}: the code block is not closed")
 
 
-def directions(comment: str, line: int) -> dict[str, bool | int]:
+def directions(comment: str, line: int) -> dict[str, Any]:
     """How to run a block, from the comment before it; other comments say nothing."""
     if left_out := NOT_RUN.match(comment):
         if not left_out["reason"]:
@@ -88,7 +92,9 @@ def directions(comment: str, line: int) -> dict[str, bool | int]:
         return {"skip": True}
     words = [word.strip() for word in comment.split(";")]
     codes = [int(match["code"]) for word in words if (match := EXITS.match(word))]
-    return {"continues": "continues" in words, "in_shell": "in a shell" in words, "exits": codes[0] if codes else 0}
+    needed = [match["module"] for word in words if (match := NEEDS.match(word))]
+    found = {"continues": "continues" in words, "in_shell": "in a shell" in words, "exits": codes[0] if codes else 0}
+    return {**found, "needs": needed[0] if needed else ""}
 
 
 def chains(text: str) -> list[list[Block]]:
@@ -178,6 +184,9 @@ ON_PAGES = [
 
 @pytest.mark.parametrize(("page", "chain"), ON_PAGES)
 def test_block(page: Path, chain: list[Block]) -> None:
+    for block in chain:
+        if block.needs:
+            optional_module(block.needs)
     run_chain(chain, str(page))
 
 

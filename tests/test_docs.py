@@ -103,19 +103,18 @@ def anchors(page: Path) -> set[str]:
     ]
     headings = {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in plain}
     described = set()
-    for name, options in re.findall(r"^::: (\S+)\n((?: .*\n)*)", text + "\n", re.M):
-        members = re.search(r"members: \[([^\]]*)\]", options)
-        described |= {name, *(f"{name}.{member}" for member in re.findall(r"\w+", members[1] if members else ""))}
+    for name, members in re.findall(r"^::: (\S+)(?:(?:\n .*)*\n      members:)?(?: \[([^\]]*)\])?$", text, re.M):
+        described |= {name, *(f"{name}.{member}" for member in re.findall(r"\w+", members))}
     return headings | described
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
     (tmp_path / "other.md").write_text("# Übers: all `of` it\n```\n# no heading\n```\n")
-    (tmp_path / "api.md").write_text("::: a.b\n    options:\n      members: [\n        c, d,\n      ]\n\n::: a.e\n")
+    (tmp_path / "api.md").write_text("::: a.b [\n    c, d\n]\n\n::: a.e\n\n::: a.f\n    options:\n      members: [g]\n")
     page = tmp_path / "page.md"
     page.write_text(
         "# Here\n[a](other.md) [b](other.md#ubers-all-of-it) [c](#here) [d](https://example.org/x)\n"
-        "[i](api.md#a.b.d) [j](api.md#a.e) [k](api.md#a.e.d)\n"
+        "[i](api.md#a.b.d) [j](api.md#a.e) [k](api.md#a.e.d) [l](api.md#a.f.g)\n"
         "[e](none.md) [f](#there) [g](other.md#no-heading)\n````md\n```\n[h](none.md)\n```\n````\n"
     )
     assert broken_links(page) == ["api.md#a.e.d", "none.md", "#there", "other.md#no-heading"]
@@ -134,7 +133,7 @@ PUBLIC = [
 def test_the_api_pages_of_a_part_list_what_is_public(module: str) -> None:
     pages = DOCS.glob(f"api/{module.removeprefix('lutetia.')}*.md")
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
-    described = set(re.findall(rf"^(?:::: |      heading: ){module}\.(\w+)$", text, re.MULTILINE))
+    described = set(re.findall(rf"^(?:::: |      heading: ){module}\.(\w+)(?: \[.*)?$", text, re.MULTILINE))
     if module == "lutetia.precompute":
         described |= {name.rpartition(".")[2] for name in anchors(DOCS / "api" / "precompute-stream.md")}  # under their room
     assert set(importlib.import_module(module).__all__) <= described

@@ -12,7 +12,11 @@ from results import Result, Row, rows_of, text_of
 MISSING = "–"
 UNSAID = ("python", "numpy", "numba", "triton")  # versions that a page leaves to the file of the result
 # Machine and torch of most results, as `_source` puts them, and the name that the head of a page gives them.
-USUAL = {"NVIDIA H200, torch 2.11": "H200", "AMD EPYC, 1 thread, torch 2.13": "CPU", "AMD EPYC, 2 threads, torch 2.13": "CPU, 2 threads"}
+USUAL = {
+    "NVIDIA H200, torch 2.11": "H200",
+    "AMD EPYC, 1 thread, torch 2.13": "CPU",
+    "AMD EPYC, 2 threads, torch 2.13": "CPU, 2 threads",
+}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from mkdocs.structure.pages import Page
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 MERMAID = "javascripts/mermaid.tiny.js"
+# `::: NAME [MEMBERS]`: what to describe, and which of its members; of a module only these, without a heading of its own.
+DESCRIBED = re.compile(r"^::: (\S+) \[([^\]]*)\]$", re.MULTILINE)
 DIAGRAM = re.compile(r"^\[.*\]\((?:\.\./)?(diagrams/[\w-]+\.mmd)\)$", re.MULTILINE)  # a link that is a paragraph
 
 
@@ -61,12 +63,20 @@ def text_output(output: nbformat.NotebookNode, data: dict[str, Any]) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Show a diagram where a page links to its file."""
+    """Show a diagram where a page links to its file, and turn lists of members into options of mkdocstrings."""
 
     def shown(link: re.Match[str]) -> str:
         return f"```mermaid\n{(Path(config.docs_dir) / link[1]).read_text(encoding='utf-8')}```"
 
-    return DIAGRAM.sub(shown, markdown)
+    return DESCRIBED.sub(options, DIAGRAM.sub(shown, markdown))
+
+
+def options(described: re.Match[str]) -> str:
+    """The long form of `::: NAME [MEMBERS]`."""
+    name, members = described[1], " ".join(described[2].split())
+    is_module = name.rpartition(".")[2].islower()
+    hidden = "      show_root_heading: false\n      show_root_toc_entry: false\n" if is_module else ""
+    return f"::: {name}\n    options:\n{hidden}      members: [{members}]"
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
