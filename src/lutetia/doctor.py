@@ -33,7 +33,7 @@ VERSION = re.compile(r"\d+\.\d[\w.+-]*")
 
 @dataclass(frozen=True)
 class Finding:
-    """What a look at the machine brought."""
+    """What was found on the machine."""
 
     status: Literal["found", "missing", "broken"]
     version: str | None = None
@@ -52,13 +52,13 @@ class Item:
     trial: Callable[[], Finding] | None = None  # a slower look that tries the thing
 
     def attempt(self) -> Finding:
-        """What the trial finds, or the look where there is none."""
+        """The result of the trial, or of the lookup for an item without one."""
         return (self.trial or self.look)()
 
 
 def examine(attempt: bool = False) -> list[tuple[Item, Finding]]:
-    """Look for every item, in the order of ITEMS; what has to wait for a program waits side by side. With `attempt` what can be
-    broken though it is installed is tried."""
+    """Look for every item, in the order of ITEMS; programs are asked at the same time. With `attempt`, also try what may be
+    installed and broken."""
     with ThreadPoolExecutor(max_workers=len(ITEMS)) as pool:
         return list(zip(ITEMS, pool.map(lambda item: (item.attempt if attempt else item.look)(), ITEMS), strict=True))
 
@@ -85,7 +85,7 @@ def as_json(examined: Sequence[tuple[Item, Finding]]) -> dict[str, Any]:
 
 
 def as_table(examined: Sequence[tuple[Item, Finding]]) -> Table:
-    """The examination for the eye; what is there needs no word on how to get it."""
+    """The examination as a table; what is installed needs no install line."""
     from rich.table import Table
     from rich.text import Text
 
@@ -140,7 +140,7 @@ def look_for_program(names: Sequence[str], flag: str, wheel: str) -> Finding:
 
 
 def ask(*command: str) -> tuple[int, str]:
-    """Run a program that answers soon; return its exit code and all it said."""
+    """Run a program with a time limit; return its exit code and its output."""
     try:
         done = subprocess.run(
             command,
@@ -159,7 +159,7 @@ def ask(*command: str) -> tuple[int, str]:
 
 
 def last_line(text: str) -> str:
-    """Of a traceback, the line that says what it was."""
+    """The line of a traceback that names the error."""
     lines = text.strip().splitlines()
     return lines[-1].strip() if lines else "said nothing"
 

@@ -23,7 +23,7 @@ LARGEST_TEXT = 64 << 20  # bytes of a JSON file that is read whole
 
 
 def path_of(path: Any) -> Path:
-    """What a caller gave as a file or a folder, refused where no file can have such a name."""
+    """The path that a caller gave; refused if no file can have such a name."""
     if not isinstance(path, str | os.PathLike):
         fail("path", path, "a str or a Path")
     try:
@@ -59,7 +59,7 @@ def check_file(path: str | os.PathLike[str], what: str) -> None:
 
 
 def read_bytes(path: str | os.PathLike[str], what: str, most: int | None = None) -> bytes:
-    """The bytes of a regular file, of which there may be `most`."""
+    """The bytes of a regular file, at most `most` of them."""
     with open_file(path, what) as file:
         size = os.fstat(file.fileno()).st_size
         if most is not None and size > most:
@@ -116,7 +116,7 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse at once, and not after the work, a folder, there or to be made, in which nothing could be written."""
+    """Refuse, before any work is done, a folder (existing or to be made) that cannot be written to."""
     place = next(each for each in (folder, *folder.parents) if each.exists())
     if not place.is_dir():
         raise DataError(f"{folder} cannot be written: {place} is a file, expected a folder")
@@ -125,7 +125,7 @@ def check_writable(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> list[Path]:
-    """Make a folder and those it lies in; the ones that were not there before, the deepest first."""
+    """Make a folder and its parents; return those that are new, the deepest first."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -136,14 +136,14 @@ def make_folder(folder: Path) -> list[Path]:
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Remove folders, the deepest first, that are there and hold nothing."""
+    """Remove those of the folders, deepest first, that exist and are empty."""
     for each in folders:
         with suppress(OSError):
             each.rmdir()
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all that it holds, as far as that is possible."""
+    """Remove a file, or a folder and its content, as far as possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -153,9 +153,9 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def filling(folder: Path) -> Iterator[None]:
-    """Let a block fill a folder, made or emptied for it; should the block fail, all is as it was before.
+    """Let a block fill a folder that is made or emptied for it; if the block fails, everything is as before.
 
-    What the folder held waits in a folder within it: the folder itself may be one that cannot be moved, as `.` or a mounted disk.
+    The old content waits in a folder inside it, because the folder itself may not be movable, such as `.` or a mounted disk.
     """
     made = make_folder(folder)
     aside = folder / f".{secrets.token_hex(4)}.old"

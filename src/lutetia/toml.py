@@ -1,4 +1,4 @@
-"""Write TOML, which the standard library (`tomllib`) only reads, and read TOML that may come from anybody.
+"""Write TOML, which the standard library (`tomllib`) only reads, and read TOML from untrusted sources.
 
 Tables hold strings, booleans, integers, floats, lists, and tables; `tomllib.loads(dumps(table)) == table` for all of them (a
 tuple comes back as a list). Scalars and lists of a table are written before its tables, as TOML demands.

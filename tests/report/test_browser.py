@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib.resources
+import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import stories
 import torch
 
 from lutetia import report
+from lutetia import sklearn as estimators
 from lutetia.models import LUTClassifier
 from tools import require_module
 
@@ -70,10 +73,31 @@ def test_pick_an_input_and_see_why(open_page: OpenPage, text: str, story: report
         page.locator(".picker input").nth(at).check()
         said = page.locator(".verdict").inner_text()
         assert said.splitlines()[0] == f"Read as {item.prediction}"
-        assert said.splitlines()[1] == (f"but it is {item.label}" if at == 3 else "which is correct")
+        chances = sorted(torch.tensor(item.scores).softmax(0).tolist(), reverse=True)
+        odds, _, known = said.splitlines()[1].partition("; ")
+        assert re.fullmatch(rf"{100 * chances[0]:.1f}%, then \d {100 * chances[1]:.1f}%", odds)
+        assert known == (f"but it is {item.label}" if at == 3 else "which is correct")
         numbers = page.locator(".detectors button").evaluate_all("l => l.map(e => e.firstChild.textContent)")
         assert numbers == [f"#{each.number}" for each in item.detectors]
     assert page.locator(".picker .wrong").count() == 1
+    assert problems == []
+
+
+def test_a_row_of_a_table_of_data_shows_what_was_compared(open_page: OpenPage) -> None:
+    rows = np.random.default_rng(0).random((120, 3))
+    names = np.array(["small", "a class with a rather long name", "large"])
+    estimator = estimators.LUTClassifier(n_tables=12, n_anchors=3, random_state=0).fit(rows, names[(3 * rows[:, 0]).astype(int)])
+    x = torch.from_numpy(rows[:1])
+    decided = report.decisions(estimator.model_, x, rules=["decisive"])
+    (item,) = decided.items
+    page, _, problems = open_page(report.html(report.Story("A row", decided=decided)), 1280)
+    shown = page.locator(".looking > div:nth-child(2) .bars li > span:first-child").all_inner_texts()
+    assert shown == [each.text for each in item.comparisons]
+    assert item.comparisons[0].feature == "x0"
+    assert page.locator(".looking > div:first-child .bars li").first.inner_text().startswith(f"x0 = {rows[0, 0]:.4g}")
+    starts = page.locator(".looking > div:last-child .bar").evaluate_all("l => l.map(e => e.getBoundingClientRect().left)")
+    assert len(starts) == 3
+    assert len(set(starts)) == 1  # bars of classes with names of different lengths begin at one line
     assert problems == []
 
 
@@ -275,7 +299,7 @@ def test_texts_are_only_ever_text(open_page: OpenPage, hostile: str) -> None:
     assert page.evaluate("window.hacked") is None
     assert page.evaluate("document.querySelector('iframe').contentWindow.hacked") is None
     assert page.locator("img, main script, header script").count() == 0
-    for selector in ("h1", "pre b", ".segments label:nth-child(1)", ".tokens span", ".bars.same span"):
+    for selector in ("h1", "pre b", ".segments label:nth-child(1)", ".tokens span", ".looking > div:last-child .bars span"):
         assert plain(page.locator(selector).first.evaluate("e => e.textContent")) == plain(hostile), selector
     assert [each for each in requests if not each.startswith("about:")] == [page.url]
     assert problems == []

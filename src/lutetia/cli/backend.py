@@ -27,7 +27,7 @@ MOST_AT_ONCE = 1 << 24  # in one call, which holds all of its numbers in memory
 
 
 class Work(NamedTuple):
-    """Numbers that the tables of a model add up, in all and in the largest call."""
+    """How many numbers the tables of a model add up: in total, and in the largest call."""
 
     numbers: int = 0
     at_once: int = 0
@@ -37,7 +37,7 @@ class Work(NamedTuple):
         return Work(self.numbers * count, self.at_once)
 
     def then(self, other: Work) -> Work:
-        """This work and then another."""
+        """This work followed by another."""
         return Work(self.numbers + other.numbers, max(self.at_once, other.at_once))
 
 

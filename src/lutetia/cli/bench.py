@@ -57,7 +57,7 @@ class Request:
 
 
 def benchmarks_folder(checkout: Path | None = None) -> Path:
-    """The benchmarks of a checkout that was named, else of the one that the package in use belongs to; of no other."""
+    """The benchmarks of the checkout that was named, or else of the one this package runs from."""
     root = PACKAGE.parent.parent if checkout is None else checkout.absolute()
     if checkout is None and not (is_checkout(root) and PACKAGE.parent.name == "src"):
         raise DataError(
@@ -105,7 +105,7 @@ def needs_of(tree: ast.Module) -> tuple[str, ...]:
 
 
 def missing(needs: Sequence[str]) -> list[str]:
-    """What a benchmark needs and this machine lacks, in words."""
+    """What a benchmark needs that this machine lacks."""
     return [words for words in map(missing_one, needs) if words]
 
 

@@ -181,7 +181,7 @@ def _pins(path: Path) -> str:
 
 
 def _model(checkpoint: Path) -> Classifier:
-    """A model that has a circuit."""
+    """Load a model that can become a circuit."""
     model: Model[Any] = load(checkpoint)
     if isinstance(model, LUTClassifier):
         _check_reads(model, checkpoint)
@@ -193,7 +193,7 @@ def _model(checkpoint: Path) -> Classifier:
 
 
 def _check_reads(model: LUTClassifier, checkpoint: Path) -> None:
-    """Only a hard read is a table: say how to train the same network so."""
+    """Refuse reads other than hard ones, and say how to train the same network with hard reads."""
     soft = {number: layer.read for number, layer in enumerate(model.config.layers) if getattr(layer, "read", "hard") != "hard"}
     if soft:
         settings = " ".join(f"--set model.layers.{number}.read=hard" for number in soft)
@@ -208,7 +208,7 @@ def _check_reads(model: LUTClassifier, checkpoint: Path) -> None:
 
 
 def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict[str, Any]]:
-    """The integer model, and what is known of it: how inputs become numbers, and its accuracy beside that of the model."""
+    """The integer model and its facts: how inputs are quantised, and its accuracy next to the model's."""
     data = open_run_data(request.checkpoint, request.data)
     choice = None
     if request.n_tables is not None and not (isinstance(model, Tabular) and model.config.core == "tables"):
@@ -260,7 +260,7 @@ def _votes(model: VotesClassifier, network: LUTNetwork, data: Measured) -> dict[
 
 
 def _range(model: LUTClassifier, request: BuildRequest) -> tuple[tuple[Any, Any], str]:
-    """From where to where the inputs go, and who says so."""
+    """The range of the inputs, and where it comes from."""
     if request.range is not None:
         return request.range, "--range"
     low, high = (model.metadata.get(key) for key in ("input_low", "input_high"))

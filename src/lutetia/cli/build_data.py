@@ -37,7 +37,7 @@ def open_run_data(checkpoint: Path, data: Path | None) -> Measured | str:
 
 
 def fit_settings(checkpoint: Path) -> Boosting | None:
-    """How the tables of a run on a table of data were fitted; None for a model that comes from elsewhere."""
+    """The settings of the fit of a run on a table of data; None for any other model."""
     place = next((each for each in _places(checkpoint) if (each / "config.toml").is_file()), None)
     tables = {} if place is None else read_toml(place / "config.toml")
     if not is_table_config(tables):

@@ -60,7 +60,7 @@ def _figures(report: dict[str, Any]) -> dict[str, str]:
 
 
 def _accuracies(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Of classes, or the errors of a regression."""
+    """Accuracies, or the errors of a regression."""
     measured = report.get("accuracy") or {}
     figures = []
     for key, name in (("float", "the trained model"), ("integer", "the circuit")):

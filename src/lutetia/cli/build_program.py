@@ -166,7 +166,7 @@ def write_folder(out: Path, texts: dict[str, Any], report: dict[str, Any]) -> No
 
 
 def show_program_report(report: dict[str, Any], out: Path) -> None:
-    """What came of it, in a few lines, the loss or the accuracy first."""
+    """The outcome in a few lines, loss or accuracy first."""
     show_quality(report)
     if report["target"] == "c":
         say("memory", f"{report['flash_table_bytes']:,} bytes of tables, {report['ram_bytes']:,} bytes of RAM")

@@ -24,7 +24,7 @@ class Screen:
     spinners: list[Any] = field(default_factory=list)
 
     def run(self, name: str, job: Callable[[], Any]) -> Any:
-        """Do something and say that it is being done."""
+        """Show a spinner while a block runs."""
         stop_if_interrupted()
         with console(stderr=True).status(f"{name} ..") if self.show else nullcontext() as spinner:
             self.spinners.append(spinner)
@@ -52,7 +52,7 @@ class Screen:
 
 
 def show_accuracy(report: dict[str, Any], screen: Screen) -> None:
-    """The first thing to know of a circuit."""
+    """The most important facts about a circuit."""
     for name, text in _accuracy_lines(report):
         screen.say(name, text)
 
@@ -72,7 +72,7 @@ def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _refit(used: dict[str, Any]) -> str:
-    """What fitting the rows of the tables again was worth, where that was done."""
+    """What the second fit of the rows gained, if there was one."""
     return f", fitted again ({_worth(used['cut'])} without that)" if "cut" in used else ""
 
 
@@ -104,7 +104,7 @@ def _range_text(given: dict[str, Any]) -> str:
 
 
 def show_report(report: dict[str, Any], out: Path) -> None:
-    """What came of it, in a few lines, the accuracy first."""
+    """The outcome in a few lines, accuracy first."""
     if report.get("target") in PROGRAMS:
         from lutetia.cli.build_program import show_program_report
 

@@ -1,4 +1,4 @@
-"""How many tables of a `Tabular` a circuit holds: as many as fit, fitted again, and what fewer of them would be worth."""
+"""How many tables of a `Tabular` a circuit holds: as many as fit, fitted again, and the accuracy with fewer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_SCORES = 1 << 20  # samples × classes up to which a second fit takes secon
 def kept_tables(
     model: Tabular, weight_bits: int, data: Measured | str, settings: Boosting | None, wanted: int | None
 ) -> tuple[LUTNetwork, dict[str, Any]]:
-    """The integer model of the tables that a circuit holds, and what is known of them.
+    """The integer model of the tables that a circuit holds, and its facts.
 
     Their number is the one `wanted`, or by default what `MOST_LUTS` hold. Where some are left out, the rows of the others are
     fitted again, unless `settings` is None; `cut` is what the circuit would be worth without that, `fewer` what smaller circuits
@@ -75,7 +75,7 @@ def measured(network: LUTNetwork, data: Measured | str) -> dict[str, Any]:
 
 
 def _fewer(model: Tabular, count: int, weight_bits: int, data: Measured | str, settings: Boosting | None) -> list[dict[str, Any]]:
-    """What circuits of a half, a quarter and an eighth of the tables are worth; nothing where that would take long."""
+    """The accuracy of circuits with a half, a quarter and an eighth of the tables; none where that would take long."""
     if isinstance(data, str) or data.train is None or len(data.train[1]) * model.config.n_classes > MOST_SCORES:
         return []
     told = []

@@ -45,7 +45,7 @@ class Request(NamedTuple):
 
 
 def evaluate(checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
-    """Evaluate, and with `show` show it; what `--json` prints of it."""
+    """Evaluate; with `show`, print the result. Returns what `--json` prints."""
     if request.split is not None and request.split not in SPLITS:
         raise UsageError(f"there is no split {request.split!r}: {did_you_mean(request.split, SPLITS)}")
     model: Any = load(checkpoint)
@@ -143,7 +143,7 @@ class _Seen(torch.nn.Module):
         return scores
 
     def classes(self) -> list[dict[str, Any]]:
-        """How many samples of each class there are, and how many of them were found."""
+        """How many samples each class has, and how many were classified correctly."""
         counted = zip(class_names(self.model), self.count.tolist(), self.right.tolist(), strict=True)  # type: ignore[arg-type]
         return [{"class": name, "samples": count, "right": right} for name, count, right in counted]
 
@@ -152,7 +152,7 @@ class _Seen(torch.nn.Module):
 
 
 def _config(checkpoint: Path) -> Config | None:
-    """The config of the run that a checkpoint comes from; None for a model that was saved by itself."""
+    """The config of the run that a checkpoint comes from; None for a model that was saved on its own."""
     tables = read_config(in_run(checkpoint))
     return make_config(tables, str(checkpoint)) if {"data", "train"} <= set(tables) else None
 
@@ -170,7 +170,7 @@ def _own_data(checkpoint: Path, config: Config | None, folder: Path | None) -> D
 
 
 def _open(model: Model[Any], config: Config | None, request: Request) -> Data:
-    """A file that was named, as one split, or as those that it holds itself."""
+    """A named file as one split, or as the splits it contains."""
     path = request.data
     assert path is not None
     if isinstance(model, LUTTransformer):
@@ -210,7 +210,7 @@ def _csv(model: Classifier, path: Path, label: str | int | None) -> Data:
 
 
 def _split(opened: Data, request: Request) -> str:
-    """The split that was asked for; test by default, or else validation, or of a file that was named all there is."""
+    """The split that was asked for; by default test, or validation without a test split; all of a named file."""
     order = ("test", "valid", "train") if request.data is not None else ("test", "valid")
     split = request.split or next((name for name in order if name in opened.splits), None)
     if split is None:

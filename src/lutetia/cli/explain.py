@@ -20,9 +20,8 @@ from lutetia.errors import require
 from lutetia.files import write_atomically
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, load
 from lutetia.relevance import pictures
-from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, contrast, lead
-from lutetia.report.comparisons import comparisons
-from lutetia.report.reasons import as_floats, detectors, first_tables, token_names
+from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead
+from lutetia.report.reasons import as_floats, compared, detectors, first_tables, input_texts, token_names
 
 TABLES_SHOWN = 3  # whose comparisons with thresholds are named
 COMPARISONS_SHOWN = 5  # of a model of columns
@@ -69,7 +68,7 @@ def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[
 
 
 def _show_files(request: Request, show: bool) -> None:
-    """Where the page and the picture are."""
+    """Name the page and the picture that were written."""
     for kind, path in (("page", request.html), ("picture", request.png)):
         if show and path is not None:
             console().print(Text(f"{kind} {one_line(str(path))}"), soft_wrap=True)
@@ -122,7 +121,7 @@ def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Request
         "absorbed": found.absorbed,
         "relevance": found.relevance.tolist(),
         "tables": _tables(model, x, target),
-        "comparisons": _compared(model, x, scores, target),
+        "comparisons": [each._asdict() for each in compared(model, x, scores, target)],
     }
     if request.html is not None:
         more = report.reasons.DEFAULT_RULES if isinstance(model, LUTClassifier) else ()
@@ -153,7 +152,7 @@ def _number(model: Tabular, x: torch.Tensor, value: float, request: Request, sho
         "warnings": warnings,
         "absorbed": found.absorbed,
         "relevance": found.relevance.tolist(),
-        "comparisons": _compared(model, x, torch.tensor([value]), 0),
+        "comparisons": [each._asdict() for each in compared(model, x, torch.tensor([value]), 0)],
     }
     if request.png is not None:
         _png(request.png, model, x, found.relevance, f"{title}, {RULES[request.rule].title}")
@@ -188,29 +187,8 @@ def _show_classifier(told: dict[str, Any], model: Classifier, x: torch.Tensor, r
 
 
 def _inputs(model: Classifier, x: torch.Tensor) -> list[str]:
-    """Each input of a sample [n] with its value, as the data wrote it."""
-    names = feature_names(model) or [f"x{number}" for number in range(len(x))]
-    categories = model.metadata.get("categories", {})
-
-    def value(number: int, each: float) -> str:
-        known = categories.get(str(number), ())
-        if math.isnan(each):
-            return "missing"
-        return str(known[int(each)]) if 0 <= each < len(known) else f"{each:.4g}"
-
-    return [
-        one_line(f"{name} = {value(number, each)}") for number, (name, each) in enumerate(zip(names, x.tolist(), strict=True))
-    ]
-
-
-def _compared(model: Classifier, x: torch.Tensor, scores: torch.Tensor, target: int) -> list[dict[str, Any]]:
-    """What the tables of a model of columns compared, the most effective first; nothing of images, of gates and of others."""
-    if not isinstance(model, Tabular) or model.config.core != "tables" or x.dim() != 1:
-        return []
-    names = feature_names(model) or [f"x{number}" for number in range(len(x))]
-    codes = model.encoding.codes(x[None].double().numpy())[:, 0]
-    asked = comparisons(model, codes, contrast(scores, target).double().numpy(), names)
-    return [each._asdict() for each in asked if each.effect]
+    """Each input of a sample [n] with its value, fit for a terminal."""
+    return [one_line(each) for each in input_texts(model, x)]
 
 
 def _show_comparisons(told: dict[str, Any]) -> None:
@@ -221,7 +199,7 @@ def _show_comparisons(told: dict[str, Any]) -> None:
 
 
 def _tables(model: Classifier, x: torch.Tensor, target: int) -> list[dict[str, Any]]:
-    """What the weightiest tables compared, where a classifier of features compares them with thresholds; the weightiest first."""
+    """What the most important tables compared, most important first; only for classifiers of features with thresholds."""
     if not isinstance(model, LUTClassifier) or x.dim() != 1 or getattr(first_tables(model)[1], "thresholds", None) is None:
         return []
     names = feature_names(model) or [f"x{number}" for number in range(len(x))]
@@ -241,7 +219,7 @@ def _ink(image: torch.Tensor) -> list[bool] | None:
 
 
 def _shrunk(pixels: torch.Tensor, widest: int) -> torch.Tensor:
-    """A picture [H, W] that fits, by adding neighbours up."""
+    """A picture [H, W] that fits, by adding up neighbours."""
     size = max(1, math.ceil(max(pixels.shape) / max(1, widest)))
     if size == 1:
         return pixels

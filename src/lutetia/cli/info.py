@@ -16,7 +16,7 @@ SHOWN = 12  # names on a screen
 
 
 def info(checkpoint: Path, show: bool) -> dict[str, Any]:
-    """Look at a checkpoint, whose checksums are checked, and with `show` show it; what `--json` prints of it."""
+    """Describe a checkpoint once its checksums are verified; with `show`, print it. Returns what `--json` prints."""
     model: Any = load(checkpoint)
     folder = in_run(checkpoint)
     state = read_state(folder)

@@ -34,12 +34,12 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(model: Classifier, given: Sequence[str]) -> list[Inputs]:
-    """All samples that were named, file by file; of a folder its images."""
+    """All named samples, file by file; for a folder, its images."""
     return [inputs for each in given for path in _files(each) for inputs in [_read(model, path)]]
 
 
 def read_sample(model: Classifier, given: str, row: int | None) -> Tensor:
-    """One sample, [*input_shape], floats or uint8: of a file of rows that of this number, the first by default."""
+    """One sample [*input_shape], floats or uint8; from a file of rows, the row of this number, by default the first."""
     path = Path(given)
     if path.is_dir():
         raise DataError(f"{path} is a folder, expected {KINDS}")
@@ -54,7 +54,7 @@ def read_sample(model: Classifier, given: str, row: int | None) -> Tensor:
 
 
 def read_tokens(model: LUTTransformer, given: str) -> Tensor:
-    """The input of a language model, int64 [S]: the bytes of a file of that name, else of the text; of a long one the end."""
+    """The input of a language model, int64 [S]: the bytes of the file of that name, or of the text; of a long one the end."""
     path = Path(given)
     if _exists(path):
         _check_file(path, "a file of text, or the text itself")
@@ -153,7 +153,7 @@ def _cells(model: Classifier, path: Path) -> np.ndarray:
 
 
 def _exists(path: Path) -> bool:
-    """Whether a file has this name; a text too long or too odd for a name is no file's."""
+    """Whether a file of this name exists; False for text that cannot be a name."""
     try:
         return path.exists()
     except (OSError, ValueError):

@@ -11,7 +11,7 @@ from lutetia.files import check_writable
 
 
 def check_output(option: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
-    """Refuse at once, and not after the work, a file that could not be written, or whose name promises another kind."""
+    """Refuse, before any work is done, a file that cannot be written or whose name promises another kind."""
     if path is None:
         return
     if path.is_dir():

@@ -16,7 +16,7 @@ OF_THE_MODEL = ("format", "lutetia", "kind", "model")  # what `save` writes itse
 
 
 def quantize(checkpoint: Path, out: Path, show: bool) -> dict[str, Any]:
-    """Write the int8 model, and with `show` say so; what `--json` prints of it."""
+    """Write the int8 model; with `show`, say so. Returns what `--json` prints."""
     model: Any = load(checkpoint)
     folder = in_run(checkpoint)
     tables = [module for module in model.modules() if isinstance(module, LUT | NgramTables)]

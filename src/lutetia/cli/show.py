@@ -69,7 +69,7 @@ class Progress:
             self._bar.stop()
 
     def advance(self, count: int = 1) -> None:
-        """So many more are done."""
+        """Count this many more as done."""
         self.done += count
         if not self.show:
             return

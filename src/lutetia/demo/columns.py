@@ -1,4 +1,4 @@
-"""A table of data: wines told apart by what was measured of them, with the comparisons that decided one."""
+"""A table of data: wines classified by their measurements, with the comparisons that decided one."""
 
 from __future__ import annotations
 

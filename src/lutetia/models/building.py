@@ -21,7 +21,7 @@ KINDS: dict[str, type[Model[Any]]] = {}  # by what `config.toml` calls them
 
 
 class Model(nn.Module, Generic[C]):
-    """A network that is made from a config, and from nothing else: `Model(config)`, or `Model(**fields)`."""
+    """A network that its config defines completely: `Model(config)`, or `Model(**fields)`."""
 
     kind: ClassVar[str]
     config_class: ClassVar[type[Any]]
@@ -53,7 +53,7 @@ class Model(nn.Module, Generic[C]):
 
     @classmethod
     def least_size(cls, config: C) -> ModelSize:
-        """How large the model of a config is at least."""
+        """The minimum size of the model of a config."""
         raise NotImplementedError
 
     def _move(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
@@ -78,7 +78,7 @@ class Model(nn.Module, Generic[C]):
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str], *, device: torch.device | str | None = None) -> Self:
-        """The model that such a folder holds, with the very numbers that were saved, in eval mode."""
+        """The model in such a folder, with exactly the numbers that were saved, in eval mode."""
         from lutetia.models.saving import load
 
         return load(path, device=device, expected=cls)
@@ -95,7 +95,7 @@ def _config(kind: type[C], config: C | None, fields: Mapping[str, Any]) -> C:
 
 @contextmanager
 def _drawn_from(seed: int | None) -> Iterator[None]:
-    """Let what is drawn in the block follow `seed`, and torch's own generator be as it was; without a seed follow that one."""
+    """Draw from `seed` inside the block and restore torch's generator afterwards; without a seed, draw from torch's generator."""
     if seed is None:
         yield
         return

@@ -29,7 +29,7 @@ class ModelCache:
         self.owner: weakref.ref[nn.Module] | None = None
 
     def check(self, model: nn.Module, batch: int, kinds: list[type], context: int) -> list[int]:
-        """How many tokens each row holds, once the cache is known to be that of this model, of these layers and `batch` rows."""
+        """The number of tokens in each row, after checking that the cache is this model's, with these layers and rows."""
         if [type(layer) for layer in self.layers] != kinds or self.context > context:
             told = f"{len(kinds)} layers of {kinds[0].__name__} and a context of at most {context}"
             fail("cache", self, f"{told}, as new_cache makes it")
@@ -69,7 +69,7 @@ class ModelCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what the layers keep."""
+        """The bytes that the layers hold."""
         kept = [getattr(layer, name) for layer in self.layers for name in ("indices", "k", "v") if hasattr(layer, name)]
         return sum(tensor.nbytes for tensor in kept)
 

@@ -68,7 +68,7 @@ class LUTClassifier(Model[ClassifierConfig]):
 
     @torch.no_grad()
     def set_thresholds_from(self, x: Tensor) -> None:
-        """Set the thresholds of each layer that has some to quantiles of what it is given: x [B, *input_shape]."""
+        """Set the thresholds of each layer that has any to quantiles of its inputs: x [B, *input_shape]."""
         layers = [module for module in self.modules() if isinstance(module, LUT) and module.thresholds is not None]
         hooks = [layer.register_forward_pre_hook(lambda layer, given: layer.set_thresholds_from(given[0])) for layer in layers]
         try:
@@ -85,7 +85,7 @@ class LUTClassifier(Model[ClassifierConfig]):
 
 
 def _table_layer(config: ClassifierConfig, layer: Layer, shape: tuple[int, ...]) -> nn.Module:
-    """The module of a layer that is given this shape."""
+    """The module of a layer whose input has this shape."""
     read: dict[str, Any] = {"read": layer.read, "table_dropout": layer.table_dropout}
     if isinstance(layer, LUTLayer):
         read["anchors"], n_inputs = layer.anchors, math.prod(shape)
@@ -137,7 +137,7 @@ class DenseClassifier(LUTClassifier):
 
 
 def _as_in(module: nn.Module, x: Tensor) -> Tensor:
-    """x in the dtype of the numbers of torch's own layers, which take no other; tables take any."""
+    """x in the dtype of torch's own layers, which take no other; tables take any."""
     own = module[0] if isinstance(module, nn.Sequential) else module
     if not isinstance(own, nn.Linear | nn.LayerNorm | nn.RMSNorm) or torch.is_autocast_enabled(x.device.type):
         return x

@@ -71,7 +71,7 @@ class Projection2dLayer(_Layer):
 
 @dataclass(frozen=True)
 class LUTLayer(_Layer):
-    """`nn.LUT` from all numbers before it to `n_outputs`; with `mix`, from so many sums of them that a linear layer learns."""
+    """`nn.LUT` from all its inputs to `n_outputs`; with `mix`, from that many sums of them, which a linear layer learns."""
 
     kind: ClassVar[str] = "lut"
     n_outputs: int
@@ -94,7 +94,7 @@ class LUTLayer(_Layer):
 
 @dataclass(frozen=True)
 class ProjectedLayer(_Layer):
-    """`nn.ProjectedLUT` from all numbers before it to `n_outputs`."""
+    """`nn.ProjectedLUT` from all its inputs to `n_outputs`."""
 
     kind: ClassVar[str] = "projected"
     n_outputs: int
@@ -178,7 +178,7 @@ class ClassifierConfig(Config):
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The shape of the input, and of what each layer puts out."""
+        """The shapes of the input and of the output of each layer."""
         outs = [layer.out_shape if isinstance(layer, Projection2dLayer) else (layer.n_outputs,) for layer in self.layers]
         return [self.input_shape, *outs]
 

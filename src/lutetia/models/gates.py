@@ -28,7 +28,7 @@ class GateLayer(nn.Module):
     """bits [batch, n_inputs], zeros and ones -> bits [batch, n_tables].
 
     weight   Parameter [n_tables, 2**k]: a row answers one where it is not negative
-    choice   Parameter [n_tables, k, n_inputs]: each table reads, in each place, the bit that stands highest
+    choice   Parameter [n_tables, k, n_inputs]: each table reads, in each place, the bit with the highest score
     """
 
     def __init__(self, n_inputs: int, n_tables: int, k: int, generator: torch.Generator, newest: int | None = None) -> None:
@@ -125,7 +125,7 @@ class Gates(Votes):
 
     @torch.no_grad()
     def clamp_(self) -> None:
-        """Keep rows within reach of the sign: to be called after each step of an optimiser."""
+        """Clamp the rows so that their signs can still flip; call it after each optimiser step."""
         for _, weight in self.layers():
             weight.clamp_(-1, 1)
 

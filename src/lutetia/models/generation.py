@@ -108,7 +108,7 @@ class _Window:
         return self.model(newest, cache=self.cache)[:, 0]
 
     def _recompute(self, slid: list[int]) -> Tensor:
-        """The window has moved: what every position has seen is other than it was, and so is all that was kept of it."""
+        """The window has moved: every position now sees other tokens, so nothing in the cache holds."""
         windows = torch.tensor([self.rows[at][-self.context :] for at in slid], device=self.device)
         return self.model(windows)[:, -1]
 
@@ -127,7 +127,7 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 class _Row:
-    """One prompt and what is written after it, in the kind of the prompt."""
+    """One prompt and its continuation, in the type of the prompt."""
 
     def __init__(self, name: str, prompt: Any, stops: list[tuple[int, ...]], vocab: int) -> None:
         self.tokens, self.is_text = _tokens(name, prompt, vocab), not isinstance(prompt, Tensor)
@@ -167,7 +167,7 @@ class _Row:
         return 0
 
     def _kind(self, piece: list[int]) -> Any:
-        """Tokens as what the prompt was; None when that is empty."""
+        """Tokens in the type of the prompt; None if there are none."""
         if self.decoder is not None:
             return self.decoder.decode(bytes(piece), final=self.ended) or None
         if not piece:

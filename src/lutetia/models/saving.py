@@ -162,7 +162,7 @@ def in_run(path: str | os.PathLike[str]) -> Path:
 
 
 def verify(path: str | os.PathLike[str]) -> list[str]:
-    """Check that a folder is a model's and that its files are those that were written; their names."""
+    """Check that a folder holds a model whose files match the manifest; return their names."""
     folder = path_of(path)
     if not folder.is_dir():
         raise DataError(f"{folder} {'is a file' if folder.exists() else 'does not exist'}, expected the folder of a saved model")

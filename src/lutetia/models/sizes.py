@@ -1,4 +1,4 @@
-"""How large a model is at least, by its config alone: a file that holds less is refused before anything is built from it."""
+"""The minimum size of a model, from its config alone: a file that holds less is refused before anything is built."""
 
 from __future__ import annotations
 

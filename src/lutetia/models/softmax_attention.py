@@ -106,7 +106,7 @@ class SoftmaxAttention(nn.Module):
         return self.turns
 
     def _turns(self, n: int) -> Tensor:
-        """Cosines and sines of n positions, [2, n, d / 2], never in halves, which would blur them."""
+        """Cosines and sines of n positions, [2, n, d / 2], never in half precision, which would blur them."""
         weight, half = self.key.weight, self.head_dim // 2
         work = torch.promote_types(weight.dtype, torch.float32)
         speed = self.rope_base ** (torch.arange(half, device=weight.device, dtype=work) / -half)

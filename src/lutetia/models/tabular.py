@@ -55,7 +55,7 @@ class Tabular(Model[TabularConfig]):
 
     @property
     def is_regression(self) -> bool:
-        """Whether the score is a number of its own, and not that of a class."""
+        """Whether the output is a number, not scores of classes."""
         return self.config.n_classes == 1
 
     @property
@@ -80,7 +80,7 @@ class Tabular(Model[TabularConfig]):
         return self.core(self.encode(x))
 
     def set_tables(self, anchors: Tensor, weight: Tensor) -> None:
-        """Give the layer of tables what was fitted: anchors int32 [T, A, 2], weight [T, 2**A, n_classes]."""
+        """Set the layer of tables to what was fitted: anchors int32 [T, A, 2], weight [T, 2**A, n_classes]."""
         self.tables.anchors = anchors.to(self.tables.anchors.device, torch.int32)
         self.tables.weight.data.copy_(weight)
 

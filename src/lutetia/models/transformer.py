@@ -47,7 +47,7 @@ class Block(nn.Module):
         return x if self.gated is None else x + self._dropped(self.gated(z, rows))
 
     def _dropped(self, added: Tensor) -> Tensor:
-        """What is added to the residual stream, in training without a part of its numbers."""
+        """What is added to the residual stream, with dropout in training."""
         return F.dropout(added, self.dropout) if self.training and self.dropout else added
 
 

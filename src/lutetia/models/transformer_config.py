@@ -1,4 +1,4 @@
-"""`TransformerConfig`: all that says what a language model is made of."""
+"""`TransformerConfig`: what a language model is made of."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Votes(nn.Module):
     """x [batch, n_inputs], whole numbers of `bits` bits -> scores [batch, n_classes].
 
         weight   Parameter [n_tables, 2**k]: a row votes where it is not negative
-        choice   Parameter [n_tables, k, n_bits]: each table reads, in each place, the bit that stands highest
+        choice   Parameter [n_tables, k, n_bits]: each table reads, in each place, the bit with the highest score
 
     Table t votes for class t % n_classes. `shape` (height, width) of an image lets every table start with bits that lie together.
     `temperature` divides the counts.
@@ -130,7 +130,7 @@ class Votes(nn.Module):
 
     @torch.no_grad()
     def clamp_(self) -> None:
-        """Keep rows within reach of the sign: to be called after each step of an optimiser."""
+        """Clamp the rows so that their signs can still flip; call it after each optimiser step."""
         self.weight.clamp_(-1, 1)
 
     def graph(self) -> Graph:

@@ -19,8 +19,12 @@ class Comparison(NamedTuple):
     other: str  # the threshold, in the unit of the column, or another column
     effect: float
 
+    @property
+    def text(self) -> str:
+        return f"{self.feature} {self.operator} {self.other}"
+
     def __str__(self) -> str:
-        return f"{self.feature} {self.operator} {self.other} ({self.effect:+.3g})"
+        return f"{self.text} ({self.effect:+.3g})"
 
 
 def comparisons(model: Tabular, codes: Array, contrast: Array, names: list[str]) -> list[Comparison]:

@@ -47,6 +47,8 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "scores": _rounded(decision.scores),
         "heat": {name: _rounded(values) for name, values in decision.heat.items()},
         "detectors": [_detector(each) for each in decision.detectors],
+        "texts": list(decision.texts),
+        "comparisons": [[each.text, *_rounded([each.effect])] for each in decision.comparisons],
     }
 
 

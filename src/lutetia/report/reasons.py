@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ from lutetia.lut import FLOATS
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular
 from lutetia.nn import LUT
 from lutetia.relevance import UnknownOperation
-from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead_seed
+from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, contrast, lead_seed
+from lutetia.report.comparisons import Comparison, comparisons
 from lutetia.report.story import Decision, Decisions, Detector, Strip
 
 SHOWN_DETECTORS = 12
@@ -96,7 +98,33 @@ def decide(
     with as_in_use(model):
         heat = {rule: attribute_class(model, x, target, rule).relevance.flatten().tolist() for rule in rules}
         found = detectors(model, x, target, n_detectors) if isinstance(model, LUTClassifier) else []
-    return Decision(x.flatten().tolist(), prediction, scores.tolist(), heat, target, label, found)
+    texts = input_texts(model, x) if x.dim() == 1 else []
+    asked = compared(model, x, scores, target)[:n_detectors]
+    return Decision(x.flatten().tolist(), prediction, scores.tolist(), heat, target, label, found, texts, asked)
+
+
+def input_texts(model: Classifier, x: Tensor) -> list[str]:
+    """Each input of a sample [n] with its value, written as in the data."""
+    names = feature_names(model) or [f"x{number}" for number in range(len(x))]
+    categories = (getattr(model, "metadata", None) or {}).get("categories", {})
+
+    def value(number: int, each: float) -> str:
+        known = categories.get(str(number), ())
+        if math.isnan(each):
+            return "missing"
+        return str(known[int(each)]) if 0 <= each < len(known) else f"{each:.4g}"
+
+    return [f"{name} = {value(number, each)}" for number, (name, each) in enumerate(zip(names, x.tolist(), strict=True))]
+
+
+def compared(model: Classifier, x: Tensor, scores: Tensor, target: int) -> list[Comparison]:
+    """The comparisons in the tables of a model of columns that made a difference, the most effective first; empty for others."""
+    if not isinstance(model, Tabular) or model.config.core != "tables" or x.dim() != 1:
+        return []
+    names = feature_names(model) or [f"x{number}" for number in range(len(x))]
+    codes = model.encoding.codes(x[None].double().numpy())[:, 0]
+    asked = comparisons(model, codes, contrast(scores, target).double().numpy(), names)
+    return [each for each in asked if each.effect]
 
 
 def as_floats(model: nn.Module, x: Tensor) -> Tensor:

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lutetia.flow import Flow
+
+if TYPE_CHECKING:
+    from lutetia.report.comparisons import Comparison
 
 Facts = Mapping[str, str]  # shown in the order given
 
@@ -83,6 +87,8 @@ class Decision:
     target: int | None = None  # the class that is explained; the predicted one by default
     label: int | None = None  # the true class, where it is known
     detectors: Sequence[Detector] = ()  # the weightiest first
+    texts: Sequence[str] = ()  # each input with its value, of inputs that are not an image; name and number by default
+    comparisons: Sequence[Comparison] = ()  # of a model of columns, the most effective first
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Files of numpy, .npy and .npz, from anybody: never unpickled, and never more memory than the file explains."""
+"""Untrusted files of numpy, .npy and .npz: never unpickled, and never more memory than the size of the file explains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Image files from anybody as pixels: only plain formats are opened, and only sizes that were allowed are decoded."""
+"""Untrusted image files as pixels: only plain formats are opened, and only allowed sizes are decoded."""
 
 from __future__ import annotations
 

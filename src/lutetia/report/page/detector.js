@@ -12,7 +12,7 @@ function drawDetector() {
   const pairs = html("ol", { className: "pairs" });
   // The highest bit first, as the row's number is written.
   detector.anchors.forEach((pair, r) => pairs.prepend(pairItem(item, detector, r)));
-  const row = html("ul", { className: "bars same" });
+  const row = html("ul", { className: "bars" });
   const most = largest(detector.values);
   const last = detector.outputs.length === story.why.labels.length;
   detector.values.forEach((value, o) => {
@@ -74,7 +74,7 @@ function drawFeatures(item, detector) {
   const most = largest(values);
   why.features.replaceChildren();
   for (const at of order) {
-    const text = `${placeName(at)} = ${showValue(item.values[at])}`;
+    const text = item.texts[at] ?? `${placeName(at)} = ${showValue(item.values[at])}`;
     why.features.append(barItem(text, values[at], most, true, anchors.has(at) ? "anchor" : ""));
   }
 }

@@ -61,7 +61,7 @@ function drawSide(item) {
   const known = item.label === null ? "" : item.label === item.prediction ? "which is correct" : `but it is ${labels[item.label]}`;
   const other = item.target === item.prediction ? "" : `explained: ${labels[item.target]}`;
   const verdict = html("h3", { className: "verdict" }, `Read as ${labels[item.prediction]}`);
-  const note = [known, other].filter(Boolean).join("; ");
+  const note = [chances(item.scores), known, other].filter(Boolean).join("; ");
   if (note) verdict.append(html("small", {}, note));
   const mean = item.scores.reduce((total, score) => total + score, 0) / item.scores.length;
   const leads = item.scores.map((score) => score - mean);
@@ -78,7 +78,24 @@ function drawSide(item) {
     item.detectors.forEach((each, at) => list.append(html("li", {}, detectorButton(each, at, top))));
     parts.push(html("h3", { className: "sub" }, "Tables that counted most"), note, list);
   }
+  if (item.comparisons.length) {
+    const note = html("p", { className: "small" }, "Beside each: how far the lead over the other classes would fall with the opposite answer.");
+    const list = html("ul", { className: "bars features" });
+    const top = largest(item.comparisons.map(([, effect]) => effect));
+    for (const [text, effect] of item.comparisons) list.append(barItem(text, effect, top, true));
+    parts.push(html("h3", { className: "sub" }, "Comparisons that counted most"), note, list);
+  }
   why.side.replaceChildren(...parts);
+}
+
+// The probability of the best class, and the runner-up with its own.
+function chances(scores) {
+  const top = Math.max(...scores);
+  const odds = scores.map((score) => Math.exp(score - top));
+  const total = odds.reduce((sum, each) => sum + each, 0);
+  const [first, second] = odds.map((_, at) => at).sort((a, b) => odds[b] - odds[a]);
+  const percent = (at) => `${((100 * odds[at]) / total).toFixed(1)}%`;
+  return `${percent(first)}, then ${story.why.labels[second]} ${percent(second)}`;
 }
 
 function detectorButton(detector, at, most) {
