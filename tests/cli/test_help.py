@@ -33,6 +33,10 @@ def commands() -> dict[str, Any]:
     return get_command(app).commands  # type: ignore[attr-defined,no-any-return]
 
 
+def options_of(name: str) -> set[str]:
+    return {option for parameter in commands()[name].params for option in parameter.opts}
+
+
 EXAMPLES = [(name, words) for name, command in commands().items() for words in EXAMPLE.findall(command.help or "")]
 
 
@@ -54,8 +58,7 @@ def test_every_example_works(name: str, words: str, folder: Path, monkeypatch: p
     arguments = shlex.split(words)[1:]
     if name == "train":
         shutil.rmtree(folder / "runs")
-    if name == "demo":  # minutes of work, which tests of its own do
-        monkeypatch.setattr(demo, "run", lambda out, console, json: {"out": str(out)})
+    monkeypatch.setattr(demo, "run", lambda out, console, json: {"out": str(out)})  # minutes: tests of its own do it
     if name == "bench":
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert main(arguments) == 0, capsys.readouterr().err
@@ -66,7 +69,12 @@ def test_every_example_works(name: str, words: str, folder: Path, monkeypatch: p
     if "--json" not in arguments:
         last = said.err.splitlines()[-1]
         assert last.startswith("next: lutetia ")
-        assert shlex.split(last)[2] in commands()
+        named = shlex.split(last)[2:]
+        assert named[0] in commands()
+        if name != "demo":  # whose folder is not there
+            assert main(named) == 0, capsys.readouterr().err
+            if "--row" in arguments and "--row" in options_of(named[0]):
+                assert named[-2:] == ["--row", arguments[arguments.index("--row") + 1]]
 
 
 @pytest.mark.parametrize("name", [None, *commands()])

@@ -182,8 +182,16 @@ def explain(
         told = run_explain(checkpoint, given, Request(rule or DEFAULT_RULE, target, row, html, png), show=not as_json)
     if as_json:
         print_json(told)
-    elif not hf:
-        name_next("lutetia", "flow", checkpoint, given)
+    elif hf:
+        more = ("--html", "why.html") if html is None else ("--rule", "epsilon" if rule is None else "attnlrp")
+        name_next("lutetia", "explain", "--hf", checkpoint, given, *more)
+    else:
+        name_next("lutetia", "flow", checkpoint, given, *_row(row))
+
+
+def _row(row: int | None) -> tuple[object, ...]:
+    """The row of a file that the next command is to look at, too."""
+    return () if row is None else ("--row", row)
 
 
 @app.command("evaluate-explanations")
@@ -408,7 +416,7 @@ def flow(
         print(recorded.to_json())
     elif drawn is not None:
         show_flow(recorded, drawn)
-        name_next("lutetia", "explain", checkpoint, given)
+        name_next("lutetia", "explain", checkpoint, given, *_row(row))
 
 
 @app.command()

@@ -44,14 +44,12 @@ class Encoding(nn.Module):
     def codes(self, x: Array, threads: int = 1) -> Array:
         """x float64 [n, columns] -> uint8 [n_encoded, n]."""
         source, edges, ranks = self.source.cpu().numpy(), self.edges.cpu().double().numpy(), self.ranks.cpu().numpy()
-        if len(source) and not 0 <= source.min() <= source.max() < x.shape[1]:  # the loops do not look
+        if len(source) and not 0 <= source.min() <= source.max() < x.shape[1]:
             fail("encoding.source", source.tolist(), f"columns from 0 to {x.shape[1] - 1}")
         counts = np.isfinite(edges).sum(1)
         is_category = ranks.any(1)
         codes = np.empty((len(source), len(x)), np.uint8)
-        from lutetia.models.encoding_loops import encode  # compiled: other models are used without loading numba
-
-        spread(threads, len(x), encode, np.ascontiguousarray(x), source, edges, counts, ranks, is_category, codes)
+        spread(threads, len(x), _encode, x, source, edges, counts, ranks, is_category, codes)
         return codes
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,6 +62,20 @@ class Encoding(nn.Module):
         numbers = 1 + np.isfinite(self.edges.cpu().numpy()).sum(1)
         ranks = self.ranks.cpu().numpy()
         return np.where(ranks.any(1), ranks.max(1, initial=0), numbers).astype(np.int64)
+
+
+def _encode(
+    x: Array, source: Array, edges: Array, counts: Array, ranks: Array, is_category: Array, codes: Array, begin: int, end: int
+) -> None:
+    """The codes of a range of samples. In numpy: a compiled loop takes 0.6 of the time, but loading numba takes 0.8 s."""
+    for number, column in enumerate(source.tolist()):
+        values = x[begin:end, column]
+        if is_category[number]:
+            known = (values >= 0) & (values < ranks.shape[1]) & (values == np.floor(values))
+            codes[number, begin:end] = np.where(known, ranks[number, np.where(known, values, 0).astype(np.int64)], 0)
+        else:
+            above = np.searchsorted(edges[number, : counts[number]], values)
+            codes[number, begin:end] = np.where(np.isnan(values), 0, above + 1)
 
 
 @dataclass(frozen=True, eq=False)
