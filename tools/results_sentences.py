@@ -96,8 +96,8 @@ def tabular_sentence(result: Result) -> str:
     settings = result["settings"]
     missed = f" Not reached: {'; '.join(result['missed'])}." if result["missed"] else ""
     return (
-        "Accuracy in %, RMSE in the unit of the target; the mean of regression is relative to the best boosting method of "
-        f"each set. Folds fitted: {settings['folds fitted']} of {settings['folds']}.{missed}"
+        "Accuracy in %, RMSE in the unit of the target; the mean of regression is relative to the best boosting method per "
+        f"set. Folds fitted: {settings['folds fitted']} of {settings['folds']}.{missed}"
     )
 
 
@@ -118,8 +118,8 @@ def models_sentence(result: Result) -> str:
     return (
         f"{counts['ran']} models are explained by their inputs. By their embeddings, which they look up themselves: "
         f'{names["embeddings"]}. With `unknown="linear"`: {names["linear"]}. Stopped: {names["stopped"]}. IBERT, Reformer and '
-        "YOSO compute in custom functions without a rule; untrained, LightGlue matches nothing, so its output does not depend on "
-        f"its input; PE Audio runs its codec under no_grad. {counts['not built']} more need packages or downloads."
+        "YOSO compute in custom functions without a rule; untrained, LightGlue's output does not depend on its input; PE Audio "
+        f"runs its codec under no_grad. {counts['not built']} more need packages or downloads."
     )
 
 
