@@ -1,7 +1,7 @@
 """Lutetia: networks made of lookup tables.
 
 `import lutetia` is light: it imports neither torch nor any part. A part is imported when it is first touched, so
-`lutetia.flow.record()` works after a plain `import lutetia`, and what one part needs is asked of nobody else.
+`lutetia.flow.record()` works after a plain `import lutetia`, and no part loads what only another part needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether anybody would notice that an op is not called, but what it does."""
+"""Whether an op may be bypassed by calling its implementation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def is_direct(*tensors: Tensor) -> bool:
-    """Whether nobody would see that an op is called: no compiler, tracer, transform or mode, and plain tensors.
+    """Whether nothing observes the call of an op: no compiler, tracer, transform or mode, and plain tensors.
 
     Then its implementation can be called as it is. The way through the dispatcher and back takes 8 µs.
     """

@@ -257,7 +257,7 @@ def tree_bits(tree: Tensor, batch: int) -> Tensor:
 
 
 def _prefix(call: DecodeCall, length: Any) -> Prefix | None:
-    """A prefix of so many positions, in row 0 of the cache."""
+    """A prefix of this many positions, in row 0 of the cache."""
     if length is None:
         return None
     check_int("prefix", length, 0, call.capacity)

@@ -21,7 +21,7 @@ class KVCache:
     k, v      [B, H_kv, S_max, d]
     lengths   int32 [B], on the device of k: how many slots of each row are live; `seq_lens` of `decode_attention`
 
-    owner     the layer whose tokens they are, None while nobody has said so: those of another layer mean something else
+    owner     the layer whose tokens they are, None until one claims the cache: another layer's tokens mean something else
 
     k_scale, v_scale   None, or float32 [H_kv]: a cache of 8 bits keeps what `append` brings divided by them; pass them to
                        `decode_attention` too. Or [B, H_kv, S_max], as an int8 cache has from the start: `append` sets the scale

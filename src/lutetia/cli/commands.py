@@ -49,7 +49,7 @@ def train(
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The folder of the run; runs/NAME by default, for NAME.toml.")] = None,
     target: Annotated[
-        str | None, typer.Option("--target", help="The column of a data file to predict; the last by default.")
+        str | None, typer.Option("--target", help="The column to predict, for a data file; the last by default.")
     ] = None,
     task: Annotated[
         str | None, typer.Option("--task", help="classification or regression; guessed from the target by default.")
@@ -108,7 +108,7 @@ def generate(
     top_p: Annotated[
         float | None, typer.Option("--top-p", help="Draw from the fewest bytes whose probabilities add up to this.")
     ] = None,
-    stop: Annotated[list[str] | None, typer.Option("--stop", help="Stop before this text; may be given again.")] = None,
+    stop: Annotated[list[str] | None, typer.Option("--stop", help="Stop before this text; may be repeated.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Make the draws repeatable.")] = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -236,9 +236,9 @@ def build(
     ] = None,
     n_tables: Annotated[
         int | None,
-        typer.Option("--tables", help="For tables of data: build only the first N; by default what about 16,000 LUTs hold."),
+        typer.Option("--tables", help="For tables of data: build only the first N; by default as many as 16,000 LUTs hold."),
     ] = None,
-    refit: Annotated[bool, typer.Option("--refit/--no-refit", help="With some tables left out, fit the others again.")] = True,
+    refit: Annotated[bool, typer.Option("--refit/--no-refit", help="Fit the rest again when some tables are left out.")] = True,
     value_range: Annotated[
         tuple[float, float] | None,
         typer.Option("--range", metavar="LO HI", help="The range of the inputs; that of the training data by default."),
@@ -364,7 +364,7 @@ def bench(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments for the benchmark itself.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Use tiny sizes: shows in seconds that it runs.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use tiny sizes, to see in seconds that it runs.")] = False,
     save: Annotated[bool, typer.Option("--save", help="Keep the result in benchmarks/results of the checkout.")] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the result as JSON into FILE.")] = None,
     checkout: Annotated[

@@ -127,7 +127,7 @@ def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Request
         more = report.reasons.DEFAULT_RULES if isinstance(model, LUTClassifier) else ()
         rules = list(dict.fromkeys([request.rule, *more]))
         decided = report.decisions(model, x[None], rules=rules, target=target)
-        said = f"What in {name} spoke for {class_title(model, target)}, and what against."
+        said = f"What in {name} spoke for {class_title(model, target)}, and what against it."
         report.write(request.html, report.Story(f"Read as {class_title(model, prediction)}", said, decided=decided))
     if request.png is not None:
         _png(request.png, model, x, found.relevance, f"{class_title(model, target)}, {RULES[request.rule].title}")

@@ -19,7 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines, errors included.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, errors included.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Checkpoint = Annotated[Path, typer.Argument(metavar="CKPT", help="A trained model: the folder of a run, or of a checkpoint.")]
 Row = Annotated[int | None, typer.Option("--row", help="The row of a .csv file, or of an array of samples, from 0.")]

@@ -52,7 +52,7 @@ def cost_of_cells(
 
 
 def check_algorithm(algorithm: str, sparse: bool) -> None:
-    """Check that there is such an algorithm, and that this connectivity has it."""
+    """Check that the algorithm exists and that this connectivity supports it."""
     check_choice("algorithm", algorithm, ALGORITHMS)
     if sparse and algorithm == "cells":
         raise ArgumentError("algorithm is 'cells', expected 'auto' or 'pairs' where there are synapses: cells need full tables")

@@ -174,7 +174,7 @@ def lut(
 
 
 def read_of(name: str, scalars: tuple[Any, Any, Any], like: Tensor) -> Read | None:
-    """A read with these scalars, and where they start those that are None; None for the hard read. `like` has the device."""
+    """A read with these scalars, or their initial values where None; None for the hard read. `like` gives the device."""
     check_choice("read", name, READS)
     made = []
     for scalar, value in zip(SCALAR_NAMES, scalars, strict=True):
@@ -277,7 +277,7 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
 
 
 def _fit(x: Any, tables: Tables) -> bool:
-    """One look when all is well; what is wrong is worked out only then."""
+    """One check if all is well; what is wrong is worked out only for an error."""
     weight, anchors, wiring, _, thresholds = tables
     if not (isinstance(x, Tensor) and isinstance(weight, Tensor) and isinstance(anchors, Tensor)):
         return False

@@ -27,7 +27,7 @@ from lutetia.lut.kernels.protocol import Backend, Detected, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of
 from lutetia.lut.sums import FLOATS, from_units, sum_dtype, to_units
 
-NUMBERS_AT_ONCE = 1 << 24  # numbers of scratch: pairs are taken in turns of so many
+NUMBERS_AT_ONCE = 1 << 24  # numbers of scratch: pairs are taken in turns of this many
 
 
 class IndexCache:

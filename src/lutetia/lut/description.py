@@ -1,4 +1,4 @@
-"""What a LUT layer is, told to whoever explains, builds, shards or decodes it."""
+"""A description of a LUT layer, for code that explains, builds, shards or decodes it."""
 
 from __future__ import annotations
 

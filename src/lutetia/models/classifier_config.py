@@ -165,9 +165,11 @@ class ClassifierConfig(Config):
                 before = "input_shape" if at == 0 else f"what layer {at - 1} puts out"
                 fail(before, list(shape), f"an image, (height, width) or (channels, height, width), for layer {at}")
             if isinstance(layer, ProjectedLayer) and self.sums == "fixed":
-                raise ArgumentError(f'sums is "fixed" and layer {at} "projected", whose projections are float: expected another')
+                raise ArgumentError(
+                    f'sums is "fixed" and layer {at} "projected", whose projections are float: expected other sums'
+                )
             if isinstance(layer, LUTLayer) and layer.mix and self.sums == "fixed":
-                raise ArgumentError(f'sums is "fixed" and layer {at} has mix = {layer.mix}, sums in float: expected another')
+                raise ArgumentError(f'sums is "fixed" and layer {at} has mix = {layer.mix}, sums in float: expected other sums')
         if math.prod(self.shapes[-1]) < 2:
             fail("the shape before the read-out", list(self.shapes[-1]), "at least two numbers")
         if self.readout == "none" and not (self.layers and math.prod(self.shapes[-1]) == self.n_classes):

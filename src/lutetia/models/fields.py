@@ -29,7 +29,7 @@ class Config:
         check_names(cls.__name__, values, [field.name for field in known])
         needed = [field.name for field in known if field.default is MISSING and field.name not in values]
         if needed:
-            raise ArgumentError(f"a {cls.__name__} was given no {', '.join(needed)}, which it cannot do without")
+            raise ArgumentError(f"a {cls.__name__} was given no {', '.join(needed)}, which it needs")
         return cls(**values)
 
 

@@ -99,7 +99,7 @@ class TransformerConfig(Config):
         self._check_ngrams()
         if self.sums == "fixed" and self.feed_forward == "projected":
             raise ArgumentError(
-                'sums is "fixed" and feed_forward "projected", whose projections are float: expected another of one'
+                'sums is "fixed" and feed_forward "projected", whose projections are float: expected other sums or feed_forward'
             )
 
     def _check_attention(self) -> None:
@@ -131,7 +131,9 @@ class TransformerConfig(Config):
         for name in ("ngram_dropout", "ngram_order_dropout"):
             check_number(name, getattr(self, name), 0.0, 1.0)
         if self.n_ngrams and self.sums == "fixed":
-            raise ArgumentError('sums is "fixed" and there are n-gram tables, whose gates are float: expected another of one')
+            raise ArgumentError(
+                'sums is "fixed" and there are n-gram tables, whose gates are float: expected another value for one of them'
+            )
 
     @property
     def n_ngrams(self) -> int:

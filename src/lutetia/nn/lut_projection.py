@@ -18,7 +18,7 @@ class LUTProjection2d(nn.Module):
 
     Each detector compares pixels of one window of the input, `receptive_field`, in all its channels, and adds a row of its table
     to a window of the output, `projection`, that lies as far across the output as the field lies across the input.
-    Windows stand on a `grid` (so many down and across, from border to border) or a `stride` apart in the input; with
+    Windows stand on a `grid` (this many down and across, from border to border) or a `stride` apart in the input; with
     placement="sampled" as many are put at random places instead. Each place has `detectors_per_position` detectors, and each
     detector reaches a fraction `keep` of the outputs in its window, drawn at random.
 

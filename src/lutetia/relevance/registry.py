@@ -200,7 +200,7 @@ def stabilize(z: Tensor, eps: float) -> Tensor:
 
 
 def divide(R: Tensor, z: Tensor, eps: float) -> Tensor:
-    """R / (z + ε·sgn z), both of one shape; with ε = 0, 0 where both are 0: what is worth nothing may be divided by nothing.
+    """R / (z + ε·sgn z), both of one shape; with ε = 0, 0/0 counts as 0.
 
     Of complex numbers the real and the imaginary parts are divided each by their own.
     """

@@ -27,7 +27,7 @@ from lutetia.errors import DataError
 Array = np.ndarray[Any, Any]
 IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 BLOCK = 1 << 20  # bytes that are decompressed at once
-SMALL, MOST_TIMES = 64 << 20, 100  # bytes that anything may decompress to, and beyond these so many times the file's own
+SMALL, MOST_TIMES = 64 << 20, 100  # bytes that anything may decompress to, and beyond these a multiple of the file's own
 # The cache of decompressed files: how it calls them, and when they go.
 TWIN, PART = re.compile(r".*-[0-9a-f]{16}"), re.compile(r"\..*-[0-9a-f]{16}\.[0-9a-f]{8}\.part")
 LARGEST_CACHE = 8 << 30  # bytes

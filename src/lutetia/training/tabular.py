@@ -13,7 +13,7 @@ from lutetia.models.tabular import Tabular
 from lutetia.training.boosting import Boosted, Boosting, Classes, Each, Goal, Held, Numbers, boost, refit
 
 Array = np.ndarray[Any, Any]
-BASE_TABLES = 32  # share what all rows have in common: so many tables or more are a model without those behind them
+BASE_TABLES = 32  # share what all rows have in common: this many tables or more are a model without the later ones
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,7 +74,9 @@ class PagedLayer(CacheLayerMixin):
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last -tokens_to_remove tokens."""
         if not -self.length <= tokens_to_remove <= 0:
-            raise ArgumentError(f"tokens_to_remove is {tokens_to_remove}, expected {-self.length} to 0: the layer holds so many")
+            raise ArgumentError(
+                f"tokens_to_remove is {tokens_to_remove}, expected {-self.length} to 0: the layer holds that many"
+            )
         self.length += tokens_to_remove
         for row in self.rows:
             self.pool.truncate(row, self.length)

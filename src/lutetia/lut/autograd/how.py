@@ -28,7 +28,7 @@ NO_WIRES: Wires = (None, None, None)
 
 
 class How(NamedTuple):
-    """What an op is told besides tensors."""
+    """The options of an op, besides its tensors."""
 
     sums: Sums = FLOAT
     backend: str = ""  # "" for the default of the device

@@ -31,7 +31,7 @@ _by_connectivity: weakref.WeakValueDictionary[tuple[int, int], Quick] = weakref.
 
 
 def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | None:
-    """What serves this call, when something was prepared for it and nobody looks on.
+    """What serves this call, if something was prepared for it and nothing observes the call.
 
     `mark` is the connectivity, or what stands for it: the meta of a full one, the first tensor of synapses.
     """

@@ -239,7 +239,7 @@ def _window_indices(corner: np.ndarray, image: Pair, window: Pair, channels: int
 
 
 def _grid_offsets(counts: Pair, room: Pair) -> list[np.ndarray]:
-    """For each axis so many offsets from 0 to room, evenly spread; one alone stands in the middle."""
+    """For each axis this many offsets from 0 to room, evenly spread; a single one lies in the middle."""
     return [_rescale(np.arange(count), count - 1, space) for count, space in zip(counts, room, strict=True)]
 
 

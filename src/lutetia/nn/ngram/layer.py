@@ -112,7 +112,7 @@ class NgramTables(nn.Module):
         return addresses(tokens, past, hash_)
 
     def recent(self, tokens: Tensor, past: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-        """What the next call must know of the tokens up to here, and of `lengths` [B] only so many: int64 [B, reach - 1]."""
+        """What the next call must know of the tokens so far, the first `lengths` [B] of each row: int64 [B, reach - 1]."""
         check_tensor("tokens", tokens, ["B", "S"], INTEGER_DTYPES)
         n, (batch, S) = self.reach - 1, tokens.shape
         if past is None:

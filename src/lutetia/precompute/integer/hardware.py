@@ -188,7 +188,7 @@ class LanguageHardware:
 def emit_language(
     model: IntegerTransformer, detectors_per_cycle: int = DETECTORS, temperature: float | None = None
 ) -> LanguageHardware:
-    """The core of a model, which compares and fetches so many detectors in a cycle; with a temperature it can draw."""
+    """The core of a model, which compares and fetches this many detectors per cycle; with a temperature it can draw."""
     layout = Layout(model, detectors_per_cycle, temperature)
     return LanguageHardware(core_files(layout), model.context, model.vocab, detectors_per_cycle, model, temperature)
 

@@ -49,7 +49,7 @@ def compared(x: Tensor, comparisons: Comparisons) -> tuple[np.ndarray, np.ndarra
 
 
 def anchor_array(anchors: Tensor, n_inputs: int, n_thresholds: int = 0) -> np.ndarray:
-    """anchors [N_t, N_c, 2] as unsigned, known to name inputs, or one of so many thresholds.
+    """anchors [N_t, N_c, 2] as unsigned integers, checked to name an input, or one of this many thresholds.
 
     Looked at in every call: through `.data` or `.numpy()` they may have changed, and a loop would read or write out of bounds.
     """
