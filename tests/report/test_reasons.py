@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import stories
 import torch
 from torch import Tensor
 
 from lutetia import report
+from lutetia import sklearn as estimators
 from lutetia.errors import ArgumentError
 from lutetia.models import DenseClassifier, LUTClassifier, LUTTransformer
 from lutetia.report.attribution import RULES, attribute_class, attribute_token, contrast, lead
+from lutetia.report.comparisons import Comparison
 from lutetia.report.reasons import detectors, token_names
+from tools import require_module
+
+pandas = require_module("pandas")
 
 
 def slow_lut_relevance(model: LUTClassifier, x: Tensor, target: int) -> Tensor:
@@ -252,3 +258,29 @@ def test_names_come_from_the_checkpoint() -> None:
     model.metadata = {"classes": ["ant"]}  # type: ignore[assignment]
     assert report.decisions(model, torch.rand(1, 5, 7), rules=["epsilon"]).labels == []
     assert report.decisions(model, torch.rand(1, 5, 7), rules=["epsilon"], labels="abcd").labels == "abcd"
+
+
+@pytest.mark.parametrize(
+    ("operator", "other", "text"),
+    [
+        (">", "755", "proline > 755"),
+        ("<=", "hue by rank", "proline <= hue by rank"),
+        (">", "missing", "proline is known"),
+        ("<=", "missing", "proline is missing"),
+        (">", "[missing, red]", "proline not in [missing, red]"),
+        ("<=", "[missing, red]", "proline in [missing, red]"),
+    ],
+)
+def test_a_comparison_reads_as_people_say_it(operator: str, other: str, text: str) -> None:
+    assert Comparison("proline", operator, other, 0.25).text == text
+    assert str(Comparison("proline", operator, other, 0.25)) == f"{text} (+0.25)"
+
+
+def test_a_category_is_shown_by_its_name() -> None:
+    colours = np.array(["red", "green", "blue"], dtype=object)[np.arange(60) % 3]
+    rows = pandas.DataFrame({"size": np.arange(60.0) % 7, "colour": pandas.Categorical(colours)})
+    model = estimators.LUTClassifier(n_tables=4, n_anchors=2, random_state=0).fit(rows, colours == "red").model_
+    x = torch.tensor([[3.0, model.metadata["categories"]["1"].index("green")], [float("nan"), 9.0]], dtype=torch.float64)
+    decided = report.decisions(model, x, rules=["decisive"])
+    assert [list(each.texts) for each in decided.items] == [["size = 3", "colour = green"], ["size = missing", "colour = 9"]]
+    assert any(each.feature == "colour" for each in decided.items[0].comparisons)

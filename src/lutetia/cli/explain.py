@@ -21,6 +21,7 @@ from lutetia.files import write_atomically
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, load
 from lutetia.relevance import pictures
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead
+from lutetia.report.comparisons import Comparison
 from lutetia.report.reasons import as_floats, compared, detectors, first_tables, input_texts, token_names
 
 TABLES_SHOWN = 3  # whose comparisons with thresholds are named
@@ -194,8 +195,7 @@ def _inputs(model: Classifier, x: torch.Tensor) -> list[str]:
 def _show_comparisons(told: dict[str, Any]) -> None:
     """The comparisons that did most, and what the score would lose with the other answer."""
     for each in told["comparisons"][:COMPARISONS_SHOWN]:
-        line = f"{one_line(each['feature'])} {each['operator']} {one_line(each['other'])}"
-        console().print(Text(f"{each['effect']:+.3g} because {line}"), soft_wrap=True)
+        console().print(Text(f"{each['effect']:+.3g} because {one_line(Comparison(**each).text)}"), soft_wrap=True)
 
 
 def _tables(model: Classifier, x: torch.Tensor, target: int) -> list[dict[str, Any]]:

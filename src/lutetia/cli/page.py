@@ -21,7 +21,7 @@ def write_page(checkpoint: Path, out: Path, title: str | None) -> dict[str, Any]
     """Write the page of a checkpoint; returns what `--json` prints."""
     check_output("--out", out, (".html", ".htm"))
     model = integer_model(load(checkpoint))
-    figures = {"detectors": f"{n_detectors(model):,}", "bytes of tables": f"{c_memory(model)['flash_table_bytes']:,}"}
+    figures = {"tables": f"{n_detectors(model):,}", "bytes of tables": f"{c_memory(model)['flash_table_bytes']:,}"}
     content = page(model, title or title_of(checkpoint), figures).encode("utf-8", errors="replace")
     try:
         with write_atomically(out) as file:

@@ -99,11 +99,10 @@ def _answering(is_image: bool) -> Section:
         tag("p", id="answer", aria_live="polite"),
         tag("ul", id="scores", class_="bars", aria_label="Score of each class"),
     ]
-    lines = "; lines join the inputs that a detector compares" if is_image else ""
+    lines = "; lines join the inputs that a table compares" if is_image else ""
     reasons = [
-        tag("h3", "The detectors that spoke loudest"),
-        tag("p", f"The points that the answer's lead would lose, were a detector to say what it says on average{lines}.",
-            class_="small"),
+        tag("h3", "Tables that counted most"),
+        tag("p", f"How far the answer's lead would fall if a table gave its average row instead{lines}.", class_="small"),
         tag("p", "None makes a difference.", id="quiet", class_="small", hidden="hidden"),
         tag("ul", id="loud", class_="bars loud"),
     ]  # fmt: skip

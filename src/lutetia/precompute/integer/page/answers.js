@@ -37,15 +37,21 @@ function answer() {
   waiting = setTimeout(explain, 30);
 }
 
+function comparisonText({ left, right, constant, answer: yes }) {
+  const other = right < 0 ? constantName(left, constant) : inputName(right);
+  if (right < 0 && other === "missing") return `${inputName(left)} is ${yes ? "known" : "missing"}`;
+  return `${inputName(left)} ${yes ? ">" : "≤"} ${other}`;
+}
+
 function explain() {
   loud = loudest(x, MOST);
   picked = -1;
   const most = Math.max(...loud.map(({ loss }) => Math.abs(loss)), 1);
   byId("loud").replaceChildren(...loud.map(({ u, loss }, at) => {
-    const text = comparisons(x, u).map(({ left, right, constant, answer: yes }) => `${inputName(left)} ${yes ? ">" : "≤"} ${right < 0 ? constantName(left, constant) : inputName(right)}`);
+    const text = comparisons(x, u).map(comparisonText);
     const filled = html("span", { className: loss < 0 ? "bar minus" : "bar" });
     filled.style.setProperty("--size", `${(100 * Math.abs(loss)) / most}%`);
-    const button = html("button", { type: "button", title: text.join(", ") }, html("span", {}, `detector ${u}`), filled, html("span", {}, told(loss)));
+    const button = html("button", { type: "button", title: text.join(", ") }, html("span", {}, `table ${u}`), filled, html("span", {}, told(loss)));
     button.addEventListener("click", () => pick(picked === at ? -1 : at));
     return html("li", {}, button, html("p", { className: "small" }, text.join(", ")));
   }));
