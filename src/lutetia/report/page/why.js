@@ -80,7 +80,7 @@ function drawSide(item) {
   }
   if (item.comparisons.length) {
     const note = html("p", { className: "small" }, "Beside each: how far the lead over the other classes would fall with the opposite answer.");
-    const list = html("ul", { className: "bars features" });
+    const list = html("ul", { className: "bars features asked" });
     const top = largest(item.comparisons.map(([, effect]) => effect));
     for (const [text, effect] of item.comparisons) list.append(barItem(text, effect, top, true));
     parts.push(html("h3", { className: "sub" }, "Comparisons that counted most"), note, list);
