@@ -74,7 +74,18 @@ def test_every_example_works(name: str, words: str, folder: Path, monkeypatch: p
         if name != "demo":  # whose folder is not there
             assert main(named) == 0, capsys.readouterr().err
             if "--row" in arguments and "--row" in options_of(named[0]):
-                assert named[-2:] == ["--row", arguments[arguments.index("--row") + 1]]
+                assert ("--row", arguments[arguments.index("--row") + 1]) in pairwise(named)
+
+
+def test_the_next_command_works_for_odd_inputs_too(folder: Path, capsys: Capture) -> None:
+    """A folder of images, of which `explain` takes one, and numbers that begin with a minus sign."""
+    (folder / "images").mkdir()
+    shutil.copy(folder / "digit.png", folder / "images/a digit.png")
+    for words in (["runs/digits", "images"], ["runs/iris", "--", "-5.1,3.5,1.4,0.2"]):
+        assert main(["predict", *words]) == 0
+        named = shlex.split(capsys.readouterr().err.splitlines()[-1])[2:]
+        assert named[0] == "explain"
+        assert main(named) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [None, *commands()])
@@ -109,6 +120,8 @@ def test_help_names_every_value(monkeypatch: pytest.MonkeyPatch, capsys: Capture
         ("build runs/iris --target lut", ["lut6", "lut4"]),
         ("evaluate runs/iris --split t", ["train", "test"]),
         ("bench lut_st", ["lut_step"]),
+        ("train flowers.csv --task r", ["regression"]),
+        ("train flowers.csv --device c", ["cpu", "cuda"]),
     ],
 )
 def test_values_complete_in_the_shell(typed: str, offered: list[str], trained: Path) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from lutetia.cli import values
 from lutetia.cli.root import Checkpoint, Debug, Json, app
-from lutetia.cli.show import name_next, print_json
+from lutetia.cli.show import as_typed, name_next, print_json
 
 
 @app.command()
@@ -37,7 +37,8 @@ def predict(
     if as_json:
         print_json(result)
     else:
-        name_next("lutetia", "explain", checkpoint, given[0])
+        first = result["predictions"][0]["input"] if Path(given[0]).is_dir() else given[0]
+        name_next("lutetia", "explain", checkpoint, *as_typed(first))
 
 
 @app.command()

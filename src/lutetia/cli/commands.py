@@ -10,7 +10,7 @@ import typer
 from lutetia.cli import answers, values
 from lutetia.cli.guard import UsageError
 from lutetia.cli.root import Checkpoint, Debug, Json, Row, app
-from lutetia.cli.show import console, name_next, print_json
+from lutetia.cli.show import as_typed, console, name_next, print_json
 from lutetia.errors import JobError
 
 __all__ = ["answers", "app"]
@@ -52,10 +52,18 @@ def train(
         str | None, typer.Option("--target", help="The column to predict, for a data file; the last by default.")
     ] = None,
     task: Annotated[
-        str | None, typer.Option("--task", help="classification or regression; guessed from the target by default.")
+        str | None,
+        typer.Option(
+            "--task",
+            help=f"{' or '.join(values.TASKS)}; guessed from the target by default.",
+            autocompletion=values.complete_task,
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint in the folder.")] = False,
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; a GPU by default where there is one.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="cpu or cuda; by default a GPU if there is one.", autocompletion=values.complete_device),
+    ] = None,
     data: Annotated[Path | None, typer.Option("--data", help="The folder of the data; by default that of CONFIG.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -126,7 +134,7 @@ def generate(
     if as_json:
         print_json(told)
     else:
-        name_next("lutetia", "explain", checkpoint, prompt.strip() or told["text"][:32].strip() or "text")
+        name_next("lutetia", "explain", checkpoint, *as_typed(prompt.strip() or told["text"][:32].strip() or "text"))
 
 
 @app.command()
@@ -184,14 +192,9 @@ def explain(
         print_json(told)
     elif hf:
         more = ("--html", "why.html") if html is None else ("--rule", "epsilon" if rule is None else "attnlrp")
-        name_next("lutetia", "explain", "--hf", checkpoint, given, *more)
+        name_next("lutetia", "explain", "--hf", checkpoint, *more, *as_typed(given))
     else:
-        name_next("lutetia", "flow", checkpoint, given, *_row(row))
-
-
-def _row(row: int | None) -> tuple[object, ...]:
-    """The row of a file that the next command is to look at, too."""
-    return () if row is None else ("--row", row)
+        name_next("lutetia", "flow", checkpoint, *as_typed(given, row))
 
 
 @app.command("evaluate-explanations")
@@ -221,7 +224,7 @@ def evaluate_explanations(
     if as_json:
         print_json(told)
     else:
-        name_next("lutetia", "explain", checkpoint, (given or [""])[0])
+        name_next("lutetia", "explain", checkpoint, *as_typed((given or [""])[0]))
 
 
 @app.command()
@@ -416,7 +419,7 @@ def flow(
         print(recorded.to_json())
     elif drawn is not None:
         show_flow(recorded, drawn)
-        name_next("lutetia", "explain", checkpoint, given, *_row(row))
+        name_next("lutetia", "explain", checkpoint, *as_typed(given, row))
 
 
 @app.command()

@@ -52,6 +52,11 @@ def name_next(*words: object) -> None:
     console(stderr=True).print(Text(f"next: {shlex.join(map(one_line, map(str, words)))}", style="dim"), soft_wrap=True)
 
 
+def as_typed(given: str, row: int | None = None) -> list[object]:
+    """An input, and its row in a file, as they are typed after a command: a leading minus sign is no option."""
+    return [*([] if row is None else ["--row", row]), *(["--"] if given.startswith("-") else []), given]
+
+
 class Progress:
     """How far a job is: a bar in a terminal, a line every PAUSE seconds in a pipe, nothing for one that is over before."""
 

@@ -13,6 +13,8 @@ RULES = ("decisive", "epsilon", "gamma", "zplus", "alphabeta", "attnlrp", "dynam
 TARGETS = ("lut6", "lut4", "ice40", "ecp5")
 PROGRAMS = ("c", "verilog")  # targets of `build` that no synthesiser is needed for
 SPLITS = ("train", "valid", "test")
+TASKS = ("classification", "regression")
+DEVICES = ("cpu", "cuda")
 MOST_BYTES = 1 << 20  # of a file that is read for completion
 
 
@@ -33,6 +35,16 @@ def complete_hardware(incomplete: str) -> list[str]:
 def complete_split(incomplete: str) -> list[str]:
     """Splits of the data."""
     return starting_with(incomplete, SPLITS)
+
+
+def complete_task(incomplete: str) -> list[str]:
+    """Tasks of `train` on a table of data."""
+    return starting_with(incomplete, TASKS)
+
+
+def complete_device(incomplete: str) -> list[str]:
+    """Devices of `train`."""
+    return starting_with(incomplete, DEVICES)
 
 
 def complete_class(ctx: Any, incomplete: str) -> list[str]:
