@@ -21,6 +21,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
 NOTEBOOK_PAGES = {DOCS / "notebooks" / f"{path.stem}.md" for path in ROOT.glob("examples/*.ipynb")}  # written by the build
 FENCED = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1`*$", re.DOTALL | re.MULTILINE)
+LISTED = re.compile(r"^::: ([\w.]+): (\w+(?:,\s+\w+)*)$", re.MULTILINE)  # names of a module on an API page
 LINK = re.compile(r"\]\((?!\w+:)([^)\s]*)\)")
 
 
@@ -102,7 +103,7 @@ def anchors(page: Path) -> set[str]:
         unicodedata.normalize("NFKD", each).encode("ascii", "ignore").decode() for each in re.findall(r"^#+ (.+)$", text, re.M)
     ]
     headings = {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in plain}
-    described = set()
+    described = {f"{module}.{name}" for module, names in LISTED.findall(text) for name in re.findall(r"\w+", names)}
     for name, members in re.findall(r"^::: (\S+)(?:(?:\n .*)*\n      members:)?(?: \[([^\]]*)\])?$", text, re.M):
         described |= {name, *(f"{name}.{member}" for member in re.findall(r"\w+", members))}
     return headings | described
@@ -110,11 +111,11 @@ def anchors(page: Path) -> set[str]:
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
     (tmp_path / "other.md").write_text("# Übers: all `of` it\n```\n# no heading\n```\n")
-    (tmp_path / "api.md").write_text("::: a.b [\n    c, d\n]\n\n::: a.e\n\n::: a.f\n    options:\n      members: [g]\n")
+    (tmp_path / "api.md").write_text("::: a.b [\n    c, d\n]\n\n::: a: e,\n    h\n\n::: a.f\n    options:\n      members: [g]\n")
     page = tmp_path / "page.md"
     page.write_text(
         "# Here\n[a](other.md) [b](other.md#ubers-all-of-it) [c](#here) [d](https://example.org/x)\n"
-        "[i](api.md#a.b.d) [j](api.md#a.e) [k](api.md#a.e.d) [l](api.md#a.f.g)\n"
+        "[i](api.md#a.b.d) [j](api.md#a.e) [k](api.md#a.e.d) [l](api.md#a.f.g) [m](api.md#a.h)\n"
         "[e](none.md) [f](#there) [g](other.md#no-heading)\n````md\n```\n[h](none.md)\n```\n````\n"
     )
     assert broken_links(page) == ["api.md#a.e.d", "none.md", "#there", "other.md#no-heading"]
@@ -134,6 +135,7 @@ def test_the_api_pages_of_a_part_list_what_is_public(module: str) -> None:
     pages = DOCS.glob(f"api/{module.removeprefix('lutetia.')}*.md")
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     described = set(re.findall(rf"^(?:::: |      heading: ){module}\.(\w+)(?: \[.*)?$", text, re.MULTILINE))
+    described |= {name for place, names in LISTED.findall(text) if place == module for name in re.findall(r"\w+", names)}
     if module == "lutetia.precompute":
         described |= {name.rpartition(".")[2] for name in anchors(DOCS / "api" / "precompute-stream.md")}  # under their room
     assert set(importlib.import_module(module).__all__) <= described

@@ -14,6 +14,8 @@ from mkdocs.structure.pages import Page
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 MERMAID = "javascripts/mermaid.tiny.js"
+# `::: MODULE: NAME, NAME`: names of a module to describe.
+LISTED = re.compile(r"^::: ([\w.]+): (\w+(?:,\s+\w+)*)$", re.MULTILINE)
 # `::: NAME [MEMBERS]`: what to describe, and which of its members; of a module only these, without a heading of its own.
 DESCRIBED = re.compile(r"^::: (\S+) \[([^\]]*)\]$", re.MULTILINE)
 DIAGRAM = re.compile(r"^\[.*\]\((?:\.\./)?(diagrams/[\w-]+\.mmd)\)$", re.MULTILINE)  # a link that is a paragraph
@@ -63,12 +65,17 @@ def text_output(output: nbformat.NotebookNode, data: dict[str, Any]) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Show a diagram where a page links to its file, and turn lists of members into options of mkdocstrings."""
+    """Show a diagram where a page links to its file, and write out the short forms of what mkdocstrings describes."""
 
     def shown(link: re.Match[str]) -> str:
         return f"```mermaid\n{(Path(config.docs_dir) / link[1]).read_text(encoding='utf-8')}```"
 
-    return DESCRIBED.sub(options, DIAGRAM.sub(shown, markdown))
+    return DESCRIBED.sub(options, LISTED.sub(one_by_one, DIAGRAM.sub(shown, markdown)))
+
+
+def one_by_one(listed: re.Match[str]) -> str:
+    """The long form of `::: MODULE: NAME, NAME`."""
+    return "\n\n".join(f"::: {listed[1]}.{name}" for name in re.findall(r"\w+", listed[2]))
 
 
 def options(described: re.Match[str]) -> str:

@@ -39,7 +39,7 @@ _thread = _Thread()
 
 
 def recording() -> bool:
-    """Whether anything records now; to decide if a costly description is worth making."""
+    """Whether a recording is active: skip costly descriptions if not."""
     return bool(_recorders)
 
 

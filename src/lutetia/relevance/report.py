@@ -36,7 +36,7 @@ class NodeReport:
 
 
 class Report:
-    """What happened during one walk."""
+    """What happened during one traversal."""
 
     def __init__(self) -> None:
         self.modes: Counter[str] = Counter()  # how often each mode was entered: NTM, PTM, PFM

@@ -14,7 +14,7 @@ MOST_ROWS, MOST_CLASSES = 64, 16  # that a picture of a whole table still shows
 
 
 def reading(model: LUTClassifier, x: Tensor, *, said: str = "") -> Reading | None:
-    """How the weightiest table of a network reads x [H, W] or [1, H, W], floats or uint8.
+    """How the most important table of a network reads x [H, W] or [1, H, W], floats or uint8.
 
     None where no single picture can show it: rows that are not added to the scores of the classes directly, or too large a table.
     """

@@ -83,7 +83,7 @@ def decide(
     n_detectors: int = SHOWN_DETECTORS,
 ) -> Decision:
     """Explain one input: x [*input_shape], floats or uint8. `target` is the class that is explained, the predicted one by
-    default; `n_detectors` of the first tables are shown, the weightiest ones."""
+    default; the `n_detectors` most important of the first tables are shown."""
     if not isinstance(model, Classifier):
         fail("model", model, "a classifier of lutetia.models")
     check_tensor("x", x, model.config.input_shape, (*FLOATS, torch.uint8))

@@ -52,7 +52,7 @@ class Writing:
 
 @dataclass(frozen=True)
 class Detector:
-    """What one table did: the pairs of inputs it compared, the answers, the row they chose, and what that row was worth.
+    """What one table did: the pairs of inputs it compared, the answers, the row they chose, and what that row contributed.
 
     The answer of pair r is bit r of the row's number, from the least significant on; the page shows the highest bit first.
     """

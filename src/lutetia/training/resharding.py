@@ -140,10 +140,10 @@ def spread_parameters(model: nn.Module) -> dict[int, Spread]:
 
 
 def full_state_dict(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict that the model would have unsharded, on the CPU of the first rank of the mesh; all of its ranks must ask.
+    """The state dict that the model would have unsharded, on the CPU of the first rank of the mesh; all ranks must call this.
 
-    On the others what is spread is empty. `load_full_state_dict` takes it on any number of ranks, and `load_state_dict` of a
-    model that is not sharded.
+    On the other ranks, sharded tensors are empty. `load_full_state_dict` takes it on any number of ranks, and `load_state_dict`
+    of an unsharded model.
     """
     spreads = spreads_of(model)
     state = {}
@@ -163,7 +163,7 @@ STARTS = "synapse_start"  # of each owner, and the end of the last: the one tens
 
 
 def load_full_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load a whole state dict into a model, of which each rank takes its own part where the model is sharded."""
+    """Load a whole state dict into a model; if it is sharded, each rank takes its own part."""
     spreads, own = spreads_of(model), model.state_dict()
     for name, spread in spreads.items():
         if name in state:

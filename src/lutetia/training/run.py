@@ -40,9 +40,9 @@ def train(
 ) -> dict[str, Any]:
     """Train what a config file, or a `Config`, describes, in the folder `out`; returns the summary.
 
-    `resume` goes on from the newest whole checkpoint in `out`, or starts where there is none. `data` is the folder that paths of
-    data are relative to: that of the config file by default. Under torchrun every process calls this alike, and a restart
-    resumes by itself. The summary's `stopped` is "steps", "minutes", "patience", or "interrupted" by Ctrl-C, SIGTERM or SIGHUP.
+    `resume` continues from the newest intact checkpoint in `out`, or starts afresh. `data` is the folder that data paths are
+    relative to, by default that of the config file. Under torchrun every process makes the same call, and a restart resumes
+    automatically. The summary's `stopped` is "steps", "minutes", "patience", or "interrupted" by Ctrl-C, SIGTERM or SIGHUP.
     """
     show = show or Silent()
     name = "config" if isinstance(config, Config) else str(config)

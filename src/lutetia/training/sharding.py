@@ -37,7 +37,7 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 def shard_detectors(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Keep of every LUT layer in the model, in place, only this rank's share of the detectors; returns the model.
+    """Keep only this rank's share of the detectors of every LUT layer, in place; returns the model.
 
     All ranks of the mesh call it with the same model, on the device of the mesh; where numbers differ, those of the first rank
     count. Rank r of R gets ⌈N_t/R⌉ detectors, from r·⌈N_t/R⌉ on: the last ranks may have fewer, or none.

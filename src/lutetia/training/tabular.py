@@ -49,7 +49,7 @@ def encode_rows(rows: Rows, shape: Shape, most_codes: int = TOP) -> Encoding:
 def fit_tabular(
     rows: Rows, shape: Shape, settings: Boosting, *, most_codes: int = TOP, valid: Rows | None = None, each: Each | None = None
 ) -> tuple[Tabular, Boosted]:
-    """A model of tables fitted to rows, and how that went."""
+    """Fit a model of tables to rows; returns it with the losses on the way."""
     scale, offset = _units(rows, shape)
     own = Rows(rows.x, (rows.y - offset) / scale, rows.weight) if shape.n_classes == 1 else rows
     encoding = encode_rows(own, shape, most_codes)

@@ -40,7 +40,7 @@ class Claim:
 
 
 def precomputable(*, domain: Any = None, groups: int | Sequence[Any] | None = None) -> Callable[[T], T]:
-    """Say of a module class, or of one module, what its inputs are drawn from and how it splits.
+    """Declare the domain of the inputs of a module class, or of one module, and how it splits.
 
         @precomputable(domain=Binary(), groups=((3, 1), (3, 1), (3, 1)))
         class MyLayer(nn.Module): ...

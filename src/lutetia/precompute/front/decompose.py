@@ -124,7 +124,7 @@ def n_rows_of(unit: Unit, domains: Sequence[Domain]) -> int:
 
 
 def decompose(module: nn.Module | LayerBlock, *, n_inputs: int | None = None) -> Units:
-    """The smallest units of a layer or of a chain of layers; their `sizes` are such as `((3, 1), (3, 1), (3, 1))`.
+    """The smallest units of a layer or of a chain of layers; their `sizes` look like `((3, 1), (3, 1), (3, 1))`.
 
     `n_inputs` is needed where no layer knows its channels, such as pooling alone. What was found or claimed is then tried on the
     module: where an output depends on an input outside its unit, it is refused.

@@ -55,7 +55,7 @@ class Rescaled:
 
 
 class LUTNetwork:
-    """The integer model of a network of lookup tables: its graph, and how to put inputs into it."""
+    """The integer model of a network of lookup tables: its graph, and how its inputs are quantised."""
 
     def __init__(self, graph: Graph, model: nn.Module, encoder: Encoder | CodeEncoder) -> None:
         self.graph, self.model, self.encoder = graph, model, encoder

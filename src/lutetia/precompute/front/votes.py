@@ -17,14 +17,14 @@ from lutetia.precompute.tables.domains import Binary, UInt, domain_for
 
 
 def votes_graph(model: Any) -> Graph:
-    """Comparisons, tables, counts, argmax, each followed by a register: of a `lutetia.models.Votes`."""
+    """The stream graph of a `lutetia.models.Votes`: comparisons, tables, counts, argmax, each followed by a register."""
     _check(model, "Votes")
     cuts = np.broadcast_to(np.array(model.thresholds, dtype=np.int64), (model.n_inputs, len(model.thresholds)))
     return _graph(model, cuts, [(model.choice, model.weight)], ["votes"])
 
 
 def gates_graph(model: Any) -> Graph:
-    """The same of a `lutetia.models.Gates`, with its hidden layers; tables that are wires or constants are left out."""
+    """The stream graph of a `lutetia.models.Gates` with its hidden layers; tables that are wires or constants are left out."""
     _check(model, "Gates")
     layers = model.layers()
     names = [*(f"hidden{number}" for number in range(len(layers) - 1)), "votes"]

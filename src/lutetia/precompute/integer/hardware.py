@@ -112,7 +112,7 @@ class LanguageHardware:
         return simulator_for(tool, n)
 
     def synthesize(self, *, place: bool = False, limit: float | None = None) -> dict[str, Any]:
-        """What yosys makes of it on an ECP5: look-up tables, flip-flops, block RAMs, DSPs; none of the last.
+        """Synthesise it with yosys for an ECP5: counts of lookup tables, flip-flops, block RAMs and DSPs (none).
 
         With `place` nextpnr places and routes it, where it is installed: `fmax_mhz`, or in `placed` why there is none.
         """

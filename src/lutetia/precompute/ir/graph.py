@@ -137,7 +137,7 @@ class Graph:
         return self._pass("precompute", precompute, max_bits=max_bits)
 
     def dedupe(self) -> Graph:
-        """Keep tables once that are the same, also when inputs are permuted or negated; drop what nothing reads."""
+        """Keep one of several equal tables, also if inputs are permuted or negated; drop what nothing reads."""
         from lutetia.precompute.passes.dedupe import dedupe
 
         return self._pass("dedupe", dedupe)

@@ -163,7 +163,7 @@ class IOTable(Sequence[Pair]):
 
     @property
     def default(self) -> Values | None:
-        """What is answered where no row is."""
+        """The answer to an input that has no row."""
         return self._default
 
     @property

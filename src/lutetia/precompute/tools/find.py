@@ -31,7 +31,7 @@ TIMEOUT = 3600.0  # seconds: a tool that hangs must not hang us
 
 
 class TimeLimitError(JobError):
-    """A tool did not end within the time it was given."""
+    """A tool exceeded its time limit."""
 
     kind = "time_limit"
 

@@ -25,7 +25,7 @@ FORMAT = "lutetia.hardware/1"
 
 
 class EquivalenceError(LutetiaError):
-    """Hardware does something else than the graph it was made from; `counterexample` says where."""
+    """Hardware differs from the graph it was made from; `counterexample` says where."""
 
     kind = "equivalence"
 
@@ -58,7 +58,7 @@ class Hardware:
 
     @property
     def identity(self) -> int:
-        """A number of 32 bits that tells this hardware from any other: the start of a SHA-256 of its files."""
+        """A number of 32 bits that identifies this hardware: the start of a SHA-256 of its files."""
         digest = hashlib.sha256()
         for name, text in sorted(self.files.items()):
             digest.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(text.encode()).digest())
@@ -164,7 +164,7 @@ class Hardware:
     def synthesize(
         self, target: str = "lut6", *, place: bool = True, pins: str | None = None, time_limit: float | None = None
     ) -> Synthesis:
-        """What yosys makes of it: "lut6", "lut4", "ice40" or "ecp5".
+        """Synthesise it with yosys for "lut6", "lut4", "ice40" or "ecp5".
 
         For the last two it is also placed and routed, given nextpnr, with Fmax and a bitstream. `pins` is the text of a file of
         pin constraints, .pcf or .lpf; without it nextpnr chooses the pins.

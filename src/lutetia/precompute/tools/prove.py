@@ -71,7 +71,7 @@ class ProofClaim:
 
 @dataclass(frozen=True)
 class Proof:
-    """What was proved, and what was too wide to be; `whole` where that is all of the net."""
+    """What was proved, and what was too wide; `whole` if it is the whole net."""
 
     proved: tuple[str, ...]
     skipped: tuple[str, ...]
