@@ -97,8 +97,8 @@ class Result:
         if not isinstance(key, Tensor):
             return f"relevance was not requested for {_describe(key)}, only for {known}"
         alike = any(isinstance(each, Tensor) and each.shape == key.shape for each in self._keys)
-        what = "this tensor is a copy, or another one of the same shape" if alike else "this tensor"
-        return f"relevance was not requested for {what}, {_describe(key)}: tensors are looked up by identity; known: {known}"
+        hint = "tensors are looked up by identity" + (", and a copy is another tensor" if alike else "")
+        return f"relevance was not requested for this tensor, {_describe(key)}: {hint}; known: {known}"
 
     def __contains__(self, key: Any) -> bool:
         return _key(self._meant(key)) in self._found
