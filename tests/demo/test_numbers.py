@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ import torch
 import torch.nn.functional as F
 
 from lutetia import training
-from lutetia.demo import explain, learn, telling, write
+from lutetia.cli import main
+from lutetia.demo import columns, explain, learn, telling, write
 from lutetia.models import saving
 from tools import require_module
 
@@ -75,6 +77,14 @@ def test_the_bits_per_byte_are_those_of_the_checkpoint(
     assert shown in told[chapter].said
     assert shown in context.trained[number].said
     assert number == 2 or shown in context.figures.values()
+
+
+def test_the_wines_are_those_that_evaluate_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = columns.tell(telling.Context(tmp_path))
+    assert told.files == (tmp_path / "wine", tmp_path / "wine.csv")
+    assert main(["evaluate", *map(str, told.files), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert f"{found['samples']} unseen wines apart, {found['accuracy']:.1%} correctly" in told.said
 
 
 def test_charts_are_in_the_unit_of_the_text(chapters: tuple[telling.Context, dict[str, telling.Told]]) -> None:

@@ -6,13 +6,15 @@ from typing import Any
 
 from lutetia.demo.telling import Context, Told
 from lutetia.errors import require
+from lutetia.files import write_atomically
 
 HELD_OUT = 4  # every fourth wine
+TARGET = "cultivar"
 TABLES = 60
 
 
 def tell(context: Context) -> Told:
-    """Fit `LUTClassifier` to three of four wines, and explain the first of the others."""
+    """Fit `LUTClassifier` to three of four wines, keep it and the others, and explain the first of these."""
     datasets: Any = require("sklearn.datasets", "the wines of the demo", "scikit-learn")
     from lutetia.sklearn import LUTClassifier
 
@@ -21,9 +23,14 @@ def tell(context: Context) -> Told:
     fit = [not each for each in held]
     names = wine.target_names[wine.target]
     model = LUTClassifier(n_tables=TABLES, random_state=0).fit(wine.data[fit], names[fit])
-    model.model_.metadata["features"] = list(wine.feature_names)
+    model.model_.metadata |= {"features": list(wine.feature_names), "target": TARGET}
+    model.save(context.out / "wine")
+    file = context.out / "wine.csv"
+    rows = [[*wine.feature_names, TARGET], *([*row, name] for row, name in zip(wine.data[held], names[held], strict=True))]
+    with write_atomically(file) as out:
+        out.write("".join(",".join(map(str, row)) + "\n" for row in rows).encode())
     right = model.score(wine.data[held], names[held])
     explained = model.explain(wine.data[held][:1])
     because = "\n".join(f"  {each}" for each in explained.comparisons[0][:3])
     said = f"{TABLES} tables tell {sum(held)} unseen wines apart, {right:.1%} correctly; what put the first above the others:"
-    return Told(said, text=because)
+    return Told(said, (context.out / "wine", file), because)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 PAGE = "report.html"
-MADE = {"digits", "digits.html", "text", "softmax", "reasons.png", "circuit", PAGE}  # everything the demo leaves in its folder
+# Everything the demo leaves in its folder.
+MADE = {"digits", "digits.html", "text", "softmax", "reasons.png", "circuit", "wine", "wine.csv", PAGE}
 
 
 @dataclass
