@@ -61,7 +61,7 @@ def _has_colour(console: Console) -> bool:
 
 
 def bars(console: Console, names: Sequence[str], values: Sequence[float], shown: int = SHOWN) -> Text:
-    """The weightiest values by name, each with a bar."""
+    """The largest values by name, each with a bar."""
     most = max(map(abs, values), default=0.0) or 1.0
     order = sorted(range(len(values)), key=lambda at: -abs(values[at]))[:shown]
     width = max((len(names[at]) for at in order), default=0)
@@ -75,7 +75,7 @@ def bars(console: Console, names: Sequence[str], values: Sequence[float], shown:
 
 
 def token_strip(console: Console, tokens: Sequence[str], values: Sequence[float]) -> Text:
-    """Tokens on a ground of their colour; without colour the weightiest of them as bars, by their places."""
+    """Tokens on a ground of their colour; without colour the largest of them as bars, by their places."""
     if not _has_colour(console):
         return bars(console, [f"{at:>4} {token!r}" for at, token in enumerate(tokens)], values)
     most = max(map(abs, values), default=0.0) or 1.0

@@ -142,7 +142,7 @@ def rows_in(index: Any, batch: int) -> Tensor:
 
 
 def check_cache(indices: Any, lengths: Any, x: Tensor, anchors: Tensor) -> None:
-    """Check the tensors of a cache against x [B, S, I] and anchors; one look when all is well."""
+    """Check the tensors of a cache against x [B, S, I] and anchors; one check if all is well."""
     if not (isinstance(indices, Tensor) and isinstance(lengths, Tensor)):
         check_tensor("cache.indices", indices)
         check_tensor("cache.lengths", lengths)

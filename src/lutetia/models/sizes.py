@@ -23,7 +23,7 @@ class ModelSize(NamedTuple):
 
 
 def transformer_size(config: TransformerConfig) -> ModelSize:
-    """Of a `LUTTransformer`."""
+    """The minimum size of a `LUTTransformer`."""
     width, read = config.width, len(SCALARS[config.read])
     if config.attention == "softmax":
         attention = 2 * width * width + 2 * width * config.kv_heads * (width // config.n_heads)
@@ -49,13 +49,13 @@ def transformer_size(config: TransformerConfig) -> ModelSize:
 
 
 def dense_transformer_size(config: TransformerConfig) -> ModelSize:
-    """Of a `DenseTransformer`: keys and values, whose heads the twin may choose, are not counted."""
+    """The minimum size of a `DenseTransformer`: keys and values, whose heads the twin may choose, are not counted."""
     layer = 2 * config.width * config.width + _dense(config)
     return ModelSize(4 * config.n_layers, 2 * config.vocab * config.width + config.n_layers * layer)
 
 
 def classifier_size(config: ClassifierConfig) -> ModelSize:
-    """Of a `LUTClassifier`."""
+    """The minimum size of a `LUTClassifier`."""
     numbers = windows = 0
     for layer, before in zip(config.layers, config.shapes, strict=False):
         n_inputs = math.prod(before)
@@ -77,20 +77,20 @@ def classifier_size(config: ClassifierConfig) -> ModelSize:
 
 
 def dense_classifier_size(config: ClassifierConfig) -> ModelSize:
-    """Of a `DenseClassifier`."""
+    """The minimum size of a `DenseClassifier`."""
     counts = [math.prod(shape) for shape in config.shapes]
     numbers = sum(n * m for n, m in pairwise(counts))
     return ModelSize(len(config.layers), numbers + (counts[-1] * config.n_classes if config.readout != "none" else 0))
 
 
 def votes_size(config: VotesConfig) -> ModelSize:
-    """Of a `VotesClassifier`."""
+    """The minimum size of a `VotesClassifier`."""
     n_bits = math.prod(config.input_shape) * len(config.thresholds)
     return ModelSize(3, config.n_tables * (config.k * n_bits + 2**config.k + 1))
 
 
 def gates_size(config: GateNetworkConfig) -> ModelSize:
-    """Of a `GateNetwork`."""
+    """The minimum size of a `GateNetwork`."""
     n_bits = math.prod(config.input_shape) * len(config.thresholds)
     widths = [n_bits, *config.hidden]
     reads = accumulate(widths) if config.skip else widths
@@ -100,7 +100,7 @@ def gates_size(config: GateNetworkConfig) -> ModelSize:
 
 
 def tabular_size(config: TabularConfig) -> ModelSize:
-    """Of a `Tabular`."""
+    """The minimum size of a `Tabular`."""
     encoding = config.n_encoded * (1 + config.n_edges + config.n_categories)
     if config.core == "tables":
         return ModelSize(6, encoding + _lut(config.n_tables, config.n_anchors, config.n_classes, config.n_anchors))

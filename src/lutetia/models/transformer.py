@@ -99,7 +99,7 @@ def _ngram_tables(config: TransformerConfig) -> NgramTables:
 
 
 def _residual_std(config: TransformerConfig) -> float:
-    """Of the linear layers whose outputs the residual stream adds up, 2 · n_layers of them."""
+    """The standard deviation for the linear layers that add to the residual stream, 2 · n_layers of them."""
     return STD / (2 * config.n_layers) ** 0.5
 
 

@@ -209,7 +209,7 @@ class ReadTables(torch.autograd.Function):
 
 
 def _row_gradients(rows: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each row, straight through its sign, and of each bit: what the table says with it, less what it says without it.
+    """Gradients of each row, straight through its sign, and of each bit: the table's answer with it minus the answer without.
 
     rows, grad [batch, n_tables], weight [n_tables, 2**k] -> like weight, and [batch, n_tables · k].
     """

@@ -9,7 +9,7 @@ numba = require("numba", "training a model of votes")
 
 @numba.njit(parallel=True, cache=True)
 def gradients(rows, weight, grad, of_weight, of_bits):  # type: ignore[no-untyped-def]
-    """Of each row, straight through its sign, and of each bit: what the table says with it, less what it says without it.
+    """Gradients of each row, straight through its sign, and of each bit: the table's answer with it minus the answer without.
 
     rows, grad [batch, n_tables], weight [n_tables, 2**k]; written are of_weight, like weight, and of_bits [batch, n_tables · k].
     """

@@ -219,7 +219,7 @@ class LUT(nn.Module):
         return full(self.n_detectors, self.n_rows, self.n_outputs, self.meta) if synapses is None else synapses
 
     def describe(self) -> LayerDescription:
-        """The parts of the layer, for whoever explains, builds, shards or decodes it."""
+        """The parts of the layer, for code that explains, builds, shards or decodes it."""
         read = Read(self.read, self.log_beta, self.log_gamma, self.log_tau)
         positions = getattr(self, "positions", None)
         return LayerDescription(self.weight, self.anchors, self.connectivity, positions, read, self.thresholds)

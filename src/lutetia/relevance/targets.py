@@ -1,4 +1,4 @@
-"""The places of the graph that relevance is asked for: tensors, tokens, modules, checkpoints, attention heads."""
+"""The places in the graph whose relevance is requested: tensors, tokens, modules, checkpoints, attention heads."""
 
 from __future__ import annotations
 

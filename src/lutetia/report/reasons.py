@@ -152,7 +152,7 @@ class as_in_use:
 
 
 def detectors(model: LUTClassifier, x: Tensor, target: int, most: int) -> list[Detector]:
-    """The weightiest detectors that look at the input itself: x [*input_shape]. Empty if the first layer is not a plain table."""
+    """The most important detectors that read the input itself: x [*input_shape]. Empty if the first layer is no plain table."""
     name, layer = first_tables(model)
     if layer is None or layer.read != "hard" or not most:
         return []
@@ -181,7 +181,7 @@ def detectors(model: LUTClassifier, x: Tensor, target: int, most: int) -> list[D
 
 
 def first_tables(model: LUTClassifier) -> tuple[str, LUT | None]:
-    """The module whose output is summed rows of tables over the very inputs, and its LUT."""
+    """The module whose output is the sum of table rows selected by the inputs themselves, and its LUT."""
     name, module = ("layers.0", model.layers[0]) if len(model.layers) else ("readout", model.readout)
     layer = getattr(module, "lut", module)
     return name, layer if isinstance(layer, LUT) else None

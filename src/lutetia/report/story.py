@@ -86,7 +86,7 @@ class Decision:
     heat: Mapping[str, Sequence[float]]
     target: int | None = None  # the class that is explained; the predicted one by default
     label: int | None = None  # the true class, where it is known
-    detectors: Sequence[Detector] = ()  # the weightiest first
+    detectors: Sequence[Detector] = ()  # the most important first
     texts: Sequence[str] = ()  # each input with its value, of inputs that are not an image; name and number by default
     comparisons: Sequence[Comparison] = ()  # of a model of columns, the most effective first
 

@@ -174,7 +174,7 @@ def shifted(x: Tensor, moves: Tensor, reach: int) -> Tensor:
 def warped(x: Tensor, maps: Tensor) -> Tensor:
     """Images x [b, (channels,) height, width], each seen through its own linear map [b, 2, 2] about the middle.
 
-    Pixels between others are mixed of them; what comes in from outside is 0.
+    Pixels are interpolated; what comes in from outside is 0.
     """
     images = x.reshape(len(x), -1, *x.shape[-2:])
     places = F.affine_grid(F.pad(maps.to(x.dtype), (0, 1)), list(images.shape), align_corners=False)
@@ -182,7 +182,7 @@ def warped(x: Tensor, maps: Tensor) -> Tensor:
 
 
 def _tensors(split: Samples | Text, device: torch.device) -> list[Tensor]:
-    """A split as tensors over the same memory, or on the GPU where there is room."""
+    """A split as tensors that share its memory, or on the GPU if there is room."""
     arrays = [split.bytes] if isinstance(split, Text) else [split.x, split.y]
     tensors = [_as_tensor(array) for array in arrays]
     if device.type != "cpu" and sum(tensor.nbytes for tensor in tensors) <= ON_DEVICE:

@@ -178,7 +178,7 @@ def boost(
 
 
 def refit(codes: Array, goal: Goal, anchors: Array, weight: Array, rounds: int, settings: Boosting) -> Array:
-    """New rows [T, 2**A, K] of tables that keep their anchors [T, A, 2]: each round corrects one table, in turns.
+    """New rows [T, 2**A, K] of tables that keep their anchors [T, A, 2]: each round corrects the tables one after another.
 
     The first tables of a fit have learned little each. Rounds of tables that are left out make up for that.
     """

@@ -1,4 +1,4 @@
-"""Many processes: who we are, gradients averaged over those that see other data, and numbers agreed upon.
+"""Many processes: ranks and groups, gradients averaged over ranks with different data, and numbers agreed on.
 
 `World.data_rank` and `World.data_size` say which share of each batch is ours, and `World.group` with whom gradients are averaged.
 Plain data parallel has one group of all; on a mesh with detector parallel it is one column of it.
@@ -50,7 +50,7 @@ class World:
 
 
 def start(device: str | None = None, detectors: int = 1, timeout: float = 600.0) -> World:
-    """Join the other processes where torchrun has started us, and choose the device: a GPU where there is one.
+    """Join the other processes if torchrun started this one, and choose the device: a GPU if there is one.
 
     `detectors` ranks in a row share the detectors of each layer, and see the same data. A rank waits for the others for up to
     `timeout` seconds in each exchange.
@@ -106,7 +106,7 @@ def _group_of(rank: int, lines: Tensor, limit: timedelta) -> Any:
 
 
 def finish(world: World) -> None:
-    """Part from the other processes, after a run that ended well."""
+    """Leave the process group after a run that ended well."""
     if world.size > 1 and distributed.is_initialized():
         wait_for_all(world)
         if world.watch is not None:
@@ -218,7 +218,7 @@ def total(numbers: Tensor, world: World) -> Tensor:
 
 
 def largest(numbers: list[float], world: World) -> list[float]:
-    """The largest of each number over all ranks, so that all decide alike."""
+    """The maximum of each number over all ranks, so that all decide the same."""
     if world.size == 1:
         return numbers
     tensor = torch.tensor(numbers, dtype=torch.float64)

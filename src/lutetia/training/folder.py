@@ -1,4 +1,4 @@
-"""The folder of a run: whose it is, whether it may be used, and what lies in it.
+"""The folder of a run: who holds it, whether it may be used, and what is in it.
 
 config.toml     the config the run was started with
 metrics.jsonl   a line for every logged step and every evaluation
@@ -42,7 +42,7 @@ MAY_CHANGE = {
 
 
 class RunFolder:
-    """A run folder that this process holds; `close` lets it go, and so does the end of the process, however it comes."""
+    """A run folder that this process holds; `close` releases it, and so does the end of the process, however it comes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -121,7 +121,7 @@ class RunFolder:
         remove_empty(self._made)
 
     def close(self) -> None:
-        """Let the folder go."""
+        """Release the folder."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -16,14 +16,14 @@ class Display(Protocol):
     """What the loop reports."""
 
     def update(self, done: float, step: int, values: Mapping[str, Any]) -> None:
-        """`done` is the fraction of the run that lies behind; `values` are new numbers, often none."""
+        """`done` is the completed fraction of the run; `values` are new numbers, often none."""
 
     def say(self, text: str) -> None:
         """A message to show, terminal or not."""
 
 
 class Silent:
-    """Says nothing at all."""
+    """Shows nothing."""
 
     def update(self, done: float, step: int, values: Mapping[str, Any]) -> None:
         pass
@@ -74,7 +74,7 @@ class Live:
 
 
 def clock(seconds: float) -> str:
-    """A duration as people write it."""
+    """A duration in readable form."""
     whole = round(seconds)
     hours, rest = divmod(whole, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"

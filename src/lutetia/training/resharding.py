@@ -75,7 +75,7 @@ class Spread:
         return torch.cat(pieces, self.dim) if pieces else tensor.new_empty(0, device="cpu")
 
     def gather_sparse(self, tensor: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """The same of a sparse tensor, spread along its first dimension: indices, values, and whether they are coalesced."""
+        """The same for a sparse tensor, sharded along its first dimension: indices, values, and whether they are coalesced."""
         indices, values = tensor._indices().clone(), tensor._values()
         indices[0] += sum(self.sizes[: self.rank])
         facts = torch.tensor([values.shape[0], tensor.is_coalesced()], device=values.device)

@@ -72,7 +72,7 @@ def train(
 
 
 def _train(trainer: Trainer, again: bool, caught: Caught) -> dict[str, Any]:
-    """Take the folder, now that everything fits, and train to an end."""
+    """Claim the folder, now that everything fits, and train to the end."""
     world = trainer.world
     if world.is_first:
         changes = trainer.folder.open(trainer.config, again, RESTART_PATIENCE if world.restarts else 0.0)
@@ -99,7 +99,7 @@ def _go_on(trainer: Trainer) -> None:
 
 
 def _finish(trainer: Trainer, stopped: str) -> dict[str, Any]:
-    """Evaluate the best weights in full, draw the picture, and sum up."""
+    """Evaluate the best weights in full, draw the picture, and return the summary."""
     at, folder, world = trainer.position, trainer.folder, trainer.world
     summary: dict[str, Any] = {
         "out": str(folder.path),

@@ -1,4 +1,4 @@
-"""Rates over a run: they climb, then fall."""
+"""Learning rates over a run: they rise, then fall."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lutetia.training.config import Schedule
 
 
 def factor(schedule: Schedule, done: float, per_step: float = 0.0) -> float:
-    """What the rates are multiplied with when the fraction `done` of a run lies behind.
+    """The factor on the rates after the fraction `done` of a run.
 
     `per_step` is what one step adds: the climb begins with one step's worth, for a first step of rate 0 would be wasted.
     """

@@ -198,7 +198,7 @@ def numbered(values: Sequence[Any], known: Sequence[str] | None, where: str, lin
 
 
 def _row(row: int, lines: Sequence[int] | None) -> str:
-    """A row as messages call it: by its line in a file of text, else counted from 1."""
+    """The name of a row in messages: its line in a text file, or its number from 1."""
     return f"row {row + 1}" if lines is None else f"line {lines[row]}"
 
 

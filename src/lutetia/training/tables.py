@@ -35,11 +35,11 @@ class Cells:
         return len(self.rows[0]) if self.rows else 0
 
     def column_name(self, column: int) -> str:
-        """A column as messages call it."""
+        """The name of a column in messages."""
         return f"column {column}" if self.header is None or not self.header[column] else f"column {self.header[column]!r}"
 
     def place(self, row: int, column: int) -> str:
-        """A cell as messages call it."""
+        """The place of a cell in messages."""
         return f"{self.path}, line {self.lines[row]}, {self.column_name(column)}"
 
 

@@ -98,7 +98,7 @@ class LUTNetwork:
         }
 
     def _scores(self, x: Tensor, batch: int) -> Tensor:
-        """Of the float model; codes are made of inputs as exact as they are given, or an edge would be crossed by rounding."""
+        """Scores of the float model; codes are made from the inputs in full precision, so that rounding cannot cross an edge."""
         return scores(self.model, x, batch, torch.float64 if isinstance(self.encoder, CodeEncoder) else None)
 
     def _errors(self, x: Tensor, numbers: Tensor, batch: int) -> dict[str, float]:

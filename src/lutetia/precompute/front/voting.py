@@ -14,7 +14,7 @@ from lutetia.precompute.ir.stream import Argmax, Compare, Input, Register, Sum, 
 
 
 class Voting(NamedTuple):
-    """Of each sample: its answer [n], the count of each class [n, n_classes], and for each input the number of tables that voted
+    """For each sample: its answer [n], the count of each class [n, n_classes], and for each input the number of tables that voted
     for the answer and read it, directly or through other tables [n, n_inputs]. All int64."""
 
     answers: np.ndarray

@@ -61,7 +61,7 @@ def _traced(model: IntegerTransformer, tokens: np.ndarray) -> tuple[np.ndarray, 
 
 @torch.no_grad()
 def _float_traced(model: IntegerTransformer, tokens: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The same of the float model."""
+    """The same for the float model."""
     network, indices = model.model, {}
     modules = dict(network.named_modules())
     device = network.embedding.weight.device

@@ -51,7 +51,7 @@ class LutForm:
 
 
 def columns(table: TableData) -> np.ndarray:
-    """The same of a table: output 0 in the lowest bits: bool [out_bits, 2**k]."""
+    """The same for a table, output 0 in the lowest bits: bool [out_bits, 2**k]."""
     contents = table.contents.astype(np.int64)
     places = [(column, bit) for column, bits in enumerate(table.bits) for bit in range(bits)]
     return np.stack([(contents[:, column] >> bit & 1).astype(bool) for column, bit in places])
