@@ -15,6 +15,7 @@ from sklearn.datasets import load_diabetes, load_digits, load_wine
 
 from lutetia.cli import build, build_tables, main
 from lutetia.models import load
+from lutetia.report.comparisons import Comparison
 from lutetia.sklearn import LUTClassifier
 
 Capture = pytest.CaptureFixture[str]
@@ -107,7 +108,11 @@ def test_explain_shows_values_and_comparisons(wine_run: Path, folder: Path, tmp_
     shown = [line for line in said.splitlines() if " because " in line]
     compared = told(capsys, *given, "--target", "Barbera")["comparisons"]
     assert len(shown) == 5
-    assert shown[0].startswith(f"{compared[0]['effect']:+.3g} because {compared[0]['feature']} {compared[0]['operator']} ")
+    assert shown == [f"{each['effect']:+.3g} because {Comparison(**each).text}" for each in compared[:5]]
+    rooms = [each for each in compared if each["feature"] == "room" and each["other"].endswith("]")]
+    assert rooms
+    for each in rooms:  # "room in [..]", or not
+        assert ("cellar" in each["other"].strip("[]").split(", ")) == (each["operator"] == "<=")
     values = pandas.read_csv(folder / "wine.csv").iloc[0]
     thresholds = [each for each in compared if each["feature"] != "room" and each["other"].replace(".", "").isdecimal()]
     assert len(thresholds) > 10

@@ -267,6 +267,7 @@ def test_names_come_from_the_checkpoint() -> None:
         ("<=", "hue by rank", "proline <= hue by rank"),
         (">", "missing", "proline is known"),
         ("<=", "missing", "proline is missing"),
+        (">", "[missing]", "proline is known"),
         (">", "[missing, red]", "proline not in [missing, red]"),
         ("<=", "[missing, red]", "proline in [missing, red]"),
     ],

@@ -23,7 +23,7 @@ class Comparison(NamedTuple):
     def text(self) -> str:
         """The question with its answer, as people say it."""
         is_more = self.operator == ">"
-        if self.other == "missing":
+        if self.other in ("missing", "[missing]"):
             return f"{self.feature} is {'known' if is_more else 'missing'}"
         if self.other.endswith("]"):  # categories that come before or at the threshold
             return f"{self.feature} {'not in' if is_more else 'in'} {self.other}"
