@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_the_command(folder: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_the_command(folder: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "why.html"
     assert main(["explain", "--hf", str(folder), PROMPT, "--target", "<", "--against", "#98", "--html", str(page), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -89,9 +90,16 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     assert sum(told["relevance"]) + told["absorbed"] == pytest.approx(told["explained"], abs=1e-3)
     assert "<b>" not in page.read_text().replace("<body>", "")
     assert main(["explain", "--hf", str(folder), PROMPT]) == 0
-    said = capsys.readouterr().out
-    assert "layer 1 head" in said
-    assert "shown: what put" in said
+    said = capsys.readouterr()
+    assert "layer 1 head" in said.out
+    assert "shown: what put" in said.out
+    named = shlex.split(said.err.splitlines()[-1])
+    assert named[:4] == ["next:", "lutetia", "explain", "--hf"]
+    monkeypatch.chdir(tmp_path)
+    page.unlink()
+    assert main(named[2:]) == 0
+    assert page.exists()
+    assert shlex.split(capsys.readouterr().err.splitlines()[-1])[5:7] == ["--rule", "epsilon"]
 
 
 def test_what_the_command_refuses(folder: Path, tmp_path: Path, capsys: Capture) -> None:
