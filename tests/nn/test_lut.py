@@ -328,11 +328,11 @@ def test_clamping_by_hand() -> None:
 @pytest.mark.parametrize(
     ("wiring", "gradient"), [("fc", "dense"), ("fc", "sparse"), ("fc", "in_place"), ("general", "dense"), ("shared", "in_place")]
 )
-def test_a_thousand_steps_leave_nothing_behind(wiring: str, gradient: str) -> None:
+def test_many_steps_leave_nothing_behind(wiring: str, gradient: str) -> None:
     synapses = None if wiring == "fc" else growth.random(3, 4, 64, 0.6, seed=1, shared=wiring == "shared")
     layer = LUT(8, 64, 3, 4, synapses=synapses, gradient=gradient, seed=0)
     layer.external_lr = 0.0
-    x = torch.randn(64, 8)
+    x = torch.randn(256, 8)
 
     def train(steps: int) -> list[int]:
         for _ in range(steps):
@@ -343,11 +343,11 @@ def test_a_thousand_steps_leave_nothing_behind(wiring: str, gradient: str) -> No
         return [len(things), sum(issubclass(type(thing), torch.Tensor) for thing in things), resident_bytes()]
 
     train(50)
-    before, after = train(50), train(1000)
+    before, after = train(50), train(300)
     grown = [later - sooner for sooner, later in zip(before, after, strict=True)]
     assert grown[0] < 100, "objects"
     assert grown[1] == 0, "tensors"
-    assert grown[2] < 8_000_000, "bytes: each step made a y of 16 kB and what the backward pass needs"
+    assert grown[2] < 8_000_000, "bytes: each step made a y of 64 kB and what the backward pass needs"
 
 
 def resident_bytes() -> int:
