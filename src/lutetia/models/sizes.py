@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 from lutetia.lut import SCALARS
@@ -92,10 +92,8 @@ def votes_size(config: VotesConfig) -> ModelSize:
 def gates_size(config: GateNetworkConfig) -> ModelSize:
     """The minimum size of a `GateNetwork`."""
     n_bits = math.prod(config.input_shape) * len(config.thresholds)
-    widths = [n_bits, *config.hidden]
-    reads = accumulate(widths) if config.skip else widths
     tables = [*config.hidden, config.n_tables]
-    numbers = sum(own * (config.k * read + 2**config.k) for read, own in zip(reads, tables, strict=True))
+    numbers = sum(own * (config.k * read + 2**config.k) for read, own in zip(config.seen, tables, strict=True))
     return ModelSize(3 + len(config.hidden), numbers + config.n_tables + (n_bits if config.learn_thresholds else 0))
 
 

@@ -182,42 +182,59 @@ class VotesClassifier(Model[VotesConfig]):
 
 
 class ReadTables(torch.autograd.Function):
-    """Votes of ±1: bits [batch, n_bits], choice [n_tables, k, n_bits], weight [n_tables, 2**k] -> [batch, n_tables]."""
+    """Votes of ±1: bits [batch, n_bits], choice [n_tables, k, n_seen], weight [n_tables, 2**k] -> [batch, n_tables].
+
+    `seen` [n_tables, n_seen] says which bits each table may choose from; None: all, in their order.
+    """
 
     @staticmethod
-    def forward(ctx: Any, bits: Tensor, choice: Tensor, weight: Tensor) -> Tensor:
-        k = weight.shape[1].bit_length() - 1
-        wired = choice.argmax(2).flatten()
-        chosen = bits[:, wired].view(-1, len(weight), k)
-        places = torch.arange(k, dtype=torch.uint8, device=bits.device)
-        rows = (chosen.to(torch.uint8) << places).sum(2)  # int64 [batch, n_tables]
-        ctx.save_for_backward(bits, weight, rows, wired)
-        return torch.where(weight[torch.arange(len(weight), device=bits.device), rows] >= 0, 1.0, -1.0).to(weight.dtype)
+    def forward(ctx: Any, bits: Tensor, choice: Tensor, weight: Tensor, seen: Tensor | None = None) -> Tensor:
+        wired = wires(choice, seen)
+        n_tables, k = wired.shape
+        # A bit is a row of its samples, so that all which is read and written here lies together.
+        chosen = bits.T.to(torch.uint8).contiguous()[wired.flatten()].view(n_tables, k, -1)
+        rows = chosen[:, 0].clone()
+        for place in range(1, k):
+            rows |= chosen[:, place] << place
+        index = rows.long()  # [n_tables, batch]
+        ctx.save_for_backward(bits, weight, index, wired, seen)
+        return torch.where(weight.gather(1, index) >= 0, 1.0, -1.0).to(weight.dtype).T
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        bits, weight, rows, wired = ctx.saved_tensors
-        k = weight.shape[1].bit_length() - 1
-        of_weight, of_bits = _row_gradients(rows, weight.detach().float(), grad.float().contiguous())
+        bits, weight, rows, wired, seen = ctx.saved_tensors
+        of_weight, of_bits = _row_gradients(rows, weight.detach().float(), grad.T.float().contiguous())
         of_choice = of_inputs = None
         if ctx.needs_input_grad[0]:  # a layer before this one: what each bit that is read would have changed
-            of_inputs = torch.zeros(bits.shape, device=bits.device).index_add_(1, wired, of_bits).to(bits.dtype)
+            inputs = torch.zeros(bits.shape[::-1], device=bits.device).index_add_(0, wired.flatten(), of_bits.flatten(0, 1))
+            of_inputs = inputs.T.to(bits.dtype)
         if ctx.needs_input_grad[1]:
             # What each bit would have changed in place of the chosen one: ones and zeros as ±1.
-            of_choice = (of_bits.T @ (2 * bits.float() - 1)).reshape(len(weight), k, -1).to(weight.dtype)
-        return of_inputs, of_choice, of_weight.to(weight.dtype)
+            signs = 2 * bits.float() - 1
+            if seen is None:
+                of_choice = (of_bits.flatten(0, 1) @ signs).view(*wired.shape, -1)
+            else:
+                of_choice = of_bits @ signs.T.contiguous()[seen].transpose(1, 2)
+            of_choice = of_choice.to(weight.dtype)
+        return of_inputs, of_choice, of_weight.to(weight.dtype), None
+
+
+def wires(choice: Tensor, seen: Tensor | None = None) -> Tensor:
+    """The bits that tables read: choice [n_tables, k, n_seen] and what they see of, as in `ReadTables` -> int64 [n_tables, k]."""
+    places = choice.detach().argmax(2)
+    return places if seen is None else seen.gather(1, places)
 
 
 def _row_gradients(rows: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of each row, straight through its sign, and of each bit: the table's answer with it minus the answer without.
 
-    rows, grad [batch, n_tables], weight [n_tables, 2**k] -> like weight, and [batch, n_tables · k].
+    rows, grad [n_tables, batch], weight [n_tables, 2**k] -> like weight, and [n_tables, k, batch].
     """
-    k = weight.shape[1].bit_length() - 1
     if rows.device.type == "cpu":
         from lutetia.models.votes_gradient import gradients  # compiled: needed in training only
 
-        of_weight, of_bits = torch.zeros(weight.shape), torch.empty(len(rows), len(weight) * k)
+        k = weight.shape[1].bit_length() - 1
+        of_weight, of_bits = torch.zeros(weight.shape), torch.empty(len(rows), k, rows.shape[1])
         gradients(*(each.numpy() for each in (rows, weight, grad, of_weight, of_bits)))
         return of_weight, of_bits
     return plain_row_gradients(rows, weight, grad)
@@ -225,10 +242,8 @@ def _row_gradients(rows: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, 
 
 def plain_row_gradients(rows: Tensor, weight: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """The same in plain torch, for any device; nothing waits for the device, so a CUDA graph can hold it."""
-    n_tables, n_rows = weight.shape
-    places = range(n_rows.bit_length() - 1)
-    each = torch.arange(n_rows, device=rows.device)
-    changes = torch.stack([weight[:, each | 1 << place] - weight[:, each & ~(1 << place)] for place in places], 2)
-    flat = rows + torch.arange(n_tables, device=rows.device) * n_rows  # the number of a row among those of all tables
-    of_weight = torch.zeros(n_tables * n_rows, device=rows.device).index_add_(0, flat.flatten(), grad.flatten())
-    return of_weight.view_as(weight), (grad[..., None] * changes.flatten(0, 1)[flat]).flatten(1)
+    places = range(weight.shape[1].bit_length() - 1)
+    each = torch.arange(weight.shape[1], device=rows.device)
+    changes = [(weight[:, each | 1 << place] - weight[:, each & ~(1 << place)]).gather(1, rows) for place in places]
+    of_weight = torch.zeros_like(weight).scatter_add_(1, rows, grad)
+    return of_weight, grad[:, None] * torch.stack(changes, 1)

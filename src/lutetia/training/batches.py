@@ -16,6 +16,7 @@ from lutetia.training.data import Samples, Text
 from lutetia.training.formats import Array
 
 ON_DEVICE = 4 << 30  # bytes of data that may live on a GPU, where taking a batch costs no copy
+AHEAD = 8
 
 
 def derive(seed: int, *words: int | str) -> int:
@@ -86,6 +87,11 @@ class Batches:
                 if maps is not None:
                     x = warped(x, maps[begin : begin + size].to(self.device))
                 yield x, y
+
+    def ahead(self, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The parts of the next few batches, to judge a model by."""
+        for number in range(step, step + AHEAD):
+            yield from self.take(*self.at(number))
 
     def _turn_to(self, epoch: int) -> None:
         if epoch == self._epoch:

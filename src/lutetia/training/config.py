@@ -113,10 +113,12 @@ class Train:
 
 @dataclass(frozen=True)
 class Regularize:
-    """[regularize]: weights of what is added to the loss."""
+    """[regularize]: weights of what is added to the loss; what of a network of gates is pruned and frozen."""
 
     cell_variation: float = option(0.0, low=0)  # mean ‖W_c - W_c'‖² over rows whose indices differ in one bit
     area: float = option(0.0, low=0)  # predicted LUTs of a network of gates, in thousands
+    prune: float = option(0.0, low=0, high=0.9)  # the part of each layer's gates that become constants, in steps
+    freeze: float = option(1.0, low=0, high=1)  # the part of the run after which the wiring of gates stays; 1: never
     teacher: str | None = None  # a checkpoint whose answers are learned too
     distil: float = option(0.5, low=0, high=1)  # the weight of the teacher's answers; the labels have the rest
 

@@ -33,6 +33,7 @@ from lutetia.training.progress import Display
 from lutetia.training.resharding import full_state_dict, load_full_state_dict, spread_parameters
 from lutetia.training.rounding import check_rounding, rounded_tables
 from lutetia.training.schedule import factor
+from lutetia.training.shaping import shaping_of
 from lutetia.training.sharding import shard_detectors
 from lutetia.training.signals import Caught
 from lutetia.training.state import pack_optimizer, pack_rng, seed_all, unpack_optimizer, unpack_rng
@@ -98,6 +99,7 @@ class Trainer:
         self.optimizers = make_optimizers(self.model, config.optimizer)
         self._check()
         self.position = Position()
+        self.shaping = shaping_of(self.model, config.regularize, world.size, lambda: self.batches.ahead(self.position.step))
         self.total_steps = train.epochs * self.batches.per_epoch if train.epochs else train.steps
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=train.precision == "fp16")
         self.by_hand = distributed.averages_by_hand(self.model, world)
@@ -129,8 +131,6 @@ class Trainer:
             isinstance(module, LUT) and module.gradient != "dense" for module in self.model.modules()
         ):
             raise ArgumentError('regularize.cell_variation has a dense gradient, expected gradient = "dense" in [model]')
-        if self.config.regularize.area and area_of(self.model) is None:
-            raise ArgumentError(f'regularize.area is {self.config.regularize.area}, expected 0: only kind = "gates" has an area')
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
@@ -203,6 +203,8 @@ class Trainer:
             self.model.train()
         rate = factor(self.config.schedule, self.done(), 1 / self.total_steps if self.total_steps else 0.0)
         self.optimizers.set_rates(rate)
+        if self.shaping is not None and self.shaping(self.done()):  # a captured step would go on as before
+            self._graphed = self._make_graphed()
         parts = self.batches.take(*self.batches.at(at.step))
         if self._graphed is None:
             self._work(parts)

@@ -20,13 +20,13 @@ def votes_graph(model: Any) -> Graph:
     """The stream graph of a `lutetia.models.Votes`: comparisons, tables, counts, argmax, each followed by a register."""
     _check(model, "Votes")
     cuts = np.broadcast_to(np.array(model.thresholds, dtype=np.int64), (model.n_inputs, len(model.thresholds)))
-    return _graph(model, cuts, [(model.choice, model.weight)], ["votes"])
+    return _graph(model, cuts, [(model.choice.detach().argmax(2), model.weight)], ["votes"])
 
 
 def gates_graph(model: Any) -> Graph:
     """The stream graph of a `lutetia.models.Gates` with its hidden layers; tables that are wires or constants are left out."""
     _check(model, "Gates")
-    layers = model.layers()
+    layers = list(zip(model.wired(), (weight for _, weight in model.layers()), strict=True))
     names = [*(f"hidden{number}" for number in range(len(layers) - 1)), "votes"]
     return dedupe(dont_cares(_graph(model, model.cuts().cpu().numpy(), layers, names)))
 
@@ -39,7 +39,8 @@ def _check(model: Any, kind: str) -> None:
 
 
 def _graph(model: Any, cuts: np.ndarray, layers: list[tuple[Tensor, Tensor]], names: list[str]) -> Graph:
-    """cuts [n_inputs, n_thresholds]; bit t · n_inputs + i is x_i > cuts[i, t]."""
+    """Of each layer the bits that tables read [n_tables, k] and their rows; cuts [n_inputs, n_thresholds]: bit t · n_inputs + i
+    is x_i > cuts[i, t]."""
     wires = _wires(layers, cuts.size, getattr(model, "skip", False))
     needed = _needed(wires, cuts.size)
     builder = Builder()
@@ -71,7 +72,7 @@ def _graph(model: Any, cuts: np.ndarray, layers: list[tuple[Tensor, Tensor]], na
 def _wires(layers: list[tuple[Tensor, Tensor]], n_bits: int, skip: bool) -> list[np.ndarray]:
     """The bits that the tables of each layer read, [n_tables, k], numbered: the inputs first, then layer by layer."""
     firsts = np.cumsum([0, n_bits, *(len(weight) for _, weight in layers)])
-    wires = [choice.detach().argmax(2).cpu().numpy() for choice, _ in layers]
+    wires = [wired.cpu().numpy() for wired, _ in layers]
     return wires if skip else [own + firsts[number] for number, own in enumerate(wires)]
 
 
