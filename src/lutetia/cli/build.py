@@ -28,7 +28,7 @@ from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, fit_settings, open_run_data
 from lutetia.cli.build_page import page
 from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
-from lutetia.cli.build_tables import kept_tables, measured
+from lutetia.cli.build_tables import kept_tables, measured, without_unseen
 from lutetia.cli.guard import UsageError
 from lutetia.cli.values import PROGRAMS
 from lutetia.errors import ArgumentError, DataError
@@ -83,6 +83,7 @@ class BuildRequest:
     temperature: float | None = None  # of the draws of a language model in Verilog
     reuse: int | None = None  # of a classifier in Verilog
     refit: bool = True  # the tables of a Tabular that are kept, where some are not
+    drop_unseen: bool = False  # rows of tables that no training sample reads may hold anything
 
 
 def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
@@ -157,6 +158,8 @@ def _check(request: BuildRequest) -> None:
         raise UsageError(f"--reuse is {request.reuse} and --target {request.target}, expected 1 or more with --target verilog")
     if request.temperature is not None and request.target != "verilog":
         raise UsageError("--temperature is for a language model with --target verilog; a program in C can always draw")
+    if request.drop_unseen and request.target in PROGRAMS:
+        raise UsageError(f"--drop-unseen is for a circuit of tables, not for --target {request.target}")
     if request.pins is not None and request.target not in BITSTREAMS:
         raise UsageError(f"--pins is given and --target is {request.target}, expected {' or '.join(BITSTREAMS)}")
     if not request.time_limit > 0:
@@ -230,6 +233,9 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
             choice = fit_bits(model, *data.calibration, *ends)
         bits = request.input_bits or (choice.bits if choice else DEFAULT_BITS)
         network = lut_network(model, bits=bits, weight_bits=weight_bits, low=ends[0], high=ends[1])
+    unseen = None
+    if request.drop_unseen:
+        network, unseen = without_unseen(network, data)
     accuracy = measured(network, data)
     facts = {
         "format": FORMAT,
@@ -243,6 +249,7 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         "input_bits": bits,
         "weight_bits": weight_bits,
         "boosted_tables": used,
+        "unseen": unseen,
         "input": {**network.encoder.to_dict(), "range_from": source, "chosen": choice.to_dict() if choice else None},
         "samples": network.quantise(data.x[:SIMULATED]) if isinstance(data, Measured) else None,
         "votes": _votes(model, network, data) if isinstance(data, Measured) and isinstance(model, VotesClassifier) else None,

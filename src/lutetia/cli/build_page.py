@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lutetia import report as pages
+from lutetia.cli.build_screen import unseen_text
 from lutetia.precompute.integer.pages import title_of
 from lutetia.report.story import Check, Circuit, Decision, Decisions, Part, Story, Table
 
@@ -124,6 +125,8 @@ def _checks(report: dict[str, Any]) -> list[Check]:
             checks.append(Check("Bitstream", True, f"{synthesis['bitstream_bytes']:,} bytes, identity {report['identity']}"))
     else:
         checks.append(Check("Synthesis", None, _left_out(reasons, "synthesis")))
+    if report.get("unseen"):
+        checks.append(Check("Rows that training never read", None, unseen_text(report["unseen"])))
     return checks
 
 
@@ -137,7 +140,10 @@ def _tables(report: dict[str, Any]) -> list[Table]:
         widths[table["address_bits"]].append(sum(table["outputs"]))
     sizes = [(f"{bits} bits", 1 << bits, _range(outputs), len(outputs)) for bits, outputs in sorted(widths.items())]
     steps = [(step["step"], step["left_out"] or f"{step['seconds']:.2f} s") for step in report["steps"]]
+    stages = (report["synthesis"] or {}).get("stages", {})
+    said = "Counted after synthesis. A stage is what lies between two registers."
     return [
+        *([Table(("stage", "LUTs"), list(stages.items()), said, "LUTs by stage")] if stages else []),
         Table(("address", "rows", "bits per row", "different tables"), sizes, "", "Tables by size"),
         Table(("step", "time, or why it was not run"), steps, "", "Steps of the build"),
     ]

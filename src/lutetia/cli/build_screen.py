@@ -67,6 +67,8 @@ def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("used", f"the first {used['used']} of {used['all']} tables{_refit(used)}; --tables sets how many"))
     if used and used.get("fewer"):
         lines.append(("fewer", "; ".join(_smaller(each) for each in used["fewer"]) + " (--tables)"))
+    if report.get("unseen"):
+        lines.append(("unseen", unseen_text(report["unseen"])))
     lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))
     return lines
 
@@ -74,6 +76,15 @@ def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
 def _refit(used: dict[str, Any]) -> str:
     """What the second fit of the rows gained, if there was one."""
     return f", fitted again ({_worth(used['cut'])} without that)" if "cut" in used else ""
+
+
+def unseen_text(unseen: dict[str, Any]) -> str:
+    """That rows which training never read were given up, as asked for, and what that changed."""
+    return (
+        f"rows that none of {unseen['training_samples']:,} training samples reads hold anything (--drop-unseen): the circuit is "
+        f"not the model; {unseen['unchanged']:.2%} of answers stayed, accuracy {unseen['accuracy_before']:.2%} without it, "
+        f"{unseen['accuracy_after']:.2%} with it"
+    )
 
 
 def _smaller(circuit: dict[str, Any]) -> str:
@@ -132,6 +143,7 @@ def show_report(report: dict[str, Any], out: Path) -> None:
     if made:
         counts = f"{made['luts']} LUTs, {made['flip_flops']} flip-flops, {made['bram']} block RAMs ({made['tool']})"
         say(made["target"], counts)
+        say("stages", ", ".join(f"{name} {luts:,}" for name, luts in made["stages"].items()))
         if made["placed"]:
             say("placed", made["placed"])
         if made["bitstream_bytes"]:

@@ -16,6 +16,7 @@ from lutetia.training.tabular import Rows, refit_tabular
 MOST_LUTS = 16_000  # estimated, of which yosys leaves about two thirds: minutes, not hours, to prove and to synthesise
 FEWER = (2, 4, 8)  # parts of the tables that are measured, too
 LEAST_TABLES = 8
+UNSEEN = ("samples", "unchanged", "accuracy_before", "accuracy_after")  # of what dropping rows is reported to have cost
 MOST_SCORES = 1 << 20  # samples × classes up to which a second fit takes seconds
 
 
@@ -72,6 +73,19 @@ def measured(network: LUTNetwork, data: Measured | str) -> dict[str, Any]:
     if isinstance(data, str):
         return {"left_out": f"not measured ({data})"}
     return {"left_out": "", "split": data.split, **network.report(data.x, data.labels), "samples": len(data.x)}
+
+
+def without_unseen(network: LUTNetwork, data: Measured | str) -> tuple[LUTNetwork, dict[str, Any]]:
+    """The integer model without the rows that no training sample reads, and what that changed on the samples measured on."""
+    if isinstance(data, str) or data.train is None:
+        raise UsageError(f"--drop-unseen needs the training data: {data if isinstance(data, str) else 'there is no such split'}")
+    if data.labels.is_floating_point():
+        raise UsageError("--drop-unseen is for a classifier, not for a regression")
+    rows, check = network.quantise(data.train[0]), network.quantise(data.x)
+    graph = network.graph.dont_cares(unseen=rows, check=check, labels=data.labels).dedupe()
+    found = graph.reports[-1]
+    told = {"training_samples": len(rows), "luts_before": network.graph.cost().luts, "luts_after": graph.cost().luts}
+    return LUTNetwork(graph, network.model, network.encoder), {**told, **{key: found[key] for key in UNSEEN}}
 
 
 def _fewer(model: Tabular, count: int, weight_bits: int, data: Measured | str, settings: Boosting | None) -> list[dict[str, Any]]:

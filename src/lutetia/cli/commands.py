@@ -242,6 +242,10 @@ def build(
         typer.Option("--tables", help="For tables of data: build only the first N; by default as many as 16,000 LUTs hold."),
     ] = None,
     refit: Annotated[bool, typer.Option("--refit/--no-refit", help="Fit the rest again when some tables are left out.")] = True,
+    drop_unseen: Annotated[
+        bool,
+        typer.Option("--drop-unseen", help="Smaller: rows that no training sample reads hold anything. Answers may change."),
+    ] = False,
     value_range: Annotated[
         tuple[float, float] | None,
         typer.Option("--range", metavar="LO HI", help="The range of the inputs; that of the training data by default."),
@@ -301,7 +305,7 @@ def build(
     from lutetia.cli.build_screen import show_report
 
     given = (checkpoint, out, input_bits, weight_bits, target, prove, data, value_range, time_limit, detectors_per_cycle)
-    request = BuildRequest(*given, fmax, pins, n_tables, temperature, reuse, refit)
+    request = BuildRequest(*given, fmax, pins, n_tables, temperature, reuse, refit, drop_unseen)
     report = run_build(request, show=not as_json)
     if as_json:
         print_json(report)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lutetia.lut import SCALARS
 from lutetia.models.classifier_config import ClassifierConfig, LUTLayer, ProjectedLayer, Projection2dLayer
-from lutetia.models.gates_config import GateNetworkConfig
+from lutetia.models.gates_config import GateNetworkConfig, seen_bits
 from lutetia.models.tabular_config import TabularConfig
 from lutetia.models.transformer_config import TransformerConfig
 from lutetia.models.votes_config import VotesConfig
@@ -102,9 +102,9 @@ def tabular_size(config: TabularConfig) -> ModelSize:
     encoding = config.n_encoded * (1 + config.n_edges + config.n_categories)
     if config.core == "tables":
         return ModelSize(6, encoding + _lut(config.n_tables, config.n_anchors, config.n_classes, config.n_anchors))
-    n_bits = config.n_encoded * len(config.gate_codes)
-    widths = [n_bits, *config.gate_hidden, config.n_tables]
-    numbers = sum(tables * (config.n_anchors * read + 2**config.n_anchors) for read, tables in pairwise(widths))
+    reads = seen_bits(config.n_encoded, len(config.gate_codes), config.gate_hidden, False, config.gate_windows)
+    layers = zip(reads, [*config.gate_hidden, config.n_tables], strict=True)
+    numbers = sum(tables * (config.n_anchors * read + 2**config.n_anchors) for read, tables in layers)
     return ModelSize(6 + len(config.gate_hidden), encoding + numbers + config.n_tables)
 
 

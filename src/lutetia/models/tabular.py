@@ -44,8 +44,9 @@ class Tabular(Model[TabularConfig]):
             seed = int(torch.randint(2**31, ()))
             options = {"k": config.n_anchors, "bits": BITS, "thresholds": config.gate_codes, "temperature": config.temperature}
             sizes = config.n_encoded, config.n_classes, config.n_tables
-            if config.gate_hidden:
-                self.core = Gates(*sizes, hidden=config.gate_hidden, seed=seed, **options)  # type: ignore[arg-type]
+            if config.gate_hidden or config.gate_windows:
+                image = {"shape": config.gate_shape or None, "windows": config.gate_windows}
+                self.core = Gates(*sizes, hidden=config.gate_hidden, seed=seed, **image, **options)  # type: ignore[arg-type]
             else:
                 self.core = Votes(*sizes, seed=seed, **options)  # type: ignore[arg-type]
 

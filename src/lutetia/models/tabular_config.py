@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from lutetia.errors import ArgumentError, check_choice, fail
 from lutetia.lut import MAX_ANCHORS, check_int
 from lutetia.models.fields import Config, check_number, sizes, whole_numbers
+from lutetia.models.gates_config import check_windows
 
 CORES = ("tables", "gates")
 
@@ -17,7 +19,7 @@ class TabularConfig(Config):
 
     With one output and core="tables" the model is a regression. `n_encoded`, `n_edges` and `n_categories` are the sizes of the
     encoding. `gate_codes` are the codes that gates compare inputs with, `gate_hidden` the tables of each layer before those that
-    vote; `temperature` divides their counts.
+    vote; `temperature` divides their counts. With `gate_windows` they see squares of an image of `gate_shape` (height, width).
     """
 
     input_shape: tuple[int, ...] = (2,)  # (columns,), or (height, width) or (channels, height, width) of an image
@@ -30,6 +32,8 @@ class TabularConfig(Config):
     n_categories: int = 0
     gate_codes: tuple[int, ...] = ()
     gate_hidden: tuple[int, ...] = ()
+    gate_shape: tuple[int, ...] = ()
+    gate_windows: int = 0
     temperature: float = 12.0
     seed: int | None = None
 
@@ -49,6 +53,11 @@ class TabularConfig(Config):
             raise ArgumentError(
                 f"gates have {self.n_classes} classes and {len(self.gate_codes)} gate_codes, expected at least 2 and 1"
             )
+        object.__setattr__(self, "gate_shape", sizes("gate_shape", self.gate_shape, (0, 2)))
+        check_windows(self.gate_windows, self.gate_shape or None)
+        if self.gate_shape and math.prod(self.gate_shape) != self.n_encoded:
+            height, width = self.gate_shape
+            raise ArgumentError(f"the image is {height} x {width}, expected the {self.n_encoded} columns to be its pixels")
         if self.core == "tables" and self.gate_codes:
             fail("gate_codes", list(self.gate_codes), 'none, as core is "tables"')
         if self.seed is not None:

@@ -7,19 +7,28 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from lutetia.models import Votes
+from lutetia.errors import fail
+from lutetia.models import Gates, Votes
 from lutetia.models.encoding import TOP
+from lutetia.models.fields import sizes
 from lutetia.sklearn.base import TabularEstimator
 from lutetia.sklearn.boosted import ClassifierTarget
 from lutetia.sklearn.checks import check_params
 from lutetia.training.fitting import fit
+from lutetia.training.shaping import Shaping
 from lutetia.training.tabular import Rows, encode_rows, make_model
+
+JUDGED = 4096  # samples that tables are judged by before some are pruned
 
 
 class GateClassifier(ClassifierTarget, TabularEstimator):
     """Columns become bits, by comparison with `n_thresholds` quantiles; every one of `n_tables` tables reads `n_anchors`
     bits, which are learned too, and votes for its class or not. The class with most votes wins: the network is its own circuit.
     `hidden` are layers of tables between: how many each has. With them fewer tables have to vote.
+
+    `image_shape` (height, width) says that the columns are the pixels of an image; with `windows` each table sees a square of so
+    many pixels a side. `prune` is the part of the tables that become constants in steps, `freeze` the part of the training after
+    which the wiring stays.
 
     Trained by gradient for `max_epochs` over the data, or until an `eval_set` or `early_stopping` sees no progress.
     """
@@ -31,6 +40,10 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
         *,
         n_thresholds: int = 15,
         hidden: tuple[int, ...] = (),
+        image_shape: tuple[int, int] | None = None,
+        windows: int = 0,
+        prune: float = 0.0,
+        freeze: float = 1.0,
         max_epochs: int = 40,
         batch_size: int = 128,
         learning_rate: float = 0.02,
@@ -46,6 +59,7 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
         verbose: int = 0,
     ) -> None:
         self.n_tables, self.n_anchors, self.n_thresholds, self.hidden = n_tables, n_anchors, n_thresholds, hidden
+        self.image_shape, self.windows, self.prune, self.freeze = image_shape, windows, prune, freeze
         self.max_epochs, self.batch_size, self.learning_rate = max_epochs, batch_size, learning_rate
         self.max_bins, self.categorical_features, self.handle_unknown = max_bins, categorical_features, handle_unknown
         self.class_weight, self.early_stopping, self.validation_fraction = class_weight, early_stopping, validation_fraction
@@ -54,6 +68,9 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Self:
         """Fit to X [n, columns] and classes y [n] of any kind."""
         check_params(self, PARAMS)
+        for name, nothing in (("prune", 0), ("freeze", 1)):
+            if getattr(self, name) != nothing and not self.hidden and not self.windows:
+                fail(name, getattr(self, name), f"{nothing} without hidden layers or windows")
         rows = self._weighted(self._rows(X, y, sample_weight))
         own, valid = self._held_out(rows, eval_set)
         n_classes, seed = len(self.classes_), self._seed()
@@ -68,6 +85,8 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
             n_anchors=self.n_anchors,
             gate_codes=self._codes(encoding.tops()),
             gate_hidden=tuple(self.hidden),
+            gate_shape=() if self.image_shape is None else sizes("image_shape", self.image_shape, (2,)),
+            gate_windows=self.windows,
             temperature=max(1.0, 0.07 * per_class),
         )
         self._train(own, valid, seed)
@@ -83,10 +102,15 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
     def _train(self, rows: Rows, valid: Rows | None, seed: int) -> None:
         core = self.model_.core
         assert isinstance(core, Votes)
+        x = self._inputs(rows)
+        shaping = None
+        if isinstance(core, Gates):
+            judged = x[:JUDGED], torch.from_numpy(rows.y[:JUDGED])
+            shaping = Shaping(core, self.prune, self.freeze, lambda: [judged])
         with self._progress(self.max_epochs) as each:
             history = fit(
                 core,
-                (self._inputs(rows), rows.y, rows.weight),
+                (x, rows.y, rows.weight),
                 valid=None if valid is None else (self._inputs(valid), valid.y, valid.weight),
                 epochs=self.max_epochs,
                 batch_size=min(self.batch_size, len(rows.y)),
@@ -94,6 +118,7 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
                 patience=self.n_iter_no_change if valid is not None else None,
                 seed=seed,
                 each=each,
+                before_step=shaping,
                 after_step=core.clamp_,
             )
         self.n_iter_, self.losses_ = history["epochs"], history["losses"]
@@ -107,6 +132,9 @@ PARAMS: dict[str, tuple[type | tuple[type, ...], float, float]] = {
     "n_tables": (int, 2, np.inf),
     "n_anchors": (int, 1, 8),
     "n_thresholds": (int, 1, 254),
+    "windows": (int, 0, np.inf),
+    "prune": ((int, float), 0, 0.9),
+    "freeze": ((int, float), 0, 1),
     "max_epochs": (int, 1, np.inf),
     "batch_size": (int, 1, np.inf),
     "learning_rate": ((int, float), 1e-12, np.inf),

@@ -38,13 +38,15 @@ def fit(
     patience: int | None = None,
     seed: int = 0,
     each: Each | None = None,
+    before_step: Callable[[float], Any] | None = None,
     after_step: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Train a model that scores classes, or with one output predicts a number, in place; returns the losses of each epoch.
 
     `data` is (x, y), (x, y, weight), or what `open_data` gives, whose validation split is then used. The rates follow `schedule`,
     a cosine by default. With `valid` the weights of the best epoch are kept, and `patience` epochs without an improvement end the
-    run. `each(epoch, losses)` is called after every epoch, `after_step()` after every step.
+    run. `each(epoch, losses)` is called after every epoch, `before_step(done)` before every step with the part of the run that
+    is over, `after_step()` after it.
     """
     for name, value in (("epochs", epochs), ("batch_size", batch_size)):
         check_range(name, value, 1)
@@ -68,6 +70,8 @@ def fit(
         total = 0.0
         for index, chosen in enumerate(order.split(batch_size)):
             done = ((epoch - 1) * per_epoch + index) / (epochs * per_epoch)
+            if before_step is not None:
+                before_step(done)
             optimizers.set_rates(factor(schedule, done, 1 / (epochs * per_epoch)))
             loss = _loss(model(x[chosen]), y[chosen], weight[chosen])
             loss.backward()

@@ -61,7 +61,7 @@ def prune(gates: Gates, share: float, samples: Samples) -> None:
     """Make the least useful tables of each layer constants, until this share of them is."""
     harms, usual = _harms(gates, samples)
     for number, (harm, out, value) in enumerate(zip(harms, gates.pruned(), usual, strict=True)):
-        wanted = int(share * len(out)) - int(out.sum())
+        wanted = round(share * len(out)) - int(out.sum())
         if wanted > 0:
             chosen = harm.masked_fill(out, torch.inf).argsort()[:wanted]
             gates.prune_(number, chosen, value[chosen])

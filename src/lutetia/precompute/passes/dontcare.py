@@ -23,6 +23,8 @@ from lutetia.precompute.ir.stream import Input, Lookup, Pool, Register, StreamEd
 from lutetia.precompute.tables.domains import Domain
 
 Reach: TypeAlias = list[np.ndarray | None]  # per channel, which codes may occur: bool [2**bits]; None: any
+Seen: TypeAlias = dict[int, list[np.ndarray]]  # by the number of a table node, for each lookup the rows that are read
+AT_ONCE = 4096  # samples whose values at every node are held together
 WIDEST = 16  # maximum bits of a channel whose codes are examined one by one
 
 
@@ -33,19 +35,52 @@ def dont_cares(graph: Graph, unseen: Tensor | None = None, check: Tensor | None 
     made = _with_care(graph, None)
     if unseen is None:
         return made
-    changed = _with_care(made, trace_values(made, unseen))
+    changed = _with_care(made, _occurring(made, unseen))
     return changed.reported(**_report(graph, changed, unseen if check is None else check, labels))
 
 
-def _with_care(graph: Graph, seen: list[np.ndarray] | None) -> Graph:
+def _occurring(graph: Graph, x: Tensor) -> Seen:
+    """Which rows of their tables the lookups of each node read for x: bool [2**k] each."""
+    seen = {
+        number: [np.zeros(2 ** len(lookup.inputs), dtype=bool) for lookup in node.lookups]
+        for number, node in enumerate(graph.nodes)
+        if isinstance(node, Table)
+    }
+    for part in x.split(AT_ONCE):
+        values = trace_values(graph, part)
+        for number, masks in seen.items():
+            node = graph.nodes[number]
+            assert isinstance(node, Table)
+            edge, given = graph.nodes[node.source].edge, values[node.source]
+            codes = encode(edge, given.reshape(-1, given.shape[-1]))
+            for lookup, mask in zip(node.lookups, masks, strict=True):
+                mask[_addresses(lookup, edge, codes)] = True
+    return seen
+
+
+def _addresses(lookup: Lookup, edge: StreamEdge, codes: np.ndarray) -> np.ndarray:
+    """The address that a lookup puts together for each sample, before it is flipped: int64 [n]."""
+    address = np.zeros(len(codes), dtype=np.int64)
+    for channel, bit in zip(*_places(lookup, edge), strict=True):
+        address = (address << 1) | (codes[:, channel] >> bit & 1)
+    return address
+
+
+def _places(lookup: Lookup, edge: StreamEdge) -> tuple[np.ndarray, np.ndarray]:
+    """The channel of each address bit, and its place there."""
+    at = np.array(lookup.inputs, dtype=np.int64)
+    channels = np.searchsorted(edge.offsets, at, side="right") - 1
+    return channels, at - edge.offsets[channels]
+
+
+def _with_care(graph: Graph, seen: Seen | None) -> Graph:
     reaches: list[Reach] = []
     nodes = []
-    for node in graph.nodes:
+    for number, node in enumerate(graph.nodes):
         before = [reach for source in node.sources for reach in reaches[source]]
         if isinstance(node, Table):
             edge = graph.nodes[node.source].edge
-            values = None if seen is None else seen[node.source]
-            node, reach = _table(node, edge, before, values)
+            node, reach = _table(node, edge, before, None if seen is None else seen[number])
         else:
             reach = _reach(node, before)
         nodes.append(node)
@@ -115,14 +150,13 @@ def _with(reach: np.ndarray | None, domain: Domain, fill: int) -> np.ndarray | N
     return found
 
 
-def _table(node: Table, edge: StreamEdge, before: Reach, values: np.ndarray | None) -> tuple[Table, Reach]:
+def _table(node: Table, edge: StreamEdge, before: Reach, occurring: list[np.ndarray] | None) -> tuple[Table, Reach]:
     possible: list[np.ndarray | None] = [np.zeros(len(table.contents), dtype=bool) for table in node.tables]
-    codes = None if values is None else encode(edge, values.reshape(-1, values.shape[-1]))
-    for lookup in node.lookups:
+    for number, lookup in enumerate(node.lookups):
         known = possible[lookup.table]
         if known is None:
             continue
-        mask = _possible(lookup, edge, before, codes)
+        mask = _possible(lookup, edge, before, None if occurring is None else occurring[number])
         possible[lookup.table] = None if mask is None else known | mask
     tables = []
     for table, mask in zip(node.tables, possible, strict=True):
@@ -133,12 +167,10 @@ def _table(node: Table, edge: StreamEdge, before: Reach, values: np.ndarray | No
     return made, _table_reach(made)
 
 
-def _possible(lookup: Lookup, edge: StreamEdge, before: Reach, codes: np.ndarray | None) -> np.ndarray | None:
-    """The rows of its table that a lookup may read: bool [2**k], or None for all."""
+def _possible(lookup: Lookup, edge: StreamEdge, before: Reach, occurring: np.ndarray | None) -> np.ndarray | None:
+    """The rows of its table that a lookup may read, of those that occur: bool [2**k], or None for all."""
     k = len(lookup.inputs)
-    at = np.array(lookup.inputs, dtype=np.int64)
-    channels = np.searchsorted(edge.offsets, at, side="right") - 1
-    bits = at - edge.offsets[channels]
+    channels, bits = _places(lookup, edge)
     mask = None
     for channel in dict.fromkeys(channels.tolist()):
         reach = before[channel]
@@ -151,13 +183,8 @@ def _possible(lookup: Lookup, edge: StreamEdge, before: Reach, codes: np.ndarray
             continue
         pattern = _pattern(k, tuple(own.tolist()))
         mask = allowed[pattern] if mask is None else mask & allowed[pattern]
-    if codes is not None:
-        address = np.zeros(len(codes), dtype=np.int64)
-        for channel, bit in zip(channels, bits, strict=True):
-            address = (address << 1) | (codes[:, channel] >> bit & 1)
-        occurred = np.zeros(2**k, dtype=bool)
-        occurred[address] = True
-        mask = occurred if mask is None else mask & occurred
+    if occurring is not None:
+        mask = occurring if mask is None else mask & occurring
     if mask is None:
         return None
     return mask[np.arange(2**k) ^ lookup.flip]

@@ -17,10 +17,12 @@ from lutetia import flow
 from lutetia.errors import ArgumentError, DataError, check_choice
 from lutetia.precompute.tools.find import run_yosys
 from lutetia.precompute.tools.place import DEVICES, place_and_route
+from lutetia.precompute.tools.stages import luts_by_stage
 
 if TYPE_CHECKING:
     from lutetia.precompute.tools.hardware import Hardware
 
+NETLIST = "netlist.json"
 TARGETS = ("lut6", "lut4", "ice40", "ecp5")
 # Cells of the targets by what they are; names that end in * are beginnings.
 KINDS = {
@@ -50,6 +52,7 @@ class Synthesis:
     tool: str = "yosys, not Vivado"
     fmax_mhz: float | None = None  # after place and route
     placed: str = ""  # what place and route came to, or why there is none
+    stages: dict[str, int] = field(default_factory=dict, repr=False)  # LUTs by stage, in the order of the data
     bitstream: bytes | None = field(default=None, repr=False)  # that a device can load, where the packer is installed
 
     @property
@@ -92,6 +95,8 @@ def synthesize(hardware: Hardware, target: str = "lut6", *, place: bool = True, 
             (folder / name).write_text(text)
         cells = _cells(hardware, target, folder)
         made = _counted(hardware, target, cells)
+        stages = luts_by_stage(folder / NETLIST, hardware.name, hardware.graph, lambda name: _kind(hardware, name))
+        made = replace(made, stages=stages)
         step.note(luts=made.luts, flip_flops=made.flip_flops)
         if target in DEVICES and place:
             made = replace(made, **vars(place_and_route(hardware, target, folder, pins)))
@@ -105,7 +110,8 @@ def _cells(hardware: Hardware, target: str, folder: Path) -> dict[str, int]:
     if _primitives(hardware, target):  # LUTs that the target has stay as they are: a synthesiser would undo the tree
         sources.remove(f"{top}_lut.v")
         script.append(f"read_verilog -lib {top}_lut.v")
-    script += ["read_verilog -DSYNTHESIS " + " ".join(sources), *recipe(target, top)]
+    synth, *rest = recipe(target, top)  # the rest removes the names of nets, which the stages are known by
+    script += ["read_verilog -DSYNTHESIS " + " ".join(sources), synth, f"write_json {NETLIST}", *rest]
     run_yosys([*script, "tee -q -o stat.json stat -json"], folder, f"synthesize({target!r})")
     return read_cells(folder / "stat.json")
 
@@ -141,12 +147,18 @@ def read_cells(path: Path) -> dict[str, int]:
 def _counted(hardware: Hardware, target: str, cells: Mapping[str, int]) -> Synthesis:
     counts = dict.fromkeys(KINDS, 0)
     for name, count in cells.items():
-        plain = name.lstrip("\\")
-        if plain == f"{hardware.name}_lut":
-            counts["luts"] += count
-            continue
-        for kind, names in KINDS.items():
-            if any(plain == each or (each.endswith("*") and plain.startswith(each[:-1])) for each in names):
-                counts[kind] += count
-                break
+        kind = _kind(hardware, name)
+        if kind is not None:
+            counts[kind] += count
     return Synthesis(target=target, cells=dict(cells), **counts)  # type: ignore[arg-type]
+
+
+def _kind(hardware: Hardware, cell: str) -> str | None:
+    """What a cell is, by the name of its type."""
+    plain = cell.lstrip("\\")
+    if plain == f"{hardware.name}_lut":
+        return "luts"
+    for kind, names in KINDS.items():
+        if any(plain == each or (each.endswith("*") and plain.startswith(each[:-1])) for each in names):
+            return kind
+    return None
