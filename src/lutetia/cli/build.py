@@ -51,7 +51,7 @@ from lutetia.precompute import (
     lut_network,
     run_steps,
 )
-from lutetia.precompute.front.voting import voting
+from lutetia.precompute.front.voting import voting, wiring
 
 FORMAT = "lutetia.build/1"
 DEFAULT_BITS = 8  # of an input, where no data says how many it takes
@@ -61,6 +61,7 @@ CLOCKED = ("ice40", "ecp5", "verilog")
 SIMULATED = 64  # samples of the data that are simulated
 LARGEST_PINS = 1 << 20  # bytes of a file of constraints
 SHOWN = 6  # samples whose votes the page shows
+DRAWN = 10_000  # tables of a network of votes up to which the page holds the whole of it
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,8 @@ def _votes(model: VotesClassifier, network: LUTNetwork, data: Measured) -> dict[
     votes = voting(network.graph, x)
     parts = (x.tolist(), data.labels[:SHOWN].tolist(), *(part.tolist() for part in votes))
     items = [dict(zip(("values", "label", "answer", "counts", "reads"), item, strict=True)) for item in zip(*parts, strict=True)]
-    return {"shape": list(model.config.input_shape), "items": items}
+    circuit = wiring(network.graph) if len(model.config.input_shape) == 2 and network.graph.n_lookups <= DRAWN else None
+    return {"shape": list(model.config.input_shape), "top": 2**model.config.bits - 1, "items": items, "circuit": circuit}
 
 
 def _range(model: LUTClassifier, request: BuildRequest) -> tuple[tuple[Any, Any], str]:

@@ -9,7 +9,7 @@ from typing import Any
 from lutetia import report as pages
 from lutetia.cli.build_screen import unseen_text
 from lutetia.precompute.integer.pages import title_of
-from lutetia.report.story import Check, Circuit, Decision, Decisions, Part, Story, Table
+from lutetia.report.story import Check, Circuit, Decision, Decisions, Part, Story, Table, VotingCircuit
 
 MOST_PARTS = 200  # that are drawn
 SAID = "Samples flow downwards. Every link carries data, valid and ready; the number beside it is its width in bits."
@@ -31,7 +31,13 @@ def page(report: dict[str, Any]) -> str:
     circuit = Circuit(_parts(report), said, _facts(report), _costs(report), _checks(report), tables=_tables(report))
     lead = f"Built from {report['checkpoint']} by lutetia {report['lutetia']}."
     title = f"{title_of(Path(report['checkpoint']))} as a circuit"
-    return pages.html(Story(title, lead, _figures(report), circuit=circuit, decided=_votes(report)))
+    return pages.html(Story(title, lead, _figures(report), circuit=circuit, decided=_votes(report), votes=_circuit(report)))
+
+
+def _circuit(report: dict[str, Any]) -> VotingCircuit | None:
+    """The whole network of votes, where it is small enough for the page."""
+    votes = report.get("votes") or {}
+    return VotingCircuit(**votes["circuit"], top=votes["top"]) if votes.get("circuit") else None
 
 
 def _votes(report: dict[str, Any]) -> Decisions | None:

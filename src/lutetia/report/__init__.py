@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Strip,
         Table,
         Training,
+        VotingCircuit,
         Waveform,
         Writing,
     )
@@ -51,6 +52,7 @@ __all__ = [
     "Strip",
     "Table",
     "Training",
+    "VotingCircuit",
     "Waveform",
     "Writing",
     "circuit",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from lutetia._shared.pages import packed
@@ -20,6 +21,7 @@ def script_data(story: Story) -> str:
     return packed(
         {
             "why": _decisions(story.decided) if story.decided and story.decided.items else None,
+            "votes": asdict(story.votes) if story.votes and story.decided and story.decided.items else None,
             "strips": [_strip(strip) for strip in story.strips],
             "shell": shell,
             "flows": [[part.title, flow_page.data(part.flow)] for part in story.flows],

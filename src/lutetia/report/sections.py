@@ -18,6 +18,7 @@ def sections(story: Story) -> list[Section]:
         ("trained", "Training", _trained(story.trained) if story.trained else None),
         ("wrote", "Generated text", _writings(story.wrote) if story.wrote else None),
         ("decided", "Why it decided", _why(story.decided, story.strips)),
+        ("voting", "From pixels to votes", _votes() if story.votes else None),
         ("circuit", "The circuit", _circuit(story.circuit) if story.circuit else None),
         ("flow", "Data flow", _flows(story.flows) if story.flows else None),
         ("speed", "Speed", text([table(each) for each in story.speed]) if story.speed else None),
@@ -102,6 +103,11 @@ def _why(decisions: Decisions | None, strips: Sequence[Strip]) -> Html | None:
         many = tag("p", HOW_TO_ASK, class_="said") if len(each.relevance) > 1 else None
         parts.append(tag("article", tag("h3", each.title), said(each.said), many, body, class_="card"))
     return text(parts)
+
+
+def _votes() -> Html:
+    sentence = "The page runs the circuit itself. Click a pixel to change it; click a square to see what that table reads."
+    return text(said(sentence), tag("div", id="votes", class_="card"))
 
 
 # ---- circuit ---------------------------------------------------------------------------------------------------------

@@ -105,6 +105,19 @@ class Decisions:
 
 
 @dataclass(frozen=True)
+class VotingCircuit:
+    """A circuit of tables that vote, which the page runs: on the images of the decisions, and on what a reader makes of them.
+
+    A bit says whether a pixel is greater than a constant; a table reads bits of the layer before it, the highest place first.
+    """
+
+    bits: Sequence[tuple[int, int]]  # (pixel, constant)
+    layers: Sequence[tuple[str, Sequence[tuple[Sequence[int], str]]]]  # (name, for each table (what it reads, its rows))
+    classes: Sequence[tuple[int, Sequence[int], Sequence[int]]]  # (first count, bits of the last layer, what each is worth)
+    top: int  # the greatest value of a pixel
+
+
+@dataclass(frozen=True)
 class Reading:
     """How one table reads one image: what it compares, the row it looks up, and what the rows of all tables add up to."""
 
@@ -210,6 +223,7 @@ class Story:
     trained: Sequence[Training] = ()
     wrote: Sequence[Writing] = ()
     decided: Decisions | None = None
+    votes: VotingCircuit | None = None  # of the images in `decided`
     strips: Sequence[Strip] = ()
     circuit: Circuit | None = None
     flows: Sequence[PartFlow] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -24,8 +24,7 @@ class Voting(NamedTuple):
 
 def voting(graph: Graph, x: Tensor) -> Voting:
     """Send x [n, n_inputs], whole numbers, through the graph of a `Votes` or a `Gates`."""
-    if any(not isinstance(node, Input | Compare | Register | Table | Sum | Argmax) for node in graph.nodes):
-        fail("graph", graph, "comparisons, tables, one sum of votes and an argmax: that of Votes or Gates")
+    _check(graph)
     values = trace_values(graph, x)
     reads = np.eye(graph.input_edge.channels, dtype=bool)  # [channels, n_inputs]: which inputs a channel depends on
     for number, node in enumerate(graph.nodes):
@@ -41,6 +40,45 @@ def voting(graph: Graph, x: Tensor) -> Voting:
             read = [reads[own].astype(np.int64).T @ given[own] for own, given in zip(winners, votes, strict=True)]
             return Voting(answers, counts, np.stack(read))
     fail("graph", graph, "a sum of votes")
+
+
+def wiring(graph: Graph) -> dict[str, Any]:
+    """A circuit of votes as plain data, so that a page can run it.
+
+    bits     for each bit (input, constant): it is set where the input is greater
+    layers   for each layer [name, tables]; a table is the bits that it reads of the layer before, the highest place first, and
+             its rows as a text of zeros and ones
+    classes  for each class [its first count, (bits of the last layer), (what each is worth)]
+    """
+    _check(graph)
+    bits: list[tuple[int, int]] = []
+    layers: list[tuple[str, list[tuple[list[int], str]]]] = []
+    for node in graph.nodes:
+        if isinstance(node, Compare):
+            bits = list(zip(node.left.tolist(), node.constant.tolist(), strict=True))
+        elif isinstance(node, Table):
+            layers.append((node.name, _tables(node)))
+        elif isinstance(node, Sum):
+            ends = zip(node.start.tolist(), node.start.tolist()[1:], node.bias.tolist(), strict=False)
+            classes = [(bias, node.index[a:b].tolist(), node.coefficient[a:b].tolist()) for a, b, bias in ends]
+            return {"bits": bits, "layers": layers, "classes": classes}
+    fail("graph", graph, "a sum of votes")
+
+
+def _tables(node: Table) -> list[tuple[list[int], str]]:
+    """What each output of a layer reads, and its rows, flipped as its lookup is."""
+    tables: list[tuple[list[int], str]] = [([], "0")] * node.edge.channels
+    for lookup in node.lookups:
+        contents = node.tables[lookup.table].contents
+        rows = contents[np.arange(len(contents)) ^ lookup.flip]
+        for column, output in enumerate(lookup.outputs):
+            tables[output] = list(lookup.inputs), "".join(map(str, rows[:, column].tolist()))
+    return tables
+
+
+def _check(graph: Graph) -> None:
+    if any(not isinstance(node, Input | Compare | Register | Table | Sum | Argmax) for node in graph.nodes):
+        fail("graph", graph, "comparisons, tables, one sum of votes and an argmax: that of Votes or Gates")
 
 
 def _read(node: Table, reads: np.ndarray) -> np.ndarray:
