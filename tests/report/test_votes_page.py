@@ -29,7 +29,7 @@ def story(model: GateNetwork, x: torch.Tensor) -> report.Story:
     rows = zip(x.tolist(), votes.answers.tolist(), votes.counts.tolist(), votes.reads.tolist(), strict=True)
     items = [report.Decision(values, answer, counts, {"reads": reads}, label=2) for values, answer, counts, reads in rows]
     circuit = report.VotingCircuit(**wiring(model.graph()), top=15)
-    return report.Story("Votes", decided=report.Decisions((4, 5), items), votes=circuit)
+    return report.Story("Votes", decided=report.Decisions((4, 5), items, votes=circuit))
 
 
 def counts(page: Page) -> list[int]:

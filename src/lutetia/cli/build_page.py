@@ -31,7 +31,7 @@ def page(report: dict[str, Any]) -> str:
     circuit = Circuit(_parts(report), said, _facts(report), _costs(report), _checks(report), tables=_tables(report))
     lead = f"Built from {report['checkpoint']} by lutetia {report['lutetia']}."
     title = f"{title_of(Path(report['checkpoint']))} as a circuit"
-    return pages.html(Story(title, lead, _figures(report), circuit=circuit, decided=_votes(report), votes=_circuit(report)))
+    return pages.html(Story(title, lead, _figures(report), circuit=circuit, decided=_votes(report)))
 
 
 def _circuit(report: dict[str, Any]) -> VotingCircuit | None:
@@ -52,7 +52,7 @@ def _votes(report: dict[str, Any]) -> Decisions | None:
     said = "A score is a count of votes: how many tables of a class answered one."
     rules = {"reads": "How many of the tables that voted for the answer read an input, directly or through other tables."}
     titles = {"reads": "where the winning votes looked"}
-    return Decisions(tuple(votes["shape"]), items, report["classes"], said, rules, titles, report["features"])
+    return Decisions(tuple(votes["shape"]), items, report["classes"], said, rules, titles, report["features"], _circuit(report))
 
 
 def _figures(report: dict[str, Any]) -> dict[str, str]:

@@ -21,12 +21,17 @@ def script_data(story: Story) -> str:
     return packed(
         {
             "why": _decisions(story.decided) if story.decided and story.decided.items else None,
-            "votes": asdict(story.votes) if story.votes and story.decided and story.decided.items else None,
+            "votes": asdict(story.decided.votes) if has_votes(story) else None,  # type: ignore[union-attr, arg-type]
             "strips": [_strip(strip) for strip in story.strips],
             "shell": shell,
             "flows": [[part.title, flow_page.data(part.flow)] for part in story.flows],
         }
     )
+
+
+def has_votes(story: Story) -> bool:
+    """Whether there is a circuit of votes to run, and an image to run it on."""
+    return bool(story.decided and story.decided.items and story.decided.votes)
 
 
 def _decisions(decisions: Decisions) -> dict[str, Any]:

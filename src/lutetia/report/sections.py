@@ -8,6 +8,7 @@ from itertools import groupby
 from lutetia._shared.markup import Html, facts, number, tag, text
 from lutetia._shared.pages import Section
 from lutetia.report import drawing, reading_picture
+from lutetia.report.data import has_votes
 from lutetia.report.story import Check, Circuit, Decisions, PartFlow, Story, Strip, Table, Training, Writing
 
 
@@ -18,7 +19,7 @@ def sections(story: Story) -> list[Section]:
         ("trained", "Training", _trained(story.trained) if story.trained else None),
         ("wrote", "Generated text", _writings(story.wrote) if story.wrote else None),
         ("decided", "Why it decided", _why(story.decided, story.strips)),
-        ("voting", "From pixels to votes", _votes() if story.votes else None),
+        ("voting", "From pixels to votes", _votes() if has_votes(story) else None),
         ("circuit", "The circuit", _circuit(story.circuit) if story.circuit else None),
         ("flow", "Data flow", _flows(story.flows) if story.flows else None),
         ("speed", "Speed", text([table(each) for each in story.speed]) if story.speed else None),

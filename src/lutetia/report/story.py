@@ -92,19 +92,6 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Decisions:
-    """Why a classifier decided: a few inputs of one shape, (height, width) or (features,)."""
-
-    shape: tuple[int, ...]
-    items: Sequence[Decision]
-    labels: Sequence[str] = ()
-    said: str = ""
-    rules: Facts = field(default_factory=dict)  # one sentence on each rule
-    titles: Facts = field(default_factory=dict)  # what each rule shows, in a few words; its name by default
-    features: Sequence[str] = ()  # names of inputs that are not an image; x0, x1 and so on by default
-
-
-@dataclass(frozen=True)
 class VotingCircuit:
     """A circuit of tables that vote, which the page runs: on the images of the decisions, and on what a reader makes of them.
 
@@ -115,6 +102,20 @@ class VotingCircuit:
     layers: Sequence[tuple[str, Sequence[tuple[Sequence[int], str]]]]  # (name, for each table (what it reads, its rows))
     classes: Sequence[tuple[int, Sequence[int], Sequence[int]]]  # (first count, bits of the last layer, what each is worth)
     top: int  # the greatest value of a pixel
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Why a classifier decided: a few inputs of one shape, (height, width) or (features,)."""
+
+    shape: tuple[int, ...]
+    items: Sequence[Decision]
+    labels: Sequence[str] = ()
+    said: str = ""
+    rules: Facts = field(default_factory=dict)  # one sentence on each rule
+    titles: Facts = field(default_factory=dict)  # what each rule shows, in a few words; its name by default
+    features: Sequence[str] = ()  # names of inputs that are not an image; x0, x1 and so on by default
+    votes: VotingCircuit | None = None  # that decided, of images
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,6 @@ class Story:
     trained: Sequence[Training] = ()
     wrote: Sequence[Writing] = ()
     decided: Decisions | None = None
-    votes: VotingCircuit | None = None  # of the images in `decided`
     strips: Sequence[Strip] = ()
     circuit: Circuit | None = None
     flows: Sequence[PartFlow] = ()
