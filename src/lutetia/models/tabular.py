@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,13 +42,14 @@ class Tabular(Model[TabularConfig]):
             self.core = threshold_layer(config)
         else:
             seed = int(torch.randint(2**31, ()))
-            options = {"k": config.n_anchors, "bits": BITS, "thresholds": config.gate_codes, "temperature": config.temperature}
+            options: dict[str, Any] = {"k": config.n_anchors, "bits": BITS, "thresholds": config.gate_codes}
+            options["temperature"] = config.temperature
             sizes = config.n_encoded, config.n_classes, config.n_tables
             if config.gate_hidden or config.gate_windows:
-                image = {"shape": config.gate_shape or None, "windows": config.gate_windows}
-                self.core = Gates(*sizes, hidden=config.gate_hidden, seed=seed, **image, **options)  # type: ignore[arg-type]
+                options |= {"hidden": config.gate_hidden, "shape": config.gate_shape or None, "windows": config.gate_windows}
+                self.core = Gates(*sizes, seed=seed, **options)
             else:
-                self.core = Votes(*sizes, seed=seed, **options)  # type: ignore[arg-type]
+                self.core = Votes(*sizes, seed=seed, **options)
 
     @classmethod
     def least_size(cls, config: TabularConfig) -> ModelSize:
