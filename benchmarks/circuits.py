@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,17 +182,22 @@ def draw(rows: list[Row], path: Path) -> None:
     from matplotlib import pyplot
 
     rows = [*saved_mnist(), *rows]
-    names = list(dict.fromkeys(each["set"] for each in rows))
-    figure, panels = pyplot.subplots(1, len(names), figsize=(3.2 * len(names), 3), squeeze=False, layout="constrained")
+    methods = {(each["set"], each["method"]): each["set"] for each in rows}.values()
+    names = [name for name, count in Counter(methods).items() if count > 1]  # one method alone shows nothing
+    pyplot.rcParams["svg.fonttype"] = "none"  # texts as texts: a smaller file
+    figure, panels = pyplot.subplots(1, len(names), figsize=(3.2 * len(names), 3.2), squeeze=False, layout="constrained")
+    lines = {}
     for name, panel in zip(names, panels[0], strict=True):
-        for method, marker in ((OURS, "o-"), (TREES, "s--"), (LOGIX, "^:")):
+        for method, style in ((OURS, "o-C0"), (TREES, "s--C1"), (LOGIX, "^:C2")):
             points = sorted((each["LUT6"], each["accuracy"]) for each in rows if (each["set"], each["method"]) == (name, method))
             if points:
-                panel.plot(*zip(*points, strict=True), marker, label=method)
-        panel.set(title=name, xscale="log", xlabel="LUT6 (yosys)")
+                (lines[method],) = panel.plot(*zip(*points, strict=True), style)
+        panel.set(title=name, xlabel="LUT6 (yosys)")
+        panel.margins(0.1)
+        panel.set_xlim(left=0)
     panels[0][0].set_ylabel("test accuracy (%)")
-    panels[0][0].legend(fontsize="small")
-    figure.savefig(path)
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=len(lines))
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)
 
 
