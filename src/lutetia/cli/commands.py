@@ -242,10 +242,7 @@ def build(
         typer.Option("--tables", help="For tables of data: build only the first N; by default as many as 16,000 LUTs hold."),
     ] = None,
     refit: Annotated[bool, typer.Option("--refit/--no-refit", help="Fit the rest again when some tables are left out.")] = True,
-    drop_unseen: Annotated[
-        bool,
-        typer.Option("--drop-unseen", help="Smaller: rows that no training sample reads hold anything. Answers may change."),
-    ] = False,
+    drop_unseen: Annotated[bool, typer.Option("--drop-unseen", help="Give up table rows that training never read.")] = False,
     value_range: Annotated[
         tuple[float, float] | None,
         typer.Option("--range", metavar="LO HI", help="The range of the inputs; that of the training data by default."),
