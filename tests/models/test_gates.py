@@ -125,7 +125,9 @@ def test_a_table_sees_its_window_and_all_tables_before_it(skip: bool) -> None:
         assert seen is None or all(set(read) <= set(own) for read, own in zip(wired.tolist(), seen.tolist(), strict=True))
 
 
-def test_the_gradients_of_a_layer_with_windows() -> None:
+@pytest.mark.parametrize("sparse", [0, 8])  # by the bits that each table sees, and by all
+def test_the_gradients_of_a_layer_with_windows(sparse: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(votes_module, "SPARSE", sparse)
     generator = torch.Generator().manual_seed(0)
     seen = torch.stack([torch.randperm(7, generator=generator)[:4] for _ in range(5)])
     layer = GateLayer(4, 5, 3, generator, seen=seen)

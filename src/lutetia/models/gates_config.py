@@ -50,7 +50,7 @@ class GateNetworkConfig(VotesConfig):
     cheaper comparisons.
 
     With `windows` a table sees only a square of so many pixels a side, at a place of its own, and all tables before it. That
-    is less to choose from, so a step of training is shorter.
+    is less to choose from, and to step.
     """
 
     hidden: tuple[int, ...] = ()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 START_SPREAD = 0.01  # of the choice at the start
+SPARSE = 8  # one in so many bits seen, or fewer, and collecting them per table takes less time than one product with all
 
 
 class Votes(nn.Module):
@@ -211,10 +212,11 @@ class ReadTables(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             # What each bit would have changed in place of the chosen one: ones and zeros as ±1.
             signs = 2 * bits.float() - 1
-            if seen is None:
-                of_choice = (of_bits.flatten(0, 1) @ signs).view(*wired.shape, -1)
-            else:
+            if seen is not None and SPARSE * seen.shape[1] < signs.shape[1]:
                 of_choice = of_bits @ signs.T.contiguous()[seen].transpose(1, 2)
+            else:
+                of_choice = (of_bits.flatten(0, 1) @ signs).view(*wired.shape, -1)
+                of_choice = of_choice if seen is None else of_choice.gather(2, seen[:, None].expand(-1, wired.shape[1], -1))
             of_choice = of_choice.to(weight.dtype)
         return of_inputs, of_choice, of_weight.to(weight.dtype), None
 
