@@ -17,6 +17,7 @@ from lutetia.cli import build, build_tables, main
 from lutetia.models import load
 from lutetia.report.comparisons import Comparison
 from lutetia.sklearn import LUTClassifier
+from lutetia.training.table_refit import Trial
 
 Capture = pytest.CaptureFixture[str]
 
@@ -193,7 +194,8 @@ def test_a_model_too_large_for_a_quick_circuit_is_cut(
     assert cut["estimate"]["luts"] <= 500
     assert cut["accuracy"]["float_accuracy"] > 0.85  # that of the whole model
     assert main(["build", str(wine_run), "--out", str(tmp_path / "cut")]) == 0
-    again = f"fitted again ({used['cut']['integer_accuracy']:.1%} without that)"
+    tried = used["refit"]
+    again = f"fitted again ({tried['again']:.1%} with a second fit, {tried['cut']:.1%} without, on 28 held-out training rows)"
     assert f"the first {used['used']} of 20 tables, {again}; --tables sets how many" in capsys.readouterr().out
     whole = told(capsys, "build", wine_run, "--out", tmp_path / "whole", "--tables", 20)
     assert whole["boosted_tables"] == {"all": 20, "used": 20}
@@ -216,10 +218,18 @@ def test_tables_that_are_kept_are_fitted_again(
     program = told(capsys, "build", run, "--out", tmp_path / "program", "--tables", 3, "--target", "c")
     assert program["accuracy"]["float_accuracy"] == kept["float_accuracy"]
     assert program["accuracy"]["integer_accuracy"] == pytest.approx(kept["integer_accuracy"], abs=0.03)  # 8 bits instead of 6
+    assert built["boosted_tables"]["refit"]["kept"] == "again"
     alone = told(capsys, "build", run / "checkpoints" / "best", "--out", tmp_path / "alone", "--tables", 3, "--data", tmp_path)
     assert "cut" not in alone["boosted_tables"]
     plain = told(capsys, "build", run, "--out", tmp_path / "plain", "--tables", 3, "--no-refit")
     assert plain["accuracy"]["integer_accuracy"] == cut["integer_accuracy"]
+    monkeypatch.setattr(Trial, "gains", False)
+    kept = told(capsys, "build", run, "--out", tmp_path / "plain", "--tables", 3)
+    assert kept["accuracy"] == plain["accuracy"]
+    assert kept["boosted_tables"]["refit"]["kept"] == "cut"
+    forced = told(capsys, "build", run, "--out", tmp_path / "plain", "--tables", 3, "--refit")
+    assert forced["accuracy"] == built["accuracy"]
+    assert "refit" not in forced["boosted_tables"]
 
 
 def test_smaller_circuits_are_offered(folder: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

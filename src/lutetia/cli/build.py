@@ -28,7 +28,7 @@ from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, fit_settings, open_run_data
 from lutetia.cli.build_page import page
 from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
-from lutetia.cli.build_tables import kept_tables, measured, without_unseen
+from lutetia.cli.build_tables import Refit, kept_tables, measured, without_unseen
 from lutetia.cli.guard import UsageError
 from lutetia.cli.values import PROGRAMS
 from lutetia.errors import ArgumentError, DataError
@@ -83,7 +83,7 @@ class BuildRequest:
     n_tables: int | None = None  # of a Tabular
     temperature: float | None = None  # of the draws of a language model in Verilog
     reuse: int | None = None  # of a classifier in Verilog
-    refit: bool = True  # the tables of a Tabular that are kept, where some are not
+    refit: bool | None = None  # the tables of a Tabular that are kept, where some are not; None: if it helps
     drop_unseen: bool = False  # rows of tables that no training sample reads may hold anything
 
 
@@ -224,8 +224,8 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         bits, ends, source = model.config.bits, (model.config.low, model.config.high), "checkpoint"
         network = LUTNetwork(model.graph(), model, encoder(bits, *ends, model.votes.n_inputs, affine=True))
     elif isinstance(model, Tabular):  # its inputs become codes by an encoding of its own
-        settings = fit_settings(request.checkpoint) if request.refit else None
-        network, used = kept_tables(model, weight_bits, data, settings, request.n_tables)
+        refit = Refit(fit_settings(request.checkpoint), request.refit)
+        network, used = kept_tables(model, weight_bits, data, refit, request.n_tables)
         source = "checkpoint"
         bits = network.bits
     else:

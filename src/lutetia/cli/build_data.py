@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def fit_settings(checkpoint: Path) -> Boosting | None:
     if not is_table_config(tables):
         return None
     fit = make_table_config(tables, str(place)).fit
-    return Boosting(rate=fit.rate, smoothing=fit.smoothing, threads=torch.get_num_threads())
+    return Boosting(**dataclasses.asdict(fit), threads=torch.get_num_threads())
 
 
 def open_run_text(checkpoint: Path, data: Path | None) -> bytes | str:

@@ -17,7 +17,7 @@ import torch
 from lutetia._shared import folders
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, fit_settings, open_run_data, open_run_text
-from lutetia.cli.build_tables import refit_network
+from lutetia.cli.build_tables import Refit, first_tables
 from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
 from lutetia.errors import DataError, MissingFeatureError
@@ -120,10 +120,10 @@ def whole_model(request: Any) -> IntegerTransformer | IntegerClassifier:
     n_tables = request.n_tables
     if isinstance(model, Tabular) and n_tables is not None and 1 <= n_tables <= model.config.n_tables:
         data = open_run_data(request.checkpoint, request.data)
-        settings = fit_settings(request.checkpoint) if request.refit else None
-        network = refit_network(model, n_tables, bits["weight_bits"], data, settings)
-        if network is not None:
-            return IntegerClassifier(network)
+        refit = Refit(fit_settings(request.checkpoint), request.refit)
+        kept = first_tables(model, n_tables, bits["weight_bits"], data, refit)
+        if kept.again:
+            return IntegerClassifier(kept.network)
     return integer_model(model, low=low, high=high, n_tables=n_tables, **bits)
 
 

@@ -74,8 +74,13 @@ def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _refit(used: dict[str, Any]) -> str:
-    """What the second fit of the rows gained, if there was one."""
-    return f", fitted again ({_worth(used['cut'])} without that)" if "cut" in used else ""
+    """Whether the rows of the tables were fitted again, and why."""
+    tried = used.get("refit")
+    if tried is None:
+        return f", fitted again ({_worth(used['cut'])} without that)" if "cut" in used else ""
+    again, cut = (f"RMSE {tried[key]:.4g}" if tried["measure"] == "rmse" else f"{tried[key]:.1%}" for key in ("again", "cut"))
+    kept = "fitted again" if tried["kept"] == "again" else "not fitted again"
+    return f", {kept} ({again} with a second fit, {cut} without, on {tried['rows']:,} held-out training rows)"
 
 
 def unseen_text(unseen: dict[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from lutetia.cli.guard import UsageError
 from lutetia.models import Tabular
 from lutetia.precompute import LUTNetwork
 from lutetia.training.boosting import Boosting
-from lutetia.training.tabular import Rows, refit_tabular
+from lutetia.training.table_refit import Trial, refit_tables, try_refit
+from lutetia.training.tabular import Rows
 
 MOST_LUTS = 16_000  # estimated, of which yosys leaves about two thirds: minutes, not hours, to prove and to synthesise
 FEWER = (2, 4, 8)  # parts of the tables that are measured, too
@@ -20,29 +22,46 @@ UNSEEN = ("samples", "unchanged", "accuracy_before", "accuracy_after")  # of wha
 MOST_SCORES = 1 << 20  # samples × classes up to which a second fit takes seconds
 
 
+class Kept(NamedTuple):
+    """The integer model of the first tables, whether their rows were fitted again, and what was tried to decide it."""
+
+    network: LUTNetwork
+    again: bool
+    trial: Trial | None
+
+
+@dataclass(frozen=True)
+class Refit:
+    """How tables that are kept may be fitted again: as the settings of the run say, always, never, or by a trial (None)."""
+
+    settings: Boosting | None
+    always: bool | None = None
+
+
 def kept_tables(
-    model: Tabular, weight_bits: int, data: Measured | str, settings: Boosting | None, wanted: int | None
+    model: Tabular, weight_bits: int, data: Measured | str, refit: Refit, wanted: int | None
 ) -> tuple[LUTNetwork, dict[str, Any]]:
     """The integer model of the tables that a circuit holds, and its facts.
 
     Their number is the one `wanted`, or by default what `MOST_LUTS` hold. Where some are left out, the rows of the others are
-    fitted again, unless `settings` is None; `cut` is what the circuit would be worth without that, `fewer` what smaller circuits
-    are worth.
+    fitted again if that helps: `cut` is what the circuit would be worth without that, `refit` what decided, `fewer` what smaller
+    circuits are worth.
     """
     count = tables_that_fit(model, weight_bits) if wanted is None else wanted
     if count > model.config.n_tables:
         raise UsageError(f"--tables is {wanted}, and the model has {model.config.n_tables}")
-    network = refit_network(model, count, weight_bits, data, settings)
-    while network is not None and wanted is None and count > 1 and (luts := network.graph.cost().luts) > MOST_LUTS:
+    kept = first_tables(model, count, weight_bits, data, refit)
+    while kept.again and wanted is None and count > 1 and (luts := kept.network.graph.cost().luts) > MOST_LUTS:
         count = min(count - 1, count * MOST_LUTS // luts)  # larger numbers in their rows take more LUTs
-        network = refit_network(model, count, weight_bits, data, settings)
-    cut = model.network(weight_bits, count)
+        kept = first_tables(model, count, weight_bits, data, refit)
     used: dict[str, Any] = {"all": model.config.n_tables, "used": count}
-    if network is not None:
-        used["cut"] = measured(cut, data)
+    if kept.again:
+        used["cut"] = measured(model.network(weight_bits, count), data)
+    if kept.trial is not None:
+        used["refit"] = kept.trial.to_dict()
     if wanted is None:
-        used["fewer"] = _fewer(model, count, weight_bits, data, settings)
-    return network or cut, used
+        used["fewer"] = _fewer(model, count, weight_bits, data, refit)
+    return kept.network, used
 
 
 def tables_that_fit(model: Tabular, weight_bits: int) -> int:
@@ -55,17 +74,21 @@ def tables_that_fit(model: Tabular, weight_bits: int) -> int:
     return count
 
 
-def refit_network(
-    model: Tabular, n_tables: int, weight_bits: int, data: Measured | str, settings: Boosting | None
-) -> LUTNetwork | None:
-    """The integer model of the first tables, fitted again to the data of the run; None without that, and for all tables."""
-    if isinstance(data, str) or data.train is None or settings is None:
-        return None
+def first_tables(model: Tabular, n_tables: int, weight_bits: int, data: Measured | str, refit: Refit) -> Kept:
+    """The integer model of the first tables, fitted again to the data of the run where that is there and helps."""
+    cut = Kept(model.network(weight_bits, n_tables), False, None)
+    if isinstance(data, str) or data.train is None or refit.settings is None or refit.always is False:
+        return cut
     if n_tables == model.config.n_tables or model.config.core == "gates":
-        return None
+        return cut
     x, y = (part.numpy() for part in data.train)
-    network = refit_tabular(model, Rows(x, y, np.ones(len(y), np.float32)), n_tables, settings).network(weight_bits)
-    return LUTNetwork(network.graph, model, network.encoder)
+    rows = Rows(x, y, np.ones(len(y), np.float32))
+    trial = None if refit.always else try_refit(model, rows, n_tables, refit.settings)
+    if trial is not None and not trial.gains:
+        return cut._replace(trial=trial)
+    rounds = model.config.n_tables - n_tables
+    network = refit_tables(model, rows, n_tables, rounds, refit.settings).network(weight_bits)
+    return Kept(LUTNetwork(network.graph, model, network.encoder), True, trial)
 
 
 def measured(network: LUTNetwork, data: Measured | str) -> dict[str, Any]:
@@ -88,13 +111,14 @@ def without_unseen(network: LUTNetwork, data: Measured | str) -> tuple[LUTNetwor
     return LUTNetwork(graph, network.model, network.encoder), {**told, **{key: found[key] for key in UNSEEN}}
 
 
-def _fewer(model: Tabular, count: int, weight_bits: int, data: Measured | str, settings: Boosting | None) -> list[dict[str, Any]]:
+def _fewer(model: Tabular, count: int, weight_bits: int, data: Measured | str, refit: Refit) -> list[dict[str, Any]]:
     """The accuracy of circuits with a half, a quarter and an eighth of the tables; none where that would take long."""
     if isinstance(data, str) or data.train is None or len(data.train[1]) * model.config.n_classes > MOST_SCORES:
         return []
+    if model.config.core == "gates":
+        return []
     told = []
     for n_tables in (count // part for part in FEWER if count // part >= LEAST_TABLES):
-        network = refit_network(model, n_tables, weight_bits, data, settings)
-        if network is not None:
-            told.append({"tables": n_tables, "luts": network.graph.cost().luts, **measured(network, data)})
+        network = first_tables(model, n_tables, weight_bits, data, refit).network
+        told.append({"tables": n_tables, "luts": network.graph.cost().luts, **measured(network, data)})
     return told

@@ -241,7 +241,10 @@ def build(
         int | None,
         typer.Option("--tables", help="For tables of data: build only the first N; by default as many as 16,000 LUTs hold."),
     ] = None,
-    refit: Annotated[bool, typer.Option("--refit/--no-refit", help="Fit the rest again when some tables are left out.")] = True,
+    refit: Annotated[
+        bool | None,
+        typer.Option("--refit/--no-refit", help="With some tables left out, fit the others again; by default if that helps."),
+    ] = None,
     drop_unseen: Annotated[bool, typer.Option("--drop-unseen", help="Give up table rows that training never read.")] = False,
     value_range: Annotated[
         tuple[float, float] | None,

@@ -23,6 +23,7 @@ from lutetia.training.tabular import Rows, Shape
 
 if TYPE_CHECKING:
     from lutetia.precompute import Build
+    from lutetia.training.table_refit import Trial
 
 Array = np.ndarray[Any, Any]
 AT_ONCE = 1 << 17  # samples that are encoded and scored together
@@ -206,23 +207,27 @@ class TabularEstimator(BaseEstimator):
 
         Its inputs are codes of 8 bits, one per encoded column (`model_.encode`). `X` holds samples to simulate; random codes by
         default. With training data, `X` and `y`, the rows of the first `n_tables` are fitted to it again, which makes up for much
-        of what the others knew; 64 samples of it are simulated. The result's `report` says what was checked, its `hardware` holds
-        the Verilog and VHDL.
+        of what the others knew, unless that loses on samples held out; 64 samples of it are simulated. The result's `report` says
+        what was checked and under "refit" what was kept, its `hardware` holds the Verilog and VHDL.
         """
         from lutetia.precompute import CHECK, MAKE, OPTIMISE, PROOF, Build, run_steps
 
         check_is_fitted(self, "model_")
-        model = self.model_ if n_tables is None else self.model_.first(n_tables) if y is None else self._refit(X, y, n_tables)
+        model, trial = self.model_, None
+        if n_tables is not None:
+            model, trial = (self.model_.first(n_tables), None) if y is None else self._refit(X, y, n_tables)
         network = model.network(weight_bits)
         matrix = None if X is None else self._matrix(X)
         samples = None if matrix is None else network.quantise(torch.from_numpy(matrix if y is None else matrix[:SIMULATED]))
         classes = self.model_.metadata.get("classes", ())
         build = Build(network.graph, samples=samples, classes=classes, time_limit=time_limit)
+        if trial is not None:
+            build.report["refit"] = trial.to_dict()
         run_steps(build, [*OPTIMISE, *MAKE, *(step for step in CHECK if prove or step is not PROOF)])
         return build
 
-    def _refit(self, X: Any, y: Any, n_tables: int) -> Tabular:
-        return self.model_.first(n_tables)
+    def _refit(self, X: Any, y: Any, n_tables: int) -> tuple[Tabular, Trial | None]:
+        return self.model_.first(n_tables), None
 
     def to_c(self, *, weight_bits: int = 8) -> dict[str, str]:
         """The fitted tables as C99, the text of `model.c` and `model.h`: no floating point, no heap.

@@ -14,7 +14,8 @@ from lutetia.models import Tabular
 from lutetia.sklearn.base import Array, TabularEstimator
 from lutetia.sklearn.checks import check_params
 from lutetia.training.boosting import Boosting
-from lutetia.training.tabular import Rows, fit_tabular, refit_tabular
+from lutetia.training.table_refit import Trial, refit_tables, try_refit
+from lutetia.training.tabular import Rows, fit_tabular
 
 PARAMS: dict[str, tuple[type | tuple[type, ...], float, float]] = {
     "n_tables": (int, 1, np.inf),
@@ -63,12 +64,19 @@ class BoostedEstimator(TabularEstimator):
             threads=self._threads(),
         )
 
-    def _refit(self, X: Any, y: Any, n_tables: int) -> Tabular:
-        """The first tables as a model, fitted again to X and y."""
+    def _refit(self, X: Any, y: Any, n_tables: int) -> tuple[Tabular, Trial | None]:
+        """The first tables as a model, fitted again to X and y if that helps on samples held out; and what was tried."""
         matrix = self._matrix(X)
         rows = self._weighted(Rows(matrix, self._target(y), self._weights(None, matrix)))
         check_consistent_length(rows.x, rows.y)
-        return refit_tabular(self.model_, rows, n_tables, self._boosting(None, len(rows.y)))
+        first = self.model_.first(n_tables)
+        if n_tables == self.n_tables_:
+            return first, None
+        settings = self._boosting(None, len(rows.y))
+        trial = try_refit(self.model_, rows, n_tables, settings)
+        if trial is not None and not trial.gains:
+            return first, trial
+        return refit_tables(self.model_, rows, n_tables, self.n_tables_ - n_tables, settings), trial
 
     def _weighted(self, rows: Rows) -> Rows:
         return rows

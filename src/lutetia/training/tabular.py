@@ -10,7 +10,7 @@ import torch
 
 from lutetia.models.encoding import TOP, Columns, Encoding, fit_encoding
 from lutetia.models.tabular import Tabular
-from lutetia.training.boosting import Boosted, Boosting, Classes, Each, Goal, Held, Numbers, boost, refit
+from lutetia.training.boosting import Boosted, Boosting, Classes, Each, Goal, Held, Numbers, boost
 
 Array = np.ndarray[Any, Any]
 BASE_TABLES = 32  # share what all rows have in common: this many tables or more are a model without the later ones
@@ -65,17 +65,6 @@ def fit_tabular(
     weight[:BASE_TABLES] += base / len(weight[:BASE_TABLES])
     model.set_tables(torch.from_numpy(fitted.anchors).to(torch.int32), torch.from_numpy(weight.astype(np.float32)))
     return model.eval(), fitted
-
-
-def refit_tabular(model: Tabular, rows: Rows, n_tables: int, settings: Boosting) -> Tabular:
-    """The first `n_tables` of a model as a model whose rows are fitted again, by as many rounds as it leaves tables out."""
-    codes = model.encoding.codes(rows.x.reshape(len(rows.y), -1), settings.threads)
-    kept = model.first(n_tables)
-    anchors, weight = kept.tables.anchors.numpy().astype(np.int64), kept.tables.weight.detach().numpy()
-    rounds = model.config.n_tables - n_tables
-    weight = refit(codes, rows.goal(model.config.n_classes), anchors, weight, rounds, settings)
-    kept.set_tables(kept.tables.anchors, torch.from_numpy(weight.astype(np.float32)))
-    return kept
 
 
 def make_model(encoding: Encoding, shape: Shape, *, seed: int = 0, **fields: Any) -> Tabular:

@@ -1,0 +1,78 @@
+"""The first tables of a model as a model: their rows as they are, or fitted again, whichever is better on rows held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from lutetia.models import Tabular
+from lutetia.training.boosting import Boosting, refit
+from lutetia.training.table_run import measure
+from lutetia.training.tabular import BASE_TABLES, Rows, Shape, fit_tabular
+
+HELD = 5  # one row in five is held out
+SEED = 0  # of the rows held out: the same choice each time
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What tables fitted to some of the rows are worth on `rows` others: `cut`, and fitted `again`; accuracy, or RMSE."""
+
+    rows: int
+    cut: float
+    again: float
+    is_regression: bool
+
+    @property
+    def gains(self) -> bool:
+        """Whether the second fit is no loss."""
+        return self.again <= self.cut if self.is_regression else self.again >= self.cut
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a report."""
+        measure = "rmse" if self.is_regression else "accuracy"
+        return {
+            "kept": "again" if self.gains else "cut",
+            "rows": self.rows,
+            "measure": measure,
+            "cut": self.cut,
+            "again": self.again,
+        }
+
+
+def refit_tables(model: Tabular, rows: Rows, n_tables: int, rounds: int, settings: Boosting) -> Tabular:
+    """The first `n_tables` of a model as a model whose rows are fitted again to some rows of data, in `rounds`."""
+    codes = model.encoding.codes(rows.x.reshape(len(rows.y), -1), settings.threads)
+    kept = model.first(n_tables)
+    anchors, weight = kept.tables.anchors.numpy().astype(np.int64), kept.tables.weight.detach().numpy()
+    weight = refit(codes, rows.goal(model.config.n_classes), anchors, weight, rounds, settings)
+    kept.set_tables(kept.tables.anchors, torch.from_numpy(weight.astype(np.float32)))
+    return kept
+
+
+def try_refit(model: Tabular, rows: Rows, n_tables: int, settings: Boosting) -> Trial | None:
+    """Fit so many tables to four fifths of the training rows as the model was, then again, and compare on the last fifth.
+
+    The model itself cannot be asked: it has seen all of them. None where there are too few rows.
+    """
+    order = np.random.default_rng(SEED).permutation(len(rows.y))
+    count = len(order) // HELD
+    held, own = order[:count], order[count:]
+    if not count or (not model.is_regression and len(np.unique(rows.y[own])) < 2):
+        return None
+    some = Rows(rows.x.reshape(len(order), -1)[own], rows.y[own], rows.weight[own])
+    fresh, _ = fit_tabular(some, _shape(model), replace(settings, n_tables=max(n_tables, BASE_TABLES), patience=None))
+    again = refit_tables(fresh, some, n_tables, model.config.n_tables - n_tables, settings)
+    key = "rmse" if model.is_regression else "accuracy"
+    x, y = rows.x.reshape(-1, *model.config.input_shape)[held], rows.y[held]
+    worth = [measure(each, x, y)[key] for each in (fresh.first(n_tables), again)]
+    return Trial(count, *worth, is_regression=model.is_regression)
+
+
+def _shape(model: Tabular) -> Shape:
+    known = model.metadata.get("categories", {})
+    counts = tuple(len(known.get(str(column), ())) for column in range(model.n_columns))
+    return Shape(model.config.n_classes, counts, tuple(model.config.input_shape))
