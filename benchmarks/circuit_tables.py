@@ -2,9 +2,9 @@
 
 The sets of `tabular` with more than two classes, one fold, default settings. As `lutetia build` does, the circuit has as many
 tables as an estimated 16,000 LUTs hold, with weights of 6 bits. Accuracy in % on the test fold: of the whole model, of a circuit
-of the first tables as they are, of one whose tables were fitted again, which `lutetia build` makes, and of a quarter of those.
-Models of two classes are built whole: they need one sum. Claimed: no circuit loses more than half a point by the second fit, but
-for marketing, where all 500 tables are worth less than the first ones.
+of the first tables as they are, of one whose tables were fitted again, of the one that `lutetia build` makes, as a trial on
+training rows decides, and of a quarter of its tables. Models of two classes are built whole: they need one sum. Claimed: no
+circuit is more than half a point behind the better of the two.
 
     lutetia bench circuit_tables [--quick] [--json] [--save] [-- --sets letter vowel]
 """
@@ -18,7 +18,7 @@ import torch
 
 from lutetia.cli.build import TABULAR_BITS
 from lutetia.cli.build_data import Measured
-from lutetia.cli.build_tables import kept_tables, tables_that_fit
+from lutetia.cli.build_tables import Refit, kept_tables, tables_that_fit
 from lutetia.training.boosting import Boosting
 from lutetia.training.tabular import Rows, Shape, fit_tabular
 from results import Row, finish, options_of, progress, result, table
@@ -39,23 +39,28 @@ def measure(data: Set, settings: Boosting) -> Row:
     model, _ = fit_tabular(rows, Shape(n_classes, (0,) * n_columns, (n_columns,)), settings)
     x, y = torch.from_numpy(data.x[test]), torch.from_numpy(data.y[test])
     fitted = (torch.from_numpy(rows.x), torch.from_numpy(rows.y))
-    network, used = kept_tables(model, TABULAR_BITS, Measured("test", x, y, fitted, fitted), settings, None)
+    given = Measured("test", x, y, fitted, fitted)
+    network, used = kept_tables(model, TABULAR_BITS, given, Refit(settings), None)
+    again, forced = kept_tables(model, TABULAR_BITS, given, Refit(settings, always=True), None)
     count = tables_that_fit(model, TABULAR_BITS)
     quarters = [each for each in used["fewer"] if each["tables"] == used["used"] // 4]
+    built = network.report(x, y)
     return {
         "set": data.name,
         "classes": n_classes,
-        "model": 100 * used["cut"]["float_accuracy"],
+        "model": 100 * built["float_accuracy"],
         "first tables": 100 * model.network(TABULAR_BITS, count).report(x, y)["integer_accuracy"],
         "their number": count,
-        "fitted again": 100 * network.report(x, y)["integer_accuracy"],
-        "tables": used["used"],
+        "fitted again": 100 * again.report(x, y)["integer_accuracy"],
+        "tables": forced["used"],
+        "circuit": 100 * built["integer_accuracy"],
+        "kept": "fitted again" if used["refit"]["kept"] == "again" else "as they are",
         "a quarter": 100 * quarters[0]["integer_accuracy"] if quarters else None,
     }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """All sets; 1 when a second fit loses."""
+    """All sets; 1 when a circuit loses."""
     parser = options_of(__doc__)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS, help="some of the sets")
     options = parser.parse_args(argv)
@@ -65,9 +70,10 @@ def main(argv: list[str] | None = None) -> int:
     for name in options.sets[-1:] if options.quick else options.sets:
         progress(name)
         rows.append(measure(load_set("classification", name), settings))
-    lost = [row for row in rows if row["fitted again"] < row["first tables"] - LOSS and row["set"] != "marketing"]
-    missed = [] if options.quick else [f"{row['set']}: {row['fitted again']:.1f} after {row['first tables']:.1f}" for row in lost]
-    percent = ("model", "first tables", "fitted again", "a quarter")
+    best = [max(row["first tables"], row["fitted again"]) for row in rows]
+    lost = [(row, most) for row, most in zip(rows, best, strict=True) if row["circuit"] < most - LOSS]
+    missed = [] if options.quick else [f"{row['set']}: {row['circuit']:.1f}, expected {most:.1f}" for row, most in lost]
+    percent = ("model", "first tables", "fitted again", "circuit", "a quarter")
     columns = {name: "%" if name in percent else None for name in rows[0]}
     chosen = {"tables": settings.n_tables, "weight bits": TABULAR_BITS, "fold": f"1 of {FOLDS}"}
     return finish(result(__doc__, "circuit_tables", chosen, [table("sets", columns, rows)], missed=missed), options)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_diabetes, load_digits, load_wine
 
@@ -179,6 +180,11 @@ def test_a_regression_from_end_to_end(folder: Path, tmp_path: Path, capsys: Capt
     measured = built["accuracy"]
     assert measured["float_rmse"] == pytest.approx(summary["test"]["rmse"], rel=1e-4)
     assert measured["float_rmse"] != measured["integer_rmse"] == pytest.approx(measured["float_rmse"], rel=0.05)
+    x = torch.tensor([[float(cell) for cell in (folder / "diabetes.csv").read_text().splitlines()[1].split(",")[:-1]]])
+    whole = int(load(out).network(8)(x.double())[0, 0])
+    assert whole * built["output_unit"] == pytest.approx(explained["prediction"], rel=0.02)
+    program = told(capsys, "build", out, "--out", tmp_path / "program", "--target", "c")
+    assert program["output_unit"] == built["output_unit"]
     assert "RMSE of the circuit" in (tmp_path / "circuit" / "summary.html").read_text()
 
 
@@ -266,6 +272,22 @@ def test_a_folder_of_images_by_class(folder: Path, tmp_path: Path, capsys: Captu
     (tmp_path / "other" / "digit 3").mkdir(parents=True)
     Image.new("L", (5, 4)).save(tmp_path / "other" / "digit 3" / "a.png")
     assert "holds samples of 4 × 5, expected 8 × 8 for this model" in error(capsys, "evaluate", out, tmp_path / "other")
+
+
+def test_columns_without_names_are_found_again(tmp_path: Path, capsys: Capture) -> None:
+    """The class stands first, a column that numbers the rows is left out; rows without both are in the order of the rest."""
+    lines = [f"{'ab'[n % 2]},{n},{n % 7},{n % 2}" for n in range(60)]
+    for name, header in (("bare", ""), ("half", "kind,,,x\n")):
+        (tmp_path / f"{name}.csv").write_text(header + "\n".join(lines))
+        told(capsys, "train", tmp_path / f"{name}.csv", "--target", 0, "--out", tmp_path / name, "--set=fit.n_tables=5")
+        predicted = told(capsys, "predict", tmp_path / name, tmp_path / f"{name}.csv")["predictions"]
+        assert [each["class"] for each in predicted] == ["ab"[n % 2] for n in range(60)]
+    (tmp_path / "few.csv").write_text("3,0\n3,1\n")
+    predicted = told(capsys, "predict", tmp_path / "bare", tmp_path / "few.csv")["predictions"]
+    assert [each["class"] for each in predicted] == ["a", "b"]
+    summary = json.loads((tmp_path / "bare" / "summary.json").read_text())
+    assert summary["left_out"] == {"column 1": "it numbers the rows"}
+    assert summary["test"]["its_share"] >= 0.5
 
 
 def test_a_saved_estimator_is_a_model_for_the_commands(folder: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -61,6 +61,18 @@ def test_fit_refuses_what_does_not_fit() -> None:
         training.fit(small(), (torch.randn(4, 6), torch.zeros(3, dtype=torch.long)))
     with pytest.raises(ArgumentError, match="epochs"):
         training.fit(small(), samples(), epochs=0)
+    x, y = samples(9)
+    wrong = {"y is .*, expected numbers; classes are numbered from 0": np.array(["a", "b", "c"])[y], "finite": y / 0}
+    for message, target in {
+        **wrong,
+        "'1 to 3', expected classes from 0 to 2": y % 3 + 1,
+        "'-1 to 0'": y * 0 - (y > 0).long(),
+    }.items():
+        model = small()
+        before = [each.clone() for each in model.parameters()]
+        with pytest.raises(ArgumentError, match=message):
+            training.fit(model, (x, target), epochs=1)
+        assert all(map(torch.equal, before, model.parameters()))
 
 
 # ---- boosting --------------------------------------------------------------------------------------------------------

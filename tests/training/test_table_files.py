@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from lutetia.errors import ArgumentError, DataError
-from lutetia.training.table_files import is_table, make_table, read_table_file
+from lutetia.training.table_files import is_table, make_table, number_of, read_table_file
 from lutetia.training.table_run import guess_config, open_table
 
 CSV = "age,city,id,grade\n30,Rome,a1,good\n?,Oslo,a2,bad\n50,Rome,a3,good\n41,,a4,bad\n" + "".join(
@@ -60,6 +60,50 @@ def test_a_number_of_many_values_is_a_regression_unless_told(csv_file: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("cell", "number"),
+    [
+        ("1,234.5", 1234.5), ("-$1,000", -1000.0), ("12.5%", 12.5), ("7 %", 7.0), ("1.234,5 €", 1234.5), ("€3", 3.0),
+        ("1e3", 1000.0), ("1,23", None), ("12,34,567", None), ("%", None), ("inf", None), ("1" * 400, None), ("v2", None),
+        ("1,000" + ",000" * 200, None),
+    ],
+)  # fmt: skip
+def test_numbers_as_people_write_them(cell: str, number: float | None) -> None:
+    assert number_of(cell) == number
+
+
+def test_columns_that_teach_nothing_are_left_out(csv_file: Path) -> None:
+    rows = (
+        f'{n + 5},{n},7,2024-0{n % 3 + 1}-11,{"inf" if n == 3 else n * 1.5},{n % 7}%,"{n % 4 + 1},000",{"xy"[n % 2]}\n'
+        for n in range(40)
+    )
+    csv_file.write_text(",row,c,day,odd,part,price,y\n" + "".join(rows))
+    config, table = guess_config(csv_file, "y", None)
+    assert table.left_out == {
+        "column 0": "it numbers the rows",
+        "row": "it numbers the rows",
+        "c": "all its values are 7",
+        "day": "dates, of which a number can be made, such as the month",
+        "odd": "'inf' is not a number, and it has 40 different values",
+    }
+    assert table.features == ["part", "price"]
+    assert table.x[39].tolist() == [39 % 7, 4000.0]
+    kept = [each for each in config.data.leave_out if each != "row"]
+    assert open_table(replace(config, data=replace(config.data, leave_out=kept)), Path())[0].features == ["row", "part", "price"]
+    csv_file.write_text("t,y\n" + "".join(f"{n},{n * n}\n" for n in range(40)))  # all there is to learn from
+    assert guess_config(csv_file, "y", None)[1].features == ["t"]
+
+
+def test_a_class_that_is_rare_is_among_the_rows_to_fit(csv_file: Path) -> None:
+    for place in range(60):
+        csv_file.write_text("a,y\n" + "".join(f"{n % 9},{'rare' if n == place else 'common'}\n" for n in range(60)))
+        _, data = open_table(guess_config(csv_file, "y", None)[0], Path())
+        train, test = data.splits["train"], data.splits["test"]
+        assert 1 in train.y
+        assert len(train.y) + len(test.y) == 60
+        assert len(test.y) in (11, 12)
+
+
+@pytest.mark.parametrize(
     ("text", "target", "message"),
     [
         ("a,b\n1,x\n2,\n", "b", "line 3"),
@@ -68,6 +112,8 @@ def test_a_number_of_many_values_is_a_regression_unless_told(csv_file: Path) -> 
         ("a,b\n1,x\n2,y\n", "c", "no column 'c'"),
         ("a\n1\n2\n", "a", "columns"),
         ("a,a,b\n1,2,x\n3,4,y\n", "b", "two columns"),
+        ("a|b\n1|x\n2|y\n", "b", "commas, semicolons or tabs between the cells"),
+        ("a,b\n" + "".join(f"{n},name {n}\n" for n in range(21)), "b", "another class in each of 21 rows"),
     ],
 )
 def test_files_that_cannot_be(csv_file: Path, text: str, target: str, message: str) -> None:

@@ -28,7 +28,7 @@ from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, fit_settings, open_run_data
 from lutetia.cli.build_page import page
 from lutetia.cli.build_screen import BITSTREAMS, Screen, show_accuracy
-from lutetia.cli.build_tables import Refit, kept_tables, measured, without_unseen
+from lutetia.cli.build_tables import Refit, kept_tables, measured, output_unit, without_unseen
 from lutetia.cli.guard import UsageError
 from lutetia.cli.values import PROGRAMS
 from lutetia.errors import ArgumentError, DataError
@@ -251,6 +251,7 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
         "weight_bits": weight_bits,
         "boosted_tables": used,
         "unseen": unseen,
+        "output_unit": output_unit(network),
         "input": {**network.encoder.to_dict(), "range_from": source, "chosen": choice.to_dict() if choice else None},
         "samples": network.quantise(data.x[:SIMULATED]) if isinstance(data, Measured) else None,
         "votes": _votes(model, network, data) if isinstance(data, Measured) and isinstance(model, VotesClassifier) else None,

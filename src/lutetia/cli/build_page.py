@@ -84,6 +84,7 @@ def _facts(report: dict[str, Any]) -> dict[str, str]:
         "bits per input": f"{report['input_bits']}",
         "bits per weight": f"{report['weight_bits']}",
         "lookups per sample": f"{report['lookups']:,}",
+        **({"output, times": f"{unit:.6g}"} if (unit := report.get("output_unit")) is not None else {}),
         **({"tables used": "{used} of {all}".format(**used)} if (used := report.get("boosted_tables")) else {}),
     }
 

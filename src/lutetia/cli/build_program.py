@@ -17,7 +17,7 @@ import torch
 from lutetia._shared import folders
 from lutetia._version import __version__
 from lutetia.cli.build_data import Measured, fit_settings, open_run_data, open_run_text
-from lutetia.cli.build_tables import Refit, first_tables
+from lutetia.cli.build_tables import Refit, first_tables, output_unit
 from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
 from lutetia.errors import DataError, MissingFeatureError
@@ -143,6 +143,7 @@ def facts(model: IntegerTransformer | IntegerClassifier, request: Any) -> dict[s
         return {**told, "kind": "language", "widths": model.widths(), "loss": loss}
     input_facts = {"inputs": model.n_inputs, "outputs": model.n_outputs, "input": model.network.encoder.to_dict()}
     widths = {f"stage {number}": stage.bits for number, stage in enumerate(model.stages)}
+    input_facts["output_unit"] = output_unit(model.network)
     return {**told, "kind": "classifier", **input_facts, "widths": widths, "accuracy": _accuracy(model, request)}
 
 
@@ -217,6 +218,8 @@ def show_quality(report: dict[str, Any]) -> None:
         from lutetia.cli.build_screen import quality
 
         say(*quality(told, "whole numbers"))
+        if report.get("output_unit") is not None:
+            say("output", f"a whole number, times {report['output_unit']:.6g}")
 
 
 def say(name: str, text: str) -> None:

@@ -70,6 +70,8 @@ def _accuracy_lines(report: dict[str, Any]) -> list[tuple[str, str]]:
     if report.get("unseen"):
         lines.append(("unseen", unseen_text(report["unseen"])))
     lines.append(("inputs", f"{given['bits']} bits each, {_range_text(given)}"))
+    if report.get("output_unit") is not None:
+        lines.append(("output", f"a whole number, times {report['output_unit']:.6g}"))
     return lines
 
 

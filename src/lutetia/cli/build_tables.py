@@ -111,6 +111,12 @@ def without_unseen(network: LUTNetwork, data: Measured | str) -> tuple[LUTNetwor
     return LUTNetwork(graph, network.model, network.encoder), {**told, **{key: found[key] for key in UNSEEN}}
 
 
+def output_unit(network: LUTNetwork) -> float | None:
+    """What a circuit's number has to be multiplied by to be the number that a regression predicts; None for classes."""
+    is_regression = isinstance(network.model, Tabular) and network.model.is_regression
+    return float(network.graph.output_edge.scale[0]) if is_regression else None
+
+
 def _fewer(model: Tabular, count: int, weight_bits: int, data: Measured | str, refit: Refit) -> list[dict[str, Any]]:
     """The accuracy of circuits with a half, a quarter and an eighth of the tables; none where that would take long."""
     if isinstance(data, str) or data.train is None or len(data.train[1]) * model.config.n_classes > MOST_SCORES:

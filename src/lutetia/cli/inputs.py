@@ -18,7 +18,7 @@ from lutetia.models import Classifier, LUTTransformer, Tabular
 from lutetia.training.arrays import read_npy, read_npz
 from lutetia.training.formats import check_file
 from lutetia.training.images import IMAGES, read_pixels
-from lutetia.training.table_files import TableFile, numbered, read_table_file
+from lutetia.training.table_files import UNNAMED, TableFile, named, numbered, read_table_file
 from lutetia.training.tables import Cells, is_number, numbers, read_cells
 
 CELLS, COLUMNS, ARRAYS = (".csv", ".tsv", ".csv.gz"), (".parquet", ".pq"), (".npy", ".npz")  # files with rows
@@ -74,10 +74,13 @@ def feature_columns(model: Classifier, cells: Cells) -> list[int]:
     """The columns of a CSV file that are the inputs of the model: by their names where both have them, else all, or all but the
     last, which then is the class."""
     names, wanted = feature_names(model), math.prod(model.config.input_shape)
-    if names and cells.header is not None and len(set(names)) == len(names):
-        lacking = [name for name in names if name not in cells.header]
+    header = [] if cells.header is None else named(cells.header)
+    if cells.header is None and cells.width > wanted and all(name.startswith(UNNAMED) for name in names):
+        header = named([""] * cells.width)  # as when it was trained: the class may stand anywhere
+    if names and header and len(set(names)) == len(names):
+        lacking = [name for name in names if name not in header]
         if not lacking:
-            return [cells.header.index(name) for name in names]
+            return [header.index(name) for name in names]
         if len(lacking) < len(names):
             raise DataError(f"{cells.path} has no column {lacking[0]!r}, which the model was trained on")
     if cells.width not in (wanted, wanted + 1):

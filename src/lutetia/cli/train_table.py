@@ -88,7 +88,10 @@ def show_table(summary: dict[str, Any]) -> None:
     screen.print(f"{summary['tables']} tables in {clock(summary['seconds'])}, {summary['weights']:,} weights", soft_wrap=True)
     for split in ("train", "test"):
         if split in summary:
-            screen.print(f"{split:<6}{told_measure(summary[split])}", soft_wrap=True)
+            told = told_measure(summary[split])
+            if split == "test" and "its_share" in summary[split]:
+                told += f" (always {one_line(summary[split]['most_frequent'])}: {summary[split]['its_share']:.2%})"
+            screen.print(f"{split:<6}{told}", soft_wrap=True, markup=False)
     screen.print(f"model {summary['checkpoint']}", soft_wrap=True)
     screen.print(f"edit  {Path(summary['out']) / 'config.toml'}", soft_wrap=True)
 

@@ -233,7 +233,8 @@ class TabularEstimator(BaseEstimator):
         """The fitted tables as C99, the text of `model.c` and `model.h`: no floating point, no heap.
 
         Its inputs are codes of 8 bits, one per encoded column (`model_.encode`); it gives the number of the class in `classes_`.
-        A regressor gives its sum in units of the tables.
+        A regressor gives a whole number, to be multiplied by `model_.network(weight_bits).graph.output_edge.scale[0]`; so does
+        its circuit.
         """
         from lutetia.precompute import integer_model
         from lutetia.precompute.integer.c import c_files

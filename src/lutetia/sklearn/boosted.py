@@ -101,11 +101,13 @@ class ClassifierTarget(ClassifierMixin):
         if reset:
             self.classes_, numbers = np.unique(y, return_inverse=True)
             if len(self.classes_) < 2:
-                raise ValueError(f"y holds one class, {self.classes_[0]!r}: the number of classes has to be greater than one")
+                raise ValueError(
+                    f"y holds one class, {self.classes_.tolist()[0]!r}: the number of classes has to be greater than one"
+                )
             return numbers.astype(np.int64)
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
-            raise ValueError(f"y of eval_set holds the class {unknown[0]!r}, which is not in the training data")
+            raise ValueError(f"y of eval_set holds the class {unknown.tolist()[0]!r}, which is not in the training data")
         return np.searchsorted(self.classes_, y).astype(np.int64)
 
     def _weighted(self, rows: Rows) -> Rows:

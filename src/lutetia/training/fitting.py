@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -73,7 +73,10 @@ def fit(
             if before_step is not None:
                 before_step(done)
             optimizers.set_rates(factor(schedule, done, 1 / (epochs * per_epoch)))
-            loss = _loss(model(x[chosen]), y[chosen], weight[chosen])
+            scores = model(x[chosen])
+            if epoch == 1 and index == 0:
+                _check_classes(y, scores.shape[1:])
+            loss = _loss(scores, y[chosen], weight[chosen])
             loss.backward()
             for one in optimizers.by_name.values():
                 one.step()
@@ -105,13 +108,29 @@ def _tensors(model: nn.Module, data: Pair) -> tuple[Tensor, Tensor, Tensor]:
     parts = (data.x, data.y) if isinstance(data, Samples) else tuple(data)
     if len(parts) not in (2, 3) or any(len(part) != len(parts[0]) for part in parts):
         fail("data", [tuple(np.shape(part)) for part in parts], "(x, y) or (x, y, weight) of one length")
-    x, y, *more = (part if isinstance(part, Tensor) else torch.as_tensor(np.asarray(part)) for part in parts)
+    x, y, *more = map(_tensor, ("x", "y", "weight"), parts)
     if not len(x):
         fail("data", "empty", "at least one sample")
+    if y.dtype.is_floating_point and not y.isfinite().all():
+        fail("y", y, "finite numbers")
     x = x.to(first.dtype) if x.dtype.is_floating_point else x
     weight = more[0] if more else torch.ones(len(x))
     y = y.to(torch.float32) if y.dtype.is_floating_point else y.to(torch.int64)
     return x.to(first.device), y.to(first.device), weight.to(first.device, torch.float32)
+
+
+def _check_classes(y: Tensor, outputs: Sequence[int]) -> None:
+    if not y.dtype.is_floating_point and not (outputs and int(y.min()) >= 0 and int(y.max()) < outputs[0]):
+        fail("y", f"{int(y.min())} to {int(y.max())}", f"classes from 0 to {(outputs or [0])[0] - 1}, as the model has outputs")
+
+
+def _tensor(name: str, part: Any) -> Tensor:
+    if isinstance(part, Tensor):
+        return part
+    array = np.array(part)
+    if array.dtype.kind not in "iufb":
+        fail(name, array.dtype, "numbers; classes are numbered from 0")
+    return torch.from_numpy(array)
 
 
 def _loss(scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:

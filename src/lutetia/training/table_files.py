@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,12 @@ from lutetia.training.tables import is_number, read_cells
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})  # cells that hold no value, in any case
 MOST_CLASSES = 20  # distinct whole numbers that are still taken for classes
 MOST_CATEGORIES = 1000
+UNNAMED = "column "  # and its number
+SHOWN = 40  # characters of a cell in a message
+# Numbers as people write them: 1,234.5 or 1.234,5 with a currency before or a percent sign behind.
+WRITTEN = re.compile(r"(?P<sign>[-+]?)[$€£]?\s?(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?P<rest>\.\d+)?\s?[%€]?")
+WRITTEN_COMMA = re.compile(r"(?P<sign>[-+]?)[€]?\s?(?P<whole>\d{1,3}(?:\.\d{3})+)(?P<rest>,\d+)\s?[%€]?")
+DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{4}([T ].*)?")
 CELL = 8  # bytes that a cell takes in memory at least
 KINDS = "a .csv, .parquet or .npz file, or a folder with a folder of images for each class"
 TASKS = ("classification", "regression")
@@ -61,7 +68,7 @@ class Table:
             distinct = np.unique(self.x[:, number][np.isfinite(self.x[:, number])])
             missing = int(np.isnan(self.x[:, number]).sum())
             kind = f"{count} categories" if count else f"number, {len(distinct):,} values"
-            words = [each for each in self.categories.get(number, ()) if not is_number(each)]
+            words = [each for each in self.categories.get(number, ()) if number_of(each) is None]
             if words and 2 * len(words) < count:  # a column of numbers, but for a few cells
                 kind += f", because {words[0]!r} is not a number"
             told.append((name, kind + (f", {missing:,} missing" if missing else "")))
@@ -77,8 +84,7 @@ def read_table_file(path: Path) -> TableFile:
         cells = read_cells(path)
         if not cells.rows:
             raise DataError(f"{path} has column names and no rows below them, expected at least two")
-        names = cells.header or [f"column {number}" for number in range(cells.width)]
-        names = [name or f"column {number}" for number, name in enumerate(names)]
+        names = named(cells.header or [""] * cells.width)
         _check_once(path, names)
         columns = {name: [_value(row[number]) for row in cells.rows] for number, name in enumerate(names)}
         return TableFile(path, columns, lines=cells.lines)
@@ -95,6 +101,11 @@ def read_table_file(path: Path) -> TableFile:
     if suffix == ".npz":
         return _arrays(path)
     raise DataError(f"{path} {'does not exist' if not path.exists() else 'is no table'}, expected {KINDS}")
+
+
+def named(header: Sequence[str]) -> list[str]:
+    """The names of columns; those without one are numbered."""
+    return [name or f"{UNNAMED}{number}" for number, name in enumerate(header)]
 
 
 def is_table(path: Path) -> bool:
@@ -122,7 +133,7 @@ def make_table(
     parts: list[Array] = []
     features: list[str] = []
     categories: dict[int, list[str]] = {}
-    dropped = {column: _column(file.columns[column], column in categorical)[0] or "as data.leave_out says" for column in left_out}
+    dropped = {column: why_left_out(file.columns[column], column in categorical) for column in left_out}
     for column, values in file.columns.items():
         if column == name or column in dropped:
             continue
@@ -143,7 +154,8 @@ def find_target(file: TableFile, target: str | int | None) -> str:
     """The column that `target` names, by name or by number from 0; the last by default."""
     names = list(file.columns)
     if len(names) < 2:
-        raise DataError(f"{file.path} has {len(names)} columns, expected at least one feature and a target")
+        wanted = "expected a feature and a target, with commas, semicolons or tabs between the cells"
+        raise DataError(f"{file.path} has {len(names)} columns, {wanted}")
     if target is None:
         return names[-1]
     if str(target) in names:
@@ -163,18 +175,21 @@ def make_target(
     if empty is not None:
         raise DataError(f"{where} has no value in {_row(empty, lines)}, expected one in each row")
     texts = [_text(value) for value in values]
-    numeric = all(is_number(text) for text in texts)
-    if task is None:
-        whole = numeric and all(float(text).is_integer() for text in texts)
+    numbers = [number_of(text) for text in texts]
+    numeric = None not in numbers
+    guessed = task is None
+    if guessed:
+        whole = numeric and all(number.is_integer() for number in numbers if number is not None)
         task = "regression" if numeric and not (whole and len(set(texts)) <= MOST_CLASSES) else "classification"
     if task == "regression":
         if not numeric:
-            strange = next(text for text in texts if not is_number(text))
-            raise DataError(f"{where} holds {strange!r}, expected numbers for a regression")
-        return np.array([float(text) for text in texts]), []
+            raise DataError(f"{where} holds {texts[numbers.index(None)]!r}, expected numbers for a regression")
+        return np.array(numbers, np.float64), []
     classes = sorted(set(texts), key=lambda name: (not is_number(name), float(name) if is_number(name) else 0.0, name))
     if len(classes) < 2:
         raise DataError(f"{where} holds one class, {classes[0]!r}, expected at least two")
+    if guessed and len(classes) == len(texts) > MOST_CLASSES:
+        raise DataError(f"{where} holds another class in each of {len(texts)} rows, expected classes that rows share")
     order = {name: number for number, name in enumerate(classes)}
     return np.array([order[text] for text in texts], np.int64), classes
 
@@ -187,8 +202,8 @@ def numbered(values: Sequence[Any], known: Sequence[str] | None, where: str, lin
     for row, text in enumerate(texts):
         if text is None:
             continue
-        if order is None and is_number(text):
-            numbers[row] = float(text)
+        if order is None and (number := number_of(text)) is not None:
+            numbers[row] = number
         elif order is not None and text in order:
             numbers[row] = order[text]
         else:
@@ -202,17 +217,54 @@ def _row(row: int, lines: Sequence[int] | None) -> str:
     return f"row {row + 1}" if lines is None else f"line {lines[row]}"
 
 
+def why_left_out(values: Sequence[Any], categorical: bool = False) -> str:
+    """Why a column that a config leaves out was left out."""
+    why = _column(values, categorical)[0] or ("it numbers the rows" if numbers_rows(values) else "")
+    return why or "as data.leave_out says"
+
+
+def numbers_rows(values: Sequence[Any]) -> bool:
+    """Whether a column counts: each value is one more than the one before, of more rows than a scale has steps."""
+    if len(values) <= MOST_CLASSES or any(map(_is_missing, values)):
+        return False
+    numbers = [number_of(_text(value)) for value in values]
+    first = numbers[0]
+    return first is not None and numbers == [first + row for row in range(len(numbers))]
+
+
 def _column(values: Sequence[Any], categorical: bool) -> tuple[str, Array, list[str]]:
     """Why a column is of no use; or its numbers and its categories."""
     texts = [_text(value) for value in values if not _is_missing(value)]
     if not texts:
         return "all its values are missing", np.empty(0), []
-    if not categorical and all(is_number(text) for text in texts):
-        return "", numbered(values, None, ""), []
     known = sorted(set(texts))
+    by_text = {text: number_of(text) for text in known}
+    numeric = not categorical and None not in by_text.values()
+    if len(texts) == len(values) and len(set(by_text.values()) if numeric else known) == 1:
+        return f"all its values are {known[0][:SHOWN]}", np.empty(0), []
+    if numeric:
+        return "", numbered(values, None, ""), []
+    if not categorical and all(DATE.fullmatch(text) for text in known):
+        return "dates, of which a number can be made, such as the month", np.empty(0), []
     if len(known) > MOST_CATEGORIES or (len(known) == len(values) and len(values) > MOST_CLASSES):
-        return f"text with {len(known):,} different values", np.empty(0), []
+        words = [text for text in known if by_text[text] is None]
+        kind = f"{words[0][:SHOWN]!r} is not a number, and it has" if 2 * len(words) < len(known) else "text with"
+        return f"{kind} {len(known):,} different values", np.empty(0), []
     return "", numbered(values, known, ""), known
+
+
+def number_of(text: str) -> float | None:
+    """A cell as a finite number, also 1,234.5 and 1.234,5, $5 and 5%, which is 5; None for other texts."""
+    try:
+        value = float(text)
+        return value if math.isfinite(value) else None
+    except ValueError:
+        match = WRITTEN.fullmatch(text) or WRITTEN_COMMA.fullmatch(text)
+    if match is None:
+        return None
+    whole = match["whole"].replace(",", "").replace(".", "")
+    value = float(match["sign"] + whole + (match["rest"] or "").replace(",", "."))
+    return value if math.isfinite(value) else None
 
 
 def _value(cell: str) -> Any:

@@ -26,9 +26,10 @@ from lutetia.models import Tabular, save
 from lutetia.training.boosting import Boosting, Each
 from lutetia.training.data import Data, Names, Samples, fingerprint
 from lutetia.training.schema import Origin, build, option
-from lutetia.training.table_files import TASKS, Table, find_target, make_table, read_table_file
+from lutetia.training.table_files import TASKS, Table, find_target, make_table, numbers_rows, read_table_file
 from lutetia.training.tabular import Rows, Shape, fit_tabular
 
+Array = np.ndarray[Any, Any]
 MODEL = Path("checkpoints") / "best"
 HEAD = "# What was guessed from the data. Edit it, then: lutetia train THIS FILE\n"
 HELD = 10  # one row in ten decides when to stop, where fit.patience is set
@@ -94,11 +95,20 @@ def open_table(config: TableConfig, folder: Path) -> tuple[Table, Data]:
     table = make_table(read_table_file(path), wanted.target, wanted.task, wanted.categorical, wanted.leave_out)
     order = np.random.Generator(np.random.PCG64(SPLIT_SEED)).permutation(len(table.y))
     held = int(len(order) * config.data.test)
-    parts = {"train": order[: len(order) - held], "test": order[len(order) - held :]}
+    parts = _with_all_classes(table, order[: len(order) - held], order[len(order) - held :])
     x = table.x.reshape(-1, *table.input_shape)
     splits = {name: Samples(x[rows], table.y[rows]) for name, rows in parts.items() if len(rows)}
     names = Names(table.classes, table.features)
     return table, Data(splits, fingerprint([table.x, table.y]), names, folder)
+
+
+def _with_all_classes(table: Table, train: Array, test: Array) -> dict[str, Array]:
+    """The rows to fit and those to test on; a class of which only test rows were drawn lends its first one."""
+    if table.classes:
+        lacking = np.setdiff1d(table.y[test], table.y[train])
+        lent = np.array([test[table.y[test] == each][0] for each in lacking], train.dtype)
+        train, test = np.concatenate([train, lent]), test[~np.isin(test, lent)]
+    return {"train": train, "test": test}
 
 
 def train_table(config: TableConfig, folder: Path, out: Path, *, each: Each | None = None) -> dict[str, Any]:
@@ -112,8 +122,6 @@ def train_table(config: TableConfig, folder: Path, out: Path, *, each: Each | No
     )
     samples = data.splits["train"]
     assert isinstance(samples, Samples)
-    if table.classes and len(np.unique(samples.y)) < 2:
-        raise DataError(f"{config.data.path}: the training rows hold one class, expected at least two")
     rows = Rows(samples.x.reshape(len(samples.y), -1), samples.y, np.ones(len(samples.y), np.float32))
     settings = Boosting(**dataclasses.asdict(config.fit), threads=torch.get_num_threads())
     own, held = (rows, None) if config.fit.patience is None else _hold_out(rows, config)
@@ -133,6 +141,9 @@ def train_table(config: TableConfig, folder: Path, out: Path, *, each: Each | No
     for name, part in data.splits.items():
         assert isinstance(part, Samples)
         summary[name] = measure(model, part.x, part.y)
+        if table.classes:
+            counts = np.bincount(part.y, minlength=len(table.classes))
+            summary[name] |= {"most_frequent": table.classes[counts.argmax()], "its_share": float(counts.max() / len(part.y))}
     _leave(config, folder, out, model, summary)
     return summary
 
@@ -202,7 +213,9 @@ def guess_config(path: Path, target: str | None, task: str | None) -> tuple[Tabl
     """The config for a file: its target and task found out, its columns typed."""
     file = read_table_file(path)
     name = None if file.x is not None else find_target(file, target)
-    table = make_table(file, name, task)
+    counting = [column for column, values in file.columns.items() if column != name and numbers_rows(values)]
+    counting = counting if len(counting) < len(file.columns) - 1 else []  # a curve over one number is to be learned
+    table = make_table(file, name, task, left_out=counting)
     wanted = task or ("classification" if table.classes else "regression")
     settings = TableSettings(str(path), name, wanted, leave_out=list(table.left_out))
     # How many tables are best differs more between regressions than between classifications: see `LUTRegressor`.
