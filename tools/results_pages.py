@@ -285,7 +285,7 @@ CIRCUIT_SECTIONS = [
             )
         ],
         "Accuracy of the whole model, and of circuits of its first tables without and with a second fit of their rows. On "
-        "marketing all 500 tables overfit, and so does the second fit: `--no-refit` leaves it out.",
+        "marketing all 500 tables overfit, and so does the second fit: a trial on training rows leaves it out.",
         setting="One fold, 6-bit weights. Models of two classes are built whole.",
     ),
 ]
