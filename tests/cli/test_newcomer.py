@@ -27,7 +27,7 @@ def wine_csv(place: Path) -> tuple[Path, Path, list[str], list[str]]:
 def digits_npz(place: Path) -> tuple[Path, Path, list[str], list[str]]:
     digits = load_digits()
     np.savez(place / "digits.npz", x=(digits.images * 15.9).astype(np.uint8), y=digits.target, target_names=np.array(WORDS))
-    return place / "digits.npz", place / "digits.npz", ["three"], []
+    return place / "digits.npz", place / "digits.npz", ["zero"], []
 
 
 def folder_of_pngs(place: Path) -> tuple[Path, Path, list[str], list[str]]:

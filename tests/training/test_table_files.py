@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from lutetia.errors import ArgumentError, DataError
+from lutetia.training.data import Samples
 from lutetia.training.table_files import is_table, make_table, number_of, read_table_file
 from lutetia.training.table_run import guess_config, open_table
 
@@ -98,6 +99,8 @@ def test_a_class_that_is_rare_is_among_the_rows_to_fit(csv_file: Path) -> None:
         csv_file.write_text("a,y\n" + "".join(f"{n % 9},{'rare' if n == place else 'common'}\n" for n in range(60)))
         _, data = open_table(guess_config(csv_file, "y", None)[0], Path())
         train, test = data.splits["train"], data.splits["test"]
+        assert isinstance(train, Samples)
+        assert isinstance(test, Samples)
         assert 1 in train.y
         assert len(train.y) + len(test.y) == 60
         assert len(test.y) in (11, 12)

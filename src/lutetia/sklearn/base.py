@@ -213,9 +213,10 @@ class TabularEstimator(BaseEstimator):
         from lutetia.precompute import CHECK, MAKE, OPTIMISE, PROOF, Build, run_steps
 
         check_is_fitted(self, "model_")
-        model, trial = self.model_, None
-        if n_tables is not None:
-            model, trial = (self.model_.first(n_tables), None) if y is None else self._refit(X, y, n_tables)
+        model = self.model_ if n_tables is None else self.model_.first(n_tables)
+        trial: Trial | None = None
+        if n_tables is not None and y is not None:
+            model, trial = self._refit(X, y, n_tables)
         network = model.network(weight_bits)
         matrix = None if X is None else self._matrix(X)
         samples = None if matrix is None else network.quantise(torch.from_numpy(matrix if y is None else matrix[:SIMULATED]))
