@@ -81,7 +81,7 @@ def test_small_models_of_each_kind_of_data(make: Any, tmp_path: Path, capsys: Ca
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("make", "least"), zip(FLOWS, (0.9, 0.97, 0.9), strict=True))
+@pytest.mark.parametrize(("make", "least"), list(zip(FLOWS, (0.9, 0.97, 0.9), strict=True)))
 def test_defaults_of_each_kind_of_data(make: Any, least: float, tmp_path: Path, capsys: Capture) -> None:
     built = follow(make, tmp_path, capsys, [], least)
     assert built["accuracy"]["integer_accuracy"] > least - 0.01
