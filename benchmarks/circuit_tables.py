@@ -54,7 +54,7 @@ def measure(data: Set, settings: Boosting) -> Row:
         "fitted again": 100 * again.report(x, y)["integer_accuracy"],
         "tables": forced["used"],
         "circuit": 100 * built["integer_accuracy"],
-        "kept": "fitted again" if used["refit"]["kept"] == "again" else "as they are",
+        "kept": "fitted again" if "cut" in used else "as they are",
         "a quarter": 100 * quarters[0]["integer_accuracy"] if quarters else None,
     }
 
