@@ -242,8 +242,7 @@ def build(
         typer.Option("--tables", help="For tables of data: build only the first N; by default as many as 16,000 LUTs hold."),
     ] = None,
     refit: Annotated[
-        bool | None,
-        typer.Option("--refit/--no-refit", help="With some tables left out, fit the others again; by default if that helps."),
+        bool | None, typer.Option("--refit/--no-refit", help="Fit kept tables again; by default if it helps.")
     ] = None,
     drop_unseen: Annotated[bool, typer.Option("--drop-unseen", help="Give up table rows that training never read.")] = False,
     value_range: Annotated[
@@ -263,9 +262,7 @@ def build(
     fmax: Annotated[
         float | None,
         typer.Option(
-            "--fmax",
-            metavar="MHZ",
-            help="Move pipeline registers until nextpnr reaches this clock: ice40, ecp5; place a language model on an ECP5.",
+            "--fmax", metavar="MHZ", help="Move registers until nextpnr reaches this clock (ice40, ecp5, language models)."
         ),
     ] = None,
     pins: Annotated[
