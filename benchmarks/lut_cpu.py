@@ -24,10 +24,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lutetia._shared.loops import kernel as compiled_kernel
 from lutetia.lut import kernels, random_anchors
 from lutetia.lut.connectivity.growth import from_edges
 from lutetia.lut.connectivity.synapses import Synapses
-from lutetia.lut.kernels.cpu.loops.basics import kernel as compiled_kernel
 from lutetia.lut.kernels.cpu.threads import over
 from lutetia.nn import LUT
 from results import Row, finish, options_of, peer, progress, result, table

@@ -29,7 +29,7 @@ from lut.kernel_cases import (
 from lut.oracle import SEQUENCES, sequence_blend
 from lutetia.lut import kernels
 from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.kernels.protocol import PRIMITIVES, Backend
+from lutetia.lut.kernels.backend import PRIMITIVES, Backend
 from tools import require_module
 
 BACKENDS = ["cpu", "triton"]
@@ -71,9 +71,14 @@ def shapes_for(backend: str, all_of_them: bool) -> list[tuple[int, ...]]:
 def test_every_primitive_takes_what_the_protocol_says(backend: str) -> None:
     require_module("triton" if backend == "triton" else "numba")
     for name in PRIMITIVES:
-        expected = [*inspect.signature(getattr(Backend, name)).parameters][1:]
-        actual = [each.rstrip("_") for each in inspect.signature(getattr(kernels(backend).backend, name)).parameters]
+        primitive = getattr(kernels(backend).backend, name)
+        expected, actual = (
+            [each.rstrip("_") for each in inspect.signature(function).parameters]
+            for function in (getattr(Backend, name), primitive)
+        )
         assert actual == expected, name
+        own = primitive.__module__.split(".")[3] == backend
+        assert own or (backend, name) == ("triton", "fill_firings"), f"{name} is not {backend}'s own"
 
 
 @pytest.mark.parametrize("sums", SUMS)

@@ -23,7 +23,8 @@ from lutetia.lut.autograd.ops import fill_sequence, n_outputs_of, output_dtype, 
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, check_int
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels import choice
-from lutetia.lut.kernels.protocol import Backend, Detected, Sequence
+from lutetia.lut.kernels.backend import Backend
+from lutetia.lut.kernels.protocol import Detected, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of
 from lutetia.lut.sums import FLOATS, from_units, sum_dtype, to_units
 

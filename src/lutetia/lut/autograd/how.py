@@ -19,7 +19,8 @@ from lutetia.lut.connectivity.checked import synapses_of
 from lutetia.lut.connectivity.full import Connectivity, full
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels import backend_for
-from lutetia.lut.kernels.protocol import Backend, Products
+from lutetia.lut.kernels.backend import Backend
+from lutetia.lut.kernels.protocol import Products
 from lutetia.lut.sums import FLOAT, Sums
 
 HOW = "Tensor? start, Tensor? targets, Tensor? meta, str how"

@@ -29,8 +29,9 @@ from lutetia.lut.autograd.how import HOW, How, Wires, how_of, sizes_of
 from lutetia.lut.autograd.quick import prepare, quick_back, quick_for
 from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
 from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.backend import Backend
 from lutetia.lut.kernels.cuda import is_by_detector, keeps_by_detector, keeps_hard_by_detector, like
-from lutetia.lut.kernels.protocol import Backend, Coefficients, Detected, Into, Read, Sequence
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Into, Read, Sequence
 from lutetia.lut.sums import FLOAT, Sums, sum_dtype
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")

@@ -7,18 +7,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib import import_module
-from types import SimpleNamespace
-from typing import cast
 
 import torch
 
 from lutetia.errors import ArgumentError, MissingFeatureError, check_choice, require
+from lutetia.lut.kernels.backend import Backend
 from lutetia.lut.kernels.names import Kernels
-from lutetia.lut.kernels.protocol import PRIMITIVES, Backend
 
 BACKENDS = ("reference", "cpu", "triton")
-ROOMS = ("detect", "rows", "reads", "pairs", "cells")  # the modules in which a backend has its primitives
 NEEDS = {"cpu": "numba", "triton": "triton"}
 
 # The backend that `use_backend` chose, "" for the default. A module's variable and not a ContextVar: torch.compile can guard
@@ -87,6 +83,4 @@ def _default_name(device: str) -> str:
 def _kernels(name: str) -> Kernels:
     if name in NEEDS:
         require(NEEDS[name], f"the {name} backend of lutetia.lut")
-    rooms = [import_module(f"lutetia.lut.kernels.{name}.{room}") for room in ROOMS]
-    primitives = {each: next(getattr(room, each) for room in rooms if hasattr(room, each)) for each in PRIMITIVES}
-    return Kernels(name, cast(Backend, SimpleNamespace(**primitives)))
+    return Kernels(name, Backend(name))

@@ -16,24 +16,24 @@ from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, checked_anchors, co
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels.arguments import DETECTED, LOGS, ROWS, SEQUENCE, SEQUENCE_DETECTED, check_below, takes
-from lutetia.lut.kernels.protocol import READS, Backend, Coefficients, Detected, Into, Products, Read, Sequence
+from lutetia.lut.kernels.backend import Backend
+from lutetia.lut.kernels.protocol import READS, Coefficients, Detected, Into, Products, Read, Sequence
 from lutetia.lut.kernels.reference.cells import list_firings
 from lutetia.lut.sums import FLOATS, Sums, convert_integers_to_floats
 
 N_SCALARS = {"confidence": 2, "confidence2": 3}  # how many of β, γ, τ a read has
-Found = tuple[Tensor, Tensor, Tensor]  # indices, min_delta, min_delta_index
 Kernel = Callable[..., Any]
 
 
-def wired(arguments: str, *forms: str) -> Callable[[Kernel], Kernel]:
-    """A kernel of any connectivity, which is its first argument: it will be two, `.._fc` and `.._sparse`, or the one named.
+def wired(arguments: str, cells: str | None = None) -> Callable[[Kernel], Kernel]:
+    """A kernel of any connectivity, which is its first argument: it will be two, `.._fc` and `.._sparse`.
 
     `arguments` are as `takes` reads them. A `weight` is [N_t, R, O] or flat. `synapses` come last; without a weight to tell the
-    sizes of full tables, so does `n_rows`.
+    sizes of full tables, so does `n_rows`. One that walks pairs is called `cells` where it counts cells instead, of full tables.
     """
 
     def mark(kernel: Kernel) -> Kernel:
-        kernel.wired = arguments, forms or ("fc", "sparse")  # type: ignore[attr-defined]
+        kernel.wired = arguments, cells  # type: ignore[attr-defined]
         return kernel
 
     return mark
@@ -59,9 +59,9 @@ class Kernels:
     # ---- one step ----------------------------------------------------------------------------------------------------
 
     @takes("x ... I, anchors N_t N_c 2")
-    def check_detectors(self, x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Found:
+    def check_detectors(self, x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Detected:
         """x [..., I], anchors [N_t, N_c, 2] -> indices int32, min_delta, min_delta_index int32, each [..., N_t]."""
-        return _found(self.backend.detect(x, comparisons_of(x, anchors, thresholds), True))
+        return self.backend.detect(x, comparisons_of(x, anchors, thresholds), True)
 
     @takes("x ... I, anchors N_t N_c 2")
     def check_detectors_eval(self, x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Tensor:
@@ -77,7 +77,7 @@ class Kernels:
     def detect_and_fill(self, connectivity: Connectivity, x: Tensor, *layer: Tensor, **how: Any) -> tuple[Tensor, ...]:
         """Both steps, for training: x [B, I], weight, anchors [N_t, N_c, 2] -> y [B, O], and as `check_detectors`."""
         y, detected = self._detect_and_fill(connectivity, x, layer, how, True)
-        return y, *_found(detected)
+        return y, *detected
 
     @wired("x B I, weight, anchors N_t N_c 2")
     def detect_and_fill_eval(self, connectivity: Connectivity, x: Tensor, *layer: Tensor, **how: Any) -> Tensor:
@@ -177,54 +177,41 @@ class Kernels:
     # ---- sequences ---------------------------------------------------------------------------------------------------
 
     @takes("positions D N_t N_pe")
-    def check_positions(self, positions: Tensor) -> Found:
+    def check_positions(self, positions: Tensor) -> Detected:
         """positions [S-1, N_t, N_pe] -> PE indices int32, min_delta, min_delta_index int32, each [S-1, N_t]."""
-        return _found(self.backend.detect_positions(positions, True))
+        return self.backend.detect_positions(positions, True)
 
     @takes("positions D N_t N_pe")
     def check_positions_eval(self, positions: Tensor) -> Tensor:
         """positions [S-1, N_t, N_pe] -> PE indices int32 [S-1, N_t]."""
         return self.backend.detect_positions(positions, False).indices
 
-    @wired(f"weight, {SEQUENCE}")
+    @wired(f"weight, {SEQUENCE}", "fill_outputs_cells")
     def fill_outputs_seq(self, connectivity: Connectivity, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
-        """weight, indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim -> y [B, S, O], pair by pair."""
-        return self.backend.fill_pairs(weight, connectivity, _sequence(connectivity, sequence), _sums(how))
-
-    @wired(f"weight, {SEQUENCE}", "fc")
-    def fill_outputs_cells(self, connectivity: Connectivity, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
-        """The arguments and results of `fill_outputs_seq`, by cells."""
+        """weight, indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim -> y [B, S, O]."""
         found = _sequence(connectivity, sequence, _products(how))
-        return self.backend.fill_cells(weight, connectivity, found, _sums(how))
+        return self._by(found, "fill")(weight, connectivity, found, _sums(how))
 
-    @wired(f"grad B S O, weight, {SEQUENCE_DETECTED}")
+    @wired(f"grad B S O, weight, {SEQUENCE_DETECTED}", "propagate_through_cells")
     def propagate_through_detectors_seq(
         self, connectivity: Connectivity, grad: Tensor, weight: Tensor, *rest: Any, **how: Any
     ) -> tuple[Tensor, Tensor]:
         """grad [B, S, O], weight; indices, min_delta, min_delta_index [B, S, N_t], the same of the positions [S-1, N_t], anchors
         [N_t, N_c, 2], n_inputs, positional_dim -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
-        return self.backend.propagate_pairs(grad, weight, connectivity, *_detections(rest, None), _sums(how))
+        *detected, anchors, n_inputs, positional_dim = rest
+        x, positions, products = Detected(*detected[:3]), Detected(*detected[3:]), _products(how)
+        found = Sequence(x, positions, anchors.shape[1], positional_dim, products)
+        to = (checked_anchors(anchors, n_inputs), n_inputs)
+        return self._by(found, "propagate")(grad, weight, connectivity, found, *to, _sums(how))
 
-    @wired(f"grad B S O, weight, {SEQUENCE_DETECTED}", "fc")
-    def propagate_through_cells(
-        self, connectivity: Connectivity, grad: Tensor, weight: Tensor, *rest: Any, **how: Any
-    ) -> tuple[Tensor, Tensor]:
-        """The arguments and results of `propagate_through_detectors_seq`, by cells."""
-        return self.backend.propagate_cells(grad, weight, connectivity, *_detections(rest, _products(how)), _sums(how))
-
-    @wired(f"grad B S O, {SEQUENCE}")
+    @wired(f"grad B S O, {SEQUENCE}", "gather_weight_gradients_cells")
     def gather_weight_gradients_seq(self, connectivity: Connectivity, grad: Tensor, *sequence: Any, **how: Any) -> Tensor:
         """grad [B, S, O], indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim -> dW, or the updated weight."""
-        into = _step(how, connectivity, grad)
-        found = _sequence(connectivity, sequence)
-        return _clamped(self.backend.gather_pairs(grad, connectivity, found, _sums(how), into), into, connectivity)
+        into, found = _step(how, connectivity, grad), _sequence(connectivity, sequence, _products(how))
+        return _clamped(self._by(found, "gather")(grad, connectivity, found, _sums(how), into), into, connectivity)
 
-    @wired(f"grad B S O, {SEQUENCE}", "fc")
-    def gather_weight_gradients_cells(self, connectivity: Connectivity, grad: Tensor, *sequence: Any, **how: Any) -> Tensor:
-        """The arguments and results of `gather_weight_gradients_seq`, by cells."""
-        into = _step(how, connectivity, grad)
-        found = _sequence(connectivity, sequence, _products(how))
-        return _clamped(self.backend.gather_cells(grad, connectivity, found, _sums(how), into), into, connectivity)
+    def _by(self, sequence: Sequence, work: str) -> Kernel:
+        return getattr(self.backend, f"{work}_pairs" if sequence.products is None else f"{work}_cells")
 
     @takes(f"{SEQUENCE}, n_anchors")
     def fill_firing_stat(self, indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anchors: int) -> Tensor:
@@ -257,8 +244,8 @@ class Kernels:
 # ---- the two forms of a kernel ---------------------------------------------------------------------------------------
 
 
-def _form(kernel: Kernel, form: str) -> Kernel:
-    """A kernel of any connectivity as one of full tables ("fc") or of synapses ("sparse")."""
+def _form(kernel: Kernel, name: str, form: str, **more: Any) -> Kernel:
+    """A kernel of any connectivity as one of full tables ("fc") or of synapses ("sparse"), called with these options more."""
     arguments: str = kernel.wired[0]  # type: ignore[attr-defined]
     names = [each.split()[0] for each in arguments.split(", ")]
     place = names.index("weight") if "weight" in names else None
@@ -274,9 +261,9 @@ def _form(kernel: Kernel, form: str) -> Kernel:
                 fail("meta", meta, "a SynapseMeta")
             *given, n_rows = given  # type: ignore[assignment]
             connectivity = full(indices.shape[-1], n_rows, grad.shape[-1], meta)
-        return kernel(self, connectivity, *given, **how)
+        return kernel(self, connectivity, *given, **how, **more)
 
-    call.__name__, call.__doc__ = f"{kernel.__name__}_{form}", kernel.__doc__
+    call.__name__, call.__doc__ = name, kernel.__doc__
     last = "synapses" if form == "sparse" else "n_rows" if place is None else None
     words = arguments.replace("weight", "weight W" if form == "sparse" else "weight N_t R O")
     return takes(words if last is None else f"{words}, {last}")(call)
@@ -285,8 +272,11 @@ def _form(kernel: Kernel, form: str) -> Kernel:
 for _name, _kernel in [*vars(Kernels).items()]:
     if hasattr(_kernel, "wired"):
         delattr(Kernels, _name)
-        for _each in _kernel.wired[1]:
-            setattr(Kernels, f"{_name}_{_each}", _form(_kernel, _each))
+        for _each in ("fc", "sparse"):
+            setattr(Kernels, f"{_name}_{_each}", _form(_kernel, f"{_name}_{_each}", _each))
+        if _kernel.wired[1]:
+            _name = f"{_kernel.wired[1]}_fc"
+            setattr(Kernels, _name, _form(_kernel, _name, "fc", by_cells=True))
 NAMES = [name for name in vars(Kernels) if not name.startswith("_")]
 
 
@@ -338,18 +328,15 @@ def _checked_firings(firings: Any, weight: Tensor, n_places: int) -> tuple[Tenso
     return place, row, count
 
 
-def _products(how: dict[str, Any]) -> Products:
+def _products(how: dict[str, Any]) -> Products | None:
+    """Those of a call that counts cells."""
+    if not how.pop("by_cells", False):
+        return None
     return Products(how.pop("precision", "float32"), how.pop("budget", None)).check()
 
 
 def _clamped(result: Tensor, into: Into | None, connectivity: Connectivity) -> Tensor:
     return result if into is None else connectivity.clamp_(result)
-
-
-def _found(detected: Detected) -> Found:
-    assert detected.min_delta is not None
-    assert detected.min_delta_index is not None
-    return detected.indices, detected.min_delta, detected.min_delta_index
 
 
 def _listed(connectivity: Connectivity, neurons: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -367,14 +354,8 @@ def _weighted(rows: tuple[Any, ...], two: bool) -> tuple[Tensor, Coefficients]:
     return indices, Coefficients(a, b, alternatives) if two else Coefficients(a)
 
 
-def _sequence(connectivity: Connectivity, sequence: tuple[Any, ...], products: Products | None = None) -> Sequence:
+def _sequence(connectivity: Connectivity, sequence: tuple[Any, ...], products: Products | None) -> Sequence:
     """indices, pe_indices, positional_dim as a sequence."""
     indices, pe_indices, positional_dim = sequence
     n_anchors = (connectivity.n_rows.bit_length() - 1 - positional_dim) // 2
     return Sequence(Detected(indices), Detected(pe_indices), n_anchors, positional_dim, products)
-
-
-def _detections(rest: tuple[Any, ...], products: Products | None) -> tuple[Sequence, Tensor, int]:
-    *found, anchors, n_inputs, positional_dim = rest
-    sequence = Sequence(Detected(*found[:3]), Detected(*found[3:]), anchors.shape[1], positional_dim, products)
-    return sequence, checked_anchors(anchors, n_inputs), n_inputs

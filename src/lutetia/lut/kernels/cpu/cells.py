@@ -1,4 +1,4 @@
-"""Sequences on the CPU by counting cells, compiled; the primitives of `protocol.Backend`. The loops are in `loops.cells`."""
+"""Sequences on the CPU by counting cells, compiled; the primitives of a `Backend`. The loops are in `loops.cells`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What detectors find, on the CPU, compiled; the primitives of `protocol.Backend`. The loops are in `loops.detect`."""
+"""What detectors find, on the CPU, compiled; the primitives of a `Backend`. The loops are in `loops.detect`."""
 
 from __future__ import annotations
 

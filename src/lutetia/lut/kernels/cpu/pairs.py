@@ -1,4 +1,4 @@
-"""Sequences on the CPU, pair by pair, compiled; the primitives of `protocol.Backend`.
+"""Sequences on the CPU, pair by pair, compiled; the primitives of a `Backend`.
 
 The loops are in `loops.pairs` and `loops.slopes`; here tensors become arrays, detector by detector, are checked, and the work is
 shared out over threads: positions going forward, detectors and batch rows to the inputs, detectors to the weights. No two threads
@@ -96,13 +96,12 @@ def send(slopes: Slopes, sequence: Sequence, anchors: Tensor, n_inputs: int, sum
     seq, (batch, length, n_detectors) = arrays_of(sequence, slopes.plan), sequence.x.indices.shape
     if anchors.shape[:2] != (n_detectors, sequence.n_anchors):
         fail("anchors", anchors, f"shape [{n_detectors}, {sequence.n_anchors}, 2]")
-    assert sequence.x.min_delta_index is not None
-    assert sequence.positions.min_delta_index is not None
+    (_, closest), (_, pe_closest) = sequence.x.closest, sequence.positions.closest
     pairs, kept = anchor_array(anchors, n_inputs), np.dtype(np.int64) if sums.exact else slopes.dtype
     totals = (np.zeros((n_detectors, batch, length), kept), np.zeros((n_detectors, batch, length - 1), kept))
     margins, n_pe = margins_of(sequence), sequence.positional_dim
-    which = index_array("min_delta_index", sequence.x.min_delta_index.flatten(0, 1), n_detectors, anchors.shape[1])
-    bits = index_array("pe_min_delta_index", sequence.positions.min_delta_index, n_detectors, max(n_pe, 1))
+    which = index_array("min_delta_index", closest.flatten(0, 1), n_detectors, anchors.shape[1])
+    bits = index_array("pe_min_delta_index", pe_closest, n_detectors, max(n_pe, 1))
     slopes.add(seq, margins, totals)
 
     dx = np.empty((batch * length, n_inputs), slopes.dtype)

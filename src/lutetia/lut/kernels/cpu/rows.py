@@ -1,4 +1,4 @@
-"""Rows of tables on the CPU, one step at a time, compiled; the primitives of `protocol.Backend`.
+"""Rows of tables on the CPU, one step at a time, compiled; the primitives of a `Backend`.
 
 The loops are in `loops`, compiled on first use and kept on disk; here tensors become arrays, are checked, and the work is shared
 out over threads: batch rows going forward and to the inputs, detectors going to the weights, so no two threads ever write to the
@@ -120,14 +120,12 @@ def propagate(
     """grad [B, O], detected [B, N_t], anchors [N_t, N_c, 2] -> dx [B, I]."""
     plan = plan_of(connectivity)
     check_anchors_fit(anchors, plan)
-    assert detected.min_delta is not None
-    assert detected.min_delta_index is not None
-    indices = index_array("indices", detected.indices, plan.n_detectors, plan.n_rows)
-    which = index_array("min_delta_index", detected.min_delta_index, plan.n_detectors, anchors.shape[1], len(indices))
+    indices, (min_delta, bits) = index_array("indices", detected.indices, plan.n_detectors, plan.n_rows), detected.closest
+    which = index_array("min_delta_index", bits, plan.n_detectors, anchors.shape[1], len(indices))
     check_tensor("grad", grad, [len(indices), plan.n_outputs])
-    check_tensor("min_delta", detected.min_delta, list(indices.shape))
-    dx = new_array((len(indices), n_inputs), grad, weight, detected.min_delta)
-    found = (indices, array_of(detected.min_delta), which, anchor_array(anchors, n_inputs, MAX_INT32 - n_inputs))
+    check_tensor("min_delta", min_delta, list(indices.shape))
+    dx = new_array((len(indices), n_inputs), grad, weight, min_delta)
+    found = (indices, array_of(min_delta), which, anchor_array(anchors, n_inputs, MAX_INT32 - n_inputs))
     addend = grad.to(sum_dtype(grad, weight))
     arrays = (array_of(addend), weight_array(weight, plan), plan.synapses, found, dx, scale_of(sums))
     raise_if(over(len(indices), 3 * len(indices) * plan.n_synapses, loop_over(plan, "propagate"), *arrays), sums)

@@ -68,8 +68,8 @@ def margins_of(sequence: Sequence) -> Margins:
     for found, prefix in ((sequence.x, ""), (sequence.positions, "pe_")):
         check_tensor(prefix + "min_delta", found.min_delta, list(found.indices.shape))
         check_tensor(prefix + "min_delta_index", found.min_delta_index, list(found.indices.shape))
-    delta, which = (tensor.detach().permute(2, 0, 1) for tensor in sequence.x[1:] if tensor is not None)
-    pe_delta, pe_which = (tensor.detach().flip(0).t() for tensor in sequence.positions[1:] if tensor is not None)
+    delta, which = (tensor.detach().permute(2, 0, 1) for tensor in sequence.x.closest)
+    pe_delta, pe_which = (tensor.detach().flip(0).t() for tensor in sequence.positions.closest)
     bits = (1 << (which.int() + sequence.positional_dim), 1 << pe_which.int())
     margins = (delta.abs(), uncertainty_slope(delta), bits[0], pe_delta.abs(), uncertainty_slope(pe_delta), bits[1])
     return Margins(*map(array_of, margins))

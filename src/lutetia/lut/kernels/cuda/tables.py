@@ -129,12 +129,10 @@ def send_slopes(
 
 def send_hard_slopes(gain: Tensor, detected: Detected, anchors: Tensor, windows: Windows, n_inputs: int) -> Tensor:
     """g·W[index] - g·W[flipped] [B, N_t] -> dx [B, I] of the hard read."""
-    batch = gain.shape[0]
-    assert detected.min_delta is not None
-    assert detected.min_delta_index is not None
+    batch, (min_delta, which) = gain.shape[0], detected.closest
     dx = _room_for_dx((batch, n_inputs), windows, gain)
     run = _reader("send_slopes", "hard", windows, gain.device.index, anchors.shape[1], 1)
-    found = (columns(gain), None, columns(detected.min_delta_index), columns(detected.min_delta))
+    found = (columns(gain), None, columns(which), columns(min_delta))
     blocks = (-(-batch // windows.tile), len(windows.segments), 1)
     run(blocks, None, windows.pairs, windows.segments, None, None, None, *found, dx, None, batch, n_inputs)
     return dx
@@ -193,9 +191,8 @@ def gains(grad: Tensor, weight: Tensor, layout: Layout, rows: tuple[Tensor, Tens
 
 def hard_gain(grad: Tensor, weight: Tensor, layout: Layout, detected: Detected) -> Tensor:
     """grad [B, O] -> g·(W[t, index_t] - W[t, flipped]), by detector."""
-    assert detected.min_delta_index is not None
-    gain = _by_detector(grad, layout.n_detectors, torch.float32)
-    _gains(grad, weight, layout, 0, (columns(detected.indices), columns(detected.min_delta_index), gain, None))
+    gain, (_, which) = _by_detector(grad, layout.n_detectors, torch.float32), detected.closest
+    _gains(grad, weight, layout, 0, (columns(detected.indices), columns(which), gain, None))
     return gain
 
 

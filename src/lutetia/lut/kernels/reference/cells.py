@@ -59,7 +59,7 @@ def fill_firings(weight: Tensor, firings: tuple[Tensor, Tensor, Tensor], shape: 
 
 
 def fill_cells(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
-    """`fill_pairs` by cells -> [B, S, O]."""
+    """`fill_pairs` by cells -> [B, S, O]. Connectivity is full; where a backend cannot count (fixed sums), it walks pairs."""
     indices = sequence.x.indices
     firings = list_firings(count_firings(sequence), indices, sequence.n_anchors)
     return fill_firings(weight, firings, (indices.shape[0], indices.shape[1]), sums)
@@ -107,7 +107,11 @@ def gather_cells(grad: Tensor, connectivity: Connectivity, sequence: Sequence, s
 
 @kernel
 def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:
-    """y [B, O] of one new position of each row, whose indices join those in the cache; all in one look-up of many rows."""
+    """y [B, O] of one new position of each row: x [B, I], weight [N_t, R, O], anchors [N_t, N_c, 2].
+
+    cache int16 [B, N_t, S] holds lengths [B] (int64, in the memory of the host) earlier indices and gets the new ones; places
+    int32 [N_t, S-1] are the PE indices, farthest first. Fewer than 2**31 rows in all.
+    """
     return add_step(pack_bits(anchor_deltas(x, Comparisons(anchors)) > 0), weight, anchors.shape[1], cache, lengths, places)
 
 

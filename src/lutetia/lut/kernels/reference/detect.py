@@ -13,7 +13,7 @@ from lutetia.lut.sums import sum_dtype
 
 @kernel
 def detect(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
-    """x [..., I] -> what was found [..., N_t]."""
+    """x [..., I] -> what was found [..., N_t]; with `train` all three, else only the indices."""
     return signs(anchor_deltas(x, comparisons), train)
 
 

@@ -92,12 +92,8 @@ def send_gains(gain: Gain, sequence: Sequence, anchors: Tensor, n_inputs: int, s
     Per pair and detector: the closer call of Q and K is flipped and its slope goes to its anchors, at j or at i; where PE is
     closer than both, it is flipped too and its slope goes to the position of that distance.
     """
-    (indices, delta, which), (pe_indices, pe_delta, pe_which) = sequence.x, sequence.positions
-    n_anchors, n_pe = sequence.n_anchors, sequence.positional_dim
-    assert delta is not None
-    assert which is not None
-    assert pe_delta is not None
-    assert pe_which is not None
+    indices, pe_indices, n_anchors, n_pe = sequence.x[0], sequence.positions[0], sequence.n_anchors, sequence.positional_dim
+    (delta, which), (pe_delta, pe_which) = sequence.x.closest, sequence.positions.closest
     dx = indices.new_zeros(*indices.shape[:2], n_inputs, dtype=torch.int64 if sums.exact else gain.dtype)
     dpositions = dx.new_zeros(*pe_indices.shape, n_pe)
     a, b = closest_anchors(anchors, which)  # [B, S, N_t]

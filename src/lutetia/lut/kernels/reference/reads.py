@@ -55,7 +55,7 @@ class Confidence(NamedTuple):
 
 @kernel
 def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[Tensor, Coefficients]:
-    """x [B, I] -> indices int32 and coefficients, [B, N_t] each.
+    """x [B, I] -> indices int32 and coefficients, [B, N_t] each; `hard` has two rows too, with a = 1 and b = 0.
 
     With exact sums the coefficients are worked out in float64 and rounded once, so that every backend has the same.
     """

@@ -88,11 +88,10 @@ def propagate(
 ) -> Tensor:
     """The slope of the blend of the chosen row and its nearest neighbour, sent to the anchors of the closest call.
 
-    grad [B, O], detected [B, N_t], anchors [N_t, N_c, 2] -> dx [B, I].
+    grad [B, O], detected [B, N_t], anchors [N_t, N_c, 2] -> dx [B, I]. d_t = U'(min_delta) (g·W[t, index] - g·W[t, alternative])
+    goes to dx[a], and -d_t to dx[b]. In exact sums the difference is one sum, and the addends of dx another.
     """
-    indices, min_delta, min_delta_index = detected
-    assert min_delta is not None
-    assert min_delta_index is not None
+    indices, (min_delta, min_delta_index) = detected.indices, detected.closest
     tables, g = connectivity.expand(weight), grad.to(sum_dtype(grad, weight))[:, None]
     alternatives = indices ^ (1 << min_delta_index)
     addends = torch.cat([g * rows_of(tables, indices), -g * rows_of(tables, alternatives)], dim=2)
@@ -129,7 +128,10 @@ def scatter_to_anchors(slopes: Tensor, a: Tensor, b: Tensor, n_inputs: int, sums
 def gather_rows(
     grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums, into: Into | None
 ) -> Tensor:
-    """dW[t, index_t] += lr_scale · g · coefficient: grad [B, O], indices [B, N_t] -> dW, or `into` after its step."""
+    """dW[t, index_t] += lr_scale · g · coefficient: grad [B, O], indices [B, N_t] -> dW, or `into` after its step.
+
+    A step needs no gradient of the size of the weight where that can be done. Bounds are the caller's business.
+    """
     return subtract(gradient_of(grad, connectivity, indices, coefficients, sums), into)
 
 
@@ -137,7 +139,7 @@ def gather_rows(
 def gather_compact(
     grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums
 ) -> tuple[Tensor, Tensor]:
-    """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
+    """The lookup neurons t · R + row that were read, int64 [n], rising, and the gradients of their weights, flat."""
     gradient = gradient_of(grad, connectivity, indices, coefficients, sums)
     read = torch.cat([rows for rows, _ in rows_read(indices, coefficients)])
     neurons = lookup_neurons(read, connectivity.n_rows).unique()

@@ -86,8 +86,7 @@ def propagate_cells(
     if walks_anyway(sums, sequence, weight, grad):
         return pairs.propagate(grad, weight, sequence, anchors, n_inputs, sums)
     batch, length, n_detectors = sequence.x.indices.shape
-    which = sequence.x.min_delta_index
-    assert which is not None
+    _, which = sequence.x.closest
     totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32)
     position_totals = totals.new_zeros(n_detectors, max(length - 1, 0))
     for tile in tiles_of(weight, sequence):
@@ -121,12 +120,6 @@ def count_firings(sequence: Sequence) -> Tensor:
     """How often each cell (K, PE) fires for each j: int32 [B, S, N_t, C]."""
     indices, pe_indices = sequence.x.indices.contiguous(), sequence.positions.indices
     return count_cells(indices, pe_indices, sequence.positional_dim, sequence.n_anchors, torch.int32)[0]
-
-
-@kernel
-def fill_firings(weight: Tensor, firings: tuple[Tensor, Tensor, Tensor], shape: tuple[int, int], sums: Sums) -> Tensor:
-    """y = Σ count · W[row] -> [B, S, O]: a step of a recorded picture, not a fast path, so plain torch will do."""
-    return plain.fill_firings.__wrapped__(weight, firings, shape, sums)  # type: ignore[attr-defined]
 
 
 @kernel
@@ -189,11 +182,7 @@ class Tile:
     def slopes(self, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Total slopes [B, N_t, S] and [N_t, S-1] of the tile."""
         batch, length, n_detectors = self.indices.shape
-        (_, delta, which), (_, pe_delta, pe_which) = self.sequence.x, self.sequence.positions
-        assert delta is not None
-        assert which is not None
-        assert pe_delta is not None
-        assert pe_which is not None
+        (delta, which), (pe_delta, pe_which) = self.sequence.x.closest, self.sequence.positions.closest
         delta, which = delta[self.rows, :, self.detectors], which[self.rows, :, self.detectors]
         products = self.project(grad.contiguous(), which)
         totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32)

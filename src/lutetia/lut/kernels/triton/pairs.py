@@ -43,14 +43,12 @@ def by_detector(tensor: Tensor) -> Tensor:
 
 def all_by_detector(detected: Detected) -> Rows:
     """All three, [..., S, N_t] -> [..., N_t, S], contiguous, in one kernel."""
-    index, delta, which = detected
-    assert delta is not None
-    assert which is not None
+    index, found = detected.indices, (detected.indices, *detected.closest)
     *batch, length, n_detectors = index.shape
-    out = Rows(*(tensor.new_empty(*batch, n_detectors, length) for tensor in (index, delta, which)))
+    out = Rows(*(tensor.new_empty(*batch, n_detectors, length) for tensor in found))
     if index.numel():
         grid = (index.numel() // (length * n_detectors), cdiv(length, 32), cdiv(n_detectors, 32))
-        given = Rows(*(tensor.contiguous() for tensor in (index, delta, which)))
+        given = Rows(*(tensor.contiguous() for tensor in found))
         planned(source.by_detector_kernel, grid)(given, out, length, n_detectors, BLOCK=32)
     return out
 
@@ -142,8 +140,7 @@ def spread_totals(
     """Total slopes [B, N_t, S] to the anchors of their closest calls `which`, those of distances [copies, N_t, S-1] to their
     bits."""
     batch, n_detectors, length = totals.shape
-    pe_which = sequence.positions.min_delta_index
-    assert pe_which is not None
+    _, pe_which = sequence.positions.closest
     dx = totals.new_zeros(batch, length, n_inputs)
     if totals.numel():
         block_t = min(64, next_power_of_2(n_detectors))

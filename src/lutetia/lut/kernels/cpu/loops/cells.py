@@ -15,18 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lutetia.lut.kernels.cpu.loops.basics import (
-    U,
-    accumulate,
-    add_row,
-    clear,
-    entry,
-    jit,
-    jit_any_order,
-    load,
-    sums_in,
-    write_sums,
-)
+from lutetia._shared.loops import U, accumulate, clear, entry, jit, jit_any_order, load
+from lutetia.lut.kernels.cpu.loops.basics import add_row, sums_in, write_sums
 from lutetia.lut.kernels.cpu.loops.pairs import by_query, pair_row, pairs_in_slab, places_of, take
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lutetia.lut.kernels.cpu.loops.basics import by_none, entry, jit, jit_inline, kernel
+from lutetia._shared.loops import by_none, entry, jit, jit_inline, kernel
 
 LANES = 64  # batch rows compared at once
 PADDED = LANES + 16  # a power of two would put a whole column of lanes in the same few cache sets

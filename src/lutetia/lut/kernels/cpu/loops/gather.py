@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from lutetia._shared.loops import U, by_none, clear, element, first_given, jit, jit_inline, kernel, load, prefetch
 from lutetia.lut.kernels.cpu.arrays import Blocks, Lines, Places, Reads, Rows, Sink
 from lutetia.lut.kernels.cpu.loops.basics import (
-    U,
     add_4_rows,
     add_8_rows,
     add_row,
     add_row_to_4,
-    by_none,
-    clear,
-    element,
-    first_given,
-    jit,
-    jit_inline,
-    kernel,
-    load,
     out_of_range,
-    prefetch,
     round_to_unit,
     sums_in,
     write_sums,

@@ -7,22 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from lutetia._shared.loops import U, by_none, clear, element, jit, kernel, load, times
 from lutetia.lut.kernels.cpu.arrays import Neurons
-from lutetia.lut.kernels.cpu.loops.basics import (
-    U,
-    add_one,
-    by_none,
-    clear,
-    element,
-    jit,
-    kernel,
-    load,
-    out_of_range,
-    round_to_unit,
-    sums_in,
-    times,
-    write_sums,
-)
+from lutetia.lut.kernels.cpu.loops.basics import add_one, out_of_range, round_to_unit, sums_in, write_sums
 from lutetia.lut.kernels.cpu.loops.gather import reads_from, rows_from, sink_from
 from lutetia.lut.kernels.cpu.loops.rows import send_to_anchors, uncertainty_slope
 

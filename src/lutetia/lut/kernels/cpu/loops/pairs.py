@@ -9,23 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from lutetia._shared.loops import U, accumulate, by_none, clear, entry, jit, jit_inline, load, prefetch
 from lutetia.lut.kernels.cpu.arrays import Lines, Pairs, Table
-from lutetia.lut.kernels.cpu.loops.basics import (
-    U,
-    accumulate,
-    add_8_rows,
-    add_one,
-    add_row,
-    by_none,
-    clear,
-    entry,
-    jit,
-    jit_inline,
-    load,
-    prefetch,
-    sums_in,
-    write_sums,
-)
+from lutetia.lut.kernels.cpu.loops.basics import add_8_rows, add_one, add_row, sums_in, write_sums
 from lutetia.lut.kernels.cpu.loops.gather import pack_columns
 
 FAR = U(1 << 18)  # weights of a table that a core's own cache does not hold: what is needed next is fetched ahead

@@ -10,25 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from lutetia._shared.loops import U, by_none, clear, element, jit, jit_any_order, jit_inline, kernel, load, prefetch
 from lutetia.lut.kernels.cpu.arrays import Blocks, Lines, Reads, Rows, Tables
-from lutetia.lut.kernels.cpu.loops.basics import (
-    U,
-    add_8_rows,
-    add_row,
-    by_none,
-    clear,
-    element,
-    jit,
-    jit_any_order,
-    jit_inline,
-    kernel,
-    load,
-    out_of_range,
-    prefetch,
-    round_to_unit,
-    sums_in,
-    write_sums,
-)
+from lutetia.lut.kernels.cpu.loops.basics import add_8_rows, add_row, out_of_range, round_to_unit, sums_in, write_sums
 from lutetia.lut.kernels.cpu.loops.detect import anchors_outside, detect
 
 FAR = 2**20  # weights that do not fit the caches of one core
@@ -239,47 +223,27 @@ def write_gains(columns, weight, tables, first, second, place, scale):
     row, bad = chosen_row(tables, first.indices, t, i), False
     if scale is None:
         if second is None:
-            first.factors[here] = dot_row(columns.data, at, weight, row, tables.width)
+            first.factors[here] = dot(columns.data, at, weight, row, None, tables.width)
         else:
             other = chosen_row(tables, second.indices, t, i)
             first.factors[here], second.factors[here] = dot_two_rows(columns.data, at, weight, row, other, tables.width)
     else:
-        first.factors[here], bad = dot_row_fixed(columns.data, at, weight, row, tables.width, scale)
+        first.factors[here], bad = dot_fixed(columns.data, at, weight, row, None, tables.width, scale)
         if second is not None:
             other = chosen_row(tables, second.indices, t, i)
-            second.factors[here], overflow = dot_row_fixed(columns.data, at, weight, other, tables.width, scale)
+            second.factors[here], overflow = dot_fixed(columns.data, at, weight, other, None, tables.width, scale)
             bad |= overflow
     return bad
 
 
 @jit_any_order
-def dot_row(grad, at, weight, row, width):
-    """Σ grad · weight over `width` elements."""
-    total = grad.dtype.type(0)
-    for k in range(width):
-        total += load(grad, at + k) * load(weight, row + k)
-    return total
-
-
-@jit_any_order
 def dot_two_rows(grad, at, weight, row, other, width):
-    """The same for two rows: each gradient is read once."""
+    """Σ grad · weight of two rows, over `width` elements: each gradient is read once."""
     first, second = grad.dtype.type(0), grad.dtype.type(0)
     for k in range(width):
         first += load(grad, at + k) * load(weight, row + k)
         second += load(grad, at + k) * load(weight, other + k)
     return first, second
-
-
-@jit
-def dot_row_fixed(grad, at, weight, row, width, scale):
-    """The same in a fixed sum, and whether something was out of range."""
-    total, bad = np.int64(0), False
-    for k in range(width):
-        units = round_to_unit(load(grad, at + k) * load(weight, row + k), scale)
-        bad |= out_of_range(units)
-        total += np.int64(units)
-    return np.float64(total) / scale, bad or out_of_range(total)
 
 
 # ---- backward, to the inputs -----------------------------------------------------------------------------------------
@@ -323,10 +287,13 @@ def difference(grad, at, weight, row, other, width, scale):
 
 @jit_any_order
 def dot(grad, at, weight, row, other, width):
-    """Σ grad · weight of the row - Σ grad · weight of the other, over `width` elements."""
+    """Σ grad · weight of the row - Σ grad · weight of the other, if there is one, over `width` elements."""
     total = grad.dtype.type(0)
     for k in range(width):
-        total += load(grad, at + k) * load(weight, row + k) - load(grad, at + k) * load(weight, other + k)
+        product = load(grad, at + k) * load(weight, row + k)
+        if other is not None:
+            product -= load(grad, at + k) * load(weight, other + k)
+        total += product
     return total
 
 
@@ -335,10 +302,13 @@ def dot_fixed(grad, at, weight, row, other, width, scale):
     """The same in a fixed sum, and whether something was out of range."""
     total, bad = np.int64(0), False
     for k in range(width):
-        plus = round_to_unit(load(grad, at + k) * load(weight, row + k), scale)
-        minus = round_to_unit(load(grad, at + k) * load(weight, other + k), scale)
-        bad |= out_of_range(plus) | out_of_range(minus)
-        total += np.int64(plus) - np.int64(minus)
+        units = round_to_unit(load(grad, at + k) * load(weight, row + k), scale)
+        bad |= out_of_range(units)
+        total += np.int64(units)
+        if other is not None:
+            units = round_to_unit(load(grad, at + k) * load(weight, other + k), scale)
+            bad |= out_of_range(units)
+            total -= np.int64(units)
     return grad.dtype.type(np.float64(total) / scale), bad or out_of_range(total)
 
 

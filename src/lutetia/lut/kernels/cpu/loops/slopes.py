@@ -10,24 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from lutetia._shared.loops import U, accumulate, by_none, clear, entry, first_given, jit, jit_any_order, load
 from lutetia.lut.kernels.cpu.arrays import Lines, Neurons
 from lutetia.lut.kernels.cpu.loops import general
-from lutetia.lut.kernels.cpu.loops.basics import (
-    BLOCK,
-    U,
-    accumulate,
-    add_one,
-    by_none,
-    clear,
-    dot_blocks,
-    entry,
-    first_given,
-    jit,
-    jit_any_order,
-    load,
-    sums_in,
-    write_sums,
-)
+from lutetia.lut.kernels.cpu.loops.basics import BLOCK, add_one, dot_blocks, sums_in, write_sums
 from lutetia.lut.kernels.cpu.loops.gather import pack_columns
 from lutetia.lut.kernels.cpu.loops.pairs import AHEAD, FAR, by_query, fetch_row, pair_row, pairs_of, table_of
 from lutetia.lut.kernels.cpu.loops.rows import difference

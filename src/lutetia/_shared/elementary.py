@@ -1,0 +1,71 @@
+"""Exponentials and logarithms for compiled loops over many float32 at once: calls to the C library would be made one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lutetia._shared.compiled import ir, numba
+from lutetia._shared.loops import extending
+
+
+@extending.intrinsic
+def float_of_bits(typing: Any, bits: Any) -> Any:
+    """The float32 with these bits, an int32."""
+    cast = lambda context, builder, signature, args: builder.bitcast(args[0], ir.FloatType())  # noqa: E731
+    return numba.types.float32(numba.types.int32), cast
+
+
+@extending.intrinsic
+def bits_of_float(typing: Any, value: Any) -> Any:
+    """The bits of a float32, as an int32."""
+    cast = lambda context, builder, signature, args: builder.bitcast(args[0], ir.IntType(32))  # noqa: E731
+    return numba.types.int32(numba.types.float32), cast
+
+
+def exp_negative(z: Any) -> Any:
+    """e**z of z <= 0."""
+
+
+@extending.overload(exp_negative, inline="always", strict=False)
+def _exp_negative(z: Any) -> Any:
+    if z != numba.types.float32:
+        return lambda z: np.exp(z)
+
+    def by_series(z: Any) -> Any:
+        z = max(z, np.float32(-87.0))  # below, 2**n would not be a normal number
+        n = np.rint(z * np.float32(1.4426950408889634))
+        r = (z - n * np.float32(0.693359375)) + n * np.float32(2.12194440e-4)  # ln 2 in two parts, the first exact times n
+        p = np.float32(1 / 5040)
+        p = p * r + np.float32(1 / 720)
+        p = p * r + np.float32(1 / 120)
+        p = p * r + np.float32(1 / 24)
+        p = p * r + np.float32(1 / 6)
+        p = p * r + np.float32(0.5)
+        p = p * r + np.float32(1.0)
+        p = p * r + np.float32(1.0)
+        return p * float_of_bits((np.int32(n) + np.int32(127)) << np.int32(23))
+
+    return by_series
+
+
+def log_positive(p: Any) -> Any:
+    """log p of a normal p > 0."""
+
+
+@extending.overload(log_positive, inline="always", strict=False)
+def _log_positive(p: Any) -> Any:
+    if p != numba.types.float32:
+        return lambda p: np.log(p)
+
+    def by_series(p: Any) -> Any:
+        bits = bits_of_float(p) - np.int32(0x3F3504F3)  # of sqrt(1/2): the mantissa is brought within a factor of sqrt(2) of 1
+        n = bits >> np.int32(23)
+        m = float_of_bits((bits & np.int32(0x7FFFFF)) + np.int32(0x3F3504F3))
+        s = (m - np.float32(1.0)) / (m + np.float32(1.0))
+        q = s * s  # log m = 2 atanh s
+        series = q * (np.float32(1 / 3) + q * (np.float32(1 / 5) + q * (np.float32(1 / 7) + q * np.float32(1 / 9))))
+        return np.float32(n) * np.float32(0.6931471805599453) + np.float32(2.0) * (s + s * series)
+
+    return by_series

@@ -1,0 +1,45 @@
+"""What a backend is: the functions of the reference, which are their definition, and in their place those that it has itself.
+
+B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c anchor pairs per detector · N_pe positional bits ·
+R rows of each table: 2**N_c, or 2**(2 N_c + N_pe) for a sequence.
+
+`weight` is [N_t, R, O] with `Full` connectivity and flat [n_weights] with `Synapses`. Floating point tensors are float32,
+float64, bfloat16 or float16; what is added is added in float32, or in float64 where an operand is float64 (`sum_dtype`), and has
+that dtype when it is handed back. Index tensors are int32. The callers hand over contiguous tensors of one device, anchors that
+were checked, thresholds in the sum dtype of x (`comparisons_of`), and indices within their tables; a backend that would read
+outside of a table checks indices again.
+Fixed sums have the same bits in every backend, in any order, with any number of threads; one that leaves its range raises
+`OverflowInSumError` before anything given was changed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from lutetia.lut.kernels.reference import cells, detect, pairs, reads, rows
+
+ROOMS = ("detect", "rows", "reads", "pairs", "cells")  # the modules in which a backend has its primitives
+
+
+class Backend:
+    """The primitives. `detect_and_fill`, `read_and_fill` and `propagate` are two in one, for backends that fuse them."""
+
+    detect, detect_positions = staticmethod(detect.detect), staticmethod(detect.detect_positions)
+    read, read_and_fill = staticmethod(reads.read), staticmethod(reads.read_and_fill)
+    fill_rows, detect_and_fill = staticmethod(rows.fill_rows), staticmethod(rows.detect_and_fill)
+    row_gains, propagate = staticmethod(rows.row_gains), staticmethod(rows.propagate)
+    send_slopes = staticmethod(reads.send_slopes)
+    gather_rows, gather_compact = staticmethod(rows.gather_rows), staticmethod(rows.gather_compact)
+    fill_pairs, fill_cells = staticmethod(pairs.fill_pairs), staticmethod(cells.fill_cells)
+    propagate_pairs, propagate_cells = staticmethod(pairs.propagate_pairs), staticmethod(cells.propagate_cells)
+    gather_pairs, gather_cells = staticmethod(pairs.gather_pairs), staticmethod(cells.gather_cells)
+    count_firings, fill_firings = staticmethod(cells.count_firings), staticmethod(cells.fill_firings)
+    fill_step = staticmethod(cells.fill_step)
+
+    def __init__(self, name: str) -> None:
+        for room in reversed(ROOMS):  # the first that has a name
+            own = vars(import_module(f"lutetia.lut.kernels.{name}.{room}"))
+            vars(self).update({each: own[each] for each in PRIMITIVES if each in own})
+
+
+PRIMITIVES = [each for each in vars(Backend) if not each.startswith("_")]
