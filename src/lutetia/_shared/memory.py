@@ -1,4 +1,4 @@
-"""Memory for gradients, which are as large as the tables.
+"""Memory: how much there is, and large blocks of it for gradients, which are as large as the tables.
 
 malloc gives blocks of 32 MiB and more back to the system when they are freed, and takes fresh ones the next time: pages that the
 system clears one by one when they are first written to, 1 µs each. A gradient of 33 MB takes 9 ms to make that way and 0.5 ms to
@@ -58,3 +58,17 @@ def _keep(n: int, numbers: np.dtype) -> Block:
     while sum(kept.memory.nbytes for kept in _kept) > KEPT_HERE:
         _kept.pop(0)
     return block
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that could be allocated now: free on the device, or cached by torch's allocator; 4 GiB where the system is silent."""
+    if device.type != "cuda":
+        try:
+            with open("/proc/meminfo") as file:
+                return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+        except (OSError, StopIteration):
+            return 4 << 30
+    if torch.cuda.is_current_stream_capturing():
+        return torch.cuda.get_device_properties(device).total_memory // 4
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

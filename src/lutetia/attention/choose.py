@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from lutetia._shared.numbers import cdiv
 from lutetia.attention.arguments import LARGEST, MAX_CORES, POLICIES, SYNCS, DecodeCall, check_int, first_seen
 from lutetia.errors import ArgumentError, check_choice, fail
 
@@ -152,11 +153,6 @@ def neuron_rule(batch: int, rows: int, capacity: int) -> tuple[str, str]:
 def tile_of(held: int) -> int:
     """Keys per tile for a core that holds `held` keys: all of them, or flash tiles."""
     return FLASH_TILE if held > FLASH_TILE else max(held, 1)
-
-
-def cdiv(a: int, b: int) -> int:
-    """a / b, rounded up."""
-    return -(-a // b)
 
 
 # ---- what each way costs ---------------------------------------------------------------------------------------------

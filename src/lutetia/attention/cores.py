@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from lutetia import flow
+from lutetia._shared.numbers import cdiv
 from lutetia.attention.arguments import SYNCS, DecodeCall, check_call, check_int, check_values
-from lutetia.attention.choose import cdiv, tile_of
+from lutetia.attention.choose import tile_of
 from lutetia.attention.finalize import fa_finalize_and_store
 from lutetia.attention.messages import Core, Message, Program, on_ring, rendezvous
 from lutetia.attention.rotary import turned

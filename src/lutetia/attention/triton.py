@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia.attention.arguments import EIGHT_BITS, DecodeCall
-from lutetia.attention.choose import LEAST_KEYS, cdiv, choose_splits
+from lutetia.attention.choose import LEAST_KEYS, choose_splits
 from lutetia.errors import require
 
 triton = require("triton", "the triton backend of lutetia.attention")
@@ -368,8 +369,3 @@ def _device(device: torch.device) -> Device:
     found = triton.runtime.driver.active.utils.get_device_properties(device.index)
     capability = torch.cuda.get_device_capability(device)
     return Device(found["multiprocessor_count"], found["max_shared_mem"], launches_early=capability >= (9, 0))
-
-
-def next_power_of_2(n: int) -> int:
-    """The smallest power of two that is not less than n."""
-    return 1 << max(n - 1, 0).bit_length()

@@ -225,7 +225,7 @@ def run(
     else:
         y = _learn(LUT, (rows, weight, anchors), (*tables.wires, text_of(how), thresholds), learning)
         if learning.gradient == "dense" and thresholds is None and is_direct(x, weight):
-            connectivity = how.connectivity(tables.wires, weight.shape)  # type: ignore[arg-type]
+            connectivity = how.connectivity(tables.wires, weight.shape)
             prepare(x, (weight, anchors), connectivity, learning.meta if wiring is None else wiring.start, sums)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
 

@@ -231,7 +231,7 @@ def _layer(x: Tensor, tables: Tables, options: Options) -> Layer:
     assert positions is not None
     header = "" if wiring is None else wiring.header
     how = How(options.sums, choice.chosen, header=header, algorithm=options.algorithm, products=options.products)
-    connectivity = how.connectivity(tables.wires, weight.shape)  # type: ignore[arg-type]
+    connectivity = how.connectivity(tables.wires, weight.shape)
     return Layer(how.kernels(x), how, solid(weight), connectivity, anchors.shape[1], positions.shape[2])
 
 
@@ -255,7 +255,7 @@ def _decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None
     if fresh:
         sequence = Sequence(Detected(indices), Detected(pe_indices), layer.n_anchors, layer.positional_dim)
         sequence = with_algorithm(sequence, layer.how, n_outputs_of(layer.weight, layer.how), layer.weight)
-        filled = fill_sequence(layer.kernels, layer.weight, layer.connectivity, sequence, layer.how)[here]
+        filled = fill_sequence(layer.kernels, layer.weight, layer.connectivity, sequence, layer.how.sums)[here]
     elif by_counts:
         filled = _fill_by_counts(layer, cache.count(n_cells)[here[0]], indices[here])
     else:

@@ -7,6 +7,7 @@ synapses, None when fully connected; the text holds everything else, with names,
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -39,9 +40,9 @@ class How(NamedTuple):
     algorithm: str = "auto"
     products: Products = Products()
 
-    def connectivity(self, wires: Wires, shape: tuple[int, int, int]) -> Connectivity:
+    def connectivity(self, wires: Sequence[Tensor | None], shape: Sequence[int]) -> Connectivity:
         """Synapses of these tensors, or full connectivity of a shape [N_t, R, O]."""
-        return synapses_of(*wires, self.header) if self.header else full(*shape, self.meta)
+        return synapses_of(*wires, self.header) if self.header else full(*shape, self.meta)  # type: ignore[call-arg, arg-type]
 
     def kernels(self, x: Tensor) -> Backend:
         """The primitives that run where x is."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Numbers
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from lutetia._shared.direct import is_direct
 from lutetia._shared.memo import trusted
 from lutetia.errors import ArgumentError, describe
 from lutetia.lut.algorithm import choose
-from lutetia.lut.autograd.how import HOW, How, Wires, how_of, sizes_of
+from lutetia.lut.autograd.how import HOW, How, how_of, sizes_of
 from lutetia.lut.autograd.quick import prepare, quick_back, quick_for
 from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
 from lutetia.lut.connectivity.full import Connectivity
@@ -37,8 +37,12 @@ from lutetia.lut.sums import FLOAT, Sums, sum_dtype
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
 LOGS = "Tensor? log_beta, Tensor? log_gamma, Tensor? log_tau"
 COMPARING = "HOW, Tensor? thresholds=None"  # what ops that compare inputs end with; a default is not handed to an implementation
+STEP = "Tensor x, Tensor weight, Tensor anchors"
+LAYER = f"{STEP}, Tensor positions"
+DETECTED = "Tensor indices, Tensor min_delta, Tensor min_delta_index"
+PE_DETECTED = "Tensor pe_indices, Tensor pe_min_delta, Tensor pe_min_delta_index"
 
-
+Op = TypeVar("Op", bound=Callable[..., Any])
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {}
 
 
@@ -47,15 +51,20 @@ def op(name: str, *tensors: Tensor) -> Callable[..., Any]:
     return IMPLEMENTATIONS[name] if is_direct(*tensors) else getattr(torch.ops.lutetia, name)
 
 
-def define(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Make an op: `schema` up to the arguments that all have, and what it returns."""
+def define(schema: str, fake: Callable[..., Any]) -> Callable[[Op], Op]:
+    """Make an op of a function: `schema`, in which HOW stands for the arguments that all have, and what it gives without data."""
     name = schema.split("(")[0]
-    IMPLEMENTATIONS[name] = run
-    LIBRARY.define(schema.replace("HOW", HOW))
-    for device in ("CPU", "CUDA"):
-        LIBRARY.impl(name, run, device)
-        LIBRARY.impl(name, _refuse_sparse, f"Sparse{device}")
-    torch.library.register_fake(f"lutetia::{name}", fake, lib=LIBRARY)
+
+    def register(run: Op) -> Op:
+        IMPLEMENTATIONS[name] = run
+        LIBRARY.define(schema.replace("HOW", HOW))
+        for device in ("CPU", "CUDA"):
+            LIBRARY.impl(name, run, device)
+            LIBRARY.impl(name, _refuse_sparse, f"Sparse{device}")
+        torch.library.register_fake(f"lutetia::{name}", fake, lib=LIBRARY)
+        return run
+
+    return register
 
 
 def _refuse_sparse(*arguments: Any) -> NoReturn:
@@ -82,9 +91,10 @@ def n_outputs_of(weight: Tensor, how: How) -> int:
     return sizes_of(how.header).n_outputs if how.header else weight.shape[2]
 
 
-def how_in(rest: Numbers[Any]) -> How:
-    """The options among the last arguments of an op, which thresholds may follow."""
-    return how_of(rest[-1] if isinstance(rest[-1], str) else rest[-2])
+def told(rest: Numbers[Any], shape: Numbers[int]) -> tuple[How, Connectivity]:
+    """What the four arguments that all ops have say: options, and the connectivity of a weight of this shape."""
+    how = how_of(rest[3])
+    return how, how.connectivity(rest[:3], shape)
 
 
 def solid(tensor: Tensor) -> Tensor:
@@ -97,8 +107,12 @@ def laid(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_contiguous() or (tensor.is_cuda and is_by_detector(tensor)) else tensor.contiguous()
 
 
-def by_detector(x: Tensor, anchors: Tensor, how: How, thresholds: Tensor | None, weight: Tensor | None) -> bool:
-    """Whether an op keeps what it finds by detector; `weight` is that of a hard read, which is decided by it too."""
+def by_detector(x: Tensor, anchors: Tensor, rest: Numbers[Any], weight: Tensor | None = None) -> bool:
+    """Whether an op keeps what it finds by detector; `weight` is that of a hard read, which is decided by it too.
+
+    `rest` are the arguments that all ops have, and thresholds, if any.
+    """
+    how, thresholds = how_of(rest[3]), rest[4] if len(rest) > 4 else None
     if how.backend not in ("", "triton"):
         return False
     if weight is not None:
@@ -111,9 +125,8 @@ def by_detector(x: Tensor, anchors: Tensor, how: How, thresholds: Tensor | None,
 
 def _detect_and_fill(x: Tensor, layer: tuple[Tensor, Tensor], rest: Numbers[Any], train: bool) -> tuple[Tensor, Any]:
     """x [B, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2] -> y [B, O], and what was found."""
-    (weight, anchors), (start, targets, meta, text, *given) = layer, rest
-    how, plain = how_of(text), not given or given[0] is None
-    connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
+    (weight, anchors), given = layer, rest[4:]
+    (how, connectivity), plain = told(rest, weight.shape), not given or given[0] is None
     quick = quick_for(x, weight, anchors, connectivity) if plain and how.sums == FLOAT else None
     if quick is not None and quick.trains:
         room = quick.launches.room(x) if train else None
@@ -125,11 +138,6 @@ def _detect_and_fill(x: Tensor, layer: tuple[Tensor, Tensor], rest: Numbers[Any]
     return y.to(output_dtype(x, weight)), detected
 
 
-def _lut_eval(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
-    """x [B, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2] -> y [B, O]."""
-    return _detect_and_fill(x, (weight, anchors), rest, False)[0]
-
-
 def evaluate(kernels: Backend, x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums) -> Tensor:
     """x [B, I] -> y [B, O], nothing kept."""
     y, dtype = kernels.detect_and_fill(solid(x), solid(weight), ready(x, anchors), connectivity, sums, False)[0], x.dtype
@@ -137,16 +145,9 @@ def evaluate(kernels: Backend, x: Tensor, weight: Tensor, anchors: Tensor, conne
     return y if y.dtype == dtype else y.to(dtype)
 
 
-def _lut_eval_fake(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
-    return x.new_empty((x.shape[0], n_outputs_of(weight, how_in(rest))), dtype=output_dtype(x, weight))
-
-
-def _lut(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """The same, and indices, min_delta, min_delta_index [B, N_t]."""
-    y, detected = _detect_and_fill(x, (weight, anchors), rest, True)
-    if by_detector(x, anchors, how_in(rest), rest[4] if len(rest) > 4 else None, weight):
-        detected = [like(each, True) for each in detected]
-    return y, *detected
+def _y_fake(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
+    how = how_of(next(each for each in rest if isinstance(each, str)))
+    return x.new_empty((*x.shape[:-1], n_outputs_of(weight, how)), dtype=output_dtype(x, weight))
 
 
 def _detected_fake(x: Tensor, shape: tuple[int, ...], columns: bool = False) -> list[Tensor]:
@@ -154,15 +155,34 @@ def _detected_fake(x: Tensor, shape: tuple[int, ...], columns: bool = False) -> 
 
 
 def _lut_fake(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    columns = by_detector(x, anchors, how_in(rest), rest[4] if len(rest) > 4 else None, weight)
-    return _lut_eval_fake(x, weight, anchors, *rest), *_detected_fake(x, (x.shape[0], anchors.shape[0]), columns)
+    detected = _detected_fake(x, (x.shape[0], anchors.shape[0]), by_detector(x, anchors, rest, weight))
+    return _y_fake(x, weight, anchors, *rest), *detected
 
 
+@define(f"lut_eval({STEP}, {COMPARING}) -> Tensor", _y_fake)
+def _lut_eval(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
+    """x [B, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2] -> y [B, O]."""
+    return _detect_and_fill(x, (weight, anchors), rest, False)[0]
+
+
+@define(f"lut({STEP}, {COMPARING}) -> (Tensor, Tensor, Tensor, Tensor)", _lut_fake)
+def _lut(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """The same, and indices, min_delta, min_delta_index [B, N_t]."""
+    y, detected = _detect_and_fill(x, (weight, anchors), rest, True)
+    if by_detector(x, anchors, rest, weight):
+        detected = [like(each, True) for each in detected]
+    return y, *detected
+
+
+@define(
+    f"lut_input_gradients(Tensor grad, Tensor weight, {DETECTED}, Tensor anchors, SymInt n_inputs, ScalarType dtype, HOW) "
+    "-> Tensor",
+    lambda grad, weight, *rest: grad.new_empty((grad.shape[0], rest[4]), dtype=rest[5]),
+)
 def _lut_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     """grad [B, O], weight, then indices, min_delta, min_delta_index [B, N_t], anchors, n_inputs, dtype -> dx [B, I]."""
-    *found, anchors, n_inputs, dtype, start, targets, meta, text = rest
-    how = how_of(text)
-    connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
+    *found, anchors, n_inputs, dtype = rest[:6]
+    how, connectivity = told(rest[6:], weight.shape)
     quick = quick_back(grad, connectivity) if how.sums == FLOAT and dtype == weight.dtype == torch.float32 else None
     if quick is not None and quick.anchors is anchors and quick.launches.x_shape[1] == n_inputs:
         return quick.launches.to_inputs(grad, weight, tuple(found))
@@ -171,16 +191,15 @@ def _lut_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     return run(solid(grad), solid(weight), connectivity, detected, solid(trusted(anchors)), n_inputs, how.sums).to(dtype)
 
 
-def _lut_input_gradients_fake(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
-    n_inputs, dtype = rest[4:6]
-    return grad.new_empty((grad.shape[0], n_inputs), dtype=dtype)
-
-
+@define(
+    "lut_weight_gradients(Tensor grad, Tensor indices, Tensor? a, Tensor? b, Tensor? alternatives, SymInt[] size, "
+    "ScalarType dtype, HOW) -> Tensor",
+    lambda grad, indices, *rest: grad.new_empty(rest[3], dtype=rest[4]),
+)
 def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
     """grad [B, O], indices [B, N_t], then a, b, alternatives [B, N_t] or None, the size of the weight, dtype -> dW."""
-    a, b, alternatives, size, dtype, start, targets, meta, text = rest
-    how = how_of(text)
-    connectivity = how.connectivity((start, targets, meta), tuple(size))
+    a, b, alternatives, size, dtype = rest[:5]
+    how, connectivity = told(rest[5:], size)
     quick = quick_back(grad, connectivity) if a is None and how.sums == FLOAT and dtype == torch.float32 else None
     if quick is not None:
         return quick.launches.to_weight(grad, indices, tuple(size))
@@ -188,66 +207,56 @@ def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
     return how.kernels(grad).gather_rows(solid(grad), connectivity, laid(indices), coefficients, how.sums, None).to(dtype)
 
 
-def _lut_weight_gradients_fake(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
-    size, dtype = rest[3:5]
-    return grad.new_empty(size, dtype=dtype)
-
-
-DETECTED = "Tensor indices, Tensor min_delta, Tensor min_delta_index"
-define(f"lut_eval(Tensor x, Tensor weight, Tensor anchors, {COMPARING}) -> Tensor", _lut_eval, _lut_eval_fake)
-define(f"lut(Tensor x, Tensor weight, Tensor anchors, {COMPARING}) -> (Tensor, Tensor, Tensor, Tensor)", _lut, _lut_fake)
-define(
-    f"lut_input_gradients(Tensor grad, Tensor weight, {DETECTED}, Tensor anchors, SymInt n_inputs, ScalarType dtype, HOW) "
-    "-> Tensor",
-    _lut_input_gradients,
-    _lut_input_gradients_fake,
-)
-define(
-    "lut_weight_gradients(Tensor grad, Tensor indices, Tensor? a, Tensor? b, Tensor? alternatives, SymInt[] size, "
-    "ScalarType dtype, HOW) -> Tensor",
-    _lut_weight_gradients,
-    _lut_weight_gradients_fake,
-)
-
-
 # ---- reads -----------------------------------------------------------------------------------------------------------
 
 
+def _reading(rest: Numbers[Any]) -> tuple[Read, Numbers[Any], How, Tensor | None]:
+    """The arguments of an op that begin with the scalars of a read: that read, all that follow them, options, thresholds."""
+    how = how_of(rest[6])
+    return Read(how.read, *rest[:3]), rest[3:], how, rest[7] if len(rest) > 7 else None
+
+
+@define(f"read_eval({STEP}, {LOGS}, {COMPARING}) -> Tensor", _y_fake)
 def _read_eval(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
     """x [B, I], weight, anchors [N_t, N_c, 2], three scalars [] or None -> y [B, O]."""
-    read, (start, targets, meta), how, thresholds = _reading(rest)
-    connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
+    read, wires, how, thresholds = _reading(rest)
+    connectivity = how.connectivity(wires[:3], weight.shape)
     tensors = (solid(x), solid(weight), ready(x, anchors, thresholds))
     return how.kernels(x).read_and_fill(*tensors, connectivity, read, how.sums).to(output_dtype(x, weight))
 
 
-def _reading(rest: Numbers[Any]) -> tuple[Read, Wires, How, Tensor | None]:
-    """The arguments of an op that begin with the scalars of a read."""
-    how = how_of(rest[6])
-    return Read(how.read, *rest[:3]), tuple(rest[3:6]), how, rest[7] if len(rest) > 7 else None
-
-
-def _read_detectors(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """x [B, I], anchors, three scalars [] or None -> a, b, indices, alternatives [B, N_t]; b and the last may be empty."""
-    read, _, how, thresholds = _reading(rest)
-    indices, (a, b, alternatives) = how.kernels(x).read(solid(x), ready(x, anchors, thresholds), read, how.sums)
-    if alternatives is None or b is None:
-        b, alternatives = a.new_empty(0), indices.new_empty(0)
-    if by_detector(x, anchors, how, thresholds, None):
-        return tuple(like(each, True) if each.dim() == 2 else each for each in (a, b, indices, alternatives))
-    return a, b, indices, alternatives
-
-
 def _read_detectors_fake(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    shape = (x.shape[0], anchors.shape[0])
-    read, _, how, thresholds = _reading(rest)
-    columns = by_detector(x, anchors, how, thresholds, None)
+    shape, columns = (x.shape[0], anchors.shape[0]), by_detector(x, anchors, rest[3:])
     a, indices = (like(x.new_empty(shape, dtype=dtype), columns) for dtype in (sum_dtype(x), torch.int32))
-    if read.name == "confidence":
+    if _reading(rest)[0].name == "confidence":
         return a, a.new_empty(0), indices, indices.new_empty(0)
     return a, torch.empty_like(a), indices, torch.empty_like(indices)
 
 
+@define(
+    f"read_detectors(Tensor x, Tensor anchors, {LOGS}, {COMPARING}) -> (Tensor, Tensor, Tensor, Tensor)", _read_detectors_fake
+)
+def _read_detectors(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """x [B, I], anchors, three scalars [] or None -> a, b, indices, alternatives [B, N_t]; b and the last may be empty."""
+    read, given, how, thresholds = _reading(rest)
+    indices, (a, b, alternatives) = how.kernels(x).read(solid(x), ready(x, anchors, thresholds), read, how.sums)
+    if alternatives is None or b is None:
+        b, alternatives = a.new_empty(0), indices.new_empty(0)
+    if by_detector(x, anchors, given):
+        return tuple(like(each, True) if each.dim() == 2 else each for each in (a, b, indices, alternatives))
+    return a, b, indices, alternatives
+
+
+def _read_detectors_gradients_fake(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format) if rest[5] else x.new_empty(0)
+    return dx, x.new_empty(3, dtype=sum_dtype(x))
+
+
+@define(
+    f"read_detectors_gradients(Tensor x, Tensor anchors, {LOGS}, Tensor? da, Tensor? db, bool to_x, {COMPARING}) "
+    "-> (Tensor, Tensor)",
+    _read_detectors_gradients_fake,
+)
 def _read_detectors_gradients(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     """Three scalars, da, db [B, N_t] or None, to_x -> dx [B, I] (empty unless to_x), and the gradients of the scalars [3]."""
     (da, db, to_x), (read, _, how, thresholds) = rest[3:6], _reading((*rest[:3], *rest[6:]))
@@ -257,34 +266,17 @@ def _read_detectors_gradients(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[T
     return x.new_empty(0) if dx is None else dx.to(x.dtype), learned
 
 
-def _read_detectors_gradients_fake(x: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    dx = torch.empty_like(x, memory_format=torch.contiguous_format) if rest[5] else x.new_empty(0)
-    return dx, x.new_empty(3, dtype=sum_dtype(x))
-
-
+@define(
+    "weigh_rows(Tensor weight, Tensor indices, Tensor alternatives, Tensor a, Tensor b, bool two, ScalarType dtype, HOW) "
+    "-> Tensor",
+    lambda weight, indices, *rest: weight.new_empty((indices.shape[0], n_outputs_of(weight, how_of(rest[-1]))), dtype=rest[4]),
+)
 def _weigh_rows(weight: Tensor, indices: Tensor, *rest: Any) -> Tensor:
     """weight, indices [B, N_t], then alternatives, a, b [B, N_t], whether there are two rows, dtype -> y [B, O]."""
-    alternatives, a, b, two, dtype, start, targets, meta, text = rest
-    how = how_of(text)
+    alternatives, a, b, two, dtype = rest[:5]
+    how, connectivity = told(rest[5:], weight.shape)
     coefficients = Coefficients(laid(a), laid(b), laid(alternatives)) if two else Coefficients(laid(a))
-    connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
     return how.kernels(weight).fill_rows(solid(weight), connectivity, laid(indices), coefficients, how.sums).to(dtype)
-
-
-def _weigh_rows_fake(weight: Tensor, indices: Tensor, *rest: Any) -> Tensor:
-    return weight.new_empty((indices.shape[0], n_outputs_of(weight, how_of(rest[-1]))), dtype=rest[4])
-
-
-def _row_gains(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """grad [B, O], weight, indices [B, N_t], alternatives [B, N_t] or None -> da, db [B, N_t]; db empty without alternatives."""
-    alternatives, start, targets, meta, text = rest
-    how = how_of(text)
-    connectivity = how.connectivity((start, targets, meta), weight.shape)  # type: ignore[arg-type]
-    rows = (laid(indices), None if alternatives is None else laid(alternatives))
-    da, db = how.kernels(grad).row_gains(solid(grad), solid(weight), connectivity, rows, how.sums)
-    if indices.is_cuda and is_by_detector(rows[0]):
-        da, db = like(da, True), None if db is None else like(db, True)
-    return da, da.new_empty(0) if db is None else db
 
 
 def _row_gains_fake(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -293,29 +285,15 @@ def _row_gains_fake(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -
     return da, da.new_empty(0) if rest[0] is None else torch.empty_like(da)
 
 
-define(f"read_eval(Tensor x, Tensor weight, Tensor anchors, {LOGS}, {COMPARING}) -> Tensor", _read_eval, _lut_eval_fake)
-define(
-    f"read_detectors(Tensor x, Tensor anchors, {LOGS}, {COMPARING}) -> (Tensor, Tensor, Tensor, Tensor)",
-    _read_detectors,
-    _read_detectors_fake,
-)
-define(
-    f"read_detectors_gradients(Tensor x, Tensor anchors, {LOGS}, Tensor? da, Tensor? db, bool to_x, {COMPARING}) "
-    "-> (Tensor, Tensor)",
-    _read_detectors_gradients,
-    _read_detectors_gradients_fake,
-)
-define(
-    "weigh_rows(Tensor weight, Tensor indices, Tensor alternatives, Tensor a, Tensor b, bool two, ScalarType dtype, HOW) "
-    "-> Tensor",
-    _weigh_rows,
-    _weigh_rows_fake,
-)
-define(
-    "row_gains(Tensor grad, Tensor weight, Tensor indices, Tensor? alternatives, HOW) -> (Tensor, Tensor)",
-    _row_gains,
-    _row_gains_fake,
-)
+@define("row_gains(Tensor grad, Tensor weight, Tensor indices, Tensor? alternatives, HOW) -> (Tensor, Tensor)", _row_gains_fake)
+def _row_gains(grad: Tensor, weight: Tensor, indices: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """grad [B, O], weight, indices [B, N_t], alternatives [B, N_t] or None -> da, db [B, N_t]; db empty without alternatives."""
+    (how, connectivity), alternatives = told(rest[1:], weight.shape), rest[0]
+    rows = (laid(indices), None if alternatives is None else laid(alternatives))
+    da, db = how.kernels(grad).row_gains(solid(grad), solid(weight), connectivity, rows, how.sums)
+    if indices.is_cuda and is_by_detector(rows[0]):
+        da, db = like(da, True), None if db is None else like(db, True)
+    return da, da.new_empty(0) if db is None else db
 
 
 # ---- sequences -------------------------------------------------------------------------------------------------------
@@ -350,56 +328,41 @@ def with_algorithm(sequence: Sequence, how: How, n_outputs: int, *operands: Tens
     return sequence._replace(products=how.products if algorithm == "cells" else None)
 
 
-def fill_sequence(kernels: Backend, weight: Tensor, connectivity: Any, sequence: Sequence, how: How) -> Tensor:
+def fill_sequence(kernels: Backend, weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
     """y [B, S, O], by the algorithm of the sequence."""
     run = kernels.fill_pairs if sequence.products is None else kernels.fill_cells
-    return run(weight, connectivity, sequence, how.sums)
+    return run(weight, connectivity, sequence, sums)
 
 
-def _forward(x: Tensor, layer: tuple[Tensor, ...], wires: Wires, text: str, train: bool) -> tuple[Tensor, Sequence]:
+def _forward(x: Tensor, layer: tuple[Tensor, ...], rest: Numbers[Any], train: bool) -> tuple[Tensor, Sequence]:
     """x [B, S, I]; layer: weight, anchors, positions -> y [B, S, O], and what was found."""
     weight, anchors, positions = layer
-    how, comparisons = how_of(text), ready(x, anchors)
+    (how, connectivity), comparisons = told(rest, weight.shape), ready(x, anchors)
     kernels, n_detectors, n_pe = how.kernels(x), anchors.shape[0], positions.shape[2]
     detected = kernels.detect(solid(x), comparisons, train)
     places = kernels.detect_positions(positions_of(positions, x.shape[1], n_detectors, sum_dtype(x)), train)
     sequence = Sequence(detected, places, anchors.shape[1], n_pe)
-    sequence = with_algorithm(sequence, how, n_outputs_of(weight, how), weight)
-    connectivity = how.connectivity(wires, weight.shape)  # type: ignore[arg-type]
-    return fill_sequence(kernels, solid(weight), connectivity, sequence, how).to(output_dtype(x, weight)), sequence
+    sequence = with_algorithm(sequence, how, connectivity.n_outputs, weight)
+    return fill_sequence(kernels, solid(weight), connectivity, sequence, how.sums).to(output_dtype(x, weight)), sequence
 
 
+@define(f"lut_attention_eval({LAYER}, HOW) -> Tensor", _y_fake)
 def _lut_attention_eval(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> Tensor:
     """x [B, S, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2], positions [L-1, N_t or 1, N_pe] -> y [B, S, O]."""
-    return _forward(x, (weight, anchors, positions), rest[:3], rest[3], False)[0]
-
-
-def _lut_attention(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """The same, and what was found: three times [B, S, N_t], three times [S-1, N_t]."""
-    y, sequence = _forward(x, (weight, anchors, positions), rest[:3], rest[3], True)
-    return y, *sequence.x, *sequence.positions  # type: ignore[return-value]
-
-
-def _lut_attention_eval_fake(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> Tensor:
-    return x.new_empty((*x.shape[:2], n_outputs_of(weight, how_of(rest[3]))), dtype=output_dtype(x, weight))
+    return _forward(x, (weight, anchors, positions), rest, False)[0]
 
 
 def _lut_attention_fake(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     shapes = ((*x.shape[:2], anchors.shape[0]), (x.shape[1] - 1, anchors.shape[0]))
     detected, distances = (_detected_fake(x, shape) for shape in shapes)
-    return _lut_attention_eval_fake(x, weight, anchors, positions, *rest), *detected, *distances
+    return _y_fake(x, weight, anchors, *rest), *detected, *distances
 
 
-def _lut_attention_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """grad [B, S, O], weight, 3 × [B, S, N_t], 3 × [S-1, N_t], anchors; sizes and dtypes -> dx [B, S, I], dpositions."""
-    (*found, anchors), (n_inputs, positions_shape, dtype, positions_dtype) = rest[:7], rest[7:11]
-    how, found = how_of(rest[14]), [solid(tensor) for tensor in found]
-    sequence = Sequence(Detected(*found[:3]), Detected(*found[3:]), anchors.shape[1], positions_shape[2])
-    sequence = with_algorithm(sequence, how, grad.shape[2], weight, grad)
-    kernels, connectivity = how.kernels(grad), how.connectivity(rest[11:14], weight.shape)  # type: ignore[arg-type]
-    run = kernels.propagate_pairs if sequence.products is None else kernels.propagate_cells
-    dx, dpositions = run(solid(grad), solid(weight), connectivity, sequence, solid(trusted(anchors)), n_inputs, how.sums)
-    return dx.to(dtype), like_positions(dpositions, positions_shape).to(positions_dtype)
+@define(f"lut_attention({LAYER}, HOW) -> ({', '.join(['Tensor'] * 7)})", _lut_attention_fake)
+def _lut_attention(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """The same, and what was found: three times [B, S, N_t], three times [S-1, N_t]."""
+    y, sequence = _forward(x, (weight, anchors, positions), rest, True)
+    return y, *sequence.x, *sequence.positions  # type: ignore[return-value]
 
 
 def _lut_attention_input_gradients_fake(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -408,40 +371,36 @@ def _lut_attention_input_gradients_fake(grad: Tensor, weight: Tensor, *rest: Any
     return dx, grad.new_empty(positions_shape, dtype=positions_dtype)
 
 
-def _lut_attention_weight_gradients(grad: Tensor, indices: Tensor, pe_indices: Tensor, *rest: Any) -> Tensor:
-    """grad [B, S, O], indices [B, S, N_t], pe_indices [S-1, N_t], then N_c, N_pe, the size of the weight, dtype -> dW."""
-    n_anchors, positional_dim, size, dtype, start, targets, meta, text = rest
-    sequence = Sequence(Detected(solid(indices)), Detected(solid(pe_indices)), n_anchors, positional_dim)
-    return gather_sequence(solid(grad), sequence, (start, targets, meta), tuple(size), how_of(text)).to(dtype)
-
-
-def gather_sequence(
-    grad: Tensor, sequence: Sequence, wires: Wires, size: tuple[int, ...], how: How, into: Into | None = None
-) -> Tensor:
-    """dW of this size, or the weight of `into` after its step."""
-    sequence = with_algorithm(sequence, how, grad.shape[2], grad)
-    kernels, connectivity = how.kernels(grad), how.connectivity(wires, size)  # type: ignore[arg-type]
-    run = kernels.gather_pairs if sequence.products is None else kernels.gather_cells
-    return run(grad, connectivity, sequence, how.sums, into)
-
-
-def _lut_attention_weight_gradients_fake(grad: Tensor, indices: Tensor, pe_indices: Tensor, *rest: Any) -> Tensor:
-    return grad.new_empty(rest[2], dtype=rest[3])
-
-
-LAYER = "Tensor x, Tensor weight, Tensor anchors, Tensor positions"
-PE_DETECTED = "Tensor pe_indices, Tensor pe_min_delta, Tensor pe_min_delta_index"
-define(f"lut_attention_eval({LAYER}, HOW) -> Tensor", _lut_attention_eval, _lut_attention_eval_fake)
-define(f"lut_attention({LAYER}, HOW) -> ({', '.join(['Tensor'] * 7)})", _lut_attention, _lut_attention_fake)
-define(
+@define(
     f"lut_attention_input_gradients(Tensor grad, Tensor weight, {DETECTED}, {PE_DETECTED}, Tensor anchors, SymInt n_inputs, "
     "SymInt[] positions_shape, ScalarType dtype, ScalarType positions_dtype, HOW) -> (Tensor, Tensor)",
-    _lut_attention_input_gradients,
     _lut_attention_input_gradients_fake,
 )
-define(
+def _lut_attention_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """grad [B, S, O], weight, 3 × [B, S, N_t], 3 × [S-1, N_t], anchors; sizes and dtypes -> dx [B, S, I], dpositions."""
+    (*found, anchors), (n_inputs, positions_shape, dtype, positions_dtype) = rest[:7], rest[7:11]
+    (how, connectivity), found = told(rest[11:], weight.shape), [solid(tensor) for tensor in found]
+    sequence = Sequence(Detected(*found[:3]), Detected(*found[3:]), anchors.shape[1], positions_shape[2])
+    sequence, kernels = with_algorithm(sequence, how, grad.shape[2], weight, grad), how.kernels(grad)
+    run = kernels.propagate_pairs if sequence.products is None else kernels.propagate_cells
+    dx, dpositions = run(solid(grad), solid(weight), connectivity, sequence, solid(trusted(anchors)), n_inputs, how.sums)
+    return dx.to(dtype), like_positions(dpositions, positions_shape).to(positions_dtype)
+
+
+@define(
     "lut_attention_weight_gradients(Tensor grad, Tensor indices, Tensor pe_indices, int n_anchors, int positional_dim, "
     "SymInt[] size, ScalarType dtype, HOW) -> Tensor",
-    _lut_attention_weight_gradients,
-    _lut_attention_weight_gradients_fake,
+    lambda grad, indices, pe_indices, *rest: grad.new_empty(rest[2], dtype=rest[3]),
 )
+def _lut_attention_weight_gradients(grad: Tensor, indices: Tensor, pe_indices: Tensor, *rest: Any) -> Tensor:
+    """grad [B, S, O], indices [B, S, N_t], pe_indices [S-1, N_t], then N_c, N_pe, the size of the weight, dtype -> dW."""
+    n_anchors, positional_dim, size, dtype = rest[:4]
+    sequence = Sequence(Detected(solid(indices)), Detected(solid(pe_indices)), n_anchors, positional_dim)
+    return gather_sequence(solid(grad), sequence, *told(rest[4:], size)).to(dtype)
+
+
+def gather_sequence(grad: Tensor, sequence: Sequence, how: How, connectivity: Connectivity, into: Into | None = None) -> Tensor:
+    """dW, or the weight of `into` after its step."""
+    sequence, kernels = with_algorithm(sequence, how, grad.shape[2], grad), how.kernels(grad)
+    run = kernels.gather_pairs if sequence.products is None else kernels.gather_cells
+    return run(grad, connectivity, sequence, how.sums, into)

@@ -23,7 +23,7 @@ from lutetia.lut.autograd.how import How, Wires, how_of, text_of
 from lutetia.lut.autograd.ops import gather_sequence, op
 from lutetia.lut.autograd.quick import Quick
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Facts, Formula, Once, Record, read_backward, record_of, remember_read
-from lutetia.lut.connectivity.full import Connectivity, Full
+from lutetia.lut.connectivity.full import Connectivity, Full, full
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import Into
 from lutetia.lut.sums import FLOAT
@@ -63,12 +63,11 @@ class Use(NamedTuple):
 
     def gather(self, into: Into | None = None) -> Tensor:
         """The dense gradient; or the weight of `into`, after its step."""
-        record, how = self.record, self.record.how
+        record, how, connectivity = self.record, self.record.how, self.record.connectivity()
         if self.in_sequence:
-            size = record.facts.size
-            return gather_sequence(self.grad, record.sequence(), record.saved.wires, size, how, into)
+            return gather_sequence(self.grad, record.sequence(), how, connectivity, into)
         rows = (record.saved.indices, self._coefficients())
-        return how.kernels(self.grad).gather_rows(self.grad, record.connectivity(), *rows, how.sums, into)
+        return how.kernels(self.grad).gather_rows(self.grad, connectivity, *rows, how.sums, into)
 
     def _coefficients(self) -> Any:
         """Without a second row that is not added."""
@@ -97,9 +96,9 @@ class Use(NamedTuple):
         # One output whose gradient is 1 counts them.
         ones = (self.grad != 0).any(-1, keepdim=True).float()
         algorithm = "pairs" if how.header else how.algorithm
-        plain = how._replace(sums=FLOAT, header="", algorithm=algorithm, meta=Full(1, 1, 1).meta)
-        size = (connectivity.n_detectors, connectivity.n_rows, 1)
-        counts = gather_sequence(ones, self.record.sequence(), (None, None, None), size, plain)
+        plain = how._replace(sums=FLOAT, header="", algorithm=algorithm)
+        counted = full(connectivity.n_detectors, connectivity.n_rows, 1)
+        counts = gather_sequence(ones, self.record.sequence(), plain, counted)
         neurons, dense = (counts.flatten() > 0).nonzero().squeeze(1), self.gather()
         if isinstance(connectivity, Full):
             return neurons, dense.flatten(0, 1)[neurons].flatten()
@@ -399,7 +398,7 @@ def settle(gradient: str, connectivity: Connectivity, external_lr: Rate | None, 
 
 def settle_call(gradient: str, how: str, wires: Wires, external_lr: Rate | None, weight: Tensor) -> None:
     """The same for a call of a function, which has no layer to ask."""
-    settle(gradient, how_of(how).connectivity(wires, weight.shape), external_lr, weight)  # type: ignore[arg-type]
+    settle(gradient, how_of(how).connectivity(wires, weight.shape), external_lr, weight)
 
 
 settle_call.settles = True  # type: ignore[attr-defined]

@@ -80,7 +80,7 @@ class Record(NamedTuple):
 
     def connectivity(self) -> Connectivity:
         """Which rows reach which outputs."""
-        return self.how.connectivity(self.saved.wires, self.facts.size)  # type: ignore[arg-type]
+        return self.how.connectivity(self.saved.wires, self.facts.size)
 
     def sequence(self) -> Sequence:
         """What was found in sequences."""

@@ -51,7 +51,8 @@ def random(
     owners = n_detectors if shared else n_detectors << n_anchors
     owner, output = np.divmod(_bernoulli_places(rng, owners * n_outputs, probability), n_outputs)
     meta = rng.integers(len(metas), size=len(owner)) if len(metas) > 1 else np.zeros_like(owner)
-    return _assemble(n_detectors, n_anchors, n_outputs, "shared" if shared else "general", owner, output, meta, metas)
+    sizes = (n_detectors, 1 << n_anchors, n_outputs)
+    return _assemble(sizes, "shared" if shared else "general", (owner, output, meta), metas)
 
 
 def from_edges(
@@ -83,7 +84,7 @@ def from_edges(
     owner = table[:, 0] if len(names) == 2 else (table[:, 0] << n_anchors) + table[:, 1]
     _check_distinct(owner * n_outputs + table[:, -1], table, names)
     layout: Layout = "shared" if len(names) == 2 else "general"
-    return _assemble(n_detectors, n_anchors, n_outputs, layout, owner, table[:, -1], meta, metas)
+    return _assemble((n_detectors, 1 << n_anchors, n_outputs), layout, (owner, table[:, -1], meta), metas)
 
 
 def windows_2d(
@@ -116,30 +117,34 @@ def windows_2d(
     """
     image, window = _pair("input_size", input_size), _pair("field", field)
     target, patch = _pair("output_size", output_size), _pair("projection", projection)
-    _check_inside("field", window, "input_size", image)
-    _check_inside("projection", patch, "output_size", target)
-    check_int("in_channels", in_channels, 1)
-    check_int("out_channels", out_channels, 1)
+    for name, small, of, big in (("field", window, "input_size", image), ("projection", patch, "output_size", target)):
+        if small[0] > big[0] or small[1] > big[1]:
+            fail(name, small, f"no larger than {of}, which is {big}")
+    numbers = {"in_channels": in_channels, "out_channels": out_channels, "detectors_per_position": detectors_per_position}
+    for name, number in numbers.items():
+        check_int(name, number, 1)
     check_int("the number of inputs", in_channels * image[0] * image[1], 1)
-    check_int("detectors_per_position", detectors_per_position, 1)
     check_range("keep", keep, 0, 1)
     check_choice("placement", placement, ("grid", "sampled"))
     if (grid is None) == (stride is None):
         raise ArgumentError(f"grid is {grid!r} and stride is {stride!r}, expected one of the two")
     rng = _generator(seed)
 
-    rooms = [_room(image, window), _room(target, patch)]
-    if grid is not None:
-        axes = [_grid_offsets(_pair("grid", grid), room) for room in rooms]
-    else:
-        axes = _stride_offsets(_pair("stride", stride), *rooms)
+    # The last offset at which a window still lies inside its image, down and across, of the input and of the output.
+    rooms = [(big[0] - small[0], big[1] - small[1]) for big, small in ((image, window), (target, patch))]
+    if grid is not None:  # this many offsets, evenly spread; a single one lies in the middle
+        counts = _pair("grid", grid)
+        axes = [[_rescale(np.arange(n), n - 1, space) for n, space in zip(counts, room, strict=True)] for room in rooms]
+    else:  # every step that fits in the input, and the same offsets as far across the output
+        steps = [np.arange(0, space + 1, step) for space, step in zip(rooms[0], _pair("stride", stride), strict=True)]
+        axes = [steps, [_rescale(*axis) for axis in zip(steps, *rooms, strict=True)]]
     n_positions, n_outputs = len(axes[0][0]) * len(axes[0][1]), out_channels * target[0] * target[1]
     _check_sizes(n_positions * detectors_per_position, n_anchors, n_outputs)
     if placement == "sampled":
         places = rng.random((n_positions, 2))
         here, there = (np.floor(places * (np.array(room) + 1)).astype(np.int64) for room in rooms)
     else:
-        here, there = (_lattice(y, x) for y, x in axes)
+        here, there = (np.stack(np.meshgrid(*axis, indexing="ij"), axis=-1).reshape(-1, 2) for axis in axes)
 
     fields = _window_indices(here, image, window, in_channels).repeat(detectors_per_position, axis=0)
     outputs = _window_indices(there, target, patch, out_channels).repeat(detectors_per_position, axis=0)
@@ -151,17 +156,11 @@ def windows_2d(
 
 
 def _assemble(
-    n_detectors: int,
-    n_anchors: int,
-    n_outputs: int,
-    layout: Layout,
-    owner: np.ndarray,
-    output: np.ndarray,
-    meta: np.ndarray,
-    metas: Sequence[SynapseMeta],
+    sizes: tuple[int, int, int], layout: Layout, listed: tuple[np.ndarray, ...], metas: Sequence[SynapseMeta]
 ) -> Synapses:
-    """Synapses from owner, output and meta of each, int64 [n], in any order, none twice."""
-    n_owners = n_detectors << n_anchors if layout == "general" else n_detectors
+    """Synapses from owner, output and meta of each, int64 [n], in any order, none twice; sizes are detectors, rows, outputs."""
+    (n_detectors, n_rows, n_outputs), (owner, output, meta) = sizes, listed
+    n_owners = n_detectors * n_rows if layout == "general" else n_detectors
     key = (owner * len(metas) + meta) * n_outputs + output
     if (key[1:] <= key[:-1]).any():
         key.sort()  # the key holds all there is to know, and sorting it is far cheaper than an argsort
@@ -169,31 +168,16 @@ def _assemble(
         owner, meta = np.divmod(owner, len(metas))
     start = np.zeros(n_owners + 1, dtype=np.int64)
     np.cumsum(np.bincount(owner, minlength=n_owners), out=start[1:])
-    return Synapses(
-        n_detectors=n_detectors,
-        n_rows=1 << n_anchors,
-        n_outputs=n_outputs,
-        layout=layout,
-        owner_start=torch.from_numpy(start),
-        owner_targets=torch.from_numpy(output.astype(np.int32)),
-        owner_meta=torch.from_numpy(meta.astype(np.int32)),
-        metas=tuple(metas),
-    )
+    targets, meta_of = (torch.from_numpy(values.astype(np.int32)) for values in (output, meta))
+    return Synapses(*sizes, layout, torch.from_numpy(start), targets, meta_of, tuple(metas))
 
 
 def _same_width(targets: np.ndarray, n_anchors: int, n_outputs: int, meta: SynapseMeta) -> Synapses:
     """Shared synapses from the sorted outputs of each detector, int32 [n_detectors, width]."""
     n_detectors, width = targets.shape
-    return Synapses(
-        n_detectors=n_detectors,
-        n_rows=1 << n_anchors,
-        n_outputs=n_outputs,
-        layout="shared",
-        owner_start=torch.arange(n_detectors + 1) * width,
-        owner_targets=torch.from_numpy(targets.reshape(-1)),
-        owner_meta=torch.zeros(targets.size, dtype=torch.int32),
-        metas=(meta,),
-    )
+    start, meta_of = torch.arange(n_detectors + 1) * width, torch.zeros(targets.size, dtype=torch.int32)
+    lists = (start, torch.from_numpy(targets.reshape(-1)), meta_of)
+    return Synapses(n_detectors, 1 << n_anchors, n_outputs, "shared", *lists, (meta,))
 
 
 def _bernoulli_places(rng: np.random.Generator, total: int, probability: float) -> np.ndarray:
@@ -238,30 +222,9 @@ def _window_indices(corner: np.ndarray, image: Pair, window: Pair, channels: int
     return (corner @ np.array([image[1], 1]))[:, None].astype(np.int32) + inside.reshape(-1).astype(np.int32)
 
 
-def _grid_offsets(counts: Pair, room: Pair) -> list[np.ndarray]:
-    """For each axis this many offsets from 0 to room, evenly spread; a single one lies in the middle."""
-    return [_rescale(np.arange(count), count - 1, space) for count, space in zip(counts, room, strict=True)]
-
-
-def _stride_offsets(stride: Pair, room: Pair, target_room: Pair) -> list[list[np.ndarray]]:
-    """For each axis every step that fits in the input, and the same offsets as far across the output."""
-    steps = [np.arange(0, space + 1, step) for space, step in zip(room, stride, strict=True)]
-    return [steps, [_rescale(*axis) for axis in zip(steps, room, target_room, strict=True)]]
-
-
 def _rescale(offset: np.ndarray, old: int, new: int) -> np.ndarray:
     """Offsets in 0..old moved to 0..new, rounded half up; the middle of new where old is 0."""
     return (2 * offset * new + old) // (2 * old) if old else np.full_like(offset, new // 2)
-
-
-def _lattice(y: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Every (y, x) of two lists of offsets, row by row, [n, 2]."""
-    return np.stack(np.meshgrid(y, x, indexing="ij"), axis=-1).reshape(-1, 2)
-
-
-def _room(image: Pair, window: Pair) -> Pair:
-    """The last offset at which the window still lies inside the image."""
-    return image[0] - window[0], image[1] - window[1]
 
 
 # Checks.
@@ -295,11 +258,6 @@ def _check_distinct(place: np.ndarray, table: np.ndarray, names: tuple[str, ...]
     k = int((earlier != np.arange(len(place))).argmax())
     what = ", ".join(f"{name} {value}" for name, value in zip(names, table[k], strict=True))
     raise ArgumentError(f"edge {k} repeats edge {earlier[k]} ({what}), expected every edge once")
-
-
-def _check_inside(name: str, window: Pair, image_name: str, image: Pair) -> None:
-    if window[0] > image[0] or window[1] > image[1]:
-        fail(name, window, f"no larger than {image_name}, which is {image}")
 
 
 def _pair(name: str, size: Size | None) -> Pair:

@@ -27,21 +27,19 @@ def draw_comparisons(
         seed = int(torch.randint(MAX_INT32, ()))
     if kind == "pairs":
         return random_anchors(n_inputs, n_detectors, n_anchors, seed), None
-    for name, value, high in (("n_inputs", n_inputs, MAX_INT32), ("n_detectors", n_detectors, MAX_INT32)):
-        check_int(name, value, 1, high)
+    check_int("n_inputs", n_inputs, 1)
+    check_int("n_detectors", n_detectors, 1)
     check_int("n_anchors", n_anchors, 1, MAX_ANCHORS)
     check_int("seed", seed, 0, 2**63 - 1)
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     inputs = draw_distinct(rng, np.full(n_detectors, n_inputs), n_anchors)
     constant = np.ones((n_detectors, n_anchors), bool)
+    anchors = np.stack([inputs, np.zeros_like(inputs)], 2)
     if kind == "mixed":
         constant.reshape(-1)[::2] = False
-        pairs = random_anchors(n_inputs, n_detectors, n_anchors, seed).numpy()
+        anchors[~constant] = random_anchors(n_inputs, n_detectors, n_anchors, seed).numpy()[~constant]
     n_thresholds = int(constant.sum())
-    anchors = np.stack([inputs, np.zeros_like(inputs)], 2)
     anchors[constant, 1] = n_inputs + np.arange(n_thresholds)
-    if kind == "mixed":
-        anchors[~constant] = pairs[~constant]
     thresholds = rng.uniform(*RANGE, n_thresholds).astype(np.float32)
     return torch.from_numpy(anchors.astype(np.int32)), torch.from_numpy(thresholds)
 

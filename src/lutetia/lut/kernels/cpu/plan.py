@@ -115,53 +115,36 @@ def plan_of(connectivity: Connectivity) -> Plan:
     return connectivity.layout_for(_plan)
 
 
-def _plan(connectivity: Connectivity) -> Plan:
-    if isinstance(connectivity, Full):
-        return _full_plan(connectivity)
-    return _general_plan(connectivity) if connectivity.layout == "general" else _shared_plan(connectivity)
+def _plan(c: Connectivity) -> Plan:
+    sizes = (c.n_detectors, c.n_rows, c.n_outputs)
+    if isinstance(c, Full):
+        table_at = np.arange(c.n_detectors + 1, dtype=np.uint64) * np.uint64(c.n_rows * c.n_outputs)
+        some = c.n_outputs > 0 and c.n_detectors > 0
+        return Plan(*sizes, table_at, _one_block(c, table_at), full=some, rates=float(c.meta.lr_scale))
+    scales = np.array([meta.lr_scale for meta in c.metas], np.float64)
+    rates = float(scales[0]) if (scales == scales[0]).all() else scales[array_of(c.owner_meta)]
+    start, targets = array_of(c.owner_start).view(np.uint64), array_of(c.owner_targets)
+    if c.layout == "general":
+        return Plan(*sizes, start[:: c.n_rows].copy(), rows=Neurons(start, targets, np.uint64(c.n_rows)), rates=rates)
+    table_at = start * np.uint64(c.n_rows)
+    return Plan(*sizes, table_at, _blocks(c, start, table_at, targets), rates=rates)
 
 
-def _full_plan(connectivity: Full) -> Plan:
-    """One block of all detectors, which all have the same list of targets."""
-    n_detectors, n_rows, n_outputs = connectivity.weight_shape
-    table_at = np.arange(n_detectors + 1, dtype=np.uint64) * np.uint64(n_rows * n_outputs)
-    blocks = Blocks(
-        np.array([0, n_detectors], np.uint64),
-        np.arange(n_detectors, dtype=np.uint64),
-        table_at[:-1],
-        np.zeros(n_detectors, np.uint64),
-        np.array([n_outputs], np.uint64),
-        np.array([n_outputs > 0]),
-        np.arange(n_outputs, dtype=np.uint32),
-    )
-    full, rate = n_outputs > 0 and n_detectors > 0, float(connectivity.meta.lr_scale)
-    return Plan(n_detectors, n_rows, n_outputs, table_at, blocks, full=full, rates=rate)
+def _one_block(c: Full, table_at: np.ndarray) -> Blocks:
+    """All detectors, which have the same list of targets."""
+    start, width = np.array([0, c.n_detectors], np.uint64), np.array([c.n_outputs], np.uint64)
+    detectors, list_at = np.arange(c.n_detectors, dtype=np.uint64), np.zeros(c.n_detectors, np.uint64)
+    return Blocks(start, detectors, table_at[:-1], list_at, width, width > 0, np.arange(c.n_outputs, dtype=np.uint32))
 
 
-def _general_plan(synapses: Synapses) -> Plan:
-    row_start, n_rows = array_of(synapses.row_start).view(np.uint64), synapses.n_rows
-    rows = Neurons(row_start, array_of(synapses.targets), np.uint64(n_rows))
-    sizes = (synapses.n_detectors, n_rows, synapses.n_outputs)
-    return Plan(*sizes, row_start[::n_rows].copy(), rows=rows, rates=_rates(synapses))
-
-
-def _shared_plan(synapses: Synapses) -> Plan:
-    list_at, targets = array_of(synapses.det_start).view(np.uint64), array_of(synapses.det_targets)
-    table_at = list_at * np.uint64(synapses.n_rows)
-    start, detectors = (array_of(t.long()).view(np.uint64) for t in (synapses.block_start, synapses.block_detectors))
-    width = array_of(synapses.block_width.long()).view(np.uint64)
+def _blocks(s: Synapses, list_at: np.ndarray, table_at: np.ndarray, targets: np.ndarray) -> Blocks:
+    of_blocks = (s.block_start, s.block_detectors, s.block_width)
+    start, detectors, width = (array_of(tensor.long()).view(np.uint64) for tensor in of_blocks)
     lists = zip(list_at[detectors[start[:-1]]], width, strict=True)
     contiguous = np.array([_is_run(targets[at : at + count]) for at, count in lists])
-    blocks = Blocks(start, detectors, table_at[detectors], list_at[detectors], width, contiguous, targets)
-    sizes = (synapses.n_detectors, synapses.n_rows, synapses.n_outputs)
-    return Plan(*sizes, table_at, blocks, rates=_rates(synapses))
+    return Blocks(start, detectors, table_at[detectors], list_at[detectors], width, contiguous, targets)
 
 
 def _is_run(outputs: np.ndarray) -> bool:
     """Whether these are one or more consecutive outputs."""
     return len(outputs) > 0 and bool((np.diff(outputs) == 1).all())
-
-
-def _rates(synapses: Synapses) -> float | np.ndarray:
-    scales = np.array([meta.lr_scale for meta in synapses.metas], np.float64)
-    return float(scales[0]) if (scales == scales[0]).all() else scales[array_of(synapses.owner_meta)]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.memory import free_memory
 from lutetia.errors import ArgumentError, check_tensor
 from lutetia.lut.kernels.cpu.arrays import Keys, Margins, SequenceTables
 from lutetia.lut.kernels.cpu.plan import Plan, array_of
@@ -81,16 +82,7 @@ def within_budget(budget: int | None, seq: Keys, bytes_per_tile: int, tiles: int
     least = seq[0].nbytes + seq[1].nbytes + per_tile
     if budget is None and least + tiles * per_tile < SMALL:
         return tiles
-    limit = available_memory() // 4 if budget is None else budget
+    limit = free_memory(torch.device("cpu")) // 4 if budget is None else budget
     if limit < least:
         raise ArgumentError(f"budget is {limit} bytes, expected at least {least}: the indices, and one tile for each thread")
     return min(tiles, 1 + (limit - least) // per_tile)
-
-
-def available_memory() -> int:
-    """Bytes of memory that may still be used; 4 GiB where the system does not say."""
-    try:
-        with open("/proc/meminfo") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return 4 << 30

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.launches import planned
+from lutetia._shared.memory import free_memory
+from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia.errors import ArgumentError
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
@@ -21,7 +23,6 @@ from lutetia.lut.kernels.reference import cells as plain
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
 from lutetia.lut.kernels.triton import pairs
 from lutetia.lut.kernels.triton.detect import find
-from lutetia.lut.kernels.triton.launch import cdiv, next_power_of_2
 from lutetia.lut.kernels.triton.pairs import COPIES, all_by_detector, by_detector, in_order, spread_totals
 from lutetia.lut.kernels.triton.source import cells as source
 from lutetia.lut.kernels.triton.source.cells import CellCase, CountCase, Counts, SlopeCase
@@ -235,13 +236,3 @@ def tiles_of(weight: Tensor, sequence: Sequence) -> Iterator[Tile]:
         for t in range(0, n_detectors, detectors):
             cut = slice(r, min(r + rows, batch)), slice(t, min(t + detectors, n_detectors))
             yield Tile(weight, sequence, *cut)
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that could be allocated now: free on the device, or cached by torch's allocator."""
-    if device.type != "cuda":
-        return 2**30  # under the interpreter
-    if torch.cuda.is_current_stream_capturing():
-        return torch.cuda.get_device_properties(device).total_memory // 4
-    free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

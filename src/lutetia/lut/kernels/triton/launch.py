@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lutetia._shared.numbers import cdiv
 from lutetia.errors import require
 from lutetia.lut.kernels.triton.layout import Layout
 from lutetia.lut.sums import Sums, raise_overflow, sum_dtype
@@ -22,15 +23,6 @@ from lutetia.lut.kernels.triton.source.basics import Case, Sizes, Tables, Target
 
 KIND = {"fc": basics.FC.value, "shared": basics.SHARED.value, "general": basics.GENERAL.value}
 ACC = {torch.float32: triton.language.float32, torch.float64: triton.language.float64}
-
-
-def cdiv(a: int, b: int) -> int:
-    """a / b, rounded up. (Triton's own is for kernels too and takes 5 µs a call.)"""
-    return -(-a // b)
-
-
-def next_power_of_2(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
 
 
 def case_of(layout: Layout, sums: Sums, dtype: torch.dtype, **more: Any) -> Case:

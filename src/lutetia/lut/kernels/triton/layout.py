@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,52 +52,20 @@ def layout_of(connectivity: Connectivity) -> Layout:
     return connectivity.layout_for(_layout)
 
 
-def _layout(connectivity: Connectivity) -> Layout:
-    if isinstance(connectivity, Full):
-        return full_layout(connectivity)
-    return shared_layout(connectivity) if connectivity.layout == "shared" else general_layout(connectivity)
-
-
-def full_layout(f: Full) -> Layout:
-    """One block of all detectors."""
-    return Layout(
-        kind="fc",
-        n_detectors=f.n_detectors,
-        n_rows=f.n_rows,
-        n_outputs=f.n_outputs,
-        n_weights=f.n_detectors * f.n_rows * f.n_outputs,
-        n_blocks=1,
-        width=f.n_outputs,
-        widest=f.n_outputs,
-        largest=f.n_detectors,
-        disjoint=True,
-        run=f.n_detectors,
-        lr_scale=f.meta.lr_scale,
-    )
-
-
-def shared_layout(s: Synapses) -> Layout:
-    sizes, widths = s.block_start.diff(), s.det_start.diff()
+def _layout(c: Connectivity) -> Layout:
+    sizes = (c.n_detectors, c.n_rows, c.n_outputs, math.prod(c.weight_shape))
+    if isinstance(c, Full):  # one block of all detectors
+        n, width = c.n_detectors, c.n_outputs
+        return Layout("fc", *sizes, 1, width, width, largest=n, disjoint=True, run=n, lr_scale=c.meta.lr_scale)
+    lists, lr_scale = (c.owner_start, c.owner_targets), _lr_scales(c)
+    if c.layout == "general":
+        return Layout("general", *sizes, 1, 0, c.max_fan_out, c.n_detectors, False, 0, *lists, lr_scale=lr_scale)
+    n_detectors, widths = c.block_start.diff(), c.det_start.diff()
     widest = int(widths.max())
     width = widest if bool((widths == widest).all()) else 0
-    return Layout(
-        kind="shared",
-        n_detectors=s.n_detectors,
-        n_rows=s.n_rows,
-        n_outputs=s.n_outputs,
-        n_weights=s.n_weights,
-        n_blocks=sizes.numel(),
-        width=width,
-        widest=widest,
-        largest=int(sizes.max()),
-        disjoint=s.blocks_disjoint and int(s.block_width.sum()) == s.n_outputs,
-        run=_run_of(s, width),
-        start=s.det_start,
-        targets=s.det_targets,
-        block_start=s.block_start,
-        block_detectors=s.block_detectors,
-        lr_scale=lr_scales(s, s.det_meta),
-    )
+    disjoint = c.blocks_disjoint and int(c.block_width.sum()) == c.n_outputs
+    blocks, run = (n_detectors.numel(), width, widest, int(n_detectors.max())), _run_of(c, width)
+    return Layout("shared", *sizes, *blocks, disjoint, run, *lists, c.block_start, c.block_detectors, lr_scale)
 
 
 def _run_of(s: Synapses, width: int) -> int:
@@ -105,32 +74,13 @@ def _run_of(s: Synapses, width: int) -> int:
     run, rest = divmod(s.n_detectors, blocks)
     if rest or width * blocks != s.n_outputs:
         return 0
-    device = s.det_targets.device
-    detector, output = torch.arange(s.n_detectors, device=device), torch.arange(width, device=device)
+    detector, output = torch.arange(s.n_detectors, device=s.device), torch.arange(width, device=s.device)
     targets = s.det_targets.view(s.n_detectors, width) == detector[:, None] // run * width + output
     return run if bool(targets.all()) and bool((s.block_detectors == detector).all()) else 0
 
 
-def general_layout(s: Synapses) -> Layout:
-    return Layout(
-        kind="general",
-        n_detectors=s.n_detectors,
-        n_rows=s.n_rows,
-        n_outputs=s.n_outputs,
-        n_weights=s.n_weights,
-        n_blocks=1,
-        width=0,
-        widest=s.max_fan_out,
-        largest=s.n_detectors,
-        disjoint=False,
-        start=s.row_start,
-        targets=s.targets,
-        lr_scale=lr_scales(s, s.meta_of),
-    )
-
-
-def lr_scales(s: Synapses, meta: Tensor) -> float | Tensor:
-    scales = [one.lr_scale for one in s.metas]
+def _lr_scales(s: Synapses) -> float | Tensor:
+    scales = [meta.lr_scale for meta in s.metas]
     if len(set(scales)) == 1:
         return scales[0]
-    return torch.tensor(scales, dtype=torch.float64, device=meta.device)[meta.long()]
+    return torch.tensor(scales, dtype=torch.float64, device=s.device)[s.owner_meta.long()]

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.launches import Planned, planned
+from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels import cuda
 from lutetia.lut.kernels.cuda import pairs as cuda_pairs
 from lutetia.lut.kernels.protocol import Detected, Into, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
-from lutetia.lut.kernels.triton.launch import ACC, cdiv, finish, fusion, next_power_of_2, scale_of, target_of
+from lutetia.lut.kernels.triton.launch import ACC, finish, fusion, scale_of, target_of
 from lutetia.lut.kernels.triton.rows import sort_by_neuron
 from lutetia.lut.kernels.triton.source import pairs as source
 from lutetia.lut.kernels.triton.source.basics import Rows, Target

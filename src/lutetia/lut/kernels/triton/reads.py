@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lutetia._shared.launches import planned
 from lutetia._shared.memo import Memo
+from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, tables
@@ -15,7 +16,7 @@ from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.reads import rows_that_are_added
 from lutetia.lut.kernels.triton import rows
 from lutetia.lut.kernels.triton.detect import by_columns, compared, read, tile_of, windows_for
-from lutetia.lut.kernels.triton.launch import cdiv, check_overflow, finish, fusion, next_power_of_2, scale_of, target_of
+from lutetia.lut.kernels.triton.launch import check_overflow, finish, fusion, scale_of, target_of
 from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.source import reads as source
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Target

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.launches import Planned, planned
+from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, keeps_hard_by_detector, tables
@@ -15,17 +16,7 @@ from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import subtract
 from lutetia.lut.kernels.triton.detect import compared, detect, detect_columns, room_for
-from lutetia.lut.kernels.triton.launch import (
-    case_of,
-    cdiv,
-    check_overflow,
-    finish,
-    fusion,
-    next_power_of_2,
-    sizes_of,
-    tables_of,
-    target_of,
-)
+from lutetia.lut.kernels.triton.launch import case_of, check_overflow, finish, fusion, sizes_of, tables_of, target_of
 from lutetia.lut.kernels.triton.layout import Layout, layout_of
 from lutetia.lut.kernels.triton.source import rows as source
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Target
