@@ -15,14 +15,7 @@ from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.autograd.how import NO_WIRES, How, sizes_of, text_of
 from lutetia.lut.autograd.ops import evaluate, op
-from lutetia.lut.autograd.policies import (
-    Rate,
-    settle_call,
-    with_dense_gradient,
-    with_reads,
-    with_sparse_gradient,
-    with_step_in_place,
-)
+from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, DenseReads, Rate, settle_call, with_step_in_place
 from lutetia.lut.autograd.quick import prepare, prepare_attention, quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
@@ -197,7 +190,7 @@ def quickly(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Tensor | N
     if quick is None:
         return None
     if torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad):
-        return with_dense_gradient(LUT, (x, weight, anchors), (), quick) if quick.trains else None
+        return DENSE["lut"].apply(x, weight, anchors, Call(LUT, (), quick)) if quick.trains else None
     return quick.evaluate(x, weight)
 
 
@@ -237,12 +230,12 @@ def _learn(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...],
         if not dense and weight.requires_grad and not torch.compiler.is_exporting():
             weight.register_post_accumulate_grad_hook(_settling(rest, learning))
         if is_direct(*tensors[:2]):
-            return with_dense_gradient(formula, tensors, rest)
+            return DENSE[formula.op].apply(*tensors, Call(formula, rest))
         output = getattr(torch.ops.lutetia, formula.op)(*tensors, *rest)
         return output[0] if isinstance(output, tuple) else output
     if learning.gradient == "sparse":
-        return with_sparse_gradient(formula, tensors, rest)
-    return with_step_in_place(formula, tensors, rest, learning.external_lr)
+        return SPARSE[formula.op].apply(*tensors, Call(formula, rest))
+    return with_step_in_place(Call(formula, rest), tensors, learning.external_lr)
 
 
 def _settling(rest: tuple[Any, ...], learning: Learning) -> Callable[[Tensor], None]:
@@ -263,8 +256,9 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
     learned = any(tensor is not None and tensor.requires_grad for tensor in (x, weight, *read.logs))
     if not (torch.is_grad_enabled() and learned) and not table_dropout:
         return op("read_eval", x, weight)(x, weight, anchors, *read.logs, *rest, thresholds)
-    reads = ((x, anchors, *read.logs), (*rest, thresholds))
-    a, b, indices, alternatives = with_reads(*reads) if is_direct(x) else torch.ops.lutetia.read_detectors(*reads[0], *reads[1])
+    reads, options = (x, anchors, *read.logs), (*rest, thresholds)
+    found = DenseReads.apply(*reads, options) if is_direct(x) else torch.ops.lutetia.read_detectors(*reads, *options)
+    a, b, indices, alternatives = found
     if table_dropout:
         kept = torch.empty_like(a, dtype=torch.float32).uniform_() >= table_dropout
         factor = kept.to(a.dtype) / (1 - table_dropout)
@@ -286,7 +280,9 @@ def _fit(x: Any, tables: Tables) -> bool:
         return False
     if x.dtype not in FLOATS or weight.dtype not in STORED or not x.dim() or not 1 <= shape[1] <= MAX_ANCHORS:
         return False
-    if thresholds is not None and not _is_list_of_floats(thresholds, device):
+    if thresholds is not None and not (isinstance(thresholds, Tensor) and thresholds.dim() == 1):
+        return False
+    if thresholds is not None and (thresholds.dtype not in FLOATS or thresholds.device != device):
         return False
     if wiring is None:
         return weight.dim() == 3 and weight.shape[0] == shape[0] and weight.shape[1] == 1 << shape[1]
@@ -294,10 +290,6 @@ def _fit(x: Any, tables: Tables) -> bool:
     if sizes.n_detectors != shape[0] or sizes.n_rows != 1 << shape[1] or wiring.start.device != device:
         return False
     return weight.dim() == 1 and weight.shape[0] == wiring.targets.shape[0] * sizes.rows_listed
-
-
-def _is_list_of_floats(thresholds: Any, device: torch.device) -> bool:
-    return isinstance(thresholds, Tensor) and thresholds.dim() == 1 and thresholds.dtype in FLOATS and thresholds.device == device
 
 
 def _explain(x: Any, tables: Tables) -> None:

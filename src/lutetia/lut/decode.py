@@ -19,7 +19,7 @@ from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.api import Options, Tables, check_attention, check_lengths
 from lutetia.lut.autograd.how import How
-from lutetia.lut.autograd.ops import fill_sequence, n_outputs_of, output_dtype, positions_of, ready, solid, with_algorithm
+from lutetia.lut.autograd.ops import fill_sequence, output_dtype, positions_of, ready, solid, with_algorithm
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, check_int
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels import choice
@@ -221,23 +221,23 @@ class Layer(NamedTuple):
     n_anchors: int
     positional_dim: int
 
+    @staticmethod
+    def of(x: Tensor, tables: Tables, options: Options) -> Layer:
+        weight, anchors, wiring, positions, _ = tables
+        assert positions is not None
+        header = "" if wiring is None else wiring.header
+        how = How(options.sums, choice.chosen, header=header, algorithm=options.algorithm, products=options.products)
+        connectivity = how.connectivity(tables.wires, weight.shape)
+        return Layer(how.kernels(x), how, solid(weight), connectivity, anchors.shape[1], positions.shape[2])
+
     @property
     def exact(self) -> bool:
         return self.how.sums.exact
 
 
-def _layer(x: Tensor, tables: Tables, options: Options) -> Layer:
-    weight, anchors, wiring, positions, _ = tables
-    assert positions is not None
-    header = "" if wiring is None else wiring.header
-    how = How(options.sums, choice.chosen, header=header, algorithm=options.algorithm, products=options.products)
-    connectivity = how.connectivity(tables.wires, weight.shape)
-    return Layer(how.kernels(x), how, solid(weight), connectivity, anchors.shape[1], positions.shape[2])
-
-
 def _decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None, options: Options) -> Tensor:
     new = _check(x, cache, tables, lengths)
-    comparisons, layer = ready(x, tables.anchors), _layer(x, tables, options)
+    comparisons, layer = ready(x, tables.anchors), Layer.of(x, tables, options)
     assert tables.positions is not None
     row, at = _tokens(new)
     earlier = cache.lengths[row] + at
@@ -251,10 +251,12 @@ def _decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None
     # Past its length a row holds nothing: what is written there counts only once the length says so, at the end.
     cache.indices[here[0], :, earlier.to(x.device)] = indices[here].short()
     n_cells = 1 << layer.n_anchors
-    by_counts = _counts_serve(layer, new, earlier, n_cells) and not fresh
+    # Counts say all about the earlier positions where there are no distances, and are fewer numbers where those are many.
+    plain = layer.positional_dim == 0 and isinstance(layer.connectivity, Full) and len(earlier) > 0 and not fresh
+    by_counts = plain and int(new.max()) == 1 and int(earlier.max()) > n_cells
     if fresh:
         sequence = Sequence(Detected(indices), Detected(pe_indices), layer.n_anchors, layer.positional_dim)
-        sequence = with_algorithm(sequence, layer.how, n_outputs_of(layer.weight, layer.how), layer.weight)
+        sequence = with_algorithm(sequence, layer.how, layer.connectivity.n_outputs, layer.weight)
         filled = fill_sequence(layer.kernels, layer.weight, layer.connectivity, sequence, layer.how.sums)[here]
     elif by_counts:
         filled = _fill_by_counts(layer, cache.count(n_cells)[here[0]], indices[here])
@@ -287,21 +289,12 @@ def _fill(layer: Layer, cache: IndexCache, q: Tensor, pe_indices: Tensor, row: T
         b, token, i = row[token].to(device), token.to(device), i.to(device)
         k = cache.indices[b, :, i].int() & ((1 << layer.n_anchors) - 1)  # on CUDA nobody has looked at them
         cells = q[token] << q_shift | k << layer.positional_dim | pe_indices[distance - 1]
-        y.index_add_(0, token, _addends(layer, table, cells))
+        if layer.exact:
+            addends = to_units(rows_of(table, cells), layer.how.sums).sum(1)
+        else:
+            addends = layer.kernels.fill_rows(table, layer.connectivity, cells, None, layer.how.sums)
+        y.index_add_(0, token, addends)
     return from_units(y, layer.how.sums, dtype)
-
-
-def _addends(layer: Layer, table: Tensor, cells: Tensor) -> Tensor:
-    """What each pair adds, over all detectors: cells [n, N_t] -> [n, O], in units when the sum is exact."""
-    if layer.exact:
-        return to_units(rows_of(table, cells), layer.how.sums).sum(1)
-    return layer.kernels.fill_rows(table, layer.connectivity, cells, None, layer.how.sums)
-
-
-def _counts_serve(layer: Layer, new: Tensor, earlier: Tensor, n_cells: int) -> bool:
-    """Whether counts say all about the earlier positions, and in fewer numbers; on the host new [B], earlier [n]."""
-    plain = layer.positional_dim == 0 and isinstance(layer.connectivity, Full)
-    return plain and len(earlier) > 0 and int(new.max()) == 1 and int(earlier.max()) > n_cells
 
 
 def _fill_by_counts(layer: Layer, counts: Tensor, q: Tensor) -> Tensor:
@@ -353,11 +346,7 @@ def _check(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None)
         )
     if not x.is_cuda and cache.lengths.any():  # on CUDA looking would mean waiting
         held = cache.indices.where((torch.arange(cache.max_length) < cache.lengths[:, None])[:, None], 0)
-        check_held(int(held.min()), int(held.max()), tables.anchors.shape[1])
+        low, high, end = int(held.min()), int(held.max()), 1 << tables.anchors.shape[1]
+        if low < 0 or high >= end:
+            raise ArgumentError(f"the cache holds indices from {low} to {high}, expected 0 to {end - 1}: reset() it")
     return new
-
-
-def check_held(low: int, high: int, n_anchors: int) -> None:
-    """Check the smallest and the largest index that a cache holds."""
-    if low < 0 or high >> n_anchors:
-        raise ArgumentError(f"the cache holds indices from {low} to {high}, expected 0 to {(1 << n_anchors) - 1}: reset() it")

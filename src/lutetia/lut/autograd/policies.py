@@ -111,31 +111,17 @@ def _joined(uses: list[Use]) -> Use | None:
         return None
     if len(uses) == 1:
         return uses[0]
-    fields = ("indices", "a", "b", "alternatives")
     saved = uses[0].record.saved
-    joined = {
-        name: torch.cat([getattr(use.record.saved, name) for use in uses]) for name in fields if getattr(saved, name) is not None
-    }
+    fields = [name for name in ("indices", "a", "b", "alternatives") if getattr(saved, name) is not None]
+    joined = {name: torch.cat([getattr(use.record.saved, name) for use in uses]) for name in fields}
     return Use(torch.cat([use.grad for use in uses]), uses[0].record._replace(saved=saved._replace(**joined)))
 
 
 # ---- dense -----------------------------------------------------------------------------------------------------------
 
 
-def with_dense_gradient(
-    formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...], quick: Quick | None = None
-) -> Tensor:
-    """y; as the op with its own formula, in one node and without torch's dispatcher."""
-    return DENSE[formula.op].apply(*tensors, Call(formula, rest, quick))
-
-
-def with_reads(tensors: tuple[Tensor | None, ...], rest: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    """a, b, indices, alternatives [B, N_t] of x, anchors and the three scalars."""
-    return DenseReads.apply(*tensors, rest)
-
-
 class Dense(torch.autograd.Function):
-    """A training op whose weight has a dense gradient."""
+    """A training op whose weight has a dense gradient: as the op with its own formula, but without torch's dispatcher."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
@@ -196,7 +182,7 @@ def _wanted(ctx: Any, place: int) -> bool:
 
 
 class DenseReads(torch.autograd.Function):
-    """`read_detectors`, which has no weight."""
+    """`read_detectors`, which has no weight: x, anchors, three scalars and the rest -> a, b, indices, alternatives [B, N_t]."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
@@ -216,13 +202,8 @@ class DenseReads(torch.autograd.Function):
 # ---- sparse ----------------------------------------------------------------------------------------------------------
 
 
-def with_sparse_gradient(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...]) -> Tensor:
-    """y; weight.grad will be a coalesced COO tensor of the rows that were read."""
-    return SPARSE[formula.op].apply(*tensors, Call(formula, rest))
-
-
 class Sparse(torch.autograd.Function):
-    """A training op whose weight has a sparse gradient."""
+    """A training op whose weight has a sparse gradient: a coalesced COO tensor of the rows that were read."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
@@ -247,18 +228,18 @@ class Sparse(torch.autograd.Function):
 # ---- in place --------------------------------------------------------------------------------------------------------
 
 
-def with_step_in_place(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...], external_lr: Rate | None) -> Tensor:
+def with_step_in_place(call: Call, tensors: tuple[Tensor, ...], external_lr: Rate | None) -> Tensor:
     """y; the backward pass ends with weight -= external_lr · lr_scale · gradient, and keeps no gradient.
 
     The steps of one backward pass are taken when all of it is done, those of one weight as one: every gradient that flows
     on comes from the weights as they were, wherever else in the graph the weight is used.
     """
-    weight = tensors[formula.weight_at]
+    formula, weight = call.formula, tensors[call.formula.weight_at]
     step = Step(weight, check_step(weight, external_lr))
     # The token is how autograd asks for the weight's gradient: it asks in backward(), not in torch.autograd.grad(y, x).
     token = Token.apply(weight, step)
     given = [tensor.detach() if place == formula.weight_at else tensor for place, tensor in enumerate(tensors)]
-    return IN_PLACE[formula.op].apply(*given, token, Call(formula, rest), step)
+    return IN_PLACE[formula.op].apply(*given, token, call, step)
 
 
 def check_step(weight: Tensor, external_lr: Rate | None) -> Rate:
@@ -326,7 +307,7 @@ class _Pass:
     """The steps of one backward pass, taken when it ends. Owned by the pass: one that fails takes none of them."""
 
     def __init__(self) -> None:
-        self.uses: dict[tuple[Any, ...], list[tuple[Step, Use]]] = {}
+        self.uses: dict[tuple[Any, ...], tuple[Step, list[Use]]] = {}
 
     def add(self, step: Step) -> None:
         """Note a step, beside those that may be taken with it as one."""
@@ -334,14 +315,14 @@ class _Pass:
         saved, facts = step.use.record
         kind = (step.use.in_sequence, saved.a is None, facts.two)
         key = (id(step.weight), facts.how, id(saved.start), kind, step.external_lr)
-        self.uses.setdefault(key, []).append((step, step.use))
+        self.uses.setdefault(key, (step, []))[1].append(step.use)
         step.use = None
 
     def finish(self) -> None:
         """Take them."""
-        uses, self.uses = self.uses, {}
-        for steps in uses.values():
-            _take(steps[0][0], [use for _, use in steps])
+        together, self.uses = self.uses, {}
+        for step, uses in together.values():
+            _take(step, uses)
 
 
 _passes: weakref.WeakValueDictionary[int, _Pass] = weakref.WeakValueDictionary()
