@@ -13,7 +13,7 @@ from torch import Tensor
 from lutetia._shared.direct import is_direct
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
-from lutetia.lut.autograd.how import NO_WIRES, How, sizes_of, text_of
+from lutetia.lut.autograd.how import NO_WIRES, How, Wires, sizes_of, text_of
 from lutetia.lut.autograd.ops import evaluate, op
 from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, DenseReads, Rate, settle_call, with_step_in_place
 from lutetia.lut.autograd.quick import prepare, prepare_attention, quick_for
@@ -70,7 +70,7 @@ class Tables(NamedTuple):
     thresholds: Tensor | None = None
 
     @property
-    def wires(self) -> tuple[Any, Any, Any]:
+    def wires(self) -> Wires:
         """The tensors of the synapses, as the ops take them."""
         return NO_WIRES if self.wiring is None else self.wiring[:3]
 
@@ -166,7 +166,7 @@ def lut(
     return run(x, tables, Sums(sums, int_rescaler).check(), learning, how)
 
 
-def read_of(name: str, scalars: tuple[Any, Any, Any], like: Tensor) -> Read | None:
+def read_of(name: str, scalars: tuple[Tensor | None, ...], like: Tensor) -> Read | None:
     """A read with these scalars, or their initial values where None; None for the hard read. `like` gives the device."""
     check_choice("read", name, READS)
     made = []

@@ -11,7 +11,7 @@ from lutetia.errors import ArgumentError, check_choice, fail
 from lutetia.lut import GRADIENTS, KINDS, MAX_ANCHORS, READS, Sums, check_int
 from lutetia.models.fields import Config, check_number, sizes
 from lutetia.models.transformer_config import NORMS
-from lutetia.nn.lut import check_dropout
+from lutetia.nn import check_dropout
 
 READOUTS = ("linear", "lut", "none")
 Size: TypeAlias = int | tuple[int, int]

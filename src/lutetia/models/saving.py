@@ -29,8 +29,7 @@ from lutetia.models.building import KINDS, Model
 from lutetia.models.metadata import METADATA, check_metadata, dump_metadata, read_metadata
 from lutetia.models.sizes import ModelSize
 from lutetia.models.votes import Votes
-from lutetia.nn import hold_int8
-from lutetia.nn.lut import LUT, without_draws
+from lutetia.nn import LUT, hold_int8, without_draws
 
 # What building a model may cost before its tensors are compared one by one: so much always, and beyond it so many times what
 # the file holds. Windows are worked out while a layer is built, and are in no file.

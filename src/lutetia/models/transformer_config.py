@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from lutetia.errors import ArgumentError, check_choice, fail
 from lutetia.lut import GRADIENTS, MAX_ANCHORS, MAX_INT32, READS, Sums, check_algorithm, check_bits, check_int
 from lutetia.models.fields import Config, check_bool, check_number
-from lutetia.nn.lut import check_dropout
-from lutetia.nn.ngram.layer import check_orders
+from lutetia.nn import check_dropout, check_orders
 
 ATTENTIONS = ("lut", "softmax")
 FEED_FORWARDS = ("lut", "projected", "dense", "none")

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, KVCache, check_int, decode_attention, prefill
-from lutetia.attention.rotary import turn
+from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, KVCache, check_int, decode_attention, prefill, turn
 from lutetia.errors import ArgumentError, check_range, check_tensor, fail
 
 MAX_SIZE = 2**20  # inputs or heads

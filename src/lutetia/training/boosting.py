@@ -15,7 +15,7 @@ import numpy as np
 
 from lutetia._shared.compiled import jit
 from lutetia._shared.threads import spread
-from lutetia.nn.choose import Chooser
+from lutetia.nn import Chooser
 
 Array = np.ndarray[Any, Any]
 N_CONSTANTS = 255  # thresholds 0 to 254: code > t

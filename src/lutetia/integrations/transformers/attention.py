@@ -18,9 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from lutetia import flow
-from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, cpu, decode_attention
-from lutetia.attention.arguments import DecodeCall
-from lutetia.attention.run import executor_of
+from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, DecodeCall, cpu, decode_attention, executor_of
 from lutetia.errors import ArgumentError
 
 NAME = "lutetia"

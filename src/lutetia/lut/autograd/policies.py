@@ -25,7 +25,7 @@ from lutetia.lut.autograd.quick import Quick
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Facts, Formula, Once, Record, read_backward, record_of, remember_read
 from lutetia.lut.connectivity.full import Connectivity, Full, full
 from lutetia.lut.kernels import choice
-from lutetia.lut.kernels.protocol import Into
+from lutetia.lut.kernels.protocol import Coefficients, Into
 from lutetia.lut.sums import FLOAT
 
 Rate: TypeAlias = float | Callable[[], float]
@@ -69,7 +69,7 @@ class Use(NamedTuple):
         rows = (record.saved.indices, self._coefficients())
         return how.kernels(self.grad).gather_rows(self.grad, connectivity, *rows, how.sums, into)
 
-    def _coefficients(self) -> Any:
+    def _coefficients(self) -> Coefficients | None:
         """Without a second row that is not added."""
         coefficients = self.record.saved.coefficients
         return coefficients if coefficients is None or self.record.facts.two else coefficients._replace(b=None, alternatives=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from lutetia.lut.connectivity.meta import SynapseMeta, is_bounded
-from lutetia.lut.connectivity.parts import Layouts
 from lutetia.lut.connectivity.synapses import Synapses
 
 DEFAULT_META = SynapseMeta()
@@ -25,7 +23,7 @@ class Full:
     n_rows: int
     n_outputs: int
     meta: SynapseMeta = DEFAULT_META
-    layouts: Layouts = field(default_factory=Layouts, init=False, repr=False, compare=False)
+    layouts: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # see `layout_for`
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -46,10 +44,6 @@ class Full:
             with torch.no_grad():
                 weight.clamp_(self.meta.min_weight, self.meta.max_weight)
         return weight
-
-    def layout_for(self, make: Callable[[Full], Any]) -> Any:
-        """What a backend makes of this connectivity, made once and kept here."""
-        return self.layouts.get(make, self)
 
 
 Connectivity: TypeAlias = Full | Synapses

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
+C = TypeVar("C")  # a connectivity
+T = TypeVar("T")
 
-class Layouts:
-    """What backends made of a connectivity, by the function that made it."""
 
-    def __init__(self) -> None:
-        self._kept: dict[Callable[[Any], Any], Any] = {}
-
-    def get(self, make: Callable[[Any], Any], connectivity: Any) -> Any:
-        """make(connectivity), worked out the first time."""
-        kept = self._kept.get(make)
-        if kept is None:
-            kept = self._kept[make] = make(connectivity)
-        return kept
+def layout_for(connectivity: C, make: Callable[[C], T]) -> T:
+    """make(connectivity), worked out the first time and kept in it: what a backend makes of a connectivity."""
+    kept = connectivity.layouts.get(make)  # type: ignore[attr-defined]
+    if kept is None:
+        kept = connectivity.layouts[make] = make(connectivity)  # type: ignore[attr-defined]
+    return kept
 
 
 class Groups(NamedTuple):

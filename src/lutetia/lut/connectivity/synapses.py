@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -31,7 +31,7 @@ from lutetia.errors import ArgumentError, DataError, check_choice, check_tensor,
 from lutetia.files import check_file, write_atomically
 from lutetia.lut.connectivity.anchors import MAX_ANCHORS, check_int
 from lutetia.lut.connectivity.meta import SynapseMeta, is_bounded, meta_from
-from lutetia.lut.connectivity.parts import Blocks, Groups, Layouts, SynapseStatistics
+from lutetia.lut.connectivity.parts import Blocks, Groups, SynapseStatistics
 
 Layout: TypeAlias = Literal["general", "shared"]
 
@@ -69,7 +69,7 @@ class Synapses:
     owner_meta: torch.Tensor  # int32 [n_listed]: its index in metas
     metas: tuple[SynapseMeta, ...] = (SynapseMeta(),)
     group_size: int = GROUP_SIZE
-    layouts: Layouts = field(default_factory=Layouts, init=False, repr=False, compare=False)
+    layouts: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # see `parts.layout_for`
     header_text: str = field(default="", init=False, repr=False, compare=False)  # made here: the compiler reads it as a constant
 
     def __post_init__(self) -> None:
@@ -125,10 +125,6 @@ class Synapses:
     def weight_shape(self) -> tuple[int, ...]:
         """The shape of the weight."""
         return (self.n_weights,)
-
-    def layout_for(self, make: Callable[[Synapses], Any]) -> Any:
-        """What a backend makes of this connectivity, made once and kept here."""
-        return self.layouts.get(make, self)
 
     # Groups and blocks, made on first use.
 

@@ -103,6 +103,11 @@ def kernel(function: Kernel) -> Kernel:
     return call  # type: ignore[return-value]
 
 
+def unrecorded(function: Kernel) -> Kernel:
+    """The same primitive as a part of another, which is the step."""
+    return function.__wrapped__  # type: ignore[attr-defined]
+
+
 def _name(name: str, given: dict[str, Any]) -> str:
     weighted = given.get("coefficients") is not None
     return NAMES[name].format(

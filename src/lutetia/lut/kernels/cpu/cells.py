@@ -15,7 +15,7 @@ from lutetia.lut.kernels.cpu.rows import scale_of, weight_array
 from lutetia.lut.kernels.cpu.sequence_plan import arrays_of, grad_array, n_pairs, within_budget
 from lutetia.lut.kernels.cpu.threads import loop, over, raise_if
 from lutetia.lut.kernels.protocol import Into, Products, Sequence
-from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.sums import Sums
 
 TILE = 64  # places that gather_cells counts at once: with 16 it takes 1.1 times as long, with 4 half as long again
@@ -66,7 +66,7 @@ def fill_firings(weight: Tensor, firings: tuple[Tensor, Tensor, Tensor], shape: 
 def fill_cells(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
     """`fill_pairs` by cells -> [B, S, O]."""
     if not _serve(sequence, sums):
-        return fill_pairs.__wrapped__(weight, connectivity, sequence, sums)  # type: ignore[attr-defined]
+        return unrecorded(fill_pairs)(weight, connectivity, sequence, sums)
     plan, (batch, length, _) = plan_of(connectivity), sequence.x.indices.shape
     seq, y = arrays_of(sequence, plan), new_array((batch * length, plan.n_outputs), weight)
     within_budget(_budget(sequence), seq, 4 * (sequence.n_cells + plan.n_outputs) * y.itemsize)

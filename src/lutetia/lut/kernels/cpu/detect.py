@@ -10,7 +10,7 @@ from lutetia.lut.connectivity.anchors import Comparisons, check_anchors
 from lutetia.lut.kernels.cpu.plan import array_of, float_array_of, new_array
 from lutetia.lut.kernels.cpu.threads import loop, over, raise_if
 from lutetia.lut.kernels.protocol import Detected
-from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.detect import detect_positions as detect_no_positions
 
 
@@ -32,11 +32,11 @@ def detect_positions(positions: Tensor, train: bool) -> Detected:
     """positions [S-1, N_t, N_pe] -> what was found [S-1, N_t]."""
     n_pe = positions.shape[-1]
     if n_pe == 0:
-        return detect_no_positions.__wrapped__(positions, train)  # type: ignore[attr-defined]
+        return unrecorded(detect_no_positions)(positions, train)
     # A position is compared with zero: one detector, whose anchors are the positions and a zero beside them.
     anchors = torch.tensor([[(r, n_pe) for r in range(n_pe)]], dtype=torch.int32)
     padded = torch.nn.functional.pad(positions.detach(), (0, 1))
-    found = detect.__wrapped__(padded, Comparisons(anchors), train)  # type: ignore[attr-defined]
+    found = unrecorded(detect)(padded, Comparisons(anchors), train)
     return Detected(*(each.squeeze(-1) for each in found if each is not None))
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lutetia.lut.connectivity.full import Connectivity, Full
+from lutetia.lut.connectivity.parts import layout_for
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels.cpu.arrays import Blocks, Neurons, Places
 
@@ -112,7 +113,7 @@ class Plan:
 
 def plan_of(connectivity: Connectivity) -> Plan:
     """The plan of a layer with this connectivity, worked out once and kept in it."""
-    return connectivity.layout_for(_plan)
+    return layout_for(connectivity, _plan)
 
 
 def _plan(c: Connectivity) -> Plan:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import Into, Sequence
-from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.detect import anchor_deltas, pack_bits
 from lutetia.lut.kernels.reference.pairs import Gain, gain_of_pairs, pairs_of, send_gains
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
@@ -24,10 +24,6 @@ from lutetia.lut.sums import Sums, from_units, sum_dtype, to_units
 @kernel
 def count_firings(sequence: Sequence) -> Tensor:
     """How often each cell (K, PE) fires for each j: int32 [B, S, N_t, C]."""
-    return _count(sequence)
-
-
-def _count(sequence: Sequence) -> Tensor:
     stat = torch.zeros(*sequence.x.indices.shape, sequence.n_cells, dtype=torch.int32, device=sequence.x.indices.device)
     for d, cells in pairs_of(sequence):
         fired = (cells & (sequence.n_cells - 1)).unsqueeze(-1)
@@ -38,10 +34,6 @@ def _count(sequence: Sequence) -> Tensor:
 @kernel
 def list_firings(stat: Tensor, indices: Tensor, n_anchors: int) -> tuple[Tensor, Tensor, Tensor]:
     """stat [B, S, N_t, C], indices [B, S, N_t] -> place b·S + j, rising, row t·R + cell, and count of what fired, [n] each."""
-    return _list(stat, indices, n_anchors)
-
-
-def _list(stat: Tensor, indices: Tensor, n_anchors: int) -> tuple[Tensor, Tensor, Tensor]:
     length, n_cells = stat.shape[1], stat.shape[3]
     b, j, t, cell = stat.nonzero(as_tuple=True)
     row = ((t << n_anchors) + indices[b, j, t].long()) * n_cells + cell
@@ -92,7 +84,8 @@ def propagate_cells(
 def gather_cells(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
     """`gather_pairs` by cells: each firing adds count · lr_scale · g[j], at once for all its pairs."""
     dtype = sum_dtype(grad)
-    place, row, count = _list(_count(sequence), sequence.x.indices, sequence.n_anchors)
+    stat = unrecorded(count_firings)(sequence)
+    place, row, count = unrecorded(list_firings)(stat, sequence.x.indices, sequence.n_anchors)
 
     def gather(lr_scale: float) -> Tensor:
         addends = count[:, None] * to_units((grad.to(dtype) * lr_scale).flatten(0, 1)[place], sums)

@@ -18,11 +18,11 @@ from lutetia.errors import ArgumentError
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import Detected, Into, Products, Sequence
-from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference import cells as plain
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
 from lutetia.lut.kernels.triton import pairs
-from lutetia.lut.kernels.triton.detect import find
+from lutetia.lut.kernels.triton.detect import detect
 from lutetia.lut.kernels.triton.pairs import COPIES, all_by_detector, by_detector, in_order, spread_totals
 from lutetia.lut.kernels.triton.source import cells as source
 from lutetia.lut.kernels.triton.source.cells import CellCase, CountCase, Counts, SlopeCase
@@ -126,7 +126,9 @@ def count_firings(sequence: Sequence) -> Tensor:
 @kernel
 def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:
     """y [B, O] of one new position of each row, whose indices join those in the cache."""
-    return plain.add_step(find(x, Comparisons(anchors), False).indices, weight, anchors.shape[1], cache, lengths, places)
+    return plain.add_step(
+        unrecorded(detect)(x, Comparisons(anchors), False).indices, weight, anchors.shape[1], cache, lengths, places
+    )
 
 
 def walks_anyway(sums: Sums, sequence: Sequence, *operands: Tensor) -> bool:

@@ -12,7 +12,7 @@ from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels.cuda import keeps_by_detector, tables
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
-from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.detect import detect_positions as detect_no_positions
 from lutetia.lut.kernels.triton.launch import ACC
 from lutetia.lut.kernels.triton.source import basics
@@ -27,11 +27,6 @@ READS |= {"confidence": basics.CONFIDENCE.value, "confidence2": basics.CONFIDENC
 @kernel
 def detect(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
     """x [..., I] -> what was found [..., N_t]."""
-    return find(x, comparisons, train)
-
-
-def find(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
-    """`detect`, not recorded."""
     anchors, thresholds = comparisons
     detected = room_for(x, anchors, train)
     launch(x, Inputs(x.contiguous(), anchors, thresholds=thresholds), Rows(*detected), compared(x, anchors), {})
@@ -117,7 +112,7 @@ def by_columns(x: Tensor) -> Tensor:
 def detect_positions(positions: Tensor, train: bool) -> Detected:
     """positions [S-1, N_t, N_pe] -> what was found [S-1, N_t]."""
     if not positions.numel():
-        return detect_no_positions.__wrapped__(positions, train)  # type: ignore[attr-defined]
+        return unrecorded(detect_no_positions)(positions, train)
     shape = positions.shape[:-1]
     values = positions.to(sum_dtype(positions)).contiguous()
     indices = values.new_empty(shape, dtype=torch.int32)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lutetia.lut.connectivity.full import Connectivity, Full
+from lutetia.lut.connectivity.parts import layout_for
 from lutetia.lut.connectivity.synapses import Synapses
 
 
@@ -49,7 +50,7 @@ class Layout:
 
 def layout_of(connectivity: Connectivity) -> Layout:
     """The layout of a connectivity, read off it once and kept in it (reading waits for the device)."""
-    return connectivity.layout_for(_layout)
+    return layout_for(connectivity, _layout)
 
 
 def _layout(c: Connectivity) -> Layout:
