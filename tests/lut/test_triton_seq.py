@@ -89,7 +89,7 @@ def test_counts_of_more_than_eight_bits() -> None:
     case = Case((1, 300, 3, 2, 1, 1, 0))
     case.x[:] = torch.tensor([3.0, 1.0, 2.0])  # every position has the same index
     case.found = reference.check_detectors(case.x, case.anchors)
-    stat, wide = count_cells(case.found[0], case.pe[0], 0, 1, torch.int16)
+    stat, wide = count_cells(Sequence(Detected(case.found[0]), Detected(case.pe[0]), 1, 0), torch.int16)
     assert (int(stat.max()), bool(wide)) == (299, True)
     exact, places = case.double(), (case.found[0], case.pe[0], 0)
     mine = [fast.fill_outputs_cells_fc(case.weight, *places), fast.gather_weight_gradients_cells_fc(case.grad, *places, 4)]

@@ -7,6 +7,7 @@ cut into tiles of sequences and detectors, whose counts and products fit a budge
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,10 +42,10 @@ SLOPES = {"BLOCK_J": 4, "BLOCK_I": 64}
 # ---- kernels ---------------------------------------------------------------------------------------------------------
 
 
-def count_cells(indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anchors: int, dtype: torch.dtype) -> Counts:
+def count_cells(sequence: Sequence, dtype: torch.dtype) -> Counts:
     """How often each cell (K, PE) fires for each j, [B, S, N_t, C] of any integers; and whether one passes 8 bits [1]."""
-    batch, length, n_detectors = indices.shape
-    n_keys, n_positions = 1 << n_anchors, 1 << positional_dim
+    indices, n_anchors, positional_dim = sequence.x.indices.contiguous(), sequence.n_anchors, sequence.positional_dim
+    (batch, length, n_detectors), n_keys, n_positions = indices.shape, 1 << n_anchors, 1 << positional_dim
     shape, wide = (batch, length, n_detectors, n_keys * n_positions), indices.new_zeros(1)
     if length < 2 or not indices.numel():
         return Counts(indices.new_zeros(shape, dtype=dtype), wide)
@@ -57,7 +58,7 @@ def count_cells(indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anch
     )
     positions = indices.new_empty(n_detectors, length, n_positions)
     planned(source.position_bits_kernel, (cdiv(length, 16), n_detectors))(
-        pe_indices.contiguous(), positions, length, n_detectors, N_PE=positional_dim, BLOCK=16, num_warps=1
+        sequence.positions.indices.contiguous(), positions, length, n_detectors, N_PE=positional_dim, BLOCK=16, num_warps=1
     )
     block_p = min(n_positions, COUNT["CELLS"])
     block_k = min(n_keys, COUNT["CELLS"] // block_p)
@@ -119,16 +120,14 @@ def _gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums) -> Te
 @kernel
 def count_firings(sequence: Sequence) -> Tensor:
     """How often each cell (K, PE) fires for each j: int32 [B, S, N_t, C]."""
-    indices, pe_indices = sequence.x.indices.contiguous(), sequence.positions.indices
-    return count_cells(indices, pe_indices, sequence.positional_dim, sequence.n_anchors, torch.int32)[0]
+    return count_cells(sequence, torch.int32).stat
 
 
 @kernel
 def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:
     """y [B, O] of one new position of each row, whose indices join those in the cache."""
-    return plain.add_step(
-        unrecorded(detect)(x, Comparisons(anchors), False).indices, weight, anchors.shape[1], cache, lengths, places
-    )
+    q = unrecorded(detect)(x, Comparisons(anchors), False).indices
+    return plain.add_step(q, weight, anchors.shape[1], cache, lengths, places)
 
 
 def walks_anyway(sums: Sums, sequence: Sequence, *operands: Tensor) -> bool:
@@ -136,86 +135,74 @@ def walks_anyway(sums: Sums, sequence: Sequence, *operands: Tensor) -> bool:
     return sums.exact or sum_dtype(*operands) == torch.float64 or sequence.x.indices.shape[1] > 2**16
 
 
-class Tile:
+class Tile(NamedTuple):
     """Some sequences and some detectors of one layer: what is counted at once."""
 
-    def __init__(self, weight: Tensor, sequence: Sequence, rows: slice, detectors: slice) -> None:
-        self.rows, self.detectors = rows, detectors
-        self.positional_dim, self.n_anchors, self.n_cells = sequence.positional_dim, sequence.n_anchors, sequence.n_cells
-        self.precision = (sequence.products or Products()).precision
-        self.weight, self.sequence = weight[detectors], sequence
-        self.indices = sequence.x.indices[rows, :, detectors].contiguous()
-        self.pe_indices = sequence.positions.indices[:, detectors]
-
-    @property
-    def n_places(self) -> int:
-        return self.indices.shape[0] * self.indices.shape[1]
-
-    def in_order(self, indices: Tensor) -> Sorted:
-        """The places of the tile in order of an index of theirs: order [.., N], end and count of each value [.., 2**N_c]."""
-        return in_order(indices.view(self.n_places, -1), 1 << self.n_anchors)
-
-    def counts(self) -> Counts:
-        """Counts in the narrowest integers that hold S - 1, and whether 8 bits would not do."""
-        dtype = torch.int16 if self.indices.shape[1] <= 2**15 else torch.int32
-        return count_cells(self.indices, self.pe_indices, self.positional_dim, self.n_anchors, dtype)
-
-    def case(self, sizes: dict[str, int], add: bool = False) -> tuple[CellCase, dict[str, int]]:
-        """What a kernel is compiled for: the block sizes, as far as there are cells and outputs; and how it is launched."""
-        block_c = max(16, min(sizes["BLOCK_C"], self.n_cells))
-        block_o = max(16, min(sizes["BLOCK_O"], next_power_of_2(self.weight.shape[2])))
-        case = CellCase(self.n_anchors, self.positional_dim, self.precision, sizes["BLOCK_N"], block_c, block_o, add)
-        return case, {name: sizes[name] for name in ("num_warps", "num_stages")}
+    rows: slice
+    detectors: slice
+    weight: Tensor  # of these detectors
+    sequence: Sequence  # of these rows and detectors
 
     @property
     def numbers(self) -> tuple[int, int, int]:
         """Places, detectors, outputs."""
-        return self.n_places, self.indices.shape[2], self.weight.shape[2]
+        batch, length, n_detectors = self.sequence.x.indices.shape
+        return batch * length, n_detectors, self.weight.shape[2]
+
+    def in_order(self, indices: Tensor) -> Sorted:
+        """The places of the tile in order of an index of theirs: order [.., N], end and count of each value [.., 2**N_c]."""
+        return in_order(indices.view(self.numbers[0], -1), 1 << self.sequence.n_anchors)
+
+    def counts(self) -> Counts:
+        """Counts in the narrowest integers that hold S - 1, and whether 8 bits would not do."""
+        return count_cells(self.sequence, torch.int16 if self.sequence.x.indices.shape[1] <= 2**15 else torch.int32)
+
+    def case(self, sizes: dict[str, int], add: bool = False) -> tuple[CellCase, dict[str, int]]:
+        """What a kernel is compiled for: the block sizes, as far as there are cells and outputs; and how it is launched."""
+        seq, precision = self.sequence, (self.sequence.products or Products()).precision
+        block_c = max(16, min(sizes["BLOCK_C"], seq.n_cells))
+        block_o = max(16, min(sizes["BLOCK_O"], next_power_of_2(self.weight.shape[2])))
+        case = CellCase(seq.n_anchors, seq.positional_dim, precision, sizes["BLOCK_N"], block_c, block_o, add)
+        return case, {name: sizes[name] for name in ("num_warps", "num_stages")}
 
     def fill(self, y: Tensor) -> None:
         """Add what the tile gives to its y [B, S, O]."""
-        _, n_detectors, n_outputs = self.numbers
+        (n_places, n_detectors, n_outputs), indices = self.numbers, self.sequence.x.indices
         case, launch = self.case(FILL)
-        order = self.in_order(self.indices).order
-        grid = (cdiv(self.n_places, case.BLOCK_N), cdiv(n_outputs, case.BLOCK_O), n_detectors)
-        planned(source.fill_cells_kernel, grid)(
-            self.weight, self.counts(), self.indices, order, y, self.numbers, CASE=case, **launch
-        )
+        order = self.in_order(indices).order
+        grid = (cdiv(n_places, case.BLOCK_N), cdiv(n_outputs, case.BLOCK_O), n_detectors)
+        planned(source.fill_cells_kernel, grid)(self.weight, self.counts(), indices, order, y, self.numbers, CASE=case, **launch)
 
     def slopes(self, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Total slopes [B, N_t, S] and [N_t, S-1] of the tile."""
-        batch, length, n_detectors = self.indices.shape
-        (delta, which), (pe_delta, pe_which) = self.sequence.x.closest, self.sequence.positions.closest
-        delta, which = delta[self.rows, :, self.detectors], which[self.rows, :, self.detectors]
-        products = self.project(grad.contiguous(), which)
+        seq, (batch, length, n_detectors) = self.sequence, self.sequence.x.indices.shape
+        products = self.project(grad.contiguous(), seq.x.closest[1])
         totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32)
         distances = totals.new_zeros(COPIES, n_detectors, max(length - 1, 0))
         if length > 1:
-            rows = all_by_detector(Detected(self.indices, delta, which))
-            pe = all_by_detector(Detected(self.pe_indices, pe_delta[:, self.detectors], pe_which[:, self.detectors]))
             planned(source.slopes_of_cells_kernel, (batch * cdiv(length, SLOPES["BLOCK_J"]), n_detectors))(
-                products, rows, pe, Totals(totals, distances), (length, n_detectors, COPIES),
-                CASE=SlopeCase(self.n_anchors, self.positional_dim, **SLOPES), num_warps=2,
+                products, all_by_detector(seq.x), all_by_detector(seq.positions), Totals(totals, distances),
+                (length, n_detectors, COPIES), CASE=SlopeCase(seq.n_anchors, seq.positional_dim, **SLOPES), num_warps=2,
             )  # fmt: skip
         return totals, distances.sum(0)
 
     def project(self, grad: Tensor, which: Tensor) -> Tensor:
         """P[n, t, c] = g[n] · W[t, index[n, t], c] of the indices, then of those with bit `which` flipped: [N, 2 N_t, C]."""
-        n_detectors = self.indices.shape[2]
-        both = torch.cat([self.indices, self.indices ^ (1 << which)], dim=2)
-        out = grad.new_empty(self.n_places, 2 * n_detectors, self.n_cells, dtype=torch.float32)
+        (n_places, n_detectors, _), n_cells, indices = self.numbers, self.sequence.n_cells, self.sequence.x.indices
+        both = torch.cat([indices, indices ^ (1 << which)], dim=2)
+        out = grad.new_empty(n_places, 2 * n_detectors, n_cells, dtype=torch.float32)
         case, launch = self.case(PROJECT)
         order = self.in_order(both).order
-        grid = (cdiv(self.n_places, case.BLOCK_N), cdiv(self.n_cells, case.BLOCK_C), 2 * n_detectors)
+        grid = (cdiv(n_places, case.BLOCK_N), cdiv(n_cells, case.BLOCK_C), 2 * n_detectors)
         planned(source.project_cells_kernel, grid)(grad, self.weight, both, order, out, self.numbers, CASE=case, **launch)
         return out
 
     def gather(self, grad: Tensor, out: Tensor) -> None:
         """statᵀ · g, as the gradient of the tile's tables [N_t, R, O] or, past the first sequences, added to it."""
-        _, n_detectors, n_outputs = self.numbers
+        (_, n_detectors, n_outputs), seq = self.numbers, self.sequence
         case, launch = self.case(GATHER, add=self.rows.start > 0)
-        grid = (n_detectors << self.n_anchors, cdiv(self.n_cells, case.BLOCK_C), cdiv(n_outputs, case.BLOCK_O))
-        sorted_rows = self.in_order(self.indices)
+        grid = (n_detectors << seq.n_anchors, cdiv(seq.n_cells, case.BLOCK_C), cdiv(n_outputs, case.BLOCK_O))
+        sorted_rows = self.in_order(seq.x.indices)
         planned(source.gather_cells_kernel, grid)(
             grad.contiguous(), self.counts(), sorted_rows, out, self.numbers, CASE=case, **launch
         )
@@ -236,5 +223,8 @@ def tiles_of(weight: Tensor, sequence: Sequence) -> Iterator[Tile]:
     rows = min(batch, max(1, per_tile // detectors))
     for r in range(0, batch, rows):
         for t in range(0, n_detectors, detectors):
-            cut = slice(r, min(r + rows, batch)), slice(t, min(t + detectors, n_detectors))
-            yield Tile(weight, sequence, *cut)
+            some, own = slice(r, min(r + rows, batch)), slice(t, min(t + detectors, n_detectors))
+            x = [None if each is None else each[some, :, own].contiguous() for each in sequence.x]
+            positions = [None if each is None else each[:, own] for each in sequence.positions]
+            part = sequence._replace(x=Detected(*x), positions=Detected(*positions))  # type: ignore[arg-type]
+            yield Tile(some, own, weight[own], part)
