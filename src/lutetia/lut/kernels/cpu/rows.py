@@ -8,7 +8,7 @@ same place.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.sums import Sums, sum_dtype
 
-Rates: TypeAlias = float | np.ndarray  # what multiplies the gradients: one number, or one for every synapse listed
 NO_RATES = np.empty(0, np.float32)
 
 
@@ -141,17 +140,17 @@ def gather_rows(
 ) -> Tensor:
     """grad [B, O], indices [B, N_t] -> dW, or `into` after its step, without a gradient of its size."""
     plan = plan_of(connectivity)
+    gathering = Gathering(grad, indices, coefficients, plan, sums)
     if into is None:
-        return _gather(grad, indices, coefficients, plan, sums).view(connectivity.weight_shape)
+        return gathering.sums_at(plan.places).view(connectivity.weight_shape)
     weight, rate = into
     if weight.numel() != plan.n_weights:
         fail("weight", weight, f"{plan.n_weights} weights")
     flat = weight.detach().contiguous().view(-1)
     if not sums.exact and weight.dtype == sum_dtype(weight, *factors(coefficients)):
-        out, steps = array_of(flat), -rate * plan.rates
-        _add_to(out, grad.to(weight.dtype), indices, coefficients, plan, sums, Where(plan.places, steps))
+        gathering._replace(grad=grad.to(weight.dtype)).add_to(array_of(flat), plan.places, -rate * plan.rates)
     else:  # each weight takes its step once, when the sum is complete: fixed sums need it, and halves would lose small addends
-        neurons, values = _gather_fired(grad, indices, coefficients, plan, sums)
+        neurons, values = gathering.fired()
         places = torch.from_numpy(plan.weights_of(neurons))
         flat[places] = (flat[places] - rate * values).to(flat.dtype)
     if not weight.is_contiguous():
@@ -166,55 +165,47 @@ def gather_compact(
     grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums
 ) -> tuple[Tensor, Tensor]:
     """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
-    neurons, values = _gather_fired(grad, indices, coefficients, plan_of(connectivity), sums)
+    neurons, values = Gathering(grad, indices, coefficients, plan_of(connectivity), sums).fired()
     return torch.from_numpy(neurons), values
 
 
-class Where(NamedTuple):
-    """Where gradients go, what multiplies them, and whether what is there must be cleared first."""
+class Gathering(NamedTuple):
+    """grad [B, O], to be added at the rows that indices [B, N_t] and coefficients name."""
 
-    places: Places
-    rates: Rates
-    fresh: bool = False
+    grad: Tensor
+    indices: Tensor
+    coefficients: Coefficients | None
+    plan: Plan
+    sums: Sums
 
+    def sums_at(self, places: Places) -> Tensor:
+        """The gradients of the weights that have a place, flat."""
+        addend = self.grad.to(sum_dtype(self.grad, *factors(self.coefficients)))
+        out = uncleared(int(places.spans[-1]), addend.dtype)
+        self._replace(grad=addend).add_to(out.numpy(), places, self.plan.rates, fresh=True)
+        return out
 
-def _gather(
-    grad: Tensor, indices: Tensor, coefficients: Coefficients | None, plan: Plan, sums: Sums, places: Places | None = None
-) -> Tensor:
-    """The gradients of all weights, flat; or those that have a place in `places`."""
-    places = places or plan.places
-    addend = grad.to(sum_dtype(grad, *factors(coefficients)))
-    out = uncleared(int(places.spans[-1]), addend.dtype)
-    _add_to(out.numpy(), addend, indices, coefficients, plan, sums, Where(places, plan.rates, fresh=True))
-    return out
+    def fired(self) -> tuple[np.ndarray, Tensor]:
+        """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
+        plan, others = self.plan, None if self.coefficients is None else self.coefficients.alternatives
+        fired = np.zeros((plan.n_detectors, plan.n_rows), np.bool_)
+        for name, rows in (("indices", self.indices), ("alternatives", others)):
+            if rows is not None:
+                loop("detect", "mark")(index_array(name, rows, plan.n_detectors, plan.n_rows), fired)
+        neurons = np.flatnonzero(fired)
+        return neurons, self.sums_at(plan.places_of(neurons))
 
-
-def _gather_fired(
-    grad: Tensor, indices: Tensor, coefficients: Coefficients | None, plan: Plan, sums: Sums
-) -> tuple[np.ndarray, Tensor]:
-    """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
-    fired = np.zeros((plan.n_detectors, plan.n_rows), np.bool_)
-    others = None if coefficients is None else coefficients.alternatives
-    for name, rows in (("indices", indices), ("alternatives", others)):
-        if rows is not None:
-            loop("detect", "mark")(index_array(name, rows, plan.n_detectors, plan.n_rows), fired)
-    neurons = np.flatnonzero(fired)
-    return neurons, _gather(grad, indices, coefficients, plan, sums, plan.places_of(neurons))
-
-
-def _add_to(
-    out: np.ndarray, grad: Tensor, indices: Tensor, coefficients: Coefficients | None, plan: Plan, sums: Sums, where: Where
-) -> None:
-    """out [n] += rates · grad [B, O] at the rows that indices [B, N_t] name; a fresh one is cleared first."""
-    reads = reads_of(indices, coefficients, plan, grad)
-    check_tensor("grad", grad, [indices.shape[0], plan.n_outputs])
-    rates = where.rates
-    if isinstance(rates, float):
-        grad, rates = (grad if rates == 1.0 else grad * rates), NO_RATES
-    gradients, sink = (array_of(grad), rates.astype(out.dtype, copy=False)), (out, tuple(where.places), where.fresh)
-    arrays = (gradients, plan.synapses, reads, sink, scale_of(sums))
-    work = n_rows_of(coefficients) * indices.shape[0] * plan.n_synapses + (out.size // 8 if where.fresh else 0)
-    raise_if(over(plan.n_detectors, work, loop_over(plan, "gather"), *arrays), sums)
+    def add_to(self, out: np.ndarray, places: Places, rates: float | np.ndarray, fresh: bool = False) -> None:
+        """out [n] += rates, one or one for every synapse listed, times what belongs there; a fresh one is cleared first."""
+        grad, plan, n = self.grad, self.plan, self.indices.shape[0]
+        reads = reads_of(self.indices, self.coefficients, plan, grad)
+        check_tensor("grad", grad, [n, plan.n_outputs])
+        if isinstance(rates, float):
+            grad, rates = (grad if rates == 1.0 else grad * rates), NO_RATES
+        gradients, sink = (array_of(grad), rates.astype(out.dtype, copy=False)), (out, tuple(places), fresh)
+        work = n_rows_of(self.coefficients) * n * plan.n_synapses + (out.size // 8 if fresh else 0)
+        arrays = (gradients, plan.synapses, reads, sink, scale_of(self.sums))
+        raise_if(over(plan.n_detectors, work, loop_over(plan, "gather"), *arrays), self.sums)
 
 
 # ---- arguments and results -------------------------------------------------------------------------------------------
