@@ -276,7 +276,7 @@ for _name, _kernel in [*vars(Kernels).items()]:
             setattr(Kernels, f"{_name}_{_each}", _form(_kernel, f"{_name}_{_each}", _each))
         if _kernel.wired[1]:
             _name = f"{_kernel.wired[1]}_fc"
-            setattr(Kernels, _name, _form(_kernel, _name, "fc", by_cells=True))
+            setattr(Kernels, _name, _form(_kernel, _name, "fc", _by_cells=True))
 NAMES = [name for name in vars(Kernels) if not name.startswith("_")]
 
 
@@ -330,7 +330,7 @@ def _checked_firings(firings: Any, weight: Tensor, n_places: int) -> tuple[Tenso
 
 def _products(how: dict[str, Any]) -> Products | None:
     """Those of a call that counts cells."""
-    if not how.pop("by_cells", False):
+    if not how.pop("_by_cells", False):
         return None
     return Products(how.pop("precision", "float32"), how.pop("budget", None)).check()
 
