@@ -9,6 +9,7 @@ that start at zero are drawn, too: an untrained head gives 0 for every class, an
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -30,8 +31,8 @@ IMAGES = 8  # for the statistics of batch norms
 
 def all_builders() -> dict[str, Build]:
     """How to build each net, by its name."""
+    torchvision = import_torchvision()
     import timm
-    import torchvision
 
     nets: dict[str, Build] = {}
     for name in torchvision.models.list_models(module=torchvision.models):
@@ -43,6 +44,16 @@ def all_builders() -> dict[str, Build]:
             name = min(names, key=lambda each: (not any(mark in each for mark in SMALL), len(each)))
             nets[f"timm {name}"] = partial(build, partial(timm.create_model, name, pretrained=False))
     return nets
+
+
+def import_torchvision() -> Any:
+    """torchvision, also without its compiled operators: PyPI has them for CUDA, and classifiers do not use them."""
+    try:
+        return importlib.import_module("torchvision")
+    except RuntimeError:
+        for name in ("nms", "qnms"):  # must be declared for torchvision to be imported
+            torch.library.define(f"torchvision::{name}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+        return importlib.import_module("torchvision")
 
 
 def build(make: Callable[[], nn.Module]) -> tuple[nn.Module, dict[str, Any]]:
