@@ -89,6 +89,10 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: Capture, monkeypatch:
     assert len(told["relevance"]) == len(told["pieces"]) == len(PROMPT)
     assert sum(told["relevance"]) + told["absorbed"] == pytest.approx(told["explained"], abs=1e-3)
     assert "<b>" not in page.read_text().replace("<body>", "")
+    assert "layer 1</th>" in page.read_text()
+    assert main(["explain", "--hf", str(folder), PROMPT, "--png", str(tmp_path / "why.png")]) == 0
+    assert (tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
     assert main(["explain", "--hf", str(folder), PROMPT]) == 0
     said = capsys.readouterr()
     assert "layer 1 head" in said.out
@@ -102,10 +106,19 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: Capture, monkeypatch:
     assert shlex.split(capsys.readouterr().err.splitlines()[-1])[5:7] == ["--rule", "epsilon"]
 
 
+def test_layers_stand_below_the_tokens_where_they_fit(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for columns, fits in (("400", True), ("40", False)):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert main(["explain", "--hf", str(folder), "many words"]) == 0
+        assert ("layer 1 \x1b" in capsys.readouterr().out) == fits
+
+
 def test_what_the_command_refuses(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     for words, reason in (
         ([str(folder), "x", "--rule", "occlusion"], "there is no rule 'occlusion' with --hf"),
-        ([str(folder), "x", "--row", "1"], "--row and --png are not for"),
+        ([str(folder), "x", "--row", "1"], "--row is not for"),
+        ([str(folder), "x", "--png", str(tmp_path / "why.jpg")], "--png"),
         ([str(folder), "x", "--target", "#x"], "--target is '#x'"),
         ([str(folder), ""], "the prompt is empty"),
         ([str(tmp_path), "x"], "has no config.json"),

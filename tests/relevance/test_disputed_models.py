@@ -1,6 +1,6 @@
 """Models on which two earlier walks disagreed: relevance in float64 against the slow engine.
 
-Eight are built from guessed sizes. With a checkout of transformers all are, as its tests build them:
+PE Audio is missing: its codec runs under no_grad, so that no input leads to its output. Eight are built from guessed sizes. With a checkout of transformers all are, as its tests build them:
 
     TRANSFORMERS_CHECKOUT=FOLDER pytest -o addopts= -m slow tests/relevance/test_disputed_models.py
 """
@@ -46,6 +46,7 @@ OTHERS = {
     "sam_hq": "SamHQModel",
     "patchtsmixer": "PatchTSMixerModel",
     "sapiens2": "Sapiens2Model",
+    "deepseek_ocr2": "DeepseekOcr2Model",
     "conditional_detr": "ConditionalDetrModel",
     "timesfm": "TimesFmModel",
     "pp_ocrv5_server_det": "PPOCRV5ServerDetModel",
@@ -116,10 +117,10 @@ def test_the_slow_engine_agrees(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     seed = torch.randn(output.shape)
     expected = slow_engine.relevance(recorder, output, seed, 1e-6)
     reached = [leaf for leaf in leaves if leaf in expected]
-    assert reached
+    assert any(expected[leaf].any() for leaf in reached)
     r = relevance.explain(output, seed, wrt=reached, rules=relevance.presets.epsilon(1e-6))
     assert not r.report.unseen
     for leaf in reached:
-        size = expected[leaf].abs().max()
-        assert 0 < size < math.inf
+        size = expected[leaf].abs().max().clamp(min=1e-30)  # untrained, DeepSeek-OCR 2 does not see its image: a gradient of 1e-38
+        assert size < math.inf
         torch.testing.assert_close(r[leaf] / size, expected[leaf] / size, rtol=0, atol=1e-6)

@@ -32,7 +32,8 @@ def test_a_terminal_shows_the_same() -> None:
     lines = layer_text(TOKENS, ROWS).plain.splitlines()
     assert len(lines) == 3
     assert "\\n" in lines[0]
-    assert lines[1].split()[0] == "input"
+    assert lines[1].split() == ["input", "+100", "-50", "+0"]  # percent of the largest
+    assert lines[2].split() == ["layers.<0>", "+100", "-25", "+0"]
     assert len({len(line.rstrip("\n")) for line in lines[1:]}) == 1
 
 

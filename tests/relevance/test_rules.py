@@ -491,3 +491,48 @@ def test_relevance_is_conserved(name: str) -> None:
     r = relevance.attribute(model.double(), x, rules=rules)
     torch.testing.assert_close(r[x].sum(1), r.seed.sum(1), rtol=1e-8, atol=1e-8)
     assert r.report.absorbed == pytest.approx(0.0, abs=1e-8)
+
+
+class Residual(nn.Module):
+    """Convolutions, pools, a skipping sum, a norm, a product of two activations and a mean, with or without biases."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, bias=bias)
+        self.inner = nn.Sequential(nn.Conv2d(6, 6, 3, padding=1, bias=bias), nn.ReLU(), nn.Conv2d(6, 6, 1, bias=bias))
+        self.norm = nn.RMSNorm(6)
+        self.gate, self.up = nn.Linear(6, 9, bias=bias), nn.Linear(6, 9, bias=bias)
+        self.head = nn.Linear(9, 4, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        x = torch.max_pool2d(x + self.inner(x), 2)
+        x = self.norm(x.flatten(2).mT)
+        return self.head((torch.tanh(self.gate(x)) * self.up(x)).mean(1))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_lrp_0_gives_the_inputs_the_whole_output(bias: bool) -> None:
+    """Without biases, or with biases that give their share to the rest: the sum is the output to 1e-6, nothing is unseen."""
+    torch.manual_seed(5)
+    model = Residual(bias).double()
+    x = torch.randn(3, 3, 9, 11, dtype=torch.float64)
+    r = relevance.attribute(model, x, rules=presets.epsilon(0.0, bias="redistribute" if bias else "absorb"))
+    torch.testing.assert_close(r[x].flatten(1).sum(1), r.seed.sum(1), rtol=1e-6, atol=0)
+    assert r.report.unseen == []
+    assert all(abs(share) < 1e-6 for share in r.report.absorbed_by_module.values())
+
+
+def test_absorbed_shares_by_module() -> None:
+    """Each bias takes what its layer does not pass on; all together make what is missing at the input."""
+    torch.manual_seed(5)
+    model = Residual(bias=True).double()
+    x = torch.randn(3, 3, 9, 11, dtype=torch.float64)
+    r = relevance.attribute(model, x, rules=presets.epsilon(0.0), wrt=["stem", "head"])
+    shares = r.report.absorbed_by_module
+    assert shares["stem"] == pytest.approx(float(r["stem"].sum() - r[x].sum()))
+    assert {name for name, share in shares.items() if abs(share) > 1e-9} == {
+        "stem", "inner.0", "inner.2", "gate", "up", "head"
+    }  # fmt: skip
+    assert sum(shares.values()) == pytest.approx(float(r.seed.sum() - r[x].sum()))
+    assert list(map(abs, shares.values())) == sorted(map(abs, shares.values()), reverse=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.text import Text
+from torch import Tensor
 
 from lutetia.cli.explain import Request
 from lutetia.cli.guard import UsageError, did_you_mean
@@ -14,19 +15,22 @@ from lutetia.cli.pictures import bars, token_strip
 from lutetia.cli.show import console
 from lutetia.errors import require
 from lutetia.relevance import pictures
+from lutetia.relevance.layer_pictures import layer_picture, layer_strips, layer_text
 from lutetia.report.attribution import PRESETS, RULES
 
 DEFAULT_RULE_OF_HF = "attnlrp"
 HEADS_SHOWN = 5
+MOST_COLUMNS = 64  # tokens of a table on a page
 
 
 def explain_hf(folder: Path, prompt: str, request: Request, against: str | None, show: bool) -> dict[str, Any]:
     """Explain the next token of a prompt, and with `show` draw it in the terminal. Returns what `--json` prints."""
     if request.rule not in PRESETS:
         raise UsageError(f"there is no rule {request.rule!r} with --hf: {did_you_mean(request.rule, PRESETS)}")
-    if request.row is not None or request.png is not None:
-        raise UsageError("--row and --png are not for language models of transformers: --html writes a page")
+    if request.row is not None:
+        raise UsageError("--row is not for language models of transformers")
     check_output("--html", request.html, (".html", ".htm"))
+    check_output("--png", request.png, (".png",))
     require("transformers", "lutetia explain --hf")
     from lutetia.integrations.transformers import load_decoder, register
     from lutetia.integrations.transformers.explaining import explain_next_token
@@ -56,10 +60,14 @@ def explain_hf(folder: Path, prompt: str, request: Request, against: str | None,
         "layers": found.layers.tolist(),
         "heads": found.heads.tolist(),
     }
+    title = f"Why {names[found.target]!r} and not {names[found.against]!r}"
+    rows = {"input": found.relevance, **{f"layer {number}": row for number, row in enumerate(found.layers)}}
     if request.html is not None:
-        _write_page(request.html, told, found)
+        _write_page(request.html, title, rows, found, RULES[request.rule].about)
+    if request.png is not None:
+        layer_picture(found.pieces, rows, path=request.png, title=title)
     if show:
-        _show(told)
+        _show(told, rows)
     return told
 
 
@@ -72,9 +80,14 @@ def _number(name: str, text: str | None) -> int | str | None:
     return int(text[1:])
 
 
-def _show(told: dict[str, Any]) -> None:
+def _show(told: dict[str, Any], rows: dict[str, Tensor]) -> None:
+    """The tokens, with the layers below where these fit in the terminal; the heads that gave most; and the numbers."""
     screen = console()
-    screen.print(token_strip(screen, told["pieces"], told["relevance"]), end="", soft_wrap=True)
+    below = layer_text(told["pieces"], rows)
+    if screen.color_system and max(map(len, below.plain.splitlines())) <= screen.width:
+        screen.print(below)
+    else:
+        screen.print(token_strip(screen, told["pieces"], told["relevance"]), end="", soft_wrap=True)
     heads = {f"layer {layer} head {head}": value for layer, row in enumerate(told["heads"]) for head, value in enumerate(row)}
     if heads:
         screen.print(bars(screen, list(heads), list(heads.values()), HEADS_SHOWN), end="", soft_wrap=True)
@@ -84,12 +97,14 @@ def _show(told: dict[str, Any]) -> None:
     screen.print(Text(f"{said}; shown: what put {compared}, {absorbed} (rule {told['rule']})"), soft_wrap=True)
 
 
-def _write_page(path: Path, told: dict[str, Any], found: Any) -> None:
-    """The tokens, then layers by tokens, then layers by heads."""
-    title = f"Why {told['target_text']!r} and not {told['against_text']!r}"
-    parts = [pictures.token_strip(told["pieces"], found.relevance, RULES[told["rule"]].about)]
+def _write_page(path: Path, title: str, rows: dict[str, Tensor], found: Any, about: str) -> None:
+    """The tokens, then the layers below them, then layers by heads. A table of many tokens would be larger than its picture."""
+    parts = [pictures.token_strip(found.pieces, found.relevance, about)]
+    caption = "Layers downwards, tokens across: what leaves each layer."
     if len(found.layers):
-        parts.append(pictures.heat_map_html(found.layers, "Layers downwards, tokens across: what leaves each layer."))
+        is_short = len(found.pieces) <= MOST_COLUMNS
+        drawn = layer_strips(found.pieces, rows, caption) if is_short else pictures.heat_map_html(found.layers, caption)
+        parts.append(drawn)
     if found.heads.numel():
         parts.append(pictures.heat_map_html(found.heads, "Layers downwards, attention heads across: what each head gave."))
     pictures.page(*parts, title=title, path=path)

@@ -18,7 +18,8 @@ from lutetia.relevance.pictures import _grey, _ink, _legend, _limit, _numbers, _
 if TYPE_CHECKING:
     from rich.text import Text
 
-NARROWEST = 3  # characters of a column in the terminal
+NARROWEST = 4  # characters of a column in the terminal: +100
+WIDEST = 160.0  # inches: a PNG of more pixels cannot be drawn
 
 
 def layer_strips(tokens: Sequence[str], rows: Mapping[str, Tensor], caption: str = "") -> str:
@@ -41,7 +42,7 @@ def layer_strips(tokens: Sequence[str], rows: Mapping[str, Tensor], caption: str
 
 
 def layer_text(tokens: Sequence[str], rows: Mapping[str, Tensor]) -> Text:
-    """The same for the terminal, `rows` as above: print it with rich. Control characters are shown as escapes."""
+    """The same for the terminal, in percent of the largest, `rows` as above: print it with rich. Control characters are escaped."""
     from rich.text import Text
 
     values, limit = _rows(tokens, rows)
@@ -56,7 +57,7 @@ def layer_text(tokens: Sequence[str], rows: Mapping[str, Tensor]) -> Text:
         for value, width, colour in zip(row.tolist(), widths, colours(row, limit), strict=True):
             ink = "#000000" if _ink(colour) == "black" else "#ffffff"
             text.append(" ")
-            text.append(f"{value:+.{max(0, width - 3)}g}"[:width].ljust(width), style=f"{ink} on #{bytes(colour.tolist()).hex()}")
+            text.append(f"{100 * value / (limit or 1.0):+.0f}".rjust(width), style=f"{ink} on #{bytes(colour.tolist()).hex()}")
     return text
 
 
@@ -68,7 +69,7 @@ def layer_picture(tokens: Sequence[str], rows: Mapping[str, Tensor], *, path: st
 
     values, limit = _rows(tokens, rows)
     limit = limit or 1.0
-    size = (2.5 + 0.32 * len(tokens), 1.4 + 0.28 * len(values))
+    size = (2.5 + min(0.32 * len(tokens), WIDEST), 1.4 + 0.28 * len(values))
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -88,6 +88,15 @@ class Report:
     def absorbed(self) -> float:
         """The relevance that biases, constants and stabilisers took, all together."""
         return sum(row.absorbed for row in self.nodes if not row.ends)
+
+    @property
+    def absorbed_by_module(self) -> dict[str, float]:
+        """The same by the innermost module, the largest shares first."""
+        shares: defaultdict[str, float] = defaultdict(float)
+        for row in self.nodes:
+            if not row.ends:
+                shares[row.module] += row.absorbed
+        return dict(sorted(shares.items(), key=lambda item: -abs(item[1])))
 
     def __iter__(self) -> Iterator[NodeReport]:
         return iter(self.nodes)
