@@ -141,8 +141,8 @@ def attribute(model: nn.Module, inputs: Any) -> None:
 
 
 def with_zennit(model: nn.Module, inputs: Any) -> Callable[[], Any] | None:
-    """zennit's epsilon rule, forward pass included: it changes the modules as they run."""
-    if isinstance(inputs, dict) or version_of("zennit") is None:
+    """zennit's epsilon rule, forward pass included: it changes the modules as they run. It has no rule for attention."""
+    if not isinstance(model, nn.Sequential) or version_of("zennit") is None:
         return None
     names = ("torchvision", "torchvision.models", "torchvision.models.resnet")
     for name in names:
@@ -166,9 +166,9 @@ def with_zennit(model: nn.Module, inputs: Any) -> Callable[[], Any] | None:
 
 
 def with_captum(model: nn.Module, inputs: Any) -> Callable[[], Any] | None:
-    """captum's LRP with its epsilon rule, both forward passes included; it has no rule for Flatten and LayerNorm."""
-    without_rule = any(isinstance(module, nn.Flatten | nn.LayerNorm) for module in model.modules())
-    if isinstance(inputs, dict) or without_rule or version_of("captum") is None:
+    """captum's LRP with its epsilon rule, both forward passes included; it has no rule for Flatten."""
+    has_flatten = any(isinstance(module, nn.Flatten) for module in model.modules())
+    if not isinstance(model, nn.Sequential) or has_flatten or version_of("captum") is None:
         return None
     from captum.attr import LRP
 

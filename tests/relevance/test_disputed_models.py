@@ -1,6 +1,7 @@
 """Models on which two earlier walks disagreed: relevance in float64 against the slow engine.
 
-PE Audio is missing: its codec runs under no_grad, so that no input leads to its output. Eight are built from guessed sizes. With a checkout of transformers all are, as its tests build them:
+PE Audio is missing: its codec runs under no_grad, so that no input leads to its output. Eight are built from guessed sizes. With
+a checkout of transformers all are, as its tests build them:
 
     TRANSFORMERS_CHECKOUT=FOLDER pytest -o addopts= -m slow tests/relevance/test_disputed_models.py
 """
@@ -121,6 +122,6 @@ def test_the_slow_engine_agrees(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     r = relevance.explain(output, seed, wrt=reached, rules=relevance.presets.epsilon(1e-6))
     assert not r.report.unseen
     for leaf in reached:
-        size = expected[leaf].abs().max().clamp(min=1e-30)  # untrained, DeepSeek-OCR 2 does not see its image: a gradient of 1e-38
+        size = expected[leaf].abs().max().clamp(min=1e-30)  # untrained, DeepSeek-OCR 2 does not see its image
         assert size < math.inf
         torch.testing.assert_close(r[leaf] / size, expected[leaf] / size, rtol=0, atol=1e-6)

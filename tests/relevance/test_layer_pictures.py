@@ -22,6 +22,7 @@ def test_a_page_has_a_row_for_each_layer() -> None:
     assert "&lt;b&gt;" in html
     assert "layers.&lt;0&gt;" in html
     assert "a &amp; b" in html
+    assert ">\\n</th>" in html  # a line end as two characters
     cells = re.findall(r'background:(rgb\([\d,]+\));[^>]*title="([^"]*)"', html)
     assert [float(number) for _, number in cells] == [1.0, -0.5, 0.0, 1.0, -0.25, 0.0]
     assert cells[0][0] == cells[3][0] == "rgb(103,0,31)"  # one scale: the same relevance, the same colour

@@ -28,7 +28,7 @@ def layer_strips(tokens: Sequence[str], rows: Mapping[str, Tensor], caption: str
     `rows`: by name, such as `{"input": r[tokens], **r.layers}`: relevance [S], or [S, ...] and [1, S, ...], added up by token.
     """
     values, limit = _rows(tokens, rows)
-    head = "".join(f'<th style="font-weight:normal;white-space:pre">{escape(token)}</th>' for token in tokens)
+    head = "".join(f'<th style="font-weight:normal;white-space:pre">{escape(token)}</th>' for token in _shown(tokens))
     lines = [f"<tr><th></th>{head}</tr>"]
     for name, row in zip(rows, values, strict=True):
         cells = []
@@ -42,11 +42,11 @@ def layer_strips(tokens: Sequence[str], rows: Mapping[str, Tensor], caption: str
 
 
 def layer_text(tokens: Sequence[str], rows: Mapping[str, Tensor]) -> Text:
-    """The same for the terminal, in percent of the largest, `rows` as above: print it with rich. Control characters are escaped."""
+    """The same for the terminal, in percent of the largest: print it with rich. Control characters are shown as escapes."""
     from rich.text import Text
 
     values, limit = _rows(tokens, rows)
-    shown = [token if token.isprintable() else repr(token)[1:-1] for token in tokens]
+    shown = _shown(tokens)
     widths = [max(NARROWEST, len(token)) for token in shown]
     margin = max(map(len, rows))
     text = Text(" " * margin, no_wrap=True)
@@ -57,7 +57,9 @@ def layer_text(tokens: Sequence[str], rows: Mapping[str, Tensor]) -> Text:
         for value, width, colour in zip(row.tolist(), widths, colours(row, limit), strict=True):
             ink = "#000000" if _ink(colour) == "black" else "#ffffff"
             text.append(" ")
-            text.append(f"{100 * value / (limit or 1.0):+.0f}".rjust(width), style=f"{ink} on #{bytes(colour.tolist()).hex()}")
+            text.append(
+                f"{round(100 * value / (limit or 1.0)):+d}".rjust(width), style=f"{ink} on #{bytes(colour.tolist()).hex()}"
+            )
     return text
 
 
@@ -75,8 +77,7 @@ def layer_picture(tokens: Sequence[str], rows: Mapping[str, Tensor], *, path: st
     axes = figure.subplots()
     scale = ListedColormap(colours(torch.linspace(-1, 1, 255)) / 255.0)
     drawn = axes.imshow(_numbers(values), cmap=scale, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
-    names = [token if token.isprintable() else repr(token)[1:-1] for token in tokens]
-    axes.set_xticks(range(len(tokens)), names, rotation=90, fontsize=8, parse_math=False)
+    axes.set_xticks(range(len(tokens)), _shown(tokens), rotation=90, fontsize=8, parse_math=False)
     axes.set_yticks(range(len(values)), list(rows), fontsize=8, parse_math=False)
     axes.xaxis.tick_top()
     figure.colorbar(drawn, ax=axes, shrink=0.8)
@@ -110,6 +111,11 @@ def overlay(
     if path is not None:
         _write(path, made.getvalue())
     return made.getvalue()
+
+
+def _shown(tokens: Sequence[str]) -> list[str]:
+    """Tokens in one line each: line ends and other control characters as escapes."""
+    return [token if token.isprintable() else repr(token)[1:-1] for token in tokens]
 
 
 def _rows(tokens: Sequence[str], rows: Mapping[str, Tensor]) -> tuple[Tensor, float]:
