@@ -3,9 +3,9 @@
 Six architectures, one thread, float32. zennit and captum are measured beside it where they run. Everything starts from the inputs
 and includes the forward pass. A full backward is the gradient of every parameter and the input; *planned* is a call of a plan.
 Times are of the processor, medians of some rounds, taken in turn; only ratios of one run mean anything. Memory is what a process
-of its own reaches beyond its model (Linux only). Chains of promises show that the time per node does not grow with length.
+of its own reaches beyond its model (Linux only). Deep graphs have a time per node, which does not grow with their length.
 
-    lutetia bench relevance [--quick] [--json] [--save] [-- --rounds 7 --only bert --chains]
+    lutetia bench relevance [--quick] [--json] [--save] [-- --rounds 7 --only bert --deep]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from lutetia import relevance
 from results import Row, finish, options_of, peer, progress, result, table, version_of
-from timing import on_two_clocks, seconds
+from timing import on_two_clocks
 
 NEEDS = ("transformers",)
 EPS = 1e-6
@@ -218,17 +218,51 @@ def status(name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-def chains(lengths: Sequence[int]) -> list[Row]:
-    """Time per node of chains with a promise at each third node: it should not grow with the length."""
+class Steps(nn.Module):
+    """x + 0.1 tanh x, so many times; x [B, C] -> the same."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, C] -> the same."""
+        for _ in range(self.steps):
+            x = x + 0.1 * torch.tanh(x)
+        return x
+
+
+class Scan(nn.Module):
+    """h = a·h + (1 - a)·u, step by step; u [B, T, C] -> the last h [B, C]."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(channels, channels)
+
+    def forward(self, u: Tensor) -> Tensor:
+        """u [B, T, C] -> [B, C]."""
+        a, h = torch.sigmoid(self.gate(u)), torch.zeros_like(u[:, 0])
+        for step in range(u.shape[1]):
+            h = a[:, step] * h + (1 - a[:, step]) * u[:, step]
+        return h
+
+
+def deep_graphs(quick: bool) -> list[Row]:
+    """Processor time per node where tensors are tiny and Python decides, and where they are not."""
+    short, long = (20, 40) if quick else (600, 8000)
+    graphs = {
+        f"scan, {short} steps, 16 x 512": (Scan(512), torch.randn(16, short, 512)),
+        f"scan, {short} steps, 8 x 32": (Scan(32), torch.randn(8, short, 32)),
+        f"x + 0.1 tanh x, {long // 4:,} times, 8 x 32": (Steps(long // 4), torch.randn(8, 32)),
+        f"x + 0.1 tanh x, {long:,} times, 8 x 32": (Steps(long), torch.randn(8, 32)),
+    }
     rows: list[Row] = []
-    for length in lengths:
-        x = torch.randn(8, requires_grad=True)
-        y = x
-        for _ in range(length // 3):
-            y = (y * 1.01 + x).tanh()
-        taken = [seconds(lambda y=y: relevance.explain(y, torch.ones(8))) for _ in range(3)]
-        nodes = len(relevance.explain(y, torch.ones(8)).report)
-        rows.append({"nodes": nodes, "time": 1e3 * min(taken), "per node": 1e6 * min(taken) / nodes})
+    for name, (model, x) in graphs.items():
+        nodes = len(relevance.attribute(model, x).report)
+        calls = {"train": lambda m=model, x=x: train(m, x), "attribute": lambda m=model, x=x: attribute(m, x)}
+        times = {kind: 1e3 * taken / nodes for kind, (_, taken) in on_two_clocks(calls, 1 if quick else 3).items()}
+        ratio = times["attribute"] / times["train"]
+        rows.append({"graph": name, "nodes": nodes, UNIT: times["train"], "attribute": times["attribute"], "ratio": ratio})
     return rows
 
 
@@ -243,11 +277,11 @@ def claims(rows: list[Row]) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the models and the chains; 1 when one costs more than claimed."""
+    """Run the models and the deep graphs; 1 when one costs more than claimed."""
     parser = options_of(__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="of which the median counts (default 7)")
     parser.add_argument("--only", choices=MODELS, help="one model")
-    parser.add_argument("--chains", action="store_true", help="only the chains of 1,000, 3,000 and 10,000 nodes")
+    parser.add_argument("--deep", action="store_true", help="only the deep graphs")
     parser.add_argument("--memory", nargs=2, metavar=("MODEL", "PASS"), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
@@ -256,15 +290,14 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     names = ["mlp"] if options.quick else [options.only] if options.only else list(MODELS)
     rows = []
-    for name in [] if options.chains else names:
+    for name in [] if options.deep else names:
         progress(NAMES[name])
         rows.append(compare(name, 1 if options.quick else options.rounds))
-    progress("chains")
+    progress("deep graphs")
     times = dict.fromkeys(("attribute", "planned", "peak memory", "zennit", "captum"), "x")
     tables = [table("models", {"model": None, UNIT: "ms", **times}, rows)] if rows else []
-    tables.append(
-        table("chains", {"nodes": None, "time": "ms", "per node": "µs"}, chains((30,) if options.quick else (1000, 3000, 10000)))
-    )
+    per_node = {"graph": None, "nodes": None, UNIT: "µs", "attribute": "µs", "ratio": "x"}
+    tables.append(table("deep graphs", per_node, deep_graphs(options.quick)))
     packages = ["transformers", "zennit", "captum"]
     peers = [peer(name, name, "epsilon rule, forward pass included") for name in ("zennit", "captum")]
     settings = {"threads": 1, "dtype": "float32", "rounds": options.rounds}

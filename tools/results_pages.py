@@ -24,6 +24,7 @@ from results_sentences import (
     tabular_sentence,
     torchlogix_sentence,
     train_cpu_sentence,
+    vision_sentence,
 )
 from results_tables import Section, Spread, Table, column, range_of, table
 
@@ -230,16 +231,15 @@ RELEVANCE_SECTIONS = [
             table(
                 "models",
                 "model",
-                "fresh",
+                column("`attribute`", "attribute"),
                 "planned",
                 "peak memory",
-                column("forward and `attribute`", "forward and attribute"),
                 column("zennit 0.5.1", "zennit"),
                 column("captum 0.9.0", "captum"),
             )
         ],
         relevance_sentence,
-        setting="Multiples of one full backward pass: less is better.",
+        setting="Multiples of one forward and full backward pass, processor time: less is better.",
     ),
 ]
 
@@ -387,6 +387,13 @@ NOTE_SECTIONS = [
         [],
         models_sentence,
         setting="The models of transformers' own tests, from a checkout: `-- --suite FOLDER`. Tiny, random weights.",
+    ),
+    Section(
+        "Which image classifiers relevance runs on",
+        "relevance_vision",
+        [],
+        vision_sentence,
+        setting="Random weights, the smallest image that a net accepts.",
     ),
     Section(
         "How close a LUT layer comes to the memory's speed",

@@ -84,10 +84,11 @@ def enwik8_sentence(result: Result) -> str:
 
 
 def relevance_sentence(result: Result) -> str:
-    rows = rows_of(result, "models")
+    rows, deep = rows_of(result, "models"), rows_of(result, "deep graphs")
     return (
-        f"{range_of(rows, 'fresh', None, 3)} times a backward pass; with the forward pass "
-        f"{range_of(rows, 'forward and attribute', None, 3)} times, less than zennit and captum where those run."
+        f"`attribute` takes {range_of(rows, 'attribute', None, 3)} times a forward and backward pass, a plan "
+        f"{range_of(rows, 'planned', None, 3)} times. Graphs of tiny tensors take {range_of(deep, 'ratio', None, 2)} times: "
+        "[why](notes/relevance.md#deep-graphs)."
     )
 
 
@@ -121,6 +122,19 @@ def models_sentence(result: Result) -> str:
         "YOSO compute in custom functions without a rule; untrained, LightGlue's output does not depend on its input; PE Audio "
         f"runs its codec under no_grad. {counts['not built']} more need packages or downloads."
     )
+
+
+def vision_sentence(result: Result) -> str:
+    """How many nets of each library were explained, and which were not."""
+    rows = rows_of(result, "models")
+    parts = []
+    for library, what in (("torchvision", "classifiers"), ("timm", "nets, one per module")):
+        own = [row for row in rows if row["model"].startswith(library)]
+        built = [row for row in own if row["outcome"] != "not built"]
+        others = [row["model"].partition(" ")[2] for row in own if row["outcome"] != "ran"]
+        but = f" (not {', '.join(others)})" if others else ""
+        parts.append(f"{sum(row['outcome'] == 'ran' for row in own)} of {len(built)} of {library}'s {what}{but}")
+    return f"Explained: {'; '.join(parts)}."
 
 
 def gradient_sentence(result: Result) -> str:
