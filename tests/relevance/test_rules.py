@@ -427,6 +427,27 @@ def test_the_share_of_a_number_is_seen() -> None:
     torch.testing.assert_close(spread[x], tensor(7.0))
 
 
+class Positions(nn.Module):
+    """Attention whose mask is made of learned positions and, inside torch's function, of constant padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.places = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        mask = self.places(x).repeat_interleave(2, 0)
+        return self.attention(x, x, x, key_padding_mask=padding, attn_mask=mask)[0]
+
+
+def test_a_constant_inside_torchs_attention_is_seen() -> None:
+    padding = torch.tensor([[False, False, False, True, True], [False] * 5])
+    x = data(2, 5, 8)
+    r = relevance.attribute(Positions().double(), (x, padding), data(2, 5, 8))
+    assert r.report.unseen == []
+    assert bool(r[x].isfinite().all())
+    assert torch.nn.functional.has_torch_function is torch.overrides.has_torch_function  # as it was
+
+
 def test_an_unseen_constant_is_reported() -> None:
     x = data(3).requires_grad_()
     r = relevance.explain((x + 1.0).tanh(), data(3))

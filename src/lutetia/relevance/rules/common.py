@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lutetia.relevance.graph import Node
+from lutetia.relevance.report import total
 
 
 def integer(number: int) -> int:
@@ -75,3 +77,11 @@ def fit(node: Node, position: int, R: Tensor) -> Tensor:
     if R.shape != torch.Size(meta.shape):
         R = R.sum_to_size(meta.shape)
     return R if R.dtype == meta.dtype else R.to(meta.dtype)
+
+
+def without_masked(share: Tensor, part: Tensor | None) -> Tensor:
+    """The share of a part that may be -∞, as masked scores are: what is masked has no relevance, and gets none."""
+    # Elsewhere than on a CPU the answer would have to be waited for; the sum is taken for the report anyway.
+    if part is None or (share.device.type == "cpu" and not share.is_complex() and math.isfinite(float(total(share)))):
+        return share
+    return torch.where(torch.isinf(part), torch.zeros_like(share), share)

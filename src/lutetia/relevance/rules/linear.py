@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lutetia.relevance.graph import RESHAPES, Node, Relevance
 from lutetia.relevance.registry import Args, Given, Op, divide, reduce_to, register, scalar
+from lutetia.relevance.rules.common import without_masked
 
 _convolution = torch.ops.aten.convolution.default
 _convolution_backward = torch.ops.aten.convolution_backward.default
@@ -133,7 +134,8 @@ class Bilinear(Op):
             given[self.right] = self.to_right(node, half, a, b) * b
             if bias is not None and self.bias in node.walked:
                 assert self.bias is not None
-                given[self.bias] = self._to_bias(node, self.spread(node, bias, z) * s, bias)
+                added = self.spread(node, bias, z)
+                given[self.bias] = self._to_bias(node, without_masked(added * s, added.expand_as(s)), bias)
             return given
         swapped = self._active(node, self.right) and not self._active(node, self.left)
         x, w = (b, a) if swapped else (a, b)

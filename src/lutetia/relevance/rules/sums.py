@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -10,8 +9,7 @@ from torch import Tensor
 
 from lutetia.relevance.graph import Node, Relevance
 from lutetia.relevance.registry import Args, Given, Op, divide, register
-from lutetia.relevance.report import total
-from lutetia.relevance.rules.common import backward, dims, fit, integer, times
+from lutetia.relevance.rules.common import backward, dims, fit, integer, times, without_masked
 
 UNSEEN = "the share of a constant is unknown: its value was not kept"
 
@@ -84,17 +82,9 @@ class Add(Op):
             nothing = torch.as_tensor(constant, device=R.device) == 0
             shares = [None if share is None else torch.where(nothing, R, share) for share in shares]
         return [
-            fit(node, at, _without_masked(share, part)) if share is not None and at in node.walked else None
+            fit(node, at, without_masked(share, part)) if share is not None and at in node.walked else None
             for at, (share, part) in enumerate(zip(shares, parts, strict=True))
         ]
-
-
-def _without_masked(share: Tensor, part: Tensor | None) -> Tensor:
-    """The share of a part that may be -∞, as masked scores are: what is masked has no relevance, and gets none."""
-    # Elsewhere than on a CPU the answer would have to be waited for; the sum is taken for the report anyway.
-    if part is None or (share.device.type == "cpu" and not share.is_complex() and math.isfinite(float(total(share)))):
-        return share
-    return torch.where(torch.isinf(part), torch.zeros_like(share), share)
 
 
 class Map(Op):
