@@ -161,7 +161,7 @@ def test_refused(tmp_path: Path) -> None:
     net = Net(4)
     net.add("QuantizeLinear", np.float32(1), np.uint8(0))
     net.add("Relu")
-    with pytest.raises(DataError, match="behind a QuantizeLinear, expected a DequantizeLinear there"):
+    with pytest.raises(DataError, match="after a QuantizeLinear, expected a DequantizeLinear there"):
         load(net.save(path))
     outside = Net(4)
     outside.add("Gemm", sixteenths(4, 4))
