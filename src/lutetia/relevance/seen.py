@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -115,12 +114,13 @@ def _note_value(name: str, result: Tensor) -> None:
 @contextmanager
 def attention_seen() -> Iterator[None]:
     """While open, `F.multi_head_attention_forward`, the one function that asks this way, is seen by its operations."""
-    original = F.has_torch_function
-    F.has_torch_function = lambda tensors: False  # type: ignore[assignment]
+    functional: Any = torch.nn.functional
+    original = functional.has_torch_function
+    functional.has_torch_function = lambda tensors: False
     try:
         yield
     finally:
-        F.has_torch_function = original
+        functional.has_torch_function = original
 
 
 @contextmanager
