@@ -87,8 +87,8 @@ def relevance_sentence(result: Result) -> str:
     rows, deep = rows_of(result, "models"), rows_of(result, "deep graphs")
     return (
         f"`attribute` takes {range_of(rows, 'attribute', None, 3)} times a forward and backward pass, a plan "
-        f"{range_of(rows, 'planned', None, 3)} times. Graphs of tiny tensors take {range_of(deep, 'ratio', None, 2)} times: "
-        "[why](notes/relevance.md#deep-graphs)."
+        f"{range_of(rows, 'planned', None, 3)} times. Deep graphs take {range_of(deep, 'ratio', None, 2)} times, "
+        "[most with tiny tensors](notes/relevance.md#deep-graphs)."
     )
 
 
