@@ -134,7 +134,8 @@ def vision_sentence(result: Result) -> str:
         others = [row["model"].partition(" ")[2] for row in own if row["outcome"] != "ran"]
         but = f" (not {', '.join(others)})" if others else ""
         parts.append(f"{sum(row['outcome'] == 'ran' for row in own)} of {len(built)} of {library}'s {what}{but}")
-    return f"Explained: {'; '.join(parts)}."
+    largest = max(row.get("nodes") or 0 for row in rows)
+    return f"Explained: {'; '.join(parts)}. Their graphs have up to {largest:,.0f} nodes."
 
 
 def gradient_sentence(result: Result) -> str:
