@@ -23,7 +23,7 @@ TURN_BITS = 2  # cycles in which ranks are counted, as a power of two
 DRAW_PORTS = """,
     input wire [31:0] seed, // taken at a reset
     input wire in_draw // answer this byte with a drawn one"""
-TO_RANKS = (1 << TURN_BITS) - 1  # cycles between the scaled stream and the first group, which needs two to reach the ranks
+TO_RANKS = 1 << TURN_BITS  # cycles between the scaled stream and the first group, which needs two to reach the ranks
 TO_CELLS, TO_SUMS = 4, 8  # stages behind the last group, until its cells are known and until its rows are added
 
 
@@ -100,7 +100,9 @@ class Layout:
         total = 3 + sum(self._block(number, length - 1) for number in range(n))
         if full and n > 1:
             fresh = 2 * self.groups(first) + TO_SUMS + 1 + self._fed(self.feed_forward[0])
-            final = self._scale(self.attention[-1]) + self.groups(self.attention[-1]) + TO_CELLS
+            final = self._scale(self.attention[-1]) + self.groups(
+                self.attention[-1]
+            )  # the next place begins behind its last group
             for j in range(length - 1):
                 total += fresh + final + sum(self._block(number, j) for number in range(1, n - 1))
         return total + self._scale(last) + self.chunks * (self.groups(last) + TO_SUMS + self.model.width)
@@ -178,25 +180,32 @@ def _layer_choices(layout: Layout) -> str:
     n = len(layout.model.blocks)
     shifts = _shift_values(layout)
     lines = [
+        "    // Registers: they are needed cycles after a layer has begun.",
         "    reg [ROW_ADDRESS-1:0] row_base;",
         "    reg [ANCHOR_ADDRESS-1:0] anchor_base;",
         f"    reg [{bits_for(len(shifts)) - 1}:0] shift_choice;",
-        "    reg has_gains;",
-        "    always @* begin",
-        "        shift_choice = 0;",
+        "    always @(posedge clk) begin",
+        "        shift_choice <= 0;",
         "        case ({part, layer})",
     ]
     names = [("ATTENTION", number) for number in range(n)] + [("FEED_FORWARD", number) for number in range(n)] + [("LAST", n)]
-    for at, ((part, number), layer) in enumerate(zip(names, layout.layers, strict=True)):
-        label = f"{{2'd{['ATTENTION', 'FEED_FORWARD', 'LAST'].index(part)}, {bits_for(n + 1)}'d{number}}}"
-        label = label if at < len(names) - 1 else "default"
-        choice = f" shift_choice = {shifts.index(layer.shift)};" if part != "LAST" else ""
+    labels = [
+        f"{{2'd{['ATTENTION', 'FEED_FORWARD', 'LAST'].index(part)}, {bits_for(n + 1)}'d{number}}}" for part, number in names
+    ]
+    for at, (label, layer) in enumerate(zip([*labels[:-1], "default"], layout.layers, strict=True)):
+        choice = f" shift_choice <= {shifts.index(layer.shift)};" if layer is not layout.model.unembedding else ""
         lines.append(
-            f"            {label}: begin row_base = {layout.row_bases()[at]}; anchor_base = {layout.anchor_bases()[at]}; "
-            f"has_gains = {int(layer.gains is not None)};{choice} end"
+            f"            {label}: begin row_base <= {layout.row_bases()[at]}; "
+            f"anchor_base <= {layout.anchor_bases()[at]};{choice} end"
         )
-    scaled = "!has_gains || k == STEPS - 1" if layout.has_gains else "1'b1"
-    return "\n".join([*lines, "        endcase", "    end", f"    wire scaled = {scaled};", ""])
+    plain = " || ".join(
+        f"{{part, layer}} == {label}" for label, layer in zip(labels, layout.layers, strict=True) if layer.gains is None
+    )
+    ends = [
+        f"    wire has_gains = !({plain or 0});",
+        f"    wire scaled = {'!has_gains || k == STEPS - 1' if layout.has_gains else 1};",
+    ]
+    return "\n".join([*lines, "        endcase", "    end", *ends, ""])
 
 
 def _draw(layout: Layout) -> str:
@@ -249,12 +258,14 @@ def _memories(layout: Layout) -> str:
         ]
     if layout.has_gains:
         lines += [
-            "    wire [WIDTH*3-1:0] gains; // of the cycle after, so the first digits are asked for before SCALE begins",
-            "    wire [LAYER_BITS:0] gain_layer = state == ADD ? {next_layer, next_part[0]} : {layer, part[0]};",
-            "    wire [STEP_BITS-1:0] gain_step = state == SCALE ? k + 1 : 0;",
+            "    wire [WIDTH*3-1:0] gains_1; // asked for two cycles before, so the first digits before SCALE begins",
+            "    reg [WIDTH*3-1:0] gains;",
+            "    always @(posedge clk) gains <= gains_1;",
+            "    wire [LAYER_BITS:0] gain_layer = state == RUN || state == ADD ? {next_layer, next_part[0]} : {layer, part[0]};",
+            "    wire [STEP_BITS-1:0] gain_step = state == SCALE ? k + 2 : state == ADD || step == 2;",
             "    lutetia_rom #(.WIDTH(WIDTH * 3), .DEPTH(1 << (LAYER_BITS + 1 + STEP_BITS)),",
             '                  .ADDRESS(LAYER_BITS + 1 + STEP_BITS), .FILE("gains.mem")) gain_memory (',
-            "        .clk(clk), .address({gain_layer, gain_step}), .data(gains));",
+            "        .clk(clk), .address({gain_layer, gain_step}), .data(gains_1));",
         ]
     cell = 2 * attention.anchors.shape[1] + attention.position_bits
     chunk = ", chunk" if layout.chunks > 1 else ""

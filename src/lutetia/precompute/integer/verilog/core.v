@@ -28,7 +28,7 @@ module lutetia_core (
     reg [GROUP_BITS-1:0] g;
     reg [PLACE_BITS-1:0] i;
     reg [STEP_BITS-1:0] k;
-    reg [TURN_BITS:0] turn, counted;
+    reg [TURN_BITS:0] turn, compared, counted;
     reg [CHUNK_BITS-1:0] chunk;
     reg [WIDTH_BITS:0] shifted;
     reg [NUMBER_BITS-1:0] number;
@@ -42,6 +42,9 @@ module lutetia_core (
     //   3  the ranks of two channels for every anchor            7  these in registers
     //   4  compared: the cell of each bank's detector            8  the sum over the banks
     reg [8:1] live;
+    reg [4:1] detects; // what is in stage n is a group of DETECT
+    reg [LAYER_BITS-1:0] home_layer; // where its keys go: the next place may have begun
+    reg [PLACE_BITS-1:0] home;
     reg [GROUP_BITS-1:0] g_1, g_2, g_3, g_4;
     reg [D*CELL_BITS-1:0] cell_4;
 
@@ -82,7 +85,7 @@ module lutetia_core (
     lutetia_ram #(.WIDTH(D * A), .DEPTH(1 << (LAYER_BITS + PLACE_BITS + GROUP_BITS)),
                   .ADDRESS(LAYER_BITS + PLACE_BITS + GROUP_BITS)) key_memory (
         .clk(clk), .address({layer, key_place, g}), .data(keys),
-        .write(live[4] && op == DETECT), .write_address({layer, place, g_4}), .write_data(found));
+        .write(detects[4]), .write_address({home_layer, home, g_4}), .write_data(found));
 
     // What the attention of the first block saw at every position.
     wire [WIDTH*SUM_BITS-1:0] sums, seen;
@@ -96,9 +99,9 @@ module lutetia_core (
     // that choosing one is a tree of muxes.
     wire [(SHOWN << (TURN_BITS + LANE_BITS))-1:0] lanes;
     wire [(WIDTH << RANK_LANE_BITS)-1:0] ranks;
-    wire [SHOWN*COMPARED_BITS-1:0] shown;
+    reg [SHOWN*COMPARED_BITS-1:0] shown;
     reg [D*WIDTH*8-1:0] rows_7;
-    reg clear, load;
+    reg clear, load, taking;
     function [2:0] ones(input [3:0] four);
         case (four)
             0: ones = 0;
@@ -155,7 +158,7 @@ module lutetia_core (
                 if (state == SCALE) s <= @SCALED@;
                 if (clear) sum <= 0;
                 else if (load) sum <= seen[c*SUM_BITS +: SUM_BITS];
-                else if (live[8]) sum <= op == TAKE ? sum - added_8 : sum + added_8;
+                else if (live[8]) sum <= taking ? sum - added_8 : sum + added_8;
                 else if (state == BEST) sum <= sums[((c + 1) % WIDTH)*SUM_BITS +: SUM_BITS];
             end
         end
@@ -164,7 +167,7 @@ module lutetia_core (
         end
         for (v = 0; v < SHOWN; v = v + 1) begin : showing
             wire [(1 << (TURN_BITS + LANE_BITS))-1:0] turns = lanes[(v << (TURN_BITS + LANE_BITS)) +: (1 << (TURN_BITS + LANE_BITS))];
-            assign shown[v*COMPARED_BITS +: COMPARED_BITS] = turns[{turn[TURN_BITS-1:0], {LANE_BITS{1'b0}}} +: COMPARED_BITS];
+            always @(posedge clk) shown[v*COMPARED_BITS +: COMPARED_BITS] <= turns[{turn[TURN_BITS-1:0], {LANE_BITS{1'b0}}} +: COMPARED_BITS];
         end
     endgenerate
 
@@ -195,7 +198,7 @@ module lutetia_core (
             end
             always @(posedge clk) begin
                 cell_3 <= @CELL@;
-                cell_4[b*CELL_BITS +: CELL_BITS] <= op == DETECT || op == FETCH ? index : cell_3;
+                cell_4[b*CELL_BITS +: CELL_BITS] <= detects[3] || op == FETCH ? index : cell_3;
             end
             assign found[b*A +: A] = cell_4[b*CELL_BITS +: A];
         end
@@ -209,13 +212,11 @@ module lutetia_core (
     wire chunk_ends = state == BEST && shifted == WIDTH - 1;
 @DRAW@
 
-    always @* begin
-        clear = 0;
-        load = 0;
-        if (state == RANK) clear = 1;
-        else if (refresh && step == 1) load = 1;
-        else if (run_ends && op == DETECT) clear = 1;
-        else if (chunk_ends) clear = 1;
+    // A cycle late, which rows never notice: they are added TO_SUMS cycles after their group at the earliest.
+    always @(posedge clk) begin
+        clear <= state == RANK || chunk_ends;
+        load <= refresh && step == 1;
+        taking <= op == TAKE;
     end
 
     task start(input [1:0] what);
@@ -243,12 +244,14 @@ module lutetia_core (
     endtask
 
     always @(posedge clk) begin
-        live <= {live[7:5], live[4] && op != DETECT, live[3:1], state == RUN && issuing && (op != TAKE || theirs)};
+        live <= {live[7:5], live[4] && !detects[4], live[3:1], state == RUN && issuing && (op != TAKE || theirs)};
         {g_1, g_2, g_3, g_4} <= {g, g_1, g_2, g_3};
-        if (live[4] && op == DETECT) queries[g_4] <= found;
+        detects <= {detects[3:1], state == RUN && issuing && op == DETECT};
+        if (detects[4]) queries[g_4] <= found;
+        if (op == DETECT && issuing) {home_layer, home} <= {layer, place};
         if (step != 3) step <= step + 1;
         if (state != SCALE && !turn[TURN_BITS]) turn <= turn + 1;
-        counted <= turn;
+        {compared, counted} <= {turn, compared};
         if (out_valid && out_ready) out_valid <= 0;
         case (state)
             IDLE: if (accept) begin
@@ -278,7 +281,7 @@ module lutetia_core (
             RANK: begin // the first group may leave while the last turns go on: it takes two cycles to the ranks
                 chunk <= 0;
                 number <= 0;
-                if (turn == TURNS - 2) start(part == ATTENTION ? DETECT : FETCH);
+                if (turn == TURNS - 1) start(part == ATTENTION ? DETECT : FETCH);
             end
             RUN: begin
                 if (issuing && op == TAKE && !theirs) theirs <= 1;
@@ -290,6 +293,7 @@ module lutetia_core (
                         i <= i == CONTEXT - 1 ? 0 : i + 1;
                         distance <= distance - 1;
                         issuing <= op == ATTEND && distance != 0;
+                        if (op == DETECT && refresh && final_layer) begin_place(j + 1, j != CONTEXT - 2);
                     end
                 end else if (run_ends) begin
                     shifted <= 0;
@@ -297,8 +301,7 @@ module lutetia_core (
                         DETECT: begin
                             i <= first;
                             distance <= j - 1;
-                            if (refresh && final_layer) begin_place(j + 1, j != CONTEXT - 2);
-                            else if (j == 0) state <= ADD;
+                            if (j == 0) state <= ADD;
                             else start(ATTEND);
                         end
                         FETCH: state <= part == LAST ? BEST : ADD;
@@ -343,9 +346,11 @@ module lutetia_core (
             first <= 0;
             out_valid <= 0;
             live <= 0;
+            detects <= 0;
             step <= 3;
             k <= 0;
             turn <= TURNS;
+            compared <= TURNS;
             counted <= TURNS;
             refresh <= 0;
             issuing <= 0;
