@@ -76,6 +76,7 @@ def _program(model: IntegerTransformer) -> str:
     feed_forward = [block.feed_forward for block in model.blocks]
     last = model.unembedding
     bits = GAIN_BITS - 1 if any(layer.gains is not None for layer in model.layers.values()) else 0
+    half = (bits + 1) // 2  # of the gains' bits
     drop, table = weights(1.0, last.fraction)
     anchor = smallest(0, model.width - 1)
     widths = model.widths()
@@ -84,12 +85,14 @@ def _program(model: IntegerTransformer) -> str:
         DETECTORS=len(attention[0].numbers), ANCHORS=attention[0].anchors.shape[1], POSITION_BITS=attention[0].position_bits,
         FF_DETECTORS=len(feed_forward[0].numbers), FF_ANCHORS=feed_forward[0].anchors.shape[1],
         LAST_DETECTORS=len(last.numbers), LAST_ANCHORS=last.anchors.shape[1],
-        EMBEDDING_SHIFT=model.embedding_shift, GAIN_BITS=bits, DROP=drop, N_WEIGHTS=len(table),
+        EMBEDDING_SHIFT=model.embedding_shift, GAIN_BITS=bits, HALF=half, DROP=drop, N_WEIGHTS=len(table),
     )  # fmt: skip
+    compared = "int32_t" if widths["compared"] <= 32 else "int64_t"
     types = [
         "typedef int8_t table_t;\n",
         f"typedef {anchor} anchor_t;\n",
-        f"typedef {'int32_t' if widths['compared'] <= 32 else 'int64_t'} compared_t;\n",
+        f"typedef {compared} compared_t;\ntypedef u{compared} unsigned_t;\n",
+        f"typedef {'int32_t' if widths['stream'] + half <= 32 else 'int64_t'} half_t; /* x times half the bits of a gain */\n",
     ]
     proven = "".join(f"   {name:<24}{width} bits\n" for name, width in widths.items())
     distances = max(model.context - 1, 1)

@@ -1,6 +1,7 @@
 /* ---- the network: compare, look up, add ------------------------------------------------------------------------------ */
 
-/* The stream times the gains of a norm: v is doubled, and added where the gain has that bit. */
+/* The stream times the gains of a norm: v is doubled, and added where the gain has that bit. The upper half of the bits has a sum
+   of its own, so that both are narrow. */
 static void scale(const int32_t *x, int norm, compared_t *s)
 {
     int c;
@@ -8,20 +9,25 @@ static void scale(const int32_t *x, int norm, compared_t *s)
         s[c] = x[c];
 #if GAIN_BITS
     if (HAS_GAINS[norm]) {
-        compared_t v[WIDTH];
+        half_t v[WIDTH], low[WIDTH], high[WIDTH];
         int bit;
         for (c = 0; c < WIDTH; c++) {
-            v[c] = s[c];
-            s[c] = v[c] & GAINS[norm][0][c];
+            v[c] = x[c];
+            low[c] = v[c] & GAINS[norm][0][c];
+            high[c] = v[c] & GAINS[norm][HALF][c];
         }
-        for (bit = 1; bit < GAIN_BITS; bit++) {
+        for (bit = 1; bit < HALF; bit++) {
             for (c = 0; c < WIDTH; c++) {
                 v[c] += v[c];
-                s[c] += v[c] & GAINS[norm][bit][c];
+                low[c] += v[c] & GAINS[norm][bit][c];
+                if (bit + HALF < GAIN_BITS)
+                    high[c] += v[c] & GAINS[norm][bit + HALF][c];
             }
         }
-        for (c = 0; c < WIDTH; c++)
+        for (c = 0; c < WIDTH; c++) {
+            s[c] = (compared_t)((unsigned_t)high[c] << HALF) + low[c];
             s[c] = (s[c] ^ GAINS[norm][GAIN_BITS][c]) - GAINS[norm][GAIN_BITS][c];
+        }
     }
 #else
     (void)norm;
