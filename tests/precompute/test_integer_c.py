@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from whole import PROMPTS, classifiers, language, languages, numbers
 
 from lutetia.cli import main
@@ -45,6 +46,16 @@ def test_writes_what_python_writes(number: int, tmp_path: Path) -> None:
         assert run(program, "30", "9", given=prompt).stdout == whole.generate(prompt, 30, seed=9)
 
 
+def test_a_wide_stream_is_multiplied_in_wider_halves(tmp_path: Path) -> None:
+    model = language()
+    with torch.no_grad():
+        model.embedding.weight.mul_(1e5)
+    whole = integer_model(model)
+    assert whole.widths()["stream"] > 26
+    assert "typedef int64_t half_t" in c_files(whole)["model.c"]
+    assert run(compiled(whole, tmp_path), "60", given=b"ab").stdout == whole.generate(b"ab", 60)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_writes_a_thousand_bytes(number: int, tmp_path: Path) -> None:
@@ -77,11 +88,12 @@ def test_a_reset_in_the_middle_forgets_everything(tmp_path: Path) -> None:
     (tmp_path / "main.c").write_text(
         '#include <stdio.h>\n#include "model.h"\nint main(void) { static lutetia_state s; int i; lutetia_reset(&s);\n'
         "if (lutetia_best(&s) != -1 || lutetia_put(&s, 256) != -1 || lutetia_put(&s, -1) != -1) return 1;\n"
-        'for (i = 0; i < 20; i++) lutetia_put(&s, i);\nlutetia_reset(&s); lutetia_put(&s, 65); printf("%d", lutetia_best(&s));\n'
-        "return 0; }\n"
+        "for (i = 0; i < 20; i++) { if (i == 15 && lutetia_put(&s, 256) != -1) return 1; lutetia_put(&s, i); }\n"
+        'printf("%d ", lutetia_best(&s)); lutetia_reset(&s); lutetia_put(&s, 65); printf("%d", lutetia_best(&s)); return 0; }\n'
     )
     program = compiled(whole, tmp_path, *CLEAN, "-DLUTETIA_NO_MAIN", "main.c")
-    assert int(run(program).stdout) == whole.generate(b"A", 1)[0]
+    full, reset = whole.generate(bytes(range(20)), 1)[0], whole.generate(b"A", 1)[0]
+    assert run(program).stdout == f"{full} {reset}".encode()  # a refused byte leaves a full window as it was
 
 
 @pytest.mark.parametrize(("kind", "bits"), [*((kind, 8) for kind in KINDS), ("stacked", 4)])

@@ -68,7 +68,8 @@ def test_classifies_as_python_does(open_page: OpenPage, kind: str) -> None:
 
 
 def test_bad_calls_are_refused(open_page: OpenPage) -> None:
-    opened = open_page(page(integer_model(language(vocab=100)), "text")).page
+    whole = integer_model(language(vocab=100))
+    opened = open_page(page(whole, "text")).page
     for call, message in (
         ("lutetia.generate(new Uint8Array(0), 3)", "the prompt is empty"),
         ("lutetia.generate('a', 3)", "no Uint8Array"),
@@ -77,6 +78,7 @@ def test_bad_calls_are_refused(open_page: OpenPage) -> None:
         ("lutetia.classify(Int32Array.of(1))", "classifies nothing"),
     ):
         assert message in opened.evaluate(FAILS, call)
+    assert bytes(opened.evaluate(WRITE, [[1, 2], 9, None])) == whole.generate(b"\1\2", 9)  # nothing is left of what was refused
     opened = open_page(page(integer_model(KINDS["votes"]), "votes")).page
     for call, message in (
         ("lutetia.classify(new Int32Array(8))", "has 8 numbers, expected 9"),
