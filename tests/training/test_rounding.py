@@ -14,7 +14,7 @@ from lutetia.errors import ArgumentError
 from lutetia.nn import table_parameters
 from lutetia.precompute import integer_model
 from lutetia.precompute.integer.scales import scaled
-from lutetia.training import run, train
+from lutetia.training import loop, run, train
 from lutetia.training.batches import Batches
 from lutetia.training.data import open_data
 from lutetia.training.rounding import rounded, rounded_tables
@@ -91,6 +91,16 @@ def test_a_language_model_is_rounded_to_what_it_is_built_from() -> None:
         for name, layer in whole.layers.items():
             table = dict(model.named_modules())[name].weight
             assert torch.equal(table.detach().double(), torch.from_numpy(np.ldexp(layer.numbers.astype(float), -layer.fraction)))
+
+
+def test_a_run_of_exact_tables_goes_on_with_rounded_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its best evaluation is one of rounded tables, however good the exact ones were."""
+    monkeypatch.setattr(loop, "is_better", lambda new, old: old is None)
+    settings = {"steps": 4, "eval_every": 2}
+    train(classifier_config(train=settings), "out")
+    assert Path("out/checkpoints/best").resolve().name == "step-000002"
+    train(classifier_config(train={**settings, "steps": 8, "table_bits": 2}), "out", resume=True)
+    assert Path("out/checkpoints/best").resolve().name == "step-000006"
 
 
 def test_steps_in_place_are_refused() -> None:

@@ -27,10 +27,10 @@ except ImportError:  # Windows has no such locks: there, the folder is not prote
 
 LOCK = ".lock"
 CONTENT = ("config.toml", "metrics.jsonl", "checkpoints", "tensorboard", "loss.png", "summary.json", LOCK)  # the lock last
-# What may differ when a run resumes: how long it lasts, what it logs and keeps, how many share the work, and what helps a run
-# that diverged.
+# What may differ when a run resumes: how long it lasts, what it logs and keeps, how many share the work, to what its tables are
+# rounded, and what helps a run that diverged.
 MAY_CHANGE = {
-    *(f"train.{key}" for key in ("steps", "epochs", "minutes", "patience", "log_every", "tensorboard", "clip")),
+    *(f"train.{key}" for key in ("steps", "epochs", "minutes", "patience", "log_every", "tensorboard", "clip", "table_bits")),
     *(f"checkpoint.{key}" for key in ("every", "keep")),
     "optimizer.tables.lr",
     "optimizer.ngrams.lr",

@@ -330,8 +330,10 @@ class Trainer:
         if at.best is not None and at.best["step"] == at.step:
             return False  # done before a restart
         found = self.evaluate("valid", self.config.train.eval_batches)
-        improved = is_better(found, at.best)
-        at.best, at.waited = ({"step": at.step, **found}, 0) if improved else (at.best, at.waited + 1)
+        rounding = {"table_bits": bits} if (bits := self.config.train.table_bits) else {}
+        comparable = at.best if at.best and at.best.get("table_bits") == bits else None  # a resumed run may round to other bits
+        improved = is_better(found, comparable)
+        at.best, at.waited = ({"step": at.step, **rounding, **found}, 0) if improved else (at.best, at.waited + 1)
         if self._metrics is not None:
             self._metrics.write("valid", at.step, found)
         self.show.update(self.done(), at.step, found)
