@@ -15,6 +15,7 @@ from results_sentences import (
     floors_sentence,
     gradient_sentence,
     growth_sentence,
+    integer_sentence,
     layer_sentence,
     models_sentence,
     rates_sentence,
@@ -118,6 +119,13 @@ MODEL_SECTIONS = [
             )
         ],
         "Milliseconds per byte at batch 1, last bytes of a context of 256.",
+    ),
+    Section(
+        "Writing on one CPU core",
+        "integer_generate",
+        [table("engines", "engine", "bits per byte", "steps", column("bytes per second", "written"))],
+        integer_sentence,
+        setting="`examples/gates.toml`, 2,000 steps; batch 1, one thread, processor time, 200 bytes, of C 20,000.",
     ),
     Section(
         "Training on two CPU cores",
