@@ -68,8 +68,8 @@ def try_refit(model: Tabular, rows: Rows, n_tables: int, settings: Boosting) -> 
     again = refit_tables(fresh, some, n_tables, model.config.n_tables - n_tables, settings)
     key = "rmse" if model.is_regression else "accuracy"
     x, y = rows.x.reshape(-1, *model.config.input_shape)[held], rows.y[held]
-    worth = [measure(each, x, y)[key] for each in (fresh.first(n_tables), again)]
-    return Trial(count, *worth, is_regression=model.is_regression)
+    cut, refitted = (measure(each, x, y)[key] for each in (fresh.first(n_tables), again))
+    return Trial(count, cut, refitted, model.is_regression)
 
 
 def _shape(model: Tabular) -> Shape:
