@@ -11,23 +11,19 @@ import numpy as np
 from lutetia.precompute.hdl.design import (
     Design,
     Slice,
-    SumTerm,
-    Total,
     common_width,
-    compressors,
     lanes,
     slices,
-    totals,
     tournament,
     walk,
 )
 from lutetia.precompute.hdl.dialect import BusPiece, Dialect
+from lutetia.precompute.hdl.sums import channel_bits, unread, write_sum
 from lutetia.precompute.ir.stream import (
     Argmax,
     Compare,
     Lookup,
     Pool,
-    StreamEdge,
     StreamNode,
     Sum,
     Table,
@@ -36,7 +32,6 @@ from lutetia.precompute.ir.stream import (
     Wire,
 )
 
-CHAIN = 16  # terms of a sum that are written without brackets
 Rule: TypeAlias = Callable[[Dialect, Design, StreamNode], None]
 
 
@@ -44,16 +39,6 @@ def write_node(dialect: Dialect, design: Design, number: int) -> None:
     """The lines of one node's module."""
     node = design.graph.nodes[number]
     RULES[type(node)](dialect, design, node)
-
-
-def unread(edge: StreamEdge, bits: np.ndarray) -> bool:
-    """Whether there are bits of a bus that nothing reads: bits are the numbers of those that are."""
-    return len(np.unique(bits)) < edge.width
-
-
-def _channel_bits(edge: StreamEdge, channels: np.ndarray) -> np.ndarray:
-    own = [np.arange(edge.offsets[channel], edge.offsets[channel + 1]) for channel in np.unique(channels)]
-    return np.concatenate(own) if own else np.zeros(0, dtype=np.int64)
 
 
 def _wire(d: Dialect, design: Design, node: Wire) -> None:
@@ -125,76 +110,8 @@ def _compare(d: Dialect, design: Design, node: Compare) -> None:
             right = d.constant(lane.right, lane.bits)
         pieces.append(BusPiece(Slice(number, 1, False), d.truth(d.greater(left, right))))
     d.set_bus(node.edge.width, pieces)
-    if unread(edge, _channel_bits(edge, np.concatenate([node.left, node.right[node.right >= 0]]))):
+    if unread(edge, channel_bits(edge, np.concatenate([node.left, node.right[node.right >= 0]]))):
         d.unused("in_data")
-
-
-def _sum(d: Dialect, design: Design, node: Sum) -> None:
-    (edge,) = design.edges(node)
-    d.passed()
-    idle: list[str] = []
-    pieces = []
-    for number, total in enumerate(totals(node, edge)):
-        texts = [*_counted(d, total, number, edge.width, idle), *(_term(d, term, edge.width, total) for term in total.terms)]
-        if total.bias or not texts:
-            texts.append(f"+ {d.constant(total.bias, total.target.bits)}")
-        if texts[0].startswith("-"):
-            texts.insert(0, f"+ {d.constant(0, total.target.bits)}")
-        pieces.append(BusPiece(total.target, d.as_bus(_added(texts))))
-    d.set_bus(node.edge.width, pieces, constant=not node.coefficient.any())
-    if unread(edge, _channel_bits(edge, node.index[node.coefficient != 0])):
-        idle.append("in_data")
-    d.unused(*idle)
-
-
-def _added(texts: list[str]) -> str:
-    """Signed terms, the first one positive, as an expression; brackets keep tools that read by recursion within their stack."""
-    if len(texts) <= CHAIN:
-        return " ".join(texts).removeprefix("+ ")
-    plus, minus = ([text[2:] for text in texts if text[0] == sign] for sign in "+-")
-    return f"{_bracketed(plus)} - {_bracketed(minus)}" if minus else _bracketed(plus)
-
-
-def _bracketed(texts: list[str]) -> str:
-    """A balanced tree of additions."""
-    if len(texts) <= CHAIN:
-        return f"({' + '.join(texts)})"
-    half = len(texts) // 2
-    return f"({_bracketed(texts[:half])} + {_bracketed(texts[half:])})"
-
-
-def _term(d: Dialect, term: SumTerm, width: int, total: Total) -> str:
-    """With its sign in front."""
-    bits, size = total.target.bits, abs(term.coefficient)
-    text = d.number("in_data", term.channel, width, bits)
-    return f"{'-' if term.coefficient < 0 else '+'} {d.times(size, text, bits) if size != 1 else text}"
-
-
-def _counted(d: Dialect, total: Total, number: int, width: int, idle: list[str]) -> list[str]:
-    """The count of the single bits as terms: compressors, and what they leave. What is not read goes to `idle`."""
-    if not total.bits:
-        return []
-    bits = total.target.bits
-    made, left, _ = compressors(len(total.bits))
-    places = {at: ("in_data", channel.low, width) for at, channel in enumerate(total.bits)}
-    for column in made:
-        name, size = f"c{number}_{column.outputs[0]}", len(column.outputs)
-        texts = []
-        for at in column.inputs:
-            bus, low, bus_width = places[at]
-            texts.append(d.number(bus, Slice(low, 1, False), bus_width, size))
-        d.let(name, size, d.as_bus(" + ".join(texts)))
-        places |= {at: (name, place, size) for place, at in enumerate(column.outputs)}
-    terms = []
-    for row in range(max(map(len, left.values()))):
-        chosen = {weight: d.bit(*places[own[row]]) for weight, own in left.items() if len(own) > row and weight < bits}
-        if chosen:
-            name = f"r{number}_{row}"
-            d.let(name, bits, d.joined([chosen.get(weight, d.zero) for weight in reversed(range(bits))]))
-            terms.append(f"+ {d.number(name, Slice(0, bits, False), bits, bits)}")
-    # A bit of a higher weight than the sum has is proven to be zero: the sum fits.
-    idle += sorted({places[at][0] for weight, own in left.items() if weight >= bits for at in own})
-    return terms
 
 
 def _pool(d: Dialect, design: Design, node: Pool) -> None:
@@ -257,5 +174,5 @@ def _window(d: Dialect, design: Design, node: Window) -> None:
 
 
 RULES: dict[type[StreamNode], Callable[..., None]] = {
-    Wire: _wire, Table: _table, Compare: _compare, Sum: _sum, Pool: _pool, Argmax: _argmax, Window: _window,
+    Wire: _wire, Table: _table, Compare: _compare, Sum: write_sum, Pool: _pool, Argmax: _argmax, Window: _window,
 }  # fmt: skip
