@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.tools.hardware import Hardware
 
 STIMULUS, EXPECTED = "stimulus.mem", "expected.mem"
+CYCLES = "cycles.txt"  # without pauses: the cycle of each sample and of each answer
 PATIENCE = 2000  # clock cycles without a sample on either side, beyond those that padding takes
 
 
@@ -123,6 +124,7 @@ def _verilog(hardware: Hardware, made: Bench, seed: int, stalls: bool) -> str:
         stalls=int(stalls),
         stimulus=STIMULUS,
         expected=EXPECTED,
+        cycles=CYCLES,
     )
 
 
@@ -141,7 +143,7 @@ module {name}_testbench;
     reg out_ready = 1'b0;
     wire [{out_width}-1:0] out_data;
     wire in_ready, out_valid;
-    integer sent = 0, accepted = 0, received = 0, runs = 0, idle = 0, wrong = 0, after = 0, file = 0;
+    integer sent = 0, accepted = 0, received = 0, runs = 0, idle = 0, wrong = 0, after = 0, file = 0, clock = 0, times = 0;
     reg [31:0] random = 32'd{seed};
     reg [9:0] cycle = 10'd0;
     reg go_in, go_out;
@@ -156,6 +158,7 @@ module {name}_testbench;
         $readmemh("{stimulus}", stimulus);
         if (RECEIVED > 0) $readmemh("{expected}", expected);
         file = $fopen("outputs.mem", "w");
+        if (STALLS == 0) times = $fopen("{cycles}", "w");
     end
     always #5 clk = !clk;
 
@@ -182,6 +185,7 @@ module {name}_testbench;
         random <= {{random[30:0], random[31] ^ random[21] ^ random[1] ^ random[0]}};
         cycle <= cycle + 10'd{pace};
         idle <= idle + 1;
+        clock <= clock + 1;
         if (rst) begin
             rst <= idle < 3;
             in_valid <= 1'b0;
@@ -190,6 +194,7 @@ module {name}_testbench;
             if (in_valid && in_ready) begin
                 accepted <= accepted + 1;
                 idle <= 0;
+                if (STALLS == 0) $fdisplay(times, "in %0d", clock);
             end
             if (!in_valid || in_ready) begin
                 in_valid <= go_in && sent < SENT * (runs + 1);
@@ -204,6 +209,7 @@ module {name}_testbench;
                 if (received < RECEIVED * (runs + 1)) begin
                     idle <= 0;
                     $fdisplay(file, "%h", out_data);
+                    if (STALLS == 0) $fdisplay(times, "out %0d", clock);
                     if (out_data !== expected[received]) begin
                         if (wrong < 10) $display("answer %0d is %h, expected %h", received, out_data, expected[received]);
                         wrong <= wrong + 1;

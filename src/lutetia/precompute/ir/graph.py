@@ -23,6 +23,7 @@ from lutetia.precompute.tables.domains import check_whole
 if TYPE_CHECKING:
     from lutetia.precompute.ir.cost import CostTable
     from lutetia.precompute.tables.table import IOTable
+    from lutetia.precompute.tools.cycles import Cycles
     from lutetia.precompute.tools.hardware import Hardware
 
 
@@ -185,15 +186,25 @@ class Graph:
         check_whole("k", k, 2, 16)
         return cost(self, k)
 
+    def cycles(self) -> Cycles:
+        """Clock cycles without stalls: to the first answer, and for each frame. `hardware.cycles()` measures the same."""
+        from lutetia.precompute.tools.cycles import count_cycles
+
+        self._check_hardware()
+        return count_cycles(self)
+
     def emit(self, language: str = "verilog", **options: Any) -> Hardware:
         """The graph as hardware: modules, a test bench and a manifest, in "verilog" or "vhdl"."""
         check_choice("language", language, ("verilog", "vhdl"))
-        if not self.is_hardware:
-            raise ArgumentError("the graph still holds layers of PyTorch: call precompute() first")
+        self._check_hardware()
         from lutetia.precompute.hdl.emit import emit
 
         with flow.step("emit", part="precompute", language=language, lookups=self.n_lookups):
             return emit(self, language, **options)
+
+    def _check_hardware(self) -> None:
+        if not self.is_hardware:
+            raise ArgumentError("the graph still holds layers of PyTorch: call precompute() first")
 
     # ---- for passes ---------------------------------------------------------------------------------------------------
 

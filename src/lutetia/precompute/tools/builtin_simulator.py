@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,27 +23,36 @@ RESET = 4  # cycles
 AFTER = 40  # cycles in which no further answer may come
 
 
-def simulate_builtin(hardware: Hardware, made: Bench, folder: Path, *, seed: int, stalls: bool) -> tuple[np.ndarray, bool]:
-    """Answers as bits [n, width], and whether the bench found nothing wrong; the sources lie in the folder."""
+class Played(NamedTuple):
+    """Answers as bits [n, width], whether the bench found nothing wrong, and the cycle of each sample and each answer."""
+
+    answers: np.ndarray
+    right: bool
+    times: list[tuple[str, int]]
+
+
+def simulate_builtin(hardware: Hardware, made: Bench, folder: Path, *, seed: int, stalls: bool) -> Played:
+    """Run the test bench; the sources lie in the folder."""
     script = ["read_verilog -DSYNTHESIS " + " ".join(hardware.sources), f"hierarchy -top {hardware.name}", *ELABORATE]
     run_yosys([*script, "write_json circuit.json"], folder, "simulate")
     return play(read_circuit(folder / "circuit.json", hardware.name), made, seed=seed, stalls=stalls)
 
 
-def play(circuit: FlatCircuit, made: Bench, *, seed: int, stalls: bool) -> tuple[np.ndarray, bool]:
+def play(circuit: FlatCircuit, made: Bench, *, seed: int, stalls: bool) -> Played:
     """Run the bench: every run begins with a reset."""
     rng = np.random.default_rng(seed)
     values = circuit.start(rng)
     answers: list[np.ndarray] = []
+    times: list[tuple[str, int]] = []
     right = True
     for run in range(made.runs):
         stimulus = made.stimulus[run * made.sent : (run + 1) * made.sent]
-        received = _one_run(circuit, values, stimulus, made, _pauses(rng, stalls), rng)
+        received = _one_run(circuit, values, stimulus, made, _pauses(rng, stalls), rng, times)
         answers += received[: made.received]
         if len(received) < made.received:
-            return _stacked(answers, made), False
+            return Played(_stacked(answers, made), False, times)
         right = right and (made.more or len(received) == made.received)
-    return _stacked(answers, made), right
+    return Played(_stacked(answers, made), right, times)
 
 
 def _stacked(answers: list[np.ndarray], made: Bench) -> np.ndarray:
@@ -67,6 +76,7 @@ def _one_run(
     made: Bench,
     pauses: Iterator[tuple[bool, bool]],
     rng: np.random.Generator,
+    times: list[tuple[str, int]],
 ) -> list[np.ndarray]:
     """One reset, all samples, and what came out; it ends after `patience` cycles in which nothing moves."""
     ports = circuit.ports
@@ -87,6 +97,7 @@ def _one_run(
         taken = valid and bool(values[ports["in_ready"]][0])
         if given:
             received.append(values[ports["out_data"]].copy())
+        times += [(end, cycle) for end, moved in (("in", taken), ("out", given)) if moved]
         circuit.clock(values)
         accepted += taken
         valid = valid and not taken

@@ -18,6 +18,7 @@ from lutetia.precompute.ir.stream import StreamEdge
 
 if TYPE_CHECKING:
     from lutetia.precompute.ir.graph import Graph
+    from lutetia.precompute.tools.cycles import Cycles
     from lutetia.precompute.tools.prove import Proof
     from lutetia.precompute.tools.synthesize import Synthesis
 
@@ -140,6 +141,13 @@ class Hardware:
         from lutetia.precompute.tools.simulate import simulate
 
         return simulate(self, x, tool=tool, stalls=stalls, seed=seed, limit=time_limit)
+
+    def cycles(self, *, tool: str | None = None, time_limit: float | None = None) -> Cycles:
+        """Clock cycles that a simulator counts without pauses, to the first answer and for each frame; `graph.cycles()` says how
+        many it must be. `tool` is "icarus", "builtin" or "verilator"."""
+        from lutetia.precompute.tools.simulate import measure_cycles
+
+        return measure_cycles(self, tool=tool, limit=time_limit)
 
     def prove(
         self,

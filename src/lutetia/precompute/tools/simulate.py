@@ -17,9 +17,10 @@ from torch import Tensor
 
 from lutetia import flow
 from lutetia.errors import MissingFeatureError, check_choice
-from lutetia.precompute.front.samples import from_binary, from_hex, to_hex, values_of
-from lutetia.precompute.hdl.testbench import Bench, bench, files
+from lutetia.precompute.front.samples import from_binary, from_hex, random_input, to_hex, values_of
+from lutetia.precompute.hdl.testbench import CYCLES, Bench, bench, files
 from lutetia.precompute.tools.builtin_simulator import simulate_builtin
+from lutetia.precompute.tools.cycles import FRAMES, Cycles, counted
 from lutetia.precompute.tools.find import HOW, find_tool, missing, require_program, run_program, time_limit
 from lutetia.precompute.tools.hardware import EquivalenceError
 
@@ -35,6 +36,7 @@ SIMULATORS = {
     "cocotb": "cocotb with Icarus Verilog",
     "ghdl": "GHDL",
 }
+WITH_CYCLES = ("icarus", "builtin", "verilator")  # whose test bench counts them
 TOOLS = {"verilog": ("icarus", "builtin", "verilator", "cocotb"), "vhdl": ("ghdl",)}
 
 
@@ -77,19 +79,38 @@ def simulate(hardware: Hardware, x: Tensor, *, tool: str | None, stalls: bool, s
         tempfile.TemporaryDirectory() as place,
         time_limit(limit),
     ):
-        job = Job(hardware, bench(hardware, x), Path(place), seed, stalls)
-        for name, text in (hardware.files | files(hardware, job.bench, seed=seed, stalls=stalls)).items():
-            (job.folder / name).write_text(text)
-        RUN[tool](job)
-        y = _answers(hardware, job.bench, job.folder)
+        y = _run(Job(hardware, bench(hardware, x), Path(place), seed, stalls), tool)
         step.outputs(y=y)
     return y
 
 
+def measure_cycles(hardware: Hardware, *, tool: str | None, limit: float | None = None) -> Cycles:
+    """The cycles of a few random frames without pauses; their answers are checked too."""
+    tool = simulator(hardware, tool)
+    check_choice("tool", tool, WITH_CYCLES)
+    endless = None in hardware.graph.input_edge.shape
+    x = random_input(hardware.graph, 1 if endless else FRAMES, seed=0)
+    with tempfile.TemporaryDirectory() as place, time_limit(limit):
+        job = Job(hardware, bench(hardware, x), Path(place), 0, False)
+        _run(job, tool)
+        moves = [line.split() for line in (job.folder / CYCLES).read_text().splitlines()]
+    accepted, answered = ([int(cycle) for end, cycle in moves if end == wanted] for wanted in ("in", "out"))
+    return counted(accepted, answered, None if endless else FRAMES)
+
+
+def _run(job: Job, tool: str) -> Tensor:
+    """Write the files, simulate, and compare the answers."""
+    for name, text in (job.hardware.files | files(job.hardware, job.bench, seed=job.seed, stalls=job.stalls)).items():
+        (job.folder / name).write_text(text)
+    RUN[tool](job)
+    return _answers(job.hardware, job.bench, job.folder)
+
+
 def _builtin(job: Job) -> None:
-    answers, right = simulate_builtin(job.hardware, job.bench, job.folder, seed=job.seed, stalls=job.stalls)
-    (job.folder / "outputs.mem").write_text("".join(f"{line}\n" for line in to_hex(answers)))
-    same = right and np.array_equal(answers, job.bench.expected)
+    played = simulate_builtin(job.hardware, job.bench, job.folder, seed=job.seed, stalls=job.stalls)
+    (job.folder / "outputs.mem").write_text("".join(f"{line}\n" for line in to_hex(played.answers)))
+    (job.folder / CYCLES).write_text("".join(f"{end} {cycle}\n" for end, cycle in played.times))
+    same = played.right and np.array_equal(played.answers, job.bench.expected)
     (job.folder / "result.txt").write_text("PASS" if same else "FAIL")
 
 

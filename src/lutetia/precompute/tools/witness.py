@@ -34,7 +34,7 @@ def witness(hardware: Hardware, plan: Design, folder: Path, node: int | None) ->
 
 
 def _simulated(hardware: Hardware, plan: Design, made: Bench, folder: Path) -> dict[str, Any]:
-    answers, _ = simulate_builtin(hardware, made, folder, seed=0, stalls=True)
+    answers = simulate_builtin(hardware, made, folder, seed=0, stalls=True).answers
     count = min(len(answers), len(made.expected))
     differs = np.flatnonzero((answers[:count] != made.expected[:count]).any(1))
     if not len(differs) and count == len(made.expected):
