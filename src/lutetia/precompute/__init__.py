@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.claims import precomputable
     from lutetia.precompute.front.decompose import Unit, Units, decompose
     from lutetia.precompute.front.encoder import BitsChoice, CodeEncoder, Encoder, encoder
+    from lutetia.precompute.front.fixed import FixedLayerNorm, FixedLSTMCell
     from lutetia.precompute.front.handmade import table_graph
     from lutetia.precompute.front.lutnet import LUTNetwork, fit_bits, lut_network
     from lutetia.precompute.front.quantise import Quantise, SparseLinear, quantise, quantise_weights
@@ -47,6 +48,7 @@ _ROOMS = {
     "front.claims": "precomputable",
     "front.decompose": "Unit Units decompose",
     "front.encoder": "BitsChoice CodeEncoder Encoder encoder",
+    "front.fixed": "FixedLSTMCell FixedLayerNorm",
     "front.handmade": "table_graph",
     "front.lutnet": "LUTNetwork fit_bits lut_network",
     "front.quantise": "Quantise SparseLinear quantise quantise_weights",
@@ -89,6 +91,8 @@ __all__ = [
     "Domain",
     "Encoder",
     "EquivalenceError",
+    "FixedLSTMCell",
+    "FixedLayerNorm",
     "Graph",
     "Hardware",
     "IOTable",

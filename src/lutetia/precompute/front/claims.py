@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from lutetia.errors import ArgumentError, fail
-from lutetia.precompute.tables.domains import Domain, as_domain
+from lutetia.precompute.tables.domains import Domain, as_domain, check_whole
 
 T = TypeVar("T")
 Structure: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]  # per unit: its inputs and its outputs
@@ -17,11 +17,22 @@ OUTPUTS = ("out_features", "out_channels", "n_outputs")
 
 
 @dataclass(frozen=True)
+class ClaimedWindow:
+    """What a module reads of a sequence (one number each) or of an image (two): as in PyTorch's convolutions."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Claim:
-    """The domain of the inputs, and how the module splits."""
+    """The domain of the inputs, how the module splits, and the window that it reads."""
 
     domain: Domain | None = None
     groups: Any = None
+    window: ClaimedWindow | None = None
 
     def structure(self, n_inputs: int | None, n_outputs: int | None) -> Structure:
         """Per unit, its inputs and outputs, in a module of these sizes; a size may be unknown."""
@@ -39,7 +50,15 @@ class Claim:
         return units
 
 
-def precomputable(*, domain: Any = None, groups: int | Sequence[Any] | None = None) -> Callable[[T], T]:
+def precomputable(
+    *,
+    domain: Any = None,
+    groups: int | Sequence[Any] | None = None,
+    kernel: int | Sequence[int] | None = None,
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+) -> Callable[[T], T]:
     """Declare the domain of the inputs of a module class, or of one module, and how it splits.
 
         @precomputable(domain=Binary(), groups=((3, 1), (3, 1), (3, 1)))
@@ -48,8 +67,14 @@ def precomputable(*, domain: Any = None, groups: int | Sequence[Any] | None = No
     `groups` is a number of equal groups, or per unit its (n_inputs, n_outputs) one after the other, or per unit its
     (inputs, outputs) as two lists of indices. It overrides what the module looks like; `decompose` then probes the module and
     refuses the claim where the module contradicts it.
+
+    `kernel` says that the module slides over a sequence, or with two numbers over an image, as a convolution with this stride,
+    dilation and padding by zeros does. Inputs then count taps: input c · taps + t is tap t of channel c.
     """
-    claim = Claim(None if domain is None else as_domain("domain", domain), _checked(groups))
+    window = None if kernel is None else _window(kernel, stride, dilation, padding)
+    if window is not None and groups is None:
+        raise ArgumentError("kernel is given without groups: say how each window splits, groups=((n_inputs, n_outputs), ..)")
+    claim = Claim(None if domain is None else as_domain("domain", domain), _checked(groups), window)
 
     def mark(target: T) -> T:
         setattr(target, NAME, claim)
@@ -68,6 +93,21 @@ def speaks_for(module: Any) -> bool:
     """Whether a claim says how a module splits, so that nothing looks inside; one of a domain alone does not."""
     claim = claim_of(module)
     return claim is not None and claim.groups is not None
+
+
+def _window(kernel: Any, stride: Any, dilation: Any, padding: Any) -> ClaimedWindow:
+    rank = 1 if isinstance(kernel, int) else len(kernel)
+    if rank not in (1, 2):
+        fail("kernel", kernel, "a number, or two for an image")
+    sizes = []
+    for name, value in (("kernel", kernel), ("stride", stride), ("dilation", dilation), ("padding", padding)):
+        own = (value,) * rank if isinstance(value, int) else tuple(value)
+        if len(own) != rank:
+            fail(name, value, f"a number, or {rank}")
+        for each in own:
+            check_whole(name, each, 0 if name == "padding" else 1)
+        sizes.append(own)
+    return ClaimedWindow(*sizes)
 
 
 def _checked(groups: Any) -> Any:

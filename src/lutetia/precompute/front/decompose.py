@@ -21,6 +21,7 @@ from lutetia.errors import ArgumentError
 from lutetia.precompute.front.block import LayerBlock
 from lutetia.precompute.front.claims import claim_of, precomputable
 from lutetia.precompute.front.ops import Claimed, Linear
+from lutetia.precompute.front.slide import check_window, draw
 from lutetia.precompute.front.units import structure_of
 from lutetia.precompute.tables.domains import Domain, as_domains, enumerate_rows, n_rows
 from lutetia.precompute.tables.enumerate import unit_values
@@ -133,6 +134,9 @@ def decompose(module: nn.Module | LayerBlock, *, n_inputs: int | None = None) ->
         block = module if isinstance(module, LayerBlock) else LayerBlock.of(module, n_inputs)
         domain = next((claim.domain for claim in _claims(module, block) if claim.domain is not None), None)
         units = Units([Unit(inputs, outputs, block, domain) for inputs, outputs in structure_of(block)], block)
+        for op in block.ops:
+            if isinstance(op, Claimed) and op.window is not None:
+                check_window(op, domain)
         _probe(units, domain)
         step.note(units=len(units), inputs=block.n_inputs, outputs=block.out_channels)
     return units
@@ -157,7 +161,7 @@ def _probe(units: Units, domain: Domain | None) -> None:
     if claimed and domain is not None and n_rows([domain] * block.n_inputs) <= EXHAUSTIVE:
         base = enumerate_rows([domain] * block.n_inputs, dtype=torch.float64)
     else:
-        base = _draw(8 if claimed else 2, block.n_inputs, domain)
+        base = draw(8 if claimed else 2, block.n_inputs, domain)
     changes = list(range(block.n_inputs)) if claimed or block.n_inputs <= PROBES else _some(block.n_inputs)
     expected = block(base)
     for place in changes:
@@ -174,13 +178,6 @@ def _probe(units: Units, domain: Domain | None) -> None:
 
 def _some(n: int) -> list[int]:
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:PROBES].tolist()
-
-
-def _draw(n: int, width: int, domain: Domain | None) -> Tensor:
-    generator = torch.Generator().manual_seed(1)
-    if domain is None:
-        return torch.randn(n, width, generator=generator, dtype=torch.float64) * 2
-    return domain.values()[torch.randint(domain.radix, (n, width), generator=generator)].to(torch.float64)
 
 
 def _other(values: Tensor, domain: Domain | None) -> Tensor:

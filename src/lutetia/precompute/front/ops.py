@@ -4,6 +4,7 @@ Linear    Linear, masked Linear, SparseLinear, Conv1d, Conv2d, average pooling, 
 Max       max pooling
 Each      batch norm, activations, quantisers: one value at a time, perhaps different in each channel
 Claimed   a module that `@precomputable` describes
+Multiplied   the product of two streams
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError, fail
@@ -203,6 +205,26 @@ class Added(Linear):
         return "add" if self.sign > 0 else "subtract"
 
 
+class Multiplied(BlockOp):
+    """Two streams of the same channels, side by side, multiplied: channels c and c + C. A table for each product."""
+
+    mixes = pointwise = True
+
+    def __init__(self, channels: int) -> None:
+        self.in_channels, self.out_channels = 2 * channels, channels
+
+    def ready(self) -> Run:
+        channels = self.out_channels or 0
+        return lambda x: x[:, :channels] * x[:, channels:]
+
+    def rows(self, channels: int) -> Rows:
+        zero = np.zeros(2, dtype=np.int64)
+        return [(np.array([channel, channel + channels // 2]), zero) for channel in range(channels // 2)]
+
+    def __str__(self) -> str:
+        return "multiply"
+
+
 class Max(BlockOp):
     """Max pooling within a block."""
 
@@ -223,22 +245,39 @@ class Max(BlockOp):
 
 
 class Claimed(BlockOp):
-    """A module of any kind with a claim: its structure is what the claim says."""
+    """A module of any kind with a claim: its structure, and its window where it has one, are what the claim says."""
 
     mixes = True
 
     def __init__(self, module: nn.Module, claim: Claim) -> None:
         self.module = module
-        sizes = [size_of(module, names) for names in (INPUTS, OUTPUTS)]
-        self.structure = claim.structure(*sizes)
-        self.in_channels = sizes[0] or 1 + max((max(inputs, default=-1) for inputs, _ in self.structure), default=-1)
+        if claim.window is not None:
+            own = claim.window
+            self.window, self.rank = WindowShape(own.kernel, own.stride, own.dilation, own.padding), len(own.kernel)
+        self.taps = 1 if self.window is None else math.prod(self.window.kernel)
+        channels, outputs = (size_of(module, names) for names in (INPUTS, OUTPUTS))
+        self.structure = claim.structure(None if channels is None else channels * self.taps, outputs)
+        read = 1 + max((max(inputs, default=-1) for inputs, _ in self.structure), default=-1)
+        self.in_channels = channels or -(-read // self.taps)
         self.out_channels = sum(len(outputs) for _, outputs in self.structure)
 
     def ready(self) -> Run:
-        return _double(self.module)
+        module = _double(self.module)
+        return module if self.window is None else lambda x: self.one_window(module, x)
+
+    def one_window(self, module: nn.Module, x: Tensor) -> Tensor:
+        """The answer to one window, x [n, C, *field] -> [n, C', 1, ..]: of the module's answers the one that reads no padding."""
+        assert self.window is not None
+        before = [-pad % step for pad, step in zip(self.window.padding, self.window.stride, strict=True)]
+        field = F.pad(x, [side for size in reversed(before) for side in (size, 0)])
+        places = [(pad + more) // step for pad, more, step in zip(self.window.padding, before, self.window.stride, strict=True)]
+        y = module(field)
+        if y.dim() != x.dim() or any(place >= size for place, size in zip(places, y.shape[2:], strict=True)):
+            raise ArgumentError(f"{self} answers {list(y.shape)} to {list(field.shape)}, expected what the window claimed gives")
+        return y[(..., *(slice(place, place + 1) for place in places))]
 
     def rows(self, channels: int) -> Rows:
-        return _claimed_rows(self.structure, 1)
+        return _claimed_rows(self.structure, self.taps)
 
     def __str__(self) -> str:
         return _name(self.module)

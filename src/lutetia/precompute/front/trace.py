@@ -35,10 +35,24 @@ from lutetia.precompute.front.arrange import (
     turned_round,
 )
 from lutetia.precompute.front.block import LayerBlock
-from lutetia.precompute.front.claims import speaks_for
+from lutetia.precompute.front.claims import claim_of, speaks_for
+from lutetia.precompute.front.functions import ADD, ARITHMETIC, ELEMENTWISE, MULTIPLY, RISING, SUBTRACT
 from lutetia.precompute.front.grid import grid_of
-from lutetia.precompute.front.ops import Added, Average, BlockOp, Each, WindowShape, clone, numbers, op_of, pool_window
+from lutetia.precompute.front.ops import (
+    Added,
+    Average,
+    BlockOp,
+    Claimed,
+    Each,
+    Multiplied,
+    WindowShape,
+    clone,
+    numbers,
+    op_of,
+    pool_window,
+)
 from lutetia.precompute.front.quantise import Quantise, SparseLinear
+from lutetia.precompute.front.slide import check_window
 from lutetia.precompute.front.translate import as_numbers
 from lutetia.precompute.ir.balance import balance
 from lutetia.precompute.ir.graph import Builder, Graph
@@ -61,22 +75,6 @@ RANK = {"vector": 0, "sequence": 1, "image": 2}
 ONE_D = (nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.ConstantPad1d)
 TWO_D = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.BatchNorm2d)
 GLOBAL = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d)
-RISING = {torch.relu, F.relu, F.relu6, torch.sigmoid, F.sigmoid, torch.tanh, F.tanh, torch.sign, torch.round, torch.floor,
-          torch.ceil, torch.clamp, F.hardtanh, "relu", "sigmoid", "tanh", "sign", "round", "floor", "ceil", "clamp"}  # fmt: skip
-ELEMENTWISE = {*RISING, torch.abs, torch.neg, operator.neg, F.leaky_relu, F.gelu, F.silu, F.hardswish, "abs", "neg"}
-ARITHMETIC = {
-    operator.add,
-    operator.iadd,
-    torch.add,
-    operator.sub,
-    torch.sub,
-    operator.mul,
-    torch.mul,
-    operator.truediv,
-    torch.div,
-}
-ADD = {operator.add, operator.iadd, torch.add, "add", "add_"}
-SUBTRACT = {operator.sub, torch.sub, "sub"}
 SKIPPED = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
 
 
@@ -161,7 +159,8 @@ class _Tracing:
             return "image"
         if any(isinstance(module, TWO_D) for module in modules):
             raise ArgumentError("the model has layers for images, expected a Stream with height and width")
-        sequence = self.stream.length is not None or any(isinstance(module, ONE_D) for module in modules)
+        claimed = [claim.window for module in modules if (claim := claim_of(module)) is not None and claim.window is not None]
+        sequence = self.stream.length is not None or claimed or any(isinstance(module, ONE_D) for module in modules)
         return "sequence" if sequence else "vector"
 
     # ---- one fx node --------------------------------------------------------------------------------------------------
@@ -173,6 +172,8 @@ class _Tracing:
         values = [arg for arg in args if isinstance(arg, _Value)]
         if len(values) == 2 and (target in ADD or target in SUBTRACT):
             return self.added(values[0], values[1], 1 if target in ADD else -1)
+        if len(values) == 2 and target in MULTIPLY:
+            return self.multiplied(values[0], values[1])
         if target in ELEMENTWISE or (target in ARITHMETIC and len(values) == 1):
             return self.each(_function(target, args, node.kwargs), args, rising=target in RISING)
         if target in (torch.flatten, "flatten"):
@@ -236,6 +237,8 @@ class _Tracing:
                 raise
             return _Value(value.node, value.block.extended(op))
         edge = self.builder.edge(node)
+        if isinstance(op, Claimed) and op.window is not None:
+            check_window(op, None if len(set(edge.domains)) > 1 else edge.domains[0])
         if shape is not None:
             node = self.window(node, shape)
         elif edge.layout != "vector":
@@ -342,14 +345,22 @@ class _Tracing:
         return self._extended(value, Each(function, monotone=rising))
 
     def added(self, first: _Value, second: _Value, sign: int) -> _Value:
-        nodes = [self.settle(first), self.settle(second)]
-        edges = [self.builder.edge(node) for node in nodes]
+        return self._both(self.settle(first), self.settle(second), lambda channels: Added(channels, sign))
+
+    def multiplied(self, first: _Value, second: _Value) -> _Value:
+        nodes = self.settle(first), self.settle(second)
+        if nodes[0] == nodes[1]:
+            return self._extended(_Value(nodes[0]), Each(torch.square))
+        return self._both(*nodes, Multiplied)
+
+    def _both(self, first: int, second: int, op: Callable[[int], BlockOp]) -> _Value:
+        """An op of two streams that are alike."""
+        edges = [self.builder.edge(node) for node in (first, second)]
         if edges[0].channels != edges[1].channels or edges[0].shape != edges[1].shape:
             sizes = " and ".join(f"{edge.channels} channels of {edge.shape or 'one sample'}" for edge in edges)
-            raise ArgumentError(f"{self.name} adds {sizes}, expected the same twice")
-        node = self.join(nodes)
+            raise ArgumentError(f"{self.name} is given {sizes}, expected the same twice")
         channels = edges[0].channels
-        return _Value(node, LayerBlock((Added(channels, sign),), 2 * channels, RANK[edges[0].layout]))
+        return _Value(self.join((first, second)), LayerBlock((op(channels),), 2 * channels, RANK[edges[0].layout]))
 
     def joined(self, parts: Sequence[_Value]) -> _Value:
         nodes = [self.settle(part) for part in parts]
