@@ -14,7 +14,7 @@ from torch import nn
 from lutetia.errors import ArgumentError, fail
 from lutetia.precompute.front.ops import NORMS, BlockOp, Each, WindowShape
 from lutetia.precompute.ir.graph import Builder
-from lutetia.precompute.ir.stream import Lookup, Table, TableData
+from lutetia.precompute.ir.stream import Lookup, Table, TableData, Unpack
 
 PADS = (nn.ConstantPad1d, nn.ConstantPad2d, nn.ZeroPad1d, nn.ZeroPad2d)
 CHUNKS = (torch.chunk, "chunk")
@@ -111,3 +111,20 @@ def turned_round(builder: Builder, node: int, channels: np.ndarray, name: str) -
         tables.append(TableData(contents.astype(np.int64)[:, None], (domain.bits,)))
         lookups.append(Lookup(channel, tuple(edge.bits_of(channel)), (channel,)))
     return builder.add(Table((node,), edge, tuple(tables), tuple(lookups), name=name))
+
+
+def unpacked(builder: Builder, source: int, module: nn.Unflatten, name: str) -> Unpack:
+    """A vector as a sequence of samples: `nn.Unflatten(1, (channels, length))`."""
+    edge, sizes = builder.edge(source), tuple(int(size) for size in module.unflattened_size)  # type: ignore[call-overload]
+    if edge.layout != "vector" or module.dim not in (1, -1) or len(sizes) != 2 or min(sizes) < 1 or sizes[1] < 2:
+        said = f"{name} makes {sizes} of axis {module.dim} of a {edge.layout}"
+        raise ArgumentError(f"{said}, expected (channels, length) of a vector, with a length of two or more")
+    channels, parts = sizes
+    if channels * parts != edge.channels:
+        raise ArgumentError(f"{name} makes {sizes} of {edge.channels} numbers, expected {channels * parts}")
+    kinds = list(zip(edge.domains, edge.scale, strict=True))
+    own = kinds[::parts]
+    if kinds != [kind for kind in own for _ in range(parts)]:
+        raise ArgumentError(f"{name} makes samples of numbers of several kinds, expected one domain and scale for each channel")
+    made = edge.carrying([domain for domain, _ in own], [scale for _, scale in own])
+    return Unpack((source,), replace(made, layout="sequence", shape=(parts,), rate=edge.rate * parts), parts, name=name)

@@ -33,6 +33,7 @@ from lutetia.precompute.front.arrange import (
     picked_channels,
     shuffled_channels,
     turned_round,
+    unpacked,
 )
 from lutetia.precompute.front.block import LayerBlock
 from lutetia.precompute.front.claims import claim_of, speaks_for
@@ -160,6 +161,8 @@ class _Tracing:
         if any(isinstance(module, TWO_D) for module in modules):
             raise ArgumentError("the model has layers for images, expected a Stream with height and width")
         claimed = [claim.window for module in modules if (claim := claim_of(module)) is not None and claim.window is not None]
+        if self.stream.length is None and any(isinstance(module, nn.Unflatten) for module in modules):
+            return "vector"  # which the model itself makes a sequence of
         sequence = self.stream.length is not None or claimed or any(isinstance(module, ONE_D) for module in modules)
         return "sequence" if sequence else "vector"
 
@@ -210,6 +213,8 @@ class _Tracing:
             return value
         if isinstance(module, nn.Flatten):
             return self.flattened(value, module.start_dim, module.end_dim)
+        if isinstance(module, nn.Unflatten):
+            return _Value(self.builder.add(unpacked(self.builder, self.settle(value), module, self.name)))
         if isinstance(module, PADS):
             return self.padded(value, module.padding, module.value)
         if isinstance(module, nn.ChannelShuffle):

@@ -16,7 +16,7 @@ from lutetia.errors import ArgumentError, fail
 from lutetia.precompute.hdl.reserved import RESERVED
 from lutetia.precompute.ir.graph import Graph, without_dead_nodes
 from lutetia.precompute.ir.netlist import columns
-from lutetia.precompute.ir.stream import Argmax, Compare, Register, StreamEdge, StreamNode, Sum, Table, TableData, Window
+from lutetia.precompute.ir.stream import Argmax, Compare, Register, StreamEdge, StreamNode, Sum, Table, TableData, Unpack, Window
 from lutetia.precompute.tables.domains import Domain
 
 
@@ -80,7 +80,8 @@ class Design:
     @property
     def has_state(self) -> bool:
         """Whether a clock is needed at all."""
-        return any(isinstance(node, Window | Register) for node in self.graph.nodes) or any(count > 1 for count in self.branches)
+        held = any(isinstance(node, Window | Register | Unpack) for node in self.graph.nodes)
+        return held or any(count > 1 for count in self.branches)
 
 
 def design(graph: Graph, name: str) -> Design:

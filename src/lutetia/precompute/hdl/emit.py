@@ -14,7 +14,7 @@ from lutetia.precompute.hdl.verilog import Verilog
 from lutetia.precompute.hdl.vhdl import VHDL
 from lutetia.precompute.ir.graph import Graph
 from lutetia.precompute.ir.netlist import ONE, ZERO, LutForm
-from lutetia.precompute.ir.stream import Input, Register, StreamNode, TableData, Window
+from lutetia.precompute.ir.stream import Input, Register, StreamNode, TableData, Unpack, Window
 from lutetia.precompute.tools.hardware import Hardware
 
 DIALECTS: dict[str, type[Dialect]] = {"verilog": Verilog, "vhdl": VHDL}
@@ -46,6 +46,7 @@ def _fixed(plan: Design) -> list[str]:
         "lut": any(table.form is not None and table.form.cells for table in plan.tables),
         "register": any(isinstance(node, Register) for node in nodes),
         "window": any(isinstance(node, Window) for node in nodes),
+        "unpack": any(isinstance(node, Unpack) for node in nodes),
         "fork": any(count > 1 for count in plan.branches),
     }
     return [kind for kind, is_needed in needed.items() if is_needed]
@@ -110,7 +111,7 @@ def _inputs(node: StreamNode) -> Sequence[str]:
 
 def _node(plan: Design, number: int, d: Dialect) -> str:
     node = plan.graph.nodes[number]
-    ports = list(CLOCK) if isinstance(node, Window) else []
+    ports = list(CLOCK) if isinstance(node, Window | Unpack) else []
     for prefix, edge in zip(_inputs(node), plan.edges(node), strict=True):
         ports += _stream(prefix, edge.width, "in")
     ports += _stream("out", node.edge.width, "out")
@@ -152,7 +153,7 @@ def _ends(plan: Design, source: int, branch: int, d: Dialect) -> tuple[str, str]
 
 def _instance(plan: Design, number: int, d: Dialect) -> None:
     node = plan.graph.nodes[number]
-    pins = {"clk": "clk", "rst": "rst"} if isinstance(node, Register | Window) else {}
+    pins = {"clk": "clk", "rst": "rst"} if isinstance(node, Register | Window | Unpack) else {}
     for prefix, reader in zip(_inputs(node), plan.readers[number], strict=True):
         valid, ready = _ends(plan, reader.source, reader.branch, d)
         pins |= {f"{prefix}_data": f"n{reader.source}_data", f"{prefix}_valid": valid, f"{prefix}_ready": ready}

@@ -28,6 +28,7 @@ from lutetia.precompute.ir.stream import (
     Sum,
     Table,
     TableData,
+    Unpack,
     Window,
     Wire,
 )
@@ -173,6 +174,21 @@ def _window(d: Dialect, design: Design, node: Window) -> None:
     d.set_bus(node.edge.width, pieces)
 
 
+def _unpack(d: Dialect, design: Design, node: Unpack) -> None:
+    """The fixed circuit, whose parts lie one after the other, and wires that put them so."""
+    (edge,) = design.edges(node)
+    width = node.edge.width
+    channels = slices(edge)
+    order = [channels[channel * node.parts + part] for part in range(node.parts) for channel in range(node.edge.channels)]
+    d.signal(edge.width, "parts")
+    bits = [bit for own in order for bit in range(own.low, own.high + 1)]
+    d.assign_bits("parts", [d.bit("in_data", bit, edge.width) for bit in reversed(bits)])
+    names = ("clk", "rst", "in_valid", "in_ready", "out_data", "out_valid", "out_ready")
+    pins = {**{name: name for name in names}, "in_data": "parts"}
+    d.instance(f"{design.name}_unpack", "u", pins, {"BITS": str(width), "PARTS": str(node.parts)})
+
+
 RULES: dict[type[StreamNode], Callable[..., None]] = {
     Wire: _wire, Table: _table, Compare: _compare, Sum: write_sum, Pool: _pool, Argmax: _argmax, Window: _window,
+    Unpack: _unpack,
 }  # fmt: skip

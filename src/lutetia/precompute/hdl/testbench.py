@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.tools.hardware import Hardware
 
 STIMULUS, EXPECTED = "stimulus.mem", "expected.mem"
-CYCLES = "cycles.txt"  # without pauses: the cycle of each sample and of each answer
+CYCLES = "cycles.txt"  # without pauses: the cycles of the first sample and of each answer
 PATIENCE = 2000  # clock cycles without a sample on either side, beyond those that padding takes
 
 
@@ -37,6 +37,7 @@ class Bench:
     shape: tuple[int, ...]  # of one frame of answers
     more: bool  # whether padding alone may complete windows after the last sample
     patience: int
+    rest: int  # cycles before the first sample of a run without pauses
 
     @property
     def sent(self) -> int:
@@ -66,6 +67,7 @@ def bench(hardware: Hardware, x: Tensor) -> Bench:
         tuple(y.shape[2:]),
         any(node.pads for node in windows),
         PATIENCE + 4 * longest,
+        longest + 8,
     )
 
 
@@ -120,6 +122,7 @@ def _verilog(hardware: Hardware, made: Bench, seed: int, stalls: bool) -> str:
         runs=made.runs,
         patience=made.patience,
         more=int(made.more),
+        rest=made.rest,
         seed=start(seed),
         stalls=int(stalls),
         stimulus=STIMULUS,
@@ -134,6 +137,7 @@ VERILOG = """`default_nettype none
 // Feeds {n_in} samples, {runs} run(s) with a reset before each, and checks every answer. Both sides pause at random.
 module {name}_testbench;
     localparam SENT = {sent}, RECEIVED = {received}, RUNS = {runs}, PATIENCE = {patience}, MORE = {more}, STALLS = {stalls};
+    localparam REST = {rest};  // cycles before the first sample, where there are no pauses
     reg [{width}-1:0] stimulus [0:{n_in}-1];
     reg [{out_width}-1:0] expected [0:{n_out}-1];
     reg clk = 1'b0;
@@ -143,7 +147,8 @@ module {name}_testbench;
     reg out_ready = 1'b0;
     wire [{out_width}-1:0] out_data;
     wire in_ready, out_valid;
-    integer sent = 0, accepted = 0, received = 0, runs = 0, idle = 0, wrong = 0, after = 0, file = 0, clock = 0, times = 0;
+    integer sent = 0, accepted = 0, received = 0, runs = 0, idle = 0, wrong = 0, after = 0, file = 0;
+    integer clock = 0, times = 0, offered = 0;
     reg [31:0] random = 32'd{seed};
     reg [9:0] cycle = 10'd0;
     reg go_in, go_out;
@@ -164,7 +169,7 @@ module {name}_testbench;
 
     // In turn: no pauses, a slow producer, a slow consumer, both at random.
     always @* begin
-        go_in = STALLS == 0 || (cycle[9:8] == 2'd1 ? random[3:0] == 4'd0 : cycle[9:8] != 2'd3 || random[0]);
+        go_in = STALLS == 0 ? clock > REST : (cycle[9:8] == 2'd1 ? random[3:0] == 4'd0 : cycle[9:8] != 2'd3 || random[0]);
         go_out = STALLS == 0 || (cycle[9:8] == 2'd2 ? random[7:4] == 4'd0 : cycle[9:8] != 2'd3 || random[5]);
     end
 
@@ -194,7 +199,10 @@ module {name}_testbench;
             if (in_valid && in_ready) begin
                 accepted <= accepted + 1;
                 idle <= 0;
-                if (STALLS == 0) $fdisplay(times, "in %0d", clock);
+            end
+            if (STALLS == 0 && in_valid && offered == 0) begin
+                $fdisplay(times, "%0d", clock);
+                offered <= 1;
             end
             if (!in_valid || in_ready) begin
                 in_valid <= go_in && sent < SENT * (runs + 1);
@@ -209,7 +217,7 @@ module {name}_testbench;
                 if (received < RECEIVED * (runs + 1)) begin
                     idle <= 0;
                     $fdisplay(file, "%h", out_data);
-                    if (STALLS == 0) $fdisplay(times, "out %0d", clock);
+                    if (STALLS == 0) $fdisplay(times, "%0d", clock);
                     if (out_data !== expected[received]) begin
                         if (wrong < 10) $display("answer %0d is %h, expected %h", received, out_data, expected[received]);
                         wrong <= wrong + 1;

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from lutetia.precompute.ir.graph import Builder, Graph, without_dead_nodes
-from lutetia.precompute.ir.stream import Input, Register, StreamEdge, StreamNode, Window, Wire
+from lutetia.precompute.ir.stream import Input, Register, StreamEdge, StreamNode, Unpack, Window, Wire
 
 
 def balance(graph: Graph) -> Graph:
@@ -62,6 +62,9 @@ def _needs(graph: Graph) -> tuple[list[np.ndarray], list[int]]:
             made, frame = _through(node, needs[node.source], shapes[node.source])
             needs.append(made)
             shapes.append(frame)
+        elif isinstance(node, Unpack):
+            needs.append(np.repeat(needs[node.source], node.parts))
+            shapes.append((node.parts,))
         else:
             shortest = min(len(needs[source]) for source in node.sources)
             needs.append(np.max([needs[source][:shortest] for source in node.sources], axis=0))

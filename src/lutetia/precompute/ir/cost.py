@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lutetia.precompute.ir.stream import Argmax, Compare, Pool, Register, StreamEdge, StreamNode, Sum, Table, TableData, Window
+from lutetia.precompute.ir.stream import (
+    Argmax,
+    Compare,
+    Pool,
+    Register,
+    StreamEdge,
+    StreamNode,
+    Sum,
+    Table,
+    TableData,
+    Unpack,
+    Window,
+)
 
 if TYPE_CHECKING:
     from lutetia.precompute.ir.graph import Graph
@@ -110,6 +122,8 @@ def _luts(node: StreamNode, edges: list[StreamEdge], k: int) -> int:
     if isinstance(node, Compare):
         bits = [edges[0].domains[channel].bits for channel in node.left.tolist()]
         return sum(max(1, width // 2) for width in bits)
+    if isinstance(node, Unpack):
+        return node.edge.width * -(-(node.parts - 1) // 3)  # a LUT chooses one of four bits
     if isinstance(node, Pool):
         return sum((node.taps - 1) * max(1, 2 * domain.bits) for domain in node.edge.domains)
     if isinstance(node, Argmax):
@@ -121,6 +135,8 @@ def _luts(node: StreamNode, edges: list[StreamEdge], k: int) -> int:
 def _flip_flops(node: StreamNode, edges: list[StreamEdge]) -> int:
     if isinstance(node, Register):
         return node.depth * node.edge.width
+    if isinstance(node, Unpack):
+        return max((node.parts - 1).bit_length(), 1)
     if not isinstance(node, Window):
         return 0
     fields = [(size - 1) * step for size, step in zip(node.kernel, node.dilation, strict=True)]

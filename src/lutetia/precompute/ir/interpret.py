@@ -29,6 +29,7 @@ from lutetia.precompute.ir.stream import (
     StreamNode,
     Sum,
     Table,
+    Unpack,
     Window,
     Wire,
 )
@@ -190,6 +191,11 @@ def _window(node: Window, sources: list[np.ndarray], edges: list[StreamEdge]) ->
     return seen.reshape(len(seen), -1) if node.edge.layout == "vector" else seen
 
 
+def _unpack(node: Unpack, sources: list[np.ndarray], edges: list[StreamEdge]) -> np.ndarray:
+    x = sources[0]
+    return np.ascontiguousarray(x.reshape(len(x), -1, node.parts).swapaxes(1, 2))
+
+
 def _layer(node: Layer, sources: list[np.ndarray], edges: list[StreamEdge]) -> np.ndarray:
     x = sources[0]
     real = torch.tensor(x.reshape(-1, x.shape[-1])) * torch.tensor(edges[0].scale, dtype=torch.float64)
@@ -213,5 +219,5 @@ def to_levels(real: Tensor, scale: tuple[float, ...]) -> Tensor:
 
 RULES: dict[type[StreamNode], Callable[..., np.ndarray]] = {
     Input: _same, Register: _same, Wire: _wire, Table: _table, Compare: _compare, Sum: _sum, Pool: _pool, Argmax: _argmax,
-    Window: _window, Layer: _layer,
+    Window: _window, Unpack: _unpack, Layer: _layer,
 }  # fmt: skip

@@ -37,10 +37,12 @@ of an image before columns: PyTorch's own order of weights.
     Window(kernel, stride, dilation, padding)  see below; `fill` has the value of padding for each channel; `after` is the padding
                                                behind each axis where it is not that in front
     Register(depth)                            the same samples; a queue of up to `depth` of them
+    Unpack(parts)                              a wide vector as a sequence of `parts` samples: channel c of sample t is channel
+                                               c · parts + t of the vector
     Layer(block)                               a PyTorch block that is not a table yet; `precompute` replaces it, no hardware
 
-All but `Window` and `Register` are combinational: latency 0, one sample out for one sample in. `Compare`, `Sum` and `Argmax`
-never read a ±1 channel (step 2): a table translates it first. A `Window` over a whole frame makes a "vector" of it.
+All but `Window`, `Register` and `Unpack` are combinational: latency 0, one sample out for one sample in. `Compare`, `Sum` and
+`Argmax` never read a ±1 channel (step 2): a table translates it first. A `Window` over a whole frame makes a "vector" of it.
 
 ## Ready and valid
 Each edge has data, valid (from the producer) and ready (from the consumer); a sample is accepted in a cycle in which both are
@@ -58,6 +60,7 @@ next accepted sample, without a reset.
                     padding only). It does not step while an emitted window waits. After the last place it starts again. A
                     sequence is an image of one row.
                     Latency 1.
+    Unpack          offers one part after the other, and accepts its sample with the last one. It holds no data. Latency 0.
 """
 
 from __future__ import annotations
@@ -304,6 +307,13 @@ class Register(StreamNode):
     balance: bool = False  # inserted for a join, and replaced by passes
     skid: bool = False  # full, it waits a cycle: its `ready` depends on no other, which shortens the longest path
     latency: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Unpack(StreamNode):
+    """A vector as a sequence: channel c of sample t is channel c · parts + t."""
+
+    parts: int
 
 
 @dataclass(frozen=True, eq=False)

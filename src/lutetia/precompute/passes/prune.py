@@ -19,6 +19,7 @@ from lutetia.precompute.ir.stream import (
     Sum,
     Table,
     TableData,
+    Unpack,
     Window,
     Wire,
 )
@@ -74,6 +75,8 @@ def _live(graph: Graph) -> list[np.ndarray]:
             continue
         if isinstance(node, Table | Window) and not live[number].any():
             live[number][0] = True  # a node with no channel at all would be none
+        if isinstance(node, Unpack):  # parts are samples, which all have the same channels
+            live[number][:] = True
         if isinstance(node, Window):  # all taps of a channel come together
             live[number] = np.repeat(live[number].reshape(-1, node.taps).any(1), node.taps)
         read = _read(graph, node, live[number])

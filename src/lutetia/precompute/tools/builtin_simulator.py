@@ -24,11 +24,11 @@ AFTER = 40  # cycles in which no further answer may come
 
 
 class Played(NamedTuple):
-    """Answers as bits [n, width], whether the bench found nothing wrong, and the cycle of each sample and each answer."""
+    """Answers as bits [n, width], whether the bench found nothing wrong, the cycles of the first sample and of each answer."""
 
     answers: np.ndarray
     right: bool
-    times: list[tuple[str, int]]
+    times: list[int]
 
 
 def simulate_builtin(hardware: Hardware, made: Bench, folder: Path, *, seed: int, stalls: bool) -> Played:
@@ -43,11 +43,11 @@ def play(circuit: FlatCircuit, made: Bench, *, seed: int, stalls: bool) -> Playe
     rng = np.random.default_rng(seed)
     values = circuit.start(rng)
     answers: list[np.ndarray] = []
-    times: list[tuple[str, int]] = []
+    times: list[int] = []
     right = True
     for run in range(made.runs):
         stimulus = made.stimulus[run * made.sent : (run + 1) * made.sent]
-        received = _one_run(circuit, values, stimulus, made, _pauses(rng, stalls), rng, times)
+        received = _one_run(circuit, values, stimulus, made, _pauses(rng, stalls), rng, times, stalls)
         answers += received[: made.received]
         if len(received) < made.received:
             return Played(_stacked(answers, made), False, times)
@@ -76,17 +76,19 @@ def _one_run(
     made: Bench,
     pauses: Iterator[tuple[bool, bool]],
     rng: np.random.Generator,
-    times: list[tuple[str, int]],
+    times: list[int],
+    stalls: bool,
 ) -> list[np.ndarray]:
     """One reset, all samples, and what came out; it ends after `patience` cycles in which nothing moves."""
     ports = circuit.ports
     received: list[np.ndarray] = []
     sent = accepted = idle = after = cycle = 0
+    start = RESET if stalls else RESET + made.rest
     valid = False
     while after < AFTER and idle <= made.patience:
         go_in, go_out = next(pauses)
         reset = cycle < RESET
-        if not valid and go_in and sent < len(stimulus) and not reset:
+        if not valid and go_in and cycle >= start and sent < len(stimulus) and not reset:
             valid, sent = True, sent + 1
             values[ports["in_data"]] = stimulus[sent - 1]
         elif not valid:
@@ -97,7 +99,7 @@ def _one_run(
         taken = valid and bool(values[ports["in_ready"]][0])
         if given:
             received.append(values[ports["out_data"]].copy())
-        times += [(end, cycle) for end, moved in (("in", taken), ("out", given)) if moved]
+        times += [cycle] * (int(valid and not times) + int(given))
         circuit.clock(values)
         accepted += taken
         valid = valid and not taken

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from lutetia.errors import ArgumentError
 from lutetia.precompute.hdl.design import Design, design, walk
-from lutetia.precompute.ir.stream import Input, Register, StreamEdge, Window
+from lutetia.precompute.ir.stream import Input, Register, StreamEdge, Unpack, Window
 from lutetia.precompute.tools.find import check_time
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Branches: TypeAlias = list[list[bool]]
 class Cycles:
     """Clock cycles without stalls.
 
-    first      from the first sample of a frame to the first answer; 0 where there is no register
+    first      from the first sample that is offered, to a circuit at rest, to the first answer; 0 where there is no register
     per_frame  from one frame to the next, at full speed; None for an endless stream
     """
 
@@ -39,12 +39,12 @@ class Cycles:
         return f"first answer after {self.first} cycles{frame}"
 
 
-def counted(accepted: Sequence[int], answered: Sequence[int], frames: int | None) -> Cycles:
-    """From the cycles in which samples were taken and answers given, of so many frames."""
-    if not accepted or not answered:
+def counted(offered: int, answered: Sequence[int], frames: int | None) -> Cycles:
+    """From the cycle in which the first sample was offered, and those in which answers were given, of so many frames."""
+    if not answered:
         raise ArgumentError("the network gives no answer to these samples, so there are no cycles to count")
     size = len(answered) // frames if frames else 0
-    return Cycles(answered[0] - accepted[0], answered[-1] - answered[-1 - size] if frames and frames > 1 else None)
+    return Cycles(max(answered[0] - offered, 0), answered[-1] - answered[-1 - size] if frames and frames > 1 else None)
 
 
 def count_cycles(graph: Graph) -> Cycles:
@@ -54,11 +54,17 @@ def count_cycles(graph: Graph) -> Cycles:
     if samples is None:  # endless: until there is an answer
         machine = _Machine(plan, 2**31)
         machine.run(lambda: bool(machine.answered))
-        return counted(machine.accepted, machine.answered, None)
+        return counted(machine.rest, machine.answered, None)
     wanted = frames * (graph.output_edge.samples or 1)
     machine = _Machine(plan, frames * samples)
     machine.run(lambda: len(machine.answered) == wanted)
-    return counted(machine.accepted, machine.answered, frames)
+    return counted(machine.rest, machine.answered, frames)
+
+
+def rest_of(graph: Graph) -> int:
+    """Cycles without a sample after which every window has walked over the padding in front of its frame."""
+    windows = [(node, graph.nodes[node.source].edge) for node in graph.nodes if isinstance(node, Window)]
+    return sum(plan.rows * plan.columns for plan in (walk(node, edge) for node, edge in windows)) + 1
 
 
 class _Walker:
@@ -90,22 +96,24 @@ class _Machine:
     """A network as its handshake: which stages hold a sample."""
 
     def __init__(self, plan: Design, samples: int) -> None:
-        self.plan, self.nodes, self.left = plan, plan.graph.nodes, samples
+        self.plan, self.nodes, self.left, self.samples = plan, plan.graph.nodes, 0, samples
         self.held = {number: 0 for number, node in enumerate(self.nodes) if isinstance(node, Register)}
         windows = {number: node for number, node in enumerate(self.nodes) if isinstance(node, Window)}
         self.walkers = {number: _Walker(node, plan.edges(node)[0]) for number, node in windows.items()}
+        self.parts = {number: 0 for number, node in enumerate(self.nodes) if isinstance(node, Unpack)}
         self.done: Branches = [[False] * count for count in plan.branches]  # which readers of a fork have the present sample
-        self.accepted: list[int] = []
         self.answered: list[int] = []
-        self.patience = PATIENCE + sum(len(walker.places) for walker in self.walkers.values())
+        self.rest = rest_of(plan.graph)
+        self.patience = PATIENCE + 2 * self.rest
 
     def run(self, finished: Callable[[], bool]) -> None:
         """Step until it is finished; ArgumentError where nothing moves any more."""
         cycle = last = 0
         while not finished():
-            before = len(self.accepted) + len(self.answered)
+            self.left = self.samples if cycle == self.rest else self.left
+            before = self.left, len(self.answered)
             self._step(cycle)
-            last = cycle if len(self.accepted) + len(self.answered) > before else last
+            last = cycle if (self.left, len(self.answered)) != before else last
             cycle += 1
             if cycle - last > self.patience:
                 raise ArgumentError(f"the network stops after {len(self.answered)} answers: a queue is too short for a join")
@@ -118,13 +126,13 @@ class _Machine:
         for number, node in enumerate(self.nodes):
             given = all(self._given(valid, *reader) for reader in self._sources(number))
             if isinstance(node, Input):
-                if valid[number] and gone[number]:
-                    self.accepted.append(cycle)
-                    self.left -= 1
+                self.left -= valid[number] and gone[number]
             elif number in self.held:
                 self.held[number] += int(given and self._room(number, gone)) - int(valid[number] and gone[number])
             elif number in self.walkers:
                 self._walk(number, given, gone[number])
+            elif isinstance(node, Unpack) and given and gone[number]:
+                self.parts[number] = (self.parts[number] + 1) % node.parts
         output = self.plan.graph.output
         if self._given(valid, output, self.plan.branches[output] - 1):
             self.answered.append(cycle)
@@ -171,6 +179,9 @@ class _Machine:
         if number in self.walkers:
             walker = self.walkers[number]
             return (not walker.full or gone[number]) and walker.place()[0]
+        node = self.nodes[number]
+        if isinstance(node, Unpack):
+            return gone[number] and self.parts[number] == node.parts - 1
         return gone[number] and (valid[number] or len(self.nodes[number].sources) < 2)
 
     def _room(self, number: int, gone: list[bool]) -> bool:

@@ -97,11 +97,12 @@ def _inputs(path: tuple[Any, ...] | None) -> tuple[str, ...]:
     return tuple(reversed(listed))
 
 
-def _bit(value: int) -> np.ndarray:
+def bit(value: int) -> np.ndarray:
+    """A single bit as a port has it."""
     return np.array([value], dtype=np.int32)
 
 
-def _sample(width: int, place: int) -> np.ndarray:
+def sample(width: int, place: int) -> np.ndarray:
     """The tokens of a sample: place counts samples of the same circuit."""
     return np.arange(width, dtype=np.int32) + FIRST_TOKEN + place * width
 
@@ -110,10 +111,11 @@ def _handshakes(data: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
     """All of valid and ready; data is noise while it is not valid."""
     for valid, ready in product((0, 1), (0, 1)):
         shown = data if valid else np.full_like(data, UNKNOWN)
-        yield {"in_data": shown, "in_valid": _bit(valid), "out_ready": _bit(ready)}
+        yield {"in_data": shown, "in_valid": bit(valid), "out_ready": bit(ready)}
 
 
-def _wrong_data(found: np.ndarray, wanted: np.ndarray) -> str | None:
+def wrong_data(found: np.ndarray, wanted: np.ndarray) -> str | None:
+    """Which bit of out_data is another one than wanted; None where all are right."""
     differs = np.flatnonzero(found != wanted)
     if not len(differs):
         return None
@@ -133,13 +135,13 @@ class QueueContract:
     start: int = 0
 
     def cases(self, state: int) -> Iterator[dict[str, np.ndarray]]:
-        yield from _handshakes(_sample(self.width, state))
+        yield from _handshakes(sample(self.width, state))
 
     def check(self, state: int, given: dict[str, np.ndarray], seen: dict[str, np.ndarray]) -> str | After:
         valid, ready = int(seen["out_valid"][0]), int(seen["in_ready"][0])
         if valid != int(state > 0):
             return f"out_valid is {valid} with {state} samples in the queue"
-        wrong = _wrong_data(seen["out_data"], _sample(self.width, 0)) if valid else None
+        wrong = wrong_data(seen["out_data"], sample(self.width, 0)) if valid else None
         if wrong:
             return wrong
         popped = int(valid and given["out_ready"][0])
@@ -170,7 +172,7 @@ class ForkContract:
     def cases(self, state: tuple[int, bool]) -> Iterator[dict[str, np.ndarray]]:
         for valid in (1,) if state[1] else (0, 1):
             for ready in range(2**self.readers):
-                yield {"in_valid": _bit(valid), "out_ready": self._bits(ready)}
+                yield {"in_valid": bit(valid), "out_ready": self._bits(ready)}
 
     def _bits(self, word: int) -> np.ndarray:
         return np.array([word >> reader & 1 for reader in range(self.readers)], dtype=np.int32)
@@ -228,14 +230,14 @@ class WindowContract:
         return all(side <= place and (size is None or place < side + size) for place, side, size in places)
 
     def cases(self, state: tuple[int, int, bool]) -> Iterator[dict[str, np.ndarray]]:
-        yield from _handshakes(_sample(self.edge.width, self.ages))  # beyond all ages until it is accepted
+        yield from _handshakes(sample(self.edge.width, self.ages))  # beyond all ages until it is accepted
 
     def check(self, state: tuple[int, int, bool], given: dict[str, np.ndarray], seen: dict[str, np.ndarray]) -> str | After:
         y, x, waits = state
         valid, ready = int(seen["out_valid"][0]), int(seen["in_ready"][0])
         if valid != int(waits):
             return f"out_valid is {valid} at place ({y}, {x}), expected {int(waits)}"
-        wrong = _wrong_data(seen["out_data"], self.expected(*self.before(y, x))) if waits else None
+        wrong = wrong_data(seen["out_data"], self.expected(*self.before(y, x))) if waits else None
         if wrong:
             return wrong
         free = not waits or bool(given["out_ready"][0])
@@ -277,7 +279,7 @@ class WindowContract:
         for i, j in product(range(self.kernel[0]), range(self.kernel[1])):
             back_y, back_x = (self.kernel[0] - 1 - i) * self.dilation[0], (self.kernel[1] - 1 - j) * self.dilation[1]
             age = back_y * (self.columns or 0) + back_x
-            taps.append(_sample(self.edge.width, age) if self.inside(y - back_y, x - back_x) else self.fill)
+            taps.append(sample(self.edge.width, age) if self.inside(y - back_y, x - back_x) else self.fill)
         bounds = self.edge.offsets.tolist()
         channels = range(self.edge.channels)
         return np.concatenate([tap[bounds[channel] : bounds[channel + 1]] for channel in channels for tap in taps])

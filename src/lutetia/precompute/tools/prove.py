@@ -26,12 +26,13 @@ from lutetia import flow
 from lutetia.errors import ArgumentError, LutetiaError, check_range
 from lutetia.precompute.hdl.design import Design, design
 from lutetia.precompute.ir.interpret import encode, evaluate
-from lutetia.precompute.ir.stream import Input, Register, StreamEdge, StreamNode, TableData, Window
+from lutetia.precompute.ir.stream import StreamEdge, StreamNode, TableData
 from lutetia.precompute.tables.domains import Domain
 from lutetia.precompute.tools.find import require_program
 from lutetia.precompute.tools.hardware import EquivalenceError
 from lutetia.precompute.tools.sat import FEATURE, first_false
 from lutetia.precompute.tools.whole import (
+    HOLDING,
     Finding,
     ProofJob,
     combinational,
@@ -194,7 +195,7 @@ def _claims(plan: Design, max_bits: int) -> Iterator[ProofClaim | str]:
             yield name if table.k > max_bits else _of_table(plan, number, table, name)
     graph = plan.graph
     for number, node in enumerate(graph.nodes):
-        if isinstance(node, Input | Register | Window):
+        if isinstance(node, HOLDING):
             continue
         edges = plan.edges(node)
         bits = sum(edge.width for edge in edges)

@@ -23,7 +23,7 @@ import torch
 from lutetia.precompute.front.samples import values_of
 from lutetia.precompute.hdl.design import Design
 from lutetia.precompute.ir.interpret import evaluate
-from lutetia.precompute.ir.stream import Input, Register, StreamEdge, StreamNode, Sum, Table, TableData, Window
+from lutetia.precompute.ir.stream import Input, Register, StreamEdge, StreamNode, Sum, Table, TableData, Unpack, Window
 from lutetia.precompute.passes.dontcare import reachable_rows
 from lutetia.precompute.tools.elaborated import exhaust, read_module
 from lutetia.precompute.tools.explore import WIDEST_FORK, Contract, Fault, ForkContract, QueueContract, WindowContract, explore
@@ -32,10 +32,13 @@ from lutetia.precompute.tools.linear import LinearModule
 from lutetia.precompute.tools.sat import FEATURE, first_false
 from lutetia.precompute.tools.specify import specification
 from lutetia.precompute.tools.symbolic import SymbolicModule
+from lutetia.precompute.tools.unpacked import UnpackContract
 from lutetia.precompute.tools.wiring import wrong_wire
 
 if TYPE_CHECKING:
     from lutetia.precompute.tools.hardware import Hardware
+
+HOLDING = (Input, Register, Window, Unpack)  # nodes that are not combinational
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,9 @@ def state_jobs(plan: Design, netlist: Netlist) -> Iterator[ProofJob]:
         elif isinstance(node, Window):
             name = f"node {number}, a window of {node.taps} taps of {edges[0].width} bits"
             yield _explored(name, number, netlist, plan.module(number), WindowContract(node, edges[0]))
+        elif isinstance(node, Unpack):
+            name = f"node {number}, a word of {edges[0].width} bits as {node.parts} samples"
+            yield _explored(name, number, netlist, plan.module(number), UnpackContract(node, edges[0]))
         readers = plan.branches[number]
         module = instances.get(f"f{number}", {}).get("type", "")
         if 1 < readers <= WIDEST_FORK and (module, 0) not in done:
@@ -207,7 +213,7 @@ def _word(bits: np.ndarray) -> int:
 
 def combinational(plan: Design) -> list[int]:
     """The nodes that hold no samples."""
-    return [number for number, node in enumerate(plan.graph.nodes) if not isinstance(node, Input | Register | Window)]
+    return [number for number, node in enumerate(plan.graph.nodes) if not isinstance(node, HOLDING)]
 
 
 def sum_jobs(plan: Design, netlist: Netlist) -> Iterator[ProofJob]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from lutetia.precompute.hdl.design import Design
-from lutetia.precompute.ir.stream import Input, Register, Window
+from lutetia.precompute.ir.stream import Input, Register, Unpack, Window
 
 
 class WrongWire(NamedTuple):
@@ -88,7 +88,7 @@ def _pairs(plan: Design, cells: dict[str, Any], ports: dict[str, list[Any]]) -> 
                 yield number, f"{clock} of the fork after node {number} is another wire", pin(f"f{number}", clock), ports[clock]
         if isinstance(node, Input):
             continue
-        for clock in ("clk", "rst") if isinstance(node, Register | Window) else ():
+        for clock in ("clk", "rst") if isinstance(node, Register | Window | Unpack) else ():
             yield number, f"{clock} of node {number} is another wire", pin(f"u{number}", clock), ports[clock]
         readers = plan.readers[number]
         for place, reader in enumerate(readers):

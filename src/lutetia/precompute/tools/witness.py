@@ -10,7 +10,7 @@ import numpy as np
 from lutetia.precompute.front.samples import random_input, values_of
 from lutetia.precompute.hdl.design import Design
 from lutetia.precompute.hdl.testbench import Bench, bench
-from lutetia.precompute.ir.stream import Input, Register, TableData, Window
+from lutetia.precompute.ir.stream import Input, Register, TableData, Unpack, Window
 from lutetia.precompute.tools.builtin_simulator import simulate_builtin
 from lutetia.precompute.tools.sat import first_false
 from lutetia.precompute.tools.specify import specification
@@ -56,7 +56,7 @@ def _simulated(hardware: Hardware, plan: Design, made: Bench, folder: Path) -> d
 def _solved(hardware: Hardware, plan: Design, folder: Path, node: int) -> dict[str, Any]:
     """SAT over the net without its registers, twice: as emitted, and with the right node in the wrong one's place."""
     nodes = plan.graph.nodes
-    if any(isinstance(each, Window) for each in nodes) or isinstance(nodes[node], Input | Register):
+    if any(isinstance(each, Window | Unpack) for each in nodes) or isinstance(nodes[node], Input | Register):
         return {}
     edge, out = plan.graph.input_edge, plan.graph.output_edge
     rights: dict[str, str] = {}
