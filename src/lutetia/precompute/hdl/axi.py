@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lutetia.precompute.hdl.verilog import Verilog
+
 if TYPE_CHECKING:
     from lutetia.precompute.tools.hardware import Hardware
 
 
 def axi_files(hardware: Hardware) -> dict[str, str]:
-    """The wrapper, `NAME_axis.v`."""
-    graph = hardware.graph
-    given, answer = graph.input_edge.width, graph.output_edge.width
-    samples = graph.output_edge.samples or 1
-    return {f"{hardware.name}_axis.v": _wrapper(hardware, given, answer, samples)}
+    """The wrapper, `NAME_axis.v`, and the frame marker, where the hardware has none of its own."""
+    name = f"{hardware.name}_last.v"
+    marker = {} if hardware.last else {name: Verilog().fixed("last", hardware.name)}
+    return {**marker, f"{hardware.name}_axis.v": _wrapper(hardware)}
 
 
 def padded(bits: int) -> int:
@@ -26,18 +27,14 @@ def padded(bits: int) -> int:
     return (bits + 7) // 8 * 8
 
 
-def _wrapper(hardware: Hardware, given: int, answer: int, samples: int) -> str:
-    name = hardware.name
+def _wrapper(hardware: Hardware) -> str:
+    name, graph = hardware.name, hardware.graph
+    given, answer = graph.input_edge.width, graph.output_edge.width
     width, out = padded(given), padded(answer)
-    counter = max((samples - 1).bit_length(), 1)
-    last = f"place == {counter}'d{samples - 1}" if samples > 1 else "1'b1"
-    count = ""
-    if samples > 1:
-        count = f"""
-    reg [{counter - 1}:0] place;  // of the next answer in its frame
-    always @(posedge aclk)
-        if (!aresetn) place <= 0;
-        else if (m_axis_tvalid & m_axis_tready) place <= m_axis_tlast ? 0 : place + 1'b1;"""
+    marked = ", .out_last(m_axis_tlast)"
+    if not hardware.last:
+        pins = ".clk(aclk), .rst(!aresetn), .valid(m_axis_tvalid), .ready(m_axis_tready), .last(m_axis_tlast)"
+        marked = f");\n    {name}_last #(.SAMPLES({graph.output_edge.samples or 1})) marker ({pins}"
     unused = f"\n    wire unused = &{{1'b0, s_axis_tdata[{width - 1}:{given}]}};" if width > given else ""
     zeros = f"{{{out - answer}'d0, answer}}" if out > answer else "answer"
     return f"""`default_nettype none
@@ -59,10 +56,9 @@ module {name}_axis (
     wire ready;
     assign s_axis_tready = ready & aresetn;
     assign m_axis_tdata = {zeros};
-    assign m_axis_tlast = {last};
     assign identity = 32'h{hardware.identity:08x};
     {name} core (.clk(aclk), .rst(!aresetn), .in_data(s_axis_tdata[{given - 1}:0]), .in_valid(s_axis_tvalid & aresetn),
-        .in_ready(ready), .out_data(answer), .out_valid(m_axis_tvalid), .out_ready(m_axis_tready));{count}{unused}
+        .in_ready(ready), .out_data(answer), .out_valid(m_axis_tvalid), .out_ready(m_axis_tready){marked});{unused}
 endmodule
 
 `default_nettype wire
@@ -71,7 +67,7 @@ endmodule
 
 def vivado_files(hardware: Hardware, *, part: str = "xc7a35tcpg236-1", period_ns: float = 6.0) -> dict[str, str]:
     """A project for Vivado: a script that builds it out of context, and its clock. Untested: there is no Vivado here."""
-    sources = " ".join([*hardware.sources, f"{hardware.name}_axis.v"])
+    sources = " ".join([*hardware.sources, *axi_files(hardware)])
     label = "# UNTESTED: written without Vivado. Run in the folder of the sources: vivado -mode batch -source build.tcl"
     script = f"""{label}
 read_verilog {{{sources}}}

@@ -55,6 +55,7 @@ class Design:
     numbers: dict[tuple[object, ...], int]  # of tables, by their key
     readers: tuple[tuple[Reader, ...], ...]  # per node, its sources
     branches: tuple[int, ...]  # per node, how many read it
+    last: bool = False  # whether a marker goes with the last answer of each frame
 
     def module(self, number: int) -> str:
         """The name of the module of a node; a register is one of the fixed circuits."""
@@ -81,11 +82,13 @@ class Design:
     def has_state(self) -> bool:
         """Whether a clock is needed at all."""
         held = any(isinstance(node, Window | Register | Unpack) for node in self.graph.nodes)
-        return held or any(count > 1 for count in self.branches)
+        return held or self.last or any(count > 1 for count in self.branches)
 
 
-def design(graph: Graph, name: str) -> Design:
+def design(graph: Graph, name: str, last: bool = False) -> Design:
     """Name everything."""
+    if last and graph.output_edge.samples is None:
+        raise ArgumentError("last=True marks the end of frames, and an endless stream has none: give it a length")
     if not isinstance(name, str) or not re.fullmatch(r"[a-z](_?[a-z0-9])*", name):
         fail("name", name, "a small letter, then small letters and digits with single _ in between")
     if name in RESERVED:
@@ -115,7 +118,7 @@ def design(graph: Graph, name: str) -> Design:
             taken[source] += 1
         sources.append(tuple(own))
     numbers = {key: number for number, key in enumerate(tables)}
-    return Design(name, graph, tuple(tables.values()), numbers, tuple(sources), tuple(readers))
+    return Design(name, graph, tuple(tables.values()), numbers, tuple(sources), tuple(readers), last)
 
 
 # ---- nodes in numbers ------------------------------------------------------------------------------------------------

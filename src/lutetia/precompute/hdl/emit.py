@@ -21,9 +21,12 @@ DIALECTS: dict[str, type[Dialect]] = {"verilog": Verilog, "vhdl": VHDL}
 CLOCK = (Pin("in", 0, "clk"), Pin("in", 0, "rst"))
 
 
-def emit(graph: Graph, language: str, name: str = "net") -> Hardware:
-    """The files of a graph; `name` is that of the top module and the beginning of all others."""
-    plan = design(graph, name)
+def emit(graph: Graph, language: str, name: str = "net", *, last: bool = False) -> Hardware:
+    """The files of a graph; `name` is that of the top module and the beginning of all others.
+
+    With `last` the top module has an output more, `out_last`: high beside the last answer of each frame.
+    """
+    plan = design(graph, name, last)
     dialect = DIALECTS[language]
     files = {f"{name}_{kind}{dialect.ending}": dialect().fixed(kind, name) for kind in _fixed(plan)}
     written: set[int] = set()
@@ -36,7 +39,7 @@ def emit(graph: Graph, language: str, name: str = "net") -> Hardware:
         files[f"{plan.module(number)}{dialect.ending}"] = dialect().file(*modules)
     files[f"{name}{dialect.ending}"] = dialect().file(_top(plan, dialect()))
     memories = {f"{plan.table(at)}.mem": _memory(table) for at, table in enumerate(plan.tables) if _in_memory(table, dialect())}
-    return Hardware(plan.graph, language, name, files | memories)
+    return Hardware(plan.graph, language, name, files | memories, last)
 
 
 def _fixed(plan: Design) -> list[str]:
@@ -48,6 +51,7 @@ def _fixed(plan: Design) -> list[str]:
         "window": any(isinstance(node, Window) for node in nodes),
         "unpack": any(isinstance(node, Unpack) for node in nodes),
         "fork": any(count > 1 for count in plan.branches),
+        "last": plan.last,
     }
     return [kind for kind, is_needed in needed.items() if is_needed]
 
@@ -140,6 +144,10 @@ def _top(plan: Design, d: Dialect) -> str:
     if not plan.has_state:
         d.unused("clk", "rst")
     ports = [*CLOCK, *_stream("in", graph.input_edge.width, "in"), *_stream("out", graph.output_edge.width, "out")]
+    if plan.last:
+        pins = {"clk": "clk", "rst": "rst", "valid": valid, "ready": "out_ready", "last": "out_last"}
+        d.instance(f"{plan.name}_last", "last", pins, {"SAMPLES": str(graph.output_edge.samples)})
+        ports.append(Pin("out", 0, "out_last"))
     return d.module(plan.name, ports)
 
 

@@ -194,7 +194,10 @@ class Graph:
         return count_cycles(self)
 
     def emit(self, language: str = "verilog", **options: Any) -> Hardware:
-        """The graph as hardware: modules, a test bench and a manifest, in "verilog" or "vhdl"."""
+        """The graph as hardware: modules, a test bench and a manifest, in "verilog" or "vhdl".
+
+        `name` is that of the top module; `last=True` adds an output `out_last`, high beside the last answer of each frame.
+        """
         check_choice("language", language, ("verilog", "vhdl"))
         self._check_hardware()
         from lutetia.precompute.hdl.emit import emit

@@ -43,12 +43,14 @@ class Hardware:
     language   "verilog" or "vhdl"
     name       of the top module
     files      text by file name: modules and the memories they read
+    last       whether the top module has `out_last`
     """
 
     graph: Graph
     language: str
     name: str
     files: dict[str, str] = field(repr=False)
+    last: bool = False
 
     @property
     def sources(self) -> dict[str, str]:

@@ -38,6 +38,7 @@ from lutetia.precompute.tools.whole import (
     combinational,
     elaborate,
     first_use,
+    marker_jobs,
     prove_nodes,
     state_jobs,
     sum_jobs,
@@ -107,7 +108,7 @@ def prove(hardware: Hardware, max_bits: int = 12, *, whole: bool = False, progre
     if hardware.language != "verilog":
         raise ArgumentError(f'the hardware is in {hardware.language}, expected "verilog", which yosys reads')
     require_program("yosys", FEATURE)
-    plan = design(hardware.graph, hardware.name)
+    plan = design(hardware.graph, hardware.name, hardware.last)
     with flow.step("prove", part="precompute", max_bits=max_bits, whole=whole) as step, tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for name, text in hardware.files.items():
@@ -134,7 +135,7 @@ def _proved(
     """Names of what was proved and of what was too wide; `max_bits` None proves all."""
     netlist = elaborate(hardware, folder)
     skipped = too_many_readers(plan)
-    jobs = [*wiring_jobs(plan, netlist), *state_jobs(plan, netlist)]
+    jobs = [*wiring_jobs(plan, netlist), *state_jobs(plan, netlist), *marker_jobs(plan, netlist)]
     if max_bits is None:
         jobs += [*table_jobs(plan, netlist), *sum_jobs(plan, netlist)]
         names = ", ".join(dict.fromkeys(plan.graph.nodes[number].kind for number in combinational(plan)))

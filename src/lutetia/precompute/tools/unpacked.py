@@ -1,8 +1,9 @@
-"""The contract of an `Unpack`, for `explore`: each part of a word once, in order, and the word accepted with its last part."""
+"""Contracts for `explore` that count: an `Unpack` offers each part of a word once, and a marker goes with the last of a frame."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 
@@ -45,3 +46,23 @@ class UnpackContract:
         offsets = self.edge.offsets.tolist()
         own = range(part, self.edge.channels, self.node.parts)
         return np.concatenate([self.word[offsets[channel] : offsets[channel + 1]] for channel in own])
+
+
+class LastContract:
+    """High beside the last of every `samples` samples; a state is how many of a frame are gone."""
+
+    start = 0
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def cases(self, state: int) -> Iterator[dict[str, np.ndarray]]:
+        for valid, ready in product((0, 1), (0, 1)):
+            yield {"valid": bit(valid), "ready": bit(ready)}
+
+    def check(self, state: int, given: dict[str, np.ndarray], seen: dict[str, np.ndarray]) -> str | After:
+        wanted = int(state == self.samples - 1)
+        if given["valid"][0] and int(seen["last"][0]) != wanted:
+            return f"last is {seen['last'][0]} beside answer {state} of {self.samples}, expected {wanted}"
+        moved = int(given["valid"][0] and given["ready"][0])
+        return After((state + moved) % self.samples, lambda tokens: tokens)

@@ -32,7 +32,7 @@ from lutetia.precompute.tools.linear import LinearModule
 from lutetia.precompute.tools.sat import FEATURE, first_false
 from lutetia.precompute.tools.specify import specification
 from lutetia.precompute.tools.symbolic import SymbolicModule
-from lutetia.precompute.tools.unpacked import UnpackContract
+from lutetia.precompute.tools.unpacked import LastContract, UnpackContract
 from lutetia.precompute.tools.wiring import wrong_wire
 
 if TYPE_CHECKING:
@@ -122,6 +122,14 @@ def state_jobs(plan: Design, netlist: Netlist) -> Iterator[ProofJob]:
         if 1 < readers <= WIDEST_FORK and (module, 0) not in done:
             done.add((module, 0))
             yield _explored(f"the fork to {readers} readers after node {number}", number, netlist, module, ForkContract(readers))
+
+
+def marker_jobs(plan: Design, netlist: Netlist) -> Iterator[ProofJob]:
+    """The frame marker, where there is one."""
+    if plan.last:
+        module = netlist.modules[plan.name]["cells"].get("last", {}).get("type", "")
+        contract = LastContract(plan.graph.output_edge.samples or 1)
+        yield _explored(f"the marker of frames of {contract.samples} answers", plan.graph.output, netlist, module, contract)
 
 
 def too_many_readers(plan: Design) -> list[str]:

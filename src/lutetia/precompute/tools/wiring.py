@@ -47,7 +47,7 @@ def _instances(plan: Design) -> dict[str, str]:
     nodes = enumerate(plan.graph.nodes)
     made = {f"u{number}": plan.module(number) for number, node in nodes if not isinstance(node, Input)}
     forks = {f"f{number}": f"{plan.name}_fork" for number, readers in enumerate(plan.branches) if readers > 1}
-    return made | forks
+    return made | forks | ({"last": f"{plan.name}_last"} if plan.last else {})
 
 
 def _pairs(plan: Design, cells: dict[str, Any], ports: dict[str, list[Any]]) -> Iterator[tuple[int, str, list[Any], list[Any]]]:
@@ -103,3 +103,8 @@ def _pairs(plan: Design, cells: dict[str, Any], ports: dict[str, list[Any]]) -> 
     yield last, f"out_data of the top module is not that of node {last}", ports["out_data"], produced(last)["data"]
     yield last, f"out_valid of the top module is not that of node {last}", ports["out_valid"], valid
     yield last, f"out_ready of the top module is not that of node {last}", ports["out_ready"], ready
+    marker = {"clk": ports["clk"], "rst": ports["rst"], "valid": valid, "ready": ports["out_ready"]} if plan.last else {}
+    for name, wire in marker.items():
+        yield last, f"{name} of the frame marker is another wire", pin("last", name), wire
+    if plan.last:
+        yield last, "out_last of the top module is not that of the frame marker", ports["out_last"], pin("last", "last")
