@@ -198,6 +198,38 @@ def _claims(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
     }
 
 
+def _windows(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    def use(**options: Any) -> None:
+        class Middle(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x.unfold(2, 3, 1).median(-1).values
+
+        precompute.decompose(precompute.precomputable(groups=((3, 1),), **options)(Middle()))
+
+    return use, {"kernel": 3, "stride": 1, "dilation": 1, "padding": 0, "domain": wild.one(None, UInt(2))}
+
+
+def _lstm(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    def use(**options: Any) -> None:
+        precompute.FixedLSTMCell(**options).run(torch.rand(2, 4, 2))
+
+    widths = {"fraction": 4, "sum_bits": 6, "state_bits": 7, "weight_bits": 6}
+    return use, {"cell": nn.LSTMCell(2, 3, bias=wild.one(True, False)), **widths}
+
+
+def _norm(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    def use(**options: Any) -> None:
+        precompute.FixedLayerNorm(**options)(torch.rand(3, 4))
+
+    return use, {"norm": nn.LayerNorm(4), "scale": wild.one(0.25, 1.0), "bits": 6}
+
+
+def _split(wild: Wild) -> tuple[Callable[..., object], dict[str, Any]]:
+    conv = nn.Conv1d(2, 3, 2)
+    nn.init.ones_(conv.weight)
+    return precompute.split_convolution, {"conv": wild.one(conv, nn.Conv2d(1, 2, 2)), "filters": wild.one(1, 2)}
+
+
 CALLS: dict[str, Made] = {
     "IOTable": _table,
     "from_pairs": _pairs,
@@ -214,4 +246,8 @@ CALLS: dict[str, Made] = {
     "decompose": _decompose,
     "lut_network": _network,
     "precomputable": _claims,
+    "precomputable.window": _windows,
+    "FixedLSTMCell": _lstm,
+    "FixedLayerNorm": _norm,
+    "split_convolution": _split,
 }

@@ -13,6 +13,7 @@ T = TypeVar("T")
 Structure: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]  # per unit: its inputs and its outputs
 NAME = "__precomputable__"
 INPUTS = ("in_features", "in_channels", "n_inputs")
+LARGEST = 4096  # of a claimed kernel, stride, dilation or padding
 OUTPUTS = ("out_features", "out_channels", "n_outputs")
 
 
@@ -96,16 +97,16 @@ def speaks_for(module: Any) -> bool:
 
 
 def _window(kernel: Any, stride: Any, dilation: Any, padding: Any) -> ClaimedWindow:
-    rank = 1 if isinstance(kernel, int) else len(kernel)
+    rank = len(kernel) if isinstance(kernel, tuple | list) else 1
     if rank not in (1, 2):
         fail("kernel", kernel, "a number, or two for an image")
     sizes = []
     for name, value in (("kernel", kernel), ("stride", stride), ("dilation", dilation), ("padding", padding)):
-        own = (value,) * rank if isinstance(value, int) else tuple(value)
+        own = tuple(value) if isinstance(value, tuple | list) else (value,) * rank
         if len(own) != rank:
             fail(name, value, f"a number, or {rank}")
         for each in own:
-            check_whole(name, each, 0 if name == "padding" else 1)
+            check_whole(name, each, 0 if name == "padding" else 1, LARGEST)
         sizes.append(own)
     return ClaimedWindow(*sizes)
 

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.errors import ArgumentError, check_range, check_tensor, fail
 from lutetia.precompute.front.quantise import Quantise, quantise
 from lutetia.precompute.ir.stream import Stream
 from lutetia.precompute.tables.domains import Int, UInt, check_whole
@@ -42,6 +42,8 @@ class FixedLSTMCell(nn.Module):
         self.sums = nn.Linear(self.n_inputs + self.n_hidden, 4 * self.n_hidden).to(cell.weight_ih)
         with torch.no_grad():
             weight = torch.cat([cell.weight_ih, cell.weight_hh], 1)
+            if not all(bool(each.isfinite().all()) for each in cell.parameters()):
+                raise ArgumentError("the cell has weights that are not finite, expected numbers")
             scale = 2.0 ** math.ceil(math.log2(max(float(weight.abs().max()), 2.0**-20) / Int(weight_bits).high))
             self.sums.weight.copy_(quantise(weight, Int(weight_bits), scale))
             bias = cell.bias_ih + cell.bias_hh if cell.bias else torch.zeros(4 * self.n_hidden)
@@ -89,6 +91,9 @@ class FixedLayerNorm(nn.Module):
         if not isinstance(norm, nn.LayerNorm) or len(norm.normalized_shape) != 1:
             fail("norm", norm, "an nn.LayerNorm over one axis")
         check_whole("bits", bits, 4, 8)
+        check_range("scale", scale, 2.0**-20, 2.0**20)
+        if not math.log2(scale).is_integer():
+            fail("scale", scale, "a power of two")
         (n,) = norm.normalized_shape
         if n & (n - 1):
             raise ArgumentError(f"the norm is over {n} values, expected a power of two: the mean must be exact")

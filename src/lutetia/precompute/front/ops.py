@@ -271,7 +271,10 @@ class Claimed(BlockOp):
         before = [-pad % step for pad, step in zip(self.window.padding, self.window.stride, strict=True)]
         field = F.pad(x, [side for size in reversed(before) for side in (size, 0)])
         places = [(pad + more) // step for pad, more, step in zip(self.window.padding, before, self.window.stride, strict=True)]
-        y = module(field)
+        try:
+            y = module(field)
+        except (RuntimeError, IndexError) as error:  # what PyTorch says of frames that do not fit
+            raise ArgumentError(f"{self} does not take a window of {list(field.shape[2:])}: {error}") from error
         if y.dim() != x.dim() or any(place >= size for place, size in zip(places, y.shape[2:], strict=True)):
             raise ArgumentError(f"{self} answers {list(y.shape)} to {list(field.shape)}, expected what the window claimed gives")
         return y[(..., *(slice(place, place + 1) for place in places))]

@@ -13,6 +13,8 @@ from lutetia.errors import ArgumentError
 from lutetia.precompute.front.ops import Claimed, clone
 from lutetia.precompute.tables.domains import Domain
 
+MOST = 2**22  # numbers of a frame that is tried
+
 
 def check_window(op: Claimed, domain: Domain | None) -> None:
     """Compare a module's answers to whole frames with its answers to each window by itself."""
@@ -21,11 +23,18 @@ def check_window(op: Claimed, domain: Domain | None) -> None:
     fields = [(size - 1) * step + 1 for size, step in zip(shape.kernel, shape.dilation, strict=True)]
     sizes = [2 * field + 3 * step for field, step in zip(fields, shape.stride, strict=True)]
     channels = op.in_channels or 1
+    if channels * math.prod(sizes) > MOST:
+        raise ArgumentError(
+            f"{op} claims a window over {fields} samples of {channels} channels, which is too large to be checked"
+        )
     x = draw(2, channels * math.prod(sizes), domain).reshape(2, channels, *sizes)
     padded = F.pad(x, [side for size in reversed(shape.padding) for side in (size, size)])
     counts = [(size - field) // step + 1 for size, field, step in zip(padded.shape[2:], fields, shape.stride, strict=True)]
     with torch.no_grad():
-        found = clone(op.module).to(torch.float64).eval()(x)
+        try:
+            found = clone(op.module).to(torch.float64).eval()(x)
+        except (RuntimeError, IndexError) as error:  # what PyTorch says of frames that do not fit
+            raise ArgumentError(f"{op} does not take frames of {sizes}: {error}") from error
         if list(found.shape) != [2, op.out_channels, *counts]:
             answered = f"answers {list(found.shape[1:])} to frames of {sizes}"
             raise ArgumentError(f"{op} {answered}, expected {[op.out_channels, *counts]}: not what was claimed")

@@ -21,6 +21,8 @@ def split_convolution(conv: nn.Conv1d | nn.Conv2d, filters: int = 1) -> nn.Seque
         fail("conv", conv, "an nn.Conv1d or nn.Conv2d with groups=1")
     check_whole("filters", filters, 1, 64)
     weight = conv.weight.detach().double().flatten(2)  # [outputs, channels, taps]
+    if not bool(weight.isfinite().all()):
+        raise ArgumentError(f"{conv} has weights that are not finite, expected numbers")
     outputs, channels, taps = weight.shape
     unit = max(Fraction(value).denominator for value in weight.flatten().tolist())
     rows = [[[int(value * unit) for value in row] for row in weight[:, channel].tolist()] for channel in range(channels)]
