@@ -11,7 +11,7 @@ import pytest
 from lutetia.precompute.hdl.emit import DIALECTS
 from tools import require_tool
 
-KINDS = ("fork", "lut", "register", "window")
+KINDS = ("fork", "last", "lut", "register", "unpack", "window")
 RTL = Path(str(files("lutetia.precompute.hdl") / "rtl"))
 
 

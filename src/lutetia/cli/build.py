@@ -283,11 +283,13 @@ def _range(model: LUTClassifier, request: BuildRequest) -> tuple[tuple[Any, Any]
 
 
 def _shape(graph: Graph) -> dict[str, Any]:
+    cycles = graph.cycles()
     return {
         "graph": _nodes(graph),
         "tables": [_told(number, table) for number, table in enumerate(_tables(graph))],
         "lookups": graph.n_lookups,
-        "latency": graph.cost().latency,
+        "latency": cycles.first,
+        "cycles_per_frame": cycles.per_frame,
         "estimate": {"luts": graph.cost().luts, "flip_flops": graph.cost().flip_flops},
     }
 
