@@ -429,5 +429,11 @@ NOTE_SECTIONS = [
         [table("forms", "table", column("yosys 0.70", "yosys"), "Shannon tree", "partial sums", "kept")],
         "LUT6 of single tables; `minimise` keeps the smallest form.",
     ),
+    Section(
+        "Products with constants",
+        "constant_sums",
+        [table("sums", "matrix", "weight bits", "Lutetia", "da4ml", "ratio")],
+        "LUT6 of a vector of 8-bit numbers times a random matrix of whole numbers, by one yosys; the goal is 1.1 times da4ml.",
+    ),
     Section("torchlogix on MNIST", "mnist_torchlogix", [], torchlogix_sentence),
 ]

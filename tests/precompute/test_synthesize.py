@@ -78,8 +78,8 @@ def test_place_and_route(width: int) -> None:
     made = net.emit("verilog").synthesize("ice40")
     assert made.fmax_mhz is not None
     assert made.fmax_mhz > 10
-    assert ("fed through shift registers" in made.placed) == (width == 200)
-    assert made.flip_flops == 2 * (width + 1)  # without the shift registers
+    assert ("fed in parts" in made.placed) == (width == 200)
+    assert made.flip_flops == 2 * (width + 1)  # without those that feed it
 
 
 def registers(width: int = 6) -> Graph:

@@ -115,7 +115,7 @@ def turned_round(builder: Builder, node: int, channels: np.ndarray, name: str) -
 
 def unpacked(builder: Builder, source: int, module: nn.Unflatten, name: str) -> Unpack:
     """A vector as a sequence of samples: `nn.Unflatten(1, (channels, length))`."""
-    edge, sizes = builder.edge(source), tuple(int(size) for size in module.unflattened_size)  # type: ignore[call-overload]
+    edge, sizes = builder.edge(source), tuple(int(size) for size in module.unflattened_size)
     if edge.layout != "vector" or module.dim not in (1, -1) or len(sizes) != 2 or min(sizes) < 1 or sizes[1] < 2:
         said = f"{name} makes {sizes} of axis {module.dim} of a {edge.layout}"
         raise ArgumentError(f"{said}, expected (channels, length) of a vector, with a length of two or more")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,8 +42,9 @@ def check_window(op: Claimed, domain: Domain | None) -> None:
         run = op.ready()
         for place in np.ndindex(*counts):
             ends = zip(place, shape.stride, fields, strict=True)
-            window = padded[(..., *(slice(at * step, at * step + field) for at, step, field in ends))]
-            if not torch.allclose(found[(..., *place)], run(window).flatten(1), rtol=1e-9, atol=1e-9):
+            taps: Any = (..., *(slice(at * step, at * step + field) for at, step, field in ends))
+            here: Any = (..., *place)
+            if not torch.allclose(found[here], run(padded[taps]).flatten(1), rtol=1e-9, atol=1e-9):
                 raise ArgumentError(f"{op} reads more than its window at place {list(place)}: not what was claimed")
 
 

@@ -164,13 +164,13 @@ class _Search:
     def _note(self, output: int, one: Digit, other: Digit) -> Pair:
         own = self.digits[output]
         pair = _pair(one, other, own[one] * own[other])
-        self.places.setdefault(pair, {})[(output, *sorted((one, other)))] = None
+        self.places.setdefault(pair, {})[output, min(one, other), max(one, other)] = None
         return pair
 
     def _forget(self, output: int, one: Digit, other: Digit) -> None:
         own = self.digits[output]
         pair = _pair(one, other, own[one] * own[other])
-        self.places.get(pair, {}).pop((output, *sorted((one, other))), None)
+        self.places.get(pair, {}).pop((output, min(one, other), max(one, other)), None)
 
     def _saved(self, pair: Pair) -> int:
         count = len(self.places.get(pair, ()))

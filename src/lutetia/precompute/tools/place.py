@@ -1,7 +1,7 @@
 """Place and route with nextpnr: how fast the clock may be, and the bitstream that a device loads.
 
-A design with more bits than the package has pins is fed through shift registers. The identity of the hardware goes into an ECP5's
-USERCODE, which a programmer can read back from the device over JTAG; iCE40 has no such register.
+A design with more bits than the package has pins is fed in parts. The identity of the hardware goes into an ECP5's USERCODE,
+which a programmer can read back from the device over JTAG; iCE40 has no such register.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from lutetia.precompute.tools.hardware import Hardware
 
 
+PART = 64  # bits of a sample that come in at once
+
+
 @dataclass(frozen=True)
 class Device:
     """A device that nextpnr places on, with the program that packs its bitstream."""
 
     name: str
     nextpnr: str
-    pins: int  # beyond them a design is fed through shift registers
+    pins: int  # beyond them a design is fed in parts
     options: tuple[str, ...]
     constraints: str  # the option for pin constraints
     placed: str  # the option for the placed design
@@ -115,7 +118,7 @@ def _write_netlist(hardware: Hardware, target: str, folder: Path) -> str:
     if pins > DEVICES[target].pins:
         (folder / "harness.v").write_text(_harness(hardware))
         sources.append("harness.v")
-        top, note = f"{hardware.name}_harness", ", fed through shift registers"
+        top, note = f"{hardware.name}_harness", ", fed in parts"
     script = [
         "read_verilog -DSYNTHESIS " + " ".join(sources),
         f"synth_{target} -top {top}",
@@ -146,19 +149,27 @@ def _last_error(said: str) -> str:
 
 
 def _harness(hardware: Hardware) -> str:
-    """One pin in, one pin out: the sample is shifted in, the answer out."""
+    """Few pins: a sample comes in parts, one after the other, and the answer is shifted out.
+
+    A single shift register of thousands of bits is more than the stack of yosys holds, and keeps bits that nothing reads.
+    """
     width, out = hardware.graph.input_edge.width, hardware.graph.output_edge.width
-    return f"""module {hardware.name}_harness (input wire clk, input wire rst, input wire in_bit, input wire in_valid,
-    output wire in_ready, output wire out_bit, output wire out_valid, input wire out_ready);
-    reg [{width - 1}:0] given;
+    size = min(width, PART)
+    parts = -(-width // size)
+    return f"""module {hardware.name}_harness (input wire clk, input wire rst, input wire [{size - 1}:0] in_bits,
+    input wire in_valid, output wire in_ready, output wire out_bit, output wire out_valid, input wire out_ready);
+    reg [{parts - 1}:0] part;  // which one is loaded
+    reg [{size * parts - 1}:0] given;
     reg [{out - 1}:0] answer;
     wire [{out - 1}:0] out_data;
+    integer i;
     always @(posedge clk) begin
-        given <= {f"{{given[{width - 2}:0], in_bit}}" if width > 1 else "in_bit"};
+        part <= rst ? 1 : part << 1 | part[{parts - 1}];
+        for (i = 0; i < {parts}; i = i + 1) if (part[i]) given[{size}*i +: {size}] <= in_bits;
         answer <= out_valid ? out_data : answer >> 1;
     end
     assign out_bit = answer[0];
-    {hardware.name} dut (.clk(clk), .rst(rst), .in_data(given), .in_valid(in_valid), .in_ready(in_ready),
+    {hardware.name} dut (.clk(clk), .rst(rst), .in_data(given[{width - 1}:0]), .in_valid(in_valid), .in_ready(in_ready),
         .out_data(out_data), .out_valid(out_valid), .out_ready(out_ready));
 endmodule
 """
