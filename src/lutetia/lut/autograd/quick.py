@@ -7,9 +7,7 @@ allocates, and launches.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from importlib import import_module
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -24,7 +22,6 @@ from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels import choice
 from lutetia.lut.sums import FLOAT, Sums
 
-VERSION = attrgetter("_version")  # how often a tensor was written to
 MOST = 512  # of them, before all are forgotten
 _known: dict[tuple[int, torch.Size], Quick] = {}
 _by_connectivity: weakref.WeakValueDictionary[tuple[int, int], Quick] = weakref.WeakValueDictionary()
@@ -40,9 +37,9 @@ def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | 
     quick = _known.get((id(weight), x.shape))  # of a weight that lives: those of others are forgotten when they die
     if quick is None or quick.anchors is not anchors or (quick.mark is not mark and quick.launches.connectivity is not mark):
         return None
-    if weight.data_ptr() != quick.weight_pointer or quick.state_of(anchors) != quick.anchors_state or not quick.takes(x):
+    if weight.data_ptr() != quick.weight_pointer or not quick.takes(x):
         return None
-    if quick.mark_version is not None and quick.mark._version != quick.mark_version:
+    if quick.counts and quick.is_written():
         return None
     return quick if is_quiet() and not lutetia.debug and choice.chosen in ("", quick.backend) else None
 
@@ -122,29 +119,42 @@ def _keep(quick: Quick, x: Tensor, weight: Tensor, trains: bool) -> None:
 class Quick:
     """The launches of one layer for one shape of x [..., I]: forward, to the inputs, to the weights."""
 
+    __slots__ = (
+        *("__weakref__", "anchors", "anchors_pointer", "anchors_version", "backend", "counts", "device", "facts", "launches"),
+        *("mark", "mark_version", "trains", "weight", "weight_pointer"),
+    )
     device: int
     trains: bool  # or serves evaluation alone
     weight: Any  # a weak reference
-    facts: Any = None  # what a node of the graph knows, once there is one
+    facts: Any  # what a node of the graph knows, once there is one
 
     def __init__(self, launches: Any, layer: tuple[Tensor, Tensor], mark: Any, backend: str) -> None:
         weight, self.anchors = layer
-        self.launches, self.backend = launches, backend
-        # The loops of the CPU read the anchors where they are, and compare them first; kernels of a GPU read a copy.
-        self.state_of: Callable[[Tensor], int] = Tensor.data_ptr if backend == "cpu" else VERSION
-        self.weight_pointer, self.anchors_state = weight.data_ptr(), self.state_of(self.anchors)
+        self.launches, self.backend, self.facts = launches, backend, None
+        self.weight_pointer, self.anchors_pointer = weight.data_ptr(), self.anchors.data_ptr()
+        self.anchors_version = self.anchors._version
         self.set_mark(mark)
 
     def set_mark(self, mark: Any) -> None:
         """Know the connectivity by this, and where it is a tensor of synapses how often that was written to."""
         self.mark, self.mark_version = mark, mark._version if type(mark) is Tensor else None
+        # Kernels of a GPU read copies. The loops of a CPU read the anchors where they were, in memory that they keep, and compare
+        # them first; that `.data` of the anchors is another tensor is noticed by `prepare`: in every call it would be 1.5% of it.
+        self.counts = self.backend != "cpu" or self.mark_version is not None
+
+    def is_written(self) -> bool:
+        """Whether somebody has written to the anchors or synapses, of which there are copies."""
+        if self.anchors._version != self.anchors_version:
+            return True
+        return self.mark_version is not None and self.mark._version != self.mark_version
 
     def is_for(self, layer: tuple[Tensor, Tensor], connectivity: Connectivity) -> bool:
         """Whether these are the tensors that it knows, unchanged."""
         weight, anchors = layer
-        if self.weight() is not weight or self.weight_pointer != weight.data_ptr() or self.anchors is not anchors:
+        if self.weight() is not weight or self.anchors is not anchors or self.launches.connectivity is not connectivity:
             return False
-        return self.launches.connectivity is connectivity and self.anchors_state == self.state_of(anchors)
+        pointers = (weight.data_ptr(), anchors.data_ptr())
+        return anchors._version == self.anchors_version and pointers == (self.weight_pointer, self.anchors_pointer)
 
     def takes(self, tensor: Tensor) -> bool:
         """Whether a plain tensor of the right shape lies where and as it must."""

@@ -20,11 +20,20 @@ def largest(values):
     return result
 
 
+@jit_inline
+def inputs_outside(anchors, n_inputs):
+    """Whether anchors [N_t, N_c, 2] name an input that is not there: several compared at once, in every call of a small layer."""
+    last = np.uint32(0)
+    for anchor in anchors.flat:
+        last = max(last, anchor)
+    return last >= n_inputs
+
+
 @entry
 def anchors_outside(anchors, end, second_end):
     """Whether a pair of anchors [N_t, N_c, 2] names what is not there: from `end` on, the second of it from `second_end` on."""
     if end == second_end:
-        return largest(anchors.reshape(-1)) >= end  # all alike: several at once, in every call of a small layer
+        return inputs_outside(anchors, end)
     outside = False
     for t in range(anchors.shape[0]):
         for r in range(anchors.shape[1]):

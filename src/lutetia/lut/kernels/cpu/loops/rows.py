@@ -13,7 +13,7 @@ import numpy as np
 from lutetia._shared.loops import U, by_none, clear, element, jit, jit_any_order, jit_inline, kernel, load, prefetch
 from lutetia.lut.kernels.cpu.arrays import Blocks, Lines, Reads, Rows, Tables
 from lutetia.lut.kernels.cpu.loops.basics import add_8_rows, add_row, out_of_range, round_to_unit, sums_in, write_sums
-from lutetia.lut.kernels.cpu.loops.detect import anchors_outside, detect
+from lutetia.lut.kernels.cpu.loops.detect import detect, inputs_outside
 
 FAR = 2**20  # weights that do not fit the caches of one core
 ONCE = 512  # batch rows among which a row of a table is seldom looked up twice
@@ -51,7 +51,7 @@ def evaluate(inputs, weight, blocks, y, scale, begin, end):
     Also True where anchors are out of range.
     """
     x, anchors = inputs
-    if anchors_outside(anchors, x.shape[1], x.shape[1]):
+    if inputs_outside(anchors, x.shape[1]):
         return True
     n, zero, no = end - begin, np.int64(0), np.bool_(False)  # constants would have the two compiled once more, for these
     indices = np.empty((n, anchors.shape[0]), np.uint32)
