@@ -263,6 +263,8 @@ def fails(capsys: Capture, code: int, *arguments: object) -> str:
         (["{}/text", "x", "--row", "1"], 2, "--row works only for classifiers"),
         (["{}/text", "x", "--target", "ab"], 2, "--target is 'ab', expected one character"),
         (["{}/text", "x", "--target", "256"], 2, "--target is '256', expected one character"),
+        (["{}/text", "x", "--target", "9" * 5000], 2, "expected one character"),
+        (["{}/images", "{}/image.png", "--target", "9" * 5000], 2, "expected a class from 0 to 2"),
         (["{}/images", "{}/image.png", "--target", "3"], 2, "--target is '3', expected a class from 0 to 2"),
         (["{}/images", "{}/image.png", "--rule", "epsilom"], 2, "there is no rule 'epsilom': did you mean epsilon?"),
         (["{}/images", "{}/image.png", "--html", "{}"], 1, "a folder, expected a name for a file"),

@@ -159,6 +159,13 @@ def test_what_is_refused() -> None:
         lut_network(nn.Sequential(nn.RMSNorm(4), LUT(4, 2, 3, 2)))
     with pytest.raises(ArgumentError, match="expected a LUT layer"):
         lut_network(nn.Sequential())
+    last = nn.Linear(2, 2)
+    with torch.no_grad():
+        last.weight.copy_(torch.tensor([[1.0, 2.0], [3.0, 5.0]]) * 1e-30)
+        last.bias.fill_(1.0)
+        last.bias[0] = -1.0
+    with pytest.raises(ArgumentError, match=r"the bias of a linear layer is up to 2, expected at most 2\*\*48 units"):
+        lut_network(nn.Sequential(LUT(4, 2, 3, 2, seed=0), last))
 
 
 # ---- thresholds ------------------------------------------------------------------------------------------------------

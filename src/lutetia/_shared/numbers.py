@@ -1,6 +1,8 @@
-"""Numbers that launches need."""
+"""Whole numbers: those that launches need, and those that others wrote as text."""
 
 from __future__ import annotations
+
+MOST_DIGITS = 18  # more may not fit 64 bits, and Python raises an error of its own for thousands
 
 
 def cdiv(a: int, b: int) -> int:
@@ -11,3 +13,9 @@ def cdiv(a: int, b: int) -> int:
 def next_power_of_2(n: int) -> int:
     """The smallest power of two that is not less than n."""
     return 1 << max(n - 1, 0).bit_length()
+
+
+def whole_number(text: str) -> int | None:
+    """The number that digits write, perhaps after a minus; None for any other text, and for a number too long."""
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdecimal() and len(digits) <= MOST_DIGITS else None

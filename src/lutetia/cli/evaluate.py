@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.numbers import whole_number
 from lutetia.cli.guard import UsageError, did_you_mean, stop_if_interrupted
 from lutetia.cli.inputs import feature_columns, named_rows, tabular_rows
 from lutetia.cli.naming import class_names, feature_names, range_warnings
@@ -187,7 +188,8 @@ def _open(model: Model[Any], config: Config | None, request: Request) -> Data:
 
 def _csv(model: Classifier, path: Path, label: str | int | None) -> Data:
     """Rows whose classes are numbered as the model numbers them."""
-    label = int(label) if isinstance(label, str) and label.removeprefix("-").isdecimal() else label
+    if isinstance(label, str) and (number := whole_number(label)) is not None:
+        label = number
     cells = read_cells(path, label)
     if label is None and cells.header is not None and set(feature_names(model)) <= set(cells.header):
         rest = [name for name in cells.header if name not in feature_names(model)]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.text import Text
 
+from lutetia._shared.numbers import whole_number
 from lutetia.cli.backend import forward_work, kernels_for
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import read_sample, read_tokens
@@ -310,12 +311,9 @@ def _transformer(model: LUTTransformer, tokens: torch.Tensor, request: Request, 
 
 def _token(text: str, vocab: int) -> int:
     """A byte: one character, or the number of a token."""
-    if text.isdecimal() and len(text) > 1:
-        number = int(text)
-    else:
-        data = text.encode("utf-8", "surrogateescape")
-        number = data[0] if len(data) == 1 else -1
-    if not 0 <= number < vocab:
+    data = text.encode("utf-8", "surrogateescape")
+    number = data[0] if len(data) == 1 else whole_number(text)
+    if number is None or not 0 <= number < vocab:
         raise UsageError(f"--target is {text!r}, expected one character, or the number of a token from 10 to {vocab - 1}")
     return number
 

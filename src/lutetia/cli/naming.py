@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lutetia._shared.numbers import whole_number
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.show import one_line
 from lutetia.models import Classifier, Model
@@ -41,8 +42,9 @@ def find_class(model: Classifier, text: str) -> int:
     names = model.metadata.get("classes", [])
     if text in names:
         return int(names.index(text))
-    if text.isdecimal() and int(text) < model.config.n_classes:
-        return int(text)
+    number = whole_number(text)
+    if number is not None and 0 <= number < model.config.n_classes:
+        return number
     by_number = f"a class from 0 to {model.config.n_classes - 1}"
     hint = f"{by_number}, or its name: {did_you_mean(text, class_names(model))}" if has_class_names(model) else by_number
     raise UsageError(f"--target is {text!r}, expected {hint}")

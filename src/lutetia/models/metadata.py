@@ -21,6 +21,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+from lutetia._shared.numbers import whole_number
 from lutetia.errors import ArgumentError, DataError, fail
 from lutetia.files import read_json
 
@@ -77,7 +78,8 @@ def _check_categories(metadata: Mapping[str, Any], n_inputs: int | None) -> None
     if not isinstance(categories, Mapping):
         fail("metadata.categories", categories, "lists of values by the number of an input")
     for number, values in categories.items():
-        if not (isinstance(number, str) and number.isdecimal() and int(number) < (n_inputs or 0)):
+        place = whole_number(number) if isinstance(number, str) else None
+        if place is None or not 0 <= place < (n_inputs or 0):
             fail("metadata.categories", number, f"numbers of inputs below {n_inputs or 0}, as strings")
         if not isinstance(values, list | tuple) or not all(isinstance(each, str | int | float | bool) for each in values):
             fail(f"metadata.categories[{number!r}]", values, "a list of strings or numbers")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lutetia import toml
+from lutetia._shared.numbers import whole_number
 from lutetia._version import __version__
 from lutetia.errors import ArgumentError, DataError
 from lutetia.models.saving import FORMAT
@@ -218,9 +219,10 @@ def override(tables: dict[str, Any], text: str) -> str:
     place: Any = tables
     for name in names[:-1]:
         if isinstance(place, list):
-            if not (name.isdecimal() and int(name) < len(place)):
+            number = whole_number(name)
+            if number is None or not 0 <= number < len(place):
                 raise ArgumentError(f"--set is given {text!r}, expected a number below {len(place)} instead of {name!r}")
-            place = place[int(name)]
+            place = place[number]
         else:
             place = place.setdefault(name, {})
         if not isinstance(place, dict | list):

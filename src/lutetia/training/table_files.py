@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lutetia._shared.numbers import whole_number
 from lutetia.errors import ArgumentError, DataError, LutetiaError, require
 from lutetia.files import check_file
 from lutetia.training.arrays import read_npz
@@ -160,8 +161,9 @@ def find_target(file: TableFile, target: str | int | None) -> str:
         return names[-1]
     if str(target) in names:
         return str(target)
-    if str(target).removeprefix("-").isdecimal() and -len(names) <= int(target) < len(names):
-        return names[int(target)]
+    number = whole_number(str(target))
+    if number is not None and -len(names) <= number < len(names):
+        return names[number]
     raise DataError(f"{file.path} has no column {target!r}, expected --target to be one of {', '.join(names[:20])}")
 
 
@@ -286,9 +288,11 @@ def _text(value: Any) -> str:
 
 
 def _check_once(path: Path, names: Sequence[str]) -> None:
-    if len(set(names)) != len(names):
-        twice = next(name for number, name in enumerate(names) if name in names[:number])
-        raise DataError(f"{path} has two columns named {twice!r}, expected every name once")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise DataError(f"{path} has two columns named {name!r}, expected every name once")
+        seen.add(name)
 
 
 def _parquet(path: Path) -> TableFile:

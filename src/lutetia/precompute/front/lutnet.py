@@ -29,6 +29,8 @@ from lutetia.precompute.ir.stream import Argmax, Compare, Input, Lookup, Registe
 from lutetia.precompute.passes.dedupe import dedupe
 from lutetia.precompute.tables.domains import NUMBERS, Binary, Domain, UInt, domain_for
 
+MOST_BIAS = 2.0**48  # so that sums stay within 64 bits
+
 
 @dataclass(frozen=True)
 class Detectors:
@@ -353,13 +355,24 @@ def _sums(
     return builder.add(Register((summed,), edge, name=name))
 
 
+def _whole_bias(bias: np.ndarray, unit: float) -> np.ndarray:
+    """A bias in units of the sums, int64 [n]."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        numbers = np.rint(bias / unit)
+    if not (np.abs(numbers) < MOST_BIAS).all():
+        raise ArgumentError(
+            f"the bias of a linear layer is up to {np.abs(bias).max():g}, expected at most 2**48 units of {unit:g}"
+        )
+    return numbers.astype(np.int64)
+
+
 def _readout(builder: Builder, source: int, stage: Readout, weight_bits: int, name: str) -> int:
     """A linear layer in fixed point."""
     before = builder.edge(source)
     top = np.abs(stage.weight).max()
     scale = float(top) / (2 ** (weight_bits - 1) - 1) if top else 1.0
     levels = np.rint(stage.weight / scale).astype(np.int64)
-    bias = np.rint(stage.bias / (scale * before.scale[0])).astype(np.int64)
+    bias = _whole_bias(stage.bias, scale * before.scale[0])
     low, high = (np.array([getattr(domain, end) for domain in before.domains], dtype=np.int64) for end in ("low", "high"))
     least = bias + np.minimum(levels * low, levels * high).sum(1)
     most = bias + np.maximum(levels * low, levels * high).sum(1)
