@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -47,6 +48,14 @@ def test_rows_of_queries_and_blocks_of_a_head_on_a_cpu(rows: int, head_dim: int,
 def test_however_it_is_split(name: str, executor: str, options: dict[str, Any]) -> None:
     case, wanted = solved(name)
     agree(decode(case, executor, **options), wanted)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cores", "reference"])
+def test_a_row_that_is_empty_sees_no_nan_in_the_prefix(backend: str) -> None:
+    cache = torch.full((2, 1, 8, 4), torch.nan)
+    out, lse = decode_attention(torch.ones(2, 1, 1, 4), cache, cache, seq_lens=torch.tensor([0, 5]), prefix=3, backend=backend)
+    assert (out[0].tolist(), lse[0].tolist()) == ([[[0.0] * 4]], [[-math.inf]])
+    assert out[1].isnan().all()
 
 
 @pytest.mark.parametrize("executor", ["cpu", "triton"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,7 +177,7 @@ def test_names_of_arrays_are_those_of_their_numbers(tmp_path: Path) -> None:
     path, x, y = tmp_path / "x.npz", np.zeros((3, 2)), np.array([0, 1, 2])
     for words in (np.array(["a", "b"]), np.array("abc")):
         np.savez(path, x=x, y=y, target_names=words)
-        with pytest.raises(DataError, match="class names and other numbers in y"):
+        with pytest.raises(DataError, match="names of classes and other numbers than those in y"):
             read_table_file(path)
     np.savez(path, x=x, y=np.array([0, -1, 1]), target_names=np.array(["a", "b"]))  # -1 was the last name
     with pytest.raises(DataError, match="2 class names"):
@@ -184,6 +185,15 @@ def test_names_of_arrays_are_those_of_their_numbers(tmp_path: Path) -> None:
     np.savez(path, x=x, y=y, feature_names=np.array(["a", "a"]))
     with pytest.raises(DataError, match="two columns named 'a'"):
         read_table_file(path)
+
+
+def test_a_name_that_a_wide_table_has_twice_is_found_at_once(tmp_path: Path) -> None:
+    path, names = tmp_path / "x.csv", [f"a{number}" for number in range(100_000)]
+    path.write_text("\n".join([",".join([*names, "a7"]), ",".join(["1"] * 100_001)]))
+    begun = time.process_time()
+    with pytest.raises(DataError, match="two columns named 'a7'"):
+        read_table_file(path)
+    assert time.process_time() - begun < 20  # a minute where every name was looked for among those before it
 
 
 def test_a_small_parquet_file_does_not_fill_the_memory(tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ def unfold(result: Result, call: DecodeCall) -> Result:
     if call.alibi is not None:  # the queries of `fold` are at the last position of the prefix, and these further on
         beyond = call.seq_lens[:, None] - call.s_active + torch.arange(call.s_active, device=lse.device) - call.prefix.length + 1
         lse = lse - call.alibi.to(lse.dtype)[:, None] * beyond[:, None]
-    return out, lse.masked_fill((call.seq_lens < call.prefix.length)[:, None, None], -torch.inf)
+    empty = (call.seq_lens < call.prefix.length)[:, None, None]
+    return out.masked_fill(empty[..., None], 0), lse.masked_fill(empty, -torch.inf)  # 0 times NaN would be NaN
 
 
 def join(parts: list[Result], sink: Tensor | None) -> Result:

@@ -95,7 +95,15 @@ def _with_points(rows: list[list[str]]) -> list[list[str]]:
 
 def _delimiter(line: str) -> str:
     """What cuts the first line into the most cells; a comma where that is undecided."""
-    return max(DELIMITERS, key=lambda each: len(next(csv.reader([line], delimiter=each), [])))
+    return max(DELIMITERS, key=lambda each: _count_cells(line, each))
+
+
+def _count_cells(line: str, delimiter: str) -> int:
+    """How many cells a delimiter makes of a line; 0 where one would be longer than a cell may be."""
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter), []))
+    except csv.Error:
+        return 0
 
 
 def _has_names(rows: list[list[str]]) -> bool:
