@@ -64,6 +64,13 @@ def test_a_prefix_however_the_rest_is_split(executor: str) -> None:
     agree(decode(case, executor, cores=3, shard="sequence"), wanted)
 
 
+@pytest.mark.parametrize("new", [torch.zeros(2, 1, 1, 8).to_sparse(), torch.zeros(()), 3])
+def test_new_keys_that_hold_values_are_checked_before_they_are_cut(new: Any) -> None:
+    k, lens = torch.zeros(2, 1, 4, 8), torch.tensor([1, 2])
+    with pytest.raises(ArgumentError, match=r"^k_new is "):
+        decode_attention(torch.zeros(2, 1, 1, 8), k, k[..., :5], seq_lens=lens, k_new=new, v_new=torch.zeros(2, 1, 1, 5))
+
+
 def test_more_splits_than_keys() -> None:
     case = make(lengths=(3, 1), capacity=4)
     for executor in ("cpu", "triton"):

@@ -217,6 +217,15 @@ def test_the_command_writes_a_model_that_evaluates(tmp_path: Path, capsys: pytes
     assert not (tmp_path / "again").exists()
     assert main(["quantize", str(tmp_path / "floats"), "--out", str(tmp_path / "floats")]) == 1
     assert "expected another folder" in capsys.readouterr().err
+    trained("ngrams").save_pretrained(tmp_path / "other")
+    before = (tmp_path / "other" / "model.safetensors").read_bytes()
+    (tmp_path / "loop").symlink_to("loop")
+    for out, why in (("other", "holds another model"), ("loop", "cannot be written to")):
+        assert main(["quantize", str(tmp_path / "floats"), "--out", str(tmp_path / out)]) == 1
+        assert why in capsys.readouterr().err
+    assert (tmp_path / "other" / "model.safetensors").read_bytes() == before
+    assert main(["quantize", str(tmp_path / "floats"), "--out", str(tmp_path / "int8")]) == 0  # its own, once more
+    capsys.readouterr()
     assert main(["generate", str(tmp_path / "int8"), "--max-new", "3", "--seed", "0"]) == 0
 
 

@@ -37,7 +37,7 @@ def write(folder: str | os.PathLike[str], files: Mapping[str, Content], facts: M
     its "format" above all. With `sizes` the manifest lists the bytes of each file too.
     """
     check_replaceable(folder, facts["format"])
-    target = Path(folder).resolve()
+    target = Path(os.path.realpath(folder))
     _write(target, files, facts, sizes, within=target.exists() and _stays(target))
 
 
@@ -53,7 +53,7 @@ def write_into(
 
     ArgumentError where a file would be overwritten that no manifest of this format lists, unless `overwrite` allows it.
     """
-    target = Path(folder).resolve()
+    target = Path(os.path.realpath(folder))
     old = _listed(target, facts["format"])
     for name in (*files, MANIFEST):
         there = target / name

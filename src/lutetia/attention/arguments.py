@@ -190,7 +190,8 @@ def _share(given: dict[str, Any], width: int) -> None:
     if given["v_scale"] is not None and given["v_scale"] is not given["k_scale"]:
         fail("v_scale", given["v_scale"], "k_scale alone: values are part of the keys")
     given["v_scale"] = given["k_scale"]
-    if isinstance(given["k_new"], Tensor):
+    if given["k_new"] is not None:
+        check_tensor("k_new", given["k_new"], ["B", "H_kv", "s_active", "d"], QUERIES)
         given["v_new"] = given["k_new"][..., :width]
 
 

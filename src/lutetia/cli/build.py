@@ -14,6 +14,7 @@ The folder is written before anything is checked, and again after each check: a 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,7 @@ def _check(request: BuildRequest) -> None:
         raise UsageError(f"--time-limit is {request.time_limit:g}, expected more than 0 seconds")
     if request.range is not None and not request.range[0] < request.range[1]:
         raise UsageError(f"--range is {request.range[0]:g} to {request.range[1]:g}, expected the lower end first")
-    out, checkpoint = request.out.resolve(), request.checkpoint.resolve()
+    out, checkpoint = (Path(os.path.realpath(each)) for each in (request.out, request.checkpoint))
     if out == checkpoint or out in checkpoint.parents or checkpoint in out.parents:
         raise ArgumentError(f"--out is {request.out}, which is, holds or lies in the model {request.checkpoint}: choose another")
     try:

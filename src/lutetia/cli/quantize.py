@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from lutetia.cli.show import console
 from lutetia.errors import ArgumentError
@@ -23,8 +26,7 @@ def quantize(checkpoint: Path, out: Path, show: bool) -> dict[str, Any]:
     learned = [module for module in tables if module.weight.requires_grad]
     if not learned:
         raise ArgumentError(f"{checkpoint} has {'int8 tables already' if tables else 'no tables'}, expected tables of floats")
-    if out.resolve() == folder.resolve():
-        raise ArgumentError(f"--out is {out}, the checkpoint itself, expected another folder")
+    _check_out(out, folder)
     n_weights = sum(module.weight.numel() for module in learned)
     int8_tables(model)
     rest = {name: table for name, table in read_config(folder).items() if name not in OF_THE_MODEL}
@@ -37,3 +39,19 @@ def quantize(checkpoint: Path, out: Path, show: bool) -> dict[str, Any]:
         share = f"{sizes[1]:,} bytes instead of {sizes[0]:,}"
         console().print(f"{out}: {n_weights:,} weights of {layers} are int8, {share}", soft_wrap=True)
     return result
+
+
+def _check_out(out: Path, folder: Path) -> None:
+    """Refuse a folder of another model, which would be gone; an earlier int8 model there is replaced."""
+    if os.path.realpath(out) == os.path.realpath(folder):
+        raise ArgumentError(f"--out is {out}, the checkpoint itself, expected another folder")
+    if os.path.lexists(out / TENSORS) and not _is_int8(out / TENSORS):
+        raise ArgumentError(f"--out is {out}, which holds another model, expected a new folder")
+
+
+def _is_int8(path: Path) -> bool:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return any(file.get_slice(name).get_dtype() == "I8" for name in file.keys())  # noqa: SIM118  # no dict
+    except (OSError, SafetensorError):
+        return False

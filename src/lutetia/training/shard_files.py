@@ -32,7 +32,7 @@ def save_shards(model: nn.Module, folder: str | os.PathLike[str]) -> None:
 
     The ranks must share a file system. An earlier checkpoint of this form in the folder is replaced.
     """
-    target = Path(folder).resolve()
+    target = Path(os.path.realpath(folder))
 
     def begin() -> str:
         folders.check_replaceable(target, FORMAT)
