@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 
@@ -46,7 +49,7 @@ def test_a_full_cache_is_an_error_and_stays_as_it_was() -> None:
     cache.append(*new(cache, 3), torch.tensor([3, 1]))
     before = cache.k.clone(), cache.v.clone(), cache.lengths.clone()
     with pytest.raises(
-        ArgumentError, match="the cache is full: row 0 holds 3 tokens and 2 more were given, expected no more than"
+        ArgumentError, match="the cache is full: row 0 holds 3 tokens and 2 more would come, expected no more than"
     ):
         cache.append(*new(cache, 2))
     for was, now in zip(before, (cache.k, cache.v, cache.lengths), strict=True):
@@ -148,3 +151,12 @@ def test_int8_keeps_a_scale_for_each_token(paged: bool) -> None:
     found, _ = decode_attention(q, cache.k, cache.v, **given, k_scale=cache.k_scale, v_scale=cache.v_scale)
     wanted, _ = decode_attention(q, k, v, seq_lens=given["seq_lens"])
     assert (found - wanted).abs().max() <= 0.02 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("kept", [torch.int8, torch.float8_e4m3fn, torch.float32])
+@pytest.mark.parametrize("paged", [False, True])
+def test_new_tokens_of_8_bits_are_refused(kept: torch.dtype, paged: bool) -> None:
+    new, pages = torch.zeros(1, 1, 1, 4), PagedKVCache(2, 2, 1, 4, dtype=kept)
+    append: Any = partial(pages.append, [pages.allocate(0)]) if paged else KVCache(1, 1, 4, 4, dtype=kept).append
+    with pytest.raises(ArgumentError, match=r"v_new is float8_e4m3fn .* expected dtype"):
+        append(new, new.to(torch.float8_e4m3fn))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lutetia.attention.arguments import CACHES, INTEGERS, check_int
+from lutetia.attention.arguments import CACHES, INTEGERS, QUERIES, check_int
 from lutetia.attention.reference import as_bytes, to_cache
 from lutetia.errors import ArgumentError, check_tensor, fail
 
@@ -121,7 +121,7 @@ class KVCache:
         """How many tokens are new in each row."""
         batch, n_kv_heads, _, head_dim = self.k.shape
         for name, tensor in (("k_new", k_new), ("v_new", v_new)):
-            check_tensor(name, tensor, [batch, n_kv_heads, "s", head_dim], CACHES, self.k.device)
+            check_tensor(name, tensor, [batch, n_kv_heads, "s", head_dim], QUERIES, self.k.device)
         s = k_new.shape[2]
         check_tensor("v_new", v_new, [batch, n_kv_heads, s, head_dim])
         if lengths is None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lutetia.attention.arguments import CACHES, INTEGERS, check_int
+from lutetia.attention.arguments import CACHES, INTEGERS, QUERIES, check_int
 from lutetia.attention.reference import as_bytes, to_cache
 from lutetia.errors import ArgumentError, check_tensor, fail
 
@@ -223,8 +223,8 @@ class PagedKVCache:
         if len(set(sequences)) != len(sequences):
             fail("sequences", list(sequences), "each sequence once")
         n, (_, _, n_kv_heads, head_dim) = len(sequences), self.k.shape
-        check_tensor("k_new", k_new, [n, n_kv_heads, "s", head_dim], CACHES, self.k.device)
-        check_tensor("v_new", v_new, [n, n_kv_heads, k_new.shape[2], head_dim], CACHES, self.k.device)
+        check_tensor("k_new", k_new, [n, n_kv_heads, "s", head_dim], QUERIES, self.k.device)
+        check_tensor("v_new", v_new, [n, n_kv_heads, k_new.shape[2], head_dim], QUERIES, self.k.device)
         if lengths is None:
             return [k_new.shape[2]] * n
         check_tensor("lengths", lengths, [n], INTEGERS)

@@ -18,7 +18,7 @@ from lutetia.files import check_file
 from lutetia.training.arrays import read_npz
 from lutetia.training.formats import Array, check_expansion
 from lutetia.training.images import IMAGES, read_pixels
-from lutetia.training.tables import is_number, read_cells
+from lutetia.training.tables import LARGEST, is_number, read_cells
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})  # cells that hold no value, in any case
 MOST_CLASSES = 20  # distinct whole numbers that are still taken for classes
@@ -186,7 +186,11 @@ def make_target(
     if task == "regression":
         if not numeric:
             raise DataError(f"{where} holds {texts[numbers.index(None)]!r}, expected numbers for a regression")
-        return np.array(numbers, np.float64), []
+        target = np.array(numbers, np.float64)
+        far = np.flatnonzero(np.abs(target) > LARGEST)
+        if len(far):
+            raise DataError(f"{where}, {_row(int(far[0]), lines)}: {texts[far[0]]} is too large for a 32-bit float")
+        return target, []
     classes = sorted(set(texts), key=lambda name: (not is_number(name), float(name) if is_number(name) else 0.0, name))
     if len(classes) < 2:
         raise DataError(f"{where} holds one class, {classes[0]!r}, expected at least two")
