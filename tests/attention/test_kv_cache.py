@@ -49,7 +49,7 @@ def test_a_full_cache_is_an_error_and_stays_as_it_was() -> None:
     cache.append(*new(cache, 3), torch.tensor([3, 1]))
     before = cache.k.clone(), cache.v.clone(), cache.lengths.clone()
     with pytest.raises(
-        ArgumentError, match="the cache is full: row 0 holds 3 tokens and 2 more would come, expected no more than"
+        ArgumentError, match="the cache is full: row 0 holds 3 tokens and 2 more were given, expected no more than"
     ):
         cache.append(*new(cache, 2))
     for was, now in zip(before, (cache.k, cache.v, cache.lengths), strict=True):

@@ -178,7 +178,7 @@ def test_names_of_arrays_are_those_of_their_numbers(tmp_path: Path) -> None:
     path, x, y = tmp_path / "x.npz", np.zeros((3, 2)), np.array([0, 1, 2])
     for words in (np.array(["a", "b"]), np.array("abc")):
         np.savez(path, x=x, y=y, target_names=words)
-        with pytest.raises(DataError, match="names of classes and other numbers than those in y"):
+        with pytest.raises(DataError, match="class names and other numbers in y"):
             read_table_file(path)
     np.savez(path, x=x, y=np.array([0, -1, 1]), target_names=np.array(["a", "b"]))  # -1 was the last name
     with pytest.raises(DataError, match="2 class names"):
