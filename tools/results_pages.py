@@ -439,8 +439,18 @@ NOTE_SECTIONS = [
     Section(
         "What checks cost",
         "checks_cost",
-        [table("cost", "shape", "device", column("call", digits=3), column("checks", digits=2), column("identities", digits=2))],
-        "Microseconds of an eager `nn.LUT` in eval mode, batch 1. Checks guard against changed anchors and synapses; identities "
-        "find the call that was prepared.",
+        [
+            table(
+                "cost",
+                "shape",
+                "device",
+                "batch",
+                column("call", digits=3),
+                column("checks", digits=2),
+                column("identities", digits=2),
+            )
+        ],
+        "Microseconds of processor time of an eager `nn.LUT` in eval mode. Checks guard against changed anchors and synapses; "
+        "identities find the prepared call.",
     ),
 ]
