@@ -401,8 +401,7 @@ NOTE_SECTIONS = [
         "relevance_vision",
         [],
         vision_sentence,
-        setting="Random weights, the smallest image that a net accepts. Five large nets of timm were not tried: "
-        "deepseek_vit_412m, mobilenetv5_300m, nasnetalarge, pnasnet5large, samvit_base_patch16.",
+        setting="Random weights, the smallest image that a net accepts.",
     ),
     Section(
         "How close a LUT layer comes to the memory's speed",
