@@ -12,22 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lutetia.precompute.ir.stream import (
-    Argmax,
-    Compare,
-    Pool,
-    Register,
-    StreamEdge,
-    StreamNode,
-    Sum,
-    Table,
-    TableData,
-    Unpack,
-    Window,
-)
+from lutetia.precompute.ir.stream import Argmax, Compare, Pool, Register, Sum, Table, Unpack, Window
 
 if TYPE_CHECKING:
     from lutetia.precompute.ir.graph import Graph
+    from lutetia.precompute.ir.stream import StreamEdge, StreamNode, TableData
 
 
 @dataclass(frozen=True)

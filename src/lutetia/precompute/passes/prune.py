@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lutetia.precompute.ir.graph import Builder, Graph, without_dead_nodes
-from lutetia.precompute.ir.stream import (
-    Compare,
-    Input,
-    Layer,
-    Pool,
-    Register,
-    StreamEdge,
-    StreamNode,
-    Sum,
-    Table,
-    TableData,
-    Unpack,
-    Window,
-    Wire,
-)
+from lutetia.precompute.ir.stream import Compare, Input, Layer, Pool, Register, Sum, Table, Unpack, Window, Wire
+
+if TYPE_CHECKING:
+    from lutetia.precompute.ir.stream import StreamEdge, StreamNode, TableData
 
 
 def prune(graph: Graph) -> Graph:
