@@ -85,10 +85,10 @@ def chunk(cache: Tensor, rank: int, n: int) -> Tensor:
     return padded[:, :, rank * width : (rank + 1) * width]
 
 
-def check_all(rank: int, n: int) -> int:
-    """Every case, shard and sync against float64, and how often each talks."""
+def check_all(rank: int, n: int, cases: list[dict[str, Any]]) -> int:
+    """Every one of these cases, shard and sync against float64, and how often each talks."""
     count = fast = 0
-    for options in CASES:
+    for options in cases:
         case = make(**{**SMALL, **{name: value for name, value in options.items() if name not in NOT_MADE}})
         case = with_token_scales(case, options["eight"]) if "eight" in options else case
         wanted = expected(case)
@@ -103,7 +103,7 @@ def check_all(rank: int, n: int) -> int:
                 alone = any(step.name == "decode_attention" and step.parent is not None for step in run.steps)
                 assert not (tile and alone)
                 fast, count = fast + alone, count + 1
-    assert fast >= 15, fast  # how often no steps were needed
+    assert fast * len(CASES) >= 15 * len(cases), fast  # how often no steps were needed
     return count
 
 
@@ -203,8 +203,8 @@ def main() -> None:
         }
     distributed.init_process_group("gloo", **where)
     rank, n = distributed.get_rank(), distributed.get_world_size()
-    if sys.argv[1] == "check":
-        count = check_all(rank, n)
+    if sys.argv[1] in ("check", "check some"):
+        count = check_all(rank, n, CASES if sys.argv[1] == "check" else CASES[::5])
         check_errors(rank)
         print(f"rank {rank} of {n}: {count} calls agree", flush=True)
         distributed.destroy_process_group()

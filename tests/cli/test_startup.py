@@ -51,6 +51,7 @@ def folder(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow  # it measures time
 @pytest.mark.parametrize(
     "words",
     [

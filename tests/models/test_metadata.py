@@ -12,6 +12,7 @@ from test_saving import classifier, transformer
 
 from lutetia import models
 from lutetia.errors import ArgumentError, DataError
+from lutetia.lut import use_backend
 from lutetia.models import saving
 from lutetia.models.metadata import METADATA, check_metadata
 
@@ -118,7 +119,8 @@ def test_load_returns_eval_mode(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "m")
     for back in (models.load(tmp_path / "m"), type(model).from_pretrained(tmp_path / "m")):
         assert not any(module.training for module in back.modules())
-        assert torch.equal(back(torch.ones(1, 5)), model.eval()(torch.ones(1, 5)))
+        with use_backend("reference"):
+            assert torch.equal(back(torch.ones(1, 5)), model.eval()(torch.ones(1, 5)))
 
 
 def forge(folder: Path, text: str) -> None:

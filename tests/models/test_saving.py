@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from lutetia import models
 from lutetia._shared import folders
 from lutetia.errors import ArgumentError, DataError
+from lutetia.lut import use_backend
 from lutetia.models import LUTClassifier, LUTLayer, LUTTransformer, saving
 
 TINY: dict[str, Any] = {
@@ -72,7 +73,8 @@ def test_a_model_comes_back_bit_for_bit(name: str, tmp_path: Path) -> None:
             assert state[key].dtype == tensor.dtype, key
             assert torch.equal(state[key], tensor), key
         x = some_input(model)
-        assert torch.equal(back(x), model(x))
+        with use_backend("reference"):  # nothing is compiled for number types that no other test has
+            assert torch.equal(back(x), model(x))
         assert all(parameter.requires_grad for parameter in back.parameters())
         assert back(x).sum().backward() is None
     assert sorted(os.listdir(tmp_path / "deep" / "model")) == ["config.toml", "manifest.json", "model.safetensors"]
