@@ -293,8 +293,8 @@ CIRCUIT_SECTIONS = [
                 column("a quarter of its tables", "a quarter"),
             )
         ],
-        "Accuracy of the whole model, of circuits of its first tables without and with a second fit of their rows, and of the one "
-        "that `lutetia build` makes: a trial on training rows decides. On marketing all 500 tables overfit.",
+        "Accuracy of the whole model, of circuits of its first tables without and with a second fit of their rows, and of the "
+        "one that `lutetia build` makes: a trial on training rows decides. On marketing all 500 tables overfit.",
         setting="One fold, 6-bit weights. Models of two classes are built whole.",
     ),
 ]
