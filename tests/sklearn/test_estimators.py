@@ -132,6 +132,13 @@ def mixed() -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
     return frame, np.where(np.isin(colour, ["green", "grey"]), "yes", "no")
 
 
+def test_a_lazy_frame_is_to_be_collected() -> None:
+    lazy = pl.LazyFrame({"a": [1.0, 2.0] * 10})
+    with pytest.raises(TypeError, match=r"X is a LazyFrame, which holds no rows yet, expected X.collect\(\)"):
+        LUTClassifier(**FAST).fit(lazy, [0, 1] * 10)
+    assert LUTClassifier(**FAST).fit(lazy.collect(), [0, 1] * 10).score(lazy.collect(), [0, 1] * 10) == 1.0
+
+
 def test_pandas_polars_and_lists_of_columns_agree() -> None:
     frame, y = mixed()
     by_type = LUTClassifier(**FAST).fit(frame, y)

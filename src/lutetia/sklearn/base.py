@@ -61,6 +61,8 @@ class TabularEstimator(BaseEstimator):
 
     def _matrix(self, X: Any, reset: bool = False) -> Array:
         """X as float64 [n, columns], its columns checked against those of fit, or with `reset` learned."""
+        if hasattr(X, "collect"):
+            raise TypeError(f"X is a {type(X).__name__}, which holds no rows yet, expected X.collect()")
         held = isinstance(X, np.ndarray) and X.dtype.kind in "OUS" and X.ndim == 2
         categories = {} if reset else self.categories_
         if reset:
