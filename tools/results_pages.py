@@ -163,6 +163,7 @@ MODEL_SECTIONS = [
                 "bits",
                 "model",
                 "time",
+                "seed",
                 column("weights, millions", "weights", scale=MILLION),
                 "steps",
                 column("passes over the text", "passes"),
