@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from lutetia import training
 from lutetia.nn import LUT, choose_anchors
 from lutetia.sklearn import LUTClassifier
-from lutetia.training.formats import read_idx
+from lutetia.training import read_idx
 from results import Row, finish, options_of, progress, result, table
 from tabular_data import load_set
 

@@ -19,8 +19,7 @@ import torch
 from lutetia.cli.build import TABULAR_BITS
 from lutetia.cli.build_data import Measured
 from lutetia.cli.build_tables import Refit, kept_tables, tables_that_fit
-from lutetia.training.boosting import Boosting
-from lutetia.training.tabular import Rows, Shape, fit_tabular
+from lutetia.training import Boosting, Rows, Shape, fit_tabular
 from results import Row, finish, options_of, progress, result, table
 from tabular_data import Set, load_set
 

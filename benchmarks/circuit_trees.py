@@ -12,10 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from lutetia.precompute.front.trace import argmax_node
-from lutetia.precompute.ir.graph import Builder, Graph
-from lutetia.precompute.ir.stream import Compare, Input, Lookup, StreamEdge, Sum, Table, TableData
-from lutetia.precompute.tables.domains import Binary, UInt, domain_for
+from lutetia.precompute import (
+    Binary,
+    Builder,
+    Compare,
+    Graph,
+    Input,
+    Lookup,
+    StreamEdge,
+    Sum,
+    Table,
+    TableData,
+    UInt,
+    argmax_node,
+    domain_for,
+)
 
 WIDEST = 8  # comparisons that one table reads
 Node = dict[str, Any]  # of XGBoost's JSON: a split with children, or a leaf

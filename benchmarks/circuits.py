@@ -29,7 +29,7 @@ from circuit_trees import boosted, predict, trees_graph
 from lutetia.errors import ArgumentError
 from lutetia.models import GateNetwork, Gates, load
 from lutetia.precompute import Graph
-from lutetia.training.fitting import fit
+from lutetia.training import fit
 from results import FOLDER, Result, Row, finish, options_of, peer, progress, result, rows_of, save, table, version_of
 from results import load as load_result
 from tabular_data import load_set

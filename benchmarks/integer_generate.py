@@ -26,8 +26,7 @@ import torch
 from torch import nn
 
 from lutetia import models, training
-from lutetia.precompute import integer_model
-from lutetia.precompute.integer.c import c_files
+from lutetia.precompute import c_files, integer_model
 from results import Row, finish, options_of, peer, progress, result, table
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "gates.toml"

@@ -25,9 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lutetia._shared.loops import kernel as compiled_kernel
-from lutetia.lut import kernels, random_anchors
-from lutetia.lut.connectivity.growth import from_edges
-from lutetia.lut.connectivity.synapses import Synapses
+from lutetia.lut import Synapses, growth, kernels, random_anchors
 from lutetia.lut.kernels.cpu.threads import over
 from lutetia.nn import LUT
 from results import Row, finish, options_of, peer, progress, result, table
@@ -221,7 +219,7 @@ def grouped(groups: int, detectors: int, outputs: int) -> Synapses:
     """Shared synapses: each group of detectors reaches its own run of outputs."""
     t = np.arange(groups * detectors).repeat(outputs)
     o = (t // detectors) * outputs + np.tile(np.arange(outputs), groups * detectors)
-    return from_edges(groups * detectors, 8, groups * outputs, np.stack([t, o], 1))
+    return growth.from_edges(groups * detectors, 8, groups * outputs, np.stack([t, o], 1))
 
 
 def measure(calls: Calls, repeats: int) -> dict[str, float]:

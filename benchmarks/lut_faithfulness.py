@@ -25,7 +25,7 @@ from torch import Tensor
 
 from lutetia import models, training
 from lutetia.nn import lut_read_relevance, lut_relevance
-from lutetia.report.attribution import RULES, attribute_class, attribute_token
+from lutetia.report import RULES, attribute_class, attribute_token
 from results import Row, finish, options_of, peer, progress, result, table
 
 ORDERS = 4  # random ones that are averaged over

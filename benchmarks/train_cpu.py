@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from lutetia.models import LUTTransformer
-from lutetia.training.data import standard_library
+from lutetia.training import standard_library
 from results import Row, finish, options_of, peer, progress, result, table
 
 PLAIN_C = 13.0  # samples per second of the plain program in C: measured elsewhere, a constant

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lutetia.errors import ArgumentError
-from lutetia.flow.html import html
+from lutetia.flow import flow_page
 from lutetia.flow.model import Attribute, Edge, Flow, Step, TensorInfo
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def apart(a: dict[str, float], b: dict[str, float]) -> bool:
 
 def test_page_opens_from_disk_asks_for_nothing_and_shows_totals(open_page: OpenPage) -> None:
     flow = training()
-    page, requests, problems = open_page(html(flow))
+    page, requests, problems = open_page(flow_page(flow))
     assert page.locator(BOXES).count() == len(flow.steps) == 6
     assert total(page, "Steps") == "6"
     moved = sum(tensor.bytes for step in flow.steps for tensor in step.inputs + step.outputs)
@@ -112,7 +112,7 @@ def test_page_opens_from_disk_asks_for_nothing_and_shows_totals(open_page: OpenP
 
 
 def test_policy_stops_what_the_page_did_not_bring(open_page: OpenPage) -> None:
-    page, _, problems = open_page(html(training()))
+    page, _, problems = open_page(flow_page(training()))
     page.evaluate("document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.ran = 1'}))")
     page.evaluate("new Promise(done => Object.assign(new Image(), {onload: done, onerror: done, src: 'data:image/gif,'}))")
     assert page.evaluate("window.ran") is None
@@ -121,7 +121,7 @@ def test_policy_stops_what_the_page_did_not_bring(open_page: OpenPage) -> None:
 
 
 def test_code_is_small_and_cannot_be_ended_early() -> None:
-    page = html(Flow())
+    page = flow_page(Flow())
     assert len(page.encode()) < 60_000
     assert page.count("</script") == 2  # the data's and the code's own
     assert "<!--" not in page
@@ -129,7 +129,7 @@ def test_code_is_small_and_cannot_be_ended_early() -> None:
 
 def test_drawing_goes_down_and_nothing_overlaps(open_page: OpenPage) -> None:
     flow = training(layers=2)
-    page = open_page(html(flow), 1600, 1400).page
+    page = open_page(flow_page(flow), 1600, 1400).page
     assert page.locator(BOXES).count() == len(flow.steps)
     boxes, labels = rectangles(page, f"{BOXES} > rect:last-of-type"), rectangles(page, "#canvas .labels text")
     assert len(labels) >= sum(len(step.outputs) for step in flow.steps)
@@ -138,7 +138,7 @@ def test_drawing_goes_down_and_nothing_overlaps(open_page: OpenPage) -> None:
 
 
 def test_click_shows_the_tensors_and_links_lead_on(open_page: OpenPage) -> None:
-    page, _, problems = open_page(html(training()))
+    page, _, problems = open_page(flow_page(training()))
     box(page, "check_detectors").click()
     panel = page.locator("#panel")
     assert panel.locator("h2").inner_text() == "check_detectors"
@@ -166,7 +166,7 @@ def test_click_shows_the_tensors_and_links_lead_on(open_page: OpenPage) -> None:
 
 
 def test_keyboard_alone(open_page: OpenPage) -> None:
-    page, _, problems = open_page(html(training()))
+    page, _, problems = open_page(flow_page(training()))
     page.focus("#canvas")
     focused = "document.activeElement.getAttribute('aria-label')"
     order = []
@@ -200,7 +200,7 @@ def test_keyboard_alone(open_page: OpenPage) -> None:
 
 def test_list_sorts_filters_and_opens_steps(open_page: OpenPage) -> None:
     flow = training(layers=12)
-    page = open_page(html(flow)).page
+    page = open_page(flow_page(flow)).page
     names, ids = page.locator("tbody .step"), page.locator("tbody tr:not([aria-hidden]) td:first-child")
     assert ids.all_inner_texts()[:3] == ["0", "1", "2"]
     page.get_by_role("button", name="Time", exact=True).click()
@@ -221,7 +221,7 @@ def test_list_sorts_filters_and_opens_steps(open_page: OpenPage) -> None:
 
 
 def test_repeated_steps_fold_and_open(open_page: OpenPage) -> None:
-    page, _, problems = open_page(html(training(layers=24)))
+    page, _, problems = open_page(flow_page(training(layers=24)))
     assert [label.split()[0] for label in page.locator(BOXES).evaluate_all("l => l.map(e => e.getAttribute('aria-label'))")] == [
         "check_detectors",
         "loss",
@@ -247,7 +247,7 @@ def test_repeated_steps_fold_and_open(open_page: OpenPage) -> None:
 
 def test_runs_of_runs_fold_too(open_page: OpenPage) -> None:
     names = (["a"] * 9 + ["b"] * 40 + ["c"]) * 7
-    page = open_page(html(chain(names))).page
+    page = open_page(flow_page(chain(names))).page
     assert page.locator(BOXES).count() == 1
     box(page, "a").click()
     assert box(page, "round 1 of 7").get_attribute("aria-expanded") == "true"
@@ -259,7 +259,7 @@ def test_runs_of_runs_fold_too(open_page: OpenPage) -> None:
 def test_a_failed_step_is_not_folded_away(open_page: OpenPage) -> None:
     flow = chain(["a"] * 60)
     flow.steps[33].failed = True
-    page = open_page(html(flow)).page
+    page = open_page(flow_page(flow)).page
     labels = page.locator(BOXES).evaluate_all("l => l.map(e => e.getAttribute('aria-label'))")
     assert ["× 33" in labels[0], "failed" in labels[1], "× 26" in labels[2]] == [True] * 3
     assert len(labels) == 3
@@ -272,7 +272,7 @@ def test_five_thousand_steps(open_page: OpenPage, kind: str) -> None:
         flow = Flow([Step(i, f"table {i}", "precompute", duration=None) for i in range(5000)])
     else:
         flow = chain([f"step {i % 5 if kind == 'repeated' else i}" for i in range(5000)])
-    page, requests, problems = open_page(html(flow))
+    page, requests, problems = open_page(flow_page(flow))
     assert 0 < page.locator(BOXES).count() <= 64
     assert elements(page) < MOST_ELEMENTS
     page.locator(f"{BOXES}[aria-expanded='false']").first.click()
@@ -297,7 +297,7 @@ def test_a_large_window_full_of_steps_stays_within_bounds(open_page: OpenPage) -
     sketch = Sketch()
     for i in range(120):
         sketch.step(f"table {i}", [], ("rows", 2, i + 1))
-    page = open_page(html(sketch.flow()), 1960, 3600).page
+    page = open_page(flow_page(sketch.flow()), 1960, 3600).page
     assert page.locator(BOXES).count() == 120
     assert elements(page) < MOST_ELEMENTS
 
@@ -310,7 +310,7 @@ def test_inner_steps_stand_in_their_parent(open_page: OpenPage) -> None:
         sketch.step("block", [x], part="user", duration=0.5)
         (hidden,) = sketch.step("inner", [x], ("hidden", 2), parent=parent)
         (x,) = sketch.step("outer", [hidden], ("y", 2), parent=parent)
-    page = open_page(html(sketch.flow()), 1280, 1400).page
+    page = open_page(flow_page(sketch.flow()), 1280, 1400).page
     assert total(page, "Total time") == "1.5 s"  # what runs inside is not counted twice
     assert total(page, "Bytes read and written") == "96 B"
     assert page.locator(f"{BOXES}[aria-expanded='true']").count() == 3
@@ -333,7 +333,7 @@ def test_a_buffer_of_several_writers_names_them_all(open_page: OpenPage) -> None
         Step(2, "scale", "user", inputs=(whole,), outputs=(TensorInfo("buffer", (8,), "float32", 32, "cpu", 3, 2),)),
     ]
     edges = [Edge(0, 2, "half", "buffer", 1, "in_place"), Edge(1, 2, "half", "buffer", 2, "in_place")]
-    page = open_page(html(Flow(steps, edges))).page
+    page = open_page(flow_page(Flow(steps, edges))).page
     box(page, "scale").click()
     item = page.locator("#panel section:has(h3:text('Inputs')) li")
     assert item.locator(".link").all_inner_texts() == ["left #0", "right #1"]
@@ -357,7 +357,7 @@ HOSTILE = [
 def test_names_are_only_ever_text(open_page: OpenPage, text: str) -> None:
     tensor = TensorInfo(text, (1,), text, 4, text, 0, None)
     step = Step(0, text, text, (tensor,), (tensor,), device=text, attributes={text: text, "__proto__": text})
-    page, requests, problems = open_page(html(Flow([step])))
+    page, requests, problems = open_page(flow_page(Flow([step])))
     page.locator(BOXES).click()
     shown = page.locator("#panel h2").evaluate("e => e.textContent")
     assert shown == text
@@ -370,7 +370,7 @@ def test_names_are_only_ever_text(open_page: OpenPage, text: str) -> None:
 
 def test_data_keeps_every_number_that_json_cannot() -> None:
     attributes: dict[str, Attribute] = {"nan": math.nan, "big": 2**63 + 1, "none": None, "flag": True}
-    text = html(Flow([Step(0, "s", "user", start=math.inf, duration=math.nan, attributes=attributes)]))
+    text = flow_page(Flow([Step(0, "s", "user", start=math.inf, duration=math.nan, attributes=attributes)]))
     found = re.search(r'<script type="application/json" id="flow">(.*?)</script>', text, re.S)
     assert found
     assert found[1].isascii()
@@ -379,7 +379,7 @@ def test_data_keeps_every_number_that_json_cannot() -> None:
 
 
 def test_light_and_dark(open_page: OpenPage) -> None:
-    text = html(training())
+    text = flow_page(training())
     background = "getComputedStyle(document.body).backgroundColor"
     light, dark = open_page(text, scheme="light").page, open_page(text, scheme="dark").page
     by_day, by_night = light.evaluate(background), dark.evaluate(background)
@@ -392,7 +392,7 @@ def test_light_and_dark(open_page: OpenPage) -> None:
 
 
 def test_phone(open_page: OpenPage) -> None:
-    page, _, problems = open_page(html(training(layers=24)), 390, 844)
+    page, _, problems = open_page(flow_page(training(layers=24)), 390, 844)
     wide = "document.documentElement.scrollWidth"
     assert page.evaluate(wide) == 390
     box(page, "loss").tap()
@@ -407,7 +407,7 @@ def test_phone(open_page: OpenPage) -> None:
 
 
 def test_wheel_zooms_and_dragging_pans_without_selecting(open_page: OpenPage) -> None:
-    page = open_page(html(training())).page
+    page = open_page(flow_page(training())).page
     rect = rectangles(page, BOXES)[0]
     x, y = rect["left"] + 20, rect["top"] + 20
     page.mouse.move(x, y)
@@ -427,7 +427,7 @@ def test_wheel_zooms_and_dragging_pans_without_selecting(open_page: OpenPage) ->
 
 @pytest.mark.parametrize("steps", [1, 40, 41])
 def test_few_steps_are_all_drawn_many_are_folded(open_page: OpenPage, steps: int) -> None:
-    page = open_page(html(chain(["same"] * steps))).page
+    page = open_page(flow_page(chain(["same"] * steps))).page
     page.click("#zoom-fit")
     assert page.locator(BOXES).count() == (steps if steps <= 40 else 1)
     tops = [rect["top"] for rect in rectangles(page, BOXES)]
@@ -435,7 +435,7 @@ def test_few_steps_are_all_drawn_many_are_folded(open_page: OpenPage, steps: int
 
 
 def test_empty_flow_says_so(open_page: OpenPage) -> None:
-    page, requests, problems = open_page(html(Flow()))
+    page, requests, problems = open_page(flow_page(Flow()))
     assert page.get_by_text("No steps were recorded.").is_visible()
     assert total(page, "Steps") == "0"
     page.keyboard.press("Escape")
@@ -446,4 +446,4 @@ def test_empty_flow_says_so(open_page: OpenPage) -> None:
 
 def test_what_is_not_a_flow_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"flow is \[\], expected a Flow"):
-        html([])  # type: ignore[arg-type]
+        flow_page([])  # type: ignore[arg-type]

@@ -17,18 +17,17 @@ from lutetia._shared.markup import Html, tag
 from lutetia._shared.pages import Article, Page, Section, article, asset, document, packed
 from lutetia.attention import timeline
 from lutetia.attention.cores import simulate
-from lutetia.flow import Flow, record
+from lutetia.flow import Flow, flow_page, record
 from lutetia.flow import step as flow_step
-from lutetia.flow.html import html as flow_html
 from lutetia.relevance import pictures
 
 HOSTILE = "</title></style></script><script>alert(1)</script>\"'><img src=x onerror=alert(1)> $data"
 
 
-def flow_page() -> str:
+def recorded_page() -> str:
     with record() as flow, flow_step(HOSTILE, inputs={HOSTILE: torch.ones(2)}) as step:
         step.outputs(y=torch.ones(2))
-    return flow_html(flow)
+    return flow_page(flow)
 
 
 def report_page() -> str:
@@ -62,7 +61,7 @@ def timeline_page() -> str:
     return timeline.html(flow)
 
 
-PAGES: list[Callable[[], str]] = [flow_page, report_page, relevance_page, build_page, timeline_page]
+PAGES: list[Callable[[], str]] = [recorded_page, report_page, relevance_page, build_page, timeline_page]
 
 
 def sources(policy: str, kind: str) -> set[str]:

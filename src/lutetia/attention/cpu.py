@@ -25,7 +25,7 @@ ITEMS_PER_THREAD = 4  # so that one that is late leaves little to wait for
 SMALLEST_WORK = 1 << 16  # numbers of the cache: fewer are read before a second thread has woken up
 
 
-def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
+def decode_on_cpu(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
     """out [B, H_q, s_active, d] in the dtype of q, and lse [B, H_q, s_active]."""
     call = turned(call)
     if not compiles(call):

@@ -18,7 +18,7 @@ from torch import Tensor
 from lutetia import flow
 from lutetia.attention.scratch import ScratchManager
 from lutetia.errors import LutetiaError, describe
-from lutetia.flow.record import Reporter
+from lutetia.flow import Reporter
 
 Result = TypeVar("Result")
 

@@ -197,8 +197,8 @@ def _execute(executor: str, call: DecodeCall, how: How) -> tuple[Tensor, Tensor]
         from lutetia.attention import cpu
 
         if call.prefix is not None:
-            return cascade(call, lambda part: cpu.decode(part, how.cores, how.shard, how.batch_invariant))
-        return cpu.decode(call, how.cores, how.shard, how.batch_invariant)
+            return cascade(call, lambda part: cpu.decode_on_cpu(part, how.cores, how.shard, how.batch_invariant))
+        return cpu.decode_on_cpu(call, how.cores, how.shard, how.batch_invariant)
     return reference.decode(call)
 
 

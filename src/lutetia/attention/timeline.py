@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from lutetia.errors import check_range, fail
 from lutetia.files import write_atomically
-from lutetia.flow import Flow, Step
-from lutetia.flow.mermaid import MOST_CHARACTERS, escape
+from lutetia.flow import MERMAID_LIMIT, Flow, Step, mermaid_label
 
 MOST_ROWS = 400  # of a page, before tiles alike are drawn as one
 
@@ -77,15 +76,15 @@ def sequence(flow: Flow) -> str:
     found = runs(flow)
     lanes = max((run.lanes for run in found), key=len)
     for brief in (False, True):
-        lines = ["sequenceDiagram", *(f"    participant c{k} as {escape(name)}" for k, name in enumerate(lanes))]
+        lines = ["sequenceDiagram", *(f"    participant c{k} as {mermaid_label(name)}" for k, name in enumerate(lanes))]
         for run in found:
             if len(found) > 1:
-                lines.append(f"    Note over {_over(range(len(lanes)))}: {escape(title(run))}")
+                lines.append(f"    Note over {_over(range(len(lanes)))}: {mermaid_label(title(run))}")
             rows = briefly(run.rows) if brief else run.rows
             for segment in fold(segments(rows)):
                 lines += _segment_lines(segment, len(run.lanes))
         text = "\n".join(lines) + "\n"
-        if len(text) <= MOST_CHARACTERS:
+        if len(text) <= MERMAID_LIMIT:
             break
     return text
 
@@ -247,7 +246,7 @@ def _segment_lines(segment: Segment, lanes: int) -> Iterator[str]:
         same, talks, note = key
         rows = list(group)
         if note:
-            yield f"{indent}Note over {_over(range(lanes))}: {escape(note)}"
+            yield f"{indent}Note over {_over(range(lanes))}: {mermaid_label(note)}"
         if same:
             names = "<br/>".join(_label(next(iter(row.cells.values()))) for row in rows)
             yield f"{indent}Note over {_over(range(lanes))}: {names}"
@@ -259,7 +258,7 @@ def _segment_lines(segment: Segment, lanes: int) -> Iterator[str]:
         for row in rows if talks else []:
             for arrow in row.arrows:
                 turn = f", round {arrow.round}" if lanes > 2 else ""
-                yield f"{indent}c{arrow.source}->>c{arrow.target}: {escape(arrow.what)}{turn}, {arrow.bytes:,} B"
+                yield f"{indent}c{arrow.source}->>c{arrow.target}: {mermaid_label(arrow.what)}{turn}, {arrow.bytes:,} B"
     if first is not None:
         yield "    end"
 
@@ -270,7 +269,7 @@ def _same(row: Row, lanes: int) -> bool:
 
 
 def _label(cell: Cell) -> str:
-    return ": ".join(map(escape, (*cell.frames, cell.name)))
+    return ": ".join(map(mermaid_label, (*cell.frames, cell.name)))
 
 
 def _over(lanes: Sequence[int]) -> str:

@@ -16,8 +16,7 @@ from typing import NamedTuple
 from torch import nn
 
 from lutetia.lut import sum_dtype, use_backend
-from lutetia.models import LUTTransformer
-from lutetia.models.softmax_attention import SoftmaxAttention
+from lutetia.models import LUTTransformer, SoftmaxAttention
 from lutetia.nn import LUT, LUTAttention
 
 # In plain torch one number takes 3.3 ns of processor time, and a call as much as 20,000 of them: measured on two cores.

@@ -47,12 +47,13 @@ from lutetia.precompute import (
     Hardware,
     LUTNetwork,
     Table,
+    count_votes,
     encoder,
     fit_bits,
     lut_network,
     run_steps,
+    votes_wiring,
 )
-from lutetia.precompute.front.voting import voting, wiring
 
 FORMAT = "lutetia.build/1"
 DEFAULT_BITS = 8  # of an input, where no data says how many it takes
@@ -263,10 +264,10 @@ def _network(model: Classifier, request: BuildRequest) -> tuple[LUTNetwork, dict
 def _votes(model: VotesClassifier, network: LUTNetwork, data: Measured) -> dict[str, Any]:
     """How the first samples were decided: the count of each class, and how many of the winning votes read each input."""
     x = network.quantise(data.x[:SHOWN])
-    votes = voting(network.graph, x)
+    votes = count_votes(network.graph, x)
     parts = (x.tolist(), data.labels[:SHOWN].tolist(), *(part.tolist() for part in votes))
     items = [dict(zip(("values", "label", "answer", "counts", "reads"), item, strict=True)) for item in zip(*parts, strict=True)]
-    circuit = wiring(network.graph) if len(model.config.input_shape) == 2 and network.graph.n_lookups <= DRAWN else None
+    circuit = votes_wiring(network.graph) if len(model.config.input_shape) == 2 and network.graph.n_lookups <= DRAWN else None
     return {"shape": list(model.config.input_shape), "top": 2**model.config.bits - 1, "items": items, "circuit": circuit}
 
 

@@ -11,10 +11,7 @@ from torch import Tensor
 
 from lutetia import training
 from lutetia.errors import LutetiaError
-from lutetia.training.boosting import Boosting
-from lutetia.training.checkpoint import read_state
-from lutetia.training.config import read_toml
-from lutetia.training.table_run import TableConfig, is_table_config, make_table_config, open_table
+from lutetia.training import Boosting, TableConfig, is_table_config, make_table_config, open_table, read_state, read_toml
 
 MOST_CALIBRATION = 2000  # samples that choose the bits of the inputs
 SPLITS = ("test", "valid", "train")  # where accuracy is measured, the best first

@@ -8,8 +8,8 @@ from typing import Any
 
 from lutetia import report as pages
 from lutetia.cli.build_screen import unseen_text
-from lutetia.precompute.integer.pages import title_of
-from lutetia.report.story import Check, Circuit, Decision, Decisions, Part, Story, Table, VotingCircuit
+from lutetia.precompute import page_title
+from lutetia.report import Check, Circuit, Decision, Decisions, Part, Story, Table, VotingCircuit
 
 MOST_PARTS = 200  # that are drawn
 SAID = "Samples flow downwards. Every link carries data, valid and ready; the number beside it is its width in bits."
@@ -30,7 +30,7 @@ def page(report: dict[str, Any]) -> str:
     said = f"{SAID} The first {MOST_PARTS} parts are drawn, {left_out:,} more are in the table." if left_out > 0 else SAID
     circuit = Circuit(_parts(report), said, _facts(report), _costs(report), _checks(report), tables=_tables(report))
     lead = f"Built from {report['checkpoint']} by lutetia {report['lutetia']}."
-    title = f"{title_of(Path(report['checkpoint']))} as a circuit"
+    title = f"{page_title(Path(report['checkpoint']))} as a circuit"
     return pages.html(Story(title, lead, _figures(report), circuit=circuit, decided=_votes(report)))
 
 

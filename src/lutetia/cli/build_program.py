@@ -22,11 +22,18 @@ from lutetia.cli.guard import UsageError
 from lutetia.cli.show import console
 from lutetia.errors import DataError, MissingFeatureError
 from lutetia.models import Model, Tabular, load
-from lutetia.precompute import IntegerClassifier, IntegerTransformer, TimeLimitError, integer_model
-from lutetia.precompute.integer.bare import measured
-from lutetia.precompute.integer.c import c_files, c_memory
-from lutetia.precompute.integer.hardware import FOLDER, LanguageHardware
-from lutetia.precompute.integer.model import INPUT_BITS
+from lutetia.precompute import (
+    HARDWARE_FOLDER,
+    INPUT_BITS,
+    IntegerClassifier,
+    IntegerTransformer,
+    LanguageHardware,
+    TimeLimitError,
+    c_files,
+    c_memory,
+    integer_model,
+    measure_bare,
+)
 
 FORMAT = "lutetia.build/1"
 WEIGHT_BITS = 8
@@ -39,7 +46,7 @@ def run_program_build(request: Any) -> dict[str, Any]:
     report = facts(model, request)
     if request.target == "c":
         texts = c_files(model)
-        report |= {**c_memory(model), "compiled": measured(model, texts)}
+        report |= {**c_memory(model), "compiled": measure_bare(model, texts)}
     elif isinstance(model, IntegerTransformer):
         if request.reuse is not None:
             raise UsageError("--reuse is for classifiers; of a language model --detectors-per-cycle says how much is shared")
@@ -75,8 +82,8 @@ def _synthesis(hardware: LanguageHardware, request: Any) -> dict[str, Any]:
 def _language_core(hardware: LanguageHardware, model: IntegerTransformer, request: Any) -> tuple[dict[str, str], dict[str, Any]]:
     """The files of a language model's core, and its cycles, predicted and simulated."""
     layout = hardware.layout
-    texts = {f"{FOLDER}/{name}": text for name, text in hardware.contents().items()}
-    texts[f"{FOLDER}/core.json"] = json.dumps(hardware.facts(), indent=2) + "\n"
+    texts = {f"{HARDWARE_FOLDER}/{name}": text for name, text in hardware.contents().items()}
+    texts[f"{HARDWARE_FOLDER}/core.json"] = json.dumps(hardware.facts(), indent=2) + "\n"
     predicted = {"first": layout.cycles(1), "filled": layout.cycles(model.context), "full": layout.cycles(model.context, True)}
     try:
         written = hardware.simulate(bytes([min(10, model.vocab - 1)]), SIMULATED, limit=request.time_limit)
@@ -94,7 +101,7 @@ def _language_core(hardware: LanguageHardware, model: IntegerTransformer, reques
 def _classifier_core(model: IntegerClassifier) -> tuple[dict[str, str], dict[str, Any]]:
     """The modules of a classifier's graph, with a test bench."""
     hardware = model.graph.emit("verilog")
-    texts = {f"{FOLDER}/{name}": text for name, text in {**hardware.files, **hardware.testbench()}.items()}
+    texts = {f"{HARDWARE_FOLDER}/{name}": text for name, text in {**hardware.files, **hardware.testbench()}.items()}
     return texts, {"latency": model.graph.cost().latency, "top": hardware.name}
 
 
@@ -109,7 +116,7 @@ def _shared_core(model: IntegerClassifier, request: Any) -> tuple[dict[str, str]
     except (MissingFeatureError, TimeLimitError) as error:
         simulated = {"left_out": str(error)}
     facts = {"latency": core.cycles, "reuse": core.reuse, "top": "core", "simulated": simulated}
-    return {f"{FOLDER}/{name}": text for name, text in files.items()}, facts
+    return {f"{HARDWARE_FOLDER}/{name}": text for name, text in files.items()}, facts
 
 
 def whole_model(request: Any) -> IntegerTransformer | IntegerClassifier:
@@ -182,13 +189,13 @@ def show_program_report(report: dict[str, Any], out: Path) -> None:
         say("simulated", simulated["left_out"] or f"{simulated['bytes']} bytes by {simulated['by']}: equal to the integer model")
         if "synthesis" in report:
             say("ecp5", _synthesis_text(report["synthesis"]))
-        say("core", str(out / FOLDER / "core.v"))
+        say("core", str(out / HARDWARE_FOLDER / "core.v"))
     else:
         say("latency", f"{report['latency']} cycles")
         if "reuse" in report:
             told = report["simulated"]
             say("simulated", told["left_out"] or f"{told['samples']} samples, equal to the integer model")
-        say("core", str(out / FOLDER / f"{report['top']}.v"))
+        say("core", str(out / HARDWARE_FOLDER / f"{report['top']}.v"))
 
 
 def _size_text(size: dict[str, Any]) -> str:

@@ -11,9 +11,7 @@ from lutetia.cli.build_data import Measured
 from lutetia.cli.guard import UsageError
 from lutetia.models import Tabular
 from lutetia.precompute import LUTNetwork
-from lutetia.training.boosting import Boosting
-from lutetia.training.table_refit import Trial, refit_tables, try_refit
-from lutetia.training.tabular import Rows
+from lutetia.training import Boosting, RefitTrial, Rows, refit_tables, try_refit
 
 MOST_LUTS = 16_000  # estimated, of which yosys leaves about two thirds: minutes, not hours, to prove and to synthesise
 FEWER = (2, 4, 8)  # parts of the tables that are measured, too
@@ -27,7 +25,7 @@ class Kept(NamedTuple):
 
     network: LUTNetwork
     again: bool
-    trial: Trial | None
+    trial: RefitTrial | None
 
 
 @dataclass(frozen=True)

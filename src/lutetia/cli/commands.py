@@ -177,7 +177,7 @@ def explain(
     """
     from lutetia.cli.explain import Request
     from lutetia.cli.explain import explain as run_explain
-    from lutetia.report.attribution import DEFAULT_RULE
+    from lutetia.report import DEFAULT_RULE
 
     if hf:
         from lutetia.cli.explain_hf import DEFAULT_RULE_OF_HF, explain_hf

@@ -19,19 +19,35 @@ from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.cli.train_table import told_measure
 from lutetia.cli.values import SPLITS
 from lutetia.errors import ArgumentError, DataError
-from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, load
-from lutetia.models.saving import read_config
-from lutetia.training.batches import in_order
-from lutetia.training.checkpoint import read_state
-from lutetia.training.config import Config, make_config
-from lutetia.training.config import Data as Settings
-from lutetia.training.data import Data, Names, Samples, Text, open_data
-from lutetia.training.evaluate import evaluation_sums
-from lutetia.training.table_files import find_target, is_table, numbered, read_table_file
-from lutetia.training.table_run import is_table_config, make_table_config, measure, open_table
-from lutetia.training.tables import class_names as words_of
-from lutetia.training.tables import label_column, numbers, read_cells
-from lutetia.training.task import context_of, metrics_of, told
+from lutetia.models import Classifier, LUTTransformer, Model, Tabular, in_run, load, read_config
+from lutetia.training import (
+    Config,
+    Data,
+    DataConfig,
+    Names,
+    Samples,
+    Text,
+    batches_in_order,
+    class_numbers,
+    context_of,
+    evaluation_sums,
+    find_target,
+    is_table,
+    is_table_config,
+    label_column,
+    labels_of,
+    make_config,
+    make_table_config,
+    measure_tabular,
+    metrics_of,
+    metrics_text,
+    numeric_columns,
+    open_data,
+    open_table,
+    read_cells,
+    read_state,
+    read_table_file,
+)
 
 BATCH = 256
 
@@ -60,7 +76,7 @@ def evaluate(checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
     device = next(model.parameters()).device
     seen = _Seen(model, isinstance(samples, Samples), len(samples), show)
     with seen.progress:
-        batches = in_order(samples, size, context=context_of(model), device=device)
+        batches = batches_in_order(samples, size, context=context_of(model), device=device)
         # The very sums that training reports at its end.
         sums = evaluation_sums(seen, seen.watched(batches), device, precision)
     metrics = metrics_of(sums, isinstance(samples, Text))
@@ -85,7 +101,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: Request, show: bo
         columns = [each for each in feature_columns(model, cells) if each != column]
         x = tabular_rows(model, cells, columns).reshape(-1, *model.config.input_shape)
         where = f"{cells.path}, {cells.column_name(column)}"
-        y = numbered(words_of(cells, column), model.metadata.get("classes"), where, cells.lines)
+        y = class_numbers(labels_of(cells, column), model.metadata.get("classes"), where, cells.lines)
     else:
         tables = read_config(in_run(checkpoint))
         if not is_table_config(tables):
@@ -96,7 +112,7 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: Request, show: bo
         part = opened.splits[split]
         assert isinstance(part, Samples)
         x, y = part.x, part.y
-    measured = measure(model, x, y if model.is_regression else y.astype(np.int64))
+    measured = measure_tabular(model, x, y if model.is_regression else y.astype(np.int64))
     result: dict[str, Any] = {"kind": model.kind, "split": split, "samples": len(y), **measured}
     if show:
         console().print(f"{told_measure(measured)}, {len(y):,} samples {_of(split, request)}", soft_wrap=True)
@@ -110,9 +126,9 @@ def _table_rows(model: Tabular, path: Path, label: str | None) -> tuple[np.ndarr
         if file.x.shape[1:] != shape:
             sizes = (" × ".join(map(str, each)) for each in (file.x.shape[1:], shape))
             raise DataError("{} holds samples of {}, expected {} for this model".format(path, *sizes))
-        return file.x, numbered(file.target or [], classes, str(path))
+        return file.x, class_numbers(file.target or [], classes, str(path))
     target = find_target(file, label if label is not None or len(file.columns) == 1 else model.metadata.get("target"))
-    return named_rows(model, file), numbered(file.columns[target], classes, f"{path}, column {target!r}")
+    return named_rows(model, file), class_numbers(file.columns[target], classes, f"{path}, column {target!r}")
 
 
 class _Seen(torch.nn.Module):
@@ -175,14 +191,14 @@ def _open(model: Model[Any], config: Config | None, request: Request) -> Data:
     path = request.data
     assert path is not None
     if isinstance(model, LUTTransformer):
-        return open_data(Settings("bytes", path=str(path)), Path())
+        return open_data(DataConfig("bytes", path=str(path)), Path())
     if not isinstance(model, Classifier):
         raise ArgumentError(f"the checkpoint holds a {type(model).__name__}, expected a classifier or a language model")
     names = path.name.lower()
     if names.endswith((".csv", ".csv.gz")):
         return _csv(model, path, request.label if request.label is not None else config.data.label if config else None)
     if names.endswith(".npz"):
-        return open_data(Settings("npz", path=str(path)), Path())
+        return open_data(DataConfig("npz", path=str(path)), Path())
     raise DataError(f"{path} ends in {path.suffix or 'no suffix'}, expected a .csv or .npz file with classes")
 
 
@@ -197,7 +213,7 @@ def _csv(model: Classifier, path: Path, label: str | int | None) -> Data:
     column = label_column(cells, label)
     known = model.metadata.get("classes") or [str(number) for number in range(model.config.n_classes)]
     order = {name: number for number, name in enumerate(known)}
-    words = words_of(cells, column)
+    words = labels_of(cells, column)
     for number, word in enumerate(words):
         if word not in order:
             raise DataError(f"{cells.place(number, column)}: the class is {word!r}, expected one of {', '.join(known)}")
@@ -207,7 +223,7 @@ def _csv(model: Classifier, path: Path, label: str | int | None) -> Data:
     wanted = math.prod(model.config.input_shape)
     if len(columns) != wanted:
         raise DataError(f"{path} has {len(columns)} columns of values beside the class, expected {wanted} for this model")
-    x = numbers(cells, columns).reshape(-1, *model.config.input_shape)
+    x = numeric_columns(cells, columns).reshape(-1, *model.config.input_shape)
     return Data({"test": Samples(x, np.array([order[word] for word in words], np.int64))}, "", Names(known))
 
 
@@ -235,7 +251,7 @@ def _of(split: str, request: Request) -> str:
 
 def _show(result: dict[str, Any], unit: str, of: str) -> None:
     screen = console()
-    screen.print(f"{told(result)}, loss {result['loss']:.4f}, {result[unit]:,} {unit} {of}", soft_wrap=True)
+    screen.print(f"{metrics_text(result)}, loss {result['loss']:.4f}, {result[unit]:,} {unit} {of}", soft_wrap=True)
     classes = [each for each in result.get("classes", []) if each["samples"]]
     width = max((len(each["class"]) for each in classes), default=0)
     for each in classes:

@@ -14,9 +14,8 @@ from lutetia.cli.inputs import read_inputs, read_tokens
 from lutetia.cli.outputs import check_output
 from lutetia.cli.show import console
 from lutetia.models import Classifier, LUTTransformer, Tabular, VotesClassifier, load
-from lutetia.relevance.faithfulness import RANDOM, Faithfulness, Method, measure, random_order
-from lutetia.report.attribution import BLANK, RULES, attribute_class, attribute_token
-from lutetia.report.reasons import as_floats
+from lutetia.relevance import RANDOM_METHOD, Faithfulness, Method, measure, random_order
+from lutetia.report import BLANK_BYTE, RULES, as_floats, attribute_class, attribute_token
 
 DEFAULT_RULES = ("decisive", "epsilon", "gamma", "zplus", "gradient")
 PIECE = 32  # bytes of one piece of text
@@ -79,7 +78,7 @@ def _text(model: LUTTransformer, given: Sequence[str], request: Request) -> Fait
             [attribute_token(model, row, int(each), rule).relevance for row, each in zip(x, decisions, strict=True)]
         )
 
-    return _measure(model, x, method, request, lambda batch: model(batch)[:, -1], BLANK)
+    return _measure(model, x, method, request, lambda batch: model(batch)[:, -1], BLANK_BYTE)
 
 
 def _measure(model: Any, x: Tensor, method: Any, request: Request, scores: Any, baseline: float | None) -> Faithfulness:
@@ -88,4 +87,4 @@ def _measure(model: Any, x: Tensor, method: Any, request: Request, scores: Any, 
             return scores(batch).double().softmax(-1)
 
     methods = {rule: method(rule) for rule in _rules(model, request)}
-    return measure(predict, x, {**methods, RANDOM: lambda x, decisions: random_order(x)}, baseline, request.steps)
+    return measure(predict, x, {**methods, RANDOM_METHOD: lambda x, decisions: random_order(x)}, baseline, request.steps)

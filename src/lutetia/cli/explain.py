@@ -21,9 +21,20 @@ from lutetia.errors import require
 from lutetia.files import write_atomically
 from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, load
 from lutetia.relevance import pictures
-from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, lead
-from lutetia.report.comparisons import Comparison
-from lutetia.report.reasons import as_floats, compared, detectors, first_tables, input_texts, token_names
+from lutetia.report import (
+    DEFAULT_RULE,
+    RULES,
+    Comparison,
+    as_floats,
+    attribute_class,
+    attribute_token,
+    compared_inputs,
+    deciding_detectors,
+    first_tables,
+    input_texts,
+    lead_over_rivals,
+    token_names,
+)
 
 TABLES_SHOWN = 3  # whose comparisons with thresholds are named
 COMPARISONS_SHOWN = 5  # of a model of columns
@@ -119,11 +130,11 @@ def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Request
         "features": feature_names(model),
         "scores": scores.tolist(),
         "warnings": range_warnings(model, x[None], [name]),
-        "explained": float(lead(scores, target)),
+        "explained": float(lead_over_rivals(scores, target)),
         "absorbed": found.absorbed,
         "relevance": found.relevance.tolist(),
         "tables": _tables(model, x, target),
-        "comparisons": [each._asdict() for each in compared(model, x, scores, target)],
+        "comparisons": [each._asdict() for each in compared_inputs(model, x, scores, target)],
     }
     if request.html is not None:
         more = report.reasons.DEFAULT_RULES if isinstance(model, LUTClassifier) else ()
@@ -154,7 +165,7 @@ def _number(model: Tabular, x: torch.Tensor, value: float, request: Request, sho
         "warnings": warnings,
         "absorbed": found.absorbed,
         "relevance": found.relevance.tolist(),
-        "comparisons": [each._asdict() for each in compared(model, x, torch.tensor([value]), 0)],
+        "comparisons": [each._asdict() for each in compared_inputs(model, x, torch.tensor([value]), 0)],
     }
     if request.png is not None:
         _png(request.png, model, x, found.relevance, f"{title}, {RULES[request.rule].title}")
@@ -206,7 +217,7 @@ def _tables(model: Classifier, x: torch.Tensor, target: int) -> list[dict[str, A
     names = feature_names(model) or [f"x{number}" for number in range(len(x))]
     return [
         {"number": each.number, "contribution": each.contribution, "comparisons": each.comparisons(names)}
-        for each in detectors(model, x, target, TABLES_SHOWN)
+        for each in deciding_detectors(model, x, target, TABLES_SHOWN)
     ]
 
 
@@ -285,7 +296,7 @@ def _transformer(model: LUTTransformer, tokens: torch.Tensor, request: Request, 
         "runner_up_probability": float(chances[runner_up]),
         "target": target,
         "score": float(scores[target]),
-        "explained": float(lead(scores, target)),
+        "explained": float(lead_over_rivals(scores, target)),
         "absorbed": found.absorbed,
         "relevance": found.relevance.tolist(),
     }

@@ -14,9 +14,8 @@ from lutetia.cli.outputs import check_output
 from lutetia.cli.pictures import bars, token_strip
 from lutetia.cli.show import console
 from lutetia.errors import require
-from lutetia.relevance import pictures
-from lutetia.relevance.layer_pictures import layer_picture, layer_strips, layer_text
-from lutetia.report.attribution import PRESETS, RULES
+from lutetia.relevance import layer_pictures, pictures
+from lutetia.report import PRESETS, RULES
 
 DEFAULT_RULE_OF_HF = "attnlrp"
 HEADS_SHOWN = 5
@@ -32,8 +31,7 @@ def explain_hf(folder: Path, prompt: str, request: Request, against: str | None,
     check_output("--html", request.html, (".html", ".htm"))
     check_output("--png", request.png, (".png",))
     require("transformers", "lutetia explain --hf")
-    from lutetia.integrations.transformers import load_decoder, register
-    from lutetia.integrations.transformers.explaining import explain_next_token
+    from lutetia.integrations.transformers import explain_next_token, load_decoder, register
 
     register()
     model, tokenizer = load_decoder(folder)
@@ -65,7 +63,7 @@ def explain_hf(folder: Path, prompt: str, request: Request, against: str | None,
     if request.html is not None:
         _write_page(request.html, title, rows, found, RULES[request.rule].about)
     if request.png is not None:
-        layer_picture(found.pieces, rows, path=request.png, title=title)
+        layer_pictures.layer_picture(found.pieces, rows, path=request.png, title=title)
     if show:
         _show(told, rows)
     return told
@@ -83,7 +81,7 @@ def _number(name: str, text: str | None) -> int | str | None:
 def _show(told: dict[str, Any], rows: dict[str, Tensor]) -> None:
     """The tokens, with the layers below where these fit in the terminal; the heads that gave most; and the numbers."""
     screen = console()
-    below = layer_text(told["pieces"], rows)
+    below = layer_pictures.layer_text(told["pieces"], rows)
     if screen.color_system and max(map(len, below.plain.splitlines())) <= screen.width:
         screen.print(below)
     else:
@@ -102,9 +100,10 @@ def _write_page(path: Path, title: str, rows: dict[str, Tensor], found: Any, abo
     parts = [pictures.token_strip(found.pieces, found.relevance, about)]
     caption = "Layers downwards, tokens across: what leaves each layer."
     if len(found.layers):
-        is_short = len(found.pieces) <= MOST_COLUMNS
-        drawn = layer_strips(found.pieces, rows, caption) if is_short else pictures.heat_map_html(found.layers, caption)
-        parts.append(drawn)
+        if len(found.pieces) <= MOST_COLUMNS:
+            parts.append(layer_pictures.layer_strips(found.pieces, rows, caption))
+        else:
+            parts.append(pictures.heat_map_html(found.layers, caption))
     if found.heads.numel():
         parts.append(pictures.heat_map_html(found.heads, "Layers downwards, attention heads across: what each head gave."))
     pictures.page(*parts, title=title, path=path)

@@ -14,8 +14,7 @@ from lutetia.cli.outputs import check_output
 from lutetia.cli.show import console
 from lutetia.flow import Flow, record
 from lutetia.models import Classifier, LUTTransformer, load
-from lutetia.report.attribution import lead
-from lutetia.report.reasons import as_floats
+from lutetia.report import as_floats, lead_over_rivals
 
 SUFFIXES = (".html", ".json", ".mmd")
 DEFAULT = Path("run.html")
@@ -48,7 +47,7 @@ def _run(model: Classifier | LUTTransformer, x: torch.Tensor, backward: bool) ->
     x = x.requires_grad_() if x.is_floating_point() else x
     with record() as flow:
         scores = model(x).flatten(0, -2)[-1]
-        lead(scores, int(scores.argmax())).backward()
+        lead_over_rivals(scores, int(scores.argmax())).backward()
     return flow
 
 

@@ -8,9 +8,8 @@ from typing import Any
 from lutetia._shared.folders import MANIFEST, read_manifest
 from lutetia.cli.show import console, one_line
 from lutetia.errors import LutetiaError
-from lutetia.models import LUTClassifier, Model, Tabular, VotesClassifier, in_run, load
-from lutetia.models.saving import MANIFEST_FORMAT
-from lutetia.training.checkpoint import read_state
+from lutetia.models import MANIFEST_FORMAT, LUTClassifier, Model, Tabular, VotesClassifier, in_run, load
+from lutetia.training import read_state
 
 SHOWN = 12  # names on a screen
 

@@ -15,11 +15,22 @@ from lutetia.cli.naming import feature_names
 from lutetia.errors import DataError
 from lutetia.files import read_bytes
 from lutetia.models import Classifier, LUTTransformer, Tabular
-from lutetia.training.arrays import read_npy, read_npz
-from lutetia.training.formats import check_file
-from lutetia.training.images import IMAGES, read_pixels
-from lutetia.training.table_files import UNNAMED, TableFile, named, numbered, read_table_file
-from lutetia.training.tables import Cells, is_number, numbers, read_cells
+from lutetia.training import (
+    IMAGE_SUFFIXES,
+    UNNAMED_COLUMN,
+    Cells,
+    TableFile,
+    check_file,
+    class_numbers,
+    column_names,
+    is_number,
+    numeric_columns,
+    read_cells,
+    read_npy,
+    read_npz,
+    read_pixels,
+    read_table_file,
+)
 
 CELLS, COLUMNS, ARRAYS = (".csv", ".tsv", ".csv.gz"), (".parquet", ".pq"), (".npy", ".npz")  # files with rows
 KINDS = "an image (.png, .pgm, ...), a .csv, .parquet, .npy or .npz file, or numbers with commas between them"
@@ -74,9 +85,9 @@ def feature_columns(model: Classifier, cells: Cells) -> list[int]:
     """The columns of a CSV file that are the inputs of the model: by their names where both have them, else all, or all but the
     last, which then is the class."""
     names, wanted = feature_names(model), math.prod(model.config.input_shape)
-    header = [] if cells.header is None else named(cells.header)
-    if cells.header is None and cells.width > wanted and all(name.startswith(UNNAMED) for name in names):
-        header = named([""] * cells.width)  # as when it was trained: the class may stand anywhere
+    header = [] if cells.header is None else column_names(cells.header)
+    if cells.header is None and cells.width > wanted and all(name.startswith(UNNAMED_COLUMN) for name in names):
+        header = column_names([""] * cells.width)  # as when it was trained: the class may stand anywhere
     if names and header and len(set(names)) == len(names):
         lacking = [name for name in names if name not in header]
         if not lacking:
@@ -96,7 +107,7 @@ def named_rows(model: Tabular, file: TableFile) -> np.ndarray:
         raise DataError(f"{file.path} has no column {lacking[0]!r}, which the model was trained on")
     known = [categories.get(str(number)) for number in range(len(names))]
     places = (f"{file.path}, column {name!r}" for name in names)
-    return np.stack([numbered(file.columns[name], *each) for name, *each in zip(names, known, places, strict=True)], 1)
+    return np.stack([class_numbers(file.columns[name], *each) for name, *each in zip(names, known, places, strict=True)], 1)
 
 
 def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.ndarray:
@@ -107,7 +118,7 @@ def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.nda
         known = categories.get(str(number))
         names = None if known is None else [str(name) for name in known]
         values, where = [row[column] for row in cells.rows], f"{cells.path}, {cells.column_name(column)}"
-        parts.append(numbered(values, names, where, cells.lines))
+        parts.append(class_numbers(values, names, where, cells.lines))
     return np.stack(parts, 1)
 
 
@@ -120,9 +131,9 @@ def _files(given: str) -> list[str]:
     if not (_exists(path) and path.is_dir()):
         return [given]
     inside = list(path.iterdir())
-    if not any(each.suffix.lower() in IMAGES for each in inside):
+    if not any(each.suffix.lower() in IMAGE_SUFFIXES for each in inside):
         inside = [image for each in inside if each.is_dir() for image in each.iterdir()]
-    images = sorted(str(each) for each in inside if each.suffix.lower() in IMAGES)
+    images = sorted(str(each) for each in inside if each.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
         raise DataError(f"{path} is a folder without images, expected {KINDS}, or a folder of images, or of folders of images")
     return images
@@ -144,7 +155,7 @@ def _read(model: Classifier, given: str) -> Inputs:
     if suffix in ARRAYS:
         x = _fit_rows(_array(path), shape, str(path))
         return Inputs(x, [str(path)] if len(x) == 1 else [f"{path} row {number}" for number in range(len(x))])
-    if suffix in IMAGES:
+    if suffix in IMAGE_SUFFIXES:
         return Inputs(_fit(_image(path, shape), shape, str(path))[None], [str(path)])
     raise DataError(f"{given} ends in {suffix or 'no suffix'}, expected {KINDS}")
 
@@ -152,7 +163,7 @@ def _read(model: Classifier, given: str) -> Inputs:
 def _cells(model: Classifier, path: Path) -> np.ndarray:
     cells = read_cells(path)
     columns = feature_columns(model, cells)
-    return tabular_rows(model, cells, columns) if isinstance(model, Tabular) else numbers(cells, columns)
+    return tabular_rows(model, cells, columns) if isinstance(model, Tabular) else numeric_columns(cells, columns)
 
 
 def _exists(path: Path) -> bool:

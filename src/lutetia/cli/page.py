@@ -10,9 +10,7 @@ from lutetia.cli.show import console, print_warning
 from lutetia.errors import DataError
 from lutetia.files import write_atomically
 from lutetia.models import load
-from lutetia.precompute import IntegerTransformer, integer_model
-from lutetia.precompute.integer.c import c_memory
-from lutetia.precompute.integer.pages import n_detectors, page, title_of
+from lutetia.precompute import IntegerTransformer, c_memory, integer_model, model_page, n_detectors, page_title
 
 LARGE = 5 << 20  # bytes: beyond it a phone takes a while to open a page
 
@@ -22,7 +20,7 @@ def write_page(checkpoint: Path, out: Path, title: str | None) -> dict[str, Any]
     check_output("--out", out, (".html", ".htm"))
     model = integer_model(load(checkpoint))
     figures = {"tables": f"{n_detectors(model):,}", "bytes of tables": f"{c_memory(model)['flash_table_bytes']:,}"}
-    content = page(model, title or title_of(checkpoint), figures).encode("utf-8", errors="replace")
+    content = model_page(model, title or page_title(checkpoint), figures).encode("utf-8", errors="replace")
     try:
         with write_atomically(out) as file:
             file.write(content)

@@ -20,7 +20,7 @@ from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.errors import ArgumentError
 from lutetia.files import write_atomically
 from lutetia.models import Classifier, LUTTransformer, Tabular, load
-from lutetia.report.reasons import as_floats
+from lutetia.report import as_floats
 
 BATCH = 1024
 SHOWN = 40  # inputs on a screen; files hold all

@@ -10,10 +10,9 @@ from safetensors import SafetensorError, safe_open
 
 from lutetia.cli.show import console
 from lutetia.errors import ArgumentError
-from lutetia.models import in_run, load, save
-from lutetia.models.saving import TENSORS, read_config
+from lutetia.models import TENSORS_FILE, in_run, load, read_config, save
 from lutetia.nn import LUT, NgramTables, int8_tables
-from lutetia.training.checkpoint import STATE
+from lutetia.training import STATE_FILE
 
 OF_THE_MODEL = ("format", "lutetia", "kind", "model")  # what `save` writes itself
 
@@ -30,9 +29,9 @@ def quantize(checkpoint: Path, out: Path, show: bool) -> dict[str, Any]:
     n_weights = sum(module.weight.numel() for module in learned)
     int8_tables(model)
     rest = {name: table for name, table in read_config(folder).items() if name not in OF_THE_MODEL}
-    state = folder / STATE
-    save(model, out, config=rest, files={STATE: state.read_bytes()} if state.is_file() else {})
-    sizes = [(place / TENSORS).stat().st_size for place in (folder, out)]
+    state = folder / STATE_FILE
+    save(model, out, config=rest, files={STATE_FILE: state.read_bytes()} if state.is_file() else {})
+    sizes = [(place / TENSORS_FILE).stat().st_size for place in (folder, out)]
     result = {"out": str(out), "layers": len(learned), "weights": n_weights, "bytes_before": sizes[0], "bytes": sizes[1]}
     if show:
         layers = "1 layer" if len(learned) == 1 else f"{len(learned)} layers"
@@ -45,7 +44,7 @@ def _check_out(out: Path, folder: Path) -> None:
     """Refuse a folder of another model, which would be gone; an earlier int8 model there is replaced."""
     if os.path.realpath(out) == os.path.realpath(folder):
         raise ArgumentError(f"--out is {out}, the checkpoint itself, expected another folder")
-    if os.path.lexists(out / TENSORS) and not _is_int8(out / TENSORS):
+    if os.path.lexists(out / TENSORS_FILE) and not _is_int8(out / TENSORS_FILE):
         raise ArgumentError(f"--out is {out}, which holds another model, expected a new folder")
 
 

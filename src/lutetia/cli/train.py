@@ -10,10 +10,7 @@ from typing import Any
 
 from lutetia.cli.guard import InterruptedByUser
 from lutetia.cli.show import console
-from lutetia.training import make_config, read_config, train
-from lutetia.training.config import Config
-from lutetia.training.progress import Live, Silent, clock
-from lutetia.training.task import told
+from lutetia.training import Config, Live, Silent, duration_text, make_config, metrics_text, read_config, train
 
 TEXTS = (".txt", ".txt.gz", ".md")
 TEXT_MODEL = {  # tables alone with hard reads, so that every other command takes it: page, and build into C or a circuit
@@ -77,9 +74,7 @@ def text_config(path: Path, settings: list[str]) -> Config:
 
 def is_table_run(path: Path) -> bool:
     """Whether a path is data itself, or the config of a run on a table."""
-    from lutetia.training.config import read_toml
-    from lutetia.training.table_files import is_table
-    from lutetia.training.table_run import is_table_config
+    from lutetia.training import is_table, is_table_config, read_toml
 
     return is_table(path) or (path.suffix == ".toml" and path.is_file() and is_table_config(read_toml(path)))
 
@@ -100,11 +95,12 @@ def show_summary(summary: dict[str, Any]) -> None:
     screen = console()
     why = {"steps": "all its steps", "minutes": "its time", "patience": "no more progress"}[summary["stopped"]]
     screen.print(
-        f"{summary['step']} steps in {clock(summary['seconds'])}, {summary['weights']:,} weights, ended by {why}", soft_wrap=True
+        f"{summary['step']} steps in {duration_text(summary['seconds'])}, {summary['weights']:,} weights, ended by {why}",
+        soft_wrap=True,
     )
     for split in ("valid", "test"):
         if split in summary:
-            screen.print(f"{split:<6}{told(summary[split])}, loss {summary[split]['loss']:.4f}", soft_wrap=True)
+            screen.print(f"{split:<6}{metrics_text(summary[split])}, loss {summary[split]['loss']:.4f}", soft_wrap=True)
     screen.print(f"model {summary['checkpoint']}", soft_wrap=True)
     if "picture" in summary:
         screen.print(f"loss  {summary['picture']}", soft_wrap=True)

@@ -8,10 +8,16 @@ from typing import Any, NamedTuple
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.show import Progress, console, one_line
 from lutetia.errors import DataError
-from lutetia.training.config import override, read_toml
-from lutetia.training.progress import clock
-from lutetia.training.table_files import is_table
-from lutetia.training.table_run import TableConfig, guess_config, make_table_config, train_table
+from lutetia.training import (
+    TableConfig,
+    duration_text,
+    guess_config,
+    is_table,
+    make_table_config,
+    override_setting,
+    read_toml,
+    train_table,
+)
 
 SHOWN = 30  # columns on a screen
 
@@ -58,13 +64,13 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
 def _with(config: TableConfig, settings: list[str], name: str) -> TableConfig:
     tables = config.to_dict()
     for setting in settings:
-        override(tables, setting)
+        override_setting(tables, setting)
     return make_table_config(tables, name)
 
 
 def show_types(config: TableConfig, folder: Path, guessed: bool) -> None:
     """What the columns were taken for, before the fit, and how to choose another target if this one was guessed."""
-    from lutetia.training.table_run import open_table
+    from lutetia.training import open_table
 
     table, data = open_table(config, folder)
     screen = console()
@@ -85,7 +91,9 @@ def show_types(config: TableConfig, folder: Path, guessed: bool) -> None:
 def show_table(summary: dict[str, Any]) -> None:
     """The outcome of a fit, in a few lines."""
     screen = console()
-    screen.print(f"{summary['tables']} tables in {clock(summary['seconds'])}, {summary['weights']:,} weights", soft_wrap=True)
+    screen.print(
+        f"{summary['tables']} tables in {duration_text(summary['seconds'])}, {summary['weights']:,} weights", soft_wrap=True
+    )
     for split in ("train", "test"):
         if split in summary:
             told = told_measure(summary[split])

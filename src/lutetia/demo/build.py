@@ -15,8 +15,7 @@ SIMULATED = 50  # digits
 
 
 def tell(context: Context) -> Told:
-    from lutetia.precompute import CHECK, OPTIMISE, VERILOG, Build, BuildStep, integer_model, lut_network, run_steps
-    from lutetia.precompute.integer.pages import page
+    from lutetia.precompute import CHECK, OPTIMISE, VERILOG, Build, BuildStep, integer_model, lut_network, model_page, run_steps
 
     if context.digits is None:
         raise JobError("there is nothing to build: no network was trained before this chapter")
@@ -41,7 +40,7 @@ def tell(context: Context) -> Told:
         context.figures["the circuit"] = ", ".join(f"{value} {name}" for name, value in facts.items())
     told = "; ".join(check.said for check in checks)
     drawn = context.out / "digits.html"
-    drawn.write_text(page(integer_model(digits.model), "Draw a digit"), encoding="utf-8")
+    drawn.write_text(model_page(integer_model(digits.model), "Draw a digit"), encoding="utf-8")
     said = f"the digits' network is Verilog now, {measured['integer_accuracy']:.1%} right in whole numbers: {told}"
     return Told(f"{said}; {drawn.name} runs it in a browser: draw a digit", (folder, drawn))
 

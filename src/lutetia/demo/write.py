@@ -9,8 +9,7 @@ from typing import Any
 from lutetia import models, training
 from lutetia.demo.learn import metric, trained
 from lutetia.demo.telling import Context, Told
-from lutetia.models import LUTTransformer
-from lutetia.models.softmax_attention import SoftmaxAttention
+from lutetia.models import LUTTransformer, SoftmaxAttention
 from lutetia.report import Curve, PartFlow, Table, Training, Writing
 
 STEPS = 600  # half a minute on two cores: enough for words and indentation, not for meaning

@@ -17,23 +17,23 @@ SCRIPTS = ("data.js", "fold.js", "layout.js", "picture.js", "list.js", "panel.js
 PACKAGE = "lutetia.flow"
 
 
-def html(flow: Flow) -> str:
+def flow_page(flow: Flow) -> str:
     """The whole page, to be written as UTF-8."""
     body = Html(asset("page.html", PACKAGE))
-    return document(Page("Data flow", body, [style()], [script()], {"flow": data(flow)}, view="picture"))
+    return document(Page("Data flow", body, [page_style()], [page_script()], {"flow": page_data(flow)}, view="picture"))
 
 
-def style() -> str:
+def page_style() -> str:
     """The style of the page, as its policy allows it."""
     return "\n".join([asset("tokens.css"), asset("page.css", PACKAGE)])
 
 
-def script() -> str:
+def page_script() -> str:
     """The scripts of the page, as its policy allows them."""
     return "\n".join([asset("elements.js"), *(asset(name, PACKAGE) for name in SCRIPTS)])
 
 
-def data(flow: Flow) -> str:
+def page_data(flow: Flow) -> str:
     """The steps and edges of a flow as JSON that is safe inside a page."""
     if not (hasattr(flow, "steps") and hasattr(flow, "edges")):
         fail("flow", flow, "a Flow, with steps and edges")

@@ -21,7 +21,7 @@ from lutetia.flow.model import Flow, Step, TensorInfo
 DIRECTIONS = ("TD", "TB", "BT", "LR", "RL")
 # Mermaid's default limit; only the page around a diagram can raise it.
 MOST_ARROWS = 500
-MOST_CHARACTERS = 50_000
+MERMAID_LIMIT = 50_000
 LONGEST_NAME = 60
 
 STYLES = {
@@ -49,7 +49,7 @@ def mermaid(
         if drawing.left_out and alike is not _same_name:
             continue
         text = "".join((f"flowchart {direction}\n", *drawing.lines(names)))
-        if len(drawing.arrows) <= MOST_ARROWS and len(text) <= MOST_CHARACTERS:
+        if len(drawing.arrows) <= MOST_ARROWS and len(text) <= MERMAID_LIMIT:
             break
     return text
 
@@ -236,7 +236,7 @@ def _checked(symbols: Mapping[str, int] | None) -> Mapping[str, int]:
 
 def _step_label(box: _StepBox) -> str:
     step = box.steps[0]
-    lines = [escape(step.name)]
+    lines = [mermaid_label(step.name)]
     if len(box.steps) > 1:
         lines.append(f"× {len(box.steps)}")
     if step.failed:
@@ -247,7 +247,7 @@ def _step_label(box: _StepBox) -> str:
 def _title(names: Sequence[str]) -> str:
     """Names as words: `min_delta` becomes Min Delta; views of one value are listed side by side."""
     shown = [_words(name) if re.fullmatch(r"[\w.]+", name) else name for name in names[:3]]
-    return " / ".join(map(escape, shown)) + (" / …" if len(names) > 3 else "")
+    return " / ".join(map(mermaid_label, shown)) + (" / …" if len(names) > 3 else "")
 
 
 def _words(name: str) -> str:
@@ -266,11 +266,11 @@ def _shape(box: _TensorBox, symbols: Mapping[str, int]) -> str:
     for column, axis in zip(zip(*shapes, strict=True), axes, strict=True):
         name = size_name(column[0], symbols, axis)
         own = "?" if column[0] < 0 else str(column[0])
-        shown.append("…" if len(set(column)) > 1 else own if name is None else escape(name))
+        shown.append("…" if len(set(column)) > 1 else own if name is None else mermaid_label(name))
     return f"[{' × '.join(shown)}]"
 
 
-def escape(name: str) -> str:
+def mermaid_label(name: str) -> str:
     """A name as a label between double quotes, where it can be neither Mermaid nor HTML nor Markdown."""
     name = "".join(" " if unicodedata.category(char)[0] in "CZ" else char for char in name)
     name = " ".join(name.replace("ﬂ", "fl").split())  # Mermaid writes its own entities with this ligature

@@ -63,9 +63,9 @@ def save(flow: Flow, path: str | os.PathLike[str]) -> None:
     elif suffix == ".mmd":
         text = flow.mermaid()
     elif suffix == ".html":
-        from lutetia.flow.html import html
+        from lutetia.flow.html import flow_page
 
-        text = html(flow)
+        text = flow_page(flow)
     else:
         fail("path", str(path), "a name that ends in .html, .json or .mmd")
     if not target.parent.is_dir():

@@ -23,8 +23,7 @@ from torch import fx, nn
 from lutetia.errors import ArgumentError, DataError, LutetiaError, require
 from lutetia.files import read_bytes
 from lutetia.integrations.onnx import LARGEST_FILE
-from lutetia.precompute import PlusMinus, Quantise, Stream
-from lutetia.precompute.tables.domains import Domain, DomainLike, domain_for
+from lutetia.precompute import Domain, DomainLike, PlusMinus, Quantise, Stream, domain_for
 
 EACH: dict[str, Callable[..., Any]] = {
     "Relu": F.relu, "Sigmoid": torch.sigmoid, "Tanh": torch.tanh, "Sign": torch.sign, "Round": torch.round,

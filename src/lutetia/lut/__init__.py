@@ -3,8 +3,6 @@
 `__all__` is for users; the other names are for the packages of lutetia that build on the runtime, which import from here only.
 """
 
-# ruff: noqa: F401
-
 from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.api import (
     GRADIENTS,

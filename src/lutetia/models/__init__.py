@@ -2,13 +2,23 @@
 
 from typing import TypeAlias
 
+from lutetia.models.building import KINDS as MODEL_KINDS
 from lutetia.models.building import Model
 from lutetia.models.cache import ModelCache
 from lutetia.models.classifier import DenseClassifier, LUTClassifier
+from lutetia.models.classifier_config import LAYERS as LAYER_KINDS
 from lutetia.models.classifier_config import ClassifierConfig, LUTLayer, ProjectedLayer, Projection2dLayer
-from lutetia.models.gates import GateNetwork, Gates
+from lutetia.models.encoding import TOP as TOP_CODE
+from lutetia.models.encoding import Columns, Encoding, fit_encoding
+from lutetia.models.fields import sizes as check_sizes
+from lutetia.models.gates import GateNetwork, Gates, area_of
 from lutetia.models.gates_config import GateNetworkConfig
-from lutetia.models.saving import in_run, load, read_config, save, verify
+from lutetia.models.metadata import METADATA as METADATA_FILE
+from lutetia.models.metadata import check_metadata, dump_metadata
+from lutetia.models.saving import FORMAT as MODEL_FORMAT
+from lutetia.models.saving import MANIFEST_FORMAT, in_run, load, read_config, save, verify
+from lutetia.models.saving import TENSORS as TENSORS_FILE
+from lutetia.models.softmax_attention import SoftmaxAttention
 from lutetia.models.tabular import Tabular
 from lutetia.models.tabular_config import TabularConfig
 from lutetia.models.transformer import DenseTransformer, LUTTransformer

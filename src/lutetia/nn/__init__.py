@@ -1,18 +1,13 @@
 """Thin modules over the parts."""
 
-from lutetia.nn.choose import Chooser as Chooser
-from lutetia.nn.choose import choose_anchors
+from lutetia.nn.choose import Chooser, choose_anchors
 from lutetia.nn.decode_attention import DecodeAttention
-from lutetia.nn.int8 import hold_int8 as hold_int8
-from lutetia.nn.int8 import int8_tables
-from lutetia.nn.lut import LUT, clamp_after_step, table_parameters
-from lutetia.nn.lut import check_dropout as check_dropout
-from lutetia.nn.lut import without_draws as without_draws
+from lutetia.nn.int8 import hold_int8, int8_tables
+from lutetia.nn.lut import LUT, check_dropout, clamp_after_step, table_parameters, without_draws
 from lutetia.nn.lut_attention import LUTAttention
 from lutetia.nn.lut_projection import LUTProjection2d
-from lutetia.nn.ngram import NgramTables, RowAdam
-from lutetia.nn.ngram import ngram_tables as ngram_tables
-from lutetia.nn.ngram.layer import check_orders as check_orders
+from lutetia.nn.ngram import NgramTables, RowAdam, ngram_tables
+from lutetia.nn.ngram.layer import check_orders
 from lutetia.nn.projected_lut import ProjectedLUT
 from lutetia.nn.regularise import cell_total_variation
 
@@ -30,3 +25,8 @@ __all__ = [
     "int8_tables",
     "table_parameters",
 ]
+
+
+def register_relevance_rules() -> None:
+    """Make the rules of LUT layers known to `lutetia.relevance`, which asks for them when it meets such a layer."""
+    from lutetia.nn import lut_read_relevance, lut_relevance

@@ -1,12 +1,16 @@
-"""Precompute: layers into tables, tables into hardware. The public interface; each name is loaded on first use."""
+"""Precompute: layers into tables, tables into hardware. The public interface; each name is loaded on first use.
+
+`__all__` is for users, the other names for commands, models and benchmarks.
+"""
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from lutetia._shared.doors import lazy_door
+
 if TYPE_CHECKING:
-    from lutetia.models.votes import Votes
+    from lutetia.models import Votes
     from lutetia.precompute.front.claims import precomputable
     from lutetia.precompute.front.decompose import Unit, Units, decompose
     from lutetia.precompute.front.encoder import BitsChoice, CodeEncoder, Encoder, encoder
@@ -15,15 +19,23 @@ if TYPE_CHECKING:
     from lutetia.precompute.front.lutnet import LUTNetwork, fit_bits, lut_network
     from lutetia.precompute.front.quantise import Quantise, SparseLinear, quantise, quantise_weights
     from lutetia.precompute.front.split import split_convolution
-    from lutetia.precompute.front.trace import trace
+    from lutetia.precompute.front.trace import argmax_node, trace
     from lutetia.precompute.front.votes import gates_graph, votes_graph
+    from lutetia.precompute.front.voting import voting as count_votes
+    from lutetia.precompute.front.voting import wiring as votes_wiring
+    from lutetia.precompute.integer.bare import measured as measure_bare
+    from lutetia.precompute.integer.c import c_files, c_memory
     from lutetia.precompute.integer.classifier import IntegerClassifier
+    from lutetia.precompute.integer.hardware import FOLDER as HARDWARE_FOLDER
     from lutetia.precompute.integer.hardware import LanguageHardware
     from lutetia.precompute.integer.language import IntegerTransformer
-    from lutetia.precompute.integer.model import integer_model
-    from lutetia.precompute.ir.graph import Graph
+    from lutetia.precompute.integer.model import INPUT_BITS, integer_model
+    from lutetia.precompute.integer.pages import n_detectors
+    from lutetia.precompute.integer.pages import page as model_page
+    from lutetia.precompute.integer.pages import title_of as page_title
+    from lutetia.precompute.ir.graph import Builder, Graph
     from lutetia.precompute.ir.interpret import trace_values
-    from lutetia.precompute.ir.stream import Stream, Table, TableData
+    from lutetia.precompute.ir.stream import Compare, Input, Lookup, Stream, StreamEdge, Sum, Table, TableData
     from lutetia.precompute.passes.minimise import minimise_tables
     from lutetia.precompute.pipeline import (
         CHECK,
@@ -38,41 +50,23 @@ if TYPE_CHECKING:
         BuildStep,
         run_steps,
     )
-    from lutetia.precompute.tables.domains import Binary, Domain, Int, PlusMinus, Ternary, UInt, enumerate_rows, pack
+    from lutetia.precompute.tables.domains import (
+        Binary,
+        Domain,
+        DomainLike,
+        Int,
+        PlusMinus,
+        Ternary,
+        UInt,
+        domain_for,
+        enumerate_rows,
+        pack,
+    )
     from lutetia.precompute.tables.table import IOTable, MissingRowError
     from lutetia.precompute.tools.find import TimeLimitError, find_tool, require_program, run_program, run_yosys, time_limit
     from lutetia.precompute.tools.hardware import EquivalenceError, Hardware
     from lutetia.precompute.tools.simulate import SIMULATORS
     from lutetia.precompute.tools.synthesize import TARGETS, read_cells, recipe
-
-_ROOMS = {
-    "front.claims": "precomputable",
-    "front.decompose": "Unit Units decompose",
-    "front.encoder": "BitsChoice CodeEncoder Encoder encoder",
-    "front.fixed": "FixedLSTMCell FixedLayerNorm",
-    "front.handmade": "table_graph",
-    "front.lutnet": "LUTNetwork fit_bits lut_network",
-    "front.quantise": "Quantise SparseLinear quantise quantise_weights",
-    "front.split": "split_convolution",
-    "front.trace": "trace",
-    "front.votes": "gates_graph votes_graph",
-    "integer.classifier": "IntegerClassifier",
-    "integer.hardware": "LanguageHardware",
-    "integer.language": "IntegerTransformer",
-    "integer.model": "integer_model",
-    "ir.graph": "Graph",
-    "ir.interpret": "trace_values",
-    "ir.stream": "Stream Table TableData",
-    "passes.minimise": "minimise_tables",
-    "pipeline": "Build BuildStep CHECK MAKE OPTIMISE PIPELINE PROOF SIMULATION SYNTHESIS VERILOG run_steps",
-    "tables.domains": "Binary Domain Int PlusMinus Ternary UInt enumerate_rows pack",
-    "tables.table": "IOTable MissingRowError",
-    "tools.find": "TimeLimitError find_tool require_program run_program run_yosys time_limit",
-    "tools.hardware": "EquivalenceError Hardware",
-    "tools.simulate": "SIMULATORS",
-    "tools.synthesize": "TARGETS read_cells recipe",
-}
-_HOMES = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = [
     "CHECK",
@@ -143,14 +137,45 @@ __all__ = [
     "votes_graph",
 ]
 
+_touch, __dir__ = lazy_door(
+    __name__,
+    {
+        "front.claims": "precomputable",
+        "front.decompose": "Unit Units decompose",
+        "front.encoder": "BitsChoice CodeEncoder Encoder encoder",
+        "front.fixed": "FixedLSTMCell FixedLayerNorm",
+        "front.handmade": "table_graph",
+        "front.lutnet": "LUTNetwork fit_bits lut_network",
+        "front.quantise": "Quantise SparseLinear quantise quantise_weights",
+        "front.split": "split_convolution",
+        "front.trace": "trace argmax_node",
+        "front.votes": "gates_graph votes_graph",
+        "front.voting": "count_votes=voting votes_wiring=wiring",
+        "integer.bare": "measure_bare=measured",
+        "integer.c": "c_files c_memory",
+        "integer.classifier": "IntegerClassifier",
+        "integer.hardware": "LanguageHardware HARDWARE_FOLDER=FOLDER",
+        "integer.language": "IntegerTransformer",
+        "integer.model": "integer_model INPUT_BITS",
+        "integer.pages": "model_page=page n_detectors page_title=title_of",
+        "ir.graph": "Graph Builder",
+        "ir.interpret": "trace_values",
+        "ir.stream": "Stream Table TableData Compare Input Lookup StreamEdge Sum",
+        "passes.minimise": "minimise_tables",
+        "pipeline": "Build BuildStep CHECK MAKE OPTIMISE PIPELINE PROOF SIMULATION SYNTHESIS VERILOG run_steps",
+        "tables.domains": "Binary Domain Int PlusMinus Ternary UInt enumerate_rows pack DomainLike domain_for",
+        "tables.table": "IOTable MissingRowError",
+        "tools.find": "TimeLimitError find_tool require_program run_program run_yosys time_limit",
+        "tools.hardware": "EquivalenceError Hardware",
+        "tools.simulate": "SIMULATORS",
+        "tools.synthesize": "TARGETS read_cells recipe",
+    },
+)
+
 
 def __getattr__(name: str) -> Any:
     if name == "Votes":  # a model, which used to live here
-        return importlib.import_module("lutetia.models.votes").Votes
-    if name not in _HOMES:
-        raise AttributeError(f"lutetia.precompute has no {name!r}")
-    return getattr(importlib.import_module(f"lutetia.precompute.{_HOMES[name]}"), name)
+        from lutetia.models import Votes
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+        return Votes
+    return _touch(name)

@@ -1,25 +1,24 @@
 """Relevance: which inputs caused this output, for any autograd graph.
 
 Layer-wise relevance propagation, walked over PyTorch's own graph, with promises for what autograd did not keep.
+`__all__` is for users; the other names are for rules and measurements in other packages of lutetia.
 """
 
 from lutetia.relevance import layer_pictures, pictures
 from lutetia.relevance.api import attribute, explain
 from lutetia.relevance.blocks import blocks
-from lutetia.relevance.faithfulness import Faithfulness, evaluate, for_quantus
-from lutetia.relevance.graph import Node as Node  # from `Relevance` on: for rules in other packages
-from lutetia.relevance.graph import Relevance as Relevance
-from lutetia.relevance.graph import UnknownOperation
-from lutetia.relevance.graph import unknown as unknown
+from lutetia.relevance.faithfulness import RANDOM as RANDOM_METHOD
+from lutetia.relevance.faithfulness import Faithfulness, Method, evaluate, for_quantus, measure, random_order
+from lutetia.relevance.graph import (
+    Node,
+    Relevance,
+    UnknownOperation,
+    unknown,
+)
 from lutetia.relevance.names import checkpoint, watch
 from lutetia.relevance.plan import Plan, compile
 from lutetia.relevance.promise import Deadlock
-from lutetia.relevance.registry import Args as Args
-from lutetia.relevance.registry import Given as Given
-from lutetia.relevance.registry import Op as Op
-from lutetia.relevance.registry import divide as divide
-from lutetia.relevance.registry import register as register
-from lutetia.relevance.registry import rule
+from lutetia.relevance.registry import Args, Given, Op, divide, register, rule
 from lutetia.relevance.report import NodeReport, Report
 from lutetia.relevance.result import Result
 from lutetia.relevance.rules import presets  # registers all rules

@@ -99,11 +99,9 @@ class _Function(Op):
 
 _OPS: dict[str, Op] = {}
 _UNKNOWN = Unknown()
-# Where rules of other packages are found when an unknown node is met: the module that makes such nodes, and that of their rules.
-PROVIDERS: list[tuple[str, str]] = [
-    ("lutetia.lut", "lutetia.nn.lut_relevance"),
-    ("lutetia.lut", "lutetia.nn.lut_read_relevance"),
-]
+# Who has rules for its own operations, asked when an unknown node is met: the package that makes such nodes, and the one whose
+# `register_relevance_rules` brings their rules.
+PROVIDERS: list[tuple[str, str]] = [("lutetia.lut", "lutetia.nn")]
 
 
 def register(op: Op, *names: str) -> Op:
@@ -138,10 +136,10 @@ def find_op(node: Node) -> Op:
 
 
 def _ask_providers() -> None:
-    """Import the modules that register rules for their own operations, if those operations are in use."""
-    for needed, module in PROVIDERS:
-        if needed in sys.modules and module not in sys.modules:
-            importlib.import_module(module)
+    """Let the packages that have rules for their own operations register them, if those operations are in use."""
+    for needed, package in PROVIDERS:
+        if needed in sys.modules:
+            importlib.import_module(package).register_relevance_rules()
 
 
 def rule(

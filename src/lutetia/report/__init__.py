@@ -3,20 +3,29 @@
     report.write("report.html", report.Story(decided=report.decisions(model, images, labels)))
 
 The values of a story may be made by hand, or from models and graphs by the functions here. Each is imported when it is first
-touched: a command that explains needs few of them.
+touched: a command that explains needs few of them. `__all__` is for users, the other names for commands and estimators.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lutetia._shared.doors import lazy_door
 
 if TYPE_CHECKING:
+    from lutetia.report.attribution import BLANK as BLANK_BYTE
+    from lutetia.report.attribution import DEFAULT_RULE, PRESETS, RULES, attribute_class, attribute_token
+    from lutetia.report.attribution import contrast as contrast_weights
+    from lutetia.report.attribution import lead as lead_over_rivals
     from lutetia.report.circuits import circuit, waveform
+    from lutetia.report.comparisons import Comparison
+    from lutetia.report.comparisons import comparisons as table_comparisons
     from lutetia.report.machines import machine
     from lutetia.report.pages import html, write
     from lutetia.report.readings import reading
-    from lutetia.report.reasons import decide, decisions, strip
+    from lutetia.report.reasons import as_floats, decide, decisions, first_tables, input_texts, strip, token_names
+    from lutetia.report.reasons import compared as compared_inputs
+    from lutetia.report.reasons import detectors as deciding_detectors
     from lutetia.report.story import (
         Check,
         Circuit,
@@ -65,16 +74,20 @@ __all__ = [
     "waveform",
     "write",
 ]
-_LATER = {
-    **dict.fromkeys(("circuit", "waveform"), "circuits"),
-    **dict.fromkeys(("html", "write"), "pages"),
-    **dict.fromkeys(("decide", "decisions", "strip"), "reasons"),
-    "machine": "machines",
-    "reading": "readings",
-}
 
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(importlib.import_module(f"lutetia.report.{_LATER.get(name, 'story')}"), name)
-    raise AttributeError(f"lutetia.report has no {name!r}")
+__getattr__, __dir__ = lazy_door(
+    __name__,
+    {
+        "attribution": "BLANK_BYTE=BLANK DEFAULT_RULE PRESETS RULES"
+        " attribute_class attribute_token contrast_weights=contrast lead_over_rivals=lead",
+        "circuits": "circuit waveform",
+        "comparisons": "Comparison table_comparisons=comparisons",
+        "machines": "machine",
+        "pages": "html write",
+        "readings": "reading",
+        "reasons": "as_floats compared_inputs=compared decide deciding_detectors=detectors"
+        " decisions first_tables input_texts strip token_names",
+        "story": "Check Circuit Curve Decision Decisions Detector Part PartFlow"
+        " Reading Signal Story Strip Table Training VotingCircuit Waveform Writing",
+    },
+)

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lutetia._shared.pages import packed
-from lutetia.flow import Flow
-from lutetia.flow import html as flow_page
+from lutetia.flow import Flow, flow_page, page_data
 from lutetia.report.story import Decision, Decisions, Detector, Story, Strip
 
 DIGITS = 5  # of the numbers in the page's data
@@ -17,14 +16,14 @@ DIGITS = 5  # of the numbers in the page's data
 
 def script_data(story: Story) -> str:
     """The story's numbers, as `page/*.js` read them."""
-    shell = flow_page.html(Flow()).split(flow_page.data(Flow())) if story.flows else None
+    shell = flow_page(Flow()).split(page_data(Flow())) if story.flows else None
     return packed(
         {
             "why": _decisions(story.decided) if story.decided and story.decided.items else None,
             "votes": asdict(story.decided.votes) if has_votes(story) else None,  # type: ignore[union-attr, arg-type]
             "strips": [_strip(strip) for strip in story.strips],
             "shell": shell,
-            "flows": [[part.title, flow_page.data(part.flow)] for part in story.flows],
+            "flows": [[part.title, page_data(part.flow)] for part in story.flows],
         }
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 from lutetia._shared.pages import Article, article, asset
 from lutetia.errors import DataError, fail
 from lutetia.files import write_atomically
-from lutetia.flow import html as flow_page
+from lutetia.flow import page_script, page_style
 from lutetia.report.data import script_data
 from lutetia.report.sections import sections
 from lutetia.report.story import Story
@@ -43,7 +43,7 @@ def html(story: Story) -> str:
         fail("story", story, "a Story")
     _check_lengths(story)
     content = Article(story.title, story.said, story.figures, sections(story), "There is nothing to show yet.", NO_SCRIPT)
-    frames = {"framed_styles": [flow_page.style()], "framed_scripts": [flow_page.script()]} if story.flows else {}
+    frames = {"framed_styles": [page_style()], "framed_scripts": [page_script()]} if story.flows else {}
     scripts = [asset("elements.js"), *(asset(name, PACKAGE) for name in SCRIPTS)]
     return article(content, [asset("page.css", PACKAGE)], scripts, data={"story": script_data(story)}, **frames)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lutetia.errors import require
 
 if TYPE_CHECKING:
-    from lutetia.report.comparisons import Comparison
+    from lutetia.report import Comparison
     from lutetia.sklearn.boosted import LUTClassifier, LUTRegressor
     from lutetia.sklearn.explanation import Explanation
     from lutetia.sklearn.gates import GateClassifier

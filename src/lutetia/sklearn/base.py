@@ -13,17 +13,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, check_is_fitted, validate_data
 
 from lutetia.errors import DataError
-from lutetia.models import Tabular, load, save
-from lutetia.models.saving import in_run, read_config
+from lutetia.models import Tabular, in_run, load, read_config, save
 from lutetia.sklearn.columns import find_categories, is_frame, to_matrix
 from lutetia.sklearn.explanation import Explanation, explain_rows
 from lutetia.sklearn.progress import progress
-from lutetia.training.boosting import score
-from lutetia.training.tabular import Rows, Shape
+from lutetia.training import Rows, Shape, add_table_scores
 
 if TYPE_CHECKING:
     from lutetia.precompute import Build
-    from lutetia.training.table_refit import Trial
+    from lutetia.training import RefitTrial
 
 Array = np.ndarray[Any, Any]
 AT_ONCE = 1 << 17  # samples that are encoded and scored together
@@ -177,7 +175,7 @@ class TabularEstimator(BaseEstimator):
         anchors, weight = tables.anchors.numpy().astype(np.int64), tables.weight.detach().numpy()
         for begin in range(0, len(matrix), AT_ONCE):
             codes = self.model_.encoding.codes(matrix[begin : begin + AT_ONCE], threads)
-            score(codes, anchors, weight, scores[begin : begin + AT_ONCE], threads)
+            add_table_scores(codes, anchors, weight, scores[begin : begin + AT_ONCE], threads)
         return scores
 
     # ---- explanations, circuits --------------------------------------------------------------------------------------
@@ -216,7 +214,7 @@ class TabularEstimator(BaseEstimator):
 
         check_is_fitted(self, "model_")
         model = self.model_ if n_tables is None else self.model_.first(n_tables)
-        trial: Trial | None = None
+        trial: RefitTrial | None = None
         if n_tables is not None and y is not None:
             model, trial = self._refit(X, y, n_tables)
         network = model.network(weight_bits)
@@ -229,7 +227,7 @@ class TabularEstimator(BaseEstimator):
         run_steps(build, [*OPTIMISE, *MAKE, *(step for step in CHECK if prove or step is not PROOF)])
         return build
 
-    def _refit(self, X: Any, y: Any, n_tables: int) -> tuple[Tabular, Trial | None]:
+    def _refit(self, X: Any, y: Any, n_tables: int) -> tuple[Tabular, RefitTrial | None]:
         return self.model_.first(n_tables), None
 
     def to_c(self, *, weight_bits: int = 8) -> dict[str, str]:
@@ -239,8 +237,7 @@ class TabularEstimator(BaseEstimator):
         A regressor gives a whole number, to be multiplied by `model_.network(weight_bits).graph.output_edge.scale[0]`; so does
         its circuit.
         """
-        from lutetia.precompute import integer_model
-        from lutetia.precompute.integer.c import c_files
+        from lutetia.precompute import c_files, integer_model
 
         check_is_fitted(self, "model_")
         return c_files(integer_model(self.model_, weight_bits=weight_bits))

@@ -13,9 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from lutetia.models import Tabular
 from lutetia.sklearn.base import Array, TabularEstimator
 from lutetia.sklearn.checks import check_params
-from lutetia.training.boosting import Boosting
-from lutetia.training.table_refit import Trial, refit_tables, try_refit
-from lutetia.training.tabular import Rows, fit_tabular
+from lutetia.training import Boosting, RefitTrial, Rows, fit_tabular, refit_tables, try_refit
 
 PARAMS: dict[str, tuple[type | tuple[type, ...], float, float]] = {
     "n_tables": (int, 1, np.inf),
@@ -64,7 +62,7 @@ class BoostedEstimator(TabularEstimator):
             threads=self._threads(),
         )
 
-    def _refit(self, X: Any, y: Any, n_tables: int) -> tuple[Tabular, Trial | None]:
+    def _refit(self, X: Any, y: Any, n_tables: int) -> tuple[Tabular, RefitTrial | None]:
         """The first tables as a model, fitted again to X and y if that helps on samples held out; and what was tried."""
         matrix = self._matrix(X)
         rows = self._weighted(Rows(matrix, self._target(y), self._weights(None, matrix)))

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lutetia.models import Tabular
-from lutetia.models.votes import Votes
-from lutetia.report.attribution import DEFAULT_RULE, attribute_class, contrast
-from lutetia.report.comparisons import Comparison, comparisons
+from lutetia.models import Tabular, Votes
+from lutetia.report import DEFAULT_RULE, Comparison, attribute_class, contrast_weights, table_comparisons
 
 Array = np.ndarray[Any, Any]
 
@@ -53,6 +51,6 @@ def explain_rows(model: Tabular, x: Array, target: int | None, rule: str | None)
     codes = model.encoding.codes(x)
     asked: list[list[Comparison]] = [[] for _ in targets]
     for row, wanted in enumerate(() if is_gates else targets):
-        weights = contrast(scores[row], wanted).double().numpy()
-        asked[row] = comparisons(model, codes[:, row], weights, names)
+        weights = contrast_weights(scores[row], wanted).double().numpy()
+        asked[row] = table_comparisons(model, codes[:, row], weights, names)
     return Explanation(names, targets, relevance, asked)

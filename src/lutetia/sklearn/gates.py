@@ -8,15 +8,11 @@ import numpy as np
 import torch
 
 from lutetia.errors import fail
-from lutetia.models import Gates, Votes
-from lutetia.models.encoding import TOP
-from lutetia.models.fields import sizes
+from lutetia.models import TOP_CODE, Gates, Votes, check_sizes
 from lutetia.sklearn.base import TabularEstimator
 from lutetia.sklearn.boosted import ClassifierTarget
 from lutetia.sklearn.checks import check_params
-from lutetia.training.fitting import fit
-from lutetia.training.shaping import Shaping
-from lutetia.training.tabular import Rows, encode_rows, make_model
+from lutetia.training import Rows, Shaping, encode_rows, fit, make_tabular
 
 JUDGED = 4096  # samples that tables are judged by before some are pruned
 
@@ -76,7 +72,7 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
         n_classes, seed = len(self.classes_), self._seed()
         encoding = encode_rows(own, self._shape(n_classes), int(self.max_bins))
         per_class = max(1, round(self.n_tables / n_classes))
-        self.model_ = make_model(
+        self.model_ = make_tabular(
             encoding,
             self._shape(n_classes),
             seed=seed,
@@ -85,7 +81,7 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
             n_anchors=self.n_anchors,
             gate_codes=self._codes(encoding.tops()),
             gate_hidden=tuple(self.hidden),
-            gate_shape=() if self.image_shape is None else sizes("image_shape", self.image_shape, (2,)),
+            gate_shape=() if self.image_shape is None else check_sizes("image_shape", self.image_shape, (2,)),
             gate_windows=self.windows,
             temperature=max(1.0, 0.07 * per_class),
         )
@@ -96,7 +92,7 @@ class GateClassifier(ClassifierTarget, TabularEstimator):
 
     def _codes(self, tops: np.ndarray[Any, Any]) -> tuple[int, ...]:
         """Codes to compare with: 0, for what is missing, and others evenly spread up to the largest."""
-        top = min(TOP, max(2, int(tops.max())))
+        top = min(TOP_CODE, max(2, int(tops.max())))
         return tuple(np.unique(np.linspace(0, top - 1, self.n_thresholds + 1).astype(int)).tolist())
 
     def _train(self, rows: Rows, valid: Rows | None, seed: int) -> None:

@@ -1,23 +1,53 @@
 """Training: config files, data, optimisers, the loop, checkpoints, and many processes.
 
 Each name is imported when it is first touched: what trains brings torch's tensors over many processes, which data and configs
-do without, and a command that reads a file needs neither.
+do without, and a command that reads a file needs neither. `__all__` is for users, the other names for commands and estimators.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lutetia._shared.doors import lazy_door
 
 if TYPE_CHECKING:
-    from lutetia.training.config import Config, make_config, read_config
-    from lutetia.training.data import Data, Samples, Text, open_data
+    from lutetia.training.arrays import read_npy, read_npz
+    from lutetia.training.batches import in_order as batches_in_order
+    from lutetia.training.boosting import Boosting
+    from lutetia.training.boosting import score as add_table_scores
+    from lutetia.training.checkpoint import STATE as STATE_FILE
+    from lutetia.training.checkpoint import read_state
+    from lutetia.training.config import Config, make_config, read_config, read_toml
+    from lutetia.training.config import Data as DataConfig
+    from lutetia.training.config import override as override_setting
+    from lutetia.training.data import Data, Names, Samples, Text, open_data, standard_library
+    from lutetia.training.evaluate import evaluation_sums
     from lutetia.training.fitting import fit
+    from lutetia.training.formats import check_file, read_idx
+    from lutetia.training.images import IMAGES as IMAGE_SUFFIXES
+    from lutetia.training.images import read_pixels
+    from lutetia.training.progress import Live, Silent
+    from lutetia.training.progress import clock as duration_text
     from lutetia.training.resharding import full_state_dict, load_full_state_dict
     from lutetia.training.run import train
+    from lutetia.training.shaping import Shaping
     from lutetia.training.shard_files import load_shards, save_shards
     from lutetia.training.sharding import shard_detectors
-    from lutetia.training.tabular import fit_tabular
+    from lutetia.training.table_files import UNNAMED as UNNAMED_COLUMN
+    from lutetia.training.table_files import TableFile, find_target, is_table, read_table_file
+    from lutetia.training.table_files import named as column_names
+    from lutetia.training.table_files import numbered as class_numbers
+    from lutetia.training.table_refit import Trial as RefitTrial
+    from lutetia.training.table_refit import refit_tables, try_refit
+    from lutetia.training.table_run import TableConfig, guess_config, is_table_config, make_table_config, open_table, train_table
+    from lutetia.training.table_run import measure as measure_tabular
+    from lutetia.training.tables import Cells, is_number, label_column, read_cells
+    from lutetia.training.tables import class_names as labels_of
+    from lutetia.training.tables import numbers as numeric_columns
+    from lutetia.training.tabular import Rows, Shape, encode_rows, fit_tabular
+    from lutetia.training.tabular import make_model as make_tabular
+    from lutetia.training.task import context_of, metrics_of
+    from lutetia.training.task import told as metrics_text
 
 __all__ = [
     "Config",
@@ -36,21 +66,32 @@ __all__ = [
     "shard_detectors",
     "train",
 ]
-_LATER = {
-    **dict.fromkeys(("Config", "make_config", "read_config"), "config"),
-    **dict.fromkeys(("Data", "Samples", "Text", "open_data"), "data"),
-    "train": "run",
-    "fit": "fitting",
-    "fit_tabular": "tabular",
-    "shard_detectors": "sharding",
-    "full_state_dict": "resharding",
-    "load_full_state_dict": "resharding",
-    "save_shards": "shard_files",
-    "load_shards": "shard_files",
-}
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(importlib.import_module(f"lutetia.training.{_LATER[name]}"), name)
-    raise AttributeError(f"lutetia.training has no {name!r}")
+__getattr__, __dir__ = lazy_door(
+    __name__,
+    {
+        "arrays": "read_npy read_npz",
+        "batches": "batches_in_order=in_order",
+        "boosting": "Boosting add_table_scores=score",
+        "checkpoint": "STATE_FILE=STATE read_state",
+        "config": "Config DataConfig=Data make_config override_setting=override read_config read_toml",
+        "data": "Data Names Samples Text open_data standard_library",
+        "evaluate": "evaluation_sums",
+        "fitting": "fit",
+        "formats": "check_file read_idx",
+        "images": "IMAGE_SUFFIXES=IMAGES read_pixels",
+        "progress": "Live Silent duration_text=clock",
+        "resharding": "full_state_dict load_full_state_dict",
+        "run": "train",
+        "shaping": "Shaping",
+        "shard_files": "load_shards save_shards",
+        "sharding": "shard_detectors",
+        "table_files": "TableFile UNNAMED_COLUMN=UNNAMED class_numbers=numbered column_names=named find_target is_table"
+        " read_table_file",
+        "table_refit": "RefitTrial=Trial refit_tables try_refit",
+        "table_run": "TableConfig guess_config is_table_config make_table_config measure_tabular=measure open_table train_table",
+        "tables": "Cells is_number label_column labels_of=class_names numeric_columns=numbers read_cells",
+        "tabular": "Rows Shape encode_rows fit_tabular make_tabular=make_model",
+        "task": "context_of metrics_of metrics_text=told",
+    },
+)

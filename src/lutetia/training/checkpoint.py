@@ -31,8 +31,7 @@ from torch import Tensor
 from lutetia._shared import folders
 from lutetia.errors import DataError
 from lutetia.files import read_json, read_text, remove
-from lutetia.models import verify
-from lutetia.models.saving import MANIFEST_FORMAT
+from lutetia.models import MANIFEST_FORMAT, verify
 
 STATE = "state.json"
 NAME = re.compile(r"step-(\d{6,})")

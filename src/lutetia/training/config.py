@@ -23,7 +23,7 @@ from lutetia import toml
 from lutetia._shared.numbers import whole_number
 from lutetia._version import __version__
 from lutetia.errors import ArgumentError, DataError
-from lutetia.models.saving import FORMAT
+from lutetia.models import MODEL_FORMAT
 from lutetia.training.schema import Origin, build, option
 
 DATA_KINDS = ("bytes", "stdlib", "digits", "idx", "npz", "csv")
@@ -159,7 +159,7 @@ class Config:
         """The config as a file that `read_config` reads, and `lutetia.models.load` too if a model is next to it."""
         tables = self.to_dict()
         model = tables.pop("model")
-        head = {"format": FORMAT, "lutetia": __version__, "kind": model.pop("kind", "")}
+        head = {"format": MODEL_FORMAT, "lutetia": __version__, "kind": model.pop("kind", "")}
         return toml.dumps({**head, **tables, "model": model})
 
 
@@ -200,7 +200,7 @@ def _copy(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_head(tables: dict[str, Any]) -> dict[str, Any]:
     """The tables of a config that a run has written: what such a file says of the model in its first lines goes to [model]."""
-    if tables.get("format") == FORMAT and isinstance(tables.get("model"), dict):
+    if tables.get("format") == MODEL_FORMAT and isinstance(tables.get("model"), dict):
         tables["model"].setdefault("kind", tables.pop("kind", None))
         for name in ("format", "lutetia"):
             tables.pop(name, None)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lutetia.errors import check_range, fail
-from lutetia.models.tabular import Tabular
+from lutetia.models import Tabular
 from lutetia.training.batches import generator
 from lutetia.training.config import Optimizer, Optimizers, Schedule
 from lutetia.training.data import Data, Samples

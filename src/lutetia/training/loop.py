@@ -15,9 +15,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from lutetia.errors import ArgumentError, DataError, JobError
-from lutetia.models.building import Model
-from lutetia.models.gates import area_of
-from lutetia.models.metadata import METADATA, check_metadata, dump_metadata
+from lutetia.models import METADATA_FILE, Model, area_of, check_metadata, dump_metadata
 from lutetia.nn import LUT
 from lutetia.training import checkpoint, distributed
 from lutetia.training.batches import Batches, derive, in_order
@@ -390,7 +388,7 @@ class Trainer:
             {"model.safetensors": weights, "optimizer.safetensors": tensors, "rng.safetensors": rng},
             {
                 "config.toml": self.config.to_toml(),
-                METADATA: dump_metadata(self.metadata),
+                METADATA_FILE: dump_metadata(self.metadata),
                 "state.json": json.dumps(state, indent=2) + "\n",
             },
         )

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError
-from lutetia.models.gates import GateNetwork, Gates
+from lutetia.models import GateNetwork, Gates
 from lutetia.training.config import Regularize
 
 ROUNDS = 8

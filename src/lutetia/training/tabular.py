@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lutetia.models.encoding import TOP, Columns, Encoding, fit_encoding
-from lutetia.models.tabular import Tabular
+from lutetia.models import TOP_CODE, Columns, Encoding, Tabular, fit_encoding
 from lutetia.training.boosting import Boosted, Boosting, Classes, Each, Goal, Held, Numbers, boost
 
 Array = np.ndarray[Any, Any]
@@ -40,14 +39,20 @@ class Shape:
     input_shape: tuple[int, ...]
 
 
-def encode_rows(rows: Rows, shape: Shape, most_codes: int = TOP) -> Encoding:
+def encode_rows(rows: Rows, shape: Shape, most_codes: int = TOP_CODE) -> Encoding:
     """The encoding that rows teach."""
     target = np.eye(shape.n_classes)[rows.y] if shape.n_classes > 1 and any(shape.n_categories) else rows.y[:, None]
     return fit_encoding(Columns(rows.x, target.astype(np.float64), rows.weight, list(shape.n_categories)), most_codes)
 
 
 def fit_tabular(
-    rows: Rows, shape: Shape, settings: Boosting, *, most_codes: int = TOP, valid: Rows | None = None, each: Each | None = None
+    rows: Rows,
+    shape: Shape,
+    settings: Boosting,
+    *,
+    most_codes: int = TOP_CODE,
+    valid: Rows | None = None,
+    each: Each | None = None,
 ) -> tuple[Tabular, Boosted]:
     """Fit a model of tables to rows; returns it with the losses on the way."""
     scale, offset = _units(rows, shape)

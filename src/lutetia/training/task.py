@@ -12,9 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError, LutetiaError
-from lutetia.models import LUTClassifier, Model, load
-from lutetia.models.building import KINDS
-from lutetia.models.classifier_config import LAYERS
+from lutetia.models import LAYER_KINDS, MODEL_KINDS, LUTClassifier, Model, load
 from lutetia.nn import LUT, cell_total_variation
 from lutetia.training.data import Data, Samples
 
@@ -29,13 +27,13 @@ def build_model(table: Mapping[str, Any], name: str = "config") -> Model[Any]:
     kind, dense = fields.pop("kind", None), fields.pop("dense", False)
     if not isinstance(dense, bool):
         raise ArgumentError(f"{name}: model.dense is {dense!r}, expected true or false")
-    if dense and f"dense_{kind}" in KINDS:
+    if dense and f"dense_{kind}" in MODEL_KINDS:
         kind = f"dense_{kind}"
-    if not isinstance(kind, str) or kind not in KINDS:
-        layer = ": this is a kind of layer, for [[model.layers]]" if isinstance(kind, str) and kind in LAYERS else ""
-        raise ArgumentError(f"{name}: model.kind is {kind!r}, expected one of {', '.join(map(repr, KINDS))}{layer}")
+    if not isinstance(kind, str) or kind not in MODEL_KINDS:
+        layer = ": this is a kind of layer, for [[model.layers]]" if isinstance(kind, str) and kind in LAYER_KINDS else ""
+        raise ArgumentError(f"{name}: model.kind is {kind!r}, expected one of {', '.join(map(repr, MODEL_KINDS))}{layer}")
     try:
-        return KINDS[kind](**fields)
+        return MODEL_KINDS[kind](**fields)
     except LutetiaError as error:
         raise type(error)(f"{name}: [model]: {error}") from error
     except TypeError as error:

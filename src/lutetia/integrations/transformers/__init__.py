@@ -15,6 +15,7 @@ require("transformers", "lutetia.integrations.transformers")
 
 from lutetia.integrations.transformers.attention import NAME, register_attention  # noqa: E402  (needs transformers)
 from lutetia.integrations.transformers.cache import LutetiaCache  # noqa: E402
+from lutetia.integrations.transformers.explaining import explain_next_token  # noqa: E402
 from lutetia.integrations.transformers.loading import load_decoder  # noqa: E402
 from lutetia.integrations.transformers.models import (  # noqa: E402
     ByteTokenizer,
@@ -33,6 +34,7 @@ __all__ = [
     "LutetiaForCausalLM",
     "PagedCache",
     "ShardedCache",
+    "explain_next_token",
     "load_decoder",
     "register",
 ]

@@ -18,7 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from lutetia import flow
-from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, DecodeCall, cpu, decode_attention, executor_of
+from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, DecodeCall, decode_attention, decode_on_cpu, executor_of
 from lutetia.errors import ArgumentError
 
 NAME = "lutetia"
@@ -150,7 +150,7 @@ def decode(query: Tensor, key: Tensor, value: Tensor, seen: Seen, options: dict[
         scale = query.shape[3] ** -0.5 if how["scale"] is None else how["scale"]
         call = DecodeCall(query, keys, values, lengths, **{**how, "scale": scale}, starts=starts)
         if executor_of(call, 1, "auto") == "cpu":  # what the checks of a call would ask holds here, and they take half its time
-            return cpu.decode(call)[0]
+            return decode_on_cpu(call)[0]
     return decode_attention(query, keys, values, seq_lens=lengths, starts=starts, **how)[0]
 
 

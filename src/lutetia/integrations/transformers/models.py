@@ -26,9 +26,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from lutetia.errors import ArgumentError, check_choice, fail
-from lutetia.models import DenseTransformer, LUTTransformer, TransformerConfig
-from lutetia.models.cache import ModelCache
-from lutetia.models.softmax_attention import SoftmaxAttention
+from lutetia.models import DenseTransformer, LUTTransformer, ModelCache, SoftmaxAttention, TransformerConfig
 
 KINDS = {model.kind: model for model in (LUTTransformer, DenseTransformer)}
 BYTES = 256

@@ -15,7 +15,7 @@ import numpy as np
 
 from lutetia._shared.markup import Html, tag
 from lutetia._shared.pages import Article, Section, article, asset, packed
-from lutetia.models.tabular import Tabular
+from lutetia.models import Tabular
 from lutetia.precompute.integer.classifier import IntegerClassifier, LinearStage, Stage, TableStage
 from lutetia.precompute.integer.language import IntegerTransformer, TableLayer
 from lutetia.precompute.integer.sampling import weights

@@ -86,11 +86,11 @@ class Graph:
 
     def mermaid(self) -> str:
         """The graph as a Mermaid flowchart."""
-        from lutetia.flow.mermaid import escape
+        from lutetia.flow import mermaid_label
 
         lines = ["flowchart TD"]
         for number, node in enumerate(self.nodes):
-            label = escape(f"{node.kind} {node.name}")
+            label = mermaid_label(f"{node.kind} {node.name}")
             lines.append(f'    n{number}["{label}<br>{node.edge.channels} channels, {node.edge.width} bits"]')
             lines += [f"    n{source} --> n{number}" for source in node.sources]
         return "\n".join(lines) + "\n"
