@@ -123,7 +123,7 @@ MODEL_SECTIONS = [
     Section(
         "Writing on one CPU core",
         "integer_generate",
-        [table("engines", "engine", "bits per byte", "steps", column("bytes per second", "written"))],
+        [table("engines", "engine", "model", column("bits per byte", digits=4), column("bytes per second", "written"))],
         integer_sentence,
         setting="`examples/gates.toml`, 2,000 steps; batch 1, one thread, processor time, 200 bytes, of C 20,000.",
     ),

@@ -231,11 +231,12 @@ KNOWING = ("gradient × (x - mean)", "last byte first")  # no fair competitors o
 
 def integer_sentence(result: Result) -> str:
     """C against Python and against the fastest dense engine, whose model is no worse."""
-    rates = {row["engine"]: row["written"] for row in rows_of(result, "engines")}
+    rows = rows_of(result, "engines")
+    rates = {row["engine"]: row["written"] for row in rows if "written" in row}
     own, python = rates["tables, C"], rates["tables, Python"]
     best = max((name for name in rates if name.startswith("dense")), key=lambda name: rates[name])
     return (
         f"C writes {own / python:.0f} times as fast as Python's `generate` and {own / rates[best]:.1f} times as fast as the "
-        f"fastest dense engine, {best.removeprefix('dense, ')}. The dense model has the same width, depth and context, and steps "
-        "were doubled until its validation loss was no higher; smaller ones of equal loss were not tried."
+        f"fastest dense engine, {best.removeprefix('dense, ')}. The dense model is the smallest tried whose validation loss is no "
+        "higher after as many steps on the same text."
     )

@@ -24,7 +24,8 @@ typedef struct {{
     int length; /* bytes in the window */
     uint8_t bytes[LUTETIA_CONTEXT];
     index_t keys[LUTETIA_LAYERS][LUTETIA_CONTEXT][LUTETIA_DETECTORS];
-    int32_t seen[LUTETIA_LAYERS > 1 ? LUTETIA_LAYERS - 1 : 1][LUTETIA_CONTEXT][LUTETIA_WIDTH];
+    index_t rows[LUTETIA_KEPT][LUTETIA_CONTEXT][LUTETIA_FF_DETECTORS];
+    int32_t seen[LUTETIA_KEPT][LUTETIA_CONTEXT][LUTETIA_WIDTH], fed[LUTETIA_KEPT][LUTETIA_CONTEXT][LUTETIA_WIDTH];
     int32_t stream[LUTETIA_CONTEXT][LUTETIA_WIDTH];
 }} lutetia_state;
 
@@ -44,15 +45,21 @@ def language_files(model: IntegerTransformer) -> dict[str, str]:
 
 def memory(model: IntegerTransformer) -> dict[str, int]:
     """Bytes of constant tables, and of the state."""
-    first = model.blocks[0].attention
+    first = model.blocks[0]
     layers = list(model.layers.values())
     gain_rows = GAIN_BITS * (len(layers)) if any(layer.gains is not None for layer in layers) else 0
     positions = sum(block.attention.positions.size for block in model.blocks if block.attention.positions is not None)
     anchors = sum(layer.anchors.size for layer in layers) * n_bytes(smallest(0, model.width - 1))
     constants = model.n_bytes() + gain_rows * model.width + positions * n_bytes(_index_type(model)) + anchors
-    n = len(model.blocks)
-    keys = n * model.context * len(first.numbers) * n_bytes(_index_type(model))
-    return {"flash_table_bytes": constants, "ram_bytes": 4 + model.context + keys + 4 * max(n, 2) * model.context * model.width}
+    indices = len(model.blocks) * len(first.attention.numbers) + _kept(model) * len(first.feed_forward.numbers)
+    sums = (1 + 2 * _kept(model)) * model.width
+    per_byte = 1 + indices * n_bytes(_index_type(model)) + 4 * sums
+    return {"flash_table_bytes": constants, "ram_bytes": 4 + model.context * per_byte}
+
+
+def _kept(model: IntegerTransformer) -> int:
+    """Blocks whose sums are kept: all but the last, which only the newest byte passes; one at least, as C has no empty arrays."""
+    return max(len(model.blocks) - 1, 1)
 
 
 def _index_type(model: IntegerTransformer) -> str:
@@ -65,7 +72,9 @@ def _header(model: IntegerTransformer) -> str:
         LUTETIA_CONTEXT=model.context,
         LUTETIA_WIDTH=model.width,
         LUTETIA_LAYERS=len(model.blocks),
+        LUTETIA_KEPT=_kept(model),
         LUTETIA_DETECTORS=len(model.blocks[0].attention.numbers),
+        LUTETIA_FF_DETECTORS=len(model.blocks[0].feed_forward.numbers),
     )
     about = title("A language model of lookup tables: reads bytes, writes bytes.")
     return HEADER.format(title=about, sizes=sizes, index=_index_type(model), ram=memory(model)["ram_bytes"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +75,7 @@ class LanguageHardware:
         limit: float | None = None,
     ) -> Written:
         """Let a simulator write n bytes after a prompt: "verilator" or "icarus", by default what is installed, Icarus for a few
-        bytes and Verilator, which compiles for half a minute first, for many.
+        bytes and Verilator, which compiles for half a minute first, for many. What it compiled is kept as long as the core.
 
         With a `seed` a core that was emitted with a temperature draws them. With `stalls` both sides of the port pause at random.
         EquivalenceError where the bytes are not those of the model.
@@ -94,9 +96,11 @@ class LanguageHardware:
             tempfile.TemporaryDirectory() as place,
             time_limit(limit),
         ):
-            for name, text in (self.files | self._bench(given, n, stalls, seed)).items():
-                (Path(place) / name).write_text(text)
-            RUN[tool](Path(place), self.sources)
+            command = self._compiled(tool)
+            memories = {name: text for name, text in self.files.items() if name.endswith(".mem")}
+            _write({**memories, "prompt.mem": _prompt_words(given)}, Path(place))
+            asked = {"prompt": len(given), "count": n, "stalls": int(stalls), "draw": int(seed is not None), "seed": seed or 0}
+            run_program([*command, *(f"+{name}={value}" for name, value in asked.items())], Path(place), check=False)
             written = read_outputs(Path(place), n)
         if self.model is None:
             return written
@@ -118,8 +122,7 @@ class LanguageHardware:
         """
         with tempfile.TemporaryDirectory() as where, time_limit(limit):
             folder = Path(where)
-            for name, text in self.files.items():
-                (folder / name).write_text(text)
+            _write(self.files, folder)
             script = [
                 f"read_verilog -DSYNTHESIS {' '.join(self.sources)}",
                 f"synth_ecp5 -top {TOP}",
@@ -149,18 +152,20 @@ class LanguageHardware:
         """The Verilog files of the core."""
         return [name for name in self.files if name.endswith(".v") and name != BENCH]
 
-    def _bench(self, prompt: bytes, n: int, stalls: bool, seed: int | None = None) -> dict[str, str]:
-        draws = (
-            ""
-            if self.temperature is None
-            else f", .seed(32'd{seed or 0}), .in_draw({int(seed is not None)} && sent >= PROMPT - 1)"
-        )
-        bench = bench_text(len(prompt), n, stalls, draws)
-        return {"prompt.mem": "".join(f"{byte:02x}\n" for byte in prompt), BENCH: bench}
+    def _compiled(self, tool: str) -> list[str]:
+        """The command that runs the core in its test bench, compiled at the first call; removed with the core."""
+        built = _BUILT.setdefault(self, {})
+        if tool not in built:
+            place = Path(tempfile.mkdtemp())
+            weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
+            _write(self.contents(), place)
+            built[tool] = COMPILE[tool](place, self.sources)
+        return built[tool]
 
     def contents(self) -> dict[str, str]:
         """All files, with a test bench that writes 16 bytes."""
-        return {**self.files, **self._bench(EXAMPLE if self.vocab > EXAMPLE[0] else b"\0", 16, stalls=True)}
+        example = _prompt_words(EXAMPLE if self.vocab > EXAMPLE[0] else b"\0")
+        return {**self.files, "prompt.mem": example, BENCH: bench_text(self.context, self.temperature is not None)}
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all files, a test bench and a manifest to a folder, which appears whole or not at all."""
@@ -193,6 +198,15 @@ def emit_language(
     return LanguageHardware(core_files(layout), model.context, model.vocab, detectors_per_cycle, model, temperature)
 
 
+def _prompt_words(prompt: bytes) -> str:
+    return "".join(f"{byte:02x}\n" for byte in prompt)
+
+
+def _write(texts: dict[str, str], folder: Path) -> None:
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+
+
 def _is_kind(cell: str, names: tuple[str, ...]) -> bool:
     plain = cell.lstrip("\\")
     return any(plain == each or (each.endswith("*") and plain.startswith(each[:-1])) for each in names)
@@ -208,28 +222,30 @@ def simulator_for(tool: str | None, n: int) -> str:
         tool = next((each for each in order if find_tool(PROGRAMS[each])), None)
         if tool is None:
             raise MissingFeatureError(f"generate needs {HOW['verilator']} or {HOW['iverilog']}")
-    check_choice("tool", tool, tuple(RUN))
+    check_choice("tool", tool, tuple(COMPILE))
     if find_tool(PROGRAMS[tool]) is None:
         raise missing(PROGRAMS[tool], f"generate(tool={tool!r})")
     return tool
 
 
-def _icarus(folder: Path, sources: list[str]) -> None:
+def _icarus(folder: Path, sources: list[str]) -> list[str]:
     command = require_program("iverilog", "generate")
     run_program([*command, "-g2005-sv", "-s", "lutetia_bench", "-o", "simulation.vvp", *sources, BENCH], folder)
-    run_program(["vvp", "-n", "simulation.vvp"], folder, check=False)
+    return ["vvp", "-n", str(folder / "simulation.vvp")]
 
 
-def _verilator(folder: Path, sources: list[str]) -> None:
+def _verilator(folder: Path, sources: list[str]) -> list[str]:
     flags = [each for name in ("FAST", "SLOW", "GLOBAL") for each in ("-MAKEFLAGS", f"OPT_{name}=-O1")]
     quiet = ["-Wno-fatal", "-Wno-lint", "-Wno-style"]
     options = ["--binary", *quiet, *flags, "--top-module", "lutetia_bench", "--Mdir", "build", "-o", "simulation"]
     run_program([*require_program("verilator", "generate"), *options, *sources, BENCH], folder)
-    run_program([str(folder / "build" / "simulation")], folder, check=False)
+    return [str(folder / "build" / "simulation")]
 
 
 PROGRAMS = {"icarus": "iverilog", "verilator": "verilator"}
-RUN: dict[str, Callable[[Path, list[str]], None]] = {"icarus": _icarus, "verilator": _verilator}
+# Each compiles the sources and the bench in a folder, and returns the command to run them.
+COMPILE: dict[str, Callable[[Path, list[str]], list[str]]] = {"icarus": _icarus, "verilator": _verilator}
+_BUILT: weakref.WeakKeyDictionary[LanguageHardware, dict[str, list[str]]] = weakref.WeakKeyDictionary()  # by core and simulator
 
 
 def read_outputs(folder: Path, n: int) -> Written:

@@ -25,6 +25,7 @@ LANGUAGE = ("arrays.js", "language.js", "writing.js")
 IMAGE = ("arrays.js", "classifier.js", "answers.js", "drawing.js")
 NUMBERS = ("arrays.js", "classifier.js", "answers.js", "sliders.js")
 NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
+CHOOSE = "Choose any byte, with a pointer or the arrow keys. The darker an earlier byte, the more attention took from it."
 MOST_LABELS = 1 << 10  # values of an input that are shown in the unit of the data
 Array = np.ndarray[Any, Any]
 
@@ -81,6 +82,7 @@ def _writing() -> Section:
         tag("div", id="text", tabindex=0, role="group", aria_label="The text that the model writes"),
         tag("p", id="said", class_="small", aria_live="polite"),
         tag("p", id="looked", aria_live="polite"),
+        tag("p", CHOOSE, class_="small"),
         class_="card",
     )  # fmt: skip
     return Section("write", "Write", content)

@@ -16,9 +16,9 @@ import torch
 
 from lutetia.errors import ArgumentError, check_range, check_tensor
 from lutetia.precompute.integer.classifier import IntegerClassifier, TableStage
-from lutetia.precompute.integer.hardware import BENCH, RUN, read_outputs, simulator_for
+from lutetia.precompute.integer.hardware import BENCH, COMPILE, read_outputs, simulator_for
 from lutetia.precompute.integer.verilog_language import bits_for, hex_words, template, words
-from lutetia.precompute.tools.find import time_limit
+from lutetia.precompute.tools.find import run_program, time_limit
 from lutetia.precompute.tools.hardware import EquivalenceError
 
 MOST_CLASSES = 256
@@ -63,7 +63,7 @@ class SharedClassifier:
         with tempfile.TemporaryDirectory() as place, time_limit(limit):
             for name, text in {**self.files, **self.testbench(given)}.items():
                 (Path(place) / name).write_text(text)
-            RUN[tool](Path(place), self.sources)
+            run_program(COMPILE[tool](Path(place), self.sources), Path(place), check=False)
             written = read_outputs(Path(place), len(given))
         classes = torch.tensor(list(written.text))
         wrong = (classes != wanted).nonzero()

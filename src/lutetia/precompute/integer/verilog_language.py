@@ -135,12 +135,10 @@ def core_files(layout: Layout) -> dict[str, str]:
     return sources | _contents(layout)
 
 
-def bench_text(prompt: int, count: int, stalls: bool, draws: str = "") -> str:
-    """The test bench, for a prompt of that many bytes in prompt.mem; `draws` are the pins of a core that can draw."""
-    text = template("bench.v")
-    for name, value in (("PROMPT", prompt), ("COUNT", count), ("STALLS", int(stalls)), ("DRAWS", draws)):
-        text = text.replace(f"@{name}@", str(value))
-    return text
+def bench_text(context: int, draws: bool) -> str:
+    """The test bench, for prompts of at most `context` bytes; `draws`: of a core that can draw."""
+    pins = ", .seed(seed), .in_draw(draw != 0 && sent >= prompt_bytes - 1)" if draws else ""
+    return template("bench.v").replace("@CONTEXT@", str(context)).replace("@DRAWS@", pins)
 
 
 def template(name: str) -> str:

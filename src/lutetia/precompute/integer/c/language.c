@@ -84,16 +84,34 @@ static void attend(lutetia_state *state, int layer, int j, int32_t *sum)
     }
 }
 
-static void feed_forward(int layer, int32_t *x)
+static void feed_forward(int layer, int32_t *x, index_t *rows, int32_t *sum)
 {
     compared_t s[WIDTH];
-    index_t rows[FF_DETECTORS];
-    int32_t sum[WIDTH] = {0};
-    int t;
+    int t, c;
     scale(x, layer + layer + 1, s);
     detect(s, FF_PAIRS[layer], FF_DETECTORS, FF_ANCHORS, rows);
+    for (c = 0; c < WIDTH; c++)
+        sum[c] = 0;
     for (t = 0; t < FF_DETECTORS; t++)
         add(sum, FEED_FORWARD[layer][t][rows[t]]);
+    join(x, sum, FF_SHIFTS[layer]);
+}
+
+/* The same where rows and sum are those of a stream much like x: few rows are others. */
+static void feed_forward_again(int layer, int32_t *x, index_t *rows, int32_t *sum)
+{
+    compared_t s[WIDTH];
+    index_t found[FF_DETECTORS];
+    int t;
+    scale(x, layer + layer + 1, s);
+    detect(s, FF_PAIRS[layer], FF_DETECTORS, FF_ANCHORS, found);
+    for (t = 0; t < FF_DETECTORS; t++) {
+        if (found[t] != rows[t]) {
+            take(sum, FEED_FORWARD[layer][t][rows[t]]);
+            add(sum, FEED_FORWARD[layer][t][found[t]]);
+            rows[t] = found[t];
+        }
+    }
     join(x, sum, FF_SHIFTS[layer]);
 }
 
@@ -121,15 +139,15 @@ static void step(lutetia_state *state, int j)
     int layer, c;
     embed(state, j, state->stream[j]);
     for (layer = 0; layer < LAYERS; layer++) {
-        int32_t sum[WIDTH] = {0};
+        int kept = layer < LAYERS - 1 || LAYERS == 1;
+        index_t last_rows[FF_DETECTORS];
+        int32_t last_seen[WIDTH], last_fed[WIDTH], *seen = kept ? state->seen[layer][j] : last_seen;
+        for (c = 0; c < WIDTH; c++)
+            seen[c] = 0;
         find_key(state, layer, j, state->keys[layer][j]);
-        attend(state, layer, j, sum);
-        join(state->stream[j], sum, SHIFTS[layer]);
-        feed_forward(layer, state->stream[j]);
-        if (layer < LAYERS - 1) {
-            for (c = 0; c < WIDTH; c++)
-                state->seen[layer][j][c] = sum[c];
-        }
+        attend(state, layer, j, seen);
+        join(state->stream[j], seen, SHIFTS[layer]);
+        feed_forward(layer, state->stream[j], kept ? state->rows[layer][j] : last_rows, kept ? state->fed[layer][j] : last_fed);
     }
 }
 
@@ -164,12 +182,14 @@ static void slide(lutetia_state *state)
         memmove(state->keys[layer][0], state->keys[layer][1], sizeof state->keys[layer] - sizeof gone);
         if (!last) {
             memmove(state->seen[layer][0], state->seen[layer][1], sizeof state->seen[layer] - sizeof state->seen[layer][0]);
+            memmove(state->fed[layer][0], state->fed[layer][1], sizeof state->fed[layer] - sizeof state->fed[layer][0]);
+            memmove(state->rows[layer][0], state->rows[layer][1], sizeof state->rows[layer] - sizeof state->rows[layer][0]);
             for (j = 0; j < n; j++) {
                 for (t = 0; t < DETECTORS; t++)
                     take(state->seen[layer][j], cell(layer, t, state->keys[layer][j][t], gone[t], j + 1));
             }
         }
-        for (j = 0; j < n; j++) {
+        for (j = 0; j < n && layer; j++) { /* the keys of the first block follow from the bytes alone */
             find_key(state, layer, j, key);
             for (t = 0; t < DETECTORS; t++) {
                 if (last)
@@ -180,7 +200,7 @@ static void slide(lutetia_state *state)
         }
         for (j = 0; j < n && !last; j++) {
             join(state->stream[j], state->seen[layer][j], SHIFTS[layer]);
-            feed_forward(layer, state->stream[j]);
+            feed_forward_again(layer, state->stream[j], state->rows[layer][j], state->fed[layer][j]);
         }
     }
     state->length = n;

@@ -1,63 +1,74 @@
 // The language model: compare, look up, add. The same numbers as in Python, C and Verilog.
 
-// A layer of tables: the index of each detector for one position of the stream.
-function detect(layer, stream, indices) {
-  const { anchors, gains, nAnchors } = layer;
-  for (let t = 0, at = 0; t < indices.length; t++) {
+// A layer of tables: the index of each detector at one place of the stream, whose channels begin at `from`.
+const scaled = new Float64Array(model.width);
+function detect(layer, stream, from, indices) {
+  const { anchors, gains, nAnchors, nDetectors } = layer, { width } = model;
+  if (gains) for (let c = 0; c < width; c++) scaled[c] = stream[from + c] * gains[c];
+  else for (let c = 0; c < width; c++) scaled[c] = stream[from + c];
+  for (let t = 0, at = 0; t < nDetectors; t++) {
     let index = 0;
-    for (let r = 0; r < nAnchors; r++, at += 2) {
-      const a = anchors[at], b = anchors[at + 1];
-      const greater = gains ? stream[a] * gains[a] > stream[b] * gains[b] : stream[a] > stream[b];
-      if (greater) index |= 1 << r;
-    }
+    for (let r = 0; r < nAnchors; r++, at += 2) index |= (scaled[anchors[at]] > scaled[anchors[at + 1]] ? 1 : 0) << r;
     indices[t] = index;
   }
 }
 
-// sum += sign · row
-function addRow(layer, t, row, sum, sign) {
-  const { numbers, nOutputs, nRows } = layer;
-  const from = (t * nRows + row) * nOutputs;
-  if (sign > 0) for (let c = 0; c < nOutputs; c++) sum[c] += numbers[from + c];
-  else for (let c = 0; c < nOutputs; c++) sum[c] -= numbers[from + c];
+function addRow(layer, t, row, sums, to) {
+  const { numbers, nOutputs, nRows } = layer, from = (t * nRows + row) * nOutputs;
+  for (let c = 0; c < nOutputs; c++) sums[to + c] += numbers[from + c];
+}
+
+function takeRow(layer, t, row, sums, to) {
+  const { numbers, nOutputs, nRows } = layer, from = (t * nRows + row) * nOutputs;
+  for (let c = 0; c < nOutputs; c++) sums[to + c] -= numbers[from + c];
+}
+
+// What a block keeps of every place: the keys of its detectors, what its attention saw, the rows of its feed-forward and their sum.
+function kept({ attention, feedForward }) {
+  const { context, width } = model;
+  return {
+    keys: new Uint32Array(context * attention.nDetectors),
+    seen: new Int32Array(context * width),
+    rows: new Uint32Array(context * feedForward.nDetectors),
+    fed: new Int32Array(context * width),
+  };
 }
 
 class Reader {
   constructor() {
-    const { context, width, blocks } = model;
-    const places = (make) => Array.from({ length: context }, make);
-    this.bytes = [];
-    this.stream = places(() => new Float64Array(width));
-    this.keys = blocks.map(({ attention }) => places(() => new Uint32Array(attention.nDetectors)));
-    this.seen = blocks.map(() => places(() => new Int32Array(width)));
-  }
-
-  reset() {
-    this.bytes = [];
+    const { context, width, blocks, unembedding } = model, layers = blocks.flatMap((each) => [each.attention, each.feedForward]);
+    this.length = 0;
+    this.bytes = new Uint8Array(context);
+    this.stream = new Int32Array(context * width);
+    this.blocks = blocks.map(kept);
+    this.found = new Uint32Array(Math.max(...[unembedding, ...layers].map((each) => each.nDetectors)));
+    this.sums = new Int32Array(model.vocab);
   }
 
   put(byte) {
     if (!(Number.isInteger(byte) && byte >= 0 && byte < model.vocab)) refuse(`a byte is ${byte}, expected 0 to ${model.vocab - 1}`);
-    if (this.bytes.length === model.context) this.slide();
-    this.bytes.push(byte);
-    this.step(this.bytes.length - 1);
+    if (this.length === model.context) this.slide();
+    this.bytes[this.length] = byte;
+    this.step(this.length++);
   }
 
+  // The score of each next byte, until the next call.
   scores() {
-    if (!this.bytes.length) refuse("nothing was read, expected at least one byte to go on from");
-    const layer = model.unembedding, rows = new Uint32Array(layer.nDetectors), sums = new Int32Array(model.vocab);
-    detect(layer, this.stream[this.bytes.length - 1], rows);
-    rows.forEach((row, t) => addRow(layer, t, row, sums, 1));
+    if (!this.length) refuse("nothing was read, expected at least one byte to go on from");
+    const layer = model.unembedding, { found, sums } = this;
+    detect(layer, this.stream, (this.length - 1) * model.width, found);
+    sums.fill(0);
+    for (let t = 0; t < layer.nDetectors; t++) addRow(layer, t, found[t], sums, 0);
     return sums;
   }
 
   // How much each earlier byte added to the stream of the last one, in all blocks together.
   looked() {
-    const last = this.bytes.length - 1, shares = new Float64Array(last);
+    const last = this.length - 1, shares = new Float64Array(last), sum = new Int32Array(model.width);
     model.blocks.forEach(({ attention }, number) => {
       for (let i = 0; i < last; i++) {
-        const sum = new Int32Array(model.width);
-        for (let t = 0; t < attention.nDetectors; t++) addRow(attention, t, this.cell(number, last, i, t), sum, 1);
+        sum.fill(0);
+        for (let t = 0; t < attention.nDetectors; t++) addRow(attention, t, this.cell(number, last, i, t), sum, 0);
         shares[i] += sum.reduce((total, each) => total + Math.abs(each), 0) * attention.unit;
       }
     });
@@ -65,75 +76,94 @@ class Reader {
   }
 
   embed(j) {
-    const { embedding, embeddingUnit, width } = model, from = this.bytes[j] * width;
-    for (let c = 0; c < width; c++) this.stream[j][c] = embedding[from + c] * embeddingUnit;
+    const { embedding, embeddingUnit, width } = model, from = this.bytes[j] * width, to = j * width;
+    for (let c = 0; c < width; c++) this.stream[to + c] = embedding[from + c] * embeddingUnit;
   }
 
+  join(sums, j, unit) {
+    const { stream } = this, { width } = model;
+    for (let at = j * width, end = at + width; at < end; at++) stream[at] += sums[at] * unit;
+  }
+
+  // The row of detector t for place j, which looks at place i.
   cell(number, j, i, t) {
-    const { nAnchors, positionBits, positions, nDetectors } = model.blocks[number].attention;
-    const keys = this.keys[number];
-    return (((keys[j][t] << nAnchors) | keys[i][t]) << positionBits) | positions[(j - i - 1) * nDetectors + t];
+    const { nAnchors, positionBits, positions, nDetectors } = model.blocks[number].attention, { keys } = this.blocks[number];
+    const pair = (keys[j * nDetectors + t] << nAnchors) | keys[i * nDetectors + t];
+    return (pair << positionBits) | positions[(j - i - 1) * nDetectors + t];
   }
 
   attend(number, j) {
-    const { attention } = model.blocks[number], sum = this.seen[number][j].fill(0);
+    const { attention } = model.blocks[number], { width } = model, { seen } = this.blocks[number];
+    seen.fill(0, j * width, (j + 1) * width);
     for (let i = 0; i < j; i++) {
-      for (let t = 0; t < attention.nDetectors; t++) addRow(attention, t, this.cell(number, j, i, t), sum, 1);
+      for (let t = 0; t < attention.nDetectors; t++) addRow(attention, t, this.cell(number, j, i, t), seen, j * width);
     }
   }
 
-  // The stream of position j behind a block, from what its attention saw.
-  finish(number, j) {
-    const { attention, feedForward } = model.blocks[number], stream = this.stream[j];
-    const rows = new Uint32Array(feedForward.nDetectors), sum = new Int32Array(model.width);
-    for (let c = 0; c < model.width; c++) stream[c] += this.seen[number][j][c] * attention.unit;
-    detect(feedForward, stream, rows);
-    for (let t = 0; t < rows.length; t++) addRow(feedForward, t, rows[t], sum, 1);
-    for (let c = 0; c < model.width; c++) stream[c] += sum[c] * feedForward.unit;
+  // The stream of place j behind a block, from what its attention saw. `again`: the place has been there, and few rows are others.
+  finish(number, j, again) {
+    const { attention, feedForward } = model.blocks[number], { width } = model, { found } = this;
+    const { seen, rows, fed } = this.blocks[number], first = j * feedForward.nDetectors;
+    this.join(seen, j, attention.unit);
+    detect(feedForward, this.stream, j * width, found);
+    if (!again) fed.fill(0, j * width, (j + 1) * width);
+    for (let t = 0; t < feedForward.nDetectors; t++) {
+      if (again && found[t] === rows[first + t]) continue;
+      if (again) takeRow(feedForward, t, rows[first + t], fed, j * width);
+      addRow(feedForward, t, found[t], fed, j * width);
+      rows[first + t] = found[t];
+    }
+    this.join(fed, j, feedForward.unit);
   }
 
   step(j) {
     this.embed(j);
     model.blocks.forEach(({ attention }, number) => {
-      detect(attention, this.stream[j], this.keys[number][j]);
+      detect(attention, this.stream, j * model.width, this.found);
+      for (let t = 0; t < attention.nDetectors; t++) this.blocks[number].keys[j * attention.nDetectors + t] = this.found[t];
       this.attend(number, j);
-      this.finish(number, j);
+      this.finish(number, j, false);
     });
   }
 
   // The oldest byte leaves; all but the last block keep the sums of those that stay, less what they saw of it.
   slide() {
-    const n = model.context - 1, last = model.blocks.length - 1;
-    this.bytes.shift();
+    const n = model.context - 1, last = model.blocks.length - 1, { width } = model;
+    this.bytes.copyWithin(0, 1);
     for (let j = 0; j < n; j++) this.embed(j);
-    model.blocks.forEach(({ attention }, number) => {
-      const keys = this.keys[number], seen = this.seen[number], found = new Uint32Array(attention.nDetectors);
-      if (number < last) {
-        for (let j = 1; j <= n; j++) {
-          for (let t = 0; t < found.length; t++) addRow(attention, t, this.cell(number, j, 0, t), seen[j], -1);
-        }
+    model.blocks.forEach(({ attention, feedForward }, number) => {
+      const { keys, seen, rows, fed } = this.blocks[number], { nDetectors } = attention;
+      for (let j = 1; j <= n && number < last; j++) {
+        for (let t = 0; t < nDetectors; t++) takeRow(attention, t, this.cell(number, j, 0, t), seen, j * width);
       }
-      keys.push(keys.shift());
-      seen.push(seen.shift());
-      for (let j = 0; j < n; j++) {
-        detect(attention, this.stream[j], found);
-        found.forEach((key, t) => {
-          if (key === keys[j][t]) return;
-          if (number < last) this.replace(number, j, t, key, n);
-          keys[j][t] = key;
-        });
-      }
-      for (let j = 0; j < n && number < last; j++) this.finish(number, j);
+      keys.copyWithin(0, nDetectors);
+      rows.copyWithin(0, feedForward.nDetectors);
+      for (const sums of [seen, fed]) sums.copyWithin(0, width);
+      if (number) this.findKeys(number, n, number < last); // those of the first block follow from the bytes alone
+      for (let j = 0; j < n && number < last; j++) this.finish(number, j, true);
     });
+    this.length = n;
   }
 
-  // Position j has another key: what it saw, and what later positions saw of it, changes with it.
+  findKeys(number, n, summed) {
+    const { attention } = model.blocks[number], { nDetectors } = attention, { keys } = this.blocks[number], { found } = this;
+    for (let j = 0; j < n; j++) {
+      detect(attention, this.stream, j * model.width, found);
+      for (let t = 0; t < nDetectors; t++) {
+        if (summed && found[t] !== keys[j * nDetectors + t]) this.replace(number, j, t, found[t], n);
+        keys[j * nDetectors + t] = found[t];
+      }
+    }
+  }
+
+  // Place j has another key: what it saw, and what later places saw of it, changes with it.
   replace(number, j, t, key, n) {
-    const { attention } = model.blocks[number], keys = this.keys[number], seen = this.seen[number], old = keys[j][t];
-    for (const [value, sign] of [[old, -1], [key, 1]]) {
-      keys[j][t] = value;
-      for (let i = 0; i < j; i++) addRow(attention, t, this.cell(number, j, i, t), seen[j], sign);
-      for (let i = j + 1; i < n; i++) addRow(attention, t, this.cell(number, i, j, t), seen[i], sign);
+    const { attention } = model.blocks[number], { keys, seen } = this.blocks[number], { width } = model;
+    const place = j * attention.nDetectors + t, old = keys[place];
+    for (const change of [takeRow, addRow]) {
+      keys[place] = change === addRow ? key : old;
+      for (let i = 0; i < j; i++) change(attention, t, this.cell(number, j, i, t), seen, j * width);
+      for (let i = j + 1; i < n; i++) change(attention, t, this.cell(number, i, j, t), seen, i * width);
     }
   }
 }

@@ -24,6 +24,7 @@ function restart() {
   shown.replaceChildren();
   text = [];
   choosePlace(-1);
+  said.textContent = "";
   said.classList.toggle("bad", outside !== undefined);
   if (!prompt.length) said.textContent = "Type something for the model to go on from.";
   else if (outside !== undefined) said.textContent = `The model knows the bytes 0 to ${model.vocab - 1} only, and the text has ${outside}.`;
@@ -47,7 +48,10 @@ function write(prompt, own) {
     }
     spent += performance.now() - from;
     if (text.length < begun + LENGTH) requestAnimationFrame(more);
-    else said.textContent = `${LENGTH} bytes, ${Math.round((LENGTH / spent) * 1000).toLocaleString("en")} bytes per second.`;
+    else {
+      said.textContent = `${LENGTH} bytes, ${Math.round((LENGTH / spent) * 1000).toLocaleString("en")} bytes per second.`;
+      if (chosen < 0) choosePlace(begun); // an example
+    }
   };
   more();
 }
@@ -59,15 +63,16 @@ function choosePlace(place) {
     each.classList.remove("chosen");
     each.style.removeProperty("--share");
   }
-  looked.textContent = "Choose a byte, with a pointer or with the arrow keys, to see what the model looked at before it wrote it.";
+  looked.textContent = "";
   if (place < 1) return;
   const from = Math.max(0, place - model.context), reader = read(Uint8Array.from(text.slice(from, place)));
   const shares = reader.looked(), most = Math.max(...shares, 1);
   shares.forEach((share, i) => shown.children[from + i].style.setProperty("--share", `${Math.round((90 * share) / most)}%`));
   shown.children[place].classList.add("chosen");
   const order = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]).slice(0, 3);
-  const names = order.map((i) => `“${named(text[from + i])}” ${place - from - i} back`);
-  looked.textContent = `Before “${named(text[place])}” the model looked most at ${names.join(", ") || "nothing else"}.`;
+  const names = order.map((i) => `“${named(text[from + i])}” ${place - from - i} bytes before it`);
+  const before = `For “${named(text[place])}” the model read the “${named(text[place - 1])}” before it`;
+  looked.textContent = names.length ? `${before} and looked back most at ${names.join(", ")}.` : `${before}, and had nothing to look back at.`;
 }
 
 shown.addEventListener("pointerdown", (event) => {
