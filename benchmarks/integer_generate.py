@@ -31,7 +31,7 @@ from results import Row, finish, options_of, peer, progress, result, table
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "gates.toml"
 DENSE: dict[str, Any] = {"kind": "dense_transformer", "context": 64, "n_heads": 2, "seed": 0}
-SIZES = ((16, 1), (16, 2), (24, 1), (32, 1), (24, 2), (32, 2), (48, 2))  # width and layers, by products for a byte
+SIZES = ((16, 1), (20, 1), (24, 1), (32, 1), (32, 2), (48, 2))  # width and layers, by products for a byte
 WRITTEN = 200  # bytes, three quarters of them with a full window
 PYTHON, DENSE_TIMES = 5.0, 3.0
 PROMPT = b"\n"
