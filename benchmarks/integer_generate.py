@@ -155,7 +155,7 @@ def main(argv: list[str] | None = None) -> int:
     """Train both models and let every engine write; 1 when C is not as fast as claimed."""
     parser = options_of(__doc__)
     parser.add_argument("--run", type=Path, help="a run of examples/gates.toml, to train it no more")
-    parser.add_argument("--dense", type=Path, help="a folder of dense runs, dense16x1 and so on, which are trained there if missing")
+    parser.add_argument("--dense", type=Path, help="a folder of dense runs, dense16x1 and so on, trained there if missing")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as name:
         rows = measure(Path(name), options.run, options.dense, options.quick)

@@ -237,6 +237,6 @@ def integer_sentence(result: Result) -> str:
     best = max((name for name in rates if name.startswith("dense")), key=lambda name: rates[name])
     return (
         f"C writes {own / python:.0f} times as fast as Python's `generate` and {own / rates[best]:.1f} times as fast as the "
-        f"fastest dense engine, {best.removeprefix('dense, ')}. The dense model is the smallest tried whose validation loss is no "
-        "higher after as many steps on the same text."
+        f"fastest dense engine, {best.removeprefix('dense, ')}. The dense model is the smallest tried whose validation loss is "
+        "no higher after as many steps on the same text."
     )
