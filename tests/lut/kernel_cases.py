@@ -165,15 +165,15 @@ def run_sequences(backend: Any, case: Sequences, algorithm: str, sums: Sums) -> 
     products = Products() if algorithm == "cells" else None
     detected = backend.detect(case.x, Comparisons(case.anchors), True)
     found = Sequence(detected, places, case.anchors.shape[1], case.positions.shape[2], products)
-    fill, propagate, gather = (getattr(backend, f"{name}_{algorithm}") for name in ("fill", "propagate", "gather"))
+    to_inputs = (case.grad, case.weight, case.connectivity, found, case.anchors, case.x.shape[2], sums)
     to_weights = (case.grad, case.connectivity, found, sums)
     return {
         "positions": places,
         "indices of positions": backend.detect_positions(case.positions, False).indices,
-        "y": fill(case.weight, case.connectivity, found, sums),
-        "dx and dpositions": propagate(case.grad, case.weight, case.connectivity, found, case.anchors, case.x.shape[2], sums),
-        "dW": gather(*to_weights, None),
-        "step": gather(*to_weights, Into(case.weight.clone(), RATE)),
+        "y": backend.fill_sequence(case.weight, case.connectivity, found, sums),
+        "dx and dpositions": backend.propagate_sequence(*to_inputs),
+        "dW": backend.gather_sequence(*to_weights, None),
+        "step": backend.gather_sequence(*to_weights, Into(case.weight.clone(), RATE)),
     }
 
 

@@ -15,7 +15,7 @@ from lutetia.errors import ArgumentError, OverflowInSumError
 from lutetia.lut import growth
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
-from lutetia.lut.kernels.cpu import pairs
+from lutetia.lut.kernels.cpu import sequences
 from lutetia.lut.kernels.cpu.loops import pairs as loops
 
 # B, S, I, O, N_t, N_c, N_pe
@@ -182,7 +182,7 @@ def test_firings_that_make_no_sense() -> None:
 @pytest.mark.parametrize("sums", ["float", "fixed"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_step_in_place(algorithm: str, sums: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "STEP", 1)  # three detectors at a time
+    monkeypatch.setattr(sequences, "STEP", 1)  # three detectors at a time
     case, name = make(SMALL), ALGORITHMS[algorithm][2]
     for weight in (case.weight, case.weight.bfloat16(), case.weight.transpose(1, 2).contiguous().transpose(1, 2)):
         mine, expected = (weight.clone(memory_format=torch.preserve_format) for _ in range(2))
@@ -199,7 +199,7 @@ def test_a_step_in_place(algorithm: str, sums: str, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("sums", ["float", "fixed"])
 @pytest.mark.parametrize("layout", ["general", "shared"])
 def test_a_sparse_step_in_place(layout: str, sums: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "STEP", 1)
+    monkeypatch.setattr(sequences, "STEP", 1)
     case = make(SMALL)
     synapses, weight = sparse(case, layout)
     mine, expected = weight.clone(), weight.clone()
@@ -243,7 +243,7 @@ def test_a_fixed_sum_out_of_range() -> None:
 @pytest.mark.usefixtures("in_parts")
 def test_a_step_that_overflows_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """All 408 pairs add 6 to one row of the last detector, past the range of 2048; the rows of the others stay within it."""
-    monkeypatch.setattr(pairs, "STEP", 1)
+    monkeypatch.setattr(sequences, "STEP", 1)
     case = make(SMALL)
     weight, grad, indices, pe = case.weight.clone(), torch.full_like(case.grad, 6), case.found[0].clone(), case.pe[0].clone()
     arguments = (grad, indices, pe, case.positional_dim, case.weight.shape[1])

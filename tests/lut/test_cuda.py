@@ -177,7 +177,7 @@ def check_pairs(shape: tuple[int, ...], device: str = "cpu") -> None:
     sequence = Sequence(Detected(indices), Detected(distances), n_anchors, n_pe)
     connectivity = full(n_detectors, sequence.n_cells << n_anchors, width)
     grad = torch.randn(batch, length, width, generator=generator).to(device)
-    want = REFERENCE.gather_pairs(grad, connectivity, sequence, FLOAT, None)
+    want = REFERENCE.gather_sequence(grad, connectivity, sequence, FLOAT, None)
     found = (indices.transpose(1, 2).contiguous(), distances.t().contiguous())
     order, sorted_ = pairs.in_order(found[0], sequence), in_order_plainly(indices.flatten(0, 1), 1 << n_anchors)
     assert torch.equal(order.end, sorted_.end)

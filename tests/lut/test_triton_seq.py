@@ -14,9 +14,9 @@ from lut.oracle import make_sequence
 from lutetia.errors import ArgumentError
 from lutetia.lut import Sequence, Sums, kernels
 from lutetia.lut.connectivity.meta import SynapseMeta
-from lutetia.lut.kernels.protocol import Detected
-from lutetia.lut.kernels.triton.cells import count_cells, walks_anyway
+from lutetia.lut.kernels.protocol import Detected, Products
 from lutetia.lut.kernels.triton.pairs import in_order
+from lutetia.lut.kernels.triton.sequences import count_cells, walks_pairs
 
 fast, reference = kernels("triton"), kernels("reference")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -99,8 +99,8 @@ def test_counts_of_more_than_eight_bits() -> None:
     ]
     same(mine, [tensor.float() for tensor in wanted], "float", 2e-6)
     for length, walks in ((2**16, False), (2**16 + 1, True)):
-        sequence = Sequence(Detected(torch.empty(0, length, 1)), Detected(torch.empty(0, 1)), 1, 0)
-        assert walks_anyway(Sums(), sequence, case.weight) is walks
+        sequence = Sequence(Detected(torch.empty(0, length, 1)), Detected(torch.empty(0, 1)), 1, 0, Products())
+        assert walks_pairs(Sums(), sequence, case.weight) is walks
 
 
 @pytest.mark.parametrize(("n_places", "n_values"), [(1, 2), (130, 8), (257, 64), (20, 256)])

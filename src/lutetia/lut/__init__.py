@@ -43,8 +43,8 @@ from lutetia.lut.decode import IndexCache, decode, rows_in
 from lutetia.lut.description import LayerDescription
 from lutetia.lut.kernels.choice import backend_name, kernels, use_backend
 from lutetia.lut.kernels.protocol import READS, Products, Read, Sequence
-from lutetia.lut.kernels.reference.pairs import pairs_of
 from lutetia.lut.kernels.reference.rows import rows_of
+from lutetia.lut.kernels.reference.sequences import pairs_of
 from lutetia.lut.sums import FLOATS, Sums, sum_dtype
 
 __all__ = [

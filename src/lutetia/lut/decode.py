@@ -19,7 +19,7 @@ from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.api import Options, Tables, check_attention, check_lengths
 from lutetia.lut.autograd.how import How
-from lutetia.lut.autograd.ops import fill_sequence, output_dtype, positions_of, ready, solid, with_algorithm
+from lutetia.lut.autograd.ops import output_dtype, positions_of, ready, solid, with_algorithm
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, check_int
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels import choice
@@ -257,7 +257,7 @@ def _decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None
     if fresh:
         sequence = Sequence(Detected(indices), Detected(pe_indices), layer.n_anchors, layer.positional_dim)
         sequence = with_algorithm(sequence, layer.how, layer.connectivity.n_outputs, layer.weight)
-        filled = fill_sequence(layer.kernels, layer.weight, layer.connectivity, sequence, layer.how.sums)[here]
+        filled = layer.kernels.fill_sequence(layer.weight, layer.connectivity, sequence, layer.how.sums)[here]
     elif by_counts:
         filled = _fill_by_counts(layer, cache.count(n_cells)[here[0]], indices[here])
     else:

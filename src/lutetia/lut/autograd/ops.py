@@ -328,12 +328,6 @@ def with_algorithm(sequence: Sequence, how: How, n_outputs: int, *operands: Tens
     return sequence._replace(products=how.products if algorithm == "cells" else None)
 
 
-def fill_sequence(kernels: Backend, weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
-    """y [B, S, O], by the algorithm of the sequence."""
-    run = kernels.fill_pairs if sequence.products is None else kernels.fill_cells
-    return run(weight, connectivity, sequence, sums)
-
-
 def _forward(x: Tensor, layer: tuple[Tensor, ...], rest: Numbers[Any], train: bool) -> tuple[Tensor, Sequence]:
     """x [B, S, I]; layer: weight, anchors, positions -> y [B, S, O], and what was found."""
     weight, anchors, positions = layer
@@ -343,7 +337,7 @@ def _forward(x: Tensor, layer: tuple[Tensor, ...], rest: Numbers[Any], train: bo
     places = kernels.detect_positions(positions_of(positions, x.shape[1], n_detectors, sum_dtype(x)), train)
     sequence = Sequence(detected, places, anchors.shape[1], n_pe)
     sequence = with_algorithm(sequence, how, connectivity.n_outputs, weight)
-    return fill_sequence(kernels, solid(weight), connectivity, sequence, how.sums).to(output_dtype(x, weight)), sequence
+    return kernels.fill_sequence(solid(weight), connectivity, sequence, how.sums).to(output_dtype(x, weight)), sequence
 
 
 @define(f"lut_attention_eval({LAYER}, HOW) -> Tensor", _y_fake)
@@ -381,8 +375,7 @@ def _lut_attention_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> 
     (*found, anchors), (n_inputs, positions_shape, dtype, positions_dtype) = rest[:7], rest[7:11]
     (how, connectivity), found = told(rest[11:], weight.shape), [solid(tensor) for tensor in found]
     sequence = Sequence(Detected(*found[:3]), Detected(*found[3:]), anchors.shape[1], positions_shape[2])
-    sequence, kernels = with_algorithm(sequence, how, grad.shape[2], weight, grad), how.kernels(grad)
-    run = kernels.propagate_pairs if sequence.products is None else kernels.propagate_cells
+    sequence, run = with_algorithm(sequence, how, grad.shape[2], weight, grad), how.kernels(grad).propagate_sequence
     dx, dpositions = run(solid(grad), solid(weight), connectivity, sequence, solid(trusted(anchors)), n_inputs, how.sums)
     return dx.to(dtype), like_positions(dpositions, positions_shape).to(positions_dtype)
 
@@ -401,6 +394,5 @@ def _lut_attention_weight_gradients(grad: Tensor, indices: Tensor, pe_indices: T
 
 def gather_sequence(grad: Tensor, sequence: Sequence, how: How, connectivity: Connectivity, into: Into | None = None) -> Tensor:
     """dW, or the weight of `into` after its step."""
-    sequence, kernels = with_algorithm(sequence, how, grad.shape[2], grad), how.kernels(grad)
-    run = kernels.gather_pairs if sequence.products is None else kernels.gather_cells
-    return run(grad, connectivity, sequence, how.sums, into)
+    sequence = with_algorithm(sequence, how, grad.shape[2], grad)
+    return how.kernels(grad).gather_sequence(grad, connectivity, sequence, how.sums, into)

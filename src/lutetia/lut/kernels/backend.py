@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from lutetia.lut.kernels.reference import cells, detect, pairs, reads, rows
+from lutetia.lut.kernels.reference import detect, reads, rows, sequences
 
-ROOMS = ("detect", "rows", "reads", "pairs", "cells")  # the modules in which a backend has its primitives
+ROOMS = ("detect", "rows", "reads", "sequences")  # the modules in which a backend has its primitives
 
 
 class Backend:
@@ -30,11 +30,10 @@ class Backend:
     row_gains, propagate = staticmethod(rows.row_gains), staticmethod(rows.propagate)
     send_slopes = staticmethod(reads.send_slopes)
     gather_rows, gather_compact = staticmethod(rows.gather_rows), staticmethod(rows.gather_compact)
-    fill_pairs, fill_cells = staticmethod(pairs.fill_pairs), staticmethod(cells.fill_cells)
-    propagate_pairs, propagate_cells = staticmethod(pairs.propagate_pairs), staticmethod(cells.propagate_cells)
-    gather_pairs, gather_cells = staticmethod(pairs.gather_pairs), staticmethod(cells.gather_cells)
-    count_firings, fill_firings = staticmethod(cells.count_firings), staticmethod(cells.fill_firings)
-    fill_step = staticmethod(cells.fill_step)
+    fill_sequence, fill_step = staticmethod(sequences.fill_sequence), staticmethod(sequences.fill_step)
+    propagate_sequence = staticmethod(sequences.propagate_sequence)
+    gather_sequence = staticmethod(sequences.gather_sequence)
+    count_firings, fill_firings = staticmethod(sequences.count_firings), staticmethod(sequences.fill_firings)
 
     def __init__(self, name: str) -> None:
         for room in reversed(ROOMS):  # the first that has a name

@@ -18,7 +18,7 @@ from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels.arguments import DETECTED, LOGS, ROWS, SEQUENCE, SEQUENCE_DETECTED, check_below, takes
 from lutetia.lut.kernels.backend import Backend
 from lutetia.lut.kernels.protocol import READS, Coefficients, Detected, Into, Products, Read, Sequence
-from lutetia.lut.kernels.reference.cells import list_firings
+from lutetia.lut.kernels.reference.sequences import list_firings
 from lutetia.lut.sums import FLOATS, Sums, convert_integers_to_floats
 
 N_SCALARS = {"confidence": 2, "confidence2": 3}  # how many of β, γ, τ a read has
@@ -189,8 +189,7 @@ class Kernels:
     @wired(f"weight, {SEQUENCE}", "fill_outputs_cells")
     def fill_outputs_seq(self, connectivity: Connectivity, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
         """weight, indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim -> y [B, S, O]."""
-        found = _sequence(connectivity, sequence, _products(how))
-        return self._by(found, "fill")(weight, connectivity, found, _sums(how))
+        return self.backend.fill_sequence(weight, connectivity, _sequence(connectivity, sequence, _products(how)), _sums(how))
 
     @wired(f"grad B S O, weight, {SEQUENCE_DETECTED}", "propagate_through_cells")
     def propagate_through_detectors_seq(
@@ -202,16 +201,13 @@ class Kernels:
         x, positions, products = Detected(*detected[:3]), Detected(*detected[3:]), _products(how)
         found = Sequence(x, positions, anchors.shape[1], positional_dim, products)
         to = (checked_anchors(anchors, n_inputs), n_inputs)
-        return self._by(found, "propagate")(grad, weight, connectivity, found, *to, _sums(how))
+        return self.backend.propagate_sequence(grad, weight, connectivity, found, *to, _sums(how))
 
     @wired(f"grad B S O, {SEQUENCE}", "gather_weight_gradients_cells")
     def gather_weight_gradients_seq(self, connectivity: Connectivity, grad: Tensor, *sequence: Any, **how: Any) -> Tensor:
         """grad [B, S, O], indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim -> dW, or the updated weight."""
         into, found = _step(how, connectivity, grad), _sequence(connectivity, sequence, _products(how))
-        return _clamped(self._by(found, "gather")(grad, connectivity, found, _sums(how), into), into, connectivity)
-
-    def _by(self, sequence: Sequence, work: str) -> Kernel:
-        return getattr(self.backend, f"{work}_pairs" if sequence.products is None else f"{work}_cells")
+        return _clamped(self.backend.gather_sequence(grad, connectivity, found, _sums(how), into), into, connectivity)
 
     @takes(f"{SEQUENCE}, n_anchors")
     def fill_firing_stat(self, indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anchors: int) -> Tensor:

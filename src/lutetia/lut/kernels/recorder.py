@@ -16,7 +16,8 @@ from lutetia.lut.sums import Sums
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
-# The public name of each primitive: {wiring} is fc or sparse, {eval} is _eval or nothing, {weight} is weighted with coefficients.
+# The public name of each primitive: {wiring} is fc or sparse, {eval} is _eval or nothing, {weight} is weighted with coefficients,
+# and what counts cells instead of walking pairs has a name of its own.
 NAMES = {
     "detect": "check_detectors{eval}",
     "read": "read_detectors",
@@ -29,12 +30,9 @@ NAMES = {
     "gather_rows": "gather_{weight}_gradients_{wiring}",
     "gather_compact": "gather_{weight}_rows_{wiring}",
     "detect_positions": "check_positions{eval}",
-    "fill_pairs": "fill_outputs_seq_{wiring}",
-    "propagate_pairs": "propagate_through_detectors_seq_{wiring}",
-    "gather_pairs": "gather_weight_gradients_seq_{wiring}",
-    "fill_cells": "fill_outputs_cells_{wiring}",
-    "propagate_cells": "propagate_through_cells_{wiring}",
-    "gather_cells": "gather_weight_gradients_cells_{wiring}",
+    "fill_sequence": "fill_outputs_{seq}_{wiring}",
+    "propagate_sequence": "propagate_through_{detectors_seq}_{wiring}",
+    "gather_sequence": "gather_weight_gradients_{seq}_{wiring}",
     "count_firings": "fill_firing_stat",
     "list_firings": "densify_firing_stat",
     "fill_firings": "fill_outputs_by_firings",
@@ -54,10 +52,8 @@ OUTPUTS = {
     "gather_rows": ("weight_gradients",),
     "gather_compact": ("weight_slots", "weight_gradients"),
     "detect_positions": POSITIONAL,
-    "propagate_pairs": ("input_gradients", "positional_gradients"),
-    "propagate_cells": ("input_gradients", "positional_gradients"),
-    "gather_pairs": ("weight_gradients",),
-    "gather_cells": ("weight_gradients",),
+    "propagate_sequence": ("input_gradients", "positional_gradients"),
+    "gather_sequence": ("weight_gradients",),
     "count_firings": ("firing_statistics",),
     "list_firings": ("firing_places", "firing_rows", "firing_counts"),
 }
@@ -109,13 +105,19 @@ def unrecorded(function: Kernel) -> Kernel:
 
 
 def _name(name: str, given: dict[str, Any]) -> str:
-    weighted = given.get("coefficients") is not None
+    weighted, cells = given.get("coefficients") is not None, _counts_cells(given)
     return NAMES[name].format(
         eval="" if given.get("train") else "_eval",
         wiring="fc" if isinstance(given.get("connectivity"), Full) else "sparse",
         weight="weighted" if weighted else "weight",
         _weighted="_weighted" if weighted else "",
+        seq="cells" if cells else "seq",
+        detectors_seq="cells" if cells else "detectors_seq",
     )
+
+
+def _counts_cells(given: dict[str, Any]) -> bool:
+    return "sequence" in given and given["sequence"].products is not None
 
 
 def _inputs(name: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -146,8 +148,8 @@ def _notes(name: str, given: dict[str, Any]) -> dict[str, Any]:
         notes["read"] = given["read"].name
     if given.get("into") is not None:
         notes["external_lr"] = given["into"].rate
-    if "pairs" in name or "cells" in name or "firings" in name:
-        notes["algorithm"] = "pairs" if "pairs" in name else "cells"
+    if "sequence" in given or "firings" in name:
+        notes["algorithm"] = "cells" if "firings" in name or _counts_cells(given) else "pairs"
     return notes
 
 

@@ -12,12 +12,10 @@ from torch import Tensor
 
 from lutetia._shared.launches import Planned, planned
 from lutetia._shared.numbers import cdiv, next_power_of_2
-from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels import cuda
 from lutetia.lut.kernels.cuda import pairs as cuda_pairs
 from lutetia.lut.kernels.protocol import Detected, Into, Sequence
-from lutetia.lut.kernels.recorder import kernel
-from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
+from lutetia.lut.kernels.reference.rows import subtract
 from lutetia.lut.kernels.triton.launch import ACC, finish, fusion, scale_of, target_of
 from lutetia.lut.kernels.triton.rows import sort_by_neuron
 from lutetia.lut.kernels.triton.source import pairs as source
@@ -187,31 +185,3 @@ def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums, into: 
             scaled, indices, target, numbers, **case_of(sequence, n_outputs, sums, dtype, GATHER)
         )
     return target.out if direct else subtract(finish(target, sums, dtype), into)
-
-
-# ---- primitives ------------------------------------------------------------------------------------------------------
-# Sparse connectivity walks the pairs of the same layer with its missing synapses filled in by zeros, so it needs the memory of
-# the full tables.
-
-
-@kernel
-def fill_pairs(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
-    """y[j] = Σ_{i<j} Σ_t W[t, cell] -> [B, S, O]."""
-    return fill(connectivity.expand(weight), sequence, sums)
-
-
-@kernel
-def propagate_pairs(
-    grad: Tensor, weight: Tensor, connectivity: Connectivity, sequence: Sequence, anchors: Tensor, n_inputs: int, sums: Sums
-) -> tuple[Tensor, Tensor]:
-    """grad [B, S, O], anchors [N_t, N_c, 2] -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
-    return propagate(grad, connectivity.expand(weight), sequence, anchors, n_inputs, sums)
-
-
-@kernel
-def gather_pairs(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
-    """grad [B, S, O] -> dW, or `into` after its step."""
-    if isinstance(connectivity, Full):
-        return gather(grad, sequence, connectivity.meta.lr_scale, sums, into)
-    gradient = of_each_meta(connectivity, lambda lr_scale: gather(grad, sequence, lr_scale, sums))
-    return subtract(gradient, into)

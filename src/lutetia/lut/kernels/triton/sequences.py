@@ -1,12 +1,15 @@
-"""Sequences on CUDA by counting cells, fully connected.
+"""Sequences on CUDA: by counting cells, which is here, or by walking pairs, which is in `pairs`.
 
 The sources are in `source.cells`; here each is given its grid and its block sizes (measured on an H200). The work is
 cut into tiles of sequences and detectors, whose counts and products fit a budget of memory.
+Sparse connectivity walks the pairs of the same layer with its missing synapses filled in by zeros, so it needs the memory of
+the full tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -17,11 +20,11 @@ from lutetia._shared.memory import free_memory
 from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia.errors import ArgumentError
 from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels.protocol import Detected, Into, Products, Sequence
 from lutetia.lut.kernels.recorder import kernel, unrecorded
-from lutetia.lut.kernels.reference import cells as plain
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
+from lutetia.lut.kernels.reference.sequences import add_step
 from lutetia.lut.kernels.triton import pairs
 from lutetia.lut.kernels.triton.detect import detect
 from lutetia.lut.kernels.triton.pairs import COPIES, all_by_detector, by_detector, in_order, spread_totals
@@ -70,10 +73,10 @@ def count_cells(sequence: Sequence, dtype: torch.dtype) -> Counts:
 
 
 @kernel
-def fill_cells(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
-    """y = stat · W: weight [N_t, R, O] -> [B, S, O]."""
-    if walks_anyway(sums, sequence, weight):
-        return pairs.fill(weight, sequence, sums)
+def fill_sequence(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
+    """y[j] = Σ_{i<j} Σ_t W[t, cell], or y = stat · W -> [B, S, O]."""
+    if walks_pairs(sums, sequence, weight):
+        return pairs.fill(connectivity.expand(weight), sequence, sums)
     y = weight.new_zeros(*sequence.x.indices.shape[:2], weight.shape[2], dtype=torch.float32)
     for tile in tiles_of(weight, sequence):
         tile.fill(y[tile.rows])
@@ -81,12 +84,15 @@ def fill_cells(weight: Tensor, connectivity: Connectivity, sequence: Sequence, s
 
 
 @kernel
-def propagate_cells(
+def propagate_sequence(
     grad: Tensor, weight: Tensor, connectivity: Connectivity, sequence: Sequence, anchors: Tensor, n_inputs: int, sums: Sums
 ) -> tuple[Tensor, Tensor]:
-    """As by pairs, with every dot product looked up in P = g · Wᵀ."""
-    if walks_anyway(sums, sequence, weight, grad):
-        return pairs.propagate(grad, weight, sequence, anchors, n_inputs, sums)
+    """grad [B, S, O], anchors [N_t, N_c, 2] -> dx [B, S, I], dpositions [S-1, N_t, N_pe].
+
+    By cells every dot product is looked up in P = g · Wᵀ.
+    """
+    if walks_pairs(sums, sequence, weight, grad):
+        return pairs.propagate(grad, connectivity.expand(weight), sequence, anchors, n_inputs, sums)
     batch, length, n_detectors = sequence.x.indices.shape
     _, which = sequence.x.closest
     totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32)
@@ -99,15 +105,17 @@ def propagate_cells(
 
 
 @kernel
-def gather_cells(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
-    """dW = statᵀ · g: grad [B, S, O] -> [N_t, R, O], or `into` after its step."""
-    gradient = of_each_meta(connectivity, lambda lr_scale: _gather(grad, sequence, lr_scale, sums))
-    return subtract(gradient, into)
+def gather_sequence(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
+    """grad [B, S, O] -> dW, by cells statᵀ · g, or `into` after its step."""
+    walks = walks_pairs(sums, sequence, grad)
+    if walks and isinstance(connectivity, Full):
+        return pairs.gather(grad, sequence, connectivity.meta.lr_scale, sums, into)
+    gather = partial(pairs.gather, sums=sums) if walks else _gather
+    return subtract(of_each_meta(connectivity, lambda lr_scale: gather(grad, sequence, lr_scale)), into)
 
 
-def _gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums) -> Tensor:
-    if walks_anyway(sums, sequence, grad):
-        return pairs.gather(grad, sequence, lr_scale, sums)
+def _gather(grad: Tensor, sequence: Sequence, lr_scale: float) -> Tensor:
+    """dW [N_t, R, O] of the full tables, by cells."""
     n_detectors, n_rows, n_outputs = sequence.x.indices.shape[2], sequence.n_cells << sequence.n_anchors, grad.shape[2]
     make = grad.new_empty if sequence.x.indices.numel() else grad.new_zeros
     gradient = make(n_detectors, n_rows, n_outputs, dtype=torch.float32)
@@ -127,12 +135,17 @@ def count_firings(sequence: Sequence) -> Tensor:
 def fill_step(x: Tensor, weight: Tensor, anchors: Tensor, cache: Tensor, lengths: Tensor, places: Tensor) -> Tensor:
     """y [B, O] of one new position of each row, whose indices join those in the cache."""
     q = unrecorded(detect)(x, Comparisons(anchors), False).indices
-    return plain.add_step(q, weight, anchors.shape[1], cache, lengths, places)
+    return add_step(q, weight, anchors.shape[1], cache, lengths, places)
 
 
-def walks_anyway(sums: Sums, sequence: Sequence, *operands: Tensor) -> bool:
-    """Tensor cores add neither integers of this width nor float64, and counts have at most 16 bits: the rest walks pairs."""
-    return sums.exact or sum_dtype(*operands) == torch.float64 or sequence.x.indices.shape[1] > 2**16
+def walks_pairs(sums: Sums, sequence: Sequence, *operands: Tensor) -> bool:
+    """Whether pairs are walked: because that was asked for, or because cells cannot be counted.
+
+    Tensor cores add neither integers of this width nor float64, and counts have at most 16 bits.
+    """
+    if sequence.products is None or sums.exact:
+        return True
+    return sum_dtype(*operands) == torch.float64 or sequence.x.indices.shape[1] > 2**16
 
 
 class Tile(NamedTuple):
