@@ -15,7 +15,7 @@ from lutetia import flow
 from lutetia.lut import lut, use_backend
 from lutetia.lut.autograd.how import NO_WIRES, How, how_of, text_of
 from lutetia.lut.connectivity.anchors import anchors_seen
-from lutetia.lut.connectivity.checked import synapses_of, synapses_seen
+from lutetia.lut.connectivity.full import synapses_of, synapses_seen
 from lutetia.lut.kernels import choice
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from lut.oracle import gradients
 from lutetia.errors import ArgumentError
 from lutetia.lut import SynapseMeta, Synapses, growth, lut, random_anchors, use_backend
-from lutetia.lut.connectivity.checked import synapses_seen
+from lutetia.lut.connectivity.full import synapses_seen
 from lutetia.nn import LUT, clamp_after_step
 
 GENERAL = growth.random(3, 4, 5, 0.6, seed=1)

@@ -8,6 +8,7 @@ from lutetia.lut.api import (
     GRADIENTS,
     SCALAR_NAMES,
     SCALARS,
+    LayerDescription,
     Learning,
     Options,
     Tables,
@@ -34,13 +35,11 @@ from lutetia.lut.connectivity.anchors import (
     checked_anchors,
     random_anchors,
 )
-from lutetia.lut.connectivity.checked import synapses_of
-from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full
+from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full, synapses_of
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.connectivity.thresholds import KINDS, draw_comparisons, thresholds_of_data
 from lutetia.lut.decode import IndexCache, decode, rows_in
-from lutetia.lut.description import LayerDescription
 from lutetia.lut.kernels.choice import backend_name, kernels, use_backend
 from lutetia.lut.kernels.protocol import READS, Products, Read, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of

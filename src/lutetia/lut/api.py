@@ -14,13 +14,12 @@ from lutetia._shared.direct import is_direct
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.autograd.how import NO_WIRES, How, Wires, sizes_of, text_of
-from lutetia.lut.autograd.ops import evaluate, op
+from lutetia.lut.autograd.ops import op, output_dtype
 from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, DenseReads, Rate, settle_call, with_step_in_place
 from lutetia.lut.autograd.quick import prepare, prepare_attention, quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
-from lutetia.lut.connectivity.checked import synapses_of
-from lutetia.lut.connectivity.full import DEFAULT_META, full
+from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, check_tensors
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
 from lutetia.lut.kernels import choice
@@ -52,11 +51,7 @@ class Wiring(NamedTuple):
         """Those of an object."""
         if synapses is None:
             return None
-        if not isinstance(synapses, Synapses):
-            fail("synapses", synapses, "Synapses, made with lutetia.lut.growth")
-        for name, tensor in synapses.tensors().items():
-            check_tensor(name, tensor)
-        return Wiring(synapses.owner_start, synapses.owner_targets, synapses.owner_meta, synapses.header_text)
+        return Wiring(*check_tensors(synapses), synapses.header_text)
 
 
 class Tables(NamedTuple):
@@ -104,6 +99,17 @@ class Options(NamedTuple):
         self.sums.check()
         self.products.check()
         return self
+
+
+class LayerDescription(NamedTuple):
+    """The parts of a layer, for code that explains, builds, shards or decodes it: the tensors themselves, not copies."""
+
+    weight: Tensor  # [n_detectors, n_rows, n_outputs], or with synapses flat [n_weights]
+    anchors: Tensor  # int32 [n_detectors, n_anchors, 2]
+    connectivity: Connectivity
+    positions: Tensor | None = None  # of attention: [max_length - 1, n_detectors or 1, positional_dim]
+    read: Read = Read()
+    thresholds: Tensor | None = None  # [n_thresholds]: the constants that anchors name by n_inputs, n_inputs + 1, ...
 
 
 # ---- one step --------------------------------------------------------------------------------------------------------
@@ -205,21 +211,16 @@ def run(
     learned = torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)
     if weight.dtype == torch.int8 and learned:
         fail("weight", weight, "floats where a gradient is wanted: int8 tables are for inference only")
-    if read is None and not learned and thresholds is None and is_direct(x, weight):
-        connectivity = full(*weight.shape, learning.meta) if wiring is None else synapses_of(*wiring)
-        y = evaluate(choice.backend_for(choice.chosen, x), rows, weight, anchors, connectivity, sums)
-        prepare(x, (weight, anchors), connectivity, learning.meta if wiring is None else wiring.start, sums)
-        return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
     how = How(sums, choice.chosen, learning.meta, "" if wiring is None else wiring.header)
     if read is not None:
         y = _weigh(rows, tables, how._replace(read=read.name), learning, read, table_dropout)
-    elif not learned:
-        y = op("lut_eval", rows, weight)(rows, weight, anchors, *tables.wires, text_of(how), thresholds)
     else:
-        y = _learn(LUT, (rows, weight, anchors), (*tables.wires, text_of(how), thresholds), learning)
-        if learning.gradient == "dense" and thresholds is None and is_direct(x, weight):
-            connectivity = how.connectivity(tables.wires, weight.shape)
-            prepare(x, (weight, anchors), connectivity, learning.meta if wiring is None else wiring.start, sums)
+        layer, rest = (rows, weight, anchors), (*tables.wires, text_of(how), thresholds)
+        y = _learn(LUT, layer, rest, learning) if learned else op("lut_eval", rows, weight)(*layer, *rest)
+    plain = read is None and thresholds is None and not (learned and learning.gradient != "dense")
+    if plain and is_direct(x, weight):
+        connectivity = how.connectivity(tables.wires, weight.shape)
+        prepare(x, (weight, anchors), connectivity, learning.meta if wiring is None else wiring.start, sums)
     return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
 
 
@@ -228,7 +229,9 @@ def _learn(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...],
     weight, dense = tensors[formula.weight_at], learning.gradient == "dense"
     if dense or not weight.requires_grad or torch.compiler.is_compiling():
         if not dense and weight.requires_grad and not torch.compiler.is_exporting():
-            weight.register_post_accumulate_grad_hook(_settling(rest, learning))
+            place = [isinstance(each, str) for each in rest].index(True)  # of the options, which follow the wires
+            call = (learning.gradient, rest[place], rest[place - 3 : place], learning.external_lr)
+            weight.register_post_accumulate_grad_hook(learning.settle or partial(settle_call, *call))
         if is_direct(*tensors[:2]):
             return DENSE[formula.op].apply(*tensors, Call(formula, rest))
         output = getattr(torch.ops.lutetia, formula.op)(*tensors, *rest)
@@ -236,14 +239,6 @@ def _learn(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...],
     if learning.gradient == "sparse":
         return SPARSE[formula.op].apply(*tensors, Call(formula, rest))
     return with_step_in_place(Call(formula, rest), tensors, learning.external_lr)
-
-
-def _settling(rest: tuple[Any, ...], learning: Learning) -> Callable[[Tensor], None]:
-    """What makes of a compiled graph's dense gradient what the policy makes: a method of the layer, or a function."""
-    if learning.settle is not None:
-        return learning.settle
-    place = [isinstance(each, str) for each in rest].index(True)  # of the options, which follow the wires
-    return partial(settle_call, learning.gradient, rest[place], rest[place - 3 : place], learning.external_lr)
 
 
 def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, table_dropout: float) -> Tensor:
@@ -263,11 +258,8 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
         kept = torch.empty_like(a, dtype=torch.float32).uniform_() >= table_dropout
         factor = kept.to(a.dtype) / (1 - table_dropout)
         a, b = a * factor, (b if read.name == "confidence" else b * factor)
-    dtype = x.dtype if x.dtype == weight.dtype else torch.promote_types(x.dtype, weight.dtype)
-    rows = (weight, indices, alternatives, a, b)
-    if not torch.is_grad_enabled():
-        return op("weigh_rows", weight)(*rows, read.name in TWO_ROWS, dtype, *rest)
-    return _learn(ROWS, rows, (read.name in TWO_ROWS, dtype, *rest), learning)
+    rows, rest = (weight, indices, alternatives, a, b), (read.name in TWO_ROWS, output_dtype(x, weight), *rest)
+    return _learn(ROWS, rows, rest, learning) if torch.is_grad_enabled() else op("weigh_rows", weight)(*rows, *rest)
 
 
 def _fit(x: Any, tables: Tables) -> bool:

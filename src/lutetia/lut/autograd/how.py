@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from lutetia._uncompiled import constant_result
-from lutetia.lut.connectivity.checked import synapses_of
-from lutetia.lut.connectivity.full import Connectivity, full
+from lutetia.lut.connectivity.full import Connectivity, full, synapses_of
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels import backend_for
 from lutetia.lut.kernels.backend import Backend

@@ -29,10 +29,9 @@ from lutetia.lut.autograd.how import HOW, How, how_of, sizes_of
 from lutetia.lut.autograd.quick import prepare, quick_back, quick_for
 from lutetia.lut.connectivity.anchors import Comparisons, comparisons_of
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.backend import Backend
 from lutetia.lut.kernels.cuda import is_by_detector, keeps_by_detector, keeps_hard_by_detector, like
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into, Read, Sequence
-from lutetia.lut.sums import FLOAT, Sums, sum_dtype
+from lutetia.lut.sums import FLOAT, sum_dtype
 
 LIBRARY = torch.library.Library("lutetia", "FRAGMENT")
 LOGS = "Tensor? log_beta, Tensor? log_gamma, Tensor? log_tau"
@@ -136,13 +135,6 @@ def _detect_and_fill(x: Tensor, layer: tuple[Tensor, Tensor], rest: Numbers[Any]
     if plain:
         prepare(x, (weight, anchors), connectivity, None, how.sums)
     return y.to(output_dtype(x, weight)), detected
-
-
-def evaluate(kernels: Backend, x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity, sums: Sums) -> Tensor:
-    """x [B, I] -> y [B, O], nothing kept."""
-    y, dtype = kernels.detect_and_fill(solid(x), solid(weight), ready(x, anchors), connectivity, sums, False)[0], x.dtype
-    dtype = dtype if dtype == weight.dtype else torch.promote_types(dtype, weight.dtype)
-    return y if y.dtype == dtype else y.to(dtype)
 
 
 def _y_fake(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:

@@ -20,12 +20,12 @@ from torch.autograd.function import once_differentiable
 from lutetia._shared.direct import is_quiet
 from lutetia.errors import ArgumentError, fail
 from lutetia.lut.autograd.how import How, Wires, how_of, text_of
-from lutetia.lut.autograd.ops import gather_sequence, op
+from lutetia.lut.autograd.ops import op
 from lutetia.lut.autograd.quick import Quick
 from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Facts, Formula, Once, Record, read_backward, record_of, remember_read
-from lutetia.lut.connectivity.full import Connectivity, Full, full
+from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels import choice
-from lutetia.lut.kernels.protocol import Coefficients, Into
+from lutetia.lut.kernels.protocol import Into
 from lutetia.lut.sums import FLOAT
 
 Rate: TypeAlias = float | Callable[[], float]
@@ -46,75 +46,6 @@ class Call(NamedTuple):
         output = result if isinstance(result, tuple) else (result,)
         self.formula.remember(ctx, (*tensors, *self.rest), output)
         return output[0]
-
-
-# ---- what the gradient of a weight is made of ------------------------------------------------------------------------
-
-
-class Use(NamedTuple):
-    """One use of a weight in one backward pass: grad [B, O] or [B, S, O], and what the node knows."""
-
-    grad: Tensor
-    record: Record
-
-    @property
-    def in_sequence(self) -> bool:
-        return self.record.saved.pe_indices is not None
-
-    def gather(self, into: Into | None = None) -> Tensor:
-        """The dense gradient; or the weight of `into`, after its step."""
-        record, how, connectivity = self.record, self.record.how, self.record.connectivity()
-        if self.in_sequence:
-            return gather_sequence(self.grad, record.sequence(), how, connectivity, into)
-        rows = (record.saved.indices, self._coefficients())
-        return how.kernels(self.grad).gather_rows(self.grad, connectivity, *rows, how.sums, into)
-
-    def _coefficients(self) -> Coefficients | None:
-        """Without a second row that is not added."""
-        coefficients = self.record.saved.coefficients
-        return coefficients if coefficients is None or self.record.facts.two else coefficients._replace(b=None, alternatives=None)
-
-    def sparse(self) -> Tensor:
-        """As a coalesced COO tensor: sparse over detector and row, dense over outputs; a flat one sparse throughout."""
-        connectivity, how = self.record.connectivity(), self.record.how
-        if self.in_sequence:
-            neurons, values = self._cells_read()
-        else:
-            rows = (self.record.saved.indices, self._coefficients())
-            neurons, values = how.kernels(self.grad).gather_compact(self.grad, connectivity, *rows, how.sums)
-        if isinstance(connectivity, Full):
-            n_rows = connectivity.n_rows
-            places, values = torch.stack([neurons // n_rows, neurons % n_rows]), values.view(-1, connectivity.n_outputs)
-        else:
-            places = connectivity.places_of(neurons)[None]
-        values = values.to(self.record.facts.weight_dtype)
-        return torch.sparse_coo_tensor(places, values, self.record.facts.size, is_coalesced=True, check_invariants=False)
-
-    def _cells_read(self) -> tuple[Tensor, Tensor]:
-        """Lookup neurons that were read for a y whose gradient is not zero, and the gradients of their weights, flat."""
-        connectivity, how = self.record.connectivity(), self.record.how
-        # One output whose gradient is 1 counts them.
-        ones = (self.grad != 0).any(-1, keepdim=True).float()
-        algorithm = "pairs" if how.header else how.algorithm
-        plain = how._replace(sums=FLOAT, header="", algorithm=algorithm)
-        counted = full(connectivity.n_detectors, connectivity.n_rows, 1)
-        counts = gather_sequence(ones, self.record.sequence(), plain, counted)
-        neurons, dense = (counts.flatten() > 0).nonzero().squeeze(1), self.gather()
-        if isinstance(connectivity, Full):
-            return neurons, dense.flatten(0, 1)[neurons].flatten()
-        return neurons, dense[connectivity.places_of(neurons)]
-
-
-def _joined(uses: list[Use]) -> Use | None:
-    """Several uses as one of a larger batch; None where sequences, whose lengths may differ, cannot be."""
-    if uses[0].in_sequence and len(uses) > 1:
-        return None
-    if len(uses) == 1:
-        return uses[0]
-    saved = uses[0].record.saved
-    fields = [name for name in ("indices", "a", "b", "alternatives") if getattr(saved, name) is not None]
-    joined = {name: torch.cat([getattr(use.record.saved, name) for use in uses]) for name in fields}
-    return Use(torch.cat([use.grad for use in uses]), uses[0].record._replace(saved=saved._replace(**joined)))
 
 
 # ---- dense -----------------------------------------------------------------------------------------------------------
@@ -202,13 +133,8 @@ class DenseReads(torch.autograd.Function):
 # ---- sparse ----------------------------------------------------------------------------------------------------------
 
 
-class Sparse(torch.autograd.Function):
+class Sparse(Dense):
     """A training op whose weight has a sparse gradient: a coalesced COO tensor of the rows that were read."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *tensors, ctx.call = arguments
-        return ctx.call.start(ctx, tensors)
 
     @staticmethod
     @once_differentiable
@@ -216,7 +142,7 @@ class Sparse(torch.autograd.Function):
         formula = ctx.call.formula
         gradients = formula.to_inputs(ctx, grad)
         if ctx.needs_input_grad[formula.weight_at]:
-            gradient = Use(grad.contiguous(), record_of(ctx)).sparse()
+            gradient = record_of(ctx).gather_sparse(grad.contiguous())
             # Autograd takes over a sparse gradient that nobody else holds, and forgets that it is coalesced: an optimiser would
             # sort it again. One that is held until the pass ends is copied instead, which is cheaper.
             held = [gradient]
@@ -269,7 +195,7 @@ class Step:
 
     def __init__(self, weight: Tensor, external_lr: Rate) -> None:
         self.weight, self.external_lr = weight, external_lr
-        self.use: Use | None = None
+        self.use: tuple[Tensor, Record] | None = None  # the gradient of y, and what the node of the graph knows
 
 
 class Token(torch.autograd.Function):
@@ -299,7 +225,7 @@ class InPlace(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         gradients = ctx.call.formula.to_inputs(ctx, grad)
-        ctx.step.use = Use(grad.contiguous(), record_of(ctx))
+        ctx.step.use = (grad.contiguous(), record_of(ctx))
         return *gradients, grad.new_zeros((), dtype=ctx.token_dtype), None, None
 
 
@@ -307,14 +233,14 @@ class _Pass:
     """The steps of one backward pass, taken when it ends. Owned by the pass: one that fails takes none of them."""
 
     def __init__(self) -> None:
-        self.uses: dict[tuple[Any, ...], tuple[Step, list[Use]]] = {}
+        self.uses: dict[tuple[Any, ...], tuple[Step, list[tuple[Tensor, Record]]]] = {}
 
     def add(self, step: Step) -> None:
         """Note a step, beside those that may be taken with it as one."""
         assert step.use is not None
-        saved, facts = step.use.record
-        kind = (step.use.in_sequence, saved.a is None, facts.two)
-        key = (id(step.weight), facts.how, id(saved.start), kind, step.external_lr)
+        _, record = step.use
+        kind = (record.in_sequence, record.saved.a is None, record.facts.two)
+        key = (id(step.weight), record.facts.how, id(record.saved.start), kind, step.external_lr)
         self.uses.setdefault(key, (step, []))[1].append(step.use)
         step.use = None
 
@@ -342,16 +268,19 @@ def _pass_of_now() -> _Pass:
 
 
 @torch.no_grad()
-def _take(step: Step, uses: list[Use]) -> None:
-    """One step of one weight."""
-    weight = step.weight.detach()
+def _take(step: Step, uses: list[tuple[Tensor, Record]]) -> None:
+    """One step of one weight. Several uses are one of a larger batch, but for sequences, whose lengths may differ."""
+    weight, (grad, record) = step.weight.detach(), uses[0]
     rate = check_rate(step.external_lr() if callable(step.external_lr) else step.external_lr)
-    joined = _joined(uses)
-    if joined is not None:
-        joined.gather(Into(weight, rate))
+    if record.in_sequence and len(uses) > 1:
+        weight.copy_(weight - rate * sum(record.gather(grad) for grad, record in uses))
     else:
-        weight.copy_(weight - rate * sum(use.gather() for use in uses))
-    uses[0].record.connectivity().clamp_(weight)
+        if len(uses) > 1:
+            names = [name for name in ("indices", "a", "b", "alternatives") if getattr(record.saved, name) is not None]
+            joined = {name: torch.cat([getattr(each.saved, name) for _, each in uses]) for name in names}
+            grad, record = torch.cat([grad for grad, _ in uses]), record._replace(saved=record.saved._replace(**joined))
+        record.gather(grad, Into(weight, rate))
+    record.connectivity().clamp_(weight)
     torch.autograd.graph.increment_version(step.weight)  # compiled kernels write behind torch's back
 
 

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from lutetia.errors import LutetiaError
 from lutetia.lut.autograd.how import How, Wires, how_of
-from lutetia.lut.autograd.ops import LIBRARY, op
-from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.protocol import Coefficients, Detected, Sequence
+from lutetia.lut.autograd.ops import LIBRARY, gather_sequence, op
+from lutetia.lut.connectivity.full import Connectivity, Full, full
+from lutetia.lut.kernels.protocol import Coefficients, Detected, Into, Sequence
+from lutetia.lut.sums import FLOAT
 
 
 class Saved(NamedTuple):
@@ -41,11 +42,6 @@ class Saved(NamedTuple):
     def wires(self) -> Wires:
         """The tensors of the synapses."""
         return self.start, self.targets, self.meta
-
-    @property
-    def coefficients(self) -> Coefficients | None:
-        """Those of the rows that were read."""
-        return None if self.a is None else Coefficients(self.a, self.b, self.alternatives)
 
 
 class Facts(NamedTuple):
@@ -88,6 +84,53 @@ class Record(NamedTuple):
         assert s.pe_indices is not None
         positions = Detected(s.pe_indices, s.pe_min_delta, s.pe_min_delta_index)
         return Sequence(Detected(*s[:3]), positions, f.n_anchors, f.positional_dim)
+
+    def coefficients(self) -> Coefficients | None:
+        """Those of the rows that were added."""
+        s = self.saved
+        return None if s.a is None else Coefficients(s.a, s.b, s.alternatives) if self.facts.two else Coefficients(s.a)
+
+    @property
+    def in_sequence(self) -> bool:
+        """Whether the rows were read by pairs of positions."""
+        return self.saved.pe_indices is not None
+
+    def gather(self, grad: Tensor, into: Into | None = None) -> Tensor:
+        """The dense gradient of the weight, from grad [B, O] or [B, S, O]; or the weight of `into`, after its step."""
+        how, connectivity = self.how, self.connectivity()
+        if self.in_sequence:
+            return gather_sequence(grad, self.sequence(), how, connectivity, into)
+        rows = (self.saved.indices, self.coefficients())
+        return how.kernels(grad).gather_rows(grad, connectivity, *rows, how.sums, into)
+
+    def gather_sparse(self, grad: Tensor) -> Tensor:
+        """As a coalesced COO tensor: sparse over detector and row, dense over outputs; a flat one sparse throughout."""
+        how, connectivity = self.how, self.connectivity()
+        if self.in_sequence:
+            neurons, values = self._cells_read(grad)
+        else:
+            rows = (self.saved.indices, self.coefficients())
+            neurons, values = how.kernels(grad).gather_compact(grad, connectivity, *rows, how.sums)
+        if isinstance(connectivity, Full):
+            n_rows = connectivity.n_rows
+            places, values = torch.stack([neurons // n_rows, neurons % n_rows]), values.view(-1, connectivity.n_outputs)
+        else:
+            places = connectivity.places_of(neurons)[None]
+        values = values.to(self.facts.weight_dtype)
+        return torch.sparse_coo_tensor(places, values, self.facts.size, is_coalesced=True, check_invariants=False)
+
+    def _cells_read(self, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Lookup neurons that were read for a y whose gradient is not zero, and the gradients of their weights, flat."""
+        how, connectivity = self.how, self.connectivity()
+        # One output whose gradient is 1 counts them.
+        ones = (grad != 0).any(-1, keepdim=True).float()
+        plain = how._replace(sums=FLOAT, header="", algorithm="pairs" if how.header else how.algorithm)
+        counted = full(connectivity.n_detectors, connectivity.n_rows, 1)
+        counts = gather_sequence(ones, self.sequence(), plain, counted)
+        neurons, dense = (counts.flatten() > 0).nonzero().squeeze(1), self.gather(grad)
+        if isinstance(connectivity, Full):
+            return neurons, dense.flatten(0, 1)[neurons].flatten()
+        return neurons, dense[connectivity.places_of(neurons)]
 
 
 def record_of(ctx: Any) -> Record:

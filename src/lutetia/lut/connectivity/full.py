@@ -1,7 +1,8 @@
-"""Full connectivity: every lookup neuron reaches every output."""
+"""Connectivity as kernels may trust it: full, where every lookup neuron reaches every output, or synapses that were checked."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -9,8 +10,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from lutetia._shared.memo import Memo, private_copy
+from lutetia.errors import check_tensor, fail
 from lutetia.lut.connectivity.meta import SynapseMeta, is_bounded
-from lutetia.lut.connectivity.synapses import Synapses
+from lutetia.lut.connectivity.synapses import TENSOR_NAMES, Synapses
 
 DEFAULT_META = SynapseMeta()
 
@@ -53,3 +56,26 @@ Connectivity: TypeAlias = Full | Synapses
 def full(n_detectors: int, n_rows: int, n_outputs: int, meta: SynapseMeta = DEFAULT_META) -> Full:
     """Full connectivity of these sizes; the same object each time, so that its layouts are made once."""
     return Full(n_detectors, n_rows, n_outputs, meta)
+
+
+def check_tensors(synapses: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The three tensors of synapses that anyone may have made."""
+    if not isinstance(synapses, Synapses):
+        fail("synapses", synapses, "Synapses, made with lutetia.lut.growth")
+    for name, tensor in synapses.tensors().items():
+        check_tensor(name, tensor)
+    return synapses.owner_start, synapses.owner_targets, synapses.owner_meta
+
+
+def _rebuilt(start: Tensor, targets: Tensor, meta: Tensor, header: str) -> Synapses:
+    facts = json.loads(header)
+    arrays = [private_copy(each) if each.is_cuda else each.detach().clone() for each in (start, targets, meta)]
+    return Synapses.from_tensors(dict(zip(TENSOR_NAMES[facts["layout"]], arrays, strict=True)), facts)
+
+
+synapses_seen = Memo(_rebuilt)
+
+
+def synapses_of(start: Tensor | None, targets: Tensor | None, meta: Tensor | None, header: str) -> Synapses:
+    """The synapses of these tensors, built and checked once, so that the layouts in them are kept."""
+    return synapses_seen.get((start, targets, meta), header)  # type: ignore[arg-type]

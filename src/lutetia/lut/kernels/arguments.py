@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS, MAX_INT32, check_int
-from lutetia.lut.connectivity.checked import checked_synapses
+from lutetia.lut.connectivity.full import check_tensors, synapses_of
 from lutetia.lut.sums import FLOATS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -92,7 +92,7 @@ def _checked(given: dict[str, Any], wanted: dict[str, Wanted], device: str | Non
             check_int(name, value, least, most)
             sizes[size] = value
         elif name == "synapses":
-            given[name] = value = checked_synapses(value)
+            given[name] = value = synapses_of(*check_tensors(value), value.header_text)
             sizes |= {"N_t": value.n_detectors, "R": value.n_rows, "O": value.n_outputs, "W": value.weight_shape}
             where = value.device
     for name in sorted(wanted, key="grad".__eq__):  # a gradient last: it has to fit what it is the gradient of

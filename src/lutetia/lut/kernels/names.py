@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import check_choice, check_range, check_tensor, fail
-from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, checked_anchors, comparisons_of
+from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, Comparisons, checked_anchors, comparisons_of
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels.arguments import DETECTED, LOGS, ROWS, SEQUENCE, SEQUENCE_DETECTED, check_below, takes
@@ -76,19 +76,15 @@ class Kernels:
     @wired("x B I, weight, anchors N_t N_c 2")
     def detect_and_fill(self, connectivity: Connectivity, x: Tensor, *layer: Tensor, **how: Any) -> tuple[Tensor, ...]:
         """Both steps, for training: x [B, I], weight, anchors [N_t, N_c, 2] -> y [B, O], and as `check_detectors`."""
-        y, detected = self._detect_and_fill(connectivity, x, layer, how, True)
+        given = (x, layer[0], _comparisons(x, layer[1], how), connectivity, _sums(how))
+        y, detected = self.backend.detect_and_fill(*given, True)
         return y, *detected
 
     @wired("x B I, weight, anchors N_t N_c 2")
     def detect_and_fill_eval(self, connectivity: Connectivity, x: Tensor, *layer: Tensor, **how: Any) -> Tensor:
         """Both steps, nothing kept: x [B, I], weight, anchors [N_t, N_c, 2] -> y [B, O]."""
-        return self._detect_and_fill(connectivity, x, layer, how, False)[0]
-
-    def _detect_and_fill(
-        self, connectivity: Connectivity, x: Tensor, layer: tuple[Tensor, ...], how: dict[str, Any], train: bool
-    ) -> tuple[Tensor, Any]:
-        comparisons = comparisons_of(x, layer[1], how.pop("thresholds", None))
-        return self.backend.detect_and_fill(x, layer[0], comparisons, connectivity, _sums(how), train)
+        given = (x, layer[0], _comparisons(x, layer[1], how), connectivity, _sums(how))
+        return self.backend.detect_and_fill(*given, False)[0]
 
     @wired(f"grad B O, weight, {DETECTED}")
     def propagate_through_detectors(
@@ -105,8 +101,7 @@ class Kernels:
     @wired("grad B O, indices B N_t <R")
     def gather_weight_gradients(self, connectivity: Connectivity, grad: Tensor, indices: Tensor, **how: Any) -> Tensor:
         """dW[t, index_t] += lr_scale · g: grad [B, O], indices [B, N_t] -> dW, or the updated weight."""
-        into = _step(how, connectivity, grad)
-        return _clamped(self.backend.gather_rows(grad, connectivity, indices, None, _sums(how), into), into, connectivity)
+        return _learned(self.backend.gather_rows, grad, connectivity, (indices, None), how)
 
     @wired("grad B O, indices B N_t <R")
     def gather_weight_rows(self, connectivity: Connectivity, grad: Tensor, indices: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
@@ -134,7 +129,7 @@ class Kernels:
     def detect_and_read_eval(self, connectivity: Connectivity, x: Tensor, *layer: Any, read: str, **how: Any) -> Tensor:
         """A read and its rows, nothing kept; `read` names it: x [B, I], weight, anchors, log β, log γ, log τ -> y [B, O]."""
         weight, anchors, *logs = layer
-        comparisons = comparisons_of(x, anchors, how.pop("thresholds", None))
+        comparisons = _comparisons(x, anchors, how)
         return self.backend.read_and_fill(x, weight, comparisons, connectivity, _read(read, logs), _sums(how))
 
     @wired(f"weight, {ROWS}")
@@ -157,15 +152,13 @@ class Kernels:
     ) -> tuple[Tensor | None, Tensor]:
         """log β, log γ, log τ, then da, db [B, N_t] -> dx [B, I], and the gradients of the three logarithms [3]."""
         *logs, da, db = rest
-        comparisons = comparisons_of(x, anchors, how.pop("thresholds", None))
+        comparisons = _comparisons(x, anchors, how)
         return self.backend.send_slopes(x, comparisons, _read(read, logs), (da, db), _sums(how), bool(to_x))
 
     @wired(f"grad B O, {ROWS}")
     def gather_weighted_gradients(self, connectivity: Connectivity, grad: Tensor, *rows: Any, two: bool, **how: Any) -> Tensor:
         """dW[t, index_t] += lr_scale · g · a_t, with `two` dW[t, alt_t] += lr_scale · g · b_t -> dW, or the updated weight."""
-        into = _step(how, connectivity, grad)
-        gradient = self.backend.gather_rows(grad, connectivity, *_weighted(rows, two), _sums(how), into)
-        return _clamped(gradient, into, connectivity)
+        return _learned(self.backend.gather_rows, grad, connectivity, _weighted(rows, two), how)
 
     @wired(f"grad B O, {ROWS}")
     def gather_weighted_rows(
@@ -189,7 +182,7 @@ class Kernels:
     @wired(f"weight, {SEQUENCE}", "fill_outputs_cells")
     def fill_outputs_seq(self, connectivity: Connectivity, weight: Tensor, *sequence: Any, **how: Any) -> Tensor:
         """weight, indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim -> y [B, S, O]."""
-        return self.backend.fill_sequence(weight, connectivity, _sequence(connectivity, sequence, _products(how)), _sums(how))
+        return self.backend.fill_sequence(weight, connectivity, _sequence(connectivity, sequence, how), _sums(how))
 
     @wired(f"grad B S O, weight, {SEQUENCE_DETECTED}", "propagate_through_cells")
     def propagate_through_detectors_seq(
@@ -206,8 +199,7 @@ class Kernels:
     @wired(f"grad B S O, {SEQUENCE}", "gather_weight_gradients_cells")
     def gather_weight_gradients_seq(self, connectivity: Connectivity, grad: Tensor, *sequence: Any, **how: Any) -> Tensor:
         """grad [B, S, O], indices [B, S, N_t], pe_indices [S-1, N_t], positional_dim -> dW, or the updated weight."""
-        into, found = _step(how, connectivity, grad), _sequence(connectivity, sequence, _products(how))
-        return _clamped(self.backend.gather_sequence(grad, connectivity, found, _sums(how), into), into, connectivity)
+        return _learned(self.backend.gather_sequence, grad, connectivity, (_sequence(connectivity, sequence, how),), how)
 
     @takes(f"{SEQUENCE}, n_anchors")
     def fill_firing_stat(self, indices: Tensor, pe_indices: Tensor, positional_dim: int, n_anchors: int) -> Tensor:
@@ -287,17 +279,22 @@ def _sums(how: dict[str, Any]) -> Sums:
     return sums
 
 
-def _step(how: dict[str, Any], connectivity: Connectivity, grad: Tensor) -> Into | None:
-    """The weight that takes a step, and its rate; None where the gradient is asked for."""
+def _comparisons(x: Tensor, anchors: Tensor, how: dict[str, Any]) -> Comparisons:
+    """What a call compares."""
+    return comparisons_of(x, anchors, how.pop("thresholds", None))
+
+
+def _learned(gather: Kernel, grad: Tensor, connectivity: Connectivity, found: tuple[Any, ...], how: dict[str, Any]) -> Tensor:
+    """The gradient that is gathered from what was found; or with a rate the weight after its step, within its bounds."""
     rate, weight = how.pop("external_lr", -1.0), how.pop("weight", None)
     check_range("external_lr", rate)
     if rate < 0:
-        return None
+        return gather(grad, connectivity, *found, _sums(how), None)
     check_range("external_lr", rate, 0, torch.finfo(torch.float32).max)
     check_tensor("weight", weight, connectivity.weight_shape, FLOATS, grad.device)
     if any(stride == 0 and size > 1 for stride, size in zip(weight.stride(), weight.shape, strict=True)):
         fail("weight", weight, "a tensor that has memory for each of its elements")
-    return Into(weight, rate)
+    return connectivity.clamp_(gather(grad, connectivity, *found, _sums(how), Into(weight, rate)))
 
 
 def _read(name: str, logs: Any) -> Read:
@@ -331,10 +328,6 @@ def _products(how: dict[str, Any]) -> Products | None:
     return Products(how.pop("precision", "float32"), how.pop("budget", None)).check()
 
 
-def _clamped(result: Tensor, into: Into | None, connectivity: Connectivity) -> Tensor:
-    return result if into is None else connectivity.clamp_(result)
-
-
 def _listed(connectivity: Connectivity, neurons: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """The weights of lookup neurons [n] and what belongs to each: rows and values [n, O], or places and values, flat."""
     if isinstance(connectivity, Full):
@@ -350,8 +343,8 @@ def _weighted(rows: tuple[Any, ...], two: bool) -> tuple[Tensor, Coefficients]:
     return indices, Coefficients(a, b, alternatives) if two else Coefficients(a)
 
 
-def _sequence(connectivity: Connectivity, sequence: tuple[Any, ...], products: Products | None) -> Sequence:
+def _sequence(connectivity: Connectivity, sequence: tuple[Any, ...], how: dict[str, Any]) -> Sequence:
     """indices, pe_indices, positional_dim as a sequence."""
     indices, pe_indices, positional_dim = sequence
     n_anchors = (connectivity.n_rows.bit_length() - 1 - positional_dim) // 2
-    return Sequence(Detected(indices), Detected(pe_indices), n_anchors, positional_dim, products)
+    return Sequence(Detected(indices), Detected(pe_indices), n_anchors, positional_dim, _products(how))
