@@ -9,7 +9,6 @@ are zero and are multiplied all the same.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 
@@ -21,34 +20,6 @@ ALGORITHMS = ("auto", "pairs", "cells")
 # One multiply-add of a product costs about as much as fetching this many bytes of a row. Measured: on one CPU thread the two
 # algorithms meet near C = S, on the tensor cores of an H200 near C = 4 S, where rows are not very short.
 BYTES_PER_OPERATION = {"cpu": 1.5, "cuda": 0.5}
-
-
-class Cost(NamedTuple):
-    """What one training step moves and computes, for all sequences and detectors."""
-
-    bytes: int
-    operations: int
-
-    def total(self, device: str) -> float:
-        """Both as bytes, on a type of device."""
-        return self.bytes + BYTES_PER_OPERATION.get(device, BYTES_PER_OPERATION["cpu"]) * self.operations
-
-
-def cost_of_pairs(batch: int, length: int, n_outputs: int, n_detectors: int, dtype: torch.dtype) -> Cost:
-    """Three times each pair meets rows of O numbers: it reads one forward, the other one backward, and adds to a gradient."""
-    pairs = batch * n_detectors * length * (length - 1) // 2
-    return Cost(bytes=3 * pairs * n_outputs * dtype.itemsize, operations=0)
-
-
-def cost_of_cells(
-    batch: int, length: int, n_outputs: int, n_detectors: int, n_anchors: int, positional_dim: int, dtype: torch.dtype
-) -> Cost:
-    """Counts are made and read, P is written and looked up; three products run over positions × cells × outputs."""
-    places, cells = batch * n_detectors * length, 1 << (n_anchors + positional_dim)
-    pairs = places * (length - 1) // 2
-    table = n_detectors * (cells << n_anchors) * n_outputs
-    moved = 4 * (pairs + 2 * places * cells) + 4 * 3 * pairs + 3 * table * dtype.itemsize
-    return Cost(bytes=moved, operations=3 * places * cells * n_outputs)
 
 
 def check_algorithm(algorithm: str, sparse: bool) -> None:
@@ -65,6 +36,7 @@ def choose(
     """ "pairs" or "cells": the one that was asked for, or with "auto" the cheaper one; sizes are B, S, O, N_t, N_c, N_pe.
 
     Cells are products over full tables: sparse connectivity always walks pairs. Exact sums and float64 do when they may choose.
+    What is compared are the bytes that one training step moves, for all sequences and detectors, and operations as bytes.
     """
     check_algorithm(algorithm, sparse)
     if algorithm != "auto":
@@ -72,6 +44,13 @@ def choose(
     if sparse or sums.exact or dtype == torch.float64:
         return "pairs"
     batch, length, n_outputs, n_detectors, n_anchors, positional_dim = sizes
-    pairs = cost_of_pairs(batch, length, n_outputs, n_detectors, dtype)
-    cells = cost_of_cells(batch, length, n_outputs, n_detectors, n_anchors, positional_dim, dtype)
-    return "cells" if cells.total(device) < pairs.total(device) else "pairs"
+    places, cells = batch * n_detectors * length, 1 << (n_anchors + positional_dim)
+    pairs = places * (length - 1) // 2
+    # Three times each pair meets rows of O numbers: it reads one forward, the other one backward, and adds to a gradient.
+    by_pairs = 3 * pairs * n_outputs * dtype.itemsize
+    # Counts are made and read, P is written and looked up; three products run over positions × cells × outputs.
+    table = n_detectors * (cells << n_anchors) * n_outputs
+    moved = 4 * (pairs + 2 * places * cells) + 4 * 3 * pairs + 3 * table * dtype.itemsize
+    operations = 3 * places * cells * n_outputs
+    by_cells = moved + BYTES_PER_OPERATION.get(device, BYTES_PER_OPERATION["cpu"]) * operations
+    return "cells" if by_cells < by_pairs else "pairs"

@@ -372,18 +372,16 @@ def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Op
         y = op("lut_attention_eval", x, weight)(*layer, *rest)
         if plain and is_direct(x, weight, positions):
             prepare_attention(x, (weight, anchors), positions)
-    return y if lengths is None else y.where(_within(lengths, x), 0)
+    if lengths is None:
+        return y
+    within = torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None]  # [B, S]
+    return y.where(within.unsqueeze(-1), 0)
 
 
 def _learns(x: Tensor, tables: Tables) -> bool:
     """Whether a sequence, which need not be checked yet, wants gradients."""
     wanted = (getattr(each, "requires_grad", False) for each in (x, tables.weight, tables.positions))
     return torch.is_grad_enabled() and any(wanted)
-
-
-def _within(lengths: Tensor, x: Tensor) -> Tensor:
-    """Which positions are part of their sequence: bool [B, S, 1]."""
-    return (torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None]).unsqueeze(-1)
 
 
 def check_attention(x: Any, tables: Tables) -> None:

@@ -117,7 +117,7 @@ class AttentionOp(Tables):
         record = record_of(node.fn)
         saved, facts, weight = record.saved, record.facts, self.weight(node, record)
         assert saved.pe_indices is not None
-        n_anchors, n_pe = facts.n_anchors, facts.positional_dim
+        n_anchors, n_pe = facts.n_anchors, facts.positions_shape[2]
         c = divide(R, node.output(), node.choice.eps).to(sum_dtype(weight))  # type: ignore[arg-type]
         worths, sizes = _dots(c, weight), sizes_of(node, args)
         x = c.new_zeros(*c.shape[:2], facts.n_inputs)

@@ -57,11 +57,6 @@ class Facts(NamedTuple):
     positions_dtype: torch.dtype = torch.float32
     two: bool = False  # whether a second row is added
 
-    @property
-    def positional_dim(self) -> int:
-        """N_pe."""
-        return self.positions_shape[2]
-
 
 class Record(NamedTuple):
     """All that a node of the graph knows of the call it stands for."""
@@ -83,7 +78,7 @@ class Record(NamedTuple):
         s, f = self.saved, self.facts
         assert s.pe_indices is not None
         positions = Detected(s.pe_indices, s.pe_min_delta, s.pe_min_delta_index)
-        return Sequence(Detected(*s[:3]), positions, f.n_anchors, f.positional_dim)
+        return Sequence(Detected(*s[:3]), positions, f.n_anchors, f.positions_shape[2])
 
     def coefficients(self) -> Coefficients | None:
         """Those of the rows that were added."""
@@ -242,7 +237,7 @@ def attention_to_inputs(ctx: Any, grad: Tensor) -> list[Tensor | None]:
 def attention_to_weight(ctx: Any, grad: Tensor) -> Tensor:
     """grad [B, S, O] -> dW, dense."""
     s, f = record_of(ctx)
-    numbers = (f.n_anchors, f.positional_dim, f.size, f.weight_dtype)
+    numbers = (f.n_anchors, f.positions_shape[2], f.size, f.weight_dtype)
     return op("lut_attention_weight_gradients", grad)(grad, s.indices, s.pe_indices, *numbers, *s.wires, f.how)
 
 

@@ -120,10 +120,12 @@ def _plan(c: Connectivity) -> Plan:
     sizes = (c.n_detectors, c.n_rows, c.n_outputs)
     if isinstance(c, Full):
         table_at = np.arange(c.n_detectors + 1, dtype=np.uint64) * np.uint64(c.n_rows * c.n_outputs)
-        some = c.n_outputs > 0 and c.n_detectors > 0
-        return Plan(*sizes, table_at, _one_block(c, table_at), full=some, rates=float(c.meta.lr_scale))
-    scales = np.array([meta.lr_scale for meta in c.metas], np.float64)
-    rates = float(scales[0]) if (scales == scales[0]).all() else scales[array_of(c.owner_meta)]
+        start, width = np.array([0, c.n_detectors], np.uint64), np.array([c.n_outputs], np.uint64)
+        detectors, list_at = np.arange(c.n_detectors, dtype=np.uint64), np.zeros(c.n_detectors, np.uint64)
+        outputs, some = np.arange(c.n_outputs, dtype=np.uint32), c.n_outputs > 0 and c.n_detectors > 0
+        block = Blocks(start, detectors, table_at[:-1], list_at, width, width > 0, outputs)  # of all detectors
+        return Plan(*sizes, table_at, block, full=some, rates=float(c.meta.lr_scale))
+    rates = c.rates if isinstance(c.rates, float) else array_of(c.rates)
     start, targets = array_of(c.owner_start).view(np.uint64), array_of(c.owner_targets)
     if c.layout == "general":
         return Plan(*sizes, start[:: c.n_rows].copy(), rows=Neurons(start, targets, np.uint64(c.n_rows)), rates=rates)
@@ -131,21 +133,9 @@ def _plan(c: Connectivity) -> Plan:
     return Plan(*sizes, table_at, _blocks(c, start, table_at, targets), rates=rates)
 
 
-def _one_block(c: Full, table_at: np.ndarray) -> Blocks:
-    """All detectors, which have the same list of targets."""
-    start, width = np.array([0, c.n_detectors], np.uint64), np.array([c.n_outputs], np.uint64)
-    detectors, list_at = np.arange(c.n_detectors, dtype=np.uint64), np.zeros(c.n_detectors, np.uint64)
-    return Blocks(start, detectors, table_at[:-1], list_at, width, width > 0, np.arange(c.n_outputs, dtype=np.uint32))
-
-
 def _blocks(s: Synapses, list_at: np.ndarray, table_at: np.ndarray, targets: np.ndarray) -> Blocks:
     of_blocks = (s.block_start, s.block_detectors, s.block_width)
     start, detectors, width = (array_of(tensor.long()).view(np.uint64) for tensor in of_blocks)
-    lists = zip(list_at[detectors[start[:-1]]], width, strict=True)
-    contiguous = np.array([_is_run(targets[at : at + count]) for at, count in lists])
+    lists = [targets[at : at + count] for at, count in zip(list_at[detectors[start[:-1]]], width, strict=True)]
+    contiguous = np.array([len(outputs) > 0 and bool((np.diff(outputs) == 1).all()) for outputs in lists])
     return Blocks(start, detectors, table_at[detectors], list_at[detectors], width, contiguous, targets)
-
-
-def _is_run(outputs: np.ndarray) -> bool:
-    """Whether these are one or more consecutive outputs."""
-    return len(outputs) > 0 and bool((np.diff(outputs) == 1).all())

@@ -8,7 +8,7 @@ same place.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -26,9 +26,11 @@ from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_arr
 from lutetia.lut.kernels.cpu.threads import loop, over, raise_if
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
+from lutetia.lut.kernels.reference.rows import factors
 from lutetia.lut.sums import Sums, sum_dtype
 
 NO_RATES = np.empty(0, np.float32)
+RowsRead: TypeAlias = tuple[Tensor, Coefficients | None]  # indices [B, N_t], and with what the rows are multiplied
 
 
 def loop_over(plan: Plan, name: str) -> Callable[..., Any]:
@@ -139,18 +141,17 @@ def gather_rows(
     grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums, into: Into | None
 ) -> Tensor:
     """grad [B, O], indices [B, N_t] -> dW, or `into` after its step, without a gradient of its size."""
-    plan = plan_of(connectivity)
-    gathering = Gathering(grad, indices, coefficients, plan, sums)
+    plan, rows = plan_of(connectivity), (indices, coefficients)
     if into is None:
-        return gathering.sums_at(plan.places).view(connectivity.weight_shape)
+        return _sums_at(plan.places, grad, rows, plan, sums).view(connectivity.weight_shape)
     weight, rate = into
     if weight.numel() != plan.n_weights:
         fail("weight", weight, f"{plan.n_weights} weights")
     flat = weight.detach().contiguous().view(-1)
     if not sums.exact and weight.dtype == sum_dtype(weight, *factors(coefficients)):
-        gathering._replace(grad=grad.to(weight.dtype)).add_to(array_of(flat), plan.places, -rate * plan.rates)
+        _add(grad.to(weight.dtype), rows, plan, sums, (array_of(flat), plan.places, False), -rate * plan.rates)
     else:  # each weight takes its step once, when the sum is complete: fixed sums need it, and halves would lose small addends
-        neurons, values = gathering.fired()
+        neurons, values = _sums_of_read(grad, rows, plan, sums)
         places = torch.from_numpy(plan.weights_of(neurons))
         flat[places] = (flat[places] - rate * values).to(flat.dtype)
     if not weight.is_contiguous():
@@ -165,47 +166,40 @@ def gather_compact(
     grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums
 ) -> tuple[Tensor, Tensor]:
     """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
-    neurons, values = Gathering(grad, indices, coefficients, plan_of(connectivity), sums).fired()
+    neurons, values = _sums_of_read(grad, (indices, coefficients), plan_of(connectivity), sums)
     return torch.from_numpy(neurons), values
 
 
-class Gathering(NamedTuple):
-    """grad [B, O], to be added at the rows that indices [B, N_t] and coefficients name."""
+def _sums_of_read(grad: Tensor, rows: RowsRead, plan: Plan, sums: Sums) -> tuple[np.ndarray, Tensor]:
+    """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
+    fired = np.zeros((plan.n_detectors, plan.n_rows), np.bool_)
+    others = None if rows[1] is None else rows[1].alternatives
+    for name, each in (("indices", rows[0]), ("alternatives", others)):
+        if each is not None:
+            loop("detect", "mark")(index_array(name, each, plan.n_detectors, plan.n_rows), fired)
+    neurons = np.flatnonzero(fired)
+    return neurons, _sums_at(plan.places_of(neurons), grad, rows, plan, sums)
 
-    grad: Tensor
-    indices: Tensor
-    coefficients: Coefficients | None
-    plan: Plan
-    sums: Sums
 
-    def sums_at(self, places: Places) -> Tensor:
-        """The gradients of the weights that have a place, flat."""
-        addend = self.grad.to(sum_dtype(self.grad, *factors(self.coefficients)))
-        out = uncleared(int(places.spans[-1]), addend.dtype)
-        self._replace(grad=addend).add_to(out.numpy(), places, self.plan.rates, fresh=True)
-        return out
+def _sums_at(places: Places, grad: Tensor, rows: RowsRead, plan: Plan, sums: Sums) -> Tensor:
+    """The gradients of the weights that have a place, flat."""
+    addend = grad.to(sum_dtype(grad, *factors(rows[1])))
+    out = uncleared(int(places.spans[-1]), addend.dtype)
+    _add(addend, rows, plan, sums, (out.numpy(), places, True), plan.rates)
+    return out
 
-    def fired(self) -> tuple[np.ndarray, Tensor]:
-        """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
-        plan, others = self.plan, None if self.coefficients is None else self.coefficients.alternatives
-        fired = np.zeros((plan.n_detectors, plan.n_rows), np.bool_)
-        for name, rows in (("indices", self.indices), ("alternatives", others)):
-            if rows is not None:
-                loop("detect", "mark")(index_array(name, rows, plan.n_detectors, plan.n_rows), fired)
-        neurons = np.flatnonzero(fired)
-        return neurons, self.sums_at(plan.places_of(neurons))
 
-    def add_to(self, out: np.ndarray, places: Places, rates: float | np.ndarray, fresh: bool = False) -> None:
-        """out [n] += rates, one or one for every synapse listed, times what belongs there; a fresh one is cleared first."""
-        grad, plan, n = self.grad, self.plan, self.indices.shape[0]
-        reads = reads_of(self.indices, self.coefficients, plan, grad)
-        check_tensor("grad", grad, [n, plan.n_outputs])
-        if isinstance(rates, float):
-            grad, rates = (grad if rates == 1.0 else grad * rates), NO_RATES
-        gradients, sink = (array_of(grad), rates.astype(out.dtype, copy=False)), (out, tuple(places), fresh)
-        work = n_rows_of(self.coefficients) * n * plan.n_synapses + (out.size // 8 if fresh else 0)
-        arrays = (gradients, plan.synapses, reads, sink, scale_of(self.sums))
-        raise_if(over(plan.n_detectors, work, loop_over(plan, "gather"), *arrays), self.sums)
+def _add(grad: Tensor, rows: RowsRead, plan: Plan, sums: Sums, sink: tuple[Any, ...], rates: float | np.ndarray) -> None:
+    """sink, as in `arrays.Sink`, += rates, one or one for every synapse listed, times grad [B, O] at the rows read."""
+    (indices, coefficients), (out, places, fresh), n = rows, sink, rows[0].shape[0]
+    reads = reads_of(indices, coefficients, plan, grad)
+    check_tensor("grad", grad, [n, plan.n_outputs])
+    if isinstance(rates, float):
+        grad, rates = (grad if rates == 1.0 else grad * rates), NO_RATES
+    gradients = (array_of(grad), rates.astype(out.dtype, copy=False))
+    work = n_rows_of(coefficients) * n * plan.n_synapses + (out.size // 8 if fresh else 0)
+    arrays = (gradients, plan.synapses, reads, (out, tuple(places), fresh), scale_of(sums))
+    raise_if(over(plan.n_detectors, work, loop_over(plan, "gather"), *arrays), sums)
 
 
 # ---- arguments and results -------------------------------------------------------------------------------------------
@@ -229,11 +223,6 @@ def reads_of(indices: Tensor, coefficients: Coefficients | None, plan: Plan, add
 def n_rows_of(coefficients: Coefficients | None) -> int:
     """How many rows a detector adds."""
     return 1 if coefficients is None or coefficients.alternatives is None else 2
-
-
-def factors(coefficients: Coefficients | None) -> tuple[Tensor, ...]:
-    """The tensor that has a say in the dtype of a sum, where there is one."""
-    return () if coefficients is None else (coefficients.a,)
 
 
 def check_anchors_fit(anchors: Tensor, plan: Plan) -> None:

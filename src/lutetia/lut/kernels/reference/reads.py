@@ -145,10 +145,6 @@ def send_slopes(
         signed = (torch.where(m.u > 0, slopes, -slopes)).to(dtype).flatten(1)
         a, b = (side.flatten().expand_as(signed) for side in comparisons.anchors.long().unbind(-1))
         dx = scatter_to_anchors(signed, a, b, x.shape[-1], sums)
-    return dx, _sum_scalars(torch.stack(scalars).to(dtype), sums)
-
-
-def _sum_scalars(addends: Tensor, sums: Sums) -> Tensor:
-    """The sums of three times [B, N_t]; fixed ones may pass an int32, since they go over the whole batch."""
-    units = to_units(addends.flatten(1), sums).sum(1)
-    return (units.double() / sums.scale).to(addends.dtype) if sums.exact else units
+    units = to_units(torch.stack(scalars).to(dtype).flatten(1), sums).sum(1)
+    # Fixed ones may pass an int32, since they go over the whole batch.
+    return dx, (units.double() / sums.scale).to(dtype) if sums.exact else units

@@ -58,15 +58,15 @@ def _layout(c: Connectivity) -> Layout:
     if isinstance(c, Full):  # one block of all detectors
         n, width = c.n_detectors, c.n_outputs
         return Layout("fc", *sizes, 1, width, width, largest=n, disjoint=True, run=n, lr_scale=c.meta.lr_scale)
-    lists, lr_scale = (c.owner_start, c.owner_targets), _lr_scales(c)
+    lists = (c.owner_start, c.owner_targets)
     if c.layout == "general":
-        return Layout("general", *sizes, 1, 0, c.max_fan_out, c.n_detectors, False, 0, *lists, lr_scale=lr_scale)
+        return Layout("general", *sizes, 1, 0, c.max_fan_out, c.n_detectors, False, 0, *lists, lr_scale=c.rates)
     n_detectors, widths = c.block_start.diff(), c.det_start.diff()
     widest = int(widths.max())
     width = widest if bool((widths == widest).all()) else 0
     disjoint = c.blocks_disjoint and int(c.block_width.sum()) == c.n_outputs
     blocks, run = (n_detectors.numel(), width, widest, int(n_detectors.max())), _run_of(c, width)
-    return Layout("shared", *sizes, *blocks, disjoint, run, *lists, c.block_start, c.block_detectors, lr_scale)
+    return Layout("shared", *sizes, *blocks, disjoint, run, *lists, c.block_start, c.block_detectors, c.rates)
 
 
 def _run_of(s: Synapses, width: int) -> int:
@@ -78,10 +78,3 @@ def _run_of(s: Synapses, width: int) -> int:
     detector, output = torch.arange(s.n_detectors, device=s.device), torch.arange(width, device=s.device)
     targets = s.det_targets.view(s.n_detectors, width) == detector[:, None] // run * width + output
     return run if bool(targets.all()) and bool((s.block_detectors == detector).all()) else 0
-
-
-def _lr_scales(s: Synapses) -> float | Tensor:
-    scales = [meta.lr_scale for meta in s.metas]
-    if len(set(scales)) == 1:
-        return scales[0]
-    return torch.tensor(scales, dtype=torch.float64, device=s.device)[s.owner_meta.long()]
