@@ -258,8 +258,10 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
         kept = torch.empty_like(a, dtype=torch.float32).uniform_() >= table_dropout
         factor = kept.to(a.dtype) / (1 - table_dropout)
         a, b = a * factor, (b if read.name == "confidence" else b * factor)
-    rows, rest = (weight, indices, alternatives, a, b), (read.name in TWO_ROWS, output_dtype(x, weight), *rest)
-    return _learn(ROWS, rows, rest, learning) if torch.is_grad_enabled() else op("weigh_rows", weight)(*rows, *rest)
+    rows, how_added = (weight, indices, alternatives, a, b), (read.name in TWO_ROWS, output_dtype(x, weight), *rest)
+    if not torch.is_grad_enabled():
+        return op("weigh_rows", weight)(*rows, *how_added)
+    return _learn(ROWS, rows, how_added, learning)
 
 
 def _fit(x: Any, tables: Tables) -> bool:

@@ -78,7 +78,7 @@ class Kernels:
         """Both steps, for training: x [B, I], weight, anchors [N_t, N_c, 2] -> y [B, O], and as `check_detectors`."""
         given = (x, layer[0], _comparisons(x, layer[1], how), connectivity, _sums(how))
         y, detected = self.backend.detect_and_fill(*given, True)
-        return y, *detected
+        return y, *detected  # type: ignore[misc]
 
     @wired("x B I, weight, anchors N_t N_c 2")
     def detect_and_fill_eval(self, connectivity: Connectivity, x: Tensor, *layer: Tensor, **how: Any) -> Tensor:

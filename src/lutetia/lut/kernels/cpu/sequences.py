@@ -187,15 +187,15 @@ def propagate_sequence(
     if counts_cells(sequence, sums):
         padded, n_cells = plan.n_outputs + 3, sequence.n_cells
         within_budget(sequence, seq, (padded * n_cells + 4 * (padded + n_cells)) * g.itemsize)
-        run, arrays = loop("cells", "propagate_cells"), (g, weight_array(weight, plan), seq, margins, slopes)
-        over(n_detectors * batch, work, run, *arrays)
+        by_cells = (g, weight_array(weight, plan), seq, margins, slopes)
+        over(n_detectors * batch, work, loop("cells", "propagate_cells"), *by_cells)
     else:
-        run, arrays = loop("slopes", "propagate_seq"), (g, tables_of(plan, weight), seq, margins, slopes, scale_of(sums))
-        raise_if(over(n_detectors * batch, 3 * work, run, *arrays), sums)
+        by_pairs = (g, tables_of(plan, weight), seq, margins, slopes, scale_of(sums))
+        raise_if(over(n_detectors * batch, 3 * work, loop("slopes", "propagate_seq"), *by_pairs), sums)
 
     dx = np.empty((batch * length, n_inputs), g.dtype)
-    arrays = (slopes[0].reshape(n_detectors, -1), np.ascontiguousarray(which.T), pairs, dx, scale_of(sums))
-    raise_if(over(len(dx), slopes[0].size, loop("slopes", "send_slopes"), *arrays), sums)
+    to_send = (slopes[0].reshape(n_detectors, -1), np.ascontiguousarray(which.T), pairs, dx, scale_of(sums))
+    raise_if(over(len(dx), slopes[0].size, loop("slopes", "send_slopes"), *to_send), sums)
     of_distance = torch.from_numpy(slopes[1]).sum(1).flip(1).t()  # nearest first
     dpositions = of_distance.new_zeros(*of_distance.shape, n_pe)
     if n_pe:
@@ -219,12 +219,12 @@ def gather_sequence(grad: Tensor, connectivity: Connectivity, sequence: Sequence
 
     def add(begin: int, end: int, out: np.ndarray, rate: float) -> None:
         """out += rate times the gradients of the weights of detectors begin to end, flat."""
-        scaled, rates = scaled_by(g, plan, rate)
+        (scaled, rates), n, work = scaled_by(g, plan, rate), end - begin, (end - begin) * additions
         if cells:
-            run, arrays = loop("cells", "gather_cells"), (scaled, seq, out, begin, np.uint64(tile))
+            over(n, work, loop("cells", "gather_cells"), scaled, seq, out, begin, np.uint64(tile))
         else:
-            run, arrays = loop("pairs", "gather_seq"), (Gradients(scaled, rates), tables, seq, (out, begin), scale_of(sums))
-        raise_if(over(end - begin, (end - begin) * additions, run, *arrays), sums)
+            arrays = (Gradients(scaled, rates), tables, seq, (out, begin), scale_of(sums))
+            raise_if(over(n, work, loop("pairs", "gather_seq"), *arrays), sums)
 
     def gradient(begin: int, end: int) -> Tensor:
         out = np.zeros(int(plan.table_at[end] - plan.table_at[begin]), g.dtype)
