@@ -16,7 +16,13 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from torch import Tensor
+
+from lutetia.lut.connectivity.anchors import Comparisons
+from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.protocol import Detected, Read
 from lutetia.lut.kernels.reference import detect, reads, rows, sequences
+from lutetia.lut.sums import Sums
 
 ROOMS = ("detect", "rows", "reads", "sequences")  # the modules in which a backend has its primitives
 
@@ -25,8 +31,7 @@ class Backend:
     """The primitives. `detect_and_fill`, `read_and_fill` and `propagate` are two in one, for backends that fuse them."""
 
     detect, detect_positions = staticmethod(detect.detect), staticmethod(detect.detect_positions)
-    read, read_and_fill = staticmethod(reads.read), staticmethod(reads.read_and_fill)
-    fill_rows, detect_and_fill = staticmethod(rows.fill_rows), staticmethod(rows.detect_and_fill)
+    read, fill_rows = staticmethod(reads.read), staticmethod(rows.fill_rows)
     row_gains, propagate = staticmethod(rows.row_gains), staticmethod(rows.propagate)
     send_slopes = staticmethod(reads.send_slopes)
     gather_rows, gather_compact = staticmethod(rows.gather_rows), staticmethod(rows.gather_compact)
@@ -39,6 +44,20 @@ class Backend:
         for room in reversed(ROOMS):  # the first that has a name
             own = vars(import_module(f"lutetia.lut.kernels.{name}.{room}"))
             vars(self).update({each: own[each] for each in PRIMITIVES if each in own})
+
+    def detect_and_fill(
+        self, x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
+    ) -> tuple[Tensor, Detected | None]:
+        """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]."""
+        detected = self.detect(x, comparisons, train)
+        return self.fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
+
+    def read_and_fill(
+        self, x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, read: Read, sums: Sums
+    ) -> Tensor:
+        """x [B, I] -> y [B, O]."""
+        indices, coefficients = self.read(x, comparisons, read, sums)
+        return self.fill_rows(weight, connectivity, indices, reads.rows_that_are_added(coefficients, read), sums)
 
 
 PRIMITIVES = [each for each in vars(Backend) if not each.startswith("_")]

@@ -10,14 +10,12 @@ from torch import Tensor
 
 from lutetia.errors import check_tensor
 from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.detect import compared
 from lutetia.lut.kernels.cpu.plan import array_of, new_array
-from lutetia.lut.kernels.cpu.rows import fill_rows, scale_of
+from lutetia.lut.kernels.cpu.rows import scale_of
 from lutetia.lut.kernels.cpu.threads import loop, over, raise_if
 from lutetia.lut.kernels.protocol import Coefficients, Read
 from lutetia.lut.kernels.recorder import kernel
-from lutetia.lut.kernels.reference.reads import rows_that_are_added
 from lutetia.lut.sums import Sums, sum_dtype
 
 KINDS = {"hard": 0, "blend": 1, "confidence": 2, "confidence2": 3}
@@ -34,14 +32,6 @@ def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[T
     raise_if(over(len(rows), _work(len(rows), pairs, read), loop("reads", "read"), *arrays))
     (indices, a), (others, b) = [tuple(map(torch.from_numpy, each)) for each in rows_read]
     return indices, Coefficients(a) if read.name == "confidence" else Coefficients(a, b, others)
-
-
-def read_and_fill(
-    x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, read_: Read, sums: Sums
-) -> Tensor:
-    """x [B, I] -> y [B, O]."""
-    indices, coefficients = read(x, comparisons, read_, sums)
-    return fill_rows(weight, connectivity, indices, rows_that_are_added(coefficients, read_), sums)
 
 
 def _how(read: Read, sums: Sums, dtype: np.dtype[Any]) -> tuple[np.ndarray, int]:

@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 
 from lutetia.lut.connectivity.anchors import Comparisons
-from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import TWO_ROWS, Coefficients, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.detect import anchor_deltas, pack_bits
-from lutetia.lut.kernels.reference.rows import fill_rows, scatter_to_anchors
+from lutetia.lut.kernels.reference.rows import scatter_to_anchors
 from lutetia.lut.sums import Sums, sum_dtype, to_units
 
 LEARNED = ("confidence", "confidence2")  # the reads that have β and γ
@@ -71,14 +70,6 @@ def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[T
     else:
         a, b = torch.ones_like(margins.closest), torch.zeros_like(margins.closest)
     return margins.indices, Coefficients(a.to(dtype), b.to(dtype), margins.indices ^ (1 << margins.which).int())
-
-
-def read_and_fill(
-    x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, read_: Read, sums: Sums
-) -> Tensor:
-    """x [B, I] -> y [B, O]."""
-    indices, coefficients = read(x, comparisons, read_, sums)
-    return fill_rows(weight, connectivity, indices, rows_that_are_added(coefficients, read_), sums)
 
 
 def rows_that_are_added(coefficients: Coefficients, read: Read) -> Coefficients:

@@ -11,11 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
-from lutetia.lut.kernels.reference.detect import detect
 from lutetia.lut.sums import Sums, from_units, sum_dtype, to_units
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
@@ -29,14 +27,6 @@ def fill_rows(
     tables, dtype = connectivity.expand(weight), sum_dtype(weight, *factors(coefficients))
     addends = [with_factor(rows_of(tables, rows), factor, dtype) for rows, factor in rows_read(indices, coefficients)]
     return total(torch.cat(addends, dim=1), 1, sums)
-
-
-def detect_and_fill(
-    x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
-) -> tuple[Tensor, Detected | None]:
-    """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]."""
-    detected = detect(x, comparisons, train)
-    return fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
 
 
 def rows_of(weight: Tensor, indices: Tensor) -> Tensor:
