@@ -15,9 +15,9 @@ from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.autograd.how import NO_WIRES, How, Wires, sizes_of, text_of
 from lutetia.lut.autograd.ops import op, output_dtype
-from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, DenseReads, Rate, settle_call, with_step_in_place
+from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, Rate, settle_call, with_step_in_place
 from lutetia.lut.autograd.quick import prepare, prepare_attention, quick_for
-from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Formula
+from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, check_tensors
 from lutetia.lut.connectivity.meta import SynapseMeta
@@ -252,7 +252,10 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
     if not (torch.is_grad_enabled() and learned) and not table_dropout:
         return op("read_eval", x, weight)(x, weight, anchors, *read.logs, *rest, thresholds)
     reads, options = (x, anchors, *read.logs), (*rest, thresholds)
-    found = DenseReads.apply(*reads, options) if is_direct(x) else torch.ops.lutetia.read_detectors(*reads, *options)
+    if is_direct(x):
+        found = DENSE[READ.op].apply(*reads, Call(READ, options))
+    else:
+        found = torch.ops.lutetia.read_detectors(*reads, *options)
     a, b, indices, alternatives = found
     if table_dropout:
         kept = torch.empty_like(a, dtype=torch.float32).uniform_() >= table_dropout

@@ -22,7 +22,7 @@ from lutetia.errors import ArgumentError, fail
 from lutetia.lut.autograd.how import How, Wires, how_of, text_of
 from lutetia.lut.autograd.ops import op
 from lutetia.lut.autograd.quick import Quick
-from lutetia.lut.autograd.saved import ATTENTION, LUT, ROWS, Facts, Formula, Once, Record, read_backward, record_of, remember_read
+from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Facts, Formula, Once, Record, record_of
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels import choice
 from lutetia.lut.kernels.protocol import Into
@@ -38,14 +38,14 @@ class Call(NamedTuple):
     rest: tuple[Any, ...]
     quick: Quick | None = None
 
-    def start(self, ctx: Any, tensors: Sequence[Tensor]) -> Tensor:
-        """y; what the backward pass needs is kept on ctx."""
+    def start(self, ctx: Any, tensors: Sequence[Tensor]) -> Any:
+        """y, or where there is no weight all that the op gives; what the backward pass needs is kept on ctx."""
         if self.quick is not None:
             return _start_quickly(ctx, self.quick, *tensors)
-        result = op(self.formula.op, *tensors)(*tensors, *self.rest)
-        output = result if isinstance(result, tuple) else (result,)
+        given = [tensor for tensor in tensors if tensor is not None]  # a read need not have all scalars
+        output = op(self.formula.op, *given)(*tensors, *self.rest)
         self.formula.remember(ctx, (*tensors, *self.rest), output)
-        return output[0]
+        return output[0] if self.formula.weight_at >= 0 and isinstance(output, tuple) else output
 
 
 # ---- dense -----------------------------------------------------------------------------------------------------------
@@ -55,20 +55,20 @@ class Dense(torch.autograd.Function):
     """A training op whose weight has a dense gradient: as the op with its own formula, but without torch's dispatcher."""
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
+    def forward(ctx: Any, *arguments: Any) -> Any:
         *tensors, ctx.call = arguments
         return ctx.call.start(ctx, tensors)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         formula, quick = ctx.call.formula, ctx.call.quick
-        if quick is not None and not torch.is_grad_enabled() and quick.takes(grad) and is_quiet():
-            return *_quick_gradients(ctx, quick, grad), None, None
+        if quick is not None and not torch.is_grad_enabled() and quick.takes(grads[0]) and is_quiet():
+            return *_quick_gradients(ctx, quick, grads[0]), None, None
         with torch.no_grad():
-            gradients = formula.to_inputs(ctx, grad)
-            if _wanted(ctx, formula.weight_at):
-                gradients[formula.weight_at] = formula.to_weight(ctx, grad)
-        return _once(gradients, ctx)
+            gradients = formula.backward(ctx, grads, formula.weight_at >= 0 and _wanted(ctx, formula.weight_at))
+        if torch.is_grad_enabled():  # in a pass that makes a graph of itself each says that it has none of its own
+            gradients = [None if gradient is None else Once.apply(gradient.requires_grad_()) for gradient in gradients]
+        return *gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients))
 
 
 def _start_quickly(ctx: Any, quick: Quick, x: Tensor, weight: Tensor, anchors: Tensor) -> Tensor:
@@ -95,13 +95,6 @@ def _quick_gradients(ctx: Any, quick: Quick, grad: Tensor) -> tuple[Tensor | Non
     return dx, quick.launches.to_weight(grad, saved[0], quick.facts.size) if _wanted(ctx, 1) else None
 
 
-def _once(gradients: list[Tensor | None], ctx: Any) -> tuple[Tensor | None, ...]:
-    """The gradients of all inputs; in a pass that makes a graph of itself each says that it has none of its own."""
-    if torch.is_grad_enabled():
-        gradients = [None if gradient is None else Once.apply(gradient.requires_grad_()) for gradient in gradients]
-    return *gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients))
-
-
 def _wanted(ctx: Any, place: int) -> bool:
     """Whether this backward pass asks for the gradient of an input, which `needs_input_grad` does not know."""
     if not ctx.needs_input_grad[place]:
@@ -110,24 +103,6 @@ def _wanted(ctx: Any, place: int) -> bool:
         return torch._C._will_engine_execute_node(ctx.next_functions[place][0])
     except RuntimeError:  # torch.autograd.grad asks for a leaf, of which torch does not tell
         return True
-
-
-class DenseReads(torch.autograd.Function):
-    """`read_detectors`, which has no weight: x, anchors, three scalars and the rest -> a, b, indices, alternatives [B, N_t]."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        *tensors, rest = arguments
-        ctx.set_materialize_grads(False)
-        output = op(READS, tensors[0])(*tensors, *rest)
-        remember_read(ctx, (*tensors, *rest), output)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        with torch.no_grad():
-            gradients = read_backward(ctx, *grads)  # type: ignore[arg-type]
-        return _once(gradients, ctx)
 
 
 # ---- sparse ----------------------------------------------------------------------------------------------------------
@@ -316,20 +291,19 @@ settle_call.settles = True  # type: ignore[attr-defined]
 
 # ---- the nodes of the graph ------------------------------------------------------------------------------------------
 
-READS = "read_detectors"
 TOKEN = f"{Token.__name__}Backward"
 
 
 def _nodes(policy: Any) -> dict[str, Any]:
     """A policy for each training op, under a name of its own, by which an autograd graph tells them apart."""
-    ops = (formula.op for formula in (LUT, ROWS, ATTENTION))
+    ops = (formula.op for formula in (LUT, READ, ROWS, ATTENTION))
     return {name: type(policy)(f"{policy.__name__}_{name}", (policy,), {"__doc__": policy.__doc__}) for name in ops}
 
 
-DENSE, SPARSE, IN_PLACE = _nodes(Dense) | {READS: DenseReads}, _nodes(Sparse), _nodes(InPlace)
+DENSE, SPARSE, IN_PLACE = _nodes(Dense), _nodes(Sparse), _nodes(InPlace)
 
 
 def nodes_of(name: str) -> list[str]:
     """The names that the nodes of one op have in an autograd graph, whatever becomes of the gradient of its weight."""
-    policies = [f"{made[name].__name__}Backward" for made in (DENSE, SPARSE, IN_PLACE) if name in made]
+    policies = [f"{made[name].__name__}Backward" for made in (DENSE, SPARSE, IN_PLACE)]
     return [f"GeneratedBackwardFor_lutetia_{name}_defaultBackward", *policies]

@@ -147,7 +147,7 @@ def remember_lut(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) 
     ctx.save_for_backward(*saved)
 
 
-def lut_to_inputs(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+def lut_to_inputs(ctx: Any, grad: Tensor, *_: None) -> list[Tensor | None]:
     """grad [B, O] -> dx [B, I] where it is wanted; nothing for weight and anchors."""
     if not ctx.needs_input_grad[0]:
         return [None, None, None]
@@ -171,11 +171,12 @@ def remember_read(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
     """Of `read_detectors`. The margins are worked out again from x: there are N_c times as many as of anything else."""
     x, anchors, *logs, _, _, _, ctx.how, thresholds = inputs
     one_row = how_of(ctx.how).read == "confidence"
+    ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*output[2:], *([output[1]] if one_row else []))
     ctx.save_for_backward(x, anchors, *logs, thresholds)
 
 
-def read_backward(ctx: Any, da: Tensor | None, db: Tensor | None, *_: None) -> list[Tensor | None]:
+def read_to_inputs(ctx: Any, da: Tensor | None, db: Tensor | None, *_: None) -> list[Tensor | None]:
     """da, db [B, N_t] -> dx [B, I], nothing for anchors, the gradients of the scalars []."""
     if da is None and db is None:
         return [None] * 5
@@ -222,7 +223,7 @@ def remember_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
     ctx.save_for_backward(*saved)
 
 
-def attention_to_inputs(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+def attention_to_inputs(ctx: Any, grad: Tensor, *_: None) -> list[Tensor | None]:
     """grad [B, S, O] -> dx [B, S, I], nothing for weight and anchors, dpositions; where they are wanted."""
     to_x, to_positions = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
     if not (to_x or to_positions):
@@ -248,15 +249,23 @@ class Formula(NamedTuple):
     """How one training op is differentiated, whatever becomes of the gradient of its weight."""
 
     op: str
-    weight_at: int  # the place of the weight among the inputs
     remember: Callable[[Any, tuple[Any, ...], Any], None]
-    to_inputs: Callable[[Any, Tensor], list[Tensor | None]]  # grad -> gradients of the tensors that come first
-    to_weight: Callable[[Any, Tensor], Tensor]
+    to_inputs: Callable[..., list[Tensor | None]]  # ctx, gradients of the outputs -> those of the tensors that come first
+    weight_at: int = -1  # the place of the weight among the inputs; -1 where there is none
+    to_weight: Callable[[Any, Tensor], Tensor] = rows_to_weight
+
+    def backward(self, ctx: Any, grads: tuple[Any, ...], to_weight: bool) -> list[Tensor | None]:
+        """The gradients of the tensors that come first, that of the weight dense, where it is wanted."""
+        gradients = self.to_inputs(ctx, *grads)
+        if to_weight:
+            gradients[self.weight_at] = self.to_weight(ctx, grads[0])
+        return gradients
 
 
-LUT = Formula("lut", 1, remember_lut, lut_to_inputs, rows_to_weight)
-ROWS = Formula("weigh_rows", 0, remember_rows, rows_to_inputs, rows_to_weight)
-ATTENTION = Formula("lut_attention", 1, remember_attention, attention_to_inputs, attention_to_weight)
+LUT = Formula("lut", remember_lut, lut_to_inputs, 1)
+READ = Formula("read_detectors", remember_read, read_to_inputs)
+ROWS = Formula("weigh_rows", remember_rows, rows_to_inputs, 0)
+ATTENTION = Formula("lut_attention", remember_attention, attention_to_inputs, 1, attention_to_weight)
 
 
 class Once(torch.autograd.Function):
@@ -273,39 +282,25 @@ class Once(torch.autograd.Function):
         )
 
 
-def _register(name: str, setup: Callable[..., None], backward: Callable[..., list[Tensor | None]]) -> None:
-    n_inputs = len(torch._C._get_schema(f"lutetia::{name}", "").arguments)
+def _register(formula: Formula) -> None:
+    n_inputs, has_weight = len(torch._C._get_schema(f"lutetia::{formula.op}", "").arguments), formula.weight_at >= 0
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.set_materialize_grads(False)
-        setup(ctx, inputs, output)
+        if has_weight and isinstance(output, tuple):  # y, and what was found
+            ctx.mark_non_differentiable(*output[1:])
+        formula.remember(ctx, inputs, output)
 
-    def formula(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        gradients = backward(ctx, *grads)
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        gradients: list[Tensor | None] = []
+        if any(grad is not None for grad in grads):
+            gradients = formula.backward(ctx, grads, has_weight and ctx.needs_input_grad[formula.weight_at])
         if torch.is_grad_enabled():  # a graph of this pass is made
             gradients = [None if gradient is None else Once.apply(gradient) for gradient in gradients]
         return *gradients, *[None] * (n_inputs - len(gradients))
 
-    torch.library.register_autograd(f"lutetia::{name}", formula, setup_context=setup_context, lib=LIBRARY)
+    torch.library.register_autograd(f"lutetia::{formula.op}", backward, setup_context=setup_context, lib=LIBRARY)
 
 
-def _register_formula(formula: Formula) -> None:
-    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        if isinstance(output, tuple):
-            ctx.mark_non_differentiable(*output[1:])
-        formula.remember(ctx, inputs, output)
-
-    def backward(ctx: Any, grad: Tensor | None, *_: None) -> list[Tensor | None]:
-        if grad is None:
-            return []
-        gradients = formula.to_inputs(ctx, grad)
-        if ctx.needs_input_grad[formula.weight_at]:
-            gradients[formula.weight_at] = formula.to_weight(ctx, grad)
-        return gradients
-
-    _register(formula.op, setup, backward)
-
-
-for _formula in (LUT, ROWS, ATTENTION):
-    _register_formula(_formula)
-_register("read_detectors", remember_read, read_backward)
+for _formula in (LUT, READ, ROWS, ATTENTION):
+    _register(_formula)
