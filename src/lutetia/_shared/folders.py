@@ -113,6 +113,15 @@ def _listed(folder: Path, format: str) -> set[str]:
         return set()
 
 
+def files_of(folder: Path) -> set[str]:
+    """The files of a folder that a manifest of Lutetia's lists, whatever it was written for, and the manifest."""
+    try:
+        format = read_json(folder / MANIFEST, "a manifest", LARGEST_MANIFEST)["format"]
+    except (DataError, KeyError, TypeError, IndexError):
+        return set()
+    return _listed(folder, format) if str(format).startswith("lutetia.") else set()
+
+
 def _files_in(folder: Path) -> set[str]:
     """Every file below a folder, links too, by its name from there."""
     names = set()

@@ -39,7 +39,7 @@ def evaluate_explanations(checkpoint: Path, given: Sequence[str], request: Reque
             raise UsageError(f"there is no rule {rule!r}: {did_you_mean(rule, RULES)}")
     if request.most < 1 or request.steps < 1:
         raise UsageError("--most and --steps are counts, expected 1 or more")
-    check_output("--png", request.png, (".png",))
+    check_output("--png", request.png, (".png",), given)
     model: Any = load(checkpoint)
     if isinstance(model, Tabular) and model.is_regression:
         raise UsageError("evaluate-explanations watches the probability of a decision, and this model predicts a number")

@@ -58,7 +58,7 @@ def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[
     if request.rule not in RULES:
         raise UsageError(f"there is no rule {request.rule!r}: {did_you_mean(request.rule, RULES)}")
     check_output("--html", request.html, (".html", ".htm"))
-    check_output("--png", request.png, (".png",))
+    check_output("--png", request.png, (".png",), [given])
     model: Any = load(checkpoint)
     if isinstance(model, VotesClassifier) or (isinstance(model, Tabular) and model.config.core == "gates"):
         request = _by_occlusion(request)

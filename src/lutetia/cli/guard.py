@@ -26,6 +26,7 @@ from lutetia.errors import LutetiaError
 # click's ClickException by way of a public name: recent typers carry a click of their own.
 ClickException: type[Any] = typer.BadParameter.__mro__[2]
 EXIT_CODES = {"usage": 2, "interrupted": 130}  # by kind of error; every other kind is 1
+LONGEST = 2000  # characters of an error
 COMMON_OPTIONS = ("--json", "--debug")
 # In the order of a first day: see it, train, ask, look inside, build, then the tools.
 ORDER = (
@@ -213,14 +214,21 @@ def report(error: BaseException, common: Common) -> int:
 def explain(error: BaseException) -> tuple[str, str]:
     """The kind of an error and one sentence about it."""
     if isinstance(error, LutetiaError):
-        return error.kind, one_line(str(error))
+        return error.kind, shortened(one_line(str(error)))
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return "interrupted", "interrupted"
     if isinstance(error, ClickException):
         return "usage", usage_sentence(error)
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch says it with a RuntimeError
+        return "memory", shortened(one_line(f"there is not enough memory: {error}".rstrip(": ")))
     if isinstance(error, OSError) and error.strerror is not None:
         return "file", one_line(f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror)
     return "internal", one_line(f"unexpected {type(error).__name__}: {error} (run again with --debug to see where)")
+
+
+def shortened(sentence: str) -> str:
+    """A sentence that quotes something endless, without its middle."""
+    return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST // 2]} … {sentence[-LONGEST // 4 :]}"
 
 
 def usage_sentence(error: Any) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from lutetia._shared.folders import files_of
 from lutetia.cli.guard import UsageError, listed
 from lutetia.errors import DataError
 from lutetia.files import check_writable
 
 
-def check_output(option: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
-    """Refuse, before any work is done, a file that cannot be written or whose name promises another kind."""
+def check_output(option: str, path: Path | None, suffixes: Sequence[str] = (), inputs: Sequence[str] = ()) -> None:
+    """Refuse, before any work is done, a file that cannot be written or whose name promises another kind, and one that is read:
+    an input, or a file of a model."""
     if path is None:
         return
     if path.is_dir():
@@ -21,3 +23,16 @@ def check_output(option: str, path: Path | None, suffixes: Sequence[str] = ()) -
     if not path.parent.is_dir():
         raise DataError(f"{option} is {path}, and there is no folder {path.parent}")
     check_writable(path.parent)
+    if not path.exists():
+        return
+    if any(_is_same(path, each) for each in inputs):
+        raise DataError(f"{option} is {path}, which is also the input, expected another name")
+    if path.name in files_of(path.parent):
+        raise DataError(f"{option} is {path}, a file of what was saved in {path.parent}, expected another name")
+
+
+def _is_same(path: Path, given: str) -> bool:
+    try:
+        return path.samefile(given)
+    except (OSError, ValueError):  # numbers or text, not the name of a file
+        return False

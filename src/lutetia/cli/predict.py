@@ -51,7 +51,7 @@ def predict(checkpoint: Path, given: Sequence[str], out: Path | None, show: bool
     """Predict and write the CSV, if any; with `show`, print the predictions. Returns what `--json` prints."""
     if not given:
         raise UsageError("predict got no INPUT, expected rows, files or text (lutetia predict --help shows examples)")
-    check_output("--csv", None if out == STDOUT else out, (".csv",))
+    check_output("--csv", None if out == STDOUT else out, (".csv",), given)
     model: Any = load(checkpoint)
     if isinstance(model, Tabular) and model.is_regression:
         return _numbers(model, given, out, show)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from lutetia.training import (
     TableConfig,
     duration_text,
     guess_config,
+    holds_table_run,
     is_table,
     make_table_config,
     override_setting,
@@ -39,15 +41,19 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         raise UsageError("--resume works only for training in steps: a table of data is fitted in one go")
     path = request.path
     if is_table(path):
-        name = path.name.split(".")[0] if path.is_file() else path.resolve().name
-        out, folder = request.out or Path("runs") / name, Path()
+        name = path.name.split(".")[0] if path.is_file() else Path(os.path.abspath(path)).name
+        out, folder, again = request.out or Path("runs") / name, Path(), False
         if (out / "config.toml").exists():
             raise DataError(f"{out} already holds a run: edit {out / 'config.toml'} and train that, or choose --out")
         config, _ = guess_config(path, request.target, request.task)
     else:
         if request.target is not None or request.task is not None:
             raise UsageError(f"--target and --task are for data: {path} names its own in [data]")
-        out, folder = request.out or path.parent, path.parent
+        # The config of a run lies in its folder, and is fitted again there.
+        folder, is_own = path.parent, path.name == "config.toml" and holds_table_run(path.parent)
+        name = Path(os.path.abspath(folder)).name if path.name == "config.toml" else path.stem
+        out = request.out or (folder if is_own else Path("runs") / name)
+        again = is_own and os.path.realpath(out) == os.path.realpath(folder)
         config = make_table_config(read_toml(path), str(path))
     config = _with(config, request.settings, str(path))
     if show:
@@ -58,7 +64,7 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
             stop_if_interrupted()
             progress.advance(done - progress.done)
 
-        return train_table(config, folder, out, each=each)
+        return train_table(config, folder, out, again=again, each=each)
 
 
 def _with(config: TableConfig, settings: list[str], name: str) -> TableConfig:
@@ -81,11 +87,11 @@ def show_types(config: TableConfig, folder: Path, guessed: bool) -> None:
     screen.print(f"{kind}{target}: {count}", soft_wrap=True)
     width = max((len(one_line(name)) for name in [*(name for name, _ in table.types[:SHOWN]), *table.left_out]), default=0)
     for name, told in table.types[:SHOWN]:
-        screen.print(f"  {one_line(name):<{width}}  {told}", soft_wrap=True)
+        screen.print(f"  {one_line(name):<{width}}  {one_line(told)}", soft_wrap=True)
     if len(table.types) > SHOWN:
         screen.print(f"  and {len(table.types) - SHOWN} more columns", soft_wrap=True)
     for name, why in table.left_out.items():
-        screen.print(f"  {one_line(name):<{width}}  left out: {why}", soft_wrap=True)
+        screen.print(f"  {one_line(name):<{width}}  left out: {one_line(why)}", soft_wrap=True)
 
 
 def show_table(summary: dict[str, Any]) -> None:

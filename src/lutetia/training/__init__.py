@@ -39,7 +39,15 @@ if TYPE_CHECKING:
     from lutetia.training.table_files import numbered as class_numbers
     from lutetia.training.table_refit import Trial as RefitTrial
     from lutetia.training.table_refit import refit_tables, try_refit
-    from lutetia.training.table_run import TableConfig, guess_config, is_table_config, make_table_config, open_table, train_table
+    from lutetia.training.table_run import (
+        TableConfig,
+        guess_config,
+        holds_table_run,
+        is_table_config,
+        make_table_config,
+        open_table,
+        train_table,
+    )
     from lutetia.training.table_run import measure as measure_tabular
     from lutetia.training.tables import Cells, is_number, label_column, read_cells
     from lutetia.training.tables import class_names as labels_of
@@ -89,7 +97,8 @@ __getattr__, __dir__ = lazy_door(
         "table_files": "TableFile UNNAMED_COLUMN=UNNAMED class_numbers=numbered column_names=named find_target is_table"
         " read_table_file",
         "table_refit": "RefitTrial=Trial refit_tables try_refit",
-        "table_run": "TableConfig guess_config is_table_config make_table_config measure_tabular=measure open_table train_table",
+        "table_run": "TableConfig guess_config holds_table_run is_table_config make_table_config measure_tabular=measure"
+        " open_table train_table",
         "tables": "Cells is_number label_column labels_of=class_names numeric_columns=numbers read_cells",
         "tabular": "Rows Shape encode_rows fit_tabular make_tabular=make_model",
         "task": "context_of metrics_of metrics_text=told",

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,7 @@ class RunFolder:
 
         `patience` is how many seconds to wait for the folder's last user.
         """
-        try:
-            self._take(patience)
-        except DataError as error:
-            if isinstance(error.__cause__, FileExistsError | NotADirectoryError):
-                raise DataError(f"{self.path} is a file, or lies in one, expected a folder for the run") from error
-            raise
+        self._take(patience)
         changes = self._check(config, resume)
         with write_atomically(self.path / "config.toml") as file:
             file.write(config.to_toml().encode())
@@ -74,7 +70,12 @@ class RunFolder:
         """Make the folder and lock it. Only who holds the lock may remove its file, so one that was waited for may be gone."""
         until = time.monotonic() + patience
         while self._lock is None:
-            self._made = [*make_folder(self.path), *self._made]
+            try:
+                self._made = [*make_folder(self.path), *self._made]
+            except DataError as error:
+                if isinstance(error.__cause__, FileExistsError | NotADirectoryError):
+                    raise DataError(f"{self.path} is a file, or lies in one, expected a folder for the run") from error
+                raise
             if fcntl is None:
                 return
             opened = _open_lock(self.path / LOCK)
@@ -97,10 +98,7 @@ class RunFolder:
     def _check(self, config: Config, resume: bool) -> list[str]:
         file = self.path / "config.toml"
         if not file.exists():
-            others = [path.name for path in self.path.iterdir() if path.name != LOCK]
-            if others:
-                raise DataError(f"{self.path} holds {others[0]} and no run, expected an empty folder or that of a run")
-            self._own = list(CONTENT)
+            self._check_empty()
             return []
         if not resume:
             raise DataError(f"{self.path} already holds a run: continue it with --resume, or choose another folder with --out")
@@ -110,6 +108,26 @@ class RunFolder:
                 raise DataError(f"{self.path} holds a run of another config: {key} was {was!r} and is {now!r} now")
             changes.append(f"{key} was {was!r} and is {now!r} now")
         return changes
+
+    def _check_empty(self) -> None:
+        """Refuse a folder that holds what no run has made; all that will be in an empty one is this run's."""
+        others = [path.name for path in self.path.iterdir() if path.name != LOCK]
+        if others:
+            raise DataError(f"{self.path} holds {others[0]} and no run, expected an empty folder or that of a run")
+        self._own = list(CONTENT)
+
+    @contextmanager
+    def held(self, again: bool) -> Iterator[None]:
+        """Hold the folder for a block that leaves a whole run in it: an empty folder, or that of the same run, fitted again."""
+        self._take(0.0)
+        try:
+            if not again:
+                self._check_empty()
+            yield
+        except BaseException:
+            self.abandon()
+            raise
+        self.close()
 
     def abandon(self) -> None:
         """After a failure: leave the folder as it was found, unless there is a checkpoint to continue from."""

@@ -15,6 +15,7 @@ import numpy as np
 from lutetia._shared.numbers import whole_number
 from lutetia.errors import ArgumentError, DataError, LutetiaError, require
 from lutetia.files import check_file
+from lutetia.models import LONGEST_NAME
 from lutetia.training.arrays import read_npz
 from lutetia.training.formats import Array, check_expansion
 from lutetia.training.images import IMAGES, read_pixels
@@ -86,7 +87,7 @@ def read_table_file(path: Path) -> TableFile:
         if not cells.rows:
             raise DataError(f"{path} has column names and no rows below them, expected at least two")
         names = named(cells.header or [""] * cells.width)
-        _check_once(path, names)
+        _check_names(path, names)
         columns = {name: [_value(row[number]) for row in cells.rows] for number, name in enumerate(names)}
         return TableFile(path, columns, lines=cells.lines)
     if suffix in (".parquet", ".pq"):
@@ -196,6 +197,8 @@ def make_target(
         raise DataError(f"{where} holds one class, {classes[0]!r}, expected at least two")
     if guessed and len(classes) == len(texts) > MOST_CLASSES:
         raise DataError(f"{where} holds another class in each of {len(texts)} rows, expected classes that rows share")
+    for name in classes:
+        _check_name(f"{where} has a class", name)
     order = {name: number for number, name in enumerate(classes)}
     return np.array([order[text] for text in texts], np.int64), classes
 
@@ -214,7 +217,8 @@ def numbered(values: Sequence[Any], known: Sequence[str] | None, where: str, lin
             numbers[row] = order[text]
         else:
             wanted = "a number" if order is None else f"one of the categories {', '.join(list(order)[:20])}"
-            raise DataError(f"{where}, {_row(row, lines)}: {text!r}, expected {wanted}")
+            shown = repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r}…"
+            raise DataError(f"{where}, {_row(row, lines)}: {shown}, expected {wanted}")
     return numbers
 
 
@@ -291,12 +295,21 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _check_once(path: Path, names: Sequence[str]) -> None:
+def _check_names(path: Path, names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
+        _check_name(f"{path} has a column", name)
         if name in seen:
             raise DataError(f"{path} has two columns named {name!r}, expected every name once")
         seen.add(name)
+
+
+def _check_name(where: str, name: str) -> None:
+    """Refuse a name that no model can keep."""
+    if len(name) > LONGEST_NAME:
+        raise DataError(f"{where} named {name[:SHOWN]!r}…, {len(name):,} characters, expected {LONGEST_NAME:,} at most")
+    if not name.strip():
+        raise DataError(f"{where} named {name!r}, expected letters or digits")
 
 
 def _parquet(path: Path) -> TableFile:
@@ -305,7 +318,7 @@ def _parquet(path: Path) -> TableFile:
     types: Any = require("pyarrow.types", "reading parquet files", "pyarrow")
     with parquet.ParquetFile(path) as file:
         schema, groups = file.schema_arrow, [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-    _check_once(path, schema.names)
+    _check_names(path, schema.names)
     for column in schema:
         if types.is_nested(column.type) or (types.is_fixed_size_binary(column.type) and not types.is_decimal(column.type)):
             raise DataError(f"{path}, column {column.name!r} holds {column.type}, expected numbers or text")
@@ -345,7 +358,7 @@ def _arrays(path: Path) -> TableFile:
     if x.ndim == 2:
         titles = [str(name) for name in names] if names is not None and names.shape == (x.shape[1],) else None
         titles = titles or [f"x{number}" for number in range(x.shape[1])]
-        _check_once(path, titles)
+        _check_names(path, titles)
         target = "y" if "y" not in titles else "target y"
         return TableFile(path, {**{name: x[:, at].tolist() for at, name in enumerate(titles)}, target: targets})
     return TableFile(path, {}, x.astype(np.float64) / (255 if x.dtype == np.uint8 else 1), targets)

@@ -20,11 +20,13 @@ import numpy as np
 import torch
 
 from lutetia import toml
+from lutetia._shared.folders import MANIFEST
 from lutetia.errors import DataError
-from lutetia.files import make_folder, write_atomically
+from lutetia.files import write_atomically
 from lutetia.models import Tabular, save
 from lutetia.training.boosting import Boosting, Each
 from lutetia.training.data import Data, Names, Samples, fingerprint
+from lutetia.training.folder import RunFolder
 from lutetia.training.schema import Origin, build, option
 from lutetia.training.table_files import TASKS, Table, find_target, make_table, numbers_rows, read_table_file
 from lutetia.training.tabular import Rows, Shape, fit_tabular
@@ -53,10 +55,10 @@ class TableSettings:
 class FitSettings:
     """[fit]: see `lutetia.training.boosting.Boosting`."""
 
-    n_tables: int = option(500, low=1)
+    n_tables: int = option(500, low=1, high=1_000_000)
     n_anchors: int = option(6, low=1, high=12)
     rate: float = option(0.1, low=0)
-    candidates: int = option(64, low=1)
+    candidates: int = option(64, low=1, high=1_000_000)
     pairs: float = option(0.25, low=0, high=1)
     rows: int = option(8192, low=1)
     smoothing: float = option(1.0, low=0)
@@ -79,7 +81,13 @@ class TableConfig:
 
 def is_table_config(tables: Mapping[str, Any]) -> bool:
     """Whether tables of TOML describe a run on a table of data."""
-    return "fit" in tables or ("data" in tables and "kind" not in tables["data"] and "path" in tables["data"])
+    data = tables.get("data")
+    return "fit" in tables or (isinstance(data, Mapping) and "kind" not in data and "path" in data)
+
+
+def holds_table_run(folder: Path) -> bool:
+    """Whether a run on a table has left its model in a folder."""
+    return (folder / MODEL / MANIFEST).is_file()
 
 
 def make_table_config(tables: Mapping[str, Any], name: str) -> TableConfig:
@@ -111,8 +119,16 @@ def _with_all_classes(table: Table, train: Array, test: Array) -> dict[str, Arra
     return {"train": train, "test": test}
 
 
-def train_table(config: TableConfig, folder: Path, out: Path, *, each: Each | None = None) -> dict[str, Any]:
-    """Fit what a config describes, whose paths are relative to `folder`, and leave it in `out`; returns the summary."""
+def train_table(config: TableConfig, folder: Path, out: Path, *, again: bool = False, each: Each | None = None) -> dict[str, Any]:
+    """Fit what a config describes, whose paths are relative to `folder`, and leave it in `out`; returns the summary.
+
+    `out` is empty or, where `again` says so, holds the run of this config.
+    """
+    with RunFolder(out).held(again):
+        return _train(config, folder, out, each)
+
+
+def _train(config: TableConfig, folder: Path, out: Path, each: Each | None) -> dict[str, Any]:
     table, data = open_table(config, folder)
     begun = time.perf_counter()
     shape = Shape(
@@ -194,7 +210,6 @@ def _metadata(table: Table, rows: Rows, config: TableConfig) -> dict[str, Any]:
 
 def _leave(config: TableConfig, folder: Path, out: Path, model: Tabular, summary: dict[str, Any]) -> None:
     """Write the folder of a run: the model first, then the config, whose path leads from there to the data."""
-    make_folder(out)
     path = (folder / config.data.path).resolve()
     try:
         relative = os.path.relpath(path, out.resolve())
