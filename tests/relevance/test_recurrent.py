@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from lutetia import relevance
 from lutetia.errors import ArgumentError
 from lutetia.relevance import Epsilon, Identity, Rules, presets
+from lutetia.relevance.rules import recurrent
 
 
 class Reader(nn.Module):
@@ -113,3 +114,36 @@ def test_gates_elsewhere_by_choice() -> None:
     torch.testing.assert_close(halves[x], (torch.arange(24.0).view(4, 6) + torch.arange(24.0).view(4, 6).flip(1)).double() / 2)
     gated = relevance.explain(y, torch.arange(24.0).view(4, 6).double(), rules=Rules(product=relevance.Signal()))
     torch.testing.assert_close(gated[x], torch.arange(24.0).view(4, 6).flip(1).double())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("outputs", ["states", "h", "c", "all"])
+def test_all_steps_at_once_are_the_walk(bias: bool, outputs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fused LSTM against the walk over its parts: both directions, every output, and the states before the first step."""
+    torch.manual_seed(4)
+    cell = nn.LSTM(5, 6, num_layers=2, bidirectional=True, bias=bias)
+    x, h, c = torch.randn(9, 3, 5), torch.randn(4, 3, 6), torch.randn(4, 3, 6)
+
+    class Outputs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = cell
+
+        def forward(self, x: Tensor, h: Tensor, c: Tensor) -> Tensor:
+            states, (last_h, last_c) = self.cell(x, (h, c))
+            parts = {"states": states, "h": last_h, "c": last_c}
+            return torch.cat([part.flatten() for name, part in parts.items() if outputs in (name, "all")])[None]
+
+    def explained() -> relevance.Result:
+        return relevance.attribute(Outputs(), (x, h, c), target=lambda y: y * torch.linspace(-1, 1, y.shape[1]))
+
+    at_once = explained()
+    calls: list[Any] = []
+    monkeypatch.setattr(recurrent, "WEIGHTS", range(7))  # as if weights were asked for: then the parts are walked
+    original = recurrent.by_parts
+    monkeypatch.setattr(recurrent, "by_parts", lambda *args, **kwargs: calls.append(args) or original(*args, **kwargs))
+    walked = explained()
+    assert len(calls) == 4 or not torch.backends.mkldnn.is_available()
+    for tensor in (x, h, c):
+        torch.testing.assert_close(at_once[tensor], walked[tensor], rtol=1e-4, atol=1e-6)
+    assert float(walked[x].abs().max()) > 1e-3

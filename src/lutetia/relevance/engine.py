@@ -110,6 +110,9 @@ class Walk:
         if node.pre_promise is not None:
             self._merge_into_pre_promise(node, node.pre_promise, slots)
             return
+        if len(slots) == 1 and not isinstance(slots[0], Branch) and node.nr >= 0:  # by far the most frequent case
+            self.propagate(node, None if slots[0] is NOTHING else slots[0])
+            return
         landed: list[tuple[Tensor, int]] = []
         pending: list[tuple[Branch, int]] = []
         for slot, (_, _, nr) in zip(slots, node.parents, strict=True):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MODULES = "lutetia.modules"  # grad_fn.metadata key of module outputs: [(label, module, start, end, output, whether recurrent)]
 CONSTANT = "lutetia.constant"  # grad_fn.metadata key: the operand that leaves no node, where `watch` saw it
 VALUE = "lutetia.value"  # grad_fn.metadata key: the output of an operation without a rule, where `watch` saw it
+OUTPUT = "lutetia.output"  # grad_fn.metadata key: the output of a linear layer, where `watch` saw it
+OPERANDS = "lutetia.operands"  # grad_fn.metadata key: those of a small sum, where `watch` saw them
 WRITE = "lutetia.write"  # grad_fn.metadata key: what was written in place into a slice, where `watch` saw it
 
 RESHAPES = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})
@@ -324,10 +326,17 @@ class UnknownOperation(LutetiaError):
 
 def unknown(node: Node, why: str = "no rule for this operation") -> UnknownOperation:
     """The error that names an operation, its place, and what to do."""
-    if node.name == "CheckpointFunctionBackward":
-        why = "torch.utils.checkpoint hides the operations inside; call it with use_reentrant=False"
     inputs = ", ".join("a constant" if edge is None else edge.child.name for edge in node.edges) or "nothing"
-    return UnknownOperation(
-        f"{node.where()} with inputs from {inputs}: {why}; register one with @relevance.rule({node.name!r}), "
-        f"or choose one with Rules().on({node.name!r}, ...)"
-    )
+    remedy = HIDING.get(node.name)
+    if remedy is None:
+        remedy = f"register one with @relevance.rule({node.name!r}), or choose one with Rules().on({node.name!r}, ...)"
+    else:
+        why = "it hides the operations inside"
+    return UnknownOperation(f"{node.where()} with inputs from {inputs}: {why}; {remedy}")
+
+
+HIDING = {  # nodes that stand for many operations, and how to see these
+    "CheckpointFunctionBackward": "call torch.utils.checkpoint with use_reentrant=False",
+    "DifferentiableGraphBackward": "TorchScript fused it in an earlier call; explain the module as it was before scripting, "
+    "or load it anew and explain it first",
+}

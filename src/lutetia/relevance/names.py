@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lutetia.errors import check_tensor, fail
 from lutetia.relevance.graph import MODULES, Graph
+from lutetia.relevance.scripted import scripts_seen
 from lutetia.relevance.seen import Constants, attention_seen, custom_functions_seen
 
 
@@ -66,7 +67,7 @@ def watch(model: nn.Module) -> Iterator[None]:
         nn.modules.module.register_module_forward_hook(after, always_call=False),
     ]
     try:
-        with Constants(), attention_seen(), custom_functions_seen():
+        with Constants(), attention_seen(), custom_functions_seen(), scripts_seen():
             yield
     finally:
         for handle in handles:

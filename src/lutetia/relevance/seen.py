@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from lutetia.relevance.graph import CONSTANT, VALUE, WRITE
+from lutetia.relevance.graph import CONSTANT, OPERANDS, OUTPUT, VALUE, WRITE
 from lutetia.relevance.registry import is_known
 
 
@@ -27,10 +27,34 @@ class Constants(TorchFunctionMode):
             _note_write(func, args, kwargs, before)
         if isinstance(result, Tensor) and result.grad_fn is not None:
             if name in _WATCHED:
-                _note_constant(name, result.grad_fn, args, kwargs)
+                note_constant(name, result.grad_fn, args, kwargs)
+                if name in _LAYERS:
+                    _note(_behind_views(result.grad_fn), OUTPUT, Kept(result))
+                elif name in _SUMS and not writes and result.numel() <= SMALL:
+                    _note(result.grad_fn, OPERANDS, [Kept(arg) if _has_node(arg) else None for arg in args[:2]])
             elif name not in _FAMILIAR:
-                _note_value(name, result)
+                if is_known(result.grad_fn.name()):
+                    _FAMILIAR.add(name)
+                else:
+                    note_value(result.grad_fn, result)
         return result
+
+
+SMALL = 4096  # elements, up to which the operands of a sum are kept: to search for them takes longer than to add them
+
+
+class Kept:
+    """A value that a rule will read. It shares the memory of the tensor, and counts as lost once that was overwritten."""
+
+    __slots__ = ("_tensor", "_version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor.detach()
+        self._version = self._tensor._version
+
+    def value(self) -> Tensor | None:
+        """The tensor as it was; None if something was written into it."""
+        return self._tensor if self._tensor._version == self._version else None
 
 
 def _note(fn: Any, key: str, value: Any) -> None:
@@ -102,13 +126,9 @@ def _note_write(func: Callable[..., Any], args: Any, kwargs: Any, before: Tensor
 _FAMILIAR: set[str] = set()  # functions whose nodes have a rule
 
 
-def _note_value(name: str, result: Tensor) -> None:
-    fn = result.grad_fn
-    assert fn is not None
-    if is_known(fn.name()):
-        _FAMILIAR.add(name)
-    else:
-        _note(fn, VALUE, result.detach())
+def note_value(fn: Any, result: Tensor) -> None:
+    """Keep the output of an operation at its node."""
+    _note(fn, VALUE, result.detach())
 
 
 @contextmanager
@@ -131,7 +151,7 @@ def custom_functions_seen() -> Iterator[None]:
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         result = original.__get__(None, cls)(*args, **kwargs)
         if isinstance(result, Tensor) and result.grad_fn is not None and not is_known(result.grad_fn.name()):
-            _note(result.grad_fn, VALUE, result.detach())
+            note_value(result.grad_fn, result)
         return result
 
     torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
@@ -150,7 +170,9 @@ _ADDING = _SUMS | {"index_add_", "scatter_add_"}
 _FILLS = frozenset({"masked_fill", "masked_fill_", "where"})
 _LINEAR = frozenset(
     {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "addmm", "baddbmm"}
+    | {"convolution"}
 )
+_LAYERS = frozenset({"linear", "addmm"})  # whose outputs are worth keeping: a rule would multiply matrices again for them
 _ATTENTION = "scaled_dot_product_attention"
 _JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
 _PLACES = frozenset({"index_add", "index_copy", "index_put", "masked_scatter", "scatter", "scatter_add", "scatter_reduce"})
@@ -158,7 +180,10 @@ _LOSS = "cross_entropy"
 _WATCHED = _SUMS | _FILLS | _LINEAR | _JOINS | _PLACES | {_ATTENTION, _LOSS}
 
 
-def _note_constant(name: str, fn: Any, args: Any, kwargs: Any) -> None:
+def note_constant(name: str, fn: Any, args: Any, kwargs: Any) -> None:
+    """Keep an operand that has no node at the node of its operation, if that operation is one whose constants take a share."""
+    if name not in _WATCHED:
+        return
     if name in _JOINS:
         tensors = args[0] if args else kwargs.get("tensors", ())
         constant: Any = [None if _has_node(tensor) else tensor for tensor in tensors]

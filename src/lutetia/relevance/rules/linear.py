@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lutetia.relevance.graph import RESHAPES, Node, Relevance
+from lutetia.relevance.graph import OUTPUT, RESHAPES, Node, Relevance
 from lutetia.relevance.registry import Args, Given, Op, divide, reduce_to, register, scalar
 from lutetia.relevance.rules.common import without_masked
 
@@ -203,6 +203,11 @@ def _behind_relu(node: Node) -> Tensor | None:
 class Mm(Bilinear):
     """a @ b, for matrices and batches of them."""
 
+    def result(self, node: Node) -> Relevance | None:
+        kept = node.fn.metadata.get(OUTPUT)
+        z = None if kept is None else kept.value()
+        return None if z is None else z.reshape(node.shape())
+
     def product(self, node: Node, a: Tensor, b: Tensor) -> Tensor:
         return a @ b
 
@@ -321,4 +326,4 @@ register(Addmm(), "AddmmBackward0")
 register(Baddbmm(), "BaddbmmBackward0")
 register(Mv(), "MvBackward0")
 register(Dot(), "DotBackward0")
-register(Convolution(), "ConvolutionBackward0")
+register(Convolution(), "ConvolutionBackward0", "ConvolutionBackward1")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lutetia.relevance.graph import Node, Relevance
+from lutetia.relevance.graph import OPERANDS, Node, Relevance
 from lutetia.relevance.registry import Args, Given, Op, divide, register
 from lutetia.relevance.rules.common import backward, dims, fit, integer, times, without_masked
 
@@ -22,6 +22,12 @@ class Add(Op):
 
     def family(self, node: Node) -> str:
         return "sum"
+
+    def kept(self, node: Node) -> Args:
+        operands = node.fn.metadata.get(OPERANDS)
+        if operands is None:
+            return [None] * len(node.edges)
+        return [None if operand is None else operand.value() for operand in operands[: len(node.edges)]]
 
     def _lone(self, node: Node) -> bool:
         """Whether one operand is left to get everything: the others are constants that take no share."""
@@ -70,7 +76,8 @@ class Add(Op):
                 node.note = UNSEEN
             return [fit(node, at, R) if at == only else None for at in range(len(node.edges))]
         parts = self._parts(node, args)
-        z = node.output() if isinstance(node.output(), Tensor) else None
+        known = node.output()
+        z = known if isinstance(known, Tensor) else None
         constant = self._constant(node)
         if node.rules.bias == "redistribute":
             parts = [None if edge is None or edge.child.is_weight else part for part, edge in zip(parts, node.edges, strict=True)]

@@ -1,0 +1,77 @@
+"""TorchScript while a model is watched: its operations do not pass the functions of torch, so `Constants` does not see them.
+
+A scripted function runs as the Python function that it was made from. The methods of scripted and traced modules have none at hand:
+their operations are seen where torch dispatches them, and recognised in the graph afterwards by their sequence numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lutetia.relevance.registry import is_known
+from lutetia.relevance.seen import note_constant, note_value
+
+METHOD: Any = torch._C.ScriptMethod
+FUSED = "DifferentiableGraphBackward"  # made by methods that ran before they were watched; many operations have its number
+FUNCTION: Any = torch.jit.ScriptFunction
+
+
+@contextmanager
+def scripts_seen() -> Iterator[None]:
+    """While open, what TorchScript computes is seen."""
+    function, method = FUNCTION.__call__, METHOD.__call__
+
+    def call_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        original = getattr(self, "_torchdynamo_inline", None)
+        return _dispatched(lambda: function(self, *args, **kwargs)) if original is None else original(*args, **kwargs)
+
+    def call_method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _dispatched(lambda: method(self, *args, **kwargs))
+
+    FUNCTION.__call__, METHOD.__call__ = call_function, call_method
+    try:
+        yield
+    finally:
+        FUNCTION.__call__, METHOD.__call__ = function, method
+
+
+class _Dispatched(TorchDispatchMode):
+    """Keeps the arguments of operations by the number of the autograd node that torch has just made for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[int, tuple[str, Any, Any, Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        number, kwargs = _get_sequence_nr() - 1, kwargs or {}
+        result = func(*args, **kwargs)
+        # The first with a number is the operation itself; others run inside it, or after it.
+        self.calls.setdefault(number, (func.overloadpacket.__name__, result, args, kwargs))
+        return result
+
+
+def _dispatched(call: Callable[[], Any]) -> Any:
+    """The result of a call, whose operations run one by one, each with a node of its own; constants are noted at these nodes."""
+    start = _get_sequence_nr()
+    with torch.jit.optimized_execution(False), _Dispatched() as seen:  # type: ignore[no-untyped-call]
+        result = call()
+    stack = [tensor.grad_fn for tensor in torch.utils._pytree.tree_leaves(result) if isinstance(tensor, Tensor)]
+    known = set()
+    while stack:
+        fn: Any = stack.pop()
+        if fn is None or fn in known or not start <= fn._sequence_nr() < 2**63 or fn.name().endswith(FUSED):
+            continue
+        known.add(fn)
+        stack.extend(child for child, _ in fn.next_functions)
+        name, made, args, kwargs = seen.calls.get(fn._sequence_nr(), ("", None, (), {}))
+        note_constant(name, fn, args, kwargs)
+        if isinstance(made, Tensor) and not is_known(fn.name()):
+            note_value(fn, made)
+    return result
