@@ -1,4 +1,4 @@
-"""Values that `watch` keeps so that no rule computes them again: outputs of linear layers, operands of small sums, TorchScript's."""
+"""Values that `watch` keeps so that no rule computes them again: outputs of linear layers, operands of small sums, constants."""
 
 from __future__ import annotations
 
