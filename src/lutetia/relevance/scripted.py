@@ -1,7 +1,7 @@
 """TorchScript while a model is watched: its operations do not pass the functions of torch, so `Constants` does not see them.
 
-A scripted function runs as the Python function that it was made from. Methods of scripted and traced modules have none at hand: their
-operations are seen where torch dispatches them, and recognised in the graph afterwards by their sequence numbers.
+A scripted function runs as the Python function that it was made from. The methods of scripted and traced modules have none at
+hand: their operations are seen where torch dispatches them, and recognised in the graph afterwards by their sequence numbers.
 """
 
 from __future__ import annotations
