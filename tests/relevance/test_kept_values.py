@@ -42,7 +42,12 @@ def test_a_linear_layer_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -
     x = torch.randn(2, 6, 4)
     calls: list[Any] = []
     original = Addmm.product
-    monkeypatch.setattr(Addmm, "product", lambda *args: calls.append(args) or original(*args))
+
+    def product(*args: Any) -> Tensor:
+        calls.append(args)
+        return original(*args)
+
+    monkeypatch.setattr(Addmm, "product", product)
     r = relevance.attribute(model, x, (2, 1))
     assert not calls
     leaf = x.clone().requires_grad_()
@@ -85,8 +90,8 @@ class Scripted(nn.Module):
         torch.manual_seed(0)
         self.function = function
         self.first, self.last, self.across = nn.Linear(3, 4), nn.Linear(4, 2), nn.Conv1d(1, 2, 3, padding=1)
-        self.last.bias.requires_grad_(False)
-        self.across.bias.requires_grad_(False)
+        for name in ("last.bias", "across.bias"):
+            self.get_parameter(name).requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.tanh(self.first(x) + 1.5)

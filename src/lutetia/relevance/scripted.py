@@ -60,7 +60,7 @@ class _Dispatched(TorchDispatchMode):
 def _dispatched(call: Callable[[], Any]) -> Any:
     """The result of a call, whose operations run one by one, each with a node of its own; constants are noted at these nodes."""
     start = _get_sequence_nr()
-    with torch.jit.optimized_execution(False), _Dispatched() as seen:  # type: ignore[no-untyped-call]
+    with torch.jit.optimized_execution(False), _Dispatched() as seen:  # type: ignore[attr-defined]
         result = call()
     stack = [tensor.grad_fn for tensor in torch.utils._pytree.tree_leaves(result) if isinstance(tensor, Tensor)]
     known = set()

@@ -42,8 +42,8 @@ class MkldnnRnn(Op):
         if fn._saved_mode != LSTM:
             raise unknown(node, "only LSTMs are known in this fused form")
         rules = node.rules
-        usual = type(rules.recurrent) is Absolute and not rules.types and rules.firsts is None and rules.bias == "absorb"
-        if usual and not set(node.walked) & set(WEIGHTS):
+        usual = not rules.types and rules.firsts is None and rules.bias == "absorb" and not set(node.walked) & set(WEIGHTS)
+        if usual and isinstance(rules.recurrent, Absolute):
             return _all_steps(node, R, args, rules.recurrent.eps)
 
         def compute(x: Tensor, w: Tensor, u: Tensor, b: Tensor, d: Tensor, h: Tensor, c: Tensor) -> Sequence[Tensor]:
