@@ -9,12 +9,12 @@ import torch
 
 from attention.decode_cases import agree, device_of
 from attention.decode_oracle import Case, expected, make
-from lutetia.attention.arguments import DecodeCall, How, check_call
+from lutetia.attention.arguments import DecodeCall, RunOptions, check_call
 from lutetia.attention.run import KnownCall, signature
 from tools import require_module
 
 require_module("triton")
-HOW = How(1, "auto", "lse", "auto", False, "cost")
+HOW = RunOptions(1, "auto", "lse", "auto", False, "cost")
 ORDER = ("seq_lens", "k_new", "v_new", "scale", "window", "sink", "page_table", "k_scale", "v_scale")
 
 

@@ -69,7 +69,7 @@ def test_tiles_of_pages_on_132_multiprocessors(
     """As swept: long pieces take more keys at once."""
     from lutetia.attention import triton
 
-    monkeypatch.setattr(triton, "device_of", lambda tensor: triton.Device(132, 227 << 10, True))
+    monkeypatch.setattr(triton, "device_of", lambda tensor: triton.LaunchDevice(132, 227 << 10, True))
     pages = torch.empty(4, 16, 8, 128, dtype=torch.bfloat16)
     table, lengths = torch.zeros(batch, 512, dtype=torch.int32), torch.zeros(batch, dtype=torch.int32)
     call = check_call(torch.empty(batch, 32, 1, 128, dtype=torch.bfloat16), pages, pages, lengths, page_table=table)
@@ -92,7 +92,7 @@ def test_how_the_keys_are_cut_on_132_multiprocessors(
 ) -> None:
     from lutetia.attention import triton
 
-    monkeypatch.setattr(triton, "device_of", lambda tensor: triton.Device(132, 227 << 10, True))
+    monkeypatch.setattr(triton, "device_of", lambda tensor: triton.LaunchDevice(132, 227 << 10, True))
     q, cache = (torch.zeros(1, dtype=torch.bfloat16).expand(batch, *shape, 128) for shape in ((32, 1), (8, length)))
     call = check_call(q, cache, cache, torch.full((batch,), length))
     assert triton.configure(call) == triton.LaunchConfig(*expected)
@@ -104,7 +104,7 @@ def test_tiles_fit_into_shared_memory(kilobytes: int, stages: int, monkeypatch: 
     """What programs of compute capability 9.0, 8.0, 8.9 and 7.5 can have; 8 KB for other things."""
     from lutetia.attention import triton
 
-    monkeypatch.setattr(triton, "device_of", lambda tensor: triton.Device(132, kilobytes << 10, False))
+    monkeypatch.setattr(triton, "device_of", lambda tensor: triton.LaunchDevice(132, kilobytes << 10, False))
     q, cache = (torch.zeros(1, dtype=torch.bfloat16).expand(1, *shape, 128) for shape in ((32, 1), (8, 8192)))
     assert triton.configure(check_call(q, cache, cache, torch.full((1,), 8192))).stages == stages
 

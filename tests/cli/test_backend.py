@@ -80,13 +80,13 @@ def test_a_window_that_slides_counts_for_more_than_a_step() -> None:
 def test_kernels_are_chosen_for_the_block_only(attention: str) -> None:
     model = models.LUTTransformer(attention=attention, n_heads=2, **SMALL).eval()
     attentions = [module for module in model.modules() if isinstance(module, SoftmaxAttention)]
-    with backend.kernels_for(model, backend.Work(1, 1)) as name:
+    with backend.kernels_for(model, backend.TableWork(1, 1)) as name:
         assert (name, choice.chosen) == ("reference", "reference")
         assert {each.backend for each in attentions} <= {"reference"}
         small = model.generate(b"abc", 6, temperature=0)
     assert choice.chosen == ""
     assert {each.backend for each in attentions} <= {"auto"}
-    for work in (backend.Work(backend.MOST_NUMBERS + 1, 1), backend.Work(1, backend.MOST_AT_ONCE + 1)):
+    for work in (backend.TableWork(backend.MOST_NUMBERS + 1, 1), backend.TableWork(1, backend.MOST_AT_ONCE + 1)):
         with backend.kernels_for(model, work) as name:
             assert (name, choice.chosen) == ("cpu", "")
             assert model.generate(b"abc", 6, temperature=0) == small

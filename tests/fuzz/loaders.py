@@ -29,7 +29,7 @@ from lutetia.models.building import KINDS
 from lutetia.nn import int8_tables
 from lutetia.precompute import Binary, Int, IOTable, LanguageHardware, integer_model
 from lutetia.training import checkpoint, data, distributed, metrics, open_data, read_config
-from lutetia.training.config import Data
+from lutetia.training.config import DataConfig
 from lutetia.training.folder import RunFolder
 from lutetia.training.loop import Trainer
 from lutetia.training.progress import Silent
@@ -190,7 +190,7 @@ def make_npz(folder: Path) -> None:
 
 def use_npz(folder: Path) -> None:
     for name in ("samples.npz", "compressed.npz"):
-        open_data(Data("npz", path=name), folder)
+        open_data(DataConfig("npz", path=name), folder)
 
 
 def make_inputs(folder: Path) -> None:
@@ -302,7 +302,7 @@ def use_source(folder: Path) -> None:
 
 
 def use_text(folder: Path) -> None:
-    opened = open_data(Data("bytes", path="text.gz"), folder)
+    opened = open_data(DataConfig("bytes", path="text.gz"), folder)
     data.fingerprint([opened.splits["train"].bytes])
 
 
@@ -345,8 +345,8 @@ LOADERS: dict[str, Loader] = {
         ),
         use_metrics,
     ),
-    "idx": Loader(make_idx, lambda folder: open_data(Data("idx", images="images", labels="labels.gz"), folder)),
-    "csv": Loader(make_csv, lambda folder: open_data(Data("csv", path="rows.csv"), folder)),
+    "idx": Loader(make_idx, lambda folder: open_data(DataConfig("idx", images="images", labels="labels.gz"), folder)),
+    "csv": Loader(make_csv, lambda folder: open_data(DataConfig("csv", path="rows.csv"), folder)),
     "npz": Loader(make_npz, use_npz),
     "text": Loader(
         lambda folder: (folder / "text.gz").write_bytes(gzip.compress(b"the cat sat on the mat\n" * 9, mtime=0)), use_text

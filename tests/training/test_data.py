@@ -11,7 +11,7 @@ import pytest
 
 from lutetia.errors import ArgumentError, DataError
 from lutetia.training import open_data
-from lutetia.training.config import Data as Settings
+from lutetia.training.config import DataConfig as Settings
 from lutetia.training.data import Samples, Text, fingerprint, standard_library
 from small import write_samples, write_text
 from tools import require_module

@@ -10,7 +10,7 @@ from torch import nn
 
 from lutetia.errors import ArgumentError
 from lutetia.nn import LUT, LUTAttention, table_parameters
-from lutetia.training.config import Optimizer, Optimizers
+from lutetia.training.config import Optimizer, OptimizersConfig
 from lutetia.training.optimizers import clip_gradients, make_optimizers
 from lutetia.training.task import build_model
 from small import transformer_config
@@ -22,7 +22,7 @@ def model_of(**more: Any) -> nn.Module:
 
 def test_every_parameter_has_one_optimiser() -> None:
     model = model_of(read="confidence2", norm="layer")
-    made = make_optimizers(model, Optimizers(Optimizer("lion", lr=0.1), Optimizer("adamw", lr=0.2, weight_decay=0.3)))
+    made = make_optimizers(model, OptimizersConfig(Optimizer("lion", lr=0.1), Optimizer("adamw", lr=0.2, weight_decay=0.3)))
     groups = [(name, group) for name, optimizer in made.by_name.items() for group in optimizer.param_groups]
     where = {id(p): (name, group["weight_decay"]) for name, group in groups for p in group["params"]}
     assert len(where) == len(list(model.parameters())) == sum(len(group["params"]) for _, group in groups)
@@ -41,7 +41,7 @@ def test_every_parameter_has_one_optimiser() -> None:
 
 def test_rates_follow_the_factor_in_place_too() -> None:
     model = model_of(gradient="in_place")
-    made = make_optimizers(model, Optimizers(Optimizer("sgd", lr=0.5), Optimizer("sgd", lr=0.25)))
+    made = make_optimizers(model, OptimizersConfig(Optimizer("sgd", lr=0.5), Optimizer("sgd", lr=0.25)))
     assert set(made.by_name) == {"rest"}
     made.set_rates(0.5)
     assert {layer.external_lr for layer in model.modules() if isinstance(layer, LUT)} == {0.25}
@@ -51,7 +51,7 @@ def test_rates_follow_the_factor_in_place_too() -> None:
 
 def test_a_dense_twin_has_no_tables() -> None:
     model = model_of(dense=True)
-    assert set(make_optimizers(model, Optimizers()).by_name) == {"rest"}
+    assert set(make_optimizers(model, OptimizersConfig()).by_name) == {"rest"}
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_dense_twin_has_no_tables() -> None:
 )
 def test_what_cannot_step_is_refused(gradient: str, tables: str, rest: str, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
-        make_optimizers(model_of(gradient=gradient), Optimizers(Optimizer(tables), Optimizer(rest)))
+        make_optimizers(model_of(gradient=gradient), OptimizersConfig(Optimizer(tables), Optimizer(rest)))
     assert message in str(caught.value)
 
 

@@ -20,7 +20,7 @@ KEPT_HERE = 1 << 30  # bytes in all
 
 
 @dataclass
-class Block:
+class KeptMemory:
     """Memory that is kept, and the view of it that was lent: a tensor, and all that is made from it, keeps the view alive."""
 
     memory: np.ndarray
@@ -35,7 +35,7 @@ class Block:
         return self.lent is None or self.lent() is None
 
 
-_kept: list[Block] = []
+_kept: list[KeptMemory] = []
 _lock = threading.Lock()
 
 
@@ -51,9 +51,9 @@ def uncleared(n: int, dtype: torch.dtype) -> Tensor:
         return _keep(n, numbers).lend()
 
 
-def _keep(n: int, numbers: np.dtype) -> Block:
+def _keep(n: int, numbers: np.dtype) -> KeptMemory:
     """A new one, remembered; the oldest that are too much are forgotten."""
-    block = Block(np.empty(n, numbers))
+    block = KeptMemory(np.empty(n, numbers))
     _kept.append(block)
     while sum(kept.memory.nbytes for kept in _kept) > KEPT_HERE:
         _kept.pop(0)

@@ -282,7 +282,7 @@ def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:
         fail(name, value, "a whole number of 64 bits")
 
 
-class How(NamedTuple):
+class RunOptions(NamedTuple):
     """How a call is to run: the options of `decode_attention` that do not change its result."""
 
     cores: int
@@ -293,7 +293,7 @@ class How(NamedTuple):
     policy: str
 
 
-def check_how(how: How) -> None:
+def check_how(how: RunOptions) -> None:
     """Check the options that say how a call is to run."""
     check_int("cores", how.cores, 1, MAX_CORES)
     check_choice("shard", how.shard, SHARDS)

@@ -40,7 +40,7 @@ def decode_on_cpu(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_i
     starts = first_positions(call.batch) if call.starts is None else call.starts.contiguous().numpy()
     sizes = (call.s_active, call.window or 0, n_kv_heads, share, cut)
     items, items_at, n_partial = kernels.make_items(seq_lens.numpy(), starts, *sizes)
-    work = Work(call, seq_lens, len(items), items_at, n_partial)
+    work = DecodeWork(call, seq_lens, len(items), items_at, n_partial)
     run(COMPILED[call.k_cache.dtype], work.plan, min(threads, len(items)))
     if work.partial is not None:
         kernels.combine(work.plan, items, work.partial)
@@ -72,7 +72,7 @@ def keys_of_item(keys: int, threads: int) -> int:
     return max(keys, 1) if threads == 1 else max(SMALLEST_SHARE, -(-keys // (threads * ITEMS_PER_THREAD)))
 
 
-class Work:
+class DecodeWork:
     """The arrays of one call, and the plan that holds their addresses: int64 [SIZE], in the order of `numba_kernels.NAMES`."""
 
     def __init__(self, call: DecodeCall, seq_lens: Tensor, n_items: int, items: int, n_partial: int) -> None:

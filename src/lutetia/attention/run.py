@@ -16,8 +16,8 @@ from lutetia import flow
 from lutetia.attention import reference
 from lutetia.attention.arguments import (
     DecodeCall,
-    How,
     Prefix,
+    RunOptions,
     angles_of,
     check_call,
     check_how,
@@ -30,8 +30,8 @@ from lutetia.attention.choose import choose_for
 from lutetia.errors import ArgumentError, MissingFeatureError, fail, require
 
 FACTORS = slice(DecodeCall._fields.index("k_scale"), DecodeCall._fields.index("v_scale") + 1)
-OF_CALL = FACTORS.stop  # arguments that begin a DecodeCall; then come those of a How, and those that end the DecodeCall
-OF_HOW = OF_CALL + len(How._fields)
+OF_CALL = FACTORS.stop  # arguments that begin a DecodeCall; then come those of a RunOptions, and those that end the DecodeCall
+OF_HOW = OF_CALL + len(RunOptions._fields)
 
 
 def run(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -57,7 +57,7 @@ def run(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
     """A call that is checked first; it is remembered under `key`, where there is one."""
-    how = How(*arguments[OF_CALL:OF_HOW])
+    how = RunOptions(*arguments[OF_CALL:OF_HOW])
     check_how(how)
     call = check_call(*arguments[:OF_CALL], *arguments[OF_HOW:])
     check_values(call)
@@ -106,7 +106,7 @@ def signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 class KnownCall(NamedTuple):
     """What was worked out for calls of one signature."""
 
-    plan: Any  # triton.Plan
+    plan: Any  # triton.LaunchPlan
     scale: float
     window: int | None
     factors: tuple[Tensor | None, Tensor | None]  # k_scale and v_scale where they are numbers
@@ -114,7 +114,7 @@ class KnownCall(NamedTuple):
     shared: bool = False  # values are part of the keys
 
     @staticmethod
-    def of(call: DecodeCall, arguments: tuple[Any, ...], how: How) -> KnownCall:
+    def of(call: DecodeCall, arguments: tuple[Any, ...], how: RunOptions) -> KnownCall:
         """From a call that was checked."""
         triton = import_module("lutetia.attention.triton")
         plan = triton.plan_of(call, triton.configure(call, how.cores, how.shard, how.batch_invariant))
@@ -188,7 +188,7 @@ def _cpu_executor() -> str:
     return "cpu"
 
 
-def _execute(executor: str, call: DecodeCall, how: How) -> tuple[Tensor, Tensor]:
+def _execute(executor: str, call: DecodeCall, how: RunOptions) -> tuple[Tensor, Tensor]:
     if executor == "triton":
         from lutetia.attention import triton
 
@@ -202,7 +202,7 @@ def _execute(executor: str, call: DecodeCall, how: How) -> tuple[Tensor, Tensor]
     return reference.decode(call)
 
 
-def _on_cores(call: DecodeCall, how: How) -> tuple[Tensor, Tensor]:
+def _on_cores(call: DecodeCall, how: RunOptions) -> tuple[Tensor, Tensor]:
     """On the core model, sharded as `choose_shard` says."""
     choice = choose_for(call, how.cores, how.shard, how.sync, how.policy)
     owner = "batch" if choice.shard == "none" else choice.shard
@@ -210,7 +210,7 @@ def _on_cores(call: DecodeCall, how: How) -> tuple[Tensor, Tensor]:
     return cores_module.decode_on_cores(call, cores=choice.cores, shard=owner, sync=how.sync, tile=choice.tile)
 
 
-def _notes(executor: str, call: DecodeCall, how: How) -> dict[str, Any]:
+def _notes(executor: str, call: DecodeCall, how: RunOptions) -> dict[str, Any]:
     """What a recording says of a launch."""
     read = 2 * call.n_kv_heads * call.head_dim * call.k_cache.element_size()
     notes: dict[str, Any] = {"bytes_per_key": read, "batch_invariant": how.batch_invariant}

@@ -58,7 +58,7 @@ class Segment(NamedTuple):
     tiles: int = 1
 
 
-class Run(NamedTuple):
+class CoreRun(NamedTuple):
     """One call on the core model."""
 
     root: Step | None  # its `attention_tkg`
@@ -112,7 +112,7 @@ def html(flow: Flow) -> str:
 # ---- from steps to rows ----------------------------------------------------------------------------------------------
 
 
-def runs(flow: Flow) -> list[Run]:
+def runs(flow: Flow) -> list[CoreRun]:
     """The calls on the core model that a flow holds, in order; ArgumentError where there is none."""
     if not hasattr(flow, "steps"):
         fail("flow", flow, "a Flow")
@@ -136,7 +136,7 @@ def _root(steps: Sequence[Step], step: Step) -> int | None:
     return step.id
 
 
-def _run(steps: Sequence[Step], root: int | None, own: Sequence[Step], parents: set[int | None]) -> Run:
+def _run(steps: Sequence[Step], root: int | None, own: Sequence[Step], parents: set[int | None]) -> CoreRun:
     lanes = list(dict.fromkeys(str(step.lane) for step in own))
     at: dict[int, Row] = {}
     for step in own:
@@ -153,7 +153,7 @@ def _run(steps: Sequence[Step], root: int | None, own: Sequence[Step], parents: 
             row = replace(row, cells={**row.cells, lane: Cell(step.name, _frames(steps, step), _detail(step))})
         at[tick] = row
     rows = [replace(at[tick], arrows=tuple(sorted(at[tick].arrows))) for tick in sorted(at)]
-    return Run(None if root is None else steps[root], lanes, rows)
+    return CoreRun(None if root is None else steps[root], lanes, rows)
 
 
 def _number(step: Step, name: str) -> int:
@@ -180,7 +180,7 @@ def _detail(step: Step) -> str:
     return ", ".join(f"{made.name} {made.dtype} {list(made.shape)}, {made.bytes:,} bytes" for made in step.outputs)
 
 
-def title(run: Run) -> str:
+def title(run: CoreRun) -> str:
     """attention_tkg: 2 cores, sequence, lockstep."""
     if run.root is None:
         return f"{len(run.lanes)} cores"

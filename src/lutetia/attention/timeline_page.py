@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lutetia._shared.markup import Html
 from lutetia._shared.pages import Page, asset, document
-from lutetia.attention.timeline import MOST_ROWS, Arrow, Cell, Row, Run, Segment, briefly, fold, segments, title
+from lutetia.attention.timeline import MOST_ROWS, Arrow, Cell, CoreRun, Row, Segment, briefly, fold, segments, title
 
 GUTTER = 44  # where the ticks are
 LANE = 236
@@ -22,7 +22,7 @@ TITLE = "Timeline of the cores"
 ABOUT = "Time runs downwards, one line per step. An arrow is a message; a dotted line is a core that waits."
 
 
-class Place(NamedTuple):
+class PlacedRow(NamedTuple):
     """A row with its place on the page."""
 
     row: Row
@@ -31,23 +31,23 @@ class Place(NamedTuple):
     bottom: int
 
 
-class Block(NamedTuple):
+class PlacedSegment(NamedTuple):
     """A segment with its place on the page."""
 
     segment: Segment
     top: int
-    places: list[Place]
+    places: list[PlacedRow]
     bottom: int
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[CoreRun]) -> str:
     """The whole page."""
     head = f"<header><h1>{TITLE}</h1><p>{ABOUT}</p></header>"
     body = Html(f"{head}\n<main>{''.join(map(_section, runs))}</main>")
     return document(Page(TITLE, body, [asset("tokens.css"), asset("timeline.css", "lutetia.attention")]))
 
 
-def _section(run: Run) -> str:
+def _section(run: CoreRun) -> str:
     messages = run.arrows
     facts = {
         "cores": f"{len(run.lanes):,}",
@@ -60,13 +60,13 @@ def _section(run: Run) -> str:
     return f"<section><h2>{escape(title(run))}</h2><dl>{shown}</dl>{_heads(run)}{_picture(run)}{_table(run)}</section>"
 
 
-def _each_core(run: Run) -> str:
+def _each_core(run: CoreRun) -> str:
     sent = [sum(arrow.bytes for _, arrow in run.arrows if arrow.source == lane) for lane in range(len(run.lanes))]
     low, high = min(sent), max(sent)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _table(run: Run) -> str:
+def _table(run: CoreRun) -> str:
     if not run.arrows:
         return ""
     rows = [
@@ -89,11 +89,11 @@ def _x(lane: int) -> int:
     return GUTTER + 24 + lane * (LANE + GAP)
 
 
-def _width(run: Run) -> int:
+def _width(run: CoreRun) -> int:
     return _x(len(run.lanes) - 1) + LANE + 24
 
 
-def _heads(run: Run) -> str:
+def _heads(run: CoreRun) -> str:
     names = "".join(
         f'<text x="{_x(lane) + LANE // 2}" y="20" text-anchor="middle">{escape(name)}</text>'
         for lane, name in enumerate(run.lanes)
@@ -103,7 +103,7 @@ def _heads(run: Run) -> str:
     return f'<div class="heads"><svg width="{width}" height="32" aria-hidden="true">{names}{line}</svg></div>'
 
 
-def _picture(run: Run) -> str:
+def _picture(run: CoreRun) -> str:
     rows = briefly(run.rows) if len(run.arrows) > MOST_MESSAGES else run.rows
     parts = segments(rows)
     if len(rows) > MOST_ROWS:
@@ -118,7 +118,7 @@ def _picture(run: Run) -> str:
     return f'<svg class="picture" width="{width}" height="{height}" role="img" aria-label="{label}">{"".join(pieces)}</svg>'
 
 
-def _layout(parts: Sequence[Segment]) -> tuple[list[Block], int]:
+def _layout(parts: Sequence[Segment]) -> tuple[list[PlacedSegment], int]:
     """Every row gets its place; a line is as high as the core that needs most."""
     y = 10
     blocks = []
@@ -137,10 +137,10 @@ def _layout(parts: Sequence[Segment]) -> tuple[list[Block], int]:
             y += heads * HEAD + (6 if heads or (left and not any(cell.frames for cell in row.cells.values())) else 0)
             steps = LINE if row.cells else 0
             talk = ARROW * len(row.arrows) + (ARROW if row.note else 0)
-            places.append(Place(row, y, y + steps, y + steps + talk))
+            places.append(PlacedRow(row, y, y + steps, y + steps + talk))
             y, before = y + steps + talk, row
         y += 8
-        blocks.append(Block(part, top, places, y))
+        blocks.append(PlacedSegment(part, top, places, y))
     return blocks, y + 8
 
 
@@ -153,9 +153,9 @@ def _new_frames(row: Row, before: Row | None, lane: int) -> int:
     return 0 if frames == old else len(frames)
 
 
-def _loops(blocks: Sequence[Block], width: int) -> Iterator[str]:
+def _loops(blocks: Sequence[PlacedSegment], width: int) -> Iterator[str]:
     """A ground under all tiles that follow each other, and a line with a name above each."""
-    started: Block | None = None
+    started: PlacedSegment | None = None
     for block, after in zip(blocks, [*blocks[1:], None], strict=True):
         if block.segment.first_tile is None:
             continue
@@ -171,13 +171,13 @@ def _loops(blocks: Sequence[Block], width: int) -> Iterator[str]:
             yield f'<text class="loop-name" x="{GUTTER + 12}" y="{block.top + 20}">{name}</text>'
 
 
-def _lanes(run: Run, height: int) -> Iterator[str]:
+def _lanes(run: CoreRun, height: int) -> Iterator[str]:
     for lane in range(len(run.lanes)):
         x = _x(lane) + LANE // 2
         yield f'<line class="lane" x1="{x}" x2="{x}" y1="0" y2="{height}"/>'
 
 
-def _block(block: Block, run: Run, width: int) -> Iterator[str]:
+def _block(block: PlacedSegment, run: CoreRun, width: int) -> Iterator[str]:
     for lane in range(len(run.lanes)):
         yield from _frames(block.places, lane)
     for place in block.places:
@@ -190,9 +190,9 @@ def _block(block: Block, run: Run, width: int) -> Iterator[str]:
             yield f'<g class="note"><text x="{width // 2}" y="{place.arrows_y + 16}">{escape(place.row.note)}</text></g>'
 
 
-def _frames(places: Sequence[Place], lane: int) -> Iterator[str]:
+def _frames(places: Sequence[PlacedRow], lane: int) -> Iterator[str]:
     """A frame around the steps of a lane that are part of one."""
-    held: list[Place] = []
+    held: list[PlacedRow] = []
     for place in [*places, None]:
         cell = None if place is None else place.row.cells.get(lane)
         between = place is not None and cell is None and (place.row.arrows or place.row.note)
@@ -203,7 +203,7 @@ def _frames(places: Sequence[Place], lane: int) -> Iterator[str]:
             held.append(place)
 
 
-def _frame(held: Sequence[Place], lane: int) -> Iterator[str]:
+def _frame(held: Sequence[PlacedRow], lane: int) -> Iterator[str]:
     x, top, bottom = _x(lane) - 8, held[0].y - HEAD, held[-1].y + LINE
     names = " › ".join(held[0].row.cells[lane].frames)
     yield f'<rect class="frame" x="{x}" y="{top}" width="{LANE + 16}" height="{bottom - top}" rx="9"/>'
@@ -219,7 +219,7 @@ def _box(cell: Cell, lane: int, y: int) -> str:
     )
 
 
-def _arrow(arrow: Arrow, run: Run, y: int) -> str:
+def _arrow(arrow: Arrow, run: CoreRun, y: int) -> str:
     """From the middle of one lane to the middle of the other, named in the first gap it crosses."""
     start, end = (_x(lane) + LANE // 2 for lane in (arrow.source, arrow.target))
     way = 1 if end > start else -1

@@ -110,7 +110,7 @@ class Before(NamedTuple):
     priors: tuple[int, int]  # numbers that acc and m, l of all its pieces take
 
 
-class Plan(NamedTuple):
+class LaunchPlan(NamedTuple):
     """A launch but for its tensors."""
 
     kernel: Launch
@@ -175,7 +175,7 @@ def launch(call: DecodeCall, config: LaunchConfig) -> tuple[Tensor, Tensor]:
     return plan_of(call, config).start(call)
 
 
-def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
+def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
     """The plan of all calls with tensors like these."""
     q, k, v = call.q, call.k_cache, call.v_cache
     rows = call.group * call.s_active
@@ -216,7 +216,7 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> Plan:
     options |= {"launch_pdl": True} if early else {}
     kernel = Launch(decode_kernel, (owners, config.splits), q.device, **options)
     scratch = (partials * block_m * call.value_dim, partials * block_m * 2, *((0, 0) if before is None else before.priors))
-    return Plan(kernel, strides, numbers, owners, scratch, q.is_contiguous() and not extra, before)
+    return LaunchPlan(kernel, strides, numbers, owners, scratch, q.is_contiguous() and not extra, before)
 
 
 def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[Before | None, int]:
@@ -351,7 +351,7 @@ def workspace(owners: int, numbers: int, device: torch.device) -> tuple[Tensor, 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
-class Device(NamedTuple):
+class LaunchDevice(NamedTuple):
     """What decides how the kernel is launched."""
 
     multiprocessors: int
@@ -359,13 +359,15 @@ class Device(NamedTuple):
     launches_early: bool  # a kernel may be launched before the one ahead of it has ended, and wait for it on the device
 
 
-def device_of(tensor: Tensor) -> Device:
+def device_of(tensor: Tensor) -> LaunchDevice:
     """The device of a tensor; under the interpreter, a small one."""
-    return _device(tensor.device) if tensor.is_cuda else Device(multiprocessors=4, shared_bytes=100 << 10, launches_early=False)
+    if tensor.is_cuda:
+        return _device(tensor.device)
+    return LaunchDevice(multiprocessors=4, shared_bytes=100 << 10, launches_early=False)
 
 
 @cache
-def _device(device: torch.device) -> Device:
+def _device(device: torch.device) -> LaunchDevice:
     found = triton.runtime.driver.active.utils.get_device_properties(device.index)
     capability = torch.cuda.get_device_capability(device)
-    return Device(found["multiprocessor_count"], found["max_shared_mem"], launches_early=capability >= (9, 0))
+    return LaunchDevice(found["multiprocessor_count"], found["max_shared_mem"], launches_early=capability >= (9, 0))

@@ -70,10 +70,10 @@ def evaluate(
 
     lutetia evaluate runs/iris flowers.csv --label species
     """
-    from lutetia.cli.evaluate import Request
+    from lutetia.cli.evaluate import EvaluateRequest
     from lutetia.cli.evaluate import evaluate as run_evaluate
 
-    result = run_evaluate(checkpoint, Request(data, split, label, folder), show=not as_json)
+    result = run_evaluate(checkpoint, EvaluateRequest(data, split, label, folder), show=not as_json)
     if as_json:
         print_json(result)
     else:

@@ -25,24 +25,24 @@ MOST_NUMBERS = 200_000_000  # they take as long as loading the compiled loops, l
 MOST_AT_ONCE = 1 << 24  # in one call, which holds all of its numbers in memory
 
 
-class Work(NamedTuple):
+class TableWork(NamedTuple):
     """How many numbers the tables of a model add up: in total, and in the largest call."""
 
     numbers: int = 0
     at_once: int = 0
 
-    def times(self, count: int) -> Work:
+    def times(self, count: int) -> TableWork:
         """This work, repeated."""
-        return Work(self.numbers * count, self.at_once)
+        return TableWork(self.numbers * count, self.at_once)
 
-    def then(self, other: Work) -> Work:
+    def then(self, other: TableWork) -> TableWork:
         """This work followed by another."""
-        return Work(self.numbers + other.numbers, max(self.at_once, other.at_once))
+        return TableWork(self.numbers + other.numbers, max(self.at_once, other.at_once))
 
 
-def forward_work(model: nn.Module, rows: int, length: int = 1, earlier: int = 0) -> Work:
+def forward_work(model: nn.Module, rows: int, length: int = 1, earlier: int = 0) -> TableWork:
     """The work of one forward pass over `rows` inputs, each of `length` positions that follow `earlier` cached ones."""
-    work = Work()
+    work = TableWork()
     for layer in model.modules():
         if isinstance(layer, LUTAttention):
             pairs = rows * (length * earlier + length * (length - 1) // 2)
@@ -52,20 +52,20 @@ def forward_work(model: nn.Module, rows: int, length: int = 1, earlier: int = 0)
             work = work.then(_layer_work(layer, reads, reads, calls=1))
         elif isinstance(layer, SoftmaxAttention) and earlier:  # without a cache it is torch's own attention
             numbers = 2 * rows * length * earlier * layer.n_heads * layer.head_dim
-            work = work.then(Work(numbers + CALL, numbers))
+            work = work.then(TableWork(numbers + CALL, numbers))
     return work
 
 
-def _layer_work(layer: LUT, reads: int, at_once: int, calls: int) -> Work:
+def _layer_work(layer: LUT, reads: int, at_once: int, calls: int) -> TableWork:
     """`reads` rows of every table, `at_once` of them in the largest call."""
     # Plain torch works on a dense table in the dtype of the sums: where the layer holds no such table, each call makes one.
     sparse = layer.synapses is not None
     copied = layer.n_detectors * layer.n_rows * layer.n_outputs if sparse or sum_dtype(layer.weight) != layer.weight.dtype else 0
     row = layer.n_detectors * layer.n_outputs
-    return Work(reads * row + calls * (CALL + copied), at_once * row + copied)
+    return TableWork(reads * row + calls * (CALL + copied), at_once * row + copied)
 
 
-def generation_work(model: LUTTransformer, prompt: int, new: int) -> Work:
+def generation_work(model: LUTTransformer, prompt: int, new: int) -> TableWork:
     """The work of writing `new` tokens after `prompt` ones: through the cache, then window by window."""
     context = model.config.context
     prompt = min(prompt, context)
@@ -77,7 +77,7 @@ def generation_work(model: LUTTransformer, prompt: int, new: int) -> Work:
 
 
 @contextmanager
-def kernels_for(model: nn.Module, work: Work) -> Iterator[str]:
+def kernels_for(model: nn.Module, work: TableWork) -> Iterator[str]:
     """Run the block on the kernels that suit the work; gives the name of their backend, "reference" or "cpu"."""
     small = work.numbers <= MOST_NUMBERS and work.at_once <= MOST_AT_ONCE
     attentions = [module for module in model.modules() if isinstance(module, SoftmaxAttention)]

@@ -47,7 +47,7 @@ class Benchmark:
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """What the user asked for, besides the name."""
 
     arguments: Sequence[str] = ()
@@ -139,7 +139,7 @@ def list_benchmarks(benchmarks: Sequence[Benchmark], folder: Path, as_json: bool
         console().print(f"{each.name:<{widths[0]}}  {here[each.name]:<{widths[1]}}  {each.about}", soft_wrap=True)
 
 
-def bench(name: str | None, request: Request, checkout: Path | None, as_json: bool) -> int:
+def bench(name: str | None, request: BenchRequest, checkout: Path | None, as_json: bool) -> int:
     """List the benchmarks, or run one; the exit code, 1 where a claim was missed."""
     folder = benchmarks_folder(checkout)
     benchmarks = find_benchmarks(folder)
@@ -160,7 +160,7 @@ def bench(name: str | None, request: Request, checkout: Path | None, as_json: bo
     return code
 
 
-def arguments_of(name: str, request: Request, folder: Path, as_json: bool) -> list[str]:
+def arguments_of(name: str, request: BenchRequest, folder: Path, as_json: bool) -> list[str]:
     """What the benchmark is given: its own arguments, and those that every benchmark takes."""
     if request.save and request.quick:
         raise UsageError("--save keeps a result and --quick measures nothing: give one of them")

@@ -127,9 +127,9 @@ def generate(
 
     lutetia generate runs/stdlib --prompt "def " --max-new 200 --seed 0
     """
-    from lutetia.cli.generate import Request, write
+    from lutetia.cli.generate import GenerateRequest, write
 
-    request = Request(prompt, max_new, temperature, top_k, top_p, stop, seed)
+    request = GenerateRequest(prompt, max_new, temperature, top_k, top_p, stop, seed)
     told = write(checkpoint, request, show=not as_json)
     if as_json:
         print_json(told)
@@ -175,19 +175,19 @@ def explain(
 
     lutetia explain runs/iris flowers.csv --row 1 --target versicolor
     """
-    from lutetia.cli.explain import Request
+    from lutetia.cli.explain import ExplainRequest
     from lutetia.cli.explain import explain as run_explain
     from lutetia.report import DEFAULT_RULE
 
     if hf:
         from lutetia.cli.explain_hf import DEFAULT_RULE_OF_HF, explain_hf
 
-        request = Request(rule or DEFAULT_RULE_OF_HF, target, row, html, png)
+        request = ExplainRequest(rule or DEFAULT_RULE_OF_HF, target, row, html, png)
         told = explain_hf(checkpoint, given, request, against, show=not as_json)
     elif against is not None:
         raise UsageError("--against is for models of transformers: --hf")
     else:
-        told = run_explain(checkpoint, given, Request(rule or DEFAULT_RULE, target, row, html, png), show=not as_json)
+        told = run_explain(checkpoint, given, ExplainRequest(rule or DEFAULT_RULE, target, row, html, png), show=not as_json)
     if as_json:
         print_json(told)
     elif hf:
@@ -217,10 +217,10 @@ def evaluate_explanations(
 
     lutetia evaluate-explanations runs/iris flowers.csv --rule decisive --rule epsilon --png curves.png
     """
-    from lutetia.cli.evaluate_explanations import Request
+    from lutetia.cli.evaluate_explanations import FaithfulnessRequest
     from lutetia.cli.evaluate_explanations import evaluate_explanations as run_evaluation
 
-    told = run_evaluation(checkpoint, given or [], Request(tuple(rule or ()), most, steps, png), show=not as_json)
+    told = run_evaluation(checkpoint, given or [], FaithfulnessRequest(tuple(rule or ()), most, steps, png), show=not as_json)
     if as_json:
         print_json(told)
     else:
@@ -385,10 +385,10 @@ def bench(
 
     lutetia bench lut_cpu --quick
     """
-    from lutetia.cli.bench import Request
+    from lutetia.cli.bench import BenchRequest
     from lutetia.cli.bench import bench as run_bench
 
-    code = run_bench(name, Request(arguments or [], quick, save, out), checkout, as_json)
+    code = run_bench(name, BenchRequest(arguments or [], quick, save, out), checkout, as_json)
     if not code and not as_json:
         name_next("lutetia", "bench", *(["lut_cpu", "--quick"] if name is None else []))
     raise typer.Exit(code)

@@ -52,7 +52,7 @@ from lutetia.training import (
 BATCH = 256
 
 
-class Request(NamedTuple):
+class EvaluateRequest(NamedTuple):
     """What was asked for: the options of the command."""
 
     data: Path | None
@@ -61,7 +61,7 @@ class Request(NamedTuple):
     folder: Path | None
 
 
-def evaluate(checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
+def evaluate(checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str, Any]:
     """Evaluate; with `show`, print the result. Returns what `--json` prints."""
     if request.split is not None and request.split not in SPLITS:
         raise UsageError(f"there is no split {request.split!r}: {did_you_mean(request.split, SPLITS)}")
@@ -89,7 +89,7 @@ def evaluate(checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
     return result
 
 
-def _evaluate_table(model: Tabular, checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
+def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest, show: bool) -> dict[str, Any]:
     """How good a model of columns is: on a file, or on the rows that its run held out."""
     split = "test"
     if request.data is not None and is_table(request.data) and ".csv" not in request.data.suffixes:
@@ -186,7 +186,7 @@ def _own_data(checkpoint: Path, config: Config | None, folder: Path | None) -> D
         raise DataError(f"{error}; --data names another folder for the data of the run") from error
 
 
-def _open(model: Model[Any], config: Config | None, request: Request) -> Data:
+def _open(model: Model[Any], config: Config | None, request: EvaluateRequest) -> Data:
     """A named file as one split, or as the splits it contains."""
     path = request.data
     assert path is not None
@@ -227,7 +227,7 @@ def _csv(model: Classifier, path: Path, label: str | int | None) -> Data:
     return Data({"test": Samples(x, np.array([order[word] for word in words], np.int64))}, "", Names(known))
 
 
-def _split(opened: Data, request: Request) -> str:
+def _split(opened: Data, request: EvaluateRequest) -> str:
     """The split that was asked for; by default test, or validation without a test split; all of a named file."""
     order = ("test", "valid", "train") if request.data is not None else ("test", "valid")
     split = request.split or next((name for name in order if name in opened.splits), None)
@@ -244,7 +244,7 @@ def _range(model: Model[Any], samples: Samples) -> list[str]:
     return range_warnings(model, x, [f"sample {number}" for number in range(len(x))])
 
 
-def _of(split: str, request: Request) -> str:
+def _of(split: str, request: EvaluateRequest) -> str:
     """Which samples were measured: the split of the run, or the file that was named."""
     return f"of the {split} split" if request.data is None else f"of {one_line(str(request.data))}"
 

@@ -21,7 +21,7 @@ DEFAULT_RULES = ("decisive", "epsilon", "gamma", "zplus", "gradient")
 PIECE = 32  # bytes of one piece of text
 
 
-class Request(NamedTuple):
+class FaithfulnessRequest(NamedTuple):
     """What was asked for: the options of the command."""
 
     rules: tuple[str, ...]
@@ -30,7 +30,7 @@ class Request(NamedTuple):
     png: Path | None
 
 
-def evaluate_explanations(checkpoint: Path, given: Sequence[str], request: Request, show: bool) -> dict[str, Any]:
+def evaluate_explanations(checkpoint: Path, given: Sequence[str], request: FaithfulnessRequest, show: bool) -> dict[str, Any]:
     """Measure every rule, and with `show` print the table. Returns what `--json` prints."""
     if not given:
         raise UsageError("evaluate-explanations got no INPUT, expected rows, files or text")
@@ -51,12 +51,12 @@ def evaluate_explanations(checkpoint: Path, given: Sequence[str], request: Reque
     return {"kind": model.kind, **result.as_dict()}
 
 
-def _rules(model: Any, request: Request) -> tuple[str, ...]:
+def _rules(model: Any, request: FaithfulnessRequest) -> tuple[str, ...]:
     counted = isinstance(model, VotesClassifier) or (isinstance(model, Tabular) and model.config.core == "gates")
     return request.rules or (("occlusion",) if counted else DEFAULT_RULES)
 
 
-def _classes(model: Classifier, given: Sequence[str], request: Request) -> Faithfulness:
+def _classes(model: Classifier, given: Sequence[str], request: FaithfulnessRequest) -> Faithfulness:
     x = torch.cat([as_floats(model, inputs.x) for inputs in read_inputs(model, given)])[: request.most]
 
     def method(rule: str) -> Method:
@@ -67,7 +67,7 @@ def _classes(model: Classifier, given: Sequence[str], request: Request) -> Faith
     return _measure(model, x, method, request, lambda batch: model(batch), None)
 
 
-def _text(model: LUTTransformer, given: Sequence[str], request: Request) -> Faithfulness:
+def _text(model: LUTTransformer, given: Sequence[str], request: FaithfulnessRequest) -> Faithfulness:
     """Text in pieces of equal length, each explained by the byte that the model expects next."""
     tokens = torch.cat([read_tokens(model, each) for each in given])
     size = min(PIECE, model.config.context, len(tokens))
@@ -81,7 +81,9 @@ def _text(model: LUTTransformer, given: Sequence[str], request: Request) -> Fait
     return _measure(model, x, method, request, lambda batch: model(batch)[:, -1], BLANK_BYTE)
 
 
-def _measure(model: Any, x: Tensor, method: Any, request: Request, scores: Any, baseline: float | None) -> Faithfulness:
+def _measure(
+    model: Any, x: Tensor, method: Any, request: FaithfulnessRequest, scores: Any, baseline: float | None
+) -> Faithfulness:
     def predict(batch: Tensor) -> Tensor:
         with torch.no_grad():
             return scores(batch).double().softmax(-1)

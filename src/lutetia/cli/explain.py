@@ -43,7 +43,7 @@ WIDEST = 60  # pixels across that a terminal shows; larger images are averaged
 FORWARD_PASSES = 8  # what a rule costs at most, as forward passes
 
 
-class Request(NamedTuple):
+class ExplainRequest(NamedTuple):
     """What was asked for: the options of the command."""
 
     rule: str
@@ -53,7 +53,7 @@ class Request(NamedTuple):
     png: Path | None
 
 
-def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[str, Any]:
+def explain(checkpoint: Path, given: str, request: ExplainRequest, show: bool) -> dict[str, Any]:
     """Explain one output, and with `show` draw it in the terminal. Returns what `--json` prints."""
     if request.rule not in RULES:
         raise UsageError(f"there is no rule {request.rule!r}: {did_you_mean(request.rule, RULES)}")
@@ -80,19 +80,19 @@ def explain(checkpoint: Path, given: str, request: Request, show: bool) -> dict[
     return told
 
 
-def _show_files(request: Request, show: bool) -> None:
+def _show_files(request: ExplainRequest, show: bool) -> None:
     """Name the page and the picture that were written."""
     for kind, path in (("page", request.html), ("picture", request.png)):
         if show and path is not None:
             console().print(Text(f"{kind} {one_line(str(path))}"), soft_wrap=True)
 
 
-def _passes(request: Request, n_inputs: int) -> int:
+def _passes(request: ExplainRequest, n_inputs: int) -> int:
     """About as many inputs as the model sees: occlusion blanks each of its inputs, and a page shows occlusion too."""
     return FORWARD_PASSES + (n_inputs if request.rule == "occlusion" or request.html is not None else 0)
 
 
-def _by_occlusion(request: Request) -> Request:
+def _by_occlusion(request: ExplainRequest) -> ExplainRequest:
     """Votes are counted: relevance has nothing to flow through, but what they lose without an input is exact."""
     if request.rule not in (DEFAULT_RULE, "occlusion"):
         raise UsageError(f"--rule is {request.rule}, expected occlusion: votes of tables are counted, not added up from inputs")
@@ -102,7 +102,7 @@ def _by_occlusion(request: Request) -> Request:
 # ---- classifiers -----------------------------------------------------------------------------------------------------
 
 
-def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Request, show: bool) -> dict[str, Any]:
+def _classifier(model: Classifier, given: str, x: torch.Tensor, request: ExplainRequest, show: bool) -> dict[str, Any]:
     from lutetia import report
 
     with torch.no_grad():
@@ -149,7 +149,7 @@ def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Request
     return told
 
 
-def _number(model: Tabular, x: torch.Tensor, value: float, request: Request, show: bool) -> dict[str, Any]:
+def _number(model: Tabular, x: torch.Tensor, value: float, request: ExplainRequest, show: bool) -> dict[str, Any]:
     """What each column did for the number that a regression predicts."""
     if request.target is not None or request.html is not None:
         raise UsageError("--target and --html are for classifiers: a regression has one number to explain")
@@ -274,7 +274,7 @@ def _save(figure: Any, path: Path) -> None:
 # ---- language models -------------------------------------------------------------------------------------------------
 
 
-def _transformer(model: LUTTransformer, tokens: torch.Tensor, request: Request, show: bool) -> dict[str, Any]:
+def _transformer(model: LUTTransformer, tokens: torch.Tensor, request: ExplainRequest, show: bool) -> dict[str, Any]:
     from lutetia import report
 
     with torch.no_grad():

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 from torch import Tensor
 
-from lutetia.cli.explain import Request
+from lutetia.cli.explain import ExplainRequest
 from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.outputs import check_output
 from lutetia.cli.pictures import bars, token_strip
@@ -22,7 +22,7 @@ HEADS_SHOWN = 5
 MOST_COLUMNS = 64  # tokens of a table on a page
 
 
-def explain_hf(folder: Path, prompt: str, request: Request, against: str | None, show: bool) -> dict[str, Any]:
+def explain_hf(folder: Path, prompt: str, request: ExplainRequest, against: str | None, show: bool) -> dict[str, Any]:
     """Explain the next token of a prompt, and with `show` draw it in the terminal. Returns what `--json` prints."""
     if request.rule not in PRESETS:
         raise UsageError(f"there is no rule {request.rule!r} with --hf: {did_you_mean(request.rule, PRESETS)}")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lutetia.models import LUTTransformer
 
 
-class Request(NamedTuple):
+class GenerateRequest(NamedTuple):
     """What was asked for: the options of the command."""
 
     prompt: str
@@ -26,7 +26,7 @@ class Request(NamedTuple):
     seed: int | None
 
 
-def write(checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
+def write(checkpoint: Path, request: GenerateRequest, show: bool) -> dict[str, Any]:
     """Generate text, and with `show` print it as it comes. Returns what `--json` prints."""
     from lutetia.cli.backend import generation_work, kernels_for
     from lutetia.models import LUTTransformer
@@ -37,7 +37,7 @@ def write(checkpoint: Path, request: Request, show: bool) -> dict[str, Any]:
         return {**_write(model, prompt, request, show), "backend": backend}
 
 
-def _write(model: LUTTransformer, prompt: bytes, request: Request, show: bool) -> dict[str, Any]:
+def _write(model: LUTTransformer, prompt: bytes, request: GenerateRequest, show: bool) -> dict[str, Any]:
     started = time.perf_counter()
     pieces = model.generate(
         prompt,

@@ -37,14 +37,14 @@ KINDS = "an image (.png, .pgm, ...), a .csv, .parquet, .npy or .npz file, or num
 MOST_BYTES = 1 << 26  # of a file: nothing here has larger inputs
 
 
-class Inputs(NamedTuple):
+class NamedInputs(NamedTuple):
     """Samples for a classifier, and what each is called."""
 
     x: Tensor  # [n, *input_shape], floats, or uint8 for pixels from 0 to 255
     names: list[str]
 
 
-def read_inputs(model: Classifier, given: Sequence[str]) -> list[Inputs]:
+def read_inputs(model: Classifier, given: Sequence[str]) -> list[NamedInputs]:
     """All named samples, file by file; for a folder, its images."""
     return [inputs for each in given for path in _files(each) for inputs in [_read(model, path)]]
 
@@ -139,10 +139,10 @@ def _files(given: str) -> list[str]:
     return images
 
 
-def _read(model: Classifier, given: str) -> Inputs:
+def _read(model: Classifier, given: str) -> NamedInputs:
     shape, path = tuple(model.config.input_shape), Path(given)
     if _is_numbers(given) and not path.exists():
-        return Inputs(_fit(_typed(given), shape, "INPUT")[None], [given])
+        return NamedInputs(_fit(_typed(given), shape, "INPUT")[None], [given])
     if not _exists(path):
         raise DataError(f"{given} does not exist, expected {KINDS}")
     _check_file(path, KINDS)
@@ -151,12 +151,12 @@ def _read(model: Classifier, given: str) -> Inputs:
         rows = _cells(model, path) if has_cells or not isinstance(model, Tabular) else named_rows(model, read_table_file(path))
         if not len(rows):
             raise DataError(f"{path} has 0 rows of values, expected at least one")
-        return Inputs(torch.from_numpy(rows.reshape(-1, *shape)), [f"{path} row {number}" for number in range(len(rows))])
+        return NamedInputs(torch.from_numpy(rows.reshape(-1, *shape)), [f"{path} row {number}" for number in range(len(rows))])
     if suffix in ARRAYS:
         x = _fit_rows(_array(path), shape, str(path))
-        return Inputs(x, [str(path)] if len(x) == 1 else [f"{path} row {number}" for number in range(len(x))])
+        return NamedInputs(x, [str(path)] if len(x) == 1 else [f"{path} row {number}" for number in range(len(x))])
     if suffix in IMAGE_SUFFIXES:
-        return Inputs(_fit(_image(path, shape), shape, str(path))[None], [str(path)])
+        return NamedInputs(_fit(_image(path, shape), shape, str(path))[None], [str(path)])
     raise DataError(f"{given} ends in {suffix or 'no suffix'}, expected {KINDS}")
 
 

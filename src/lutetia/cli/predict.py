@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lutetia.cli.backend import MOST_AT_ONCE, Work, forward_work, kernels_for
+from lutetia.cli.backend import MOST_AT_ONCE, TableWork, forward_work, kernels_for
 from lutetia.cli.guard import UsageError, stop_if_interrupted
 from lutetia.cli.inputs import read_inputs, read_tokens
 from lutetia.cli.naming import class_names, range_warnings
@@ -82,7 +82,7 @@ def _classes(model: Classifier, given: Sequence[str], show: bool) -> Answers:
     total = sum(len(each.x) for each in files)
     one = forward_work(model, 1)
     size = min(BATCH, max(1, MOST_AT_ONCE // max(1, one.at_once)))
-    work = Work(total * one.numbers, one.at_once)
+    work = TableWork(total * one.numbers, one.at_once)
     with Progress("predicting", total, show) as progress, kernels_for(model, work) as backend, torch.no_grad():
         for file in files:
             for begin in range(0, len(file.x), size):
@@ -123,7 +123,7 @@ def _bytes(model: LUTTransformer, given: Sequence[str]) -> Answers:
     """The next byte of each text."""
     names = [byte_name(token) for token in range(model.config.vocab)]
     texts = [read_tokens(model, text) for text in given]
-    work = Work()
+    work = TableWork()
     for tokens in texts:
         work = work.then(forward_work(model, 1, len(tokens)))
     predictions = []

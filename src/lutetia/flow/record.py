@@ -21,7 +21,7 @@ import torch
 from lutetia.errors import describe
 from lutetia.flow.clock import Clock, Pending, capturing
 from lutetia.flow.model import Attribute, Edge, Flow, Step, TensorInfo
-from lutetia.flow.values import Memory, Piece, Seen, Write, look, overlap, text
+from lutetia.flow.values import Memory, Piece, TensorFacts, WrittenBytes, look, overlap, text
 
 _recorders: tuple[_Recorder, ...] = ()  # replaced as a whole, so a step may read it without the lock
 _lock = threading.Lock()
@@ -155,7 +155,7 @@ class _Opened(NamedTuple):
     """One step in one recording, between its begin and its end."""
 
     step: Step
-    reads: list[tuple[int, Seen, Write]]  # per edge into it: its index, the input, and the write it came from
+    reads: list[tuple[int, TensorFacts, WrittenBytes]]  # per edge into it: its index, the input, and the write it came from
 
 
 class _Recorder:
@@ -173,7 +173,7 @@ class _Recorder:
         self._lock = threading.RLock()
         self._began = perf_counter()
 
-    def begin(self, step: Step, inputs: Sequence[Seen], parent: _Opened | None, thread: int) -> _Opened | None:
+    def begin(self, step: Step, inputs: Sequence[TensorFacts], parent: _Opened | None, thread: int) -> _Opened | None:
         with self._lock:
             if self._closed:
                 return None
@@ -186,7 +186,7 @@ class _Recorder:
             step.inputs = tuple(self._read(opened, seen) for seen in inputs)
             return opened
 
-    def _read(self, opened: _Opened, seen: Seen) -> TensorInfo:
+    def _read(self, opened: _Opened, seen: TensorFacts) -> TensorInfo:
         writers = self._memory.writers(seen.pieces)
         if not writers:
             return _info(seen, self._memory.outside(seen.pieces), None)
@@ -195,7 +195,7 @@ class _Recorder:
             self._edges.append(Edge(writer.step, opened.step.id, writer.name, seen.name, writer.value))
         return _info(seen, writers[-1].value, writers[-1].step)
 
-    def made(self, opened: _Opened, outputs: Sequence[Seen]) -> None:
+    def made(self, opened: _Opened, outputs: Sequence[TensorFacts]) -> None:
         with self._lock:
             if self._closed:
                 return
@@ -240,7 +240,7 @@ class _Recorder:
             self.flow._settle = None
 
 
-def _info(seen: Seen, value: int, producer: int | None) -> TensorInfo:
+def _info(seen: TensorFacts, value: int, producer: int | None) -> TensorInfo:
     return TensorInfo(seen.name, seen.shape, seen.dtype, seen.bytes, seen.device, value, producer)
 
 

@@ -42,7 +42,7 @@ class Piece(NamedTuple):
     solid: bool  # every byte of [low, high) belongs to it
 
 
-class Seen(NamedTuple):
+class TensorFacts(NamedTuple):
     """A tensor as plain facts; holding this holds no data."""
 
     name: str
@@ -53,7 +53,7 @@ class Seen(NamedTuple):
     pieces: tuple[Piece, ...]
 
 
-class Write(NamedTuple):
+class WrittenBytes(NamedTuple):
     """Bytes that a step wrote, and that no later step has written over."""
 
     low: int  # the part of the piece that can still be seen
@@ -70,30 +70,30 @@ def text(name: Any) -> str:
     return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def look(named: Mapping[str, Any]) -> list[Seen]:
+def look(named: Mapping[str, Any]) -> list[TensorFacts]:
     """The tensors and arrays among some named things; lists and mappings are opened, anything else is left out."""
-    found: list[Seen] = []
+    found: list[TensorFacts] = []
     with torch._C.DisableTorchFunction():  # a tensor subclass or a mode need not know that we looked
         for name, thing in named.items():
             _look(text(name), thing, found)
     return found
 
 
-def _look(name: str, thing: Any, found: list[Seen]) -> None:
+def _look(name: str, thing: Any, found: list[TensorFacts]) -> None:
     if isinstance(thing, torch.Tensor):
         found.append(_seen_tensor(name, thing))
     elif isinstance(thing, np.ndarray):
-        found.append(Seen(name, thing.shape, str(thing.dtype), thing.nbytes, "cpu", (_array_piece(thing),)))
+        found.append(TensorFacts(name, thing.shape, str(thing.dtype), thing.nbytes, "cpu", (_array_piece(thing),)))
     elif isinstance(thing, list | tuple | Mapping):
         for key, inner in thing.items() if isinstance(thing, Mapping) else enumerate(thing):
             _look(f"{name}.{text(key)}", inner, found)
 
 
-def _seen_tensor(name: str, tensor: torch.Tensor) -> Seen:
+def _seen_tensor(name: str, tensor: torch.Tensor) -> TensorFacts:
     arrays = _arrays(tensor)
     pieces = tuple(_tensor_piece(array) for array in arrays)
     held = sum(math.prod(shape) * array.element_size() for array in arrays if UNKNOWN not in (shape := _shape(array)))
-    return Seen(name, _shape(tensor), str(tensor.dtype).removeprefix("torch."), held, str(tensor.device), pieces)
+    return TensorFacts(name, _shape(tensor), str(tensor.dtype).removeprefix("torch."), held, str(tensor.device), pieces)
 
 
 def _arrays(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -197,7 +197,7 @@ def _window(piece: Piece, pitch: int) -> tuple[int, int] | None:
     return (start, start + used) if start + used <= pitch else None
 
 
-def _left_of(write: Write, cover: Piece) -> list[Write]:
+def _left_of(write: WrittenBytes, cover: Piece) -> list[WrittenBytes]:
     """What can still be seen of a write when `cover` is written over it."""
     if cover.high <= write.low or write.high <= cover.low:
         return [write]
@@ -211,12 +211,12 @@ class Memory:
     """Which step wrote which bytes, and which number every value has; one per recording."""
 
     def __init__(self) -> None:
-        self._writes: dict[Owner, list[Write]] = {}
+        self._writes: dict[Owner, list[WrittenBytes]] = {}
         self._outside: dict[Owner, list[tuple[Piece, int]]] = {}
         self._numbers = itertools.count()
         self._many = 1024
 
-    def writers(self, pieces: Sequence[Piece]) -> list[Write]:
+    def writers(self, pieces: Sequence[Piece]) -> list[WrittenBytes]:
         """The writes that a read of these pieces sees, one per value, the latest last."""
         seen = {
             (write.value, write.step, write.name): write
@@ -251,7 +251,7 @@ class Memory:
             writes = self._entry(self._writes, piece.owner)
             older = [left for write in writes if write.step < step for left in _left_of(write, piece)]
             newer = [write for write in writes if write.step >= step]
-            own = [Write(piece.low, piece.high, piece, step, name, value)]
+            own = [WrittenBytes(piece.low, piece.high, piece, step, name, value)]
             for write in newer:
                 own = [left for part in own for left in _left_of(part, write.piece)]
             writes[:] = (older + own + newer)[-REMEMBERED:]

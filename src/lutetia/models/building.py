@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from lutetia.errors import fail
-from lutetia.models.fields import Config
+from lutetia.models.fields import ModelConfig
 from lutetia.models.sizes import ModelSize
 
 STD = 0.02  # of the initial weights of linear layers and, before a norm, of the embedding
 
-C = TypeVar("C", bound=Config)
+C = TypeVar("C", bound=ModelConfig)
 KINDS: dict[str, type[Model[Any]]] = {}  # by what `config.toml` calls them
 
 

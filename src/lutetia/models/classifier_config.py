@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from lutetia.errors import ArgumentError, check_choice, fail
 from lutetia.lut import GRADIENTS, KINDS, MAX_ANCHORS, READS, Sums, check_int
-from lutetia.models.fields import Config, check_number, sizes
+from lutetia.models.fields import ModelConfig, check_number, sizes
 from lutetia.models.transformer_config import NORMS
 from lutetia.nn import check_dropout
 
@@ -17,7 +17,7 @@ READOUTS = ("linear", "lut", "none")
 Size: TypeAlias = int | tuple[int, int]
 
 
-class _Layer(Config):
+class _Layer(ModelConfig):
     """A layer of a classifier; in a dict or a file `kind` says which."""
 
     kind: ClassVar[str]
@@ -118,7 +118,7 @@ LAYERS: dict[str, type[Layer]] = {each.kind: each for each in (Projection2dLayer
 
 
 @dataclass(frozen=True)
-class ClassifierConfig(Config):
+class ClassifierConfig(ModelConfig):
     """A classifier: layers one after the other, then a read-out that scores `n_classes` classes.
 
     `layers` may be given as dicts, each with its `kind` ("projection2d", "lut" or "projected") and the fields of that layer.

@@ -12,7 +12,7 @@ from lutetia.errors import ArgumentError, did_you_mean, fail
 from lutetia.lut import MAX_INT32, check_int
 
 
-class Config:
+class ModelConfig:
     """A frozen dataclass of plain values, as a config file holds them."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class Config:
 
 def plain(value: Any) -> Any:
     """A field as TOML can hold it."""
-    if isinstance(value, Config):
+    if isinstance(value, ModelConfig):
         return value.to_dict()
     return [plain(item) for item in value] if isinstance(value, tuple) else value
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from lutetia.errors import ArgumentError, check_choice, fail
 from lutetia.lut import MAX_ANCHORS, check_int
-from lutetia.models.fields import Config, check_number, sizes, whole_numbers
+from lutetia.models.fields import ModelConfig, check_number, sizes, whole_numbers
 from lutetia.models.gates_config import check_windows
 
 CORES = ("tables", "gates")
 
 
 @dataclass(frozen=True)
-class TabularConfig(Config):
+class TabularConfig(ModelConfig):
     """Columns that are encoded, then one layer of tables: "tables" whose rows are added up, or "gates" that vote for classes.
 
     With one output and core="tables" the model is a regression. `n_encoded`, `n_edges` and `n_categories` are the sizes of the

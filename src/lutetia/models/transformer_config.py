@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lutetia.errors import ArgumentError, check_choice, fail
 from lutetia.lut import GRADIENTS, MAX_ANCHORS, MAX_INT32, READS, Sums, check_algorithm, check_bits, check_int
-from lutetia.models.fields import Config, check_bool, check_number
+from lutetia.models.fields import ModelConfig, check_bool, check_number
 from lutetia.nn import check_dropout, check_orders
 
 ATTENTIONS = ("lut", "softmax")
@@ -17,7 +17,7 @@ UNEMBEDDINGS = ("linear", "lut")
 
 
 @dataclass(frozen=True)
-class TransformerConfig(Config):
+class TransformerConfig(ModelConfig):
     """A language model: an embedding, `n_layers` blocks of attention and feed-forward, an unembedding.
 
     attention="lut" is one LUT attention of n_heads · n_detectors detectors: heads that are all added to the residual are no more

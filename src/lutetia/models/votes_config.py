@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from lutetia.errors import ArgumentError, fail
 from lutetia.lut import check_int
-from lutetia.models.fields import Config, check_number, sizes
+from lutetia.models.fields import ModelConfig, check_number, sizes
 
 
 @dataclass(frozen=True)
-class VotesConfig(Config):
+class VotesConfig(ModelConfig):
     """A classifier of one-bit tables: inputs from `low` to `high` become numbers of `bits` bits, which are compared with
     `thresholds`; every table reads `k` of the answers and votes for its class or not."""
 

@@ -338,7 +338,7 @@ def clamp_after_step(optimizer: torch.optim.Optimizer, model: nn.Module) -> Remo
     check_module("model", model)
     if not isinstance(optimizer, torch.optim.Optimizer):
         fail("optimizer", optimizer, "an optimiser of torch.optim")
-    layers: list[Any] = [module for module in model.modules() if hasattr(module, "clamp_weights_")]
+    layers = [module for module in model.modules() if isinstance(module, LUT)]
 
     def clamp(*_: Any) -> None:
         for layer in layers:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lutetia.lut import Record, nodes_of, record_of, rows_of, sum_dtype
-from lutetia.nn.lut_relevance import Tables, dot, in_pieces, output_dtype, sizes_of, to_anchors, to_bits
+from lutetia.nn.lut_relevance import SharedTables, dot, in_pieces, output_dtype, sizes_of, to_anchors, to_bits
 from lutetia.relevance import Args, Given, Node, Op, Relevance, divide, register
 
 DECIDED = "lutetia.decided"  # grad_fn.metadata key of a read: what each bit decides, [B, N_t, N_c]
@@ -26,7 +26,7 @@ DECIDED = "lutetia.decided"  # grad_fn.metadata key of a read: what each bit dec
 WEIGHT, A, B = 0, 3, 4  # the places of these among the inputs of a node
 
 
-class RowsOp(Tables):
+class RowsOp(SharedTables):
     """The tables: a, b [B, N_t], weight -> y [B, O]."""
 
     def kept(self, node: Node) -> Args:

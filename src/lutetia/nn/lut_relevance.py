@@ -28,7 +28,7 @@ from lutetia.relevance import Args, Decisive, Given, Node, Op, Relevance, divide
 MOST_NUMBERS = 1 << 24  # in one scratch tensor; larger batches are done in pieces
 
 
-class Token(Op):
+class WeightToken(Op):
     """The scalar that stands for the weight of a layer with steps in place: it has no value of its own."""
 
     def result(self, node: Node) -> Relevance | None:
@@ -38,7 +38,7 @@ class Token(Op):
         return [None] * len(node.edges)
 
 
-class Tables(Op):
+class SharedTables(Op):
     """What all layers share: their tables, and the relevance that goes to them."""
 
     def family(self, node: Node) -> str:
@@ -67,7 +67,7 @@ class Tables(Op):
         return record.connectivity().flatten(tables).to(edge.child.fn._input_metadata[edge.nr].dtype)
 
 
-class LutOp(Tables):
+class LutOp(SharedTables):
     """`LUT`: x [B, I], weight -> y [B, O]."""
 
     def result(self, node: Node) -> Relevance | None:
@@ -102,7 +102,7 @@ class LutOp(Tables):
         return x
 
 
-class AttentionOp(Tables):
+class AttentionOp(SharedTables):
     """`LUTAttention`: x [B, S, I], weight, positions [L-1, N_t or 1, N_pe] -> y [B, S, O]."""
 
     def result(self, node: Node) -> Relevance | None:
@@ -221,4 +221,4 @@ def output_dtype(node: Node) -> torch.dtype:
 
 register(LutOp(), *nodes_of("lut"))
 register(AttentionOp(), *nodes_of("lut_attention"))
-register(Token(), TOKEN)
+register(WeightToken(), TOKEN)

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from lutetia.training.boosting import score as add_table_scores
     from lutetia.training.checkpoint import STATE as STATE_FILE
     from lutetia.training.checkpoint import read_state
-    from lutetia.training.config import Config, make_config, read_config, read_toml
-    from lutetia.training.config import Data as DataConfig
+    from lutetia.training.config import Config, DataConfig, make_config, read_config, read_toml
     from lutetia.training.config import override as override_setting
     from lutetia.training.data import Data, Names, Samples, Text, open_data, standard_library
     from lutetia.training.evaluate import evaluation_sums
@@ -82,7 +81,7 @@ __getattr__, __dir__ = lazy_door(
         "batches": "batches_in_order=in_order",
         "boosting": "Boosting add_table_scores=score",
         "checkpoint": "STATE_FILE=STATE read_state",
-        "config": "Config DataConfig=Data make_config override_setting=override read_config read_toml",
+        "config": "Config DataConfig make_config override_setting=override read_config read_toml",
         "data": "Data Names Samples Text open_data standard_library",
         "evaluate": "evaluation_sums",
         "fitting": "fit",

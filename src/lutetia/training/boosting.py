@@ -124,7 +124,7 @@ class Boosted:
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class Validation:
     """Validation data: codes uint8 [F, n] and its goal."""
 
     codes: Array
@@ -135,7 +135,7 @@ Each = Callable[[int, dict[str, float]], None]
 
 
 def boost(
-    codes: Array, tops: Array, goal: Goal, settings: Boosting, *, valid: Held | None = None, each: Each | None = None
+    codes: Array, tops: Array, goal: Goal, settings: Boosting, *, valid: Validation | None = None, each: Each | None = None
 ) -> Boosted:
     """Fit tables to codes uint8 [F, n], of which input f goes up to tops[f]; `each(tables, losses)` is called on the way."""
     random = np.random.default_rng(settings.seed)

@@ -33,7 +33,7 @@ PRECISIONS = ("float32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
-class Data:
+class DataConfig:
     """[data]. Paths are relative to the config file, or to the folder of --data; those of --set to the current folder.
 
     `valid` and `test` are taken from the end of the data, in this order: a fraction below 1, or a number of samples or bytes.
@@ -74,7 +74,7 @@ class NgramOptimizer(Optimizer):
 
 
 @dataclass(frozen=True)
-class Optimizers:
+class OptimizersConfig:
     tables: Optimizer = field(default_factory=Optimizer)
     rest: Optimizer = field(default_factory=Optimizer)
     ngrams: NgramOptimizer = field(default_factory=lambda: NgramOptimizer())
@@ -133,7 +133,7 @@ class Parallel:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointConfig:
     every: int = option(1000, low=1)  # in steps; the end of the run, and the best evaluation, are always saved
     keep: int = option(2, low=1)  # how many of the newest to keep, besides the best
 
@@ -143,13 +143,13 @@ class Config:
     """A whole file."""
 
     model: dict[str, Any]
-    data: Data
+    data: DataConfig
     train: Train
-    optimizer: Optimizers = field(default_factory=Optimizers)
+    optimizer: OptimizersConfig = field(default_factory=OptimizersConfig)
     schedule: Schedule = field(default_factory=Schedule)
     regularize: Regularize = field(default_factory=Regularize)
     parallel: Parallel = field(default_factory=Parallel)
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def to_dict(self) -> dict[str, Any]:
         """Tables as TOML stores them: no None, no tuples."""
@@ -275,7 +275,7 @@ NEEDED = {"bytes": ("path",), "npz": ("path",), "csv": ("path",), "idx": ("image
 ALLOWED = {"idx": ("test_images", "test_labels"), "csv": ("label",)}
 
 
-def _check_data(data: Data, origin: Origin) -> None:
+def _check_data(data: DataConfig, origin: Origin) -> None:
     for name in (*PATHS, "label"):
         value = getattr(data, name)
         if value is None and name in NEEDED[data.kind]:

@@ -74,7 +74,7 @@ class Data:
         return max(largest, len(self.names.classes))
 
 
-def open_data(wanted: settings.Data, folder: str | Path) -> Data:
+def open_data(wanted: settings.DataConfig, folder: str | Path) -> Data:
     """Open what [data] asks for; its paths are relative to `folder`."""
     folder = Path(folder)
     if wanted.kind in ("bytes", "stdlib"):
@@ -111,7 +111,7 @@ def standard_library() -> Array:
 # ---- samples ---------------------------------------------------------------------------------------------------------
 
 
-def _samples(wanted: settings.Data, folder: Path) -> tuple[dict[str, Samples], Names]:
+def _samples(wanted: settings.DataConfig, folder: Path) -> tuple[dict[str, Samples], Names]:
     if wanted.kind == "digits":
         return _split(_digits(), wanted), Names([str(digit) for digit in range(10)])
     if wanted.kind == "csv":
@@ -138,7 +138,7 @@ def _images(folder: Path, images: str, labels: str) -> Samples:
     return _as_samples(x, y, str(folder / images))
 
 
-def _named_arrays(path: Path, wanted: settings.Data) -> tuple[dict[str, Samples], Names]:
+def _named_arrays(path: Path, wanted: settings.DataConfig) -> tuple[dict[str, Samples], Names]:
     """x and y, to be split; or x_train and y_train, with x_valid, x_test and their y where they are given.
 
     X is accepted for x. Names of classes and columns come from arrays of strings: classes and features, or as scikit-learn calls
@@ -205,7 +205,7 @@ def _as_samples(x: Array, y: Array, name: str) -> Samples:
     return Samples(x, y.astype(np.int64))
 
 
-def _split(samples: Samples, wanted: settings.Data) -> dict[str, Samples]:
+def _split(samples: Samples, wanted: settings.DataConfig) -> dict[str, Samples]:
     x, y = samples.x, samples.y
     if wanted.shuffle:
         order = np.random.Generator(np.random.PCG64(SHUFFLE_SEED)).permutation(len(y))
@@ -213,7 +213,7 @@ def _split(samples: Samples, wanted: settings.Data) -> dict[str, Samples]:
     return {name: Samples(x[a:b], y[a:b]) for name, (a, b) in _cuts(len(y), wanted).items()}
 
 
-def _check_samples(name: str, part: Samples, wanted: settings.Data, names: Names) -> None:
+def _check_samples(name: str, part: Samples, wanted: settings.DataConfig, names: Names) -> None:
     if len(part.y) and part.y.min() < 0:
         raise DataError(f"the {name} data has the class {part.y.min()}, expected 0 or more")
     if names.classes and len(part.y) and part.y.max() >= len(names.classes):
@@ -226,7 +226,7 @@ def _check_samples(name: str, part: Samples, wanted: settings.Data, names: Names
             raise ArgumentError(f"data.{name} is {given}, expected 0 for samples of shape {shape}: no images")
 
 
-def _cuts(n: int, wanted: settings.Data) -> dict[str, tuple[int, int]]:
+def _cuts(n: int, wanted: settings.DataConfig) -> dict[str, tuple[int, int]]:
     """Where each split begins and ends in n samples or bytes; an empty one is left out."""
     test = n - _share(n, wanted.test)
     valid = test - _share(n, wanted.valid)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lutetia.errors import check_range, fail
 from lutetia.models import Tabular
 from lutetia.training.batches import generator
-from lutetia.training.config import Optimizer, Optimizers, Schedule
+from lutetia.training.config import Optimizer, OptimizersConfig, Schedule
 from lutetia.training.data import Data, Samples
 from lutetia.training.optimizers import make_optimizers
 from lutetia.training.schedule import factor
@@ -33,7 +33,7 @@ def fit(
     epochs: int = 20,
     batch_size: int = 64,
     lr: float = 1e-2,
-    optimizer: Optimizers | None = None,
+    optimizer: OptimizersConfig | None = None,
     schedule: Schedule | None = None,
     patience: int | None = None,
     seed: int = 0,
@@ -57,7 +57,7 @@ def fit(
         data = data.splits["train"]
     x, y, weight = _tensors(model, data)
     held = None if valid is None else _tensors(model, valid)
-    optimizers = make_optimizers(model, optimizer or Optimizers(Optimizer(lr=lr), Optimizer(lr=lr)))
+    optimizers = make_optimizers(model, optimizer or OptimizersConfig(Optimizer(lr=lr), Optimizer(lr=lr)))
     schedule = schedule or Schedule()
     batch_size = min(batch_size, len(x))
     per_epoch = math.ceil(len(x) / batch_size)

@@ -56,7 +56,7 @@ class Optimizers:
                 group["lr"] = torch.full((), float(group["lr"]), device=group["params"][0].device)
 
 
-def make_optimizers(model: nn.Module, wanted: settings.Optimizers) -> Optimizers:
+def make_optimizers(model: nn.Module, wanted: settings.OptimizersConfig) -> Optimizers:
     """The optimisers of a model, each of its parameters in exactly one."""
     in_place = [module for module in model.modules() if getattr(module, "gradient", None) == "in_place"]
     stepped = {id(layer.weight) for layer in in_place}
@@ -104,7 +104,7 @@ def make_optimizer(groups: list[dict[str, Any]], wanted: settings.Optimizer) -> 
     return require("lion_pytorch", 'optimizer.kind = "lion"', "lion-pytorch").Lion(groups, lr=wanted.lr, betas=betas)
 
 
-def _check_sparse(model: nn.Module, wanted: settings.Optimizers) -> None:
+def _check_sparse(model: nn.Module, wanted: settings.OptimizersConfig) -> None:
     sparse = any(isinstance(module, LUT) and module.gradient == "sparse" for module in model.modules())
     if sparse and wanted.tables.kind not in ("sparse_adam", "sgd"):
         kind = wanted.tables.kind

@@ -47,7 +47,7 @@ class TableFile:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class LearningTable:
     """Numbers to learn from: x float64 [n, columns], NaN for missing; y int64 classes or float64 numbers [n].
 
     `categories` are the values that the numbers of a column stand for, `left_out` the columns that are not used, and why.
@@ -117,7 +117,7 @@ def is_table(path: Path) -> bool:
 
 def make_table(
     file: TableFile, target: str | int | None, task: str | None, categorical: Sequence[str] = (), left_out: Sequence[str] = ()
-) -> Table:
+) -> LearningTable:
     """The columns as numbers; types and the task are guessed where they are not given."""
     if task is not None and task not in TASKS:
         raise ArgumentError(f"task is {task!r}, expected one of {', '.join(map(repr, TASKS))}")
@@ -125,7 +125,7 @@ def make_table(
         y, classes = make_target([*(file.target or ())], task, str(file.path))
         x = file.x.astype(np.float64)
         names = [f"x{number}" for number in range(math.prod(x.shape[1:]))] if x.ndim == 2 else []
-        return Table(x.reshape(len(x), -1), y, names, classes, {}, {}, tuple(x.shape[1:]))
+        return LearningTable(x.reshape(len(x), -1), y, names, classes, {}, {}, tuple(x.shape[1:]))
     name = find_target(file, target)
     y, classes = make_target(file.columns[name], task, f"{file.path}, column {name!r}", file.lines)
     for kind, given in (("categorical", categorical), ("leave_out", left_out)):
@@ -149,7 +149,7 @@ def make_table(
         features.append(column)
     if not parts:
         raise DataError(f"{file.path} has no column to learn from besides {name!r}")
-    return Table(np.stack(parts, 1), y, features, classes, categories, dropped, (len(parts),))
+    return LearningTable(np.stack(parts, 1), y, features, classes, categories, dropped, (len(parts),))
 
 
 def find_target(file: TableFile, target: str | int | None) -> str:

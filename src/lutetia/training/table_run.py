@@ -28,7 +28,7 @@ from lutetia.training.boosting import Boosting, Each
 from lutetia.training.data import Data, Names, Samples, fingerprint
 from lutetia.training.folder import RunFolder
 from lutetia.training.schema import Origin, build, option
-from lutetia.training.table_files import TASKS, Table, find_target, make_table, numbers_rows, read_table_file
+from lutetia.training.table_files import TASKS, LearningTable, find_target, make_table, numbers_rows, read_table_file
 from lutetia.training.tabular import Rows, Shape, fit_tabular
 
 Array = np.ndarray[Any, Any]
@@ -96,7 +96,7 @@ def make_table_config(tables: Mapping[str, Any], name: str) -> TableConfig:
     return build(TableConfig, own, Origin(name))
 
 
-def open_table(config: TableConfig, folder: Path) -> tuple[Table, Data]:
+def open_table(config: TableConfig, folder: Path) -> tuple[LearningTable, Data]:
     """The table, and its rows in the splits "train" and "test"."""
     path = folder / config.data.path
     wanted = config.data
@@ -110,7 +110,7 @@ def open_table(config: TableConfig, folder: Path) -> tuple[Table, Data]:
     return table, Data(splits, fingerprint([table.x, table.y]), names, folder)
 
 
-def _with_all_classes(table: Table, train: Array, test: Array) -> dict[str, Array]:
+def _with_all_classes(table: LearningTable, train: Array, test: Array) -> dict[str, Array]:
     """The rows to fit and those to test on; a class of which only test rows were drawn lends its first one."""
     if table.classes:
         lacking = np.setdiff1d(table.y[test], table.y[train])
@@ -189,7 +189,7 @@ def measure(model: Tabular, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) ->
     return {"loss": float(missing), "rmse": float(missing.sqrt()), "r2": float(1 - missing / spread) if spread > 0 else 0.0}
 
 
-def _metadata(table: Table, rows: Rows, config: TableConfig) -> dict[str, Any]:
+def _metadata(table: LearningTable, rows: Rows, config: TableConfig) -> dict[str, Any]:
     low, high = np.nan_to_num(np.nanmin(rows.x, 0)), np.nan_to_num(np.nanmax(rows.x, 0))
     image = len(table.input_shape) > 1
     known: dict[str, Any] = {
@@ -224,7 +224,7 @@ def _leave(config: TableConfig, folder: Path, out: Path, model: Tabular, summary
         file.write((json.dumps(summary, indent=2) + "\n").encode())
 
 
-def guess_config(path: Path, target: str | None, task: str | None) -> tuple[TableConfig, Table]:
+def guess_config(path: Path, target: str | None, task: str | None) -> tuple[TableConfig, LearningTable]:
     """The config for a file: its target and task found out, its columns typed."""
     file = read_table_file(path)
     name = None if file.x is not None else find_target(file, target)

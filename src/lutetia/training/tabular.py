@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lutetia.models import TOP_CODE, Columns, Encoding, Tabular, fit_encoding
-from lutetia.training.boosting import Boosted, Boosting, Classes, Each, Goal, Held, Numbers, boost
+from lutetia.training.boosting import Boosted, Boosting, Classes, Each, Goal, Numbers, Validation, boost
 
 Array = np.ndarray[Any, Any]
 BASE_TABLES = 32  # share what all rows have in common: this many tables or more are a model without the later ones
@@ -62,7 +62,7 @@ def fit_tabular(
     held = None
     if valid is not None:
         target = Rows(valid.x, (valid.y - offset) / scale, valid.weight) if shape.n_classes == 1 else valid
-        held = Held(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes))
+        held = Validation(encoding.codes(valid.x, settings.threads), target.goal(shape.n_classes))
     fitted = boost(codes, encoding.tops(), own.goal(shape.n_classes), settings, valid=held, each=each)
     base = fitted.base * scale + offset if shape.n_classes == 1 else fitted.base
     model = make_model(encoding, shape, n_tables=len(fitted.anchors), n_anchors=settings.n_anchors)

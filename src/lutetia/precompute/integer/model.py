@@ -95,11 +95,12 @@ def _assembled(model: Any, tables: dict[str, Any], fraction: int) -> IntegerTran
         own = tables[name]
         shift = 0 if name == "unembedding" else fraction - own.fraction
         parts: dict[str, Any] = {}
-        if hasattr(module, "positions"):
-            bits = (module.positions.detach().cpu() > 0).long().numpy()  # [context - 1, T or 1, bits]
+        about = module.describe()
+        if about.positions is not None:
+            bits = (about.positions.detach().cpu() > 0).long().numpy()  # [context - 1, T or 1, bits]
             codes = (bits << np.arange(bits.shape[-1])).sum(-1)
             parts = {"positions": np.broadcast_to(codes, (len(codes), len(own.numbers))), "position_bits": bits.shape[-1]}
-        anchors = module.anchors.detach().cpu().numpy().astype(np.int64)
+        anchors = about.anchors.detach().cpu().numpy().astype(np.int64)
         return TableLayer(own.numbers, own.fraction, anchors, gains(_gain(norm)), shift, **parts)
 
     blocks = tuple(
