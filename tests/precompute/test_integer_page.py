@@ -101,7 +101,7 @@ def test_writes_while_you_type_and_says_what_it_looked_at(open_page: OpenPage) -
     assert all(want in (None, got) for want, got in zip(wrote, opened.page.evaluate(shown)[2:], strict=True))
     text.locator("span").nth(5).click()
     told = opened.page.locator("#looked").text_content()
-    assert re.search(r"the model read the “.+” before it and looked back most at “.+” \d bytes before it", told)
+    assert re.search(r"the model read .+ before it and looked back most at .+ \(\d bytes earlier\)", told)
     assert opened.page.locator("#text .chosen").count() == 1
     text.focus()
     opened.page.keyboard.press("ArrowRight")
@@ -219,6 +219,23 @@ def test_sliders_answer_in_the_unit_of_the_data(open_page: OpenPage) -> None:
     assert opened.page.locator("#answer").text_content() == f"<b>{whole(torch.tensor([sample])).item()}"
     assert opened.page.locator("h1").text_content() == "<i>flowers"
     assert opened.page.locator("#sliders label").all_text_contents() == ["a", "b", "c", "d"]
+
+
+def test_a_column_of_names_is_compared_by_name(open_page: OpenPage, tmp_path: Path) -> None:
+    rows = [f"{city},{'yes' if city in ('Nice', 'Metz') else 'no'}" for city in ("Paris", "Lyon", "Nice", "Metz") * 10]
+    (tmp_path / "x.csv").write_text("city,buys\n" + "\n".join(rows) + "\n")
+    assert main(["train", str(tmp_path / "x.csv"), "--out", str(tmp_path / "run"), "--set", "fit.n_tables=1", "--json"]) == 0
+    opened = open_page(page(integer_model(load(tmp_path / "run")), "cities")).page
+    said = set()
+    for code in range(1, 5):
+        opened.locator("#input0").fill(str(code))
+        city = opened.locator("#sliders output").text_content()
+        assert opened.locator("#answer").text_content() == ("yes" if city in ("Nice", "Metz") else "no")
+        opened.wait_for_timeout(100)
+        for each in opened.locator("#loud p").first.text_content().split(", city"):
+            assert re.fullmatch(rf"(city)? is (known|.*\b{city}\b.*)", each)  # every comparison lets the chosen city through
+            said.add(each)
+    assert any(" or " in each for each in said)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])

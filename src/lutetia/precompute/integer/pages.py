@@ -25,7 +25,10 @@ LANGUAGE = ("arrays.js", "language.js", "writing.js")
 IMAGE = ("arrays.js", "classifier.js", "answers.js", "drawing.js")
 NUMBERS = ("arrays.js", "classifier.js", "answers.js", "sliders.js")
 NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
-CHOOSE = "Choose any byte, with a pointer or the arrow keys. The darker an earlier byte, the more attention took from it."
+CHOOSE = "Choose a byte, with a pointer or the arrow keys. The stronger an earlier byte's colour, the more attention took."
+LEAD = "How far the answer's lead would fall if a table gave its average row instead: orange for the answer, blue against it. "
+LEAD += "Choose a table to see it alone."
+COMPARED = " A line joins two pixels that it compares; a circle alone is compared with a number; filled means greater."
 MOST_LABELS = 1 << 10  # values of an input that are shown in the unit of the data
 Array = np.ndarray[Any, Any]
 
@@ -101,10 +104,9 @@ def _answering(is_image: bool) -> Section:
         tag("p", id="answer", aria_live="polite"),
         tag("ul", id="scores", class_="bars", aria_label="Score of each class"),
     ]
-    lines = "; lines join the inputs that a table compares" if is_image else ""
     reasons = [
         tag("h3", "Tables that counted most"),
-        tag("p", f"How far the answer's lead would fall if a table gave its average row instead{lines}.", class_="small"),
+        tag("p", LEAD + (COMPARED if is_image else ""), class_="small"),
         tag("p", "None makes a difference.", id="quiet", class_="small", hidden="hidden"),
         tag("ul", id="loud", class_="bars loud"),
     ]  # fmt: skip

@@ -13,6 +13,10 @@ const inputName = (number) => model.features[number] ?? (model.shape.length > 1 
 // What an input is compared with: in the unit of the data where that is known.
 const constantName = (input, constant) => model.edges[input]?.[constant - 1] ?? model.labels[input]?.[constant] ?? constant;
 
+function signed(score) {
+  return score.toLocaleString("en").replace("-", "−");
+}
+
 function told(number) {
   return (number > 0 ? "+" : "−") + Math.abs(Math.round(number * 10) / 10).toLocaleString("en");
 }
@@ -31,13 +35,21 @@ function answer() {
   } else {
     const low = Math.min(...scores), span = Math.max(...scores) - low || 1;
     byId("answer").textContent = className(best);
-    byId("scores").replaceChildren(...Array.from(scores, (score, c) => bar(className(c), (100 * (score - low)) / span, String(score), c === best)));
+    byId("scores").replaceChildren(...Array.from(scores, (score, c) => bar(className(c), (100 * (score - low)) / span, signed(score), c === best)));
   }
   clearTimeout(waiting);
   waiting = setTimeout(explain, 30);
 }
 
+// A column of names: those that a comparison lets through.
+function chosenNames(names, constant, yes) {
+  const chosen = (yes ? names.slice(constant + 1) : names.slice(0, constant + 1)).filter((name) => name !== "missing");
+  const shown = chosen.length > 4 ? [...chosen.slice(0, 3), `${chosen.length - 3} others`] : chosen;
+  return shown.length > 1 ? `${shown.slice(0, -1).join(", ")} or ${shown.at(-1)}` : shown[0] ?? "missing";
+}
+
 function comparisonText({ left, right, constant, answer: yes }) {
+  if (right < 0 && constant > 0 && model.edges[left]?.length === 0 && model.labels[left]) return `${inputName(left)} is ${chosenNames(model.labels[left], constant, yes)}`;
   const other = right < 0 ? constantName(left, constant) : inputName(right);
   if (right < 0 && other === "missing") return `${inputName(left)} is ${yes ? "known" : "missing"}`;
   return `${inputName(left)} ${yes ? ">" : "≤"} ${other}`;

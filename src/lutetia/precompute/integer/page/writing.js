@@ -12,9 +12,9 @@ function letter(byte) {
 }
 
 function named(byte) {
-  if (byte === 32) return "space";
-  if (byte === 10) return "line break";
-  return byte >= 33 && byte < 127 ? String.fromCharCode(byte) : `byte ${byte}`;
+  if (byte === 32) return "the space";
+  if (byte === 10) return "the line break";
+  return byte >= 33 && byte < 127 ? `“${String.fromCharCode(byte)}”` : `byte ${byte}`;
 }
 
 function restart() {
@@ -70,8 +70,8 @@ function choosePlace(place) {
   shares.forEach((share, i) => shown.children[from + i].style.setProperty("--share", `${Math.round((90 * share) / most)}%`));
   shown.children[place].classList.add("chosen");
   const order = Array.from(shares.keys()).sort((a, b) => shares[b] - shares[a]).slice(0, 3);
-  const names = order.map((i) => `“${named(text[from + i])}” ${place - from - i} bytes before it`);
-  const before = `For “${named(text[place])}” the model read the “${named(text[place - 1])}” before it`;
+  const names = order.map((i, n) => `${named(text[from + i])} (${place - from - i}${n ? "" : " bytes earlier"})`);
+  const before = `To write ${named(text[place])} the model read ${named(text[place - 1])} before it`;
   looked.textContent = names.length ? `${before} and looked back most at ${names.join(", ")}.` : `${before}, and had nothing to look back at.`;
 }
 
