@@ -139,3 +139,12 @@ def test_a_link_to_itself_and_an_end_of_memory_are_sentences(
         monkeypatch.setattr("lutetia.training.table_run.fit_tabular", MagicMock(side_effect=lack))
         assert error(capsys, "train", rows, "--out", "run").startswith("error: there is not enough memory")
     assert not Path("run").exists()
+
+
+def test_targets_that_are_not_there_are_no_numbers(run: Path, capsys: Capture) -> None:
+    Path("gap.csv").write_text("a,b,kind\n1,2,x\n1,2,NA\n")
+    assert "no value of the target in row 2" in error(capsys, "evaluate", run, "gap.csv")
+    assert "no column 'none'" in error(capsys, "evaluate", run, "rows.csv", "--label", "none")
+    assert "3 columns, but data.label is 99" in error(capsys, "evaluate", run, "rows.csv", "--label", "99")
+    for label in ("kind", "2"):
+        assert main(["evaluate", str(run), "rows.csv", "--label", label]) == 0

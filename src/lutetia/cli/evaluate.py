@@ -95,9 +95,9 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest, 
     if request.data is not None and is_table(request.data) and ".csv" not in request.data.suffixes:
         x, y = _table_rows(model, request.data, request.label)
     elif request.data is not None:
-        cells = read_cells(request.data, request.label)
-        wanted = request.label if request.label is not None else model.metadata.get("target")
-        column = label_column(cells, wanted if wanted is None or wanted in (cells.header or ()) else None)
+        label = _name_or_number(request.label)
+        cells, target = read_cells(request.data, label), model.metadata.get("target")
+        column = label_column(cells, target if label is None and target in (cells.header or ()) else label)
         columns = [each for each in feature_columns(model, cells) if each != column]
         x = tabular_rows(model, cells, columns).reshape(-1, *model.config.input_shape)
         where = f"{cells.path}, {cells.column_name(column)}"
@@ -112,6 +112,9 @@ def _evaluate_table(model: Tabular, checkpoint: Path, request: EvaluateRequest, 
         part = opened.splits[split]
         assert isinstance(part, Samples)
         x, y = part.x, part.y
+    lacking = np.flatnonzero(np.isnan(y))
+    if len(lacking):
+        raise DataError(f"{request.data} has no value of the target in row {lacking[0] + 1}, expected one in each row")
     measured = measure_tabular(model, x, y if model.is_regression else y.astype(np.int64))
     result: dict[str, Any] = {"kind": model.kind, "split": split, "samples": len(y), **measured}
     if show:
@@ -202,10 +205,14 @@ def _open(model: Model[Any], config: Config | None, request: EvaluateRequest) ->
     raise DataError(f"{path} ends in {path.suffix or 'no suffix'}, expected a .csv or .npz file with classes")
 
 
+def _name_or_number(label: str | int | None) -> str | int | None:
+    number = whole_number(label) if isinstance(label, str) else None
+    return label if number is None else number
+
+
 def _csv(model: Classifier, path: Path, label: str | int | None) -> Data:
     """Rows whose classes are numbered as the model numbers them."""
-    if isinstance(label, str) and (number := whole_number(label)) is not None:
-        label = number
+    label = _name_or_number(label)
     cells = read_cells(path, label)
     if label is None and cells.header is not None and set(feature_names(model)) <= set(cells.header):
         rest = [name for name in cells.header if name not in feature_names(model)]
