@@ -19,7 +19,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from loaders_foreign import make_onnx, make_samples, make_spreadsheet, use_all, use_onnx, use_table_file
+from loaders_foreign import (
+    make_decoder,
+    make_onnx,
+    make_samples,
+    make_spreadsheet,
+    use_all,
+    use_decoder,
+    use_onnx,
+    use_table_file,
+)
 
 from lutetia import flow, models, toml
 from lutetia._shared import folders
@@ -368,6 +377,12 @@ LOADERS: dict[str, Loader] = {
     "spreadsheet": Loader(make_spreadsheet, lambda folder: use_all(sorted(folder.iterdir()), use_table_file), needs="pyarrow"),
     "samples": Loader(make_samples, lambda folder: use_all(sorted(folder.iterdir()), use_table_file)),
     "onnx": Loader(make_onnx, lambda folder: use_all(sorted(folder.iterdir()), use_onnx), needs="onnx"),
+    "decoder": Loader(
+        make_decoder,
+        use_decoder,
+        ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
+        needs="transformers",
+    ),
     "shards": Loader(
         lambda folder: save_shards(classifier(), folder / "shards"),
         lambda folder: load_shards(classifier(), folder / "shards"),

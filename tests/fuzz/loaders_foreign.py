@@ -104,3 +104,22 @@ def use_onnx(path: Path) -> None:
     sizes = [size for size in (net.stream.length, net.stream.height, net.stream.width) if size is not None]
     if net.stream.channels * int(np.prod(sizes, dtype=object)) < 10_000:  # its input is as large as it says
         net.model(torch.zeros(1, net.stream.channels, *sizes, dtype=torch.float64))
+
+
+def make_decoder(folder: Path) -> None:
+    """A tiny decoder of transformers and its tokenizer."""
+    from tokenizers import Tokenizer, pre_tokenizers
+    from tokenizers.models import WordLevel
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    sizes = {"vocab_size": 9, "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=1, max_position_embeddings=16)).save_pretrained(folder)
+    words = Tokenizer(WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="c"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="c", eos_token="b").save_pretrained(folder)
+
+
+def use_decoder(folder: Path) -> None:
+    from lutetia.integrations.transformers.loading import load_decoder
+
+    load_decoder(folder, "eager")

@@ -1,0 +1,55 @@
+"""Decoders of transformers from anybody's folder: what the files do not hold is neither built nor drawn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lutetia.errors import DataError
+from tools import optional_module
+
+transformers = optional_module("transformers")
+from lutetia.integrations.transformers import load_decoder  # noqa: E402  # needs the package
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    sizes = {"vocab_size": 9, "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(**sizes, num_key_value_heads=1, tie_word_embeddings=True)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    words = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="b"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="b", eos_token="b").save_pretrained(tmp_path)
+    return tmp_path
+
+
+def forge(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_tied_weights_are_not_missed(folder: Path) -> None:
+    model, tokenizer = load_decoder(folder, "eager")
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert tokenizer.padding_side == "left"
+
+
+@pytest.mark.parametrize("sizes", [{"num_hidden_layers": 10**6}, {"vocab_size": 10**8}, {"intermediate_size": 10**8}])
+def test_a_config_cannot_ask_for_more_than_the_files_hold(
+    sizes: dict[str, int], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forge(folder, **sizes)
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("was built"))
+    with pytest.raises(DataError, match=r"config.json describes .* but the weights are 20 tensors"):
+        load_decoder(folder, "eager")
+
+
+def test_weights_that_are_not_there_are_not_drawn(folder: Path) -> None:
+    forge(folder, num_hidden_layers=3)
+    with pytest.raises(DataError, match=r"its files lack model\.layers\.2\."):
+        load_decoder(folder, "eager")
