@@ -49,9 +49,9 @@ found = Detected(places, places.float(), places), Detected(distances, distances.
 backend.detect_positions(torch.zeros(S - 1, T, P), True)
 for step, products, sums in (("pairs", None, Sums()), ("pairs", None, Sums("fixed")), ("cells", Products(), Sums())):
     sequence = Sequence(*found, C, P, products)
-    getattr(backend, f"fill_{step}")(weight, layer, sequence, sums)
-    getattr(backend, f"propagate_{step}")(grad, weight, layer, sequence, anchors, I, sums)
-    getattr(backend, f"gather_{step}")(grad, layer, sequence, sums, None)
+    backend.fill_sequence(weight, layer, sequence, sums)
+    backend.propagate_sequence(grad, weight, layer, sequence, anchors, I, sums)
+    backend.gather_sequence(grad, layer, sequence, sums, None)
 """
 
 

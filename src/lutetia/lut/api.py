@@ -14,9 +14,9 @@ from lutetia._shared.direct import is_direct
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.autograd.how import NO_WIRES, How, Wires, sizes_of, text_of
-from lutetia.lut.autograd.ops import op, output_dtype
+from lutetia.lut.autograd.ops import detect_and_fill, op, output_dtype
 from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, Rate, settle_call, with_step_in_place
-from lutetia.lut.autograd.quick import prepare, prepare_attention, quick_for
+from lutetia.lut.autograd.quick import mark_as, prepare_attention, quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, check_tensors
@@ -212,15 +212,18 @@ def run(
     if weight.dtype == torch.int8 and learned:
         fail("weight", weight, "floats where a gradient is wanted: int8 tables are for inference only")
     how = How(sums, choice.chosen, learning.meta, "" if wiring is None else wiring.header)
+    direct = read is None and is_direct(x, weight)
     if read is not None:
         y = _weigh(rows, tables, how._replace(read=read.name), learning, read, table_dropout)
+    elif direct and not learned:
+        connectivity = how.connectivity(tables.wires, weight.shape)
+        y, _ = detect_and_fill(rows, (weight, anchors), how, connectivity, thresholds, False)
     else:
         layer, rest = (rows, weight, anchors), (*tables.wires, text_of(how), thresholds)
-        y = _learn(LUT, layer, rest, learning) if learned else op("lut_eval", rows, weight)(*layer, *rest)
-    plain = read is None and thresholds is None and not (learned and learning.gradient != "dense")
-    if plain and is_direct(x, weight):
-        connectivity = how.connectivity(tables.wires, weight.shape)
-        prepare(x, (weight, anchors), connectivity, learning.meta if wiring is None else wiring.start, sums)
+        y = _learn(LUT, layer, rest, learning) if learned else torch.ops.lutetia.lut_eval(*layer, *rest)
+    if direct and thresholds is None and not (learned and learning.gradient != "dense"):
+        mark = learning.meta if wiring is None else wiring.start
+        mark_as(mark, x, (weight, anchors), how.connectivity(tables.wires, weight.shape))
     return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
 
 

@@ -122,18 +122,19 @@ def by_detector(x: Tensor, anchors: Tensor, rest: Numbers[Any], weight: Tensor |
 # ---- one step --------------------------------------------------------------------------------------------------------
 
 
-def _detect_and_fill(x: Tensor, layer: tuple[Tensor, Tensor], rest: Numbers[Any], train: bool) -> tuple[Tensor, Any]:
-    """x [B, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2] -> y [B, O], and what was found."""
-    (weight, anchors), given = layer, rest[4:]
-    (how, connectivity), plain = told(rest, weight.shape), not given or given[0] is None
-    quick = quick_for(x, weight, anchors, connectivity) if plain and how.sums == FLOAT else None
+def detect_and_fill(
+    x: Tensor, layer: tuple[Tensor, Tensor], how: How, connectivity: Connectivity, thresholds: Tensor | None, train: bool
+) -> tuple[Tensor, Any]:
+    """x [B, I]; layer: weight [N_t, R, O] or [n_weights] and anchors [N_t, N_c, 2] -> y [B, O], and what was found."""
+    weight, anchors = layer
+    quick = quick_for(x, weight, anchors, connectivity) if thresholds is None and how.sums == FLOAT else None
     if quick is not None and quick.trains:
         room = quick.launches.room(x) if train else None
         return quick.launches.fill(x, weight, room), room
-    comparisons = ready(x, anchors, *given)
+    comparisons = ready(x, anchors, thresholds)
     y, detected = how.kernels(x).detect_and_fill(solid(x), solid(weight), comparisons, connectivity, how.sums, train)
-    if plain:
-        prepare(x, (weight, anchors), connectivity, None, how.sums)
+    if thresholds is None:
+        prepare(x, layer, connectivity, how.sums)
     return y.to(output_dtype(x, weight)), detected
 
 
@@ -154,13 +155,14 @@ def _lut_fake(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> tuple[T
 @define(f"lut_eval({STEP}, {COMPARING}) -> Tensor", _y_fake)
 def _lut_eval(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> Tensor:
     """x [B, I], weight [N_t, R, O] or [n_weights], anchors [N_t, N_c, 2] -> y [B, O]."""
-    return _detect_and_fill(x, (weight, anchors), rest, False)[0]
+    return detect_and_fill(x, (weight, anchors), *told(rest, weight.shape), rest[4] if len(rest) > 4 else None, False)[0]
 
 
 @define(f"lut({STEP}, {COMPARING}) -> (Tensor, Tensor, Tensor, Tensor)", _lut_fake)
 def _lut(x: Tensor, weight: Tensor, anchors: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """The same, and indices, min_delta, min_delta_index [B, N_t]."""
-    y, detected = _detect_and_fill(x, (weight, anchors), rest, True)
+    thresholds = rest[4] if len(rest) > 4 else None
+    y, detected = detect_and_fill(x, (weight, anchors), *told(rest, weight.shape), thresholds, True)
     if by_detector(x, anchors, rest, weight):
         detected = [like(each, True) for each in detected]
     return y, *detected

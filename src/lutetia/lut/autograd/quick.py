@@ -62,7 +62,7 @@ def current_device() -> int:
     return torch._C._cuda_getDevice()
 
 
-def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity, mark: Any, sums: Sums) -> None:
+def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity, sums: Sums) -> None:
     """Prepare for calls like this one, where they are small and plain: x [B, I]; layer: weight and anchors."""
     weight, anchors = layer
     if x.dim() != 2 or sums != FLOAT or not x.dtype == weight.dtype == torch.float32 or anchors.is_inference():
@@ -70,8 +70,6 @@ def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity,
     key = (id(weight), x.shape)
     known = _known.get(key)
     if known is not None and known.is_for(layer, connectivity):
-        if mark is not None:
-            known.set_mark(mark)
         return
     backend = backend_of(x)
     if not backend or choice.backend_name(x) != backend or type(weight) not in PLAIN or not x.shape[0]:
@@ -81,10 +79,17 @@ def prepare(x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity,
     small = import_module(f"lutetia.lut.kernels.{backend}.small")
     if not small.serves(x, weight, anchors, connectivity):
         return
-    quick = Quick(small.Launches(x, weight, trusted(anchors), connectivity), layer, mark, backend)
+    quick = Quick(small.Launches(x, weight, trusted(anchors), connectivity), layer, None, backend)
     _keep(quick, x, weight, small.trains)
     if quick.trains:
         _by_connectivity[id(connectivity), x.shape[0]] = quick
+
+
+def mark_as(mark: Any, x: Tensor, layer: tuple[Tensor, Tensor], connectivity: Connectivity) -> None:
+    """Let what was prepared for a call know by what the next one will name its connectivity."""
+    known = _known.get((id(layer[0]), x.shape))
+    if known is not None and known.is_for(layer, connectivity):
+        known.set_mark(mark)
 
 
 def prepare_attention(x: Tensor, layer: tuple[Tensor, Tensor], positions: Tensor) -> None:
