@@ -31,6 +31,7 @@ class Op:
     """
 
     conserves: ClassVar[bool] = False  # one input, which gets all the relevance: the sums need not be taken again
+    wants_output: ClassVar[bool] = False  # whether `watch` keeps the output of a custom function for it
     nests: ClassVar[bool] = False  # a walk of its own inside it reports what happens there
 
     def family(self, node: Node) -> str:
@@ -124,6 +125,11 @@ def is_known(name: str) -> bool:
     if name not in _OPS:
         _ask_providers()
     return name in _OPS
+
+
+def wants_output(name: str) -> bool:
+    """Whether the output of a custom function is to be kept: its nodes have no rule, or one that reads it."""
+    return not is_known(name) or _OPS[name.rpartition("::")[2]].wants_output
 
 
 def find_op(node: Node) -> Op:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from lutetia.relevance.graph import CONSTANT, OPERANDS, OUTPUT, VALUE, WRITE
-from lutetia.relevance.registry import is_known
+from lutetia.relevance.registry import is_known, wants_output
 
 
 class Constants(TorchFunctionMode):
@@ -146,19 +146,24 @@ def attention_seen() -> Iterator[None]:
 @contextmanager
 def custom_functions_seen() -> Iterator[None]:
     """While open, custom autograd functions without a rule leave their output in the graph."""
-    original = torch.autograd.Function.__dict__["apply"]
+    # `Function.apply` may have been bound before; what it calls is found anew at every call.
+    below: Any = torch.autograd.function._SingleLevelFunction
+    before = below.__dict__.get("apply")  # of a watch around this one
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original.__get__(None, cls)(*args, **kwargs)
-        if isinstance(result, Tensor) and result.grad_fn is not None and not is_known(result.grad_fn.name()):
+        result = torch._C._FunctionBase.__dict__["apply"].__get__(None, cls)(*args, **kwargs)
+        if isinstance(result, Tensor) and result.grad_fn is not None and wants_output(result.grad_fn.name()):
             note_value(result.grad_fn, result)
         return result
 
-    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
+    below.apply = classmethod(apply)
     try:
         yield
     finally:
-        torch.autograd.Function.apply = original  # type: ignore[method-assign]
+        if before is None:
+            del below.apply
+        else:
+            below.apply = before
 
 
 # ---- constants ---------------------------------------------------------------------------------------------------------

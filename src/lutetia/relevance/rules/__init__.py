@@ -16,6 +16,7 @@ from lutetia.relevance.rules import (
     products,
     recurrent,
     reductions,
+    straight_through,
     sums,
     views,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "products",
     "recurrent",
     "reductions",
+    "straight_through",
     "sums",
     "views",
 ]

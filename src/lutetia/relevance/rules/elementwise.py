@@ -170,7 +170,11 @@ register(Clamp(_clamp), "ClampBackward0")
 register(Activation(lambda node, x: x.clamp(min=node.fn._saved_min)), "ClampMinBackward0")
 register(Activation(lambda node, x: x.clamp(max=node.fn._saved_max)), "ClampMaxBackward0")
 register(Activation(lambda node, x: x.pow(node.fn._saved_exponent)), "PowBackward0")
+register(Activation(lambda node, x: torch.pow(node.fn._saved_self, x), keeps="result"), "PowBackward2")  # of a number
 register(Activation(lambda node, x: -x, keeps="nothing"), "NegBackward0")
+for _step in (torch.sign, torch.round, torch.floor, torch.ceil, torch.trunc):  # flat, and still made from their input
+    _op = Activation(lambda node, x, function=_step: function(x), keeps="nothing")  # type: ignore[misc]
+    register(_op, f"{_step.__name__.title()}Backward0")
 register(Custom(lambda node, x: F.gelu(x, approximate="tanh")), "GeLUFunctionBackward")  # of transformers' Bloom
 register(Custom(lambda node, x: x.sqrt()), "SqrtBoundDerivativeBackward")  # of its RecurrentGemma
 register(Prelu(lambda node, x: x), "PreluKernelBackward0")

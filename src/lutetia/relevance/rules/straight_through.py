@@ -1,0 +1,44 @@
+"""Functions that round, with a backward that does not: those of transformers' I-BERT. What was rounded gets the relevance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lutetia.relevance.graph import VALUE, Node, Relevance
+from lutetia.relevance.registry import Args, Given, Op, register
+
+
+class StraightThrough(Op):
+    """round(x / scale): all to x. Its own backward, as a linear map, would divide by what was rounded to 0."""
+
+    wants_output = True
+
+    def family(self, node: Node) -> str:
+        return "activation"
+
+    def result(self, node: Node) -> Relevance | None:
+        return node.fn.metadata.get(VALUE)
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        return (R, *[None] * (len(node.edges) - 1))
+
+
+class FixedPointSum(StraightThrough):
+    """round(x · a) + round(y · b), of inputs x, its scale, the scale of the output, y, its scale; or without y."""
+
+    def family(self, node: Node) -> str:
+        return "sum"
+
+    def needs(self, node: Node) -> Sequence[int]:
+        return (0, 3) if len(node.edges) > 3 else ()
+
+    def relevance(self, node: Node, R: Any, args: Args) -> Given:
+        given = [*super().relevance(node, R, args)]
+        if len(node.edges) > 3:  # both are divided by one scale: their shares are those of x + y
+            given[0], given[3] = node.choice.share([args[0], args[3]], R, None)
+        return [part if position in node.walked else None for position, part in enumerate(given)]
+
+
+register(StraightThrough(), "SymmetricQuantFunctionBackward", "floor_steBackward", "round_steBackward")
+register(FixedPointSum(), "FixedPointMulBackward")
