@@ -1,11 +1,11 @@
 """The checks of a layer's tensors cost at most 2% of a small eager call.
 
 One `nn.LUT` called eagerly in eval mode, at batch 1 on a CPU and as a small layer on a GPU; and the same without what guards
-against anchors and synapses that were changed: version counters, and on the CPU the compare of all anchors with the number of
-inputs. What remains finds the call that was prepared. `identities` is what that asks of the tensors of the layer: whether
-they are the same objects, and the weight at the same address. All take turns, a few calls at a time, and the slowest of the
-fastest tenth counts. Where code lies in memory matters as much: 15 rounds have copies of their own, and the median round is
-told. Time is that of the processor: checks never wait for the GPU.
+against anchors and synapses that were changed: version counters, where the anchors are, and on the CPU the compare of all
+anchors with the number of inputs. What remains finds the call that was prepared. `identities` is what that asks of the tensors
+of the layer: whether they are the same objects, and the weight at the same address. All take turns, a few calls at a time, and
+the slowest of the fastest tenth counts. Where code lies in memory matters as much: 15 rounds have copies of their own, and the
+median round is told. Time is that of the processor: checks never wait for the GPU.
 
     lutetia bench checks_cost [--quick] [--json] [--save] [-- --turns 6000]
 """

@@ -56,20 +56,18 @@ def test_anchors_that_changed_uncounted_within_range_are_used() -> None:
     torch.testing.assert_close(lut(X), expected)
 
 
-def test_anchors_whose_data_is_another_tensor_are_used_when_all_is_looked_at_again() -> None:
-    lut, x = layer(), X[:1]
+@pytest.mark.parametrize("batch", [1, 5])
+def test_anchors_whose_data_is_another_tensor_are_used(batch: int) -> None:
+    lut, x = layer(), X[:batch]
     with torch.no_grad():
         before = lut.eval()(x)
+        assert torch.equal(lut(x), before)
         lut.anchors.data = lut.anchors.flip(0).contiguous()
-        room = [torch.full_like(lut.anchors, 10**6) for _ in range(1000)]  # where the old ones were, had nobody kept them
         with use_backend("reference"):
             after = lut(x)
         assert not torch.equal(before, after)
-        assert any(torch.equal(lut(x), either) for either in (before, after))
-    lut(x).sum().backward()
-    with torch.no_grad():
         torch.testing.assert_close(lut(x), after)
-    assert len(room) == 1000
+        torch.testing.assert_close(lut(x), after)  # of what was prepared anew
 
 
 @pytest.mark.parametrize("shared", [True, False])

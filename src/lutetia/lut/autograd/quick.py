@@ -37,7 +37,7 @@ def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | 
     quick = _known.get((id(weight), x.shape))  # of a weight that lives: those of others are forgotten when they die
     if quick is None or quick.anchors is not anchors or (quick.mark is not mark and quick.launches.connectivity is not mark):
         return None
-    if weight.data_ptr() != quick.weight_pointer or not quick.takes(x):
+    if weight.data_ptr() != quick.weight_pointer or anchors.data_ptr() != quick.anchors_pointer or not quick.takes(x):
         return None
     if quick.counts and quick.is_written():
         return None
@@ -143,8 +143,7 @@ class Quick:
     def set_mark(self, mark: Any) -> None:
         """Know the connectivity by this, and where it is a tensor of synapses how often that was written to."""
         self.mark, self.mark_version = mark, mark._version if type(mark) is Tensor else None
-        # Kernels of a GPU read copies. The loops of a CPU read the anchors where they were, in memory that they keep, and compare
-        # them first; that `.data` of the anchors is another tensor is noticed by `prepare`: in every call it would be 1.5% of it.
+        # Kernels of a GPU read copies. The loops of a CPU read the anchors where they are, and compare them first.
         self.counts = self.backend != "cpu" or self.mark_version is not None
 
     def is_written(self) -> bool:
