@@ -61,6 +61,7 @@ def test_weights_against_loops(shared: bool) -> None:
     assert torch.equal(synapses.dense_mask(), dense != 0)
     assert torch.equal(synapses.flatten(dense), weight)
     assert synapses.weight_meta.tolist() == [meta for *_, meta in listed]
+    assert torch.equal(synapses.lr_scales(), torch.tensor([METAS[meta].lr_scale for *_, meta in listed]))  # type: ignore[arg-type]
     rates = torch.tensor([METAS[int(meta)].lr_scale for meta in synapses.owner_meta], dtype=torch.float64)
     assert torch.equal(synapses.rates, rates)  # type: ignore[arg-type]
     clamped = [min(max(float(weight[k]), METAS[m].min_weight), METAS[m].max_weight) for k, (*_, m) in enumerate(listed)]
@@ -197,7 +198,7 @@ def test_initial_weights_stay_within_the_bounds() -> None:
 
 def test_one_number_when_all_metas_agree() -> None:
     synapses = random(3, 2, 5, 0.5, seed=0, metas=(SynapseMeta(lr_scale=0.3), SynapseMeta(lr_scale=0.3, initial_weight=1)))
-    assert synapses.rates == 0.3
+    assert synapses.lr_scales() == synapses.rates == 0.3
     weight = torch.full((synapses.n_weights,), math.inf)
     assert torch.isinf(synapses.clamp_(weight)).all()
     parameter = torch.nn.Parameter(torch.ones(60))

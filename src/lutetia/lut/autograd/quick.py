@@ -106,10 +106,10 @@ def prepare_attention(x: Tensor, layer: tuple[Tensor, Tensor], positions: Tensor
     if not all(each.is_contiguous() and each.data_ptr() % 16 == 0 and type(each) in PLAIN for each in layer):
         return
     sizes = (*x.shape[:2], weight.shape[2], *anchors.shape[:2], positions.shape[2])
-    small = import_module("lutetia.lut.kernels.triton.small_pairs")
-    if small.serves(x, weight, positions) and choose("auto", sizes, False, x.dtype, FLOAT, x.device.type) == "pairs":
-        launches = small.Launches(x, weight, trusted(anchors), positions)
-        _keep(Quick(launches, layer, positions, "triton"), x, weight, small.trains)
+    small = import_module("lutetia.lut.kernels.triton.small")
+    if small.serves_pairs(x, weight, positions) and choose("auto", sizes, False, x.dtype, FLOAT, x.device.type) == "pairs":
+        launches = small.PairLaunches(x, weight, trusted(anchors), positions)
+        _keep(Quick(launches, layer, positions, "triton"), x, weight, False)
 
 
 def _keep(quick: Quick, x: Tensor, weight: Tensor, trains: bool) -> None:

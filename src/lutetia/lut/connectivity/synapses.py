@@ -240,6 +240,10 @@ class Synapses:
             # One bound may be a number and the other a tensor: clamp takes only two of a kind.
             return weight.clamp_(min=low).clamp_(max=high)
 
+    def lr_scales(self, device: torch.device | str | None = None) -> float | torch.Tensor:
+        """The lr_scale of each weight, float32 [n_weights]; one number when all metas agree."""
+        return self._per_weight("lr_scale", torch.float32, torch.device(device) if device is not None else self.device)
+
     @cached_property
     def rates(self) -> float | torch.Tensor:
         """The lr_scale of each synapse listed, float64 [n_listed]; one number when all metas agree."""

@@ -28,14 +28,13 @@ READS |= {"confidence": basics.CONFIDENCE.value, "confidence2": basics.CONFIDENC
 def detect(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
     """x [..., I] -> what was found [..., N_t]."""
     anchors, thresholds = comparisons
-    detected = room_for(x, anchors, train)
+    detected = room_for(x, (*x.shape[:-1], len(anchors)), train)
     launch(x, Inputs(x.contiguous(), anchors, thresholds=thresholds), Rows(*detected), compared(x, anchors), {})
     return detected
 
 
-def room_for(x: Tensor, anchors: Tensor, train: bool) -> Detected:
-    """Uninitialised memory for what will be found."""
-    shape = (*x.shape[:-1], anchors.shape[0])
+def room_for(x: Tensor, shape: tuple[int, ...], train: bool) -> Detected:
+    """Uninitialised memory for what will be found in x, of this shape."""
     indices = x.new_empty(shape, dtype=torch.int32)
     return Detected(indices, x.new_empty(shape, dtype=sum_dtype(x)), torch.empty_like(indices)) if train else Detected(indices)
 
@@ -113,12 +112,8 @@ def detect_positions(positions: Tensor, train: bool) -> Detected:
     """positions [S-1, N_t, N_pe] -> what was found [S-1, N_t]."""
     if not positions.numel():
         return unrecorded(detect_no_positions)(positions, train)
-    shape = positions.shape[:-1]
     values = positions.to(sum_dtype(positions)).contiguous()
-    indices = values.new_empty(shape, dtype=torch.int32)
-    detected = Detected(indices)
-    if train:
-        detected = Detected(indices, values.new_empty(shape), torch.empty_like(indices))
+    detected = room_for(values, positions.shape[:-1], train)
     launch_positions(values, Rows(*detected))
     return detected
 

@@ -139,7 +139,7 @@ def _detect_and_fill(
             return tables.fill(weight, layout, detected.indices, None), detected if train else None
     if not train and fills_by_slab(layout, x.shape[0]):
         return _fill(weight, layout, detect_columns(x, comparisons), None, sums), None
-    room = room_for(x, anchors, True) if train else None
+    room = room_for(x, (len(x), len(anchors)), True) if train else None
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, zero=not layout.disjoint)
     rows, inputs = Rows(*(room or (None,))), Inputs(x.contiguous(), anchors, thresholds=thresholds)
     launch_fill(weight, layout, inputs, rows, target, (sums, dtype))
