@@ -26,9 +26,9 @@ IMAGE = ("arrays.js", "classifier.js", "answers.js", "drawing.js")
 NUMBERS = ("arrays.js", "classifier.js", "answers.js", "sliders.js")
 NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
 CHOOSE = "Choose a byte, with a pointer or the arrow keys. The stronger an earlier byte's colour, the more attention took."
-LEAD = "How far the answer's lead would fall if a table gave its average row instead: orange for the answer, blue against it. "
-LEAD += "Choose a table to see it alone."
-COMPARED = " A line joins two pixels that it compares; a circle alone is compared with a number; filled means greater."
+LEAD = "How far the answer's lead would fall if a table gave its average row instead: orange for the answer, blue against it."
+COMPARED = " Choose a table to see it alone. A line joins two pixels that it compares; a circle alone is compared with a number; "
+COMPARED += "filled means greater."
 MOST_LABELS = 1 << 10  # values of an input that are shown in the unit of the data
 Array = np.ndarray[Any, Any]
 
