@@ -31,7 +31,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from decode_serving import cascade, chunk, latent
-from gpu_timing import eager, timed
+from gpu_timing import in_turns as medians_in_turns
+from gpu_timing import several, timed
 from lutetia.attention import decode_attention
 from results import Row, finish, needs_cuda, options_of, peer, progress, result, table
 
@@ -270,7 +271,8 @@ def eager_calls() -> list[Row]:
         "decode_attention": lambda: decode_attention(q, k, v, seq_lens=lengths),
         "SDPA": lambda: scaled_dot_product_attention(q, k, v, enable_gqa=True),
     }
-    return [{"call": name, "time": 1e3 * eager(call)} for name, call in calls.items()]
+    times = medians_in_turns({name: several(call, 20) for name, call in calls.items()}, 20, 15)
+    return [{"call": name, "time": 1e3 * time} for name, time in times.items()]
 
 
 def claims(rows: dict[str, list[Row]]) -> list[str]:

@@ -33,7 +33,8 @@ GROUPED = (24576, 384, 384, 512, 8)  # 8 heads × 64 tables, each head reads its
 QUICK = (64, 32, 32, 16, 6)
 GRAPH, EAGER = 2.5, 2.0  # claimed: in eval and in training; eager calls of small layers are bound by Python's launching
 LARGE = 128  # tables of a layer that is not small
-COMPILING = ("eval, eager", "eval, compiled", "train, eager", "train, compiled")
+FLOOR_MODES = ("eager", "compiled", "reduce-overhead")
+COMPILING = tuple(f"{step}, {mode}" for step in original.STEPS for mode in FLOOR_MODES)
 KERNELS = ("eval forward", "train forward", "x gradient", "weight gradient")
 
 
@@ -89,8 +90,9 @@ def compiled_modules(batch: int) -> list[Row]:
         progress(name)
         module.cuda()
         x, grad = torch.randn(batch, 32, device="cuda", requires_grad=True), torch.randn(batch, 32, device="cuda")
-        times = step_times(lambda module=module, x=x: module(x), [x, *module.parameters()], grad)
-        rows.append({"module": name, **{key: times[key] for key in COMPILING}})
+        learned = [x, *module.parameters()]
+        times = step_times(lambda module=module, x=x: module(x), learned, grad, modes=FLOOR_MODES)
+        rows.append({"module": name, **times})
     return rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from results import Result, rows_of
+from results import Result, rows_of, text_of
 from results_tables import range_of, value
 
 
@@ -11,7 +11,23 @@ def layer_sentence(result: Result) -> str:
     return (
         f"In graphs {range_of(rows, 'eval, graph/graph', 'x')} in eval and {range_of(rows, 'train, graph/graph', 'x')} in "
         f"training. Eager training steps: {range_of(rows[:2], 'train, eager/eager', 'x')} at the two small shapes, which are "
-        f"launch-bound, {range_of(rows[2:], 'train, eager/eager', 'x')} at the others."
+        f"launch-bound, {range_of(rows[2:], 'train, eager/eager', 'x')} at the others. {compile_floor(result)}"
+    )
+
+
+def compile_floor(result: Result) -> str:
+    """What torch.compile itself costs a small call, from modules of torch in the same run."""
+    rows = {row["module"]: row for row in rows_of(result, "compiling")}
+    micro = {
+        (name, mode): "/".join(text_of(1e3 * row[f"{step}, {mode}"], None, 2) for step in ("eval", "train"))
+        for name, row in rows.items()
+        for mode in ("eager", "compiled", "reduce-overhead")
+    }
+    least, linear, ours = rows
+    return (
+        f"`torch.compile` costs a small call more than it saves, in µs: `{least}` {micro[least, 'eager']} eager, "
+        f"{micro[least, 'compiled']} compiled; `{linear}` {micro[linear, 'eager']}, {micro[linear, 'compiled']}; `{ours}` "
+        f"{micro[ours, 'eager']}, {micro[ours, 'compiled']}, {micro[ours, 'reduce-overhead']} with `reduce-overhead`."
     )
 
 

@@ -17,7 +17,7 @@ require_module("triton")
 PRETEND = Path(__file__).parent / "pretend_gpu.py"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(lutetia.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
 TABLES = {
-    "lut_step": ["layers", "rates"],
+    "lut_step": ["layers", "rates", "compiling"],
     "lut_attention": ["layers", "floors", "growth"],
     "lut_reads": ["reads", "kernels"],
     "decode_attention": [

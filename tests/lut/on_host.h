@@ -44,7 +44,7 @@ static inline void __stcs(float4* to, float4 value) { *to = value; }
 struct Gate { int size, arrived = 0; unsigned round = 0; };  // opens when all of its threads wait
 static std::vector<ucontext_t> threads;
 static std::vector<bool> done;
-static std::vector<Gate> warps;
+static std::vector<Gate> warps, teams;
 static std::vector<unsigned long long> slots;
 static Gate block;
 static ucontext_t scheduler;
@@ -58,6 +58,7 @@ static inline void wait_at(Gate& gate) {
     while (gate.round == round) swapcontext(&threads[now], &scheduler);
 }
 static inline void __syncthreads() { wait_at(block); }
+static inline void wait_for_team(int team, int n) { teams[team].size = n; wait_at(teams[team]); }
 static inline void __syncwarp() { wait_at(warps[now / 32]); }
 template <class T> static T exchange(T value, int from) {
     const int mine = now;
@@ -104,6 +105,7 @@ template <class... A> static int launch(void (*f)(A...), const unsigned* grid, i
                 done.assign(n_threads, false);
                 slots.assign(n_threads, 0);
                 warps.assign((n_threads + 31) / 32, Gate{32});
+                teams.assign(16, Gate{0});
                 block = Gate{n_threads};
                 for (int i = 0; i < n_threads; ++i) {
                     getcontext(&threads[i]);

@@ -71,8 +71,8 @@ class Layer:
 COMPILED = [
     ("trial", ()),
     ("reads", (("KIND", 3), ("N_C", 8), ("TILE", 128), ("V", 48))),
-    ("rows", (("COUNT", 2), ("R", 256), ("STAGES", 4), ("W", 48))),
-    ("gather", (("COUNT", 2), ("R", 256), ("ROWS", 1024), ("THREADS", 1024), ("W", 48))),
+    ("rows", (("COUNT", 2), ("R", 256), ("THREADS", 768), ("TOGETHER", 2), ("W", 48))),
+    ("gather", (("COUNT", 2), ("R", 256), ("ROWS", 1024), ("TEAMS", 2), ("THREADS", 512), ("W", 48))),
     ("pairs", (("ADD", 0), ("CELLS", 1024), ("N_PE", 4), ("PLACES", 128), ("THREADS", 256), ("W", 32))),
 ]
 
@@ -107,8 +107,8 @@ def test_a_source_that_does_not_compile_says_why(tmp_path: Path, monkeypatch: py
     if nvrtc.compiler() is None:
         pytest.skip("NVRTC is not installed")
     monkeypatch.setenv("LUTETIA_CACHE", str(tmp_path))
-    with pytest.raises(LutetiaError, match=r"could not compile rows.cu with .*sm_90(?s:.*)STAGES"):
-        nvrtc.compiled(SOURCES / "rows.cu", (("COUNT", 2), ("R", 4), ("W", 8)), "sm_90")
+    with pytest.raises(LutetiaError, match=r"could not compile rows.cu with .*sm_90(?s:.*)TOGETHER"):
+        nvrtc.compiled(SOURCES / "rows.cu", (("COUNT", 2), ("R", 4), ("THREADS", 512), ("W", 8)), "sm_90")
     assert not list(tmp_path.rglob("*"))
 
 
@@ -133,6 +133,7 @@ def check_read(layer: Layer, name: str) -> None:
     assert tables.fits(layout, layer.weight, layer.grad)
     y = tables.fill(layer.weight, layout, indices, added)
     close(y, REFERENCE.fill_rows(layer.weight, layer.connectivity, indices, added, FLOAT))
+    close(tables.read_and_fill(layer.x, layer.weight, layer.anchors, layer.windows, layout, read), y)
     rows = (indices, None if added is None else added.alternatives)
     gains = tables.gains(layer.grad, layer.weight, layout, rows)
     for mine, want in zip(gains, REFERENCE.row_gains(layer.grad, layer.weight, layer.connectivity, rows, FLOAT), strict=True):
@@ -159,8 +160,8 @@ def check_hard(layer: Layer) -> None:
     assert torch.equal(tables.detect(layer.x, layer.anchors, layer.windows, False).indices, wanted.indices)
     y = tables.fill(layer.weight, layer.layout, found.indices, None)
     close(y, REFERENCE.fill_rows(layer.weight, layer.connectivity, found.indices, None, FLOAT))
-    gain = tables.hard_gain(layer.grad, layer.weight, layer.layout, found)
-    dx = tables.send_hard_slopes(gain, found, layer.anchors, layer.windows, layer.x.shape[1])
+    slope = tables.hard_slope(layer.grad, layer.weight, layer.layout, found)
+    dx = tables.send_hard_slopes(slope, found, layer.anchors, layer.windows, layer.x.shape[1])
     want = REFERENCE.propagate(layer.grad, layer.weight, layer.connectivity, wanted, layer.anchors, layer.x.shape[1], FLOAT)
     close(dx, want)
     check_gather(layer, found.indices, None)

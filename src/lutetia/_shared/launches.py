@@ -39,7 +39,7 @@ class Launch:
 
     def ready(self) -> bool:
         """Whether a call would be launched at once, by `again`."""
-        return self.compiled is not None and not watched() and torch.cuda.current_device() == self.device
+        return self.compiled is not None and not watched() and torch._C._cuda_getDevice() == self.device
 
     def again(self, *arguments: Any) -> None:
         """Launch what was compiled, on the current stream; addresses may be numbers, which cost less than tensors."""

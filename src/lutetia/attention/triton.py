@@ -32,6 +32,7 @@ LONG_KEYS = 2048  # of a piece that counts as long
 NEW_KEYS = 16  # written at once, where a tile has few query rows
 FEW_ROWS = 32  # query rows of a tile, at most, that warps multiply each for itself
 MOST_ROWS = 512  # of a batch whose lengths every program looks through for itself
+FEW_KEYS, FEW_REGISTERS = 512, 128  # of a short row beside a prefix: four programs share a multiprocessor, and wait less
 COUNTERS = 1 << 20
 
 
@@ -58,7 +59,7 @@ def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invar
     owners = call.batch * call.n_kv_heads * cdiv(call.group * call.s_active, rows)
     multiprocessors = device_of(call.q).multiprocessors
     keys = call.capacity if call.window is None else min(call.capacity, call.window + call.s_active - 1)
-    keys -= 0 if call.prefix is None else call.prefix.length
+    keys -= _shared_keys(call)
     if batch_invariant:
         return LaunchConfig(*_tile(call, rows), INVARIANT_KEYS, splits=cdiv(max(keys, 1), INVARIANT_KEYS), fixed=True)
     if cores > 1:  # what a core owns, a split is: all of a row, or its part of the keys
@@ -124,12 +125,12 @@ class LaunchPlan(NamedTuple):
     def start(self, call: DecodeCall) -> tuple[Tensor, Tensor]:
         """Launch it; shapes as in `decode`."""
         q, k, v = call.q, call.k_cache, call.v_cache
-        out = torch.empty_like(q) if self.like_q else q.new_empty(call.out_shape)  # each half the time of torch.empty
-        lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
-        if not lse.numel():
-            return out, lse
         sizes = self.scratch
         arrived, scratch = workspace(self.owners, sum(sizes), q.device)
+        out = torch.empty_like(q) if self.like_q else q.new_empty(call.out_shape)  # each half the time of torch.empty
+        lse = scratch.new_empty(q.shape[:-1])  # and so is this of one with a dtype
+        if not lse.numel():
+            return out, lse
         if self.kernel.ready() and (self.before is None or self.before.kernel.ready()):
             memory = addresses(call, (out, lse), (scratch, sizes), arrived)
             if self.before is not None:
@@ -210,9 +211,11 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
     before, n_priors = _before(call, config, case)
     numbers = (
         call.scale, call.window or 0, call.capacity, call.batch, config.splits, config.uneven_pieces, config.keys,
-        _table_stride(call), call.softcap or 0.0, 0 if call.prefix is None else call.prefix.length, n_priors, _turns(call), case,
+        _table_stride(call), call.softcap or 0.0, _shared_keys(call), n_priors, _turns(call), case,
     )  # fmt: skip
-    options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": REGISTERS}
+    few = call.prefix is not None and block_m <= FEW_ROWS and call.value_dim <= 128 and q.dtype != torch.float32
+    few = few and config.warps == 4 and call.capacity - _shared_keys(call) <= FEW_KEYS
+    options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": FEW_REGISTERS if few else REGISTERS}
     options |= {"launch_pdl": True} if early else {}
     kernel = Launch(decode_kernel, (owners, config.splits), q.device, **options)
     scratch = (partials * block_m * call.value_dim, partials * block_m * 2, *((0, 0) if before is None else before.priors))
@@ -288,6 +291,10 @@ def _stretch(call: DecodeCall, block_n: int) -> int:
     if call.page_table is None:
         return 1 << 30
     return max(1, (tiles.PAGES.value - 1) * call.page_len // block_n) * block_n
+
+
+def _shared_keys(call: DecodeCall) -> int:
+    return 0 if call.prefix is None else call.prefix.length
 
 
 def _most_rows(call: DecodeCall) -> int:

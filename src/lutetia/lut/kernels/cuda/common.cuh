@@ -16,6 +16,7 @@ __device__ __forceinline__ void copy_async(float4* to, const float4* from) {
 }
 __device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;\n"); }
 template <int MANY> __device__ __forceinline__ void wait_for_all_but() { asm volatile("cp.async.wait_group %0;\n" ::"n"(MANY)); }
+__device__ __forceinline__ void wait_for_team(int team, int n) { asm volatile("bar.sync %0, %1;\n" ::"r"(team + 1), "r"(n) : "memory"); }
 #endif
 
 // A row of W floats (W a multiple of 8) lies over 8 lanes: whole 128-byte lines first, 16 bytes a lane, then what is left.
@@ -40,11 +41,15 @@ __device__ __forceinline__ void load(Part& to, const float* row, int part) {
     if (SINGLE) to.v[EACH - 1] = row[W - 8 + part];
 }
 
-__device__ __forceinline__ void store(const Part& from, float* row, int part) {
+// PASSING: nothing reads it soon, so that it need not stay in the cache.
+template <bool PASSING = false> __device__ __forceinline__ void store(const Part& from, float* row, int part) {
     #pragma unroll
-    for (int k = 0; k < LINES; ++k)
-        *reinterpret_cast<float4*>(row + 32 * k + 4 * part) =
-            make_float4(from.v[4 * k], from.v[4 * k + 1], from.v[4 * k + 2], from.v[4 * k + 3]);
+    for (int k = 0; k < LINES; ++k) {
+        const float4 four = make_float4(from.v[4 * k], from.v[4 * k + 1], from.v[4 * k + 2], from.v[4 * k + 3]);
+        float4* to = reinterpret_cast<float4*>(row + 32 * k + 4 * part);
+        if (PASSING) __stcs(to, four);
+        else *to = four;
+    }
     if (PAIRED)
         *reinterpret_cast<float2*>(row + 32 * LINES + 2 * part) =
             make_float2(from.v[(4 * LINES) % EACH], from.v[(4 * LINES + 1) % EACH]);
@@ -70,23 +75,28 @@ __device__ __forceinline__ void add_atomic(const Part& from, float* row, int par
 }
 #endif
 
-// first[c] = Σ count[0 .. c - 1] for c < n, by all THREADS threads of a block. Waits for all before and after.
+// first[c] = Σ count[0 .. c - 1] for c < n, by all THREADS threads of a team; both may be the same. Waits for all before and after.
+// TEAMS of a block work side by side, each with barriers of its own: while one waits, another adds.
 #ifdef THREADS
-__device__ __forceinline__ void add_before(const int* count, int* first, int n) {
-    __shared__ int of_warps[THREADS / 32];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, run = (n + THREADS - 1) / THREADS;
-    const int begin = min((int)threadIdx.x * run, n), end = min(begin + run, n);
-    int mine = 0;
-    __syncthreads();
+#ifndef TEAMS
+#define TEAMS 1
+#endif
+#define WAIT_FOR_TEAM (TEAMS == 1 ? __syncthreads() : wait_for_team(team, THREADS))
+__device__ __forceinline__ void add_before(const int* count, int* first, int n, int team) {
+    __shared__ int of_warps[TEAMS * THREADS / 32];
+    const int tid = threadIdx.x - team * THREADS, lane = tid & 31, warp = tid >> 5, run = (n + THREADS - 1) / THREADS;
+    const int begin = min(tid * run, n), end = min(begin + run, n);
+    int mine = 0, *sums = of_warps + team * (THREADS / 32);
+    WAIT_FOR_TEAM;
     for (int c = begin; c < end; ++c) mine += count[c];
     int scan = mine;
     #pragma unroll
     for (int d = 1; d < 32; d <<= 1) { const int v = __shfl_up_sync(FULL, scan, d); if (lane >= d) scan += v; }
-    if (lane == 31) of_warps[warp] = scan;
-    __syncthreads();
+    if (lane == 31) sums[warp] = scan;
+    WAIT_FOR_TEAM;
     int start = scan - mine;
-    for (int w = 0; w < warp; ++w) start += of_warps[w];
+    for (int w = 0; w < warp; ++w) start += sums[w];
     for (int c = begin; c < end; ++c) { const int many = count[c]; first[c] = start; start += many; }
-    __syncthreads();
+    WAIT_FOR_TEAM;
 }
 #endif

@@ -26,12 +26,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) sort_places(
             const int rank = atomicAdd((round ? cursor : count) + q, 1);
             if (round) order[(size_t)t * n_places + rank] = place;
         }
-        if (round == 0) add_before(count, cursor, n_q);
+        if (round == 0) add_before(count, cursor, n_q, 0);
     }
     __syncthreads();
     for (int q = threadIdx.x; q < n_q; q += THREADS) {
         end_out[t * n_q + q] = cursor[q];
         count_out[t * n_q + q] = count[q];
+    }
+}
+
+// Eight lanes add MOST of the rows of g that `entries` [many] name, from number o on, to a total.
+template <int MOST>
+__device__ __forceinline__ void add_entries(Part& total, const float* g, const unsigned char* entries, int many, int o, int part) {
+    const int held = o + part < many ? entries[o + part] : 0;
+    #pragma unroll
+    for (int s = 0; s < MOST; ++s) {
+        const int l = __shfl_sync(FULL, held, s, 8);
+        if (o + s < many) {
+            Part line;
+            load(line, g + l * W, part);
+            #pragma unroll
+            for (int k = 0; k < EACH; ++k) total.v[k] += line.v[k];
+        }
     }
 }
 
@@ -81,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gather_pairs(
                 }
             }
             if (round == 0) {
-                add_before(cursor, first, CELLS);
+                add_before(cursor, first, CELLS, 0);
                 for (int c = tid; c < CELLS; c += THREADS) cursor[c] = first[c];
             }
         }
@@ -93,23 +109,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gather_pairs(
             for (int k = 0; k < EACH; ++k) { total.v[k] = 0.f; before.v[k] = 0.f; }
             if ((ADD || start) && many) load(before, rows + (size_t)c * W, part);
             const int most = __reduce_max_sync(FULL, many);
-            for (int o = 0; o < most; o += 8) {
-                const int held = o + part < many ? entries[begin + o + part] : 0;
-                #pragma unroll
-                for (int s = 0; s < 8; ++s) {
-                    const int l = __shfl_sync(FULL, held, s, 8);
-                    if (o + s < many) {
-                        Part line;
-                        load(line, g + l * W, part);
-                        #pragma unroll
-                        for (int k = 0; k < EACH; ++k) total.v[k] += line.v[k];
-                    }
-                }
-            }
+            if (most <= 2) add_entries<2>(total, g, entries + begin, many, 0, part);  // most cells of short sequences are empty
+            else for (int o = 0; o < most; o += 8) add_entries<8>(total, g, entries + begin, many, o, part);
             if (c >= CELLS || ((ADD || start) && !many)) continue;
             #pragma unroll
             for (int k = 0; k < EACH; ++k) total.v[k] = scale * total.v[k] + before.v[k];
-            store(total, rows + (size_t)c * W, part);
+            store<!ADD>(total, rows + (size_t)c * W, part);
         }
         __syncthreads();
     }

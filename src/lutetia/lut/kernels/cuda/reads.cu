@@ -82,7 +82,8 @@ extern "C" __global__ void __launch_bounds__(TILE) read_detectors(
         }
         const size_t place = (size_t)t * n + row;
         if (row >= n) continue;
-        index_out[place] = index;
+        if ((KIND == 1 || KIND == 3) && !other_out) index_out[place] = index | (index ^ (1u << which)) << 16;  // both in one
+        else index_out[place] = index;
         if (KIND == 0) {  // what was found for training: the margin, and its bit
             if (a_out) { a_out[place] = delta; other_out[place] = which; }
         } else {
@@ -95,23 +96,24 @@ extern "C" __global__ void __launch_bounds__(TILE) read_detectors(
                 a = a * (1.f - v);
             }
             a_out[place] = a;
-            if (KIND != 2) { b_out[place] = b; other_out[place] = index ^ (1u << which); }
+            if (KIND != 2) b_out[place] = b;
+            if (KIND != 2 && other_out) other_out[place] = index ^ (1u << which);
         }
     }
 }
 
-struct Found { float gain, other_gain, delta; int which; };
+struct Found { float gain, other_gain; int which; };
 
-__device__ __forceinline__ Found found_at(const float* da, const float* db, const int* which, const float* delta, size_t place) {
-    return {da[place], KIND == 1 || KIND == 3 ? db[place] : 0.f, KIND == 0 ? delta[place] : 0.f, KIND == 0 ? which[place] : 0};
+__device__ __forceinline__ Found found_at(const float* da, const float* db, const int* which, size_t place) {
+    return {da[place], KIND == 1 || KIND == 3 ? db[place] : 0.f, KIND == 0 ? which[place] : 0};
 }
 
-// dx of a window is added up in shared memory, by the one thread that owns the row. Of the hard read da is U'(delta) times the
-// difference of the two gains; `shares` [blocks · warps, 3] take what goes to the learned scalars.
+// dx of a window is added up in shared memory, by the one thread that owns the row. Of the hard read da is the slope
+// itself; `shares` [blocks · warps, 3] take what goes to the learned scalars.
 extern "C" __global__ void __launch_bounds__(TILE) send_slopes(
     const float* __restrict__ x, const uint2* __restrict__ pairs, const int4* __restrict__ segments,
     const float* log_beta, const float* log_gamma, const float* log_tau,
-    const float* __restrict__ da, const float* __restrict__ db, const int* __restrict__ which_in, const float* __restrict__ delta_in,
+    const float* __restrict__ da, const float* __restrict__ db, const int* __restrict__ which_in,
     float* __restrict__ dx, float* __restrict__ shares, int n, int n_inputs)
 {
     SHARED(float, columns);  // [V][STEP] of dx, then of x
@@ -127,18 +129,17 @@ extern "C" __global__ void __launch_bounds__(TILE) send_slopes(
     float* into = columns + threadIdx.x;
     float to_beta = 0.f, to_gamma = 0.f, to_tau = 0.f;
     size_t place = (size_t)segment.x * n + min(row, n - 1);
-    Found next = found_at(da, db, which_in, delta_in, place);
+    Found next = found_at(da, db, which_in, place);
     for (int t = segment.x; t < segment.y; ++t) {
         const int k = (t - segment.x) % STAGED;
         if (k == 0) load_pairs(staged, pairs, t, segment.y);
         const Found now = next;
         place += n;
-        if (t + 1 < segment.y) next = found_at(da, db, which_in, delta_in, place);  // on its way while this one is worked on
+        if (t + 1 < segment.y) next = found_at(da, db, which_in, place);  // on its way while this one is worked on
         if (KIND == 0) {
-            const float near_ = 1.f + fabsf(now.delta), slope = (now.delta > 0.f ? 0.5f : -0.5f) / (near_ * near_) * now.gain;
             const uint2 pair = staged[k * N_C + now.which];
-            at(into, pair.x) += slope;
-            at(into, pair.y) -= slope;
+            at(into, pair.x) += now.gain;
+            at(into, pair.y) -= now.gain;
             continue;
         }
         const float gain = now.gain, other_gain = now.other_gain;

@@ -15,13 +15,15 @@ from torch import Tensor
 from lutetia._shared import nvrtc
 from lutetia._shared.memo import Memo
 from lutetia.lut.kernels.cuda import SOURCES, is_narrow
-from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
+from lutetia.lut.kernels.protocol import TWO_ROWS, Coefficients, Detected, Read
 from lutetia.lut.kernels.triton.layout import Layout
 
 KINDS = {"hard": 0, "blend": 1, "confidence": 2, "confidence2": 3}
-THREADS = 512  # of a block that reads rows
+THREADS = (512, 768)  # of a block that reads rows; the second where a row takes few enough registers
+NARROW = 48  # outputs of such a row
 GATHER_THREADS = 1024  # of a block that gathers them, at most
-MOST_STAGES = 4  # tables in shared memory at a time
+TEAMS = 2  # of such a block
+MOST_TOGETHER = 4  # tables between two barriers, at most: as many are read as are on their way
 SPLITS = 2  # waves of blocks that a gradient is cut into, at least
 
 
@@ -105,6 +107,14 @@ def read(x: Tensor, anchors: Tensor, windows: Windows, how: Read) -> tuple[Tenso
     return indices, coefficients
 
 
+def read_and_fill(x: Tensor, weight: Tensor, anchors: Tensor, windows: Windows, layout: Layout, how: Read) -> Tensor:
+    """x [B, I] -> y [B, O] of a soft read. Where it adds two rows, one number names both between the two kernels."""
+    indices, a = (_by_detector(x, anchors.shape[0], dtype) for dtype in (torch.int32, torch.float32))
+    b = torch.empty_like(a) if how.name in TWO_ROWS else None
+    _read(x, anchors, windows, how, (indices, None, a, b))
+    return _fill(weight, layout, x.shape[0], 1 if b is None else 2, (indices, None, a, b))
+
+
 def _read(x: Tensor, anchors: Tensor, windows: Windows, how: Read, out: tuple[Tensor | None, ...]) -> None:
     run = _reader("read_detectors", how.name, windows, x.device.index, anchors.shape[1], 1)
     logs = [None if log is None else log.float() for log in how.logs]
@@ -123,16 +133,16 @@ def send_slopes(
     logs = [None if log is None else log.float() for log in how.logs]
     da, db = (None if gain is None else columns(gain.float()) for gain in gains)
     x = x.float().contiguous()
-    run(blocks, x, windows.pairs, windows.segments, *logs, da, db, None, None, dx, shares, *x.shape)
+    run(blocks, x, windows.pairs, windows.segments, *logs, da, db, None, dx, shares, *x.shape)
     return dx, shares.sum(0)
 
 
-def send_hard_slopes(gain: Tensor, detected: Detected, anchors: Tensor, windows: Windows, n_inputs: int) -> Tensor:
-    """g·W[index] - g·W[flipped] [B, N_t] -> dx [B, I] of the hard read."""
-    batch, (min_delta, which) = gain.shape[0], detected.closest
-    dx = _room_for_dx((batch, n_inputs), windows, gain)
-    run = _reader("send_slopes", "hard", windows, gain.device.index, anchors.shape[1], 1)
-    found = (columns(gain), None, columns(which), columns(min_delta))
+def send_hard_slopes(slope: Tensor, detected: Detected, anchors: Tensor, windows: Windows, n_inputs: int) -> Tensor:
+    """What `hard_slope` gave -> dx [B, I] of the hard read."""
+    batch, (_, which) = slope.shape[0], detected.closest
+    dx = _room_for_dx((batch, n_inputs), windows, slope)
+    run = _reader("send_slopes", "hard", windows, slope.device.index, anchors.shape[1], 1)
+    found = (columns(slope), None, columns(which))
     blocks = (-(-batch // windows.tile), len(windows.segments), 1)
     run(blocks, None, windows.pairs, windows.segments, None, None, None, *found, dx, None, batch, n_inputs)
     return dx
@@ -152,20 +162,30 @@ def fits(layout: Layout, *tensors: Tensor) -> bool:
     return all(tensor.data_ptr() % 16 == 0 and tensor.dtype != torch.float64 for tensor in tensors)
 
 
-def _table_kernel(name: str, layout: Layout, count: int, device: int | None) -> nvrtc.Kernel:
-    table = 4 * layout.n_rows * layout.width
-    stages = min(MOST_STAGES, nvrtc.limits().shared // table)
-    constants = (("COUNT", count), ("R", layout.n_rows), ("STAGES", stages), ("W", layout.width))
-    return nvrtc.kernel(SOURCES / "rows.cu", name, constants, (THREADS, stages * table), device)
+def _over_tables(name: str, layout: Layout, count: int, y: Tensor, *arguments: Tensor | None) -> None:
+    """Launch a kernel that goes through the tables, for as many rows of the batch at a time as leaves the fewest idle in the end.
+
+    `y` [B, O] is the output, or its gradient.
+    """
+    batch, table = y.shape[0], 4 * layout.n_rows * layout.width
+    together = min(MOST_TOGETHER, nvrtc.limits().shared // (2 * table))
+    blocks = {threads: -(-batch // threads) for threads in THREADS[: 2 if layout.width <= NARROW else 1]}
+    rounds = {threads: -(-blocks[threads] * layout.n_blocks // nvrtc.limits().multiprocessors) for threads in blocks}
+    threads = min(reversed(blocks), key=lambda threads: rounds[threads] * threads)
+    constants = (("COUNT", count), ("R", layout.n_rows), ("THREADS", threads), ("TOGETHER", together), ("W", layout.width))
+    run = nvrtc.kernel(SOURCES / "rows.cu", name, constants, (threads, 2 * together * table), y.device.index)
+    run((blocks[threads], layout.n_blocks, 1), *arguments, *y.shape, layout.run)
 
 
 def fill(weight: Tensor, layout: Layout, indices: Tensor, coefficients: Coefficients | None) -> Tensor:
     """indices [B, N_t] -> y [B, O]."""
-    count, found = _found(indices, coefficients)
-    y = weight.new_empty(indices.shape[0], layout.n_outputs, dtype=torch.float32)
-    run = _table_kernel("fill_rows", layout, count, weight.device.index)
-    grid = (-(-y.shape[0] // THREADS), layout.n_blocks, 1)
-    run(grid, weight.float(), *found, y, *y.shape, layout.run)
+    return _fill(weight, layout, indices.shape[0], *_found(indices, coefficients))
+
+
+def _fill(weight: Tensor, layout: Layout, batch: int, count: int, found: tuple[Tensor | None, ...]) -> Tensor:
+    """From indices, alternatives, a, b by detector; without alternatives the indices of two rows hold them."""
+    y = weight.new_empty(batch, layout.n_outputs, dtype=torch.float32)
+    _over_tables("fill_rows", layout, count, y, weight.float(), *found, y)
     return y
 
 
@@ -183,33 +203,34 @@ def gains(grad: Tensor, weight: Tensor, layout: Layout, rows: tuple[Tensor, Tens
     """grad [B, O], rows [B, N_t] -> g·W[t, index_t] of each, by detector."""
     index, other = (None if row is None else columns(row) for row in rows)
     out = [None if row is None else _by_detector(grad, layout.n_detectors, torch.float32) for row in rows]
-    _gains(grad, weight, layout, 1 if other is None else 2, (index, other, *out))
+    _gains(grad, weight, layout, 1 if other is None else 2, (index, other, None), out)
     da, db = out
     assert da is not None
     return da, db
 
 
-def hard_gain(grad: Tensor, weight: Tensor, layout: Layout, detected: Detected) -> Tensor:
-    """grad [B, O] -> g·(W[t, index_t] - W[t, flipped]), by detector."""
-    gain, (_, which) = _by_detector(grad, layout.n_detectors, torch.float32), detected.closest
-    _gains(grad, weight, layout, 0, (columns(detected.indices), columns(which), gain, None))
-    return gain
+def hard_slope(grad: Tensor, weight: Tensor, layout: Layout, detected: Detected) -> Tensor:
+    """grad [B, O] -> U'(margin) · g·(W[t, index_t] - W[t, flipped]), by detector."""
+    slope, (min_delta, which) = _by_detector(grad, layout.n_detectors, torch.float32), detected.closest
+    _gains(grad, weight, layout, 0, (columns(detected.indices), columns(which), columns(min_delta)), [slope, None])
+    return slope
 
 
-def _gains(grad: Tensor, weight: Tensor, layout: Layout, count: int, found: tuple[Tensor | None, ...]) -> None:
-    index, other, da, db = found
-    run = _table_kernel("row_gains", layout, count, grad.device.index)
-    grid = (-(-grad.shape[0] // THREADS), layout.n_blocks, 1)
-    run(grid, weight.float(), index, other, grad.float().contiguous(), da, db, *grad.shape, layout.run)
+def _gains(
+    grad: Tensor, weight: Tensor, layout: Layout, count: int, found: tuple[Tensor | None, ...], out: list[Tensor | None]
+) -> None:
+    """From indices, others and margins by detector."""
+    _over_tables("row_gains", layout, count, grad, weight.float(), *found, grad.float().contiguous(), *out)
 
 
 def gather(grad: Tensor, layout: Layout, indices: Tensor, coefficients: Coefficients | None, out: Tensor, scale: float) -> None:
     """out [n_weights] += scale · the gradient of the tables: grad [B, O], indices [B, N_t]."""
     count, found = _found(indices, coefficients)
-    rows = 1024 if _shared_to_gather(1024, layout, count) <= nvrtc.limits().shared else 512
+    sizes = [(rows, teams) for rows in (1024, 512) for teams in (TEAMS, 1)]
+    rows, teams = next(size for size in sizes if _shared_to_gather(*size, layout, count) <= nvrtc.limits().shared - 256)
     threads = min(GATHER_THREADS, rows)
-    constants = (("COUNT", count), ("R", layout.n_rows), ("ROWS", rows), ("THREADS", threads), ("W", layout.width))
-    launch = (threads, _shared_to_gather(rows, layout, count))
+    constants = (("COUNT", count), ("R", layout.n_rows), ("ROWS", rows), ("TEAMS", teams), ("THREADS", threads // teams))
+    constants, launch = (*constants, ("W", layout.width)), (threads, _shared_to_gather(rows, teams, layout, count))
     run, tiles, splits = (
         nvrtc.kernel(SOURCES / "gather.cu", "gather_rows", constants, launch, grad.device.index),
         -(-grad.shape[0] // rows),
@@ -221,5 +242,5 @@ def gather(grad: Tensor, layout: Layout, indices: Tensor, coefficients: Coeffici
     run((tiles, layout.n_blocks, splits), grad.float().contiguous(), *found, out, float(scale), *numbers)
 
 
-def _shared_to_gather(rows: int, layout: Layout, count: int) -> int:
-    return rows * (4 * layout.width + 8 * max(1, count)) + 8 * layout.n_rows
+def _shared_to_gather(rows: int, teams: int, layout: Layout, count: int) -> int:
+    return 4 * rows * layout.width + teams * (8 * rows * max(1, count) + 4 * layout.n_rows)

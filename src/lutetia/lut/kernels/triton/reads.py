@@ -42,10 +42,9 @@ def _read_and_fill(
 ) -> Tensor:
     layout, count = layout_of(connectivity), 2 if read.name in TWO_ROWS else 0 if read.name == "hard" else 1
     large = x.shape[0] * layout.n_blocks >= LEAST_ROWS and tables.fits(layout, weight)
-    windows = windows_for(x, comparisons, sums) if large else None
+    windows = windows_for(x, comparisons, sums) if large and read.name != "hard" else None
     if windows is not None:
-        indices, coefficients = tables.read(x, comparisons.anchors, windows, read)
-        return tables.fill(weight, layout, indices, rows_that_are_added(coefficients, read))
+        return tables.read_and_fill(x, weight, comparisons.anchors, windows, layout, read)
     target = target_of([x.shape[0], layout.n_outputs], sums, weight, x, zero=not (layout.disjoint and layout.n_weights))
     if layout.n_weights:
         inputs = Inputs(x.contiguous(), comparisons.anchors, *read.logs, comparisons.thresholds)

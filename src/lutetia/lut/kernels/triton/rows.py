@@ -188,8 +188,8 @@ def propagate(
     if through_shared_memory(layout, detected.indices, sums, grad, weight):
         windows = tables.windows_of(anchors, n_inputs)
         if windows is not None:
-            gain = tables.hard_gain(grad, weight, layout, detected)
-            return tables.send_hard_slopes(gain, detected, anchors, windows, n_inputs)
+            slope = tables.hard_slope(grad, weight, layout, detected)
+            return tables.send_hard_slopes(slope, detected, anchors, windows, n_inputs)
     target = target_of([grad.shape[0], n_inputs], sums, grad, weight)
     rows = Rows(*(None if each is None else each.contiguous() for each in detected))
     gains(grad, weight, layout, rows, target, sums, (anchors, n_inputs))

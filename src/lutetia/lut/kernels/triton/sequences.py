@@ -2,8 +2,8 @@
 
 The sources are in `source.cells`; here each is given its grid and its block sizes (measured on an H200). The work is
 cut into tiles of sequences and detectors, whose counts and products fit a budget of memory.
-Sparse connectivity walks the pairs of the same layer with its missing synapses filled in by zeros, so it needs the memory of
-the full tables.
+Sparse connectivity has its own walk, in `synapse_pairs`. Its fixed sums are exact only where all of an output is added up at once:
+they walk the pairs of the same layer with its missing synapses filled in by zeros.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lutetia.lut.kernels.protocol import Detected, Into, Products, Sequence
 from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
 from lutetia.lut.kernels.reference.sequences import add_step
-from lutetia.lut.kernels.triton import pairs
+from lutetia.lut.kernels.triton import pairs, synapse_pairs
 from lutetia.lut.kernels.triton.detect import detect
 from lutetia.lut.kernels.triton.pairs import COPIES, all_by_detector, by_detector, in_order, spread_totals
 from lutetia.lut.kernels.triton.source import cells as source
@@ -75,6 +75,8 @@ def count_cells(sequence: Sequence, dtype: torch.dtype) -> Counts:
 @kernel
 def fill_sequence(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
     """y[j] = Σ_{i<j} Σ_t W[t, cell], or y = stat · W -> [B, S, O]."""
+    if by_synapses(connectivity, sums):
+        return synapse_pairs.fill(weight, connectivity, sequence, sums)
     if walks_pairs(sums, sequence, weight):
         return pairs.fill(connectivity.expand(weight), sequence, sums)
     y = weight.new_zeros(*sequence.x.indices.shape[:2], weight.shape[2], dtype=torch.float32)
@@ -91,6 +93,8 @@ def propagate_sequence(
 
     By cells every dot product is looked up in P = g · Wᵀ.
     """
+    if by_synapses(connectivity, sums):
+        return synapse_pairs.propagate(grad, weight, connectivity, sequence, anchors, n_inputs, sums)
     if walks_pairs(sums, sequence, weight, grad):
         return pairs.propagate(grad, connectivity.expand(weight), sequence, anchors, n_inputs, sums)
     batch, length, n_detectors = sequence.x.indices.shape
@@ -107,11 +111,18 @@ def propagate_sequence(
 @kernel
 def gather_sequence(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
     """grad [B, S, O] -> dW, by cells statᵀ · g, or `into` after its step."""
+    if by_synapses(connectivity, sums):
+        return synapse_pairs.gather(grad, connectivity, sequence, sums, into)
     walks = walks_pairs(sums, sequence, grad)
     if walks and isinstance(connectivity, Full):
         return pairs.gather(grad, sequence, connectivity.meta.lr_scale, sums, into)
     gather = partial(pairs.gather, sums=sums) if walks else _gather
     return subtract(of_each_meta(connectivity, lambda lr_scale: gather(grad, sequence, lr_scale)), into)
+
+
+def by_synapses(connectivity: Connectivity, sums: Sums) -> bool:
+    """Whether pairs add the synapses of their cells one by one."""
+    return not isinstance(connectivity, Full) and not sums.exact
 
 
 def _gather(grad: Tensor, sequence: Sequence, lr_scale: float) -> Tensor:
