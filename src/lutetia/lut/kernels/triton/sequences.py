@@ -2,8 +2,8 @@
 
 The sources are in `source.cells`; here each is given its grid and its block sizes (measured on an H200). The work is
 cut into tiles of sequences and detectors, whose counts and products fit a budget of memory.
-Sparse connectivity has its own walk, in `synapse_pairs`. Its fixed sums are exact only where all of an output is added up at once:
-they walk the pairs of the same layer with its missing synapses filled in by zeros.
+Sparse connectivity has its own walk, in `synapse_pairs`. Its fixed sums, exact only where all of an output is added up at once,
+walk the pairs of the same layer with its missing synapses filled in by zeros.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from torch import Tensor
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.protocol import Into, Sequence
 from lutetia.lut.kernels.recorder import unrecorded
-from lutetia.lut.kernels.reference.rows import uncertainty_slope
+from lutetia.lut.kernels.reference.rows import subtract, uncertainty_slope
 from lutetia.lut.kernels.triton.pairs import by_detector, spread_totals
 from lutetia.lut.kernels.triton.rows import fill_rows, gather_rows, row_gains
 from lutetia.lut.sums import Sums, sum_dtype
@@ -82,8 +82,7 @@ def propagate(
 
 def gather(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
     """dW, or `into` after its step: grad [B, S, O]."""
-    total = grad.new_zeros(connectivity.weight_shape, dtype=sum_dtype(grad)) if into is None else into.weight
+    total = grad.new_zeros(connectivity.weight_shape, dtype=sum_dtype(grad))
     for part in parts_of(sequence):
-        found = unrecorded(gather_rows)(grad[:, part.j].flatten(0, 1), connectivity, part.cells, None, sums, into)
-        total = total.add_(found) if into is None else found
-    return total
+        total += unrecorded(gather_rows)(grad[:, part.j].flatten(0, 1), connectivity, part.cells, None, sums, None)
+    return subtract(total, into)
