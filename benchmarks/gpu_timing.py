@@ -49,10 +49,12 @@ def several(call: Callable[[], Any], calls: int) -> Callable[[], None]:
 
 
 def in_turns(runs: Mapping[Key, Callable[[], Any]], calls: int, rounds: int) -> dict[Key, float]:
-    """Median ms of one of the `calls` of each run. They take turns: what slows the host down for a while slows all of them."""
+    """Median ms of one of the `calls` of each run, timed after one that is not. They take turns: what slows the host down for a
+    while slows all of them."""
     times: dict[Key, list[float]] = {key: [] for key in runs}
     for _ in range(rounds):
         for key, run in runs.items():
+            run()  # not to be measured by what the one before leaves in the caches
             times[key].append(timed(run) / calls)
     return {key: statistics.median(each) for key, each in times.items()}
 

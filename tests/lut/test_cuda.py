@@ -73,7 +73,7 @@ COMPILED = [
     ("reads", (("KIND", 3), ("N_C", 8), ("TILE", 128), ("V", 48))),
     ("rows", (("COUNT", 2), ("R", 256), ("THREADS", 768), ("TOGETHER", 2), ("W", 48))),
     ("gather", (("COUNT", 2), ("R", 256), ("ROWS", 1024), ("TEAMS", 2), ("THREADS", 512), ("W", 48))),
-    ("pairs", (("ADD", 0), ("CELLS", 1024), ("N_PE", 4), ("PLACES", 128), ("THREADS", 256), ("W", 32))),
+    ("pairs", (("ADD", 0), ("BLOCKS", 4), ("CELLS", 1024), ("N_PE", 4), ("PLACES", 128), ("THREADS", 256), ("W", 32))),
 ]
 
 

@@ -12,9 +12,10 @@ pytest.importorskip("triton")
 
 from lut.oracle import make_sequence
 from lutetia.errors import ArgumentError
-from lutetia.lut import Sequence, Sums, kernels
+from lutetia.lut import Sequence, Sums, growth, kernels, lut_attention, use_backend
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels.protocol import Detected, Products
+from lutetia.lut.kernels.triton import pairs, synapse_pairs
 from lutetia.lut.kernels.triton.pairs import in_order
 from lutetia.lut.kernels.triton.sequences import count_cells, walks_pairs
 
@@ -158,3 +159,22 @@ class TestOnTheGpu:
         expected = case.all(fast, "cells")[0]
         errors = [float((case.all(fast, "cells", precision=p)[0] - expected).abs().max()) for p in ("tf32", "bf16")]
         assert 0 < errors[0] < errors[1] < 0.05 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_sparse_connectivity_takes_its_pairs_in_parts(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """y and every gradient, with a synapse of another rate, and no tables filled up with zeros."""
+    monkeypatch.setattr(synapse_pairs, "CELLS_AT_ONCE", 13)
+    monkeypatch.setattr(pairs, "fill", None)
+    metas = (SynapseMeta(), SynapseMeta(lr_scale=0.5))
+    synapses = growth.random(3, 5, 5, 0.5, seed=0, shared=shared, metas=metas).to(DEVICE)
+    made = {name: each.to(DEVICE) for name, each in make_sequence((2, 4, 6, 5, 3, 2, 1)).items()}
+    weight = torch.randn(synapses.n_weights, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    learned = [each.requires_grad_() for each in (made["x"].float(), made["positions"].float(), weight)]
+    results = []
+    for backend in ("reference", "triton"):
+        with use_backend(backend):
+            y = lut_attention(learned[0], weight, made["anchors"], learned[1], synapses=synapses)
+            results.append([y, *torch.autograd.grad(y, learned, made["grad"].float())])
+    for mine, want in zip(*results, strict=True):
+        torch.testing.assert_close(mine, want, rtol=1e-5, atol=1e-5)
