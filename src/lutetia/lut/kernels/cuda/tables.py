@@ -229,8 +229,9 @@ def gather(grad: Tensor, layout: Layout, indices: Tensor, coefficients: Coeffici
     sizes = [(rows, teams) for rows in (1024, 512) for teams in (TEAMS, 1)]
     rows, teams = next(size for size in sizes if _shared_to_gather(*size, layout, count) <= nvrtc.limits().shared - 256)
     threads = min(GATHER_THREADS, rows)
-    constants = (("COUNT", count), ("R", layout.n_rows), ("ROWS", rows), ("TEAMS", teams), ("THREADS", threads // teams))
-    constants, launch = (*constants, ("W", layout.width)), (threads, _shared_to_gather(rows, teams, layout, count))
+    sorting = (("ROWS", rows), ("TEAMS", teams), ("THREADS", threads // teams))
+    constants = (("COUNT", count), ("R", layout.n_rows), *sorting, ("W", layout.width))
+    launch = (threads, _shared_to_gather(rows, teams, layout, count))
     run, tiles, splits = (
         nvrtc.kernel(SOURCES / "gather.cu", "gather_rows", constants, launch, grad.device.index),
         -(-grad.shape[0] // rows),
