@@ -16,6 +16,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from tools import is_missing_program, is_missing_tool, path_without_tools
 
+# Files whose tests take longest. They are started first, so that at the end no worker waits for one of them.
+LONG = (
+    *("tests/fuzz/test_calls.py", "tests/test_site.py", "tests/demo", "tests/examples", "tests/test_code_blocks.py"),
+    *("tests/cli/test_train_command.py", "tests/cli/test_train_table.py", "tests/attention/test_decode_compiles.py"),
+    *("tests/training/test_fsdp.py", "tests/training/test_torchrun.py", "tests/training/test_distributed.py"),
+)
 NEEDS_TOOLS = "lutetia/needs_tools"  # in pytest's cache: the tests that the last run with hidden tools skipped
 
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -40,6 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PATH"] = path_without_tools()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than cores: tests wait for the processes that they start, and another one can use that time."""
+    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or (os.cpu_count() or 1) + 1)
+
+
 def skipped_before(config: pytest.Config) -> set[str]:
     """The tests, or whole modules, that the last run with hidden tools skipped for want of one."""
     return set(config.cache.get(NEEDS_TOOLS, [])) if config.cache else set()
@@ -55,7 +67,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under `--tools only`, keep the tests that behave differently where the tools are there."""
+    """The longest first; under `--tools only`, keep the tests that behave differently where the tools are there."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.nodeid.startswith(LONG))
     if config.getoption("--tools") != "only":
         return
     skipped = skipped_before(config)
