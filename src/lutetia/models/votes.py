@@ -215,10 +215,17 @@ class ReadTables(torch.autograd.Function):
             if seen is not None and SPARSE * seen.shape[1] < signs.shape[1]:
                 of_choice = of_bits @ signs.T.contiguous()[seen].transpose(1, 2)
             else:
-                of_choice = (of_bits.flatten(0, 1) @ signs).view(*wired.shape, -1)
+                of_choice = _product(of_bits.flatten(0, 1), signs).view(*wired.shape, -1)
                 of_choice = of_choice if seen is None else of_choice.gather(2, seen[:, None].expand(-1, wired.shape[1], -1))
             of_choice = of_choice.to(weight.dtype)
         return of_inputs, of_choice, of_weight.to(weight.dtype), None
+
+
+def _product(left: Tensor, signs: Tensor) -> Tensor:
+    """left @ signs, float32; on CUDA from factors of bfloat16, which holds the signs as they are."""
+    if left.device.type != "cuda":
+        return left @ signs
+    return torch.mm(left.bfloat16(), signs.bfloat16(), out_dtype=torch.float32)
 
 
 def wires(choice: Tensor, seen: Tensor | None = None) -> Tensor:

@@ -35,7 +35,7 @@ from lutetia.training.shaping import shaping_of
 from lutetia.training.sharding import shard_detectors
 from lutetia.training.signals import Caught
 from lutetia.training.state import pack_optimizer, pack_rng, seed_all, unpack_optimizer, unpack_rng
-from lutetia.training.task import context_of, distilled, is_better, load_teacher, loss_of, metrics_of, set_thresholds, variation
+from lutetia.training.task import context_of, distilled, is_better, load_teachers, loss_of, metrics_of, set_thresholds, variation
 
 FORMAT = 1  # of state.json
 
@@ -104,7 +104,7 @@ class Trainer:
         wrapped = distributed.parallel(self.model, world)
         self.fast: Callable[[Tensor], Tensor] = torch.compile(wrapped) if train.compile else wrapped
         self.wrapped = wrapped
-        self.teacher = load_teacher(self.config.regularize.teacher, self.model, world.device)
+        self.teacher = load_teachers(self.config.regularize.teacher, self.model, world.device)
         self._loss = torch.zeros((), device=world.device)
         self._norm = torch.zeros(())
         self._metrics: Metrics | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,22 +108,34 @@ def loss_of(scores: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(scores.flatten(0, -2).float(), target.flatten())
 
 
-def load_teacher(checkpoint: str | None, model: nn.Module, device: torch.device) -> Model[Any] | None:
-    """The model whose answers another one learns too, on a device; it must score the same classes of the same inputs."""
-    if checkpoint is None:
-        return None
-    teacher: Model[Any] = load(checkpoint)
-    for name in ("input_shape", "n_classes"):
-        given, wanted = getattr(teacher.config, name, None), getattr(model.config, name, None)
-        if given != wanted or given is None:
-            raise ArgumentError(f"regularize.teacher {checkpoint} has {name} {given}, expected {wanted}, that of [model]")
-    return teacher.to(device).eval().requires_grad_(False)
+class Teachers(nn.Module):
+    """Models whose answers another one learns too: x -> their mean probabilities [..., classes]."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([model(x).float().softmax(-1) for model in self.models]).mean(0)
+
+
+def load_teachers(checkpoints: str | Sequence[str] | None, model: nn.Module, device: torch.device) -> Teachers | None:
+    """Teachers on a device, or None where there are none; they must score the same classes of the same inputs."""
+    teachers: list[Model[Any]] = []
+    for checkpoint in [checkpoints] if isinstance(checkpoints, str) else checkpoints or []:
+        if not isinstance(checkpoint, str):
+            raise ArgumentError(f"regularize.teacher holds {checkpoint!r}, expected a checkpoint, or a list of some")
+        teachers.append(load(checkpoint))
+        for name in ("input_shape", "n_classes"):
+            given, wanted = getattr(teachers[-1].config, name, None), getattr(model.config, name, None)
+            if given != wanted or given is None:
+                raise ArgumentError(f"regularize.teacher {checkpoint} has {name} {given}, expected {wanted}, that of [model]")
+    return Teachers(teachers).to(device).eval().requires_grad_(False) if teachers else None
 
 
 def distilled(loss: Tensor, scores: Tensor, taught: Tensor, weight: float) -> Tensor:
-    """A loss mixed with the cross-entropy to a teacher's answers: scores, taught [..., classes] -> []."""
-    answers = taught.flatten(0, -2).float().softmax(-1)
-    return (1 - weight) * loss + weight * F.cross_entropy(scores.flatten(0, -2).float(), answers)
+    """A loss mixed with the cross-entropy to what teachers answer: scores, and probabilities, [..., classes] -> []."""
+    return (1 - weight) * loss + weight * F.cross_entropy(scores.flatten(0, -2).float(), taught.flatten(0, -2))
 
 
 def sums_of(scores: Tensor, target: Tensor) -> Tensor:

@@ -31,6 +31,26 @@ module lutetia_register #(
                 else if (in_ready) full <= in_valid;
             always @(posedge clk)
                 if (in_ready) data <= in_data;
+        end else if (DEPTH == 2 && SKID != 0) begin : skid
+            // All that is seen from outside comes from flip-flops: the oldest sample, whether there is one, whether two.
+            reg [WIDTH-1:0] data, spill;
+            reg full, spilled;
+            wire move = !full | out_ready;
+            assign in_ready = !spilled;
+            assign out_valid = full;
+            assign out_data = data;
+            always @(posedge clk)
+                if (rst) begin
+                    full <= 1'b0;
+                    spilled <= 1'b0;
+                end else begin
+                    if (move) full <= spilled | in_valid;
+                    spilled <= !move & (spilled | in_valid);
+                end
+            always @(posedge clk)
+                if (move) data <= spilled ? spill : in_data;
+            always @(posedge clk)
+                if (!spilled) spill <= in_data;
         end else begin : queue
             reg [WIDTH-1:0] data [0:DEPTH-1];
             reg [$clog2(DEPTH)-1:0] first, last;

@@ -19,39 +19,76 @@ entity lutetia_register is
 end entity;
 
 architecture behaviour of lutetia_register is
-    type queue is array (0 to DEPTH - 1) of std_logic_vector(WIDTH - 1 downto 0);
-    signal data : queue;
-    signal first, last : natural range 0 to DEPTH - 1 := 0;
-    signal held : natural range 0 to DEPTH := 0;
-    signal push, pop, ready, some : std_logic;
 begin
-    ready <= '1' when held /= DEPTH else out_ready when SKID = 0 else '0';
-    some <= '1' when held /= 0 else '0';
-    push <= in_valid and ready;
-    pop <= some and out_ready;
-    in_ready <= ready;
-    out_valid <= some;
-    out_data <= data(first);
-    process (clk) begin
-        if rising_edge(clk) then
-            if rst = '1' then
-                first <= 0;
-                last <= 0;
-                held <= 0;
-            else
-                if push = '1' then
-                    data(last) <= in_data;
-                    last <= (last + 1) mod DEPTH;
+    skid_buffer : if DEPTH = 2 and SKID /= 0 generate
+        -- All that is seen from outside comes from flip-flops: the oldest sample, whether there is one, whether two.
+        signal data, spill : std_logic_vector(WIDTH - 1 downto 0);
+        signal full, spilled : std_logic := '0';
+        signal move : std_logic;
+    begin
+        move <= out_ready or not full;
+        in_ready <= not spilled;
+        out_valid <= full;
+        out_data <= data;
+        process (clk) begin
+            if rising_edge(clk) then
+                if rst = '1' then
+                    full <= '0';
+                    spilled <= '0';
+                else
+                    if move = '1' then
+                        full <= spilled or in_valid;
+                    end if;
+                    spilled <= (spilled or in_valid) and not move;
                 end if;
-                if pop = '1' then
-                    first <= (first + 1) mod DEPTH;
+                if move = '1' then
+                    if spilled = '1' then
+                        data <= spill;
+                    else
+                        data <= in_data;
+                    end if;
                 end if;
-                if push = '1' and pop = '0' then
-                    held <= held + 1;
-                elsif pop = '1' and push = '0' then
-                    held <= held - 1;
+                if spilled = '0' then
+                    spill <= in_data;
                 end if;
             end if;
-        end if;
-    end process;
+        end process;
+    end generate;
+    any_queue : if DEPTH /= 2 or SKID = 0 generate
+        type queue is array (0 to DEPTH - 1) of std_logic_vector(WIDTH - 1 downto 0);
+        signal data : queue;
+        signal first, last : natural range 0 to DEPTH - 1 := 0;
+        signal held : natural range 0 to DEPTH := 0;
+        signal push, pop, ready, some : std_logic;
+    begin
+        ready <= '1' when held /= DEPTH else out_ready when SKID = 0 else '0';
+        some <= '1' when held /= 0 else '0';
+        push <= in_valid and ready;
+        pop <= some and out_ready;
+        in_ready <= ready;
+        out_valid <= some;
+        out_data <= data(first);
+        process (clk) begin
+            if rising_edge(clk) then
+                if rst = '1' then
+                    first <= 0;
+                    last <= 0;
+                    held <= 0;
+                else
+                    if push = '1' then
+                        data(last) <= in_data;
+                        last <= (last + 1) mod DEPTH;
+                    end if;
+                    if pop = '1' then
+                        first <= (first + 1) mod DEPTH;
+                    end if;
+                    if push = '1' and pop = '0' then
+                        held <= held + 1;
+                    elsif pop = '1' and push = '0' then
+                        held <= held - 1;
+                    end if;
+                end if;
+            end if;
+        end process;
+    end generate;
 end architecture;
