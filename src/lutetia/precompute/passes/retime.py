@@ -69,7 +69,7 @@ def _registered(graph: Graph, nodes: list[StreamNode], levels: int) -> Graph:
     while before[place]:
         place = before[place]
         chosen.append(place)
-    skids = {chosen[each] for each in _narrowest([nodes[place].edge.width for place in chosen], levels + 1)}
+    skids = {chosen[each] for each in _narrowest([nodes[place].edge.width for place in chosen], levels)}
     builder = Builder()
     for number, node in enumerate(nodes):
         sources = (len(builder.nodes) - 1,) if number else ()

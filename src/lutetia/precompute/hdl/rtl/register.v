@@ -26,16 +26,15 @@ module lutetia_register #(
             assign in_ready = !full | out_ready;
             assign out_valid = full;
             assign out_data = data;
-            always @(posedge clk)
+            always @(posedge clk)  // without an enable, which would put rst in front of it: one LUT less on the longest path
                 if (rst) full <= 1'b0;
-                else if (in_ready) full <= in_valid;
+                else full <= in_valid | (full & !out_ready);
             always @(posedge clk)
                 if (in_ready) data <= in_data;
         end else if (DEPTH == 2 && SKID != 0) begin : skid
             // All that is seen from outside comes from flip-flops: the oldest sample, whether there is one, whether two.
             reg [WIDTH-1:0] data, spill;
             reg full, spilled;
-            wire move = !full | out_ready;
             assign in_ready = !spilled;
             assign out_valid = full;
             assign out_data = data;
@@ -44,11 +43,11 @@ module lutetia_register #(
                     full <= 1'b0;
                     spilled <= 1'b0;
                 end else begin
-                    if (move) full <= spilled | in_valid;
-                    spilled <= !move & (spilled | in_valid);
+                    full <= in_valid | spilled | (full & !out_ready);
+                    spilled <= full & !out_ready & (in_valid | spilled);
                 end
             always @(posedge clk)
-                if (move) data <= spilled ? spill : in_data;
+                if (!full | out_ready) data <= spilled ? spill : in_data;
             always @(posedge clk)
                 if (!spilled) spill <= in_data;
         end else begin : queue

@@ -24,9 +24,7 @@ begin
         -- All that is seen from outside comes from flip-flops: the oldest sample, whether there is one, whether two.
         signal data, spill : std_logic_vector(WIDTH - 1 downto 0);
         signal full, spilled : std_logic := '0';
-        signal move : std_logic;
     begin
-        move <= out_ready or not full;
         in_ready <= not spilled;
         out_valid <= full;
         out_data <= data;
@@ -36,12 +34,10 @@ begin
                     full <= '0';
                     spilled <= '0';
                 else
-                    if move = '1' then
-                        full <= spilled or in_valid;
-                    end if;
-                    spilled <= (spilled or in_valid) and not move;
+                    full <= in_valid or spilled or (full and not out_ready);
+                    spilled <= full and not out_ready and (in_valid or spilled);
                 end if;
-                if move = '1' then
+                if full = '0' or out_ready = '1' then
                     if spilled = '1' then
                         data <= spill;
                     else
