@@ -63,5 +63,5 @@ def test_a_config_takes_one_teacher_or_a_list() -> None:
     tables = {"model": {"kind": "votes"}, "data": {"kind": "digits"}, "train": {"steps": 1}}
     for teacher in ("a", ["a", "b"]):
         assert make_config({**tables, "regularize": {"teacher": teacher}}).regularize.teacher == teacher
-    with pytest.raises(ArgumentError, match="regularize.teacher is 3, expected a string or a list"):
+    with pytest.raises(ArgumentError, match=r"regularize\.teacher is 3, expected a string or a list"):
         make_config({**tables, "regularize": {"teacher": 3}})

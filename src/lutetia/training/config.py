@@ -120,7 +120,7 @@ class Regularize:
     area: float = option(0.0, low=0)  # predicted LUTs of a network of gates, in thousands
     prune: float = option(0.0, low=0, high=0.9)  # the part of each layer's gates that become constants, in steps
     freeze: float = option(1.0, low=0, high=1)  # the part of the run after which the wiring of gates stays; 1: never
-    teacher: str | list | None = None  # type: ignore[type-arg]  # a checkpoint whose answers are learned too, or a list
+    teacher: str | list | None = None  # a checkpoint whose answers are learned too, or a list
     distil: float = option(0.5, low=0, high=1)  # the weight of the teacher's answers; the labels have the rest
 
 

@@ -12,7 +12,8 @@ from typing import Any, TypeVar, Union
 from lutetia.errors import ArgumentError, describe, did_you_mean
 
 T = TypeVar("T")
-NAMES = {int: "an integer", float: "a number", str: "a string", bool: "true or false", tuple: "a list", list: "a list", dict: "a table"}
+NAMES = {int: "an integer", float: "a number", str: "a string", bool: "true or false", dict: "a table"}
+NAMES |= {tuple: "a list", list: "a list"}
 
 
 def option(
