@@ -221,31 +221,22 @@ class Layer(NamedTuple):
     n_anchors: int
     positional_dim: int
 
-    @staticmethod
-    def of(x: Tensor, tables: Tables, options: Options) -> Layer:
-        weight, anchors, wiring, positions, _ = tables
-        assert positions is not None
-        header = "" if wiring is None else wiring.header
-        how = How(options.sums, choice.chosen, header=header, algorithm=options.algorithm, products=options.products)
-        connectivity = how.connectivity(tables.wires, weight.shape)
-        return Layer(how.kernels(x), how, solid(weight), connectivity, anchors.shape[1], positions.shape[2])
-
-    @property
-    def exact(self) -> bool:
-        return self.how.sums.exact
-
 
 def _decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None, options: Options) -> Tensor:
     new = _check(x, cache, tables, lengths)
-    comparisons, layer = ready(x, tables.anchors), Layer.of(x, tables, options)
-    assert tables.positions is not None
+    weight, anchors, wiring, positions, _ = tables
+    assert positions is not None
+    header = "" if wiring is None else wiring.header
+    how = How(options.sums, choice.chosen, header=header, algorithm=options.algorithm, products=options.products)
+    connectivity = how.connectivity(tables.wires, weight.shape)
+    layer = Layer(how.kernels(x), how, solid(weight), connectivity, anchors.shape[1], positions.shape[2])
     row, at = _tokens(new)
     earlier = cache.lengths[row] + at
     fresh = not bool(cache.lengths.any())
     reached = x.shape[1] if fresh else int(earlier.max()) + 1 if len(earlier) else 1
-    places = positions_of(tables.positions, reached, tables.anchors.shape[0], sum_dtype(x))
+    places = positions_of(positions, reached, len(anchors), sum_dtype(x))
     pe_indices = layer.kernels.detect_positions(places, False).indices
-    indices = layer.kernels.detect(solid(x), comparisons, False).indices
+    indices = layer.kernels.detect(solid(x), ready(x, anchors), False).indices
 
     here = (row.to(x.device), at.to(x.device))
     # Past its length a row holds nothing: what is written there counts only once the length says so, at the end.
@@ -256,8 +247,8 @@ def _decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None
     by_counts = plain and int(new.max()) == 1 and int(earlier.max()) > n_cells
     if fresh:
         sequence = Sequence(Detected(indices), Detected(pe_indices), layer.n_anchors, layer.positional_dim)
-        sequence = with_algorithm(sequence, layer.how, layer.connectivity.n_outputs, layer.weight)
-        filled = layer.kernels.fill_sequence(layer.weight, layer.connectivity, sequence, layer.how.sums)[here]
+        sequence = with_algorithm(sequence, how, connectivity.n_outputs, layer.weight)
+        filled = layer.kernels.fill_sequence(layer.weight, connectivity, sequence, how.sums)[here]
     elif by_counts:
         filled = _fill_by_counts(layer, cache.count(n_cells)[here[0]], indices[here])
     else:
@@ -278,10 +269,11 @@ def _tokens(new: Tensor) -> tuple[Tensor, Tensor]:
 def _fill(layer: Layer, cache: IndexCache, q: Tensor, pe_indices: Tensor, row: Tensor, earlier: Tensor) -> Tensor:
     """y of n new positions: q [n, N_t], pe_indices [L-1, N_t]; on the host row [n] and how many come before it, earlier [n]."""
     dtype, device, n_outputs = sum_dtype(layer.weight), layer.weight.device, layer.connectivity.n_outputs
-    table = layer.connectivity.expand(layer.weight) if layer.exact else layer.weight
+    exact = layer.how.sums.exact
+    table = layer.connectivity.expand(layer.weight) if exact else layer.weight
     q_shift = layer.positional_dim + layer.n_anchors
-    y = torch.zeros(len(row), n_outputs, dtype=torch.int64 if layer.exact else dtype, device=device)
-    width = n_outputs * q.shape[1] if layer.exact else max(n_outputs, q.shape[1])
+    y = torch.zeros(len(row), n_outputs, dtype=torch.int64 if exact else dtype, device=device)
+    width = n_outputs * q.shape[1] if exact else max(n_outputs, q.shape[1])
     for some in _turns(earlier, NUMBERS_AT_ONCE // width):
         token, i = _tokens(earlier[some])  # all pairs: the number of the new position, and i
         token += some.start
@@ -289,7 +281,7 @@ def _fill(layer: Layer, cache: IndexCache, q: Tensor, pe_indices: Tensor, row: T
         b, token, i = row[token].to(device), token.to(device), i.to(device)
         k = cache.indices[b, :, i].int() & ((1 << layer.n_anchors) - 1)  # on CUDA nobody has looked at them
         cells = q[token] << q_shift | k << layer.positional_dim | pe_indices[distance - 1]
-        if layer.exact:
+        if exact:
             addends = to_units(rows_of(table, cells), layer.how.sums).sum(1)
         else:
             addends = layer.kernels.fill_rows(table, layer.connectivity, cells, None, layer.how.sums)
@@ -299,16 +291,16 @@ def _fill(layer: Layer, cache: IndexCache, q: Tensor, pe_indices: Tensor, row: T
 
 def _fill_by_counts(layer: Layer, counts: Tensor, q: Tensor) -> Tensor:
     """y of n new positions, each in a row of its own: counts [n, N_t, C] of what came before, q [n, N_t]."""
-    weight, dtype = layer.weight, sum_dtype(layer.weight)
+    weight, dtype, exact = layer.weight, sum_dtype(layer.weight), layer.how.sums.exact
     (n_new, n_detectors, n_cells), n_outputs = counts.shape, weight.shape[2]
     tables = weight.view(n_detectors, n_cells, n_cells, n_outputs)  # by Q, then K
     t = torch.arange(n_detectors, device=weight.device)
-    y = torch.empty(n_new, n_outputs, dtype=torch.int64 if layer.exact else dtype, device=weight.device)
+    y = torch.empty(n_new, n_outputs, dtype=torch.int64 if exact else dtype, device=weight.device)
     at_once = max(1, NUMBERS_AT_ONCE // (n_detectors * n_cells * n_outputs))
     for begin in range(0, n_new, at_once):
         some = slice(begin, begin + at_once)
         rows = tables[t, q[some].long()].to(dtype)  # [some, N_t, C, O]
-        if layer.exact:
+        if exact:
             y[some] = (to_units(rows, layer.how.sums) * counts[some].unsqueeze(-1)).sum((1, 2))
         else:
             y[some] = torch.einsum("ntc,ntco->no", counts[some].to(dtype), rows)
