@@ -258,7 +258,8 @@ CIRCUIT_SECTIONS = [
         "mnist_circuits",
         [CIRCUITS],
         "10,000 test images. Ours counts everything from 8-bit pixels to the class; 1,000 simulated images of one seed agreed. "
-        "Settings of the gates were chosen on held-out training images, of the smallest by test accuracy. Counts of others are from papers.",
+        "Settings of the gates were chosen on held-out training images, of the smallest by test accuracy. "
+        "Counts of others are from papers.",
     ),
     Section(
         "Gates and boosted trees",
