@@ -157,7 +157,7 @@ def test_the_summary_is_told(capsys: Capture) -> None:
     said = capsys.readouterr()
     assert said.err == "next: lutetia evaluate runs/short\n"
     told = said.out.splitlines()
-    assert re.fullmatch(r"12 steps in 0:\d\d, [\d,]+ weights, ended by all its steps", told[0])
+    assert re.fullmatch(r"12 steps in 0:\d\d, [\d,]+ weights", told[0])
     assert re.fullmatch(r"valid accuracy [\d.]+%, loss [\d.]+", told[1])
     assert re.fullmatch(r"test  accuracy [\d.]+%, loss [\d.]+", told[2])
     assert re.fullmatch(r"model runs/short/checkpoints/step-\d+", told[3])

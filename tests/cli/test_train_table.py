@@ -72,6 +72,9 @@ def test_what_was_guessed_is_shown_in_columns(tmp_path: Path, capsys: Capture) -
     ]
     assert main([*train, "--target", "kind", "--out", str(tmp_path / "other")]) == 0
     assert "the last column" not in capsys.readouterr().out
+    np.savez(tmp_path / "b.npz", X=np.random.default_rng(0).random((40, 3)), y=np.arange(40) % 2)
+    assert main(["train", str(tmp_path / "b.npz"), "--out", str(tmp_path / "b"), "--set", "fit.n_tables=2"]) == 0
+    assert capsys.readouterr().out.startswith("classification, 2 classes of y: 32 rows to fit, ")  # an array, not a column
 
 
 def test_a_csv_is_trained_explained_and_built_with_its_names(

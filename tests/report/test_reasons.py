@@ -17,7 +17,7 @@ from lutetia.errors import ArgumentError
 from lutetia.models import DenseClassifier, LUTClassifier, LUTTransformer
 from lutetia.report.attribution import RULES, attribute_class, attribute_token, contrast, lead
 from lutetia.report.comparisons import Comparison
-from lutetia.report.reasons import detectors, token_names
+from lutetia.report.reasons import detectors, input_texts, token_names
 from tools import require_module
 
 pandas = require_module("pandas")
@@ -285,3 +285,20 @@ def test_a_category_is_shown_by_its_name() -> None:
     decided = report.decisions(model, x, rules=["decisive"])
     assert [list(each.texts) for each in decided.items] == [["size = 3", "colour = green"], ["size = missing", "colour = 9"]]
     assert any(each.feature == "colour" for each in decided.items[0].comparisons)
+    assert input_texts(model, torch.tensor([30123.25, 0.0]))[0] == "size = 30123.2"
+
+
+def test_two_orders_of_one_column_are_told_as_its_categories() -> None:
+    colours = np.array(["red", "green", "blue", "grey"], dtype=object)[np.arange(80) % 4]
+    rows = pandas.DataFrame({"size": np.arange(80.0) % 7, "colour": pandas.Categorical(colours)})
+    labels = np.where(colours == "grey", np.arange(80) // 4 % 3, np.arange(80) % 4)
+    model = estimators.LUTClassifier(n_tables=8, n_anchors=4, pairs=1.0, random_state=0).fit(rows, labels).model_
+    names, told = model.metadata["categories"]["1"], []
+    for number, name in enumerate(names):
+        [decision] = report.decisions(model, torch.tensor([[3.0, number]], dtype=torch.float64), rules=["decisive"]).items
+        for each in decision.comparisons:
+            assert "colour by rank" not in each.other or each.feature != "colour"
+            if each.other.startswith("[missing, "):
+                assert (name in each.other[1:-1].split(", ")) == (each.operator == "<=")
+                told.append(each.other)
+    assert told

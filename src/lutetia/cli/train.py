@@ -93,11 +93,9 @@ def resume_line(config: Path, out: Path, options: dict[str, Any]) -> str:
 def show_summary(summary: dict[str, Any]) -> None:
     """The outcome of a run, in a few lines."""
     screen = console()
-    why = {"steps": "all its steps", "minutes": "its time", "patience": "no more progress"}[summary["stopped"]]
-    screen.print(
-        f"{summary['step']} steps in {duration_text(summary['seconds'])}, {summary['weights']:,} weights, ended by {why}",
-        soft_wrap=True,
-    )
+    why = {"steps": "", "minutes": ", stopped by its time limit", "patience": ", stopped early: no more progress"}
+    done = f"{summary['step']} steps in {duration_text(summary['seconds'])}, {summary['weights']:,} weights"
+    screen.print(done + why[summary["stopped"]], soft_wrap=True)
     for split in ("valid", "test"):
         if split in summary:
             screen.print(f"{split:<6}{metrics_text(summary[split])}, loss {summary[split]['loss']:.4f}", soft_wrap=True)

@@ -57,7 +57,7 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
         config = make_table_config(read_toml(path), str(path))
     config = _with(config, request.settings, str(path))
     if show:
-        show_types(config, folder, guessed=request.target is None and is_table(path))
+        show_types(config, folder, guessed=request.target is None and is_table(path) and path.suffix.lower() != ".npz")
     with Progress("fitting tables", config.fit.n_tables, show) as progress:
 
         def each(done: int, losses: dict[str, float]) -> None:

@@ -90,13 +90,22 @@ class Tabular(Model[TabularConfig]):
         """A threshold in the unit of its column: an input whose code is above `code` is above this."""
         ranks, source = self.encoding.ranks[encoded].tolist(), int(self.encoding.source[encoded])
         if any(ranks):
-            names = self.metadata.get("categories", {}).get(str(source), range(len(ranks)))
-            below = [str(name) for name, rank in zip(names, ranks, strict=False) if 0 < rank <= code]
-            return f"[missing{''.join(f', {name}' for name in below)}]"
+            return self._categories_text(source, [0 < rank <= code for rank in ranks])
         if code == 0:
             return "missing"
         edges = self.encoding.edges[encoded]
         return f"{float(edges[code - 1]):.6g}" if code - 1 < len(edges) else "inf"
+
+    def order_text(self, left: int, right: int) -> str:
+        """The categories that the input `left` does not rank above the input `right`, both of one column."""
+        ranks = self.encoding.ranks[[left, right]].tolist()
+        is_known = [any(pair) and pair[0] <= pair[1] for pair in zip(*ranks, strict=True)]
+        return self._categories_text(int(self.encoding.source[left]), is_known)
+
+    def _categories_text(self, column: int, chosen: list[bool]) -> str:
+        """The chosen categories of a column, and what is missing."""
+        names = self.metadata.get("categories", {}).get(str(column), range(len(chosen)))
+        return f"[{', '.join(['missing', *(str(name) for name, each in zip(names, chosen, strict=False) if each)])}]"
 
     def by_column(self, relevance: Tensor) -> Tensor:
         """Relevance of encoded inputs [..., n_encoded] added up for each column [..., n_columns]."""

@@ -54,9 +54,18 @@ def comparisons(model: Tabular, codes: Array, contrast: Array, names: list[str])
     told = []
     for (left, right), effect in sorted(effects.items(), key=lambda item: -abs(item[1])):
         operator = ">" if known[left] > known[right] else "<="
-        other = model.threshold_text(left, right - n_encoded) if right >= n_encoded else f"{_input(model, right, names)} by rank"
-        told.append(Comparison(_input(model, left, names), operator, other, effect))
+        told.append(Comparison(_input(model, left, names), operator, _other(model, left, right, names), effect))
     return told
+
+
+def _other(model: Tabular, left: int, right: int, names: list[str]) -> str:
+    """What an input is compared with: a threshold, the same column in another order of its categories, or another column."""
+    source = model.encoding.source
+    if right >= len(source):
+        return model.threshold_text(left, right - len(source))
+    if source[left] == source[right]:
+        return model.order_text(left, right)
+    return f"{_input(model, right, names)} by rank"
 
 
 def _input(model: Tabular, number: int, names: list[str]) -> str:

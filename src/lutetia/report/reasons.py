@@ -112,7 +112,7 @@ def input_texts(model: Classifier, x: Tensor) -> list[str]:
         known = categories.get(str(number), ())
         if math.isnan(each):
             return "missing"
-        return str(known[int(each)]) if 0 <= each < len(known) else f"{each:.4g}"
+        return str(known[int(each)]) if 0 <= each < len(known) else f"{each:.6g}"
 
     return [f"{name} = {value(number, each)}" for number, (name, each) in enumerate(zip(names, x.tolist(), strict=True))]
 
