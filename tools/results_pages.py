@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from results import Row, rows_of
+from results import Row
 from results_learning import FAITHFUL_NOTES, LEARNING_NOTES, LEARNING_SECTIONS
 from results_sentences import (
-    attention_sentence,
     cpu_attention_sentence,
     cpu_sentence,
     decode_sentence,
-    digits_sentence,
     emission_sentence,
     enwik8_sentence,
     floors_sentence,
@@ -27,7 +25,7 @@ from results_sentences import (
     train_cpu_sentence,
     vision_sentence,
 )
-from results_tables import Section, Spread, Table, column, range_of, table
+from results_tables import Section, Spread, Table, column, table
 
 MILLION = 1e6
 
@@ -76,13 +74,17 @@ def kernel_table(name: str, kernel: str, **peers: str) -> Table:
 
 LUT_SECTIONS = [
     Section(
-        "One LUT layer on a GPU", "lut_step", [table("layers", *STEP_COLUMNS)], layer_sentence, setting=f"{STEP_SETTING} {SHAPES}"
+        "One LUT layer on a GPU",
+        "lut_step",
+        [table("layers", *STEP_COLUMNS)],
+        layer_sentence,
+        setting=f"{STEP_SETTING} {SHAPES}",
     ),
     Section(
         "LUT attention on a GPU",
         "lut_attention",
         [table("layers", STEP_COLUMNS[0], "algorithm", *STEP_COLUMNS[1:])],
-        attention_sentence,
+        "[Longer sequences](notes/results.md#lut-attention-by-length).",
         setting="S length, E inputs and outputs, N_pe position bits.",
     ),
     Section(
@@ -207,9 +209,7 @@ ATTENTION_SECTIONS = [
         "Decode attention on two CPU cores",
         "decode_attention_cpu",
         [Spread("decode", ("SDPA / Lutetia",), "shape", ("kind", "dtype"))],
-        lambda result: (
-            f"{range_of(rows_of(result, 'decode'), 'SDPA / Lutetia', 'x')} as fast as SDPA, which gets a mask on ragged batches."
-        ),
+        "SDPA gets a mask on ragged batches.",
         setting="Batch × query heads on key heads × keys × head width.",
     ),
     Section(
@@ -312,12 +312,6 @@ NOTE_SECTIONS = [
         [],
         reads_sentence,
         setting="24,576 rows, 8 heads of 64 tables, N_c 8, 48 → 48, float32.",
-    ),
-    Section(
-        "Digits",
-        "train_digits",
-        [],
-        digits_sentence,
     ),
     Section(
         "How faithful relevance is",

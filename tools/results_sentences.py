@@ -7,12 +7,7 @@ from results_tables import range_of, value
 
 
 def layer_sentence(result: Result) -> str:
-    rows = [row for row in rows_of(result, "layers") if row.get("train, graph/graph")]
-    return (
-        f"In graphs {range_of(rows, 'eval, graph/graph', 'x')} in eval and {range_of(rows, 'train, graph/graph', 'x')} in "
-        f"training. Eager training steps: {range_of(rows[:2], 'train, eager/eager', 'x')} at the two small shapes, which are "
-        f"launch-bound, {range_of(rows[2:], 'train, eager/eager', 'x')} at the others. {compile_floor(result)}"
-    )
+    return f"Eager steps of the two small shapes are launch-bound. {compile_floor(result)}"
 
 
 def compile_floor(result: Result) -> str:
@@ -28,15 +23,6 @@ def compile_floor(result: Result) -> str:
         f"`torch.compile` costs a small call more than it saves, in µs: `{least}` {micro[least, 'eager']} eager, "
         f"{micro[least, 'compiled']} compiled; `{linear}` {micro[linear, 'eager']}, {micro[linear, 'compiled']}; `{ours}` "
         f"{micro[ours, 'eager']}, {micro[ours, 'compiled']}, {micro[ours, 'reduce-overhead']} with `reduce-overhead`."
-    )
-
-
-def attention_sentence(result: Result) -> str:
-    rows = rows_of(result, "layers")
-    return (
-        f"In graphs {range_of(rows, 'eval, graph/graph', 'x')} in eval and {range_of(rows, 'train, graph/graph', 'x')} in "
-        f"training. Eager training steps: {range_of(rows[:1], 'train, eager/eager', 'x')} at the first shape, "
-        f"{range_of(rows[-1:], 'train, eager/eager', 'x')} at the last."
     )
 
 
@@ -58,20 +44,16 @@ def cpu_sentence(result: Result) -> str:
         1e3 * next(row["Lutetia"] for row in rows if row["kernel"] == kernel and row["shape"].startswith("B1 "))
         for kernel in ("eval forward", "nn.LUT")
     ]
-    return (
-        f"{range_of(rows, 'addresses + embedding_bag', 'x')} as fast as `embedding_bag`, {range_of(rows, 'eager torch', 'x')} as "
-        f"fast as eager torch. At batch 1 the kernel takes {micro[0]:.0f} µs and `nn.LUT` {micro[1]:.0f} µs."
-    )
+    return f"At batch 1 the kernel takes {micro[0]:.0f} µs and `nn.LUT` {micro[1]:.0f} µs."
 
 
 def decode_sentence(result: Result) -> str:
-    """Dense batches against cuDNN, ragged ones against a mask and true lengths, pages and FP8 against plain bf16."""
-    dense, ragged, served = (rows_of(result, name) for name in ("dense", "ragged", "pages and fp8"))
+    """What the tables do not show: pages and FP8 against plain bf16, and eager calls."""
+    served = rows_of(result, "pages and fp8")
     pages = [{"cost": row["pages of 64"] / row["bf16"]} for row in served]
     eight = [{"cost": row["fp8 cache"] / row["bf16"]} for row in served if row.get("fp8 cache")]
     return (
-        f"{range_of(dense, 'cuDNN / Lutetia', 'x', 3)} as fast as cuDNN; the claim is at most 1.01 times its time. Ragged: "
-        f"{range_of(ragged, 'masked / Lutetia', 'x', 3)} as fast as a mask; the times with true lengths include a host loop. "
+        "Dense, the claim is at most 1.01 times cuDNN's time. The times with true lengths include a host loop. "
         f"Pages of 64 take {range_of(pages, 'cost')} times as long, an FP8 cache {range_of(eight, 'cost', None, 3)} times. An "
         f"eager call takes {value(result, 'eager call', 'time', call='decode_attention')} µs, SDPA's "
         f"{value(result, 'eager call', 'time', digits=2, call='SDPA')} µs. FlashInfer and FlashAttention 3 were not measured."
@@ -104,12 +86,8 @@ def enwik8_sentence(result: Result) -> str:
 
 
 def relevance_sentence(result: Result) -> str:
-    rows, deep = rows_of(result, "models"), rows_of(result, "deep graphs")
-    return (
-        f"`attribute` takes {range_of(rows, 'attribute', None, 3)} times a forward and backward pass, a plan "
-        f"{range_of(rows, 'planned', None, 3)} times. Deep graphs take {range_of(deep, 'ratio', None, 2)} times, "
-        "[most with tiny tensors](notes/relevance.md#deep-graphs)."
-    )
+    deep = rows_of(result, "deep graphs")
+    return f"Deep graphs take {range_of(deep, 'ratio', None, 2)} times, [most with tiny tensors](notes/relevance.md#deep-graphs)."
 
 
 def tabular_sentence(result: Result) -> str:
@@ -119,14 +97,6 @@ def tabular_sentence(result: Result) -> str:
     return (
         "Accuracy in %, RMSE in the unit of the target; the mean of regression is relative to the best boosting method per "
         f"set. Folds fitted: {settings['folds fitted']} of {settings['folds']}.{missed}"
-    )
-
-
-def digits_sentence(result: Result) -> str:
-    (row,) = rows_of(result, "accuracy")
-    return (
-        f"{row['test accuracy']}% of {result['settings']['test images']} unseen digits with the read `{row['read']}`, after "
-        f"{row['training']:.0f} seconds on two CPU cores."
     )
 
 

@@ -56,7 +56,7 @@ def test_the_list_says_what_can_run_here(checkout: Path, capsys: Capture) -> Non
     assert main(["bench"]) == 0
     hello, needy, torn = capsys.readouterr().out.splitlines()
     assert hello.split() == ["hello", "runs", "here", "Say", "hello."]
-    assert "needs the package no_such_package and the program no-such-program" in needy
+    assert "needs no_such_package, no-such-program  " in needy
     assert "cannot be read: " in torn
     assert hello.index("Say hello.") == torn.index("cannot be read: ")  # in columns, however long a need is
 
@@ -66,7 +66,7 @@ def test_the_list_as_json(checkout: Path, capsys: Capture) -> None:
     listed = json.loads(capsys.readouterr().out)
     assert listed["folder"] == str(checkout / "benchmarks")
     assert listed["benchmarks"][0] == {"name": "hello", "about": "Say hello.", "needs": [], "missing": []}
-    assert listed["benchmarks"][1]["missing"] == ["the package no_such_package", "the program no-such-program"]
+    assert listed["benchmarks"][1]["missing"] == ["no_such_package", "no-such-program"]
 
 
 def test_the_doctor_is_asked_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,9 +121,7 @@ def test_where_a_result_goes(checkout: Path, tmp_path: Path, capfd: Capture) -> 
 
 def test_what_is_missing_is_said_before_the_run(checkout: Path, capsys: Capture) -> None:
     assert main(["bench", "needy"]) == 1
-    assert capsys.readouterr().err == (
-        "error: the benchmark needy needs the package no_such_package and the program no-such-program\n"
-    )
+    assert capsys.readouterr().err == "error: the benchmark needy needs no_such_package, no-such-program\n"
 
 
 def test_an_error_of_lutetia_is_one_line(checkout: Path, capfd: Capture) -> None:

@@ -77,6 +77,26 @@ def test_what_was_guessed_is_shown_in_columns(tmp_path: Path, capsys: Capture) -
     assert capsys.readouterr().out.startswith("classification, 2 classes of y: 32 rows to fit, ")  # an array, not a column
 
 
+def test_a_row_is_typed_as_it_stands_in_the_file(tmp_path: Path, capsys: Capture) -> None:
+    rows = [f'{n % 7}.5,"{("ham, smoked", "egg")[n % 2]}",{("low", "high")[n % 3 % 2]}' for n in range(40)]
+    (tmp_path / "menu.csv").write_text("\n".join(["size,dish,price", *rows, ""]))
+    run = str(tmp_path / "run")
+    train = ["train", str(tmp_path / "menu.csv"), "--out", run, "--set", "fit.n_tables=2", "--json"]
+    assert main(train) == 0
+    capsys.readouterr()
+    assert main(["predict", run, str(tmp_path / "menu.csv"), *(row.rpartition(",")[0] for row in rows), "--json"]) == 0
+    predictions = [each["probabilities"] for each in json.loads(capsys.readouterr().out)["predictions"]]
+    assert predictions[:40] == predictions[40:]
+    assert main(["explain", run, ", egg"]) == 0  # the first value is missing
+    assert "size = missing" in capsys.readouterr().out
+    for row, error in (
+        ("1,0", "INPUT, column 'dish', line 1: '0', expected one of the categories egg, ham, smoked"),
+        ("1,egg,low", "INPUT has 3 values, expected 2: size, dish"),
+    ):
+        assert main(["predict", run, row]) == 1
+        assert capsys.readouterr().err == f"error: {error}\n"
+
+
 def test_a_csv_is_trained_explained_and_built_with_its_names(
     wine_run: Path, folder: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -307,4 +327,6 @@ def test_what_cannot_be_is_said_before_anything_is_written(folder: Path, wine_ru
     assert "expected one of 'classification'" in error(capsys, "train", folder / "wine.csv", "--task", "ranking", "--out", out)
     assert "fit.n_tables" in error(capsys, "train", folder / "wine.csv", "--out", out, "--set", "fit.n_tables=0")
     assert "already holds a run" in error(capsys, "train", folder / "wine.csv", "--out", wine_run)
+    for option in (["--device", "cuda"], ["--data", folder], ["--resume"]):
+        assert f"{option[0]} " in error(capsys, "train", folder / "wine.csv", "--out", out, *option)
     assert not out.exists()

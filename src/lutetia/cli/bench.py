@@ -117,8 +117,8 @@ def missing_one(need: str) -> str:
         return "" if look_for_cuda().status == "found" else "a CUDA device"
     if need.startswith("program:"):
         name = need.removeprefix("program:")
-        return "" if find_tool(name) else f"the program {name}"
-    return "" if can_import(need) else f"the package {need}"
+        return "" if find_tool(name) else name
+    return "" if can_import(need) else need
 
 
 def list_benchmarks(benchmarks: Sequence[Benchmark], folder: Path, as_json: bool) -> None:
@@ -133,7 +133,7 @@ def list_benchmarks(benchmarks: Sequence[Benchmark], folder: Path, as_json: bool
         return
     if not benchmarks:
         console().print(f"{folder} holds no benchmarks yet", soft_wrap=True)
-    here = {name: f"needs {' and '.join(lacking)}" if lacking else "runs here" for name, lacking in lacks.items()}
+    here = {name: f"needs {', '.join(lacking)}" if lacking else "runs here" for name, lacking in lacks.items()}
     widths = [max(map(len, texts), default=0) for texts in (here.keys(), here.values())]
     for each in benchmarks:
         console().print(f"{each.name:<{widths[0]}}  {here[each.name]:<{widths[1]}}  {each.about}", soft_wrap=True)
@@ -151,7 +151,7 @@ def bench(name: str | None, request: BenchRequest, checkout: Path | None, as_jso
         raise UsageError(f"there is no benchmark {name!r}: {hint}")
     lacking = [] if "--help" in request.arguments else missing(benchmarks[name].needs)
     if lacking:
-        raise MissingFeatureError(f"the benchmark {name} needs {' and '.join(lacking)}")
+        raise MissingFeatureError(f"the benchmark {name} needs {', '.join(lacking)}")
     code, output = run_benchmark(benchmarks[name], arguments_of(name, request, folder, as_json), capture=as_json)
     if as_json:
         print_json(parse(name, code, output))

@@ -136,7 +136,8 @@ def show_report(report: dict[str, Any], out: Path) -> None:
     for name, text in _accuracy_lines(report):
         say(name, text)
     say("tables", f"{len(report['tables'])} tables, {report['lookups']} lookups")
-    say("cycles", f"first answer after {report['latency']}, then one every {report['cycles_per_frame']}")
+    pace = "cycle" if report["cycles_per_frame"] == 1 else f"{report['cycles_per_frame']} cycles"
+    say("delay", f"first answer after {report['latency']} cycles, then one every {pace}")
     left = {step["step"]: step["left_out"] for step in report["steps"]}
     simulated, proof, made = report["simulated"], report["proof"], report["synthesis"]
     if simulated:

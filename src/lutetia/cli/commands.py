@@ -89,7 +89,7 @@ def train(
     if is_table_run(config):
         from lutetia.cli.train_table import TableRequest, run_table, show_table
 
-        told = run_table(TableRequest(config, out, target, task, settings or [], resume), show=not as_json)
+        told = run_table(TableRequest(config, out, target, task, settings or [], resume, device, data), show=not as_json)
         if as_json:
             print_json(told)
         else:
@@ -140,7 +140,7 @@ def generate(
 @app.command()
 def explain(
     checkpoint: Checkpoint,
-    given: Annotated[str, typer.Argument(metavar="INPUT", help="An image, a .npy or .csv file, numbers with commas, or text.")],
+    given: Annotated[str, typer.Argument(metavar="INPUT", help="An image, a .npy or .csv file, values with commas, or text.")],
     rule: Annotated[
         str | None,
         typer.Option(

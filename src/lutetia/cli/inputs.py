@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lutetia.cli.naming import feature_names
+from lutetia.cli.show import one_line
 from lutetia.errors import DataError
 from lutetia.files import read_bytes
 from lutetia.models import Classifier, LUTTransformer, Tabular
@@ -33,7 +35,7 @@ from lutetia.training import (
 )
 
 CELLS, COLUMNS, ARRAYS = (".csv", ".tsv", ".csv.gz"), (".parquet", ".pq"), (".npy", ".npz")  # files with rows
-KINDS = "an image (.png, .pgm, ...), a .csv, .parquet, .npy or .npz file, or numbers with commas between them"
+KINDS = "an image (.png, .pgm, ...), a .csv, .parquet, .npy or .npz file, or values with commas between them"
 MOST_BYTES = 1 << 26  # of a file: nothing here has larger inputs
 
 
@@ -141,6 +143,8 @@ def _files(given: str) -> list[str]:
 
 def _read(model: Classifier, given: str) -> NamedInputs:
     shape, path = tuple(model.config.input_shape), Path(given)
+    if isinstance(model, Tabular) and feature_names(model) and "," in given and not _exists(path):
+        return Inputs(torch.from_numpy(_typed_row(model, given)), [given])
     if _is_numbers(given) and not path.exists():
         return NamedInputs(_fit(_typed(given), shape, "INPUT")[None], [given])
     if not _exists(path):
@@ -190,6 +194,15 @@ def _is_numbers(text: str) -> bool:
 
 def _typed(text: str) -> np.ndarray:
     return _finite(np.array([float(cell) for cell in text.split(",")]), "INPUT")
+
+
+def _typed_row(model: Tabular, text: str) -> np.ndarray:
+    """One row of a table of data as it would stand in a CSV file, float64 [1, columns]."""
+    (values,) = csv.reader([" ".join(text.splitlines())], skipinitialspace=True)
+    names = feature_names(model)
+    if len(values) != len(names):
+        raise DataError(f"INPUT has {len(values)} values, expected {len(names)}: {', '.join(map(one_line, names))}")
+    return tabular_rows(model, Cells(Path("INPUT"), names, [values], [1]), range(len(names)))
 
 
 def _array(path: Path) -> np.ndarray:

@@ -33,12 +33,18 @@ class TableRequest(NamedTuple):
     task: str | None
     settings: list[str]
     resume: bool
+    device: str | None
+    data: Path | None
 
 
 def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
     """Fit, leave a run folder, and return the summary."""
     if request.resume:
         raise UsageError("--resume works only for training in steps: a table of data is fitted in one go")
+    if request.device not in (None, "cpu"):
+        raise UsageError(f"--device is {request.device}, expected cpu: tables of data are fitted there")
+    if request.data is not None:
+        raise UsageError("--data works only for training in steps: [data] of a table's config has its path")
     path = request.path
     if is_table(path):
         name = path.name.split(".")[0] if path.is_file() else Path(os.path.abspath(path)).name

@@ -41,7 +41,7 @@ def comparisons(model: Tabular, codes: Array, contrast: Array, names: list[str])
     anchors = model.tables.anchors.numpy().astype(np.int64)
     weight = model.tables.weight.detach().double().numpy()
     led = weight @ contrast  # [T, 2**A]
-    n_encoded, (n_tables, n_anchors, _) = len(codes), anchors.shape
+    n_tables, n_anchors, _ = anchors.shape
     known = np.concatenate([codes.astype(np.int64), np.arange(256)])
     bits = known[anchors[..., 0]] > known[anchors[..., 1]]
     cells = (bits << np.arange(n_anchors)).sum(1)
