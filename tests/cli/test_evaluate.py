@@ -123,10 +123,24 @@ def test_info_says_what_a_checkpoint_is(trained: Path, capsys: Capture) -> None:
 
 def test_info_says_why_a_model_cannot_be_built(trained: Path, tmp_path: Path, capsys: Capture) -> None:
     text = told(capsys, "info", trained / "runs/stdlib")
-    assert (text["can_be_built"], text["why_not"]) == (False, "a LUTTransformer is not a classifier of lookup tables")
+    assert not text["can_be_built"]
+    assert "--set model.unembedding=lut" in text["why_not"]
     model = models.LUTClassifier(input_shape=(4,), n_classes=2, layers=[models.LUTLayer(4, 3, 2, read="confidence2")])
     model.save_pretrained(tmp_path / "soft")
     found = told(capsys, "info", tmp_path / "soft")
     assert found["reads"] == ["confidence2"]
     assert not found["can_be_built"]
     assert "confidence2" in found["why_not"]
+
+
+def test_info_names_the_targets_of_a_language_model_of_tables(tmp_path: Path, capsys: Capture) -> None:
+    tables = {"attention": "lut", "feed_forward": "lut", "unembedding": "lut", "read": "hard"}
+    sizes = {"context": 8, "width": 8, "n_layers": 1, "n_heads": 1, "n_detectors": 2, "ff_detectors": 2}
+    models.LUTTransformer(**sizes, unembedding_detectors=2, **tables, seed=0).save_pretrained(tmp_path / "text")
+    assert told(capsys, "info", tmp_path / "text")["build_targets"] == ["c", "verilog"]
+    assert main(["info", str(tmp_path / "text")]) == 0
+    said = capsys.readouterr()
+    assert "can be built for --target c, verilog" in said.out
+    named = said.err.split()[2:]
+    assert main([*named, "--out", str(tmp_path / "c")]) == 0
+    assert (tmp_path / "c/model.c").exists()

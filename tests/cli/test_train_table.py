@@ -327,6 +327,7 @@ def test_what_cannot_be_is_said_before_anything_is_written(folder: Path, wine_ru
     assert "expected one of 'classification'" in error(capsys, "train", folder / "wine.csv", "--task", "ranking", "--out", out)
     assert "fit.n_tables" in error(capsys, "train", folder / "wine.csv", "--out", out, "--set", "fit.n_tables=0")
     assert "already holds a run" in error(capsys, "train", folder / "wine.csv", "--out", wine_run)
+    assert "--set: there is no" in error(capsys, "train", folder / "wine.csv", "--out", out, "--set", "model.kind=lut")
     for option in (["--device", "cuda"], ["--data", folder], ["--resume"]):
         assert f"{option[0]} " in error(capsys, "train", folder / "wine.csv", "--out", out, *option)
     assert not out.exists()

@@ -94,6 +94,6 @@ def info(checkpoint: Checkpoint, as_json: Json = False, debug: Debug = False) ->
     if as_json:
         print_json(result)
     elif result["can_be_built"]:
-        name_next("lutetia", "build", checkpoint)
+        name_next("lutetia", "build", checkpoint, *(("--target", "c") if result["build_targets"][0] == "c" else ()))
     else:
         name_next("lutetia", "generate" if result["metadata"].get("task") == "language" else "evaluate", checkpoint)

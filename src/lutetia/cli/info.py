@@ -7,8 +7,9 @@ from typing import Any
 
 from lutetia._shared.folders import MANIFEST, read_manifest
 from lutetia.cli.show import console, one_line
+from lutetia.cli.values import PROGRAMS, TARGETS
 from lutetia.errors import LutetiaError
-from lutetia.models import MANIFEST_FORMAT, LUTClassifier, Model, Tabular, VotesClassifier, in_run, load
+from lutetia.models import MANIFEST_FORMAT, LUTClassifier, LUTTransformer, Model, Tabular, VotesClassifier, in_run, load
 from lutetia.training import read_state
 
 SHOWN = 12  # names on a screen
@@ -33,6 +34,7 @@ def info(checkpoint: Path, show: bool) -> dict[str, Any]:
         "best": state.get("best"),
         "files": read_manifest(folder, MANIFEST_FORMAT)["files"],
         "can_be_built": not obstacle,
+        "build_targets": [] if obstacle else [*(() if isinstance(model, LUTTransformer) else TARGETS), *PROGRAMS],
         "why_not": obstacle,
     }
     if show:
@@ -42,14 +44,14 @@ def info(checkpoint: Path, show: bool) -> dict[str, Any]:
 
 def build_obstacle(model: Model[Any]) -> str:
     """Why `lutetia build` cannot build a model; empty where it can."""
-    from lutetia.precompute import lut_network
+    from lutetia.precompute import integer_model, lut_network
 
     if isinstance(model, Tabular | VotesClassifier):
         return ""
-    if not isinstance(model, LUTClassifier):
-        return f"a {type(model).__name__} is not a classifier of lookup tables"
+    if not isinstance(model, LUTClassifier | LUTTransformer):
+        return f"a {type(model).__name__} is not made of lookup tables"
     try:
-        lut_network(model)
+        lut_network(model) if isinstance(model, LUTClassifier) else integer_model(model)
     except LutetiaError as error:
         return str(error)
     return ""
@@ -71,7 +73,8 @@ def _show(result: dict[str, Any]) -> None:
     lines["reads"] = ", ".join(result["reads"])
     skipped = ("input_shape", "n_classes", "layers")
     lines["config"] = ", ".join(f"{key} {value}" for key, value in config.items() if key not in skipped)
-    lines["hardware"] = "can be built" if result["can_be_built"] else f"cannot be built: {result['why_not']}"
+    targets = ", ".join(result["build_targets"])
+    lines["build"] = f"can be built for --target {targets}" if targets else f"cannot be built: {result['why_not']}"
     for name, text in lines.items():
         if text:
             screen.print(f"{name:<11}{one_line(text)}", soft_wrap=True)

@@ -75,9 +75,8 @@ def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
 
 def _with(config: TableConfig, settings: list[str], name: str) -> TableConfig:
     tables = config.to_dict()
-    for setting in settings:
-        override_setting(tables, setting)
-    return make_table_config(tables, name)
+    keys = [override_setting(tables, setting) for setting in settings]
+    return make_table_config(tables, name, keys)
 
 
 def show_types(config: TableConfig, folder: Path, guessed: bool) -> None:

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,10 +90,11 @@ def holds_table_run(folder: Path) -> bool:
     return (folder / MODEL / MANIFEST).is_file()
 
 
-def make_table_config(tables: Mapping[str, Any], name: str) -> TableConfig:
-    """A config from tables that were read; a model's own besides them are passed over."""
-    own = {key: value for key, value in tables.items() if key not in ("format", "lutetia", "kind", "model", "estimator")}
-    return build(TableConfig, own, Origin(name))
+def make_table_config(tables: Mapping[str, Any], name: str, overridden: Collection[str] = ()) -> TableConfig:
+    """A config from tables that were read; a model's own besides them are passed over, unless keys of them were `overridden`."""
+    passed_over = {"format", "lutetia", "kind", "model", "estimator"} - {key.partition(".")[0] for key in overridden}
+    own = {key: value for key, value in tables.items() if key not in passed_over}
+    return build(TableConfig, own, Origin(name, overridden))
 
 
 def open_table(config: TableConfig, folder: Path) -> tuple[LearningTable, Data]:
