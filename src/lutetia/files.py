@@ -111,7 +111,7 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except OSError as error:
         raise DataError(f"{target} cannot be written: {error.strerror or error}") from error
     finally:
-        with suppress(OSError):  # a read-only disk refuses this even where there is nothing, and has been told of by now
+        with suppress(OSError):  # a read-only disk refuses this even where there is nothing, and has been reported by now
             part.unlink()
 
 

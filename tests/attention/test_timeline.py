@@ -189,7 +189,7 @@ def test_long_runs_are_folded(open_page: OpenPage) -> None:
     run, found = recorded(lengths=(128,), tile=1)
     assert max(found.num_fa_tiles) == 64
     page = open_page(timeline.html(run)).page
-    assert page.locator(".loop-name").all_text_contents() == ["fa_tile_idx 0 to 63: 64 tiles alike"]
+    assert page.locator(".loop-name").all_text_contents() == ["fa_tile_idx 0 to 63: 64 equal tiles"]
     assert page.locator("tbody tr").count() == len(found.messages)
 
 

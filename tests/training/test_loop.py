@@ -495,7 +495,7 @@ def test_resume_of_nothing_starts_and_says_so() -> None:
         ),
         ({"model": {"input_shape": [8]}}, "[model] does not take samples of shape [7], as [data] has"),
         ({"model": {"n_classes": 2}}, "[model] scores 2 classes, expected the 3 that [data] has"),
-        ({"data": {"kind": "bytes", "path": "text.txt", "test": 9}}, "[model] wants samples with classes, but [data] has text"),
+        ({"data": {"kind": "bytes", "path": "text.txt", "test": 9}}, "[model] needs samples with classes, but [data] has text"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_a_folder_is_made(more: dict[str, Any], message: str) -> None:

@@ -48,7 +48,7 @@ class DecodeCall(NamedTuple):
 
     q: Tensor  # [B, H_q, s_active, d]
     k_cache: Tensor  # [B, H_kv, S_max, d], or pages [n_pages, page_len, H_kv, d]
-    v_cache: Tensor  # the same shape but for its width, d_v; it may be the first d_v numbers of each key
+    v_cache: Tensor  # the same shape except for its width, d_v; it may be the first d_v numbers of each key
     seq_lens: Tensor  # int32 [B]: live length, the new tokens included
     k_new: Tensor | None = None  # [B, H_kv, s_active, d], to be written into the last s_active live slots
     v_new: Tensor | None = None
@@ -87,7 +87,7 @@ class DecodeCall(NamedTuple):
 
     @property
     def s_active(self) -> int:
-        """How many new tokens ask."""
+        """How many new tokens there are."""
         return self.q.shape[2]
 
     @property
@@ -274,7 +274,7 @@ def prefix_of(call: DecodeCall, length: int) -> Prefix | None:
 
 
 def check_int(name: str, value: Any, low: int, high: int | None = None) -> None:
-    """Check a whole number; a bool is none."""
+    """Check a whole number; a bool is not one."""
     if not isinstance(value, int) or isinstance(value, bool):
         fail(name, value, "a whole number")
     check_range(name, value, low, high)

@@ -23,7 +23,7 @@ class KVCache:
 
     owner     the layer whose tokens they are, None until one claims the cache: another layer's tokens mean something else
 
-    k_scale, v_scale   None, or float32 [H_kv]: a cache of 8 bits keeps what `append` brings divided by them; pass them to
+    k_scale, v_scale   None, or float32 [H_kv]: a cache of 8 bits keeps what it is given divided by them; pass them to
                        `decode_attention` too. Or [B, H_kv, S_max], as an int8 cache has from the start: `append` sets the scale
                        of each token
 
@@ -62,9 +62,9 @@ class KVCache:
 
     @torch.no_grad()
     def append(self, k_new: Tensor, v_new: Tensor, lengths: Tensor | None = None) -> None:
-        """k_new, v_new [B, H_kv, s, d]: each row moves on by s tokens, or by the first lengths[b] of them (integers [B]).
+        """k_new, v_new [B, H_kv, s, d]: each row grows by s tokens, or by the first lengths[b] of them (integers [B]).
 
-        A row that would not fit is an error, and then nothing is written.
+        If a row would not fit, an error is raised and nothing is written.
         """
         new = self._check(k_new, v_new, lengths)
         before = self._host_lengths()
@@ -134,7 +134,7 @@ class KVCache:
         return new
 
     def _host_lengths(self) -> list[int]:
-        """The lengths, read from the device only when something else than `append` changed them."""
+        """The lengths, read from the device only when something other than `append` changed them."""
         if self._counted is not None and self.lengths.is_cuda:
             tensor, version, lengths = self._counted
             if tensor is self.lengths and version == _version(tensor):

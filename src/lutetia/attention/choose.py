@@ -47,7 +47,7 @@ class Candidate(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The total."""
         return self.read + self.talk + self.combine
 
 
@@ -84,8 +84,8 @@ def choose_shard(
 ) -> Choice:
     """How `cores` cores share rows of these live lengths [B].
 
-    `capacity` is S_max, which the neuron rule asks for; by default the longest row. With `shard` "batch" or "sequence" only the
-    tile is left to choose. `out_in_sb`: every core is to hold the whole result.
+    `capacity` is S_max, which the neuron rule needs; by default the longest row. With `shard` "batch" or "sequence" only the
+    tile is left to choose. With `out_in_sb` every core must hold the whole result.
     """
     global _last
     check_int("cores", cores, 1, MAX_CORES)

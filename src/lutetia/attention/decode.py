@@ -43,7 +43,7 @@ def decode_attention(
     [B, max_pages], pages [n_pages, page_len, H_kv, d]; H_q is a multiple of H_kv. `seq_lens` [B] counts the live positions, those
     of the new tokens included: query a is at position seq_len - s_active + a, and sees itself and earlier keys, or the last
     `window` keys. k_new, v_new [B, H_kv, s_active, d] are first written into the last s_active live slots. A `sink` [H_q] is a
-    logit that joins the softmax sum, and no value. `scale` is 1/√d unless given. lse is the natural log of that sum, in float32.
+    logit that joins the softmax sum but has no value. `scale` is 1/√d unless given. lse is the log of that sum, in float32.
     Positions before `starts` [B] are not seen, as after padding on the left. With `softcap` c a score s becomes c·tanh(s/c). With
     slopes `alibi` [H_q] a key at distance n then loses alibi · n of its score. `rotary` [2, n_positions, r], cosines and sines,
     turns numbers i and i + r of each query, and of k_new before it is written, by the angles of its position. A `tree`, bool
@@ -55,12 +55,12 @@ def decode_attention(
     A row that sees nothing gives 0 and -inf. What lies past a row's length never matters, NaN included. With a window of at most
     S_max - s_active + 1 a cache without pages is a ring: position p is in slot p mod S_max, and seq_lens may exceed S_max.
 
-    Caches of 8 bits (float8_e4m3fn, float8_e5m2, int8) hold numbers that `k_scale` and `v_scale`, one or [H_kv], are to be
-    multiplied with. Scales of each token have the shape of the cache without d, in float32, and new tokens write theirs.
+    Caches of 8 bits (float8_e4m3fn, float8_e5m2, int8) hold numbers to be multiplied by `k_scale` and `v_scale`, one number
+    or [H_kv]. Scales of each token have the shape of the cache without d, in float32, and new tokens write theirs.
 
     `backend` "auto" is Triton on CUDA and compiled code on the CPU, or with `cores` > 1 the model of cores ("cores"), which share
     the rows or the keys (`shard`, or by `policy` "cost" or "neuron") and synchronise as `sync` says. "reference" is plain torch.
-    On "cpu" and "triton" a core's part is a split. `batch_invariant` fixes the split size, so a row's bits depend on no other.
+    On "cpu" and "triton" a core's part is a split. `batch_invariant` fixes the split size, so a row's bits depend on it alone.
 
     There is no gradient. On CUDA nothing waits for the device, and the values of `seq_lens` and `page_table` are only checked
     when `lutetia.debug` is on.

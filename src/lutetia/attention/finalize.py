@@ -57,7 +57,7 @@ def agree(core: Core, fa: FABuffers) -> Program[None]:
 
 
 def combine(core: Core, fa: FABuffers) -> Program[None]:
-    """out = Σ_c e^{m_c - M} O_c / Σ_c e^{m_c - M} l_c, but for the division: one exchange of (O, m, l)."""
+    """out = Σ_c e^{m_c - M} O_c / Σ_c e^{m_c - M} l_c, before the division: one exchange of (O, m, l)."""
     with core.step("pack_partial", {"fa_running_output": fa.running_output}) as step:
         mine = torch.cat([fa.running_output, fa.running_max[..., None], fa.running_sum[..., None]], -1)
         step.outputs(partial=mine)

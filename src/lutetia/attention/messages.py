@@ -68,7 +68,7 @@ class Core:
 
 
 class Sendrecv(NamedTuple):
-    """What a core says when it talks: the offer of one message and the wish for another."""
+    """One side of an exchange: the message that a core offers, and the one it expects."""
 
     core: int
     to: int
@@ -92,7 +92,7 @@ class Sendrecv(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """What a core gets for it."""
+    """What the core receives in return."""
 
     received: Tensor
     original: Tensor  # the sender's tensor, of which `received` is a copy

@@ -60,17 +60,17 @@ class PagedKVCache:
 
     @property
     def page_len(self) -> int:
-        """Tokens of a page."""
+        """How many tokens a page holds."""
         return self.k.shape[1]
 
     @property
     def n_free(self) -> int:
-        """Free pages."""
+        """How many pages are free."""
         return len(self._free)
 
     @property
     def sequences(self) -> tuple[int, ...]:
-        """The sequences there are, in the order they came."""
+        """All sequences, oldest first."""
         return tuple(self._sequences)
 
     # ---- sequences ---------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class PagedKVCache:
         return self._add(_Sequence(0, [self._take() for _ in range(wanted)]))
 
     def fork(self, sequence: int) -> int:
-        """A new sequence with the tokens of another, whose pages it shares; pages set aside for later are not."""
+        """A new sequence with the tokens of another, whose pages it shares; pages set aside for later are not shared."""
         parent = self._get(sequence)
         pages = parent.pages[: -(-parent.length // self.page_len)]
         for page in pages:
@@ -91,14 +91,14 @@ class PagedKVCache:
         return self._add(_Sequence(parent.length, pages))
 
     def free(self, sequence: int) -> None:
-        """Give up a sequence; pages that no other one holds are free again."""
+        """Free a sequence, and the pages that no other sequence holds."""
         pages = self._get(sequence).pages
         del self._sequences[sequence]
         for page in pages:
             self._drop(page)
 
     def truncate(self, sequence: int, length: int) -> None:
-        """Forget all tokens of a sequence but the first `length`; pages without a token are free again, or another's."""
+        """Forget all tokens of a sequence but the first `length`; empty pages that no other sequence holds are freed."""
         each = self._get(sequence)
         check_int("length", length, 0, each.length)
         needed = -(-length // self.page_len)
@@ -107,7 +107,7 @@ class PagedKVCache:
         each.pages, each.length = each.pages[:needed], length
 
     def append(self, sequences: Sequence[int], k_new: Tensor, v_new: Tensor, lengths: Tensor | None = None) -> None:
-        """k_new, v_new [n, H_kv, s, d]: each of n sequences moves on by s tokens, or by the first lengths[i] (integers [n]).
+        """k_new, v_new [n, H_kv, s, d]: each of n sequences grows by s tokens, or by the first lengths[i] (integers [n]).
 
         When pages run out it is an error, and then nothing is changed.
         """

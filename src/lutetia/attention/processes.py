@@ -295,7 +295,7 @@ class Meeting:
 
 
 def _terms(given: dict[str, Any]) -> str:
-    """What every rank must call with alike, as text; the values of the lengths as a checksum."""
+    """What every rank must pass the same, as text; the values of the lengths as a checksum."""
     lengths, starts = (None if given[name] is None else given[name].tolist() for name in ("seq_lens", "starts"))
     known = {
         "q": describe(given["q"]).rpartition(" on ")[0],

@@ -209,7 +209,7 @@ def _on_cores(call: DecodeCall, how: RunOptions) -> tuple[Tensor, Tensor]:
 
 
 def _notes(executor: str, call: DecodeCall, how: RunOptions) -> dict[str, Any]:
-    """What a recording says of a launch."""
+    """What a recording says about a launch."""
     read = 2 * call.n_kv_heads * call.head_dim * call.k_cache.element_size()
     notes: dict[str, Any] = {"bytes_per_key": read, "batch_invariant": how.batch_invariant}
     if executor == "triton":

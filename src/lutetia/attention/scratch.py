@@ -46,10 +46,10 @@ class _Scope:
 
 
 class ScratchManager:
-    """Buffers in scopes, at most `budget` bytes at any time; None counts and forbids nothing.
+    """Buffers in scopes, at most `budget` bytes at any time; None sets no limit.
 
-    `owner`, such as "core 0", is who an error speaks of. `in_use` and `peak` are bytes. New buffers hold NaN (-1 where they are
-    integers): what reads before it writes shows.
+    `owner`, such as "core 0", is named in errors. `in_use` and `peak` are bytes. New buffers hold NaN (-1 where they are
+    integers): reading before writing shows.
     """
 
     def __init__(self, budget: int | None = None, owner: str = "the core", device: torch.device | str | None = None) -> None:

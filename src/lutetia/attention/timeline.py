@@ -18,7 +18,7 @@ from lutetia.errors import check_range, fail
 from lutetia.files import write_atomically
 from lutetia.flow import MERMAID_LIMIT, Flow, Step, mermaid_label
 
-MOST_ROWS = 400  # of a page, before tiles alike are drawn as one
+MOST_ROWS = 400  # of a page, before equal tiles are drawn as one
 
 
 class Cell(NamedTuple):
@@ -51,7 +51,7 @@ class Row:
 
 
 class Segment(NamedTuple):
-    """Rows of one tile, or rows outside the loop; `tiles` alike are drawn once."""
+    """Rows of one tile, or rows outside the loop; `tiles` equal ones are drawn once."""
 
     rows: list[Row]
     first_tile: int | None
@@ -72,7 +72,7 @@ class CoreRun(NamedTuple):
 
 
 def sequence(flow: Flow) -> str:
-    """The recorded runs of the core model as a Mermaid sequence diagram; tiles alike are drawn once, in a loop."""
+    """The recorded runs of the core model as a Mermaid sequence diagram; equal tiles are drawn once, in a loop."""
     found = runs(flow)
     lanes = max((run.lanes for run in found), key=len)
     for brief in (False, True):
@@ -201,7 +201,7 @@ def segments(rows: Sequence[Row]) -> list[Segment]:
 
 
 def fold(parts: Sequence[Segment]) -> list[Segment]:
-    """Tiles alike that follow each other, as one."""
+    """Equal tiles that follow each other, as one."""
     folded: list[Segment] = []
     for part in parts:
         last = folded[-1] if folded else None
@@ -213,7 +213,7 @@ def fold(parts: Sequence[Segment]) -> list[Segment]:
 
 
 def _looks(part: Segment) -> list[object]:
-    """What a drawing shows of it, but for which tile it is."""
+    """What a drawing shows of it, except which tile it is."""
     return [({k: (c.name, c.frames) for k, c in row.cells.items()}, row.arrows, row.note) for row in part.rows]
 
 

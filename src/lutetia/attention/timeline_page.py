@@ -167,7 +167,7 @@ def _loops(blocks: Sequence[PlacedSegment], width: int) -> Iterator[str]:
     for block in blocks:
         first, tiles = block.segment.first_tile, block.segment.tiles
         if first is not None:
-            name = f"fa_tile_idx {first}" if tiles == 1 else f"fa_tile_idx {first} to {first + tiles - 1}: {tiles} tiles alike"
+            name = f"fa_tile_idx {first}" if tiles == 1 else f"fa_tile_idx {first} to {first + tiles - 1}: {tiles} equal tiles"
             yield f'<text class="loop-name" x="{GUTTER + 12}" y="{block.top + 20}">{name}</text>'
 
 

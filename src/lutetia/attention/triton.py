@@ -104,7 +104,7 @@ def _latent_tile(call: DecodeCall, rows: int, value_bytes: int) -> tuple[int, in
 
 
 class Before(NamedTuple):
-    """The launch that reads the prefix, but for its tensors."""
+    """The launch that reads the prefix, without its tensors."""
 
     kernel: Launch
     numbers: tuple[Any, ...]
@@ -112,7 +112,7 @@ class Before(NamedTuple):
 
 
 class LaunchPlan(NamedTuple):
-    """A launch but for its tensors."""
+    """A launch without its tensors."""
 
     kernel: Launch
     strides: tiles.Strides

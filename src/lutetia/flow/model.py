@@ -128,7 +128,7 @@ class Flow:
         """The flow as a Mermaid flowchart.
 
         `parts` keeps only the steps of those parts. `symbols`, such as `{"B": 64}`, shows sizes by name where a name is certain:
-        a size that two names share stays a number, unless the layout of the tensor is known. Beyond `limit` steps, steps alike
+        a size that two names share stays a number, unless the layout of the tensor is known. Beyond `limit` steps, similar steps
         are drawn as one, with a count.
         """
         from lutetia.flow.mermaid import mermaid

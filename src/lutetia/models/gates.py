@@ -74,7 +74,7 @@ class Gates(Votes):
     """`Votes` behind hidden layers: x [batch, n_inputs], whole numbers of `bits` bits -> scores [batch, n_classes].
 
     With `skip` a layer may read the bits of all layers before it and those of the inputs, else only those of the layer before it.
-    With `windows` a table sees, of an image of `shape`, a square of so many pixels a side.
+    With `windows` a table sees, of an image of `shape`, a square of that many pixels a side.
 
     seen  buffer: of the voting tables, as in `GateLayer`
     cut   Parameter [n_inputs, n_thresholds] where thresholds are learned: bit (i, t) is x_i > the cut, on its grid
@@ -197,7 +197,7 @@ class Gates(Votes):
 
     @torch.no_grad()
     def clamp_(self) -> None:
-        """Clamp the rows so that their signs can still flip, but for pruned tables; call it after each optimiser step."""
+        """Clamp the rows so that their signs can still flip, except in pruned tables; call it after each optimiser step."""
         for (_, weight), out in zip(self.layers(), self.pruned(), strict=True):
             weight.copy_(torch.where(out[:, None], weight.sign() * PRUNED, weight.clamp(-1, 1)))
 

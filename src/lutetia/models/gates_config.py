@@ -49,7 +49,7 @@ class GateNetworkConfig(VotesConfig):
     With `learn_thresholds` every input has thresholds of its own, on a grid of `threshold_bits` bits: fewer bits are
     cheaper comparisons.
 
-    With `windows` a table sees only a square of so many pixels a side, at a place of its own, and all tables before it. That
+    With `windows` a table sees only a square of that many pixels a side, at a place of its own, and all tables before it. That
     is less to choose from, and to step.
     """
 

@@ -1,4 +1,4 @@
-"""What a checkpoint says of its data: `model.metadata`, plain values that `metadata.json` holds.
+"""What a checkpoint says about its data: `model.metadata`, plain values that `metadata.json` holds.
 
 task         "classification", "regression" or "language"
 classes      the names of the classes, one for each output

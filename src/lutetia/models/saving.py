@@ -123,7 +123,7 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
     """The model that a folder holds, of whichever kind it is, in eval mode, once all its files agree with their checksums.
 
     The folder of a training run stands for its best checkpoint, or where it has none for its last. `expected` is the class that
-    the model has to be.
+    the model must have.
     """
     folder = in_run(path)
     listed = verify(folder)

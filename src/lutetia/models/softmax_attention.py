@@ -24,7 +24,7 @@ class SoftmaxCache(KVCache):
         super().__init__(*sizes, dtype=weight.dtype, device=weight.device)
 
     def held(self) -> list[int]:
-        """How many tokens each row holds; the device is asked only when something else than `append` changed it."""
+        """How many tokens each row holds; the device is asked only when something other than `append` changed it."""
         check_tensor("cache.k", self.k, ["B", "n_kv_heads", "context", "head_dim"])
         check_tensor("cache.v", self.v, [*self.k.shape], self.k.dtype, self.k.device)
         check_tensor("cache.lengths", self.lengths, [len(self.k)], torch.int32, self.k.device)

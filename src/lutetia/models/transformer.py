@@ -140,7 +140,7 @@ class LUTTransformer(Model[TransformerConfig]):
         return transformer_size(config)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, cache: ModelCache | None = None) -> Tensor:
-        """tokens [B, S], integers -> logits [B, S, vocab], which past `lengths`, an integer tensor [B], mean nothing.
+        """tokens [B, S], integers -> logits [B, S, vocab], meaningless past `lengths`, an integer tensor [B].
 
         With a `cache` tokens are only those that follow what is in it, S and `lengths` count these, and nothing has a gradient.
         """

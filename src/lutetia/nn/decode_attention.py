@@ -77,7 +77,7 @@ class DecodeAttention(nn.Module):
         self.register_buffer("angles", None, persistent=False)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
-        """x [B, S, n_inputs] -> y [B, S, n_inputs]; what is past `lengths`, integers [B], does not count, and finds nothing.
+        """x [B, S, n_inputs] -> y [B, S, n_inputs]; positions past `lengths`, integers [B], neither see nor are seen.
 
         With a `cache` S and `lengths` count the new tokens only. A step that does not fit is an error and leaves the cache as
         it was.

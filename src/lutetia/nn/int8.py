@@ -36,7 +36,7 @@ def int8_tables(model: nn.Module) -> nn.Module:
 
 
 def hold_int8(model: nn.Module, names: Container[str]) -> nn.Module:
-    """Give a model int8 layers where `names`, those of the tensors in a file, has their codes; the numbers are yet to come."""
+    """Give a model int8 layers where `names`, those of the tensors in a file, has their codes; the numbers are loaded later."""
     return _replace(model, names)
 
 
@@ -120,7 +120,7 @@ class Int8LUT(_Int8, LUT):
 
 
 class Int8LUTAttention(_Int8, LUTAttention):
-    """A `LUTAttention` with int8 tables in its file, and in memory both: its products want floating point."""
+    """A `LUTAttention` with int8 tables in its file; in memory it also holds them as floats, which its products need."""
 
     def __init__(self, layer: LUTAttention, quantise: bool = True) -> None:
         _Int8.__init__(self, layer)

@@ -49,7 +49,7 @@ drawn: ContextVar[bool] = ContextVar("drawn", default=True)  # whether new layer
 
 @contextmanager
 def without_draws() -> Iterator[None]:
-    """Let layers that are made in the block leave their weights as the memory is: a file is about to bring others."""
+    """Leave the weights of layers created in this block uninitialised: a file is about to supply them."""
     token = drawn.set(False)
     try:
         yield
@@ -90,7 +90,7 @@ class LUT(nn.Module):
     `gradient` ("dense", "sparse", "in_place"), `sums` and `int_rescaler` are those of `lutetia.lut.lut`; "in_place" steps by
     `external_lr`, a number or a function asked at each backward pass.
 
-    `read` says with which weights a detector adds the row it chose and that row's nearest neighbour: "hard" (the row as it is),
+    `read` weights the row that a detector selected and that row's nearest neighbour: "hard" (the row as it is),
     "blend", "confidence", "confidence2". The last two learn scalars of the layer, Parameters [] that hold logarithms: `log_beta`
     and `log_gamma`, and `log_tau` for the last. In training each detector's contribution to each row of the batch is left out
     with probability `table_dropout`, and the others are scaled by 1 / (1 - table_dropout).
@@ -348,7 +348,7 @@ def clamp_after_step(optimizer: torch.optim.Optimizer, model: nn.Module) -> Remo
 
 
 def table_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of a model that are lookup tables, each once, in order: they want another optimiser than the rest.
+    """The parameters of a model that are lookup tables, each once, in order: they usually need an optimiser of their own.
 
     A module says which of its own are tables by naming them in `table_names`.
     """

@@ -17,7 +17,7 @@ class LUTProjection2d(nn.Module):
     """An image to an image: x [..., *in_shape] -> y [..., *out_shape], each shape (height, width) or (channels, height, width).
 
     Each detector compares pixels of one window of the input, `receptive_field`, in all its channels, and adds a row of its table
-    to a window of the output, `projection`, that lies as far across the output as the field lies across the input.
+    to a window of the output, `projection`, at the same relative position.
     Windows stand on a `grid` (this many down and across, from border to border) or a `stride` apart in the input; with
     placement="sampled" as many are put at random places instead. Each place has `detectors_per_position` detectors, and each
     detector reaches a fraction `keep` of the outputs in its window, drawn at random.
@@ -103,7 +103,7 @@ class LUTProjection2d(nn.Module):
 
 
 def _seeds(seed: int | None) -> list[int]:
-    """Seeds for windows, anchors and weights: the same number thrice would tie their draws to each other."""
+    """Seeds for windows, anchors and weights: one number for all three would tie their draws together."""
     if seed is None:
         return torch.randint(MAX_INT32, (3,)).tolist()
     check_int("seed", seed, 0, 2**63 - 1)

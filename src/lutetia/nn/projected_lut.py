@@ -107,7 +107,7 @@ def head_wiring(heads: int, head_width: int, n_detectors: int, n_anchors: int) -
 
 
 def _seeds(seed: int | None) -> list[int]:
-    """Seeds for the anchors, the tables and the projection: the same number thrice would tie their draws to each other."""
+    """Seeds for the anchors, the tables and the projection: one number for all three would tie their draws together."""
     if seed is None:
         return torch.randint(MAX_INT32, (3,)).tolist()
     check_int("seed", seed, 0, 2**63 - 1)

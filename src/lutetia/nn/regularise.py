@@ -20,8 +20,8 @@ def cell_total_variation(layer: LUT | Tensor) -> Tensor:
     """mean ‖W_c - W_c'‖² over the pairs of cells of each table whose numbers differ in one bit: a scalar [], differentiable.
 
     Takes a LUT layer, or a weight [n_detectors, n_rows, n_outputs]. Neighbouring cells are chosen by inputs that differ in one
-    comparison, so this asks the table to be smooth in its input. In the shared layout a detector's rows are as long as its list
-    of outputs; in the general layout, where rows reach different outputs, a weight that is not there counts as zero.
+    comparison, so this makes the table smooth in its input. In the shared layout a detector's rows are as long as its list
+    of outputs; in the general layout, where rows reach different outputs, a missing weight counts as zero.
     """
     if isinstance(layer, LUT):
         tables = _tables(layer)

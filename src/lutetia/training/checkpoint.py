@@ -92,7 +92,7 @@ def _writer(tensors: Mapping[str, Tensor]) -> Callable[[Path], None]:
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors that share no memory with each other, as safetensors wants them."""
+    """Tensors that share no memory with each other, as safetensors requires."""
     seen: set[int] = set()
     apart = {}
     for name, tensor in tensors.items():

@@ -288,7 +288,7 @@ class Trainer:
         )
 
     def _check_weights(self) -> None:
-        """Refuse to save weights that are not finite, on all ranks alike."""
+        """Refuse to save weights that are not finite, on all ranks."""
         bad = torch.zeros((), dtype=torch.bool, device=self.world.device)
         for parameter in self.model.parameters():
             own = parameter.to_local() if isinstance(parameter, DTensor) else parameter

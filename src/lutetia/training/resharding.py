@@ -125,7 +125,7 @@ def _as_bytes(tensor: Tensor) -> Tensor:
 
 
 def spreads_of(model: nn.Module) -> dict[str, Spread]:
-    """How the parameters and buffers of a model are spread, by name; those that all ranks hold alike are not in it."""
+    """How the parameters and buffers of a model are spread, by name; those that all ranks hold are not in it."""
     found = {}
     for prefix, module in model.named_modules():
         for name, spread in getattr(getattr(module, "share", None), "spreads", {}).items():

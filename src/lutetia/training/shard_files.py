@@ -88,7 +88,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _saved(model: nn.Module) -> dict[str, Tensor]:
-    """What this rank brings to a checkpoint: its pieces, and what all hold alike."""
+    """What this rank brings to a checkpoint: its pieces, and what all hold."""
     spreads = spreads_of(model)
     gathered = full_state_dict(model) if any(_is_gathered(*each) for each in spreads.items()) else {}
     state = {}

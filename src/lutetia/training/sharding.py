@@ -303,7 +303,7 @@ def _nothing(layer: LUT, x: Tensor) -> Tensor:
 
 
 class _Enter(torch.autograd.Function):
-    """Tensors that all ranks hold alike, as each uses them for its own detectors: their gradients are summed."""
+    """Tensors that all ranks hold, as each uses them for its own detectors: their gradients are summed."""
 
     @staticmethod
     def forward(ctx: Any, group: Any, *tensors: Tensor) -> tuple[Tensor, ...]:

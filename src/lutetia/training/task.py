@@ -58,7 +58,7 @@ def check_fit(model: nn.Module, data: Data) -> None:
     context = context_of(model)
     if (context is not None) != data.is_text:
         wants, has = ("text", "samples with classes") if context is not None else ("samples with classes", "text")
-        raise ArgumentError(f"[model] wants {wants}, but [data] has {has}: expected data.kind to fit model.kind")
+        raise ArgumentError(f"[model] needs {wants}, but [data] has {has}: expected data.kind to fit model.kind")
     if context is not None:
         for name, split in data.splits.items():
             if len(split) <= context:
@@ -77,7 +77,7 @@ def check_fit(model: nn.Module, data: Data) -> None:
 
 
 def metadata_of(model: Model[Any], data: Data) -> dict[str, Any]:
-    """What a checkpoint says of the data: the task, names of classes and features, and the range of the training inputs."""
+    """What a checkpoint says about the data: the task, names of classes and features, and the range of the training inputs."""
     samples = data.splits["train"]
     if not isinstance(samples, Samples):
         return {"task": "language"}

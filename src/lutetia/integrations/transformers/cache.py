@@ -127,7 +127,7 @@ class LutetiaCache(DynamicCache):
     """The cache of a decoder, for `attn_implementation="lutetia"` or any other: `generate(past_key_values=LutetiaCache(config))`.
 
     Batches padded on the left, beams, assisted generation and sliding windows work as with the library's DynamicCache. Offloading
-    is refused, and so are layers that keep something else than keys and values.
+    is refused, and so are layers that keep something other than keys and values.
     """
 
     def __init__(self, config: Any, offloading: bool = False) -> None:

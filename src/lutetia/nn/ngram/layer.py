@@ -20,7 +20,7 @@ MAX_ORDER = REACH
 
 
 class NgramTables(nn.Module):
-    """tokens [B, S] -> rows [B, S, n_tables · width]: of each table the row that the last tokens hash to.
+    """tokens [B, S] -> rows [B, S, n_tables · width]: from each table the row that the last tokens hash to.
 
     A table for each of `orders`, which hashes that many tokens, and with `word` one more, of the word so far: what follows the
     last beginning of a word, 16 tokens at most. Rows start at zero. Nothing before the first token is seen: hashes do not cross
@@ -73,11 +73,11 @@ class NgramTables(nn.Module):
 
     @property
     def n_outputs(self) -> int:
-        """Numbers of a position."""
+        """How many numbers each position gets."""
         return self.n_tables * self.width
 
     def forward(self, tokens: Tensor, past: Tensor | None = None) -> Tensor:
-        """tokens, integers [B, S], and what `recent` says of the ones before -> rows [B, S, n_tables · width]."""
+        """tokens, integers [B, S], and what `recent` returned for those before them -> rows [B, S, n_tables · width]."""
         rows = self._look_up(tokens, past)
         if self.training and self.order_dropout:
             rows = self._drop_orders(rows)
@@ -112,7 +112,7 @@ class NgramTables(nn.Module):
         return addresses(tokens, past, hash_)
 
     def recent(self, tokens: Tensor, past: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-        """What the next call must know of the tokens so far, the first `lengths` [B] of each row: int64 [B, reach - 1]."""
+        """What the next call needs to know about the tokens so far, the first `lengths` [B] of each row: int64 [B, reach - 1]."""
         check_tensor("tokens", tokens, ["B", "S"], INTEGER_DTYPES)
         n, (batch, S) = self.reach - 1, tokens.shape
         if past is None:

@@ -15,14 +15,14 @@ from lutetia.lut import backend_name
 
 
 class RowAdam(torch.optim.Optimizer):
-    """Adam without a first moment, for parameters [n_rows, width] whose gradients are sparse, as `nn.NgramTables` has them.
+    """Adam without a first moment, for parameters [n_rows, width] with sparse gradients, such as those of `nn.NgramTables`.
 
     For each row that a step read, with g the sum of its gradients and n how often it was stepped:
 
         v ← beta · v + (1 - beta) · g²
         w ← w · (1 - lr · weight_decay) - lr · g / (√(v / (1 - betaⁿ)) + eps)
 
-    On CUDA sums of gradients are added up by atomics: their last bits may differ from run to run.
+    On CUDA gradients are summed with atomics, so their last bits may differ from run to run.
     """
 
     def __init__(

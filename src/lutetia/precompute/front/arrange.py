@@ -32,7 +32,7 @@ WIDEST = 16  # bits of a channel that is turned round
 
 
 def functional_pool(target: Any, args: Sequence[Any], options: dict[str, Any]) -> nn.Module:
-    """The module of `F.max_pool1d(x, ..)` and its like; args are those behind x."""
+    """The module of `F.max_pool1d(x, ..)` and its like; args are those after x."""
     kind, names = POOLS[target]
     given = dict(zip(names, args, strict=False)) | options
     return kind(**{name: value for name, value in given.items() if name != "stride" or value is not None})
@@ -58,7 +58,7 @@ def shuffled_channels(groups: int, channels: int) -> np.ndarray:
 
 
 def parts_of(target: Any, args: Sequence[Any], channels: int, name: str) -> list[np.ndarray]:
-    """The channels of each part of `torch.chunk(x, n, 1)` or `torch.split(x, sizes, 1)`; args are those behind x."""
+    """The channels of each part of `torch.chunk(x, n, 1)` or `torch.split(x, sizes, 1)`; args are those after x."""
     if len(args) < 2 or args[1] != 1:
         raise ArgumentError(f"{name} splits axis {args[1] if len(args) > 1 else 0}, expected 1, the channels")
     whole = torch.arange(channels)

@@ -83,7 +83,7 @@ class LayerBlock:
         return self.channels * self.taps
 
     def extended(self, op: BlockOp) -> LayerBlock:
-        """The block with one more op behind it."""
+        """The block with one more op after it."""
         return LayerBlock((*self.ops, op), self.channels, max(self.rank, op.rank))
 
     # ---- the function -------------------------------------------------------------------------------------------------

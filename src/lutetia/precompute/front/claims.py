@@ -91,7 +91,7 @@ def claim_of(module: Any) -> Claim | None:
 
 
 def speaks_for(module: Any) -> bool:
-    """Whether a claim says how a module splits, so that nothing looks inside; one of a domain alone does not."""
+    """Whether a claim says how a module splits, so that nobody needs to look inside; a claim about the domain alone does not."""
     claim = claim_of(module)
     return claim is not None and claim.groups is not None
 

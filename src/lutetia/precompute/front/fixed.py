@@ -55,7 +55,7 @@ class FixedLSTMCell(nn.Module):
 
     @property
     def stream(self) -> Stream:
-        """What `trace` is to be told of z."""
+        """The `Stream` of z, for `trace`."""
         outer, state = self.output.domain, self.state.domain
         domains = [outer] * (self.n_inputs + self.n_hidden) + [state] * self.n_hidden
         return Stream(len(domains), domains, scale=self.step)

@@ -155,7 +155,7 @@ class Linear(BlockOp):
 
     @property
     def divisor(self) -> int:
-        """What the sum is divided by at the end: 1, but for averages."""
+        """What the sum is divided by at the end: 1, except for averages."""
         return 1
 
     def __str__(self) -> str:
@@ -273,7 +273,7 @@ class Claimed(BlockOp):
         places = [(pad + more) // step for pad, more, step in zip(self.window.padding, before, self.window.stride, strict=True)]
         try:
             y = module(field)
-        except (RuntimeError, IndexError) as error:  # what PyTorch says of frames that do not fit
+        except (RuntimeError, IndexError) as error:  # what PyTorch says about frames that do not fit
             raise ArgumentError(f"{self} does not take a window of {list(field.shape[2:])}: {error}") from error
         if y.dim() != x.dim() or any(place >= size for place, size in zip(places, y.shape[2:], strict=True)):
             raise ArgumentError(f"{self} answers {list(y.shape)} to {list(field.shape)}, expected what the window claimed gives")
@@ -329,10 +329,10 @@ def pool_window(module: Any) -> WindowShape:
     """The window of a pooling layer; what would make windows of several sizes is refused."""
     rank = 1 if isinstance(module, nn.MaxPool1d | nn.AvgPool1d) else 2
     if module.ceil_mode:
-        raise ArgumentError(f"ceil_mode of {module} is True, expected False: all windows must be alike")
+        raise ArgumentError(f"ceil_mode of {module} is True, expected False: all windows must be equal")
     padding = numbers(module.padding, rank)
     if any(padding) and isinstance(module, AVERAGES) and not module.count_include_pad:
-        raise ArgumentError(f"count_include_pad of {module} is False, expected True: all windows must be alike")
+        raise ArgumentError(f"count_include_pad of {module} is False, expected True: all windows must be equal")
     if getattr(module, "divisor_override", None):
         raise ArgumentError(f"divisor_override of {module} is set, expected None")
     if getattr(module, "return_indices", False):

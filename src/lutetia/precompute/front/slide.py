@@ -34,7 +34,7 @@ def check_window(op: Claimed, domain: Domain | None) -> None:
     with torch.no_grad():
         try:
             found = clone(op.module).to(torch.float64).eval()(x)
-        except (RuntimeError, IndexError) as error:  # what PyTorch says of frames that do not fit
+        except (RuntimeError, IndexError) as error:  # what PyTorch says about frames that do not fit
             raise ArgumentError(f"{op} does not take frames of {sizes}: {error}") from error
         if list(found.shape) != [2, op.out_channels, *counts]:
             answered = f"answers {list(found.shape[1:])} to frames of {sizes}"

@@ -359,7 +359,7 @@ class _Tracing:
         return self._both(*nodes, Multiplied)
 
     def _both(self, first: int, second: int, op: Callable[[int], BlockOp]) -> _Value:
-        """An op of two streams that are alike."""
+        """An op of two equal streams."""
         edges = [self.builder.edge(node) for node in (first, second)]
         if edges[0].channels != edges[1].channels or edges[0].shape != edges[1].shape:
             sizes = " and ".join(f"{edge.channels} channels of {edge.shape or 'one sample'}" for edge in edges)

@@ -75,7 +75,7 @@ class Design:
         return sorted({self.table_number(table) for table in found if table.k})
 
     def edges(self, node: StreamNode) -> list[StreamEdge]:
-        """Of its sources."""
+        """The edges that a node reads."""
         return [self.graph.nodes[source].edge for source in node.sources]
 
     @property

@@ -1,7 +1,7 @@
 """What the two hardware languages differ in. A `Dialect` collects the lines of one module; `nodes` and `emit` say what is in it.
 
 Texts are typed by meaning, as VHDL requires: a *bus* (any bits), a *number* (bits to compute with, modulo
-their width), a *bit*, and a *condition*. Verilog writes all of them alike.
+their width), a *bit*, and a *condition*. Verilog writes all of them the same way.
 """
 
 from __future__ import annotations

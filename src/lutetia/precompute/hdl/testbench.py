@@ -105,7 +105,7 @@ def _lines(rows: list[str]) -> str:
 
 
 def start(seed: int) -> int:
-    """Where the pauses start from: never zero, from which the generator would not move."""
+    """The seed of the pauses: never zero, where the generator would stay."""
     return int(torch.tensor(seed).item()) * 2654435761 % (2**32 - 1) + 1
 
 

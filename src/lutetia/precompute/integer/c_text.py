@@ -46,7 +46,7 @@ def type_of(values: np.ndarray[Any, Any]) -> str:
 
 
 def array(name: str, values: np.ndarray[Any, Any], kind: str | None = None) -> str:
-    """`static const` of an array, of its own smallest type by default; an empty one gets one zero, as C wants."""
+    """`static const` of an array, of its own smallest type by default; an empty one gets one zero, as C requires."""
     values = values if values.size else np.zeros((1,) * values.ndim, dtype=np.int64)
     sizes = "".join(f"[{size}]" for size in values.shape)
     return f"static const {kind or type_of(values)} {name}{sizes} = {_braces(values)};\n"

@@ -136,7 +136,7 @@ class LanguageHardware:
         return {"target": "ecp5", "tool": "yosys, not Vivado", **counted, **clocked, "cells": cells}
 
     def facts(self) -> dict[str, Any]:
-        """What a manifest says of the core."""
+        """What a manifest says about the core."""
         return {
             "format": FORMAT,
             "lutetia": __version__,

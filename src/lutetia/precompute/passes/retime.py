@@ -151,7 +151,7 @@ def _argmax_by_pairs(builder: Builder, node: Argmax, source: int) -> int:
     tables, lookups = [], []
     for own in range(count):
         read = [lane for lane, pair in enumerate(pairs) if own in pair]
-        # It wins where it beats all before it, and none behind it beats it.
+        # It wins where it beats all before it, and none after it beats it.
         wanted = sum(int(pairs[lane][1] == own) << (len(read) - 1 - place) for place, lane in enumerate(read))
         tables.append(TableData((np.arange(2 ** len(read)) == wanted).astype(np.int64)[:, None], (1,)))
         lookups.append(Lookup(own, tuple(read), (own,)))

@@ -1,7 +1,7 @@
 """Tables as trees of LUTs, by Shannon's expansion: cofactors in LUTs, and LUTs that choose between them.
 
 A cofactor that occurs twice, in any output, is built once; its complement is free, since the LUT that reads it
-can undo it. Rows that do not count repeat their neighbours, which makes cofactors alike.
+can undo it. Rows that do not count repeat their neighbours, which makes cofactors equal.
 """
 
 from __future__ import annotations
