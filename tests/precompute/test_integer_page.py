@@ -14,7 +14,8 @@ import torch
 from whole import PROMPTS, classifiers, language, languages, numbers
 
 from lutetia.cli import main
-from lutetia.models import load
+from lutetia.models import Tabular, load
+from lutetia.models.encoding import Encoding
 from lutetia.precompute import integer_model
 from lutetia.precompute.integer.pages import page
 from tools import require_module
@@ -227,15 +228,48 @@ def test_a_column_of_names_is_compared_by_name(open_page: OpenPage, tmp_path: Pa
     assert main(["train", str(tmp_path / "x.csv"), "--out", str(tmp_path / "run"), "--set", "fit.n_tables=1", "--json"]) == 0
     opened = open_page(page(integer_model(load(tmp_path / "run")), "cities")).page
     said = set()
-    for code in range(1, 5):
-        opened.locator("#input0").fill(str(code))
-        city = opened.locator("#sliders output").text_content()
+    for city in ("Paris", "Lyon", "Nice", "Metz"):
+        opened.locator("#input0").select_option(city)
         assert opened.locator("#answer").text_content() == ("yes" if city in ("Nice", "Metz") else "no")
         opened.wait_for_timeout(100)
         for each in opened.locator("#loud p").first.text_content().split(", city"):
             assert re.fullmatch(rf"(city)? is (known|.*\b{city}\b.*)", each)  # every comparison lets the chosen city through
             said.add(each)
     assert any(" or " in each for each in said)
+
+
+def test_a_column_of_categories_is_one_list(open_page: OpenPage) -> None:
+    """Its encoding makes an input for each class of it, which only go together."""
+    encoding = Encoding(4, 3, 3)
+    encoding.source.copy_(torch.tensor([0, 1, 1, 1]))
+    encoding.edges[0] = torch.tensor([1.5, 22345.5, 44444.0])
+    encoding.ranks[1:] = torch.tensor([[1, 2, 3], [3, 1, 2], [2, 3, 1]])
+    sizes = {"n_tables": 2, "n_anchors": 2, "n_encoded": 4, "n_edges": 3, "n_categories": 3}
+    model = Tabular(input_shape=(2,), n_classes=3, core="tables", **sizes)
+    model.encoding = encoding
+    model.metadata = {"features": ["size", "colour"], "categories": {"1": ["red", "green", "blue"]}}
+    anchors = torch.tensor([[[1, 4 + 1], [2, 3]], [[0, 4 + 2], [3, 0]]], dtype=torch.int32)
+    model.set_tables(anchors, torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0)))
+    whole = integer_model(model.eval())
+    opened = open_page(page(whole, "paints"))
+    assert opened.page.locator("#sliders label").all_text_contents() == ["size", "colour"]
+    assert opened.page.locator("#sliders output").all_text_contents() == ["≤ 22345.5"]
+    wanted = {
+        "missing": ["colour is missing or red", "colour is missing or green"],
+        "red": ["colour is red", "colour is red or blue"],
+        "blue": ["colour is green or blue", "colour is red or blue"],
+    }
+    for category, texts in wanted.items():
+        opened.page.locator("select").select_option(category)
+        codes = [0.0, *(encoding.ranks[1:, ["red", "green", "blue"].index(category)] if category != "missing" else [0] * 3)]
+        sample = opened.page.evaluate("lutetia.sample()")
+        assert sample[1:] == [int(code) for code in codes[1:]]
+        assert opened.page.locator("#answer").text_content() == str(whole(torch.tensor([sample])).item())
+        opened.page.wait_for_timeout(60)
+        told = ", ".join(opened.page.locator("#loud p").all_text_contents()).split(", ")
+        assert set(texts) <= set(told)
+        assert {"colour > size by rank", "colour ≤ size by rank"} & set(told)
+    assert opened.problems == []
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])

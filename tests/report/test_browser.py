@@ -75,8 +75,8 @@ def test_pick_an_input_and_see_why(open_page: OpenPage, text: str, story: report
         assert said.splitlines()[0] == f"Read as {item.prediction}"
         chances = sorted(torch.tensor(item.scores).softmax(0).tolist(), reverse=True)
         odds, _, known = said.splitlines()[1].partition("; ")
-        assert re.fullmatch(rf"{100 * chances[0]:.1f}%, then \d {100 * chances[1]:.1f}%", odds)
-        assert known == (f"but it is {item.label}" if at == 3 else "which is correct")
+        assert re.fullmatch(rf"{100 * chances[0]:.1f}%, then \d with {100 * chances[1]:.1f}%", odds)
+        assert known == (f"but it is {item.label}" if at == 3 else "correct")
         numbers = page.locator(".detectors button").evaluate_all("l => l.map(e => e.firstChild.textContent)")
         assert numbers == [f"#{each.number}" for each in item.detectors]
     assert page.locator(".picker .wrong").count() == 1

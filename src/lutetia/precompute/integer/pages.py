@@ -213,11 +213,28 @@ def _inputs(model: IntegerClassifier, metadata: dict[str, Any]) -> dict[str, Any
         edges = [[float(f"{edge:.7g}") for edge in row if math.isfinite(edge)] for row in encoding.edges.tolist()]
         span = [float(metadata.get(key, end)) for key, end in (("input_low", 0.0), ("input_high", 1.0))] if is_image else []
         labels = {str(number): _codes(model.model, number, top) for number, top in enumerate(encoding.tops().tolist())}
-        return {"features": features, "labels": labels, "tops": encoding.tops().tolist(), "edges": edges, "span": span}
+        columns = [] if is_image else _columns(model.model, features)
+        tops = encoding.tops().tolist()
+        return {"features": features, "labels": labels, "tops": tops, "edges": edges, "span": span, "columns": columns}
     values = getattr(model.network.encoder, "values", None)
     known = values is not None and 2**model.input_bits <= MOST_LABELS and len(_shape(model)) == 1
     shared = {"shared": [f"{value:.4g}" for value in values()]} if known and values else {}
-    return {"features": names, "labels": shared, "tops": [], "edges": [], "span": []}
+    return {"features": names, "labels": shared, "tops": [], "edges": [], "span": [], "columns": []}
+
+
+def _columns(model: Tabular, features: list[str]) -> list[dict[str, Any]]:
+    """For each column its name, the inputs made of it, and their codes for each of its categories, what is missing first."""
+    inputs: dict[int, list[int]] = {}
+    for number, column in enumerate(model.encoding.source.tolist()):
+        inputs.setdefault(column, []).append(number)
+    columns = []
+    for column, numbers in inputs.items():
+        ranks = model.encoding.ranks[numbers].T.tolist()  # [n_categories, inputs]
+        names = model.metadata.get("categories", {}).get(str(column), range(len(ranks)))
+        known = [(str(name), codes) for name, codes in zip(names, ranks, strict=False) if any(codes)]
+        categories = [("missing", [0] * len(numbers)), *known] if known else []
+        columns.append({"name": features[numbers[0]], "inputs": numbers, "categories": categories})
+    return columns
 
 
 def _codes(model: Tabular, encoded: int, top: int) -> list[str]:
@@ -228,4 +245,4 @@ def _codes(model: Tabular, encoded: int, top: int) -> list[str]:
         told = [[str(name) for name, rank in zip(names, ranks, strict=False) if rank == code] for code in range(top + 1)]
         return ["missing", *(", ".join(each) or "–" for each in told[1:])]
     edges = model.encoding.edges[encoded].tolist()
-    return ["missing", *(f"≤ {edge:.4g}" for edge in edges[: top - 1]), f"> {edges[top - 2]:.4g}" if top > 1 else "any"]
+    return ["missing", *(f"≤ {edge:.6g}" for edge in edges[: top - 1]), f"> {edges[top - 2]:.6g}" if top > 1 else "any"]

@@ -58,7 +58,7 @@ function drawWhy() {
 
 function drawSide(item) {
   const { labels } = story.why;
-  const known = item.label === null ? "" : item.label === item.prediction ? "which is correct" : `but it is ${labels[item.label]}`;
+  const known = item.label === null ? "" : item.label === item.prediction ? "correct" : `but it is ${labels[item.label]}`;
   const other = item.target === item.prediction ? "" : `explained: ${labels[item.target]}`;
   const verdict = html("h3", { className: "verdict" }, `Read as ${labels[item.prediction]}`);
   const note = [chances(item.scores), known, other].filter(Boolean).join("; ");
@@ -95,7 +95,7 @@ function chances(scores) {
   const total = odds.reduce((sum, each) => sum + each, 0);
   const [first, second] = odds.map((_, at) => at).sort((a, b) => odds[b] - odds[a]);
   const percent = (at) => `${((100 * odds[at]) / total).toFixed(1)}%`;
-  return `${percent(first)}, then ${story.why.labels[second]} ${percent(second)}`;
+  return `${percent(first)}, then ${story.why.labels[second]} with ${percent(second)}`;
 }
 
 function detectorButton(detector, at, most) {

@@ -41,16 +41,25 @@ function answer() {
   waiting = setTimeout(explain, 30);
 }
 
-// A column of names: those that a comparison lets through.
-function chosenNames(names, constant, yes) {
-  const chosen = (yes ? names.slice(constant + 1) : names.slice(0, constant + 1)).filter((name) => name !== "missing");
+// Several names as one phrase.
+function chosenNames(chosen) {
   const shown = chosen.length > 4 ? [...chosen.slice(0, 3), `${chosen.length - 3} others`] : chosen;
-  return shown.length > 1 ? `${shown.slice(0, -1).join(", ")} or ${shown.at(-1)}` : shown[0] ?? "missing";
+  return shown.length > 1 ? `${shown.slice(0, -1).join(", ")} or ${shown.at(-1)}` : shown[0];
+}
+
+// A comparison of a column of categories, with a constant or with another order of the same column: the categories it lets through.
+function categoryText({ name, inputs, categories }, left, right, constant, yes) {
+  const code = (codes, input) => codes[inputs.indexOf(input)];
+  const passes = ([, codes]) => code(codes, left) > (right < 0 ? constant : code(codes, right)) === yes;
+  const chosen = categories.filter(passes).map(([category]) => category);
+  if (yes && chosen.length === categories.length - 1) return `${name} is known`;
+  return `${name} is ${chosenNames(chosen.filter((each, at) => at || each !== "missing" || x[left] === 0))}`;
 }
 
 function comparisonText({ left, right, constant, answer: yes }) {
-  if (right < 0 && constant > 0 && model.edges[left]?.length === 0 && model.labels[left]) return `${inputName(left)} is ${chosenNames(model.labels[left], constant, yes)}`;
-  const other = right < 0 ? constantName(left, constant) : inputName(right);
+  const column = model.columns.find(({ inputs, categories }) => categories.length && inputs.includes(left));
+  if (column && (right < 0 || column.inputs.includes(right))) return categoryText(column, left, right, constant, yes);
+  const other = right < 0 ? constantName(left, constant) : inputName(right) + (model.columns.length ? " by rank" : "");
   if (right < 0 && other === "missing") return `${inputName(left)} is ${yes ? "known" : "missing"}`;
   return `${inputName(left)} ${yes ? ">" : "≤"} ${other}`;
 }

@@ -1,7 +1,20 @@
-// One slider for each input, and its value in the unit of the data where that is known.
+// One slider for each input, and its value in the unit of the data where that is known; a list for a column of categories.
 
 const list = byId("sliders");
-for (let at = 0; at < model.nInputs; at++) {
+
+function addChoice({ name, inputs, categories }) {
+  const choice = html("select", { id: `input${inputs[0]}` }, ...categories.map(([category]) => html("option", {}, category)));
+  const tell = () => categories[choice.selectedIndex][1].forEach((code, number) => (x[inputs[number]] = code));
+  choice.addEventListener("change", () => {
+    tell();
+    answer();
+  });
+  choice.selectedIndex = 1;
+  tell();
+  list.append(html("li", {}, html("label", { htmlFor: choice.id }, name), choice));
+}
+
+function addSlider(at) {
   const top = model.tops[at] ?? model.largest, start = Math.floor(top / 2), shownValue = html("output", {});
   const slider = html("input", { type: "range", id: `input${at}`, min: 0, max: top, value: start });
   const tell = () => {
@@ -15,4 +28,7 @@ for (let at = 0; at < model.nInputs; at++) {
   tell();
   list.append(html("li", {}, html("label", { htmlFor: slider.id }, inputName(at)), slider, shownValue));
 }
+
+const columns = model.columns.length ? model.columns : Array.from(x, (_, at) => ({ inputs: [at], categories: [] }));
+columns.forEach((column) => (column.categories.length ? addChoice(column) : addSlider(column.inputs[0])));
 answer();
