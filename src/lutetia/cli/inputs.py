@@ -144,7 +144,7 @@ def _files(given: str) -> list[str]:
 def _read(model: Classifier, given: str) -> NamedInputs:
     shape, path = tuple(model.config.input_shape), Path(given)
     if isinstance(model, Tabular) and feature_names(model) and "," in given and not _exists(path):
-        return Inputs(torch.from_numpy(_typed_row(model, given)), [given])
+        return NamedInputs(torch.from_numpy(_typed_row(model, given)), [given])
     if _is_numbers(given) and not path.exists():
         return NamedInputs(_fit(_typed(given), shape, "INPUT")[None], [given])
     if not _exists(path):
