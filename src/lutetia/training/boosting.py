@@ -80,7 +80,7 @@ class Classes:
         return logits - logits.mean()
 
     def gradients(self, scores: Array) -> tuple[Array, Array | None]:
-        """What is missing to the target, and the curvature of the loss: float64 [n, n_outputs] each."""
+        """The residuals, and the curvature of the loss: float64 [n, n_outputs] each."""
         missing, curvature = np.empty_like(scores), np.empty_like(scores)
         _softmax_gradients(scores, self.y, self.weight, missing, curvature)
         return missing, curvature
@@ -105,7 +105,7 @@ class Numbers:
         return np.array([np.average(self.y, weights=self.weight)])
 
     def gradients(self, scores: Array) -> tuple[Array, Array | None]:
-        """What is missing to the target, float64 [n, 1]; the curvature is the weight."""
+        """The residuals, float64 [n, 1]; the curvature is the weight."""
         return (self.y - scores[:, 0])[:, None] * self.weight[:, None], None
 
     def loss(self, scores: Array) -> float:

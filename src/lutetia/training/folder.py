@@ -56,7 +56,7 @@ class RunFolder:
         return self.path / "checkpoints"
 
     def open(self, config: Config, resume: bool, patience: float = 0.0) -> list[str]:
-        """Take the folder for a run of this config, or say why not; what differs from the config that the run had before.
+        """Take the folder for a run of this config, or say why not; returns how the config differs from that of the run before.
 
         `patience` is how many seconds to wait for the folder's last user.
         """

@@ -188,7 +188,7 @@ class Trainer:
         return "interrupted" if signal else None
 
     def done(self) -> float:
-        """The fraction of the run that lies behind."""
+        """The fraction of the run that is done."""
         parts = [self.position.step / self.total_steps] if self.total_steps else []
         if self.config.train.minutes:
             parts.append(self.position.elapsed / (60 * self.config.train.minutes))

@@ -1,4 +1,4 @@
-"""Optimisers for tables and for the rest, which want different ones; rates, clipping, and steps inside the backward pass."""
+"""Optimisers for tables and for the rest, which need different ones; rates, clipping, and steps inside the backward pass."""
 
 from __future__ import annotations
 
