@@ -109,7 +109,8 @@ def models_sentence(result: Result) -> str:
     return (
         f"{counts['ran']} models are explained by their inputs. By their embeddings, which they look up themselves: "
         f'{names["embeddings"]}. With `unknown="linear"`: {names["linear"]}. Stopped: {names["stopped"]}. Reformer '
-        "(`_ReversibleFunction`) and YOSO (`YosoCumulation`) compute in custom functions without a rule; untrained, LightGlue's output does not depend on its input; PE Audio "
+        "(`_ReversibleFunction`) and YOSO (`YosoCumulation`) compute in custom functions without a rule; untrained, LightGlue's "
+        "output does not depend on its input; PE Audio "
         f"runs its codec under no_grad. {counts['not built']} more need packages or downloads."
     )
 
