@@ -26,7 +26,7 @@ CLASSIFY = "(rows) => rows.map((row) => lutetia.classify(Int32Array.from(row)))"
 GATES = Path(__file__).resolve().parents[2] / "examples" / "gates.toml"
 STEPS = 150
 SIZES: tuple[dict[str, Any], ...] = (  # what is other than in examples/gates.toml
-    {"seed": 1},
+    {"context": 16, "width": 16, "n_detectors": 4, "ff_detectors": 12, "unembedding_anchors": 4, "seed": 1},
     {"context": 9, "width": 12, "n_layers": 3, "positional_dim": 0, "ff_anchors": 3, "seed": 2},
     {"context": 24, "width": 8, "n_layers": 1, "norm": "none", "shared_positions": True, "seed": 3},
 )
