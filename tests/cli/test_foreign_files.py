@@ -9,7 +9,9 @@ import pytest
 
 from lutetia.cli import main
 from lutetia.cli.guard import LONGEST
+from lutetia.errors import DataError
 from lutetia.files import read_text
+from lutetia.training import folder
 from lutetia.training.folder import RunFolder
 
 Capture = pytest.CaptureFixture[str]
@@ -75,6 +77,25 @@ def test_two_fits_do_not_share_a_folder_and_a_failed_one_leaves_nothing(rows: Pa
     with pytest.raises(ZeroDivisionError):
         fit_halfway()
     assert not Path("new").exists()
+
+
+def test_a_lock_whose_file_has_gone_is_taken_anew(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last user removes it between the moment when it is opened and that when it is locked."""
+    opened, files = folder._open_lock, []
+
+    def open_late(file: Path) -> tuple[int, bool] | None:
+        handle = opened(file)
+        if not files:
+            file.unlink()
+        files.append(file)
+        return handle
+
+    monkeypatch.setattr(folder, "_open_lock", open_late)
+    with RunFolder(Path("run")).held(again=False):
+        assert len(files) == 2
+        assert files[0].exists()
+        with pytest.raises(DataError, match="in use by another run"), RunFolder(Path("run")).held(again=False):
+            pass
 
 
 def test_a_folder_that_cannot_be_is_refused_before_the_fit(rows: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
