@@ -169,3 +169,14 @@ def test_targets_that_are_not_there_are_no_numbers(run: Path, capsys: Capture) -
     assert "3 columns, but data.label is 99" in error(capsys, "evaluate", run, "rows.csv", "--label", "99")
     for label in ("kind", "2"):
         assert main(["evaluate", str(run), "rows.csv", "--label", label]) == 0
+
+
+@pytest.mark.parametrize(("command", "name"), [(["flow", "run", "1,2"], "run.html"), (["page", "run"], "model.html")])
+def test_a_page_that_nobody_named_replaces_pages_of_ours_alone(command: list[str], name: str, run: Path, capsys: Capture) -> None:
+    for _ in range(2):  # the second one replaces the first
+        assert main(command) == 0
+    Path(name).write_text("mine")
+    assert f"{name} already exists and is no page of Lutetia's" in error(capsys, *command)
+    assert Path(name).read_text() == "mine"
+    assert main([*command, "--out", name]) == 0  # it is named
+    assert Path(name).read_text().startswith("<!doctype html>")

@@ -16,12 +16,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from lutetia._shared.markup import Html, facts, tag, text
 from lutetia._version import __version__
+from lutetia.files import open_file
 
 HOME = "lutetia._shared"
+GENERATOR = "Lutetia"
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,19 @@ class Page:
     view: str | None = None  # `data-view` of the body
 
 
+def is_ours(path: Path) -> bool:
+    """Whether a file begins as a page of ours does."""
+    with open_file(path, "a page") as file:
+        return f'name="generator" content="{GENERATOR}"'.encode() in file.read(200)
+
+
 def document(page: Page) -> str:
     """The whole page as text, to be written as UTF-8."""
     style, script = "\n".join(page.styles), "\n".join(page.scripts)
     data = [Html(f'<script type="application/json" id="{name}">{content}</script>\n') for name, content in page.data.items()]
     head = [
         tag("meta", charset="utf-8"),
+        tag("meta", name="generator", content=GENERATOR),
         tag("meta", http_equiv="Content-Security-Policy", content=_policy(page, style, script)),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),

@@ -314,7 +314,7 @@ def build(
 @app.command()
 def page(
     checkpoint: Checkpoint,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE.html", help="The page.")] = Path("model.html"),
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.html", help="The page; model.html by default.")] = None,
     title: Annotated[str | None, typer.Option("--title", help="The heading of the page; the model's name by default.")] = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -412,9 +412,9 @@ def flow(
 
     lutetia flow runs/digits digit.png --out run.html
     """
-    from lutetia.cli.flow import DEFAULT, record_run, show_flow
+    from lutetia.cli.flow import default_drawing, record_run, show_flow
 
-    drawn = out if out is not None or as_json else DEFAULT
+    drawn = out if out is not None or as_json else default_drawing()
     recorded = record_run(checkpoint, given, drawn, backward, row)
     if as_json:
         print(recorded.to_json())

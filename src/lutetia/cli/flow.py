@@ -10,14 +10,18 @@ import torch
 
 from lutetia.cli.guard import UsageError
 from lutetia.cli.inputs import read_sample, read_tokens
-from lutetia.cli.outputs import check_output
+from lutetia.cli.outputs import check_output, default_page
 from lutetia.cli.show import console
 from lutetia.flow import Flow, record
 from lutetia.models import Classifier, LUTTransformer, load
 from lutetia.report import as_floats, lead_over_rivals
 
 SUFFIXES = (".html", ".json", ".mmd")
-DEFAULT = Path("run.html")
+
+
+def default_drawing() -> Path:
+    """Where the drawing goes if nobody says."""
+    return default_page("run.html")
 
 
 def record_run(checkpoint: Path, given: str, out: Path | None, backward: bool, row: int | None) -> Flow:

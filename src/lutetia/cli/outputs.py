@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lutetia._shared.folders import files_of
+from lutetia._shared.pages import is_ours
 from lutetia.cli.guard import UsageError, listed
 from lutetia.errors import DataError
 from lutetia.files import check_writable
@@ -29,6 +30,14 @@ def check_output(option: str, path: Path | None, suffixes: Sequence[str] = (), i
         raise DataError(f"{option} is {path}, which is also the input, expected another name")
     if path.name in files_of(path.parent):
         raise DataError(f"{option} is {path}, a file of what was saved in {path.parent}, expected another name")
+
+
+def default_page(name: str) -> Path:
+    """A page that nobody named; refused where the name is that of another's file."""
+    path = Path(name)
+    if path.exists() and not is_ours(path):
+        raise DataError(f"{path} already exists and is no page of Lutetia's, expected --out to name another file")
+    return path
 
 
 def _is_same(path: Path, given: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lutetia.cli.outputs import check_output
+from lutetia.cli.outputs import check_output, default_page
 from lutetia.cli.show import console, print_warning
 from lutetia.errors import DataError
 from lutetia.files import write_atomically
@@ -15,8 +15,9 @@ from lutetia.precompute import IntegerTransformer, c_memory, integer_model, mode
 LARGE = 5 << 20  # bytes: beyond it a phone takes a while to open a page
 
 
-def write_page(checkpoint: Path, out: Path, title: str | None) -> dict[str, Any]:
-    """Write the page of a checkpoint; returns what `--json` prints."""
+def write_page(checkpoint: Path, out: Path | None, title: str | None) -> dict[str, Any]:
+    """Write the page of a checkpoint, model.html if nobody names it; returns what `--json` prints."""
+    out = default_page("model.html") if out is None else out
     check_output("--out", out, (".html", ".htm"))
     model = integer_model(load(checkpoint))
     figures = {"tables": f"{n_detectors(model):,}", "bytes of tables": f"{c_memory(model)['flash_table_bytes']:,}"}
