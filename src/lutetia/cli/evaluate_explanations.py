@@ -13,9 +13,9 @@ from lutetia.cli.guard import UsageError, did_you_mean
 from lutetia.cli.inputs import read_inputs, read_tokens
 from lutetia.cli.outputs import check_output
 from lutetia.cli.show import console
-from lutetia.models import Classifier, LUTTransformer, Tabular, VotesClassifier, load
+from lutetia.models import Classifier, LUTTransformer, Tabular, VotesClassifier, as_floats, load
 from lutetia.relevance import RANDOM_METHOD, Faithfulness, Method, measure, random_order
-from lutetia.report import BLANK_BYTE, RULES, as_floats, attribute_class, attribute_token
+from lutetia.report import BLANK_BYTE, RULES, attribute_class, attribute_token
 
 DEFAULT_RULES = ("decisive", "epsilon", "gamma", "zplus", "gradient")
 PIECE = 32  # bytes of one piece of text

@@ -19,13 +19,12 @@ from lutetia.cli.pictures import bars, heat_map, token_strip
 from lutetia.cli.show import console, one_line, print_warning
 from lutetia.errors import require
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, load
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, VotesClassifier, as_floats, load
 from lutetia.relevance import pictures
 from lutetia.report import (
     DEFAULT_RULE,
     RULES,
     Comparison,
-    as_floats,
     attribute_class,
     attribute_token,
     compared_inputs,

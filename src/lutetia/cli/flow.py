@@ -13,8 +13,8 @@ from lutetia.cli.inputs import read_sample, read_tokens
 from lutetia.cli.outputs import check_output, default_page
 from lutetia.cli.show import console
 from lutetia.flow import Flow, record
-from lutetia.models import Classifier, LUTTransformer, load
-from lutetia.report import as_floats, lead_over_rivals
+from lutetia.models import Classifier, LUTTransformer, as_floats, load
+from lutetia.report import lead_over_rivals
 
 SUFFIXES = (".html", ".json", ".mmd")
 

@@ -19,8 +19,7 @@ from lutetia.cli.outputs import check_output
 from lutetia.cli.show import Progress, console, one_line, print_warning
 from lutetia.errors import ArgumentError
 from lutetia.files import write_atomically
-from lutetia.models import Classifier, LUTTransformer, Tabular, load
-from lutetia.report import as_floats
+from lutetia.models import Classifier, LUTTransformer, Tabular, as_floats, load
 
 BATCH = 1024
 SHOWN = 40  # inputs on a screen; files hold all

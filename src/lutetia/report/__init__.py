@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from lutetia.report.machines import machine
     from lutetia.report.pages import html, write
     from lutetia.report.readings import reading
-    from lutetia.report.reasons import as_floats, decide, decisions, first_tables, input_texts, strip, token_names
     from lutetia.report.reasons import compared as compared_inputs
+    from lutetia.report.reasons import decide, decisions, first_tables, input_texts, strip, token_names
     from lutetia.report.reasons import detectors as deciding_detectors
     from lutetia.report.story import (
         Check,
@@ -85,7 +85,7 @@ __getattr__, __dir__ = lazy_door(
         "machines": "machine",
         "pages": "html write",
         "readings": "reading",
-        "reasons": "as_floats compared_inputs=compared decide deciding_detectors=detectors"
+        "reasons": "compared_inputs=compared decide deciding_detectors=detectors"
         " decisions first_tables input_texts strip token_names",
         "story": "Check Circuit Curve Decision Decisions Detector Part PartFlow"
         " Reading Signal Story Strip Table Training VotingCircuit Waveform Writing",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lutetia.models import LUTClassifier
+from lutetia.models import LUTClassifier, as_floats
 from lutetia.nn import LUT
-from lutetia.report.reasons import as_floats, as_in_use, class_names, decide, first_tables
+from lutetia.report.reasons import as_in_use, class_names, decide, first_tables
 from lutetia.report.story import Reading
 
 MOST_ROWS, MOST_CLASSES = 64, 16  # that a picture of a whole table still shows

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lutetia import relevance
 from lutetia.errors import ArgumentError, check_choice, check_range, check_tensor, fail
 from lutetia.lut import FLOATS
-from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular
+from lutetia.models import Classifier, LUTClassifier, LUTTransformer, Tabular, as_floats
 from lutetia.nn import LUT
 from lutetia.relevance import UnknownOperation
 from lutetia.report.attribution import DEFAULT_RULE, RULES, attribute_class, attribute_token, contrast, lead_seed
@@ -125,14 +125,6 @@ def compared(model: Classifier, x: Tensor, scores: Tensor, target: int) -> list[
     codes = model.encoding.codes(x[None].double().numpy())[:, 0]
     asked = comparisons(model, codes, contrast(scores, target).double().numpy(), names)
     return [each for each in asked if each.effect]
-
-
-def as_floats(model: nn.Module, x: Tensor) -> Tensor:
-    """Inputs as the numbers that the model computes with; uint8 pixels from 0 to 1."""
-    own = next(model.parameters())
-    if isinstance(model, Tabular) and x.dtype != torch.uint8:
-        return x.to(own.device, torch.float64)  # its edges are doubles, which a number must not be rounded past
-    return x.to(own.device, own.dtype) / 255 if x.dtype == torch.uint8 else x.to(own.device, own.dtype)
 
 
 class as_in_use:
