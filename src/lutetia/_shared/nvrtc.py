@@ -22,6 +22,7 @@ from torch import Tensor
 from lutetia.errors import LutetiaError
 
 MAX_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 OPTIONS = ("--std=c++17", "--fmad=true", "-default-device")
 
 
@@ -110,6 +111,28 @@ def driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
 
 
+@cache
+def _context(device: int) -> ctypes.c_void_p:
+    """The primary context of a device, which is torch's as well."""
+    handle, context = ctypes.c_int(), ctypes.c_void_p()
+    _check(driver().cuDeviceGet(ctypes.byref(handle), device), f"finding GPU {device}")
+    _check(driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), handle), f"the context of GPU {device}")
+    return context
+
+
+def _call(function: str, what: str, *arguments: Any) -> None:
+    """Call the driver.
+
+    A thread has no context before torch first calls the CUDA runtime in it. In the thread of the backward pass a kernel of ours
+    may be the first thing that runs.
+    """
+    result = getattr(driver(), function)(*arguments)
+    if result == INVALID_CONTEXT:
+        _check(driver().cuCtxSetCurrent(_context(torch.cuda.current_device())), "giving a thread its GPU")
+        result = getattr(driver(), function)(*arguments)
+    _check(result, what)
+
+
 def _check(result: int, what: str) -> None:
     if result:
         text = ctypes.c_char_p()
@@ -124,19 +147,17 @@ class Kernel:
 
     def __init__(self, module: ctypes.c_void_p, name: str, threads: int, shared: int) -> None:
         self.function, self.name, self.threads, self.shared = ctypes.c_void_p(), name, threads, shared
-        _check(driver().cuModuleGetFunction(ctypes.byref(self.function), module, name.encode()), f"finding the kernel {name}")
+        _call("cuModuleGetFunction", f"finding the kernel {name}", ctypes.byref(self.function), module, name.encode())
         if shared > 48 * 1024:
-            _check(
-                driver().cuFuncSetAttribute(self.function, MAX_SHARED, shared), f"giving {name} {shared} bytes of shared memory"
-            )
+            _call("cuFuncSetAttribute", f"giving {name} {shared} bytes of shared memory", self.function, MAX_SHARED, shared)
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
         """Launch on the current stream: tensors (None is a null pointer), integers of 32 bits and floats of 32 bits."""
         values = [_argument(each) for each in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        launch = driver().cuLaunchKernel
-        _check(launch(self.function, *grid, self.threads, 1, 1, self.shared, stream, pointers, None), f"launching {self.name}")
+        sizes = (*grid, self.threads, 1, 1, self.shared)
+        _call("cuLaunchKernel", f"launching {self.name}", self.function, *sizes, stream, pointers, None)
 
 
 def _argument(value: Any) -> Any:
@@ -149,7 +170,7 @@ def _argument(value: Any) -> Any:
 def _module(source: Path, constants: tuple[tuple[str, int], ...], device: int) -> ctypes.c_void_p:
     major, minor = torch.cuda.get_device_capability(device)
     code, module = compiled(source, constants, f"sm_{major}{minor}"), ctypes.c_void_p()
-    _check(driver().cuModuleLoadData(ctypes.byref(module), code), f"loading {source.name}")
+    _call("cuModuleLoadData", f"loading {source.name}", ctypes.byref(module), code)
     return module
 
 
