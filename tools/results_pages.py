@@ -257,8 +257,9 @@ CIRCUIT_SECTIONS = [
         "MNIST in gates",
         "mnist_circuits",
         [CIRCUITS],
-        "10,000 test images. Ours counts everything from 8-bit pixels to the class; 1,000 simulated images of one seed agreed. "
-        "Settings of the gates were chosen on held-out training images, of the smallest by test accuracy. "
+        "10,000 test images. Ours counts everything from 8-bit pixels to the class; 1,000 simulated images of one seed agreed "
+        "(the largest was not simulated). Settings of the gates were chosen on held-out training images, of the "
+        "smallest by test accuracy. "
         "Counts of others are from papers.",
     ),
     Section(

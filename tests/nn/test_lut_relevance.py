@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lutetia import relevance
 from lutetia.lut import growth
 from lutetia.nn import LUT, LUTAttention
+from lutetia.relevance import seen as watched
 
 EPS = 1e-3
 RULES = relevance.presets.decisive(EPS)
@@ -188,8 +189,11 @@ def test_a_plan_brings_the_computed_numbers_too() -> None:
     assert plan.replayed == 1
 
 
-def test_a_model_of_both_conserves() -> None:
-    """A residual net of LUT layers: promises find the outputs of the tables."""
+@pytest.mark.parametrize("promises", [0, 2])
+def test_a_model_of_both_conserves(promises: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A residual net of LUT layers: the outputs of the tables are kept, or found by promises where they are too large."""
+    if promises:
+        monkeypatch.setattr(watched, "SMALL", 0)
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -206,4 +210,4 @@ def test_a_model_of_both_conserves() -> None:
     for row in r.report:
         assert row.relevance_out == pytest.approx(row.relevance_in + row.absorbed)
     assert float(r[x].sum() + r[model.attention.positions].sum()) == pytest.approx(float(r.seed.sum()), rel=1e-6)
-    assert r.report.promises["promise"] == 2
+    assert r.report.promises["promise"] == promises

@@ -30,12 +30,19 @@ class Kernel:
         return made
 
 
-def test_triton_is_asked_once_per_device(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def current(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """The device that torch has chosen; its current stream is 7."""
+    current: list[int | None] = [0]
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[0], raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 7, raising=False)
+    return current
+
+
+def test_triton_is_asked_once_per_device(current: list[int | None], monkeypatch: pytest.MonkeyPatch) -> None:
     from lutetia._shared import launches
 
-    current = [0]
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 7, raising=False)
     kernel = Kernel()
     launch = launches.Launch(kernel, (3,), torch.device("cuda", 0))
     launch("x")
@@ -55,11 +62,10 @@ def test_triton_is_asked_once_per_device(monkeypatch: pytest.MonkeyPatch) -> Non
     assert kernel.asked == 3
 
 
-def test_triton_is_asked_once_for_arguments_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_is_asked_once_for_arguments_alike(current: list[int | None], monkeypatch: pytest.MonkeyPatch) -> None:
     from lutetia._shared import launches
 
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 7, raising=False)
+    current[0] = None  # the tensors are on a CPU
     monkeypatch.setattr(launches, "_known", {})
     kernel, numbers = Kernel(), torch.zeros(8)
     kernel.arg_names = ["pointers", "n", "step", "CASE"]

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Config",
     "Data",
+    "DataConfig",
     "Samples",
     "Text",
     "fit",
