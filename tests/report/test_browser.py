@@ -94,7 +94,7 @@ def test_a_row_of_a_table_of_data_shows_what_was_compared(open_page: OpenPage) -
     shown = page.locator(".looking > div:nth-child(2) .bars li > span:first-child").all_inner_texts()
     assert shown == [each.text for each in item.comparisons]
     assert item.comparisons[0].feature == "x0"
-    assert page.locator(".looking > div:first-child .bars li").first.inner_text().startswith(f"x0 = {rows[0, 0]:.4g}")
+    assert page.locator(".looking > div:first-child .bars li").first.inner_text().startswith(f"x0 = {rows[0, 0]:.6g}")
     starts = page.locator(".looking > div:last-child .bar").evaluate_all("l => l.map(e => e.getBoundingClientRect().left)")
     assert len(starts) == 3
     assert len(set(starts)) == 1  # bars of classes with names of different lengths begin at one line
