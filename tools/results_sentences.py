@@ -79,7 +79,8 @@ def enwik8_sentence(result: Result) -> str:
     leads = [twin - ours for twin, ours in zip(twins, tables, strict=True)]
     return (
         f"Bits per byte. N-gram tables lead by {min(leads):.2f} to {max(leads):.2f} where each byte is read once: half the width "
-        "in the feed-forward pays for them, so both take as many steps. They lead by 0.013 after fifteen passes, when rows "
+        "in the feed-forward pays for them, so both take as many steps (these runs shared the GPU; the time is that of their "
+        "steps alone). They lead by 0.013 after fifteen passes, when rows "
         "have begun to memorise. Tables in place of every feed-forward (`examples/enwik8_tables.toml`) end 0.03 above the twin. "
         f"Eight minutes of half a GPU, without graphs: {older['confidence2']} with `confidence2` tables, "
         f"{older['dense twin']} for the twin."
