@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,41 @@ def test_without_any_folder_loops_compile(house: Path) -> None:
 
 
 def test_two_processes_with_a_cold_cache(house: Path) -> None:
+    """One of them compiles, the other waits and loads."""
     both = [warm.Process(["-c", LOOPS, str(house)], cwd=house, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert all(process.communicate()[0].startswith("3.0") for process in both)
+    assert sorted(process.communicate()[0].strip() for process in both) == ["3.0 0", "3.0 1"]
     assert run(house) == "3.0 1"
     assert not list((house / "lutetia" / "__pycache__").glob(".*.part"))
+
+
+TAKE = "import pathlib, sys; from lutetia._shared import compiled; compiled.PATIENCE = float(sys.argv[2]); "
+TAKE += "turn = compiled.Turn(pathlib.Path(sys.argv[1])); turn.take(); print('taken'); sys.stdout.flush(); sys.stdin.read()"
+
+
+def test_a_turn_ends_with_its_process_and_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, waits = tmp_path / "loop.nbc", list[float]()
+    monkeypatch.setattr(time, "sleep", lambda seconds: (waits.append(seconds), holder.kill(), holder.wait()))
+    with warm.Process(["-c", TAKE, str(path), "60"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "taken\n"
+        compiled.Turn(tmp_path / "another.nbc").take()
+        assert waits == []
+        turn = compiled.Turn(path)
+        turn.take()
+        assert len(waits) == 1  # until the other process was gone
+    assert warm.run(["-c", TAKE, str(path), "0"], stdin=subprocess.DEVNULL).stdout == "taken\n"  # no patience
+    turn.end()
+
+
+def test_a_failed_compilation_ends_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+    monkeypatch.setattr(compiled.Turn, "end", lambda turn: ended.append(turn))
+
+    def add(x: Any) -> Any:
+        return x + 1
+
+    loop = compiled.jit(nogil=True)(add)
+    with pytest.raises(compiled.numba.core.errors.TypingError):
+        loop("text")
+    assert len(ended) == 1
+    assert loop._cache.turns == []

@@ -3,6 +3,7 @@
 numba watches only the file that a function is in. Here a function is kept under a hash of that file, of every file of loops that
 it imports, and of what those import: a change in a shared one recompiles what uses it. What is kept
 has a checksum, and files appear whole: a damaged one, or a folder that cannot be written, costs a compilation and no call.
+Processes that need the same loop at the same time, as the ranks of a run do, take turns: one compiles it, the others load it.
 
     jit = compiled.jit(nogil=True)  # as numba.njit(nogil=True, cache=True)
 """
@@ -14,9 +15,10 @@ import os
 import pickle
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,13 @@ numba = require("numba", "compiled loops")
 ir = require("llvmlite.ir", "compiled loops", "numba")
 from numba.core.caching import FunctionCache  # noqa: E402  (needs numba)
 
+try:
+    import fcntl
+except ImportError:  # Windows: there each process compiles for itself
+    fcntl = None  # type: ignore[assignment]
+
 ROOT = Path(__file__).parents[1]
+PATIENCE = 60.0  # seconds to wait for a process that compiles the same loop, which takes one to ten
 LOOPS = re.compile(r"\b(numba|llvmlite|@?jit\w*)\b")  # what a file of loops mentions
 IMPORT = re.compile(r"^[ \t]*(?:from (lutetia[\w.]*) import (\([^)]*\)|[^\n#]*)|import (lutetia[\w.]*))", re.MULTILINE)
 
@@ -58,8 +66,21 @@ def cfunc(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]
 def _keep(compiles: Any, function: Callable[..., Any]) -> Any:
     """Give a dispatcher its cache, where there is a folder for one."""
     with suppress(RuntimeError):  # no folder that can be written: then it is compiled in every process
-        compiles._cache = SourceCache(function)
+        compiles._cache = cache = SourceCache(function)
+        compiles.compile = partial(_in_turn, compiles.compile, cache)
     return compiles
+
+
+def _in_turn(compile: Callable[..., Any], cache: SourceCache, *signature: Any) -> Any:
+    """Compile, or load, and end the turns that were taken for it, also where it fails."""
+    with numba.core.compiler_lock.global_compiler_lock:  # numba's own; the threads of a process take turns by it
+        before = len(cache.turns)
+        try:
+            return compile(*signature)
+        finally:
+            for turn in cache.turns[before:]:
+                turn.end()
+            del cache.turns[before:]
 
 
 class SourceCache(FunctionCache):
@@ -68,10 +89,21 @@ class SourceCache(FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         path = function.__code__.co_filename
-        self._cache_file = CacheFiles(Path(self.cache_path), self._impl.filename_base, source_hash(path))
+        self._files = CacheFiles(Path(self.cache_path), self._impl.filename_base, source_hash(path))
+        self._cache_file = self._files  # numba's name for it
+        self.turns: list[Turn] = []  # those that the compilations under way have taken
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """What was compiled for a signature; None where that has to be done."""
+        """What was compiled for a signature; None where that has to be done, and then it is this process's turn."""
+        loaded = self._load(sig, target_context)
+        if loaded is not None or fcntl is None:
+            return loaded
+        turn = Turn(self._files.path(self._index_key(sig, target_context.codegen())))
+        turn.take()
+        self.turns.append(turn)
+        return self._load(sig, target_context)  # another process may have compiled it meanwhile
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
         except Exception:  # whatever a file of another machine or version makes numba raise
@@ -83,6 +115,42 @@ class SourceCache(FunctionCache):
             super().save_overload(sig, data)
 
 
+class Turn:
+    """A lock on one file of the cache, which need not exist: a byte of a file for all of them, at a place that its name decides.
+
+    The system takes it back when the process ends. Where files cannot be locked, or nobody ends its turn, everybody compiles.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.file = _lock_file(path.parent)
+        self.place = int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:7], "little")
+
+    def take(self) -> None:
+        """Wait for whoever has it."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            try:
+                return fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self.place)
+            except (BlockingIOError, PermissionError):  # which of the two, systems decide
+                time.sleep(0.02)
+            except OSError:
+                return None
+        return None
+
+    def end(self) -> None:
+        """Let the next one have it."""
+        with suppress(OSError):
+            fcntl.lockf(self.file, fcntl.LOCK_UN, 1, self.place)
+
+
+@cache
+def _lock_file(folder: Path) -> int:
+    """A descriptor, which stays open: closing any of a file would end all turns in it."""
+    with suppress(OSError):
+        return os.open(folder / ".compiling", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    return os.open(os.devnull, os.O_RDWR)  # what cannot be locked
+
+
 class CacheFiles:
     """One file for each signature: its name is a hash of what it depends on, and it begins with the checksum of the rest."""
 
@@ -90,13 +158,14 @@ class CacheFiles:
         self.folder, self.name = folder, name
         self.stamp = hashlib.sha256(f"{numba.__version__} {stamp}".encode()).hexdigest()[:16]
 
-    def _path(self, key: Any) -> Path:
+    def path(self, key: Any) -> Path:
+        """The file of a key."""
         return self.folder / f"{self.name}.{self.stamp}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
 
     def load(self, key: Any) -> Any:
         """What was saved for a key; None where there is nothing, or a damaged file."""
         try:
-            content = self._path(key).read_bytes()
+            content = self.path(key).read_bytes()
         except OSError:
             return None
         checksum, data = content[:32], content[32:]
@@ -105,7 +174,7 @@ class CacheFiles:
     def save(self, key: Any, data: Any) -> None:
         """Save what belongs to a key, and remove what earlier sources left."""
         dumped = numba.core.serialize.dumps(data)
-        path = self._path(key)
+        path = self.path(key)
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         try:
             part.write_bytes(hashlib.sha256(dumped).digest() + dumped)
