@@ -179,7 +179,7 @@ def test_values_that_were_overwritten() -> None:
         y[0] = 0
         return z
 
-    with pytest.raises(ArgumentError, match=r"overwrote a value that autograd had kept.*use_cache=False"):
+    with pytest.raises(ArgumentError, match=r"overwrote a value that autograd had saved.*use_cache=False"):
         relevance.attribute(Model(overwriting), data(5, 6))
 
 

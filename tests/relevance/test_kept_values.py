@@ -134,5 +134,5 @@ def test_a_fused_module_says_what_to_do() -> None:
     model: Any = torch.jit.script(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
     for _ in range(3):
         model(torch.randn(2, 3, requires_grad=True))
-    with pytest.raises(relevance.UnknownOperation, match="load it anew"):
+    with pytest.raises(relevance.UnknownOperation, match="load it again"):
         relevance.attribute(model, torch.randn(2, 3), 1)

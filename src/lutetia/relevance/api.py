@@ -47,9 +47,9 @@ def explain(
     """Relevance of whatever `output` [..., C] was computed from, read off its autograd graph.
 
     `target`: which outputs are explained, as for `attribute`. `wrt`: tensors, names of modules or checkpoints, parameters; by
-    default the leaves that are not parameters. `rules`: what `relevance.presets` makes, or your own `Rules`. `strict`: whether an
-    operation without a rule is an error; otherwise it absorbs what it gets, and the report says so. `unknown="linear"` takes it
-    for the linear map of its own backward instead.
+    default the leaves that are not parameters. `rules`: from `relevance.presets`, or your own `Rules`. `strict`: whether an
+    operation without a rule is an error; otherwise it absorbs its relevance, and the report says so. `unknown="linear"` treats it
+    as the linear map that its own backward defines.
     """
     rules = check_rules(rules)
     unknown = check_unknown(strict, unknown)
@@ -68,13 +68,14 @@ def attribute(
     `inputs`: a tensor, a tuple of arguments, or a mapping of keyword arguments; tensors of integers count as tokens.
 
     `target`: None (each row's largest output), an int, a tuple such as (position, class), a list or LongTensor with one target
-    per row, a floating seed shaped like the output, `Contrast(this, that)`; the name of an output, alone or before an index,
-    such as ("pred_boxes", 7, 2); a mapping from names to targets; or a function of the output that returns what to explain.
+    per row, a floating-point seed shaped like the output, `Contrast(this, that)`; the name of an output, alone or before an
+    index, such as ("pred_boxes", 7, 2); a mapping from names to targets; or a function of the output that returns the tensor to
+    explain.
 
     Options: `wrt` adds module names or patterns ("layers.*"), parameters or their names, and other tensors. `strict=False` lets
-    operations without a rule absorb what they get; `unknown="linear"` takes them for the linear map of their own backward.
-    `layers=True` and `heads=True` fill `r.layers` and `r.heads`. `recompute=True` computes repeated blocks again instead of
-    keeping their activations, so that memory holds one block at a time.
+    operations without a rule absorb their relevance; `unknown="linear"` treats them as the linear maps that their own backward
+    defines. `layers=True` and `heads=True` fill `r.layers` and `r.heads`. `recompute=True` recomputes repeated blocks instead of
+    keeping their activations, so that only one block's activations are in memory at a time.
 
     The model is left as it was: parameters, gradients, buffers, RNG.
     """
@@ -110,7 +111,7 @@ class Run:
         self.layers = tuple(repeated) if options.get("layers") else ()
         self.recomputed = repeated if wanted is True else [*wanted] if wanted else []
         if wanted is True and not repeated:
-            fail("recompute", wanted, "the names of modules: the model has no list of repeated blocks")
+            fail("recompute", wanted, "the names of modules, because the model has no list of repeated blocks")
 
     def forward(self, inputs: Any) -> tuple[Any, Asked]:
         """Run the model on leaf copies of its inputs: its output, and the requested targets."""
@@ -157,7 +158,7 @@ def _takes_cache(model: nn.Module) -> bool:
 
 
 class Explanation:
-    """A graph with everything chosen and placed, ready to be walked."""
+    """A graph with its rules chosen and its targets placed, ready to be walked."""
 
     def __init__(self, output: Tensor, asked: Asked, rules: Rules, lenient: bool = False) -> None:
         self.graph = Graph(output, wanted_nodes(asked.items))
@@ -201,8 +202,8 @@ def explain_once(output: Tensor, seed: Tensor, asked: Asked, rules: Rules, unkno
         if "modified by an inplace operation" not in str(error):
             raise
         raise ArgumentError(
-            "the model overwrote a value that autograd had kept, expected none: its backward pass would fail, too; "
-            f"a model that fills a cache in place may run with use_cache=False ({error})"
+            "the model overwrote a value that autograd had saved, so its backward pass would fail, too; "
+            f"if the model fills a cache in place, try use_cache=False ({error})"
         ) from error
     finally:
         explanation.graph.release()

@@ -1,7 +1,7 @@
-"""The repeated blocks of a model, and running them so that they can be computed again.
+"""The repeated blocks of a model, and running them so that they can be recomputed.
 
-A block that is computed again is one node of the graph, which keeps its inputs alone. When relevance reaches it, it runs
-once more, with gradients, and the walk continues inside: memory holds the activations of one block at a time.
+A recomputed block is one node of the graph, which keeps only its inputs. When relevance reaches it, it runs once more, with
+gradients, and the walk continues inside: memory holds the activations of one block at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def blocks(model: nn.Module) -> list[str]:
 
 
 class RecomputedBlock(torch.autograd.Function):
-    """One call of a block, as one node: the inputs that require grad are kept, what is inside is not."""
+    """One call of a block, as one node that keeps the inputs that require grad and nothing else."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -98,7 +98,7 @@ def _trim() -> Callable[[int], int] | None:
 
 
 def give_memory_back() -> None:
-    """Return freed memory to the system: between blocks the heap would otherwise grow by 80 MB each (2,048 tokens of 576)."""
+    """Return freed memory to the system: the heap would otherwise grow by 80 MB per block (2,048 tokens of width 576)."""
     trim = _trim()
     if trim is not None:
         trim(0)
@@ -110,7 +110,7 @@ def _differentiable(leaf: Any) -> bool:
 
 @contextmanager
 def computed_again(model: nn.Module, names: Sequence[str], watched: Callable[[], Any]) -> Iterator[None]:
-    """While open, calls of these blocks keep their inputs only. `watched` notes names when a block runs again."""
+    """While active, calls of these blocks keep only their inputs. `watched` records names when a block runs again."""
     modules = dict(model.named_modules())
     for name in names:
         if name not in modules:
@@ -139,7 +139,7 @@ def _as_block(name: str, forward: Callable[..., Any], watched: Callable[[], Any]
         call.tensors = []
         outputs = RecomputedBlock.apply(call, *inputs)
         if versions != [tensor._version for tensor in inputs]:
-            raise ArgumentError(f"recompute: the block {name!r} changes its inputs in place, so it cannot be computed again")
+            raise ArgumentError(f"recompute: the block {name!r} changes its inputs in place, so it cannot be recomputed")
         return call.whole(outputs)
 
     return run

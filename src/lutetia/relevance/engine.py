@@ -5,7 +5,7 @@
   argument goes on, with a Pre-Promise.
 - PFM, promise fulfilment: the promise a node waited for is complete; its in-relevance is the node's out-relevance.
 
-Each step takes a node whose promise was fulfilled first, then one to search at, then one from the normal stack.
+Each step takes a node whose promise was fulfilled if there is one, else a node to search at, else one from the normal stack.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ class Walk:
 
 
 def _take_for_linear(graph: Graph) -> None:
-    """Let operations without a rule use their own backward."""
+    """Treat operations without a rule as the linear maps of their own backward."""
     from lutetia.relevance.rules.guess import LINEAR
 
     for node in graph.nodes:

@@ -1,7 +1,7 @@
-"""How faithful explanations are on your own model and data: what happens when relevant inputs are removed, or given, first.
+"""How faithful explanations are on your own model and data: remove or add the most relevant inputs first, and see what happens.
 
-Deletion replaces inputs by a baseline, the most relevant first, and watches the probability of the decision: it should fall
-fast, so a small area is good. Insertion begins with the baseline and gives the most relevant first: a large area is good.
+Deletion replaces inputs by a baseline, the most relevant first, and follows the probability of the decision: it should fall fast,
+so a small area is good. Insertion starts from the baseline and adds the most relevant inputs first: a large area is good.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def evaluate(
 ) -> Faithfulness:
     """Deletion and insertion curves of several rules on a model and inputs.
 
-    `inputs`: a tensor [n, ...] of features, images or tokens, or a mapping whose first tensor is disturbed. `rules`: by name,
+    `inputs`: a tensor [n, ...] of features, images or tokens, or a mapping whose first tensor is perturbed. `rules`: by name,
     `Rules` or functions of (inputs, decisions [n]); by default all presets, gradient × input and a random order. `baseline`: what
     replaces an input: a number, or a tensor that broadcasts to the inputs; by default the mean of the inputs (0 if there is
     only one), and token 0.
@@ -208,7 +208,7 @@ def _gradient(model: nn.Module, kwargs: dict[str, Any], key: str, decisions: Ten
 
 
 def random_order(x: Tensor) -> Tensor:
-    """Relevance without a reason, [DRAWS, n, ...]: the curves are averaged over the draws."""
+    """Random relevance, [DRAWS, n, ...]: the curves are averaged over the draws."""
     generator = torch.Generator().manual_seed(0)
     return torch.rand(DRAWS, *x.shape, generator=generator).to(x.device)
 
@@ -224,7 +224,7 @@ def _baseline(x: Tensor, baseline: float | Tensor | None) -> Tensor:
 
 
 def _units(x: Tensor, relevance: Tensor) -> Tensor:
-    """The relevance of what is replaced together, [draws, n, units]: a pixel has channels, a position in a sequence features."""
+    """Relevance per unit, [draws, n, units]. A unit is replaced whole: all channels of a pixel, all features of a position."""
     if relevance.dim() == x.dim():
         relevance = relevance[None]
     if relevance.shape[1:] != x.shape:
@@ -260,7 +260,7 @@ def _spread(x: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _area(curve: Tensor) -> Tensor:
-    """Under a curve [n, steps + 1], by trapezia: [n]."""
+    """The area under a curve [n, steps + 1] by the trapezoidal rule: [n]."""
     return (curve[:, 1:] + curve[:, :-1]).mean(1) / 2
 
 

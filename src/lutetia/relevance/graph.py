@@ -1,8 +1,8 @@
 """The autograd graph as the walk sees it: nodes, edges with output numbers, topological indices.
 
-Children are the forward inputs of a node (`next_functions`), parents its consumers. A *weight* is a node from which
-only parameters can be reached: it is read in place and gets relevance only when requested, so the
-walk leaves it out. Everything here is iterative; a graph may be ten thousand nodes deep.
+Children are the forward inputs of a node (`next_functions`), parents its consumers. A *weight* is a node from which only
+parameters can be reached: its value is read directly and it gets relevance only when requested, so the walk leaves it out.
+Everything here is iterative; a graph may be ten thousand nodes deep.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Node:
         return edge.child.shape(edge.nr)
 
     def operands(self) -> list[Tensor | None]:
-        """The inputs, as far as autograd kept them or they are weights; None where a value is missing."""
+        """The inputs that autograd kept or that are weights; None where a value is missing."""
         if self.kept is None:
             self.kept = list(self.op.kept(self))
             for position, edge in enumerate(self.edges):
@@ -141,7 +141,7 @@ class Node:
         return None
 
     def constant(self) -> Any:
-        """The operand that left no node, where `watch` saw it; else None."""
+        """The operand that has no node, if `watch` recorded it; else None."""
         return self.fn.metadata.get(CONSTANT)
 
     def where(self) -> str:
@@ -234,7 +234,7 @@ class Graph:
                 node.is_weight, node.walks = False, True
 
     def _connect(self) -> None:
-        """Number the incoming edges of every walked node; what the walk leaves out hands over all of its outputs."""
+        """Number the incoming edges of every walked node; a node that the walk leaves out hands over all of its outputs."""
         for node in self.found:
             if node.edges and not node.walks and len(node.fn._input_metadata) > 1:
                 node.nr = -1
@@ -338,5 +338,5 @@ def unknown(node: Node, why: str = "no rule for this operation") -> UnknownOpera
 HIDING = {  # nodes that stand for many operations, and how to see these
     "CheckpointFunctionBackward": "call torch.utils.checkpoint with use_reentrant=False",
     "DifferentiableGraphBackward": "TorchScript fused it in an earlier call; explain the module as it was before scripting, "
-    "or load it anew and explain it first",
+    "or load it again and explain it before calling it",
 }

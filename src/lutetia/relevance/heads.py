@@ -1,4 +1,4 @@
-"""Where the heads of attention are in a graph: what each head gave at each position."""
+"""Where attention heads are in a graph: what each head contributed at each position."""
 
 from __future__ import annotations
 

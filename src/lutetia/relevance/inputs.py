@@ -14,7 +14,7 @@ from lutetia.errors import fail
 
 
 def prepare_inputs(inputs: Any, copied: bool = False) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, tuple[Tensor, Tensor]]]:
-    """Arguments for the model, with leaves that require grad instead of floating tensors, and which leaf replaces which.
+    """Arguments for the model, with floating-point tensors replaced by leaves that require grad, and which leaf replaced which.
 
     `copied`: hand over copies of the leaves, which a model may change in place.
     """

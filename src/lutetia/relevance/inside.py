@@ -1,4 +1,4 @@
-"""Walks inside one node: an operation that hides many is computed again in parts, and the parts are walked."""
+"""Walks inside one node: a fused operation is recomputed in parts, and the parts are walked."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def by_parts(
 ) -> Given:
     """The relevance of the inputs, by a walk over what `compute(*inputs)` does.
 
-    `R`: relevance of its outputs, one or a tuple. Inputs that are weights of the node are weights of the parts, too. With
-    `told` the parts are reported and may be targets, as if they stood in the graph around. `recurrent`:
-    whether they belong to a recurrent cell.
+    `R`: relevance of its outputs, one or a tuple. Inputs that are weights of the node are weights of the parts, too. `told`:
+    whether the parts are reported and may be targets, as if they were nodes of the outer graph. `recurrent`: whether they belong
+    to a recurrent cell.
     """
     from lutetia.relevance.engine import Walk
 

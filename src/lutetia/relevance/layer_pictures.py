@@ -1,4 +1,4 @@
-"""Tokens with their relevance, and below them what passed each layer: for a page, a terminal, as PNG. And heat over an image."""
+"""Pictures of tokens and their relevance, with a row per layer: as HTML, for a terminal, as PNG. And heat over an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names for places in the graph: `checkpoint` marks a tensor, `watch` notes which module made which nodes.
+"""Names for places in the graph: `checkpoint` marks a tensor, `watch` records which module made which nodes.
 
 Both write into the graph itself (`grad_fn.metadata` lives and dies with its node), so `explain` needs no model.
 """
@@ -43,7 +43,7 @@ def checkpoint(x: Tensor, name: str) -> Tensor:
 
 @contextmanager
 def watch(model: nn.Module) -> Iterator[None]:
-    """While open, calls of the model leave module names, and the constants autograd does not keep, in the graph they make.
+    """While active, calls of the model record module names, and constants that autograd does not keep, in their graph.
 
     `explain` then knows `wrt=["layers.3"]`, `Rules.named` works, and the share of a constant in a sum is known.
     The model's own hooks are not touched.
@@ -75,7 +75,7 @@ def watch(model: nn.Module) -> Iterator[None]:
 
 
 def _mark(name: str, start: int, output: Any, recurrent: bool) -> None:
-    """Note at the nodes of a module's outputs that it made them: the first bears its name, the others "name:1" and so on."""
+    """Mark the nodes of a module's outputs with its name: the first is "name", the others "name:1" and so on."""
     end, place = _get_sequence_nr(), 0
     for tensor in _tensors(output):
         if tensor.grad_fn is not None:

@@ -42,7 +42,7 @@ def select(output: Any, target: Any) -> tuple[Tensor, Tensor]:
 
 
 def main_output(output: Any) -> Tensor:
-    """The tensor to explain by default: the output itself, its logits, or the first floating tensor in it."""
+    """The tensor to explain by default: the output itself, its logits, or the first floating-point tensor in it."""
     if isinstance(output, Tensor):
         return output
     tensors = dict(named_tensors(output))
@@ -104,7 +104,7 @@ def _placed(name: Any, target: Any) -> Any:
 
 
 def _checked(tensor: Any, what: str, output: Any) -> Tensor:
-    """A floating tensor that the graph leads to; otherwise an error that names the outputs that are."""
+    """The tensor, if it is floating-point and has a grad_fn; otherwise an error that names the outputs that are."""
     if (
         isinstance(tensor, Tensor)
         and tensor.layout == torch.strided
@@ -115,7 +115,7 @@ def _checked(tensor: Any, what: str, output: Any) -> Tensor:
     others = {name: each for name, each in named_tensors(output) if each.is_floating_point() and each.grad_fn is not None}
     also = "" if isinstance(output, Tensor) else f"; of the outputs these are: {_listed(others)}"
     raise ArgumentError(
-        f"{what} is {describe(tensor)}, expected a floating tensor with a grad_fn (something it was computed from must require "
+        f"{what} is {describe(tensor)}, expected a floating-point tensor with a grad_fn (one of its inputs must require "
         f"grad, with gradients enabled){also}"
     )
 

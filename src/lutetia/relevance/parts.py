@@ -1,4 +1,4 @@
-"""Relevance of slices, which add up in place.
+"""Relevance of slices, added up in place.
 
 A scan reads one step of a tensor after the other. If each step gave a whole tensor, zero but for its own place, a scan of n steps
 would hold n of them.

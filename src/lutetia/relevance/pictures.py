@@ -122,7 +122,7 @@ def heat_map_html(relevance: Tensor, caption: str = "", limit: float | None = No
 
 
 def token_strip(tokens: Sequence[str], relevance: Tensor, caption: str = "", limit: float | None = None) -> str:
-    """Tokens on the colours of their relevance [S], as a piece of HTML; a number appears where the pointer rests."""
+    """Tokens on the colours of their relevance [S], as a piece of HTML; hovering over a token shows its number."""
     values, painted, limit = _of_tokens(tokens, relevance, limit)
     spans = []
     for token, value, colour in zip(tokens, values, painted, strict=True):

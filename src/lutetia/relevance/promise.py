@@ -156,7 +156,7 @@ class Promises:
         self._down: list[Promise] = []
 
     def made(self, promise: Promise) -> None:
-        """Tell the story of a new promise."""
+        """Report a new promise to the listener, if there is one."""
         if self._story is not None:
             self._story("made", promise)
 

@@ -1,8 +1,8 @@
-"""Which operation is known how: the table from autograd node names to `Op` objects.
+"""The table of operations: from autograd node names to `Op` objects.
 
 An `Op` says four things about one kind of autograd node: what autograd kept of its inputs (`kept`) and output (`result`),
 how its output comes from its inputs (`value`), which input values its rule reads (`needs`), and how relevance at its
-output is handed to its inputs (`relevance`). The walk asks for missing inputs by promises; an op never looks around.
+output is handed to its inputs (`relevance`). The walk brings missing inputs by promises; an op never looks at other nodes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Op:
     nests: ClassVar[bool] = False  # a walk of its own inside it reports what happens there
 
     def family(self, node: Node) -> str:
-        """Under which name `Rules` chooses for it: linear, sum, product, softmax, norm, pool, activation; "" if it does not."""
+        """The name by which `Rules` chooses for it: linear, sum, product, softmax, norm, pool, activation; "" if it does not."""
         return ""
 
     def kept(self, node: Node) -> Args:
@@ -67,7 +67,7 @@ class Op:
 
 
 class Unknown(Op):
-    """What no rule was written for: an error where relevance reaches it, unless it is taken for a linear map."""
+    """An operation without a rule: an error where relevance reaches it, unless it is treated as a linear map."""
 
     def result(self, node: Node) -> Relevance | None:
         return None if node.several else node.fn.metadata.get(VALUE)
@@ -106,7 +106,7 @@ PROVIDERS: list[tuple[str, str]] = [("lutetia.lut", "lutetia.nn")]
 
 
 def register(op: Op, *names: str) -> Op:
-    """Know the nodes of these names by `op`; a later registration replaces an earlier one."""
+    """Use `op` for nodes of these names; a later registration replaces an earlier one."""
     for name in names:
         _OPS[name] = op
     return op
@@ -206,7 +206,7 @@ def stabilize(z: Tensor, eps: float) -> Tensor:
 def divide(R: Tensor, z: Tensor, eps: float) -> Tensor:
     """R / (z + ε·sgn z), both of one shape; with ε = 0, 0/0 counts as 0.
 
-    Of complex numbers the real and the imaginary parts are divided each by their own.
+    For complex numbers, real and imaginary parts are divided separately.
     """
     if z.is_complex():
         return torch.complex(divide(R.real, z.real, eps), divide(R.imag, z.imag, eps))

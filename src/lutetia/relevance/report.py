@@ -53,7 +53,7 @@ class Report:
         self.promises[kind] += 1
 
     def add(self, node: Node, R: Any, given: Sequence[Tensor | Part | None]) -> None:
-        """Note a node's relevance and what it gave. The sums stay tensors: nothing waits for a device."""
+        """Record the relevance a node got and passed on. The sums stay tensors, so that nothing waits for a device."""
         if node.op.nests:  # what is inside it was noted
             return
         if node.op.conserves:
@@ -86,12 +86,12 @@ class Report:
 
     @property
     def absorbed(self) -> float:
-        """The relevance that biases, constants and stabilisers took, all together."""
+        """The total relevance that biases, constants and stabilisers absorbed."""
         return sum(row.absorbed for row in self.nodes if not row.ends)
 
     @property
     def absorbed_by_module(self) -> dict[str, float]:
-        """The same by the innermost module, the largest shares first."""
+        """The same by innermost module, the largest shares first."""
         shares: defaultdict[str, float] = defaultdict(float)
         for row in self.nodes:
             if not row.ends:

@@ -13,7 +13,7 @@ from lutetia.relevance.report import Report
 
 
 class Heads(NamedTuple):
-    """The key of what the attention heads of a module gave."""
+    """The key for the contributions of a module's attention heads."""
 
     module: str
 

@@ -1,7 +1,7 @@
-"""TorchScript while a model is watched: its operations do not pass the functions of torch, so `Constants` does not see them.
+"""TorchScript while a model is watched: its operations bypass torch's Python functions, so `Constants` does not see them.
 
-A scripted function runs as the Python function that it was made from. The methods of scripted and traced modules have none at
-hand: their operations are seen where torch dispatches them, and recognised in the graph afterwards by their sequence numbers.
+A scripted function runs as the Python function that it was made from. The methods of scripted and traced modules have no such
+function: their operations are recorded where torch dispatches them, and found in the graph afterwards by sequence number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FUNCTION: Any = torch.jit.ScriptFunction
 
 @contextmanager
 def scripts_seen() -> Iterator[None]:
-    """While open, what TorchScript computes is seen."""
+    """While active, the operations of TorchScript are recorded."""
     function, method = FUNCTION.__call__, METHOD.__call__
 
     def call_function(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -18,7 +18,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Contrast:
-    """This output rather than that one: relevance that speaks for `this`, less what speaks for `that`.
+    """This output rather than that one: relevance for `this` minus relevance for `that`.
 
     Both are targets by index, such as 3 or (position, class). Without `that`, the runner-up is meant: the largest of
     the other outputs.
@@ -32,8 +32,8 @@ def make_seed(output: Tensor, target: Any) -> Tensor:
     """The relevance that the walk begins with, shaped like the output [..., C].
 
     None: each row's own largest output; an int or a LongTensor [...]: that output of each row; a tuple indexes the last
-    dimensions, as (position, class) does; a list holds a target for each row. All have the output's own value, and zero
-    elsewhere. A floating tensor shaped like the output: as it is.
+    dimensions, as (position, class) does; a list holds a target for each row. The chosen elements have the output's own value,
+    the others zero. A floating-point tensor shaped like the output is used as it is.
     """
     output = output.detach()
     if isinstance(target, Tensor) and target.is_floating_point():
@@ -52,7 +52,7 @@ def _kept(output: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _contrast(output: Tensor, target: Contrast) -> Tensor:
-    """What `this` begins with, less what `that` begins with."""
+    """The seed of `this` minus the seed of `that`."""
     this = _chosen(output, target.this)
     if target.that is not None:
         return _kept(output, this) - _kept(output, _chosen(output, target.that))
@@ -63,7 +63,7 @@ def _contrast(output: Tensor, target: Contrast) -> Tensor:
 
 
 def _chosen(output: Tensor, target: Any) -> Tensor:
-    """Which elements of the output are meant; boolean, shaped like it."""
+    """Which elements of the output are chosen; boolean, shaped like it."""
     if isinstance(target, list):
         return torch.stack([_chosen(row, each) for row, each in _rows(output, target)])
     chosen = torch.zeros_like(output, dtype=torch.bool)
@@ -108,7 +108,7 @@ def _index(output: Tensor, target: Any) -> Tensor:
         fail("target", target, KINDS)
     index = torch.as_tensor(target, device=output.device)
     if index.is_floating_point() or index.dtype == torch.bool or index.is_complex():
-        fail("target", target, "integers, or a floating seed shaped like the output")
+        fail("target", target, "integers, or a floating-point seed shaped like the output")
     while index.dim() and index.dim() < len(rows):
         index = index.unsqueeze(-1)
     try:

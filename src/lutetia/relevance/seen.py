@@ -1,4 +1,4 @@
-"""What `watch` sees while a model runs, and autograd does not keep: constants, writes into slices, values without a rule."""
+"""What `watch` records because autograd does not keep it: constants, writes into slices, values without a rule."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SMALL = 4096  # elements, up to which the operands of a sum are kept: to search 
 
 
 class Kept:
-    """A value that a rule will read. It shares the memory of the tensor, and counts as lost once that was overwritten."""
+    """A value that a rule will read. It shares the tensor's memory, and counts as lost once that is overwritten."""
 
     __slots__ = ("_tensor", "_version")
 
@@ -68,7 +68,7 @@ _OPERAND = object()  # stands for an argument that has a node
 
 
 class Write:
-    """An in-place operation on a view of a base, to be done again: the view's place in the base, and constant arguments."""
+    """An in-place operation on a view of a base, to be repeated: the view's place in the base, and constant arguments."""
 
     def __init__(
         self, func: Callable[..., Any], view: Tensor, base: Tensor, args: Any, kwargs: Any, before: Tensor | None
@@ -133,7 +133,7 @@ def note_value(fn: Any, result: Tensor) -> None:
 
 @contextmanager
 def attention_seen() -> Iterator[None]:
-    """While open, `F.multi_head_attention_forward`, the one function that asks this way, is seen by its operations."""
+    """While active, `F.multi_head_attention_forward` is recorded operation by operation, like every other function."""
     functional: Any = torch.nn.functional
     original = functional.has_torch_function
     functional.has_torch_function = lambda tensors: False
@@ -145,7 +145,7 @@ def attention_seen() -> Iterator[None]:
 
 @contextmanager
 def custom_functions_seen() -> Iterator[None]:
-    """While open, custom autograd functions without a rule leave their output in the graph."""
+    """While active, custom autograd functions without a rule keep their output in the graph."""
     # `Function.apply` may have been bound before; what it calls is found anew at every call.
     below: Any = torch.autograd.function._SingleLevelFunction
     before = below.__dict__.get("apply")  # of a watch around this one
@@ -186,7 +186,7 @@ _WATCHED = _SUMS | _FILLS | _LINEAR | _JOINS | _PLACES | {_ATTENTION, _LOSS}
 
 
 def note_constant(name: str, fn: Any, args: Any, kwargs: Any) -> None:
-    """Keep an operand that has no node at the node of its operation, if that operation is one whose constants take a share."""
+    """Keep an operand that has no node at the node of its operation, if constants of that operation take a share."""
     if name not in _WATCHED:
         return
     if name in _JOINS:
@@ -240,7 +240,7 @@ def _first_below(fn: Any, name: str) -> Any:
 
 
 def _mask(args: Any, kwargs: Any) -> Tensor | None:
-    """The mask of attention as it is added to the scores: what is not seen is -∞."""
+    """The attention mask as it is added to the scores: -∞ where a key is masked."""
     mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
     query, key = args[0] if args else kwargs["query"], args[1] if len(args) > 1 else kwargs["key"]
     if mask is None and kwargs.get("is_causal", args[5] if len(args) > 5 else False):

@@ -44,7 +44,7 @@ def grad_fn(tensor: Tensor) -> Any:
 
 
 class Placing:
-    """Puts targets at nodes of a graph, and of the graphs inside its blocks where these are computed again."""
+    """Puts targets at nodes of a graph, and of the graphs inside its recomputed blocks."""
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
@@ -84,7 +84,7 @@ class Placing:
                 self.put(node, Heads(node.outer), nr, None, reduce)
 
     def _put_tokens(self, graph: Graph, tensor: Tensor) -> None:
-        """Indices have no gradient, but an embedding kept them."""
+        """Place tokens: indices have no gradient, but an embedding kept them."""
         if tensor.is_floating_point():
             raise ArgumentError(f"wrt holds {describe(tensor)}, which does not require grad, so it is not in the graph")
         embeddings = [node for node in graph.nodes if node.name == "EmbeddingBackward0"]
@@ -96,7 +96,7 @@ class Placing:
             self.put(node, tensor, 0, tensor, lambda R, shape=shape: R.sum(-1).reshape(shape))  # type: ignore[misc]
 
     def check(self, graph: Graph) -> None:
-        """Raise if something requested is in no graph, or nothing is requested that is."""
+        """Raise if a requested target is in no graph, or if nothing requested is."""
         for item in self.asked.items:
             optional = id(item) in self.asked.optional
             if isinstance(item, str):

@@ -16,7 +16,7 @@ from lutetia.relevance.rules.common import integer
 
 
 def through_softmax(x: Tensor, s: Tensor, R: Tensor, dim: int) -> Tensor:
-    """x · (R - s · ΣR), all of one shape; 0 where masked: where s is 0, or x is about the least number of its dtype."""
+    """x · (R - s · ΣR), all of one shape; 0 where masked: where s is 0, or x is near the minimum of its dtype."""
     inner = torch.addcmul(R, s, R.sum(dim, keepdim=True), value=-1)
     # Where all of a row is masked, s is not 0. The product would overflow, and the score is lost to rounding anyway.
     masked = (s == 0).logical_or_(x < torch.finfo(x.dtype).min / 2)
@@ -33,7 +33,7 @@ class Softmax(Op):
         return node.fn._saved_result
 
     def dim(self, node: Node) -> int:
-        """Over which dimension."""
+        """The dimension that is normalised."""
         return integer(node.fn._saved_dim)
 
     def needs(self, node: Node) -> Sequence[int]:
@@ -74,7 +74,7 @@ class LogSoftmax(Op):
 
 
 class Attention(Op):
-    """softmax(q kᵀ · scale + mask) v, whose parts were never written down: they are computed here, as eager code would."""
+    """softmax(q kᵀ · scale + mask) v, whose intermediate values were never stored: computed here, as eager code would."""
 
     def __init__(self, mask: str | None) -> None:
         self._mask = mask  # the name under which the mask was kept

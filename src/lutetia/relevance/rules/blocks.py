@@ -1,4 +1,4 @@
-"""Blocks that are computed again when relevance reaches them."""
+"""Blocks that are recomputed when relevance reaches them."""
 
 from __future__ import annotations
 

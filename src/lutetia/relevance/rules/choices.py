@@ -41,7 +41,7 @@ class Choice:
         raise NotImplementedError
 
     def share(self, parts: Sequence[Tensor | None], R: Tensor, z: Tensor | None) -> list[Tensor | None]:
-        """What each part of a sum gets of R, shaped like R; `z` is the sum, where it is known to hold more than the parts."""
+        """What each part of a sum gets of R, shaped like R; `z` is the sum, given where it has terms besides the parts."""
         raise NotImplementedError
 
 
@@ -67,9 +67,9 @@ class Epsilon(Choice):
 
 @dataclass(frozen=True)
 class Decisive(Epsilon):
-    """Epsilon; and within lookup tables a comparison that decides for a detector's relevance, or against it, gets that sign.
+    """Epsilon, but inside lookup tables a comparison gets the sign with which it acts on its detector's relevance.
 
-    Chosen by measuring which pixels and bytes change a decision; see `lutetia.nn.lut_relevance` for the formula.
+    Designed by measuring which pixels and bytes change a decision; see `lutetia.nn.lut_relevance` for the formula.
     """
 
 
@@ -99,7 +99,7 @@ class Absolute(Choice):
 
 
 def _by_sign(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The positive part of x and the negative one; None where it is known to be nothing, as after a ReLU."""
+    """The positive part of x and the negative one; None where it is known to be zero, as after a ReLU."""
     if x.device.type == "cpu" and bool((x >= 0).all()):  # elsewhere the answer would have to be waited for
         return x, None
     return x.clamp(min=0), x.clamp(max=0)
@@ -170,7 +170,7 @@ class AlphaBeta(Choice):
 
 
 def ZPlus(eps: float = EPS) -> AlphaBeta:
-    """Only positive contributions count: AlphaBeta with α = 1, β = 0. Montavon et al. 2017, eq. 13."""
+    """Only positive contributions get relevance: AlphaBeta with α = 1, β = 0. Montavon et al. 2017, eq. 13."""
     return AlphaBeta(1.0, 0.0, eps)
 
 
@@ -222,14 +222,14 @@ class Flat(Choice):
 
 @dataclass(frozen=True)
 class Identity(Choice):
-    """All of it passes: for normalisations, softmax and activations."""
+    """Passes all relevance on: for normalisations, softmax and activations."""
 
     families: ClassVar[frozenset[str]] = frozenset({"norm", "softmax", "activation"})
 
 
 @dataclass(frozen=True)
 class Centred(Choice):
-    """Normalisations with a constant deviation, and a mean that is a linear part: only biases take a share.
+    """Normalisations with the deviation as a constant and the mean as a linear part: only biases absorb a share.
 
     AttnLRP, Achtibat et al. 2024, section 3.3.3, with ε for the linear parts.
     """
@@ -249,7 +249,7 @@ class Taylor(Choice):
 class Uniform(Choice):
     """Half to each of two factors. AttnLRP, Achtibat et al. 2024, eq. 14.
 
-    A gate (a sigmoid) that is broadcast, as in squeeze-and-excitation, is a constant, unless `gates` is True.
+    A gate (a sigmoid) that is broadcast, as in squeeze-and-excitation, counts as a constant, unless `gates` is True.
     """
 
     eps: float = EPS

@@ -24,7 +24,7 @@ def dims(numbers: Iterable[int] | None) -> Any:
 
 
 def backward(node: Node, R: Any) -> Any:
-    """The node's own backward: where each output came from, R goes back. R: one per output number where several are in use."""
+    """The node's own backward, which sends R back to where each output came from. R: a tuple if several outputs are in use."""
     fn = node.fn if callable(node.fn) else node.fn.apply  # that of a custom function is written in Python
     if isinstance(R, tuple):
         return fn(*R)
@@ -63,7 +63,7 @@ def forward_map(node: Node, position: int, x: Tensor) -> Tensor | None:
 
 
 def times(a: Tensor, b: Tensor) -> Tensor:
-    """a · b, and for complex numbers the real and the imaginary parts each with their own: relevance has both as parts."""
+    """a · b, and for complex numbers real and imaginary parts multiplied separately, as relevance has both."""
     if not a.is_complex():
         return a * b
     return torch.complex(a.real * b.real, a.imag * b.imag)

@@ -1,4 +1,4 @@
-"""Complex numbers: their relevance is complex, with that of the real parts and that of the imaginary parts."""
+"""Complex numbers: their relevance is complex, too, with the relevance of the real part and of the imaginary part."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Complex(Op):
 
 
 class Polar(Op):
-    """a·(cos φ + i·sin φ): both parts of the relevance to a, or half of them to φ where both are activations."""
+    """a·(cos φ + i·sin φ): both parts of the relevance go to a; half goes to φ where both are activations."""
 
     def kept(self, node: Node) -> Args:
         return None, None

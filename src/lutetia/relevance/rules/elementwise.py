@@ -58,7 +58,7 @@ class Prelu(Activation):
 
 
 class Clamp(Activation):
-    """`clamp(x, low, high)` with bounds that are tensors: relevance passes to x, or to a bound that has a node and is reached."""
+    """`clamp(x, low, high)` with bounds that are tensors: relevance passes to x, or to a bound that has a node and applied."""
 
     def kept(self, node: Node) -> Args:
         return node.fn._saved_self, node.fn._saved_min, node.fn._saved_max

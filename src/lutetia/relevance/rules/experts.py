@@ -1,4 +1,4 @@
-"""Grouped matrix products: the rows of one input in groups, each times a matrix of its own, as mixtures of experts do."""
+"""Grouped matrix products: groups of rows, each multiplied by its own matrix, as in mixtures of experts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GroupedMm(Bilinear):
     def _groups(self, node: Node, x: Tensor, w: Tensor) -> list[slice]:
         ends = self.ends(node)
         if ends is None or x.dim() != 2 or w.dim() != 3:
-            raise unknown(node, "of grouped products, those of grouped rows with a matrix per group are known")
+            raise unknown(node, "the only grouped product with a rule is that of grouped rows with one matrix per group")
         ends = ends.tolist()
         return [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Operations without a rule, taken for linear maps: what `unknown="linear"` asks for."""
+"""Operations without a rule, treated as linear maps, as `unknown="linear"` asks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EPS = 1e-6
 class Linear(Unknown):
     """x · Jᵀ(R / z), with the operation's own backward for Jᵀ.
 
-    Of one activation, z is the output, and a constant part absorbs its share. Several activations are taken for the parts of a
-    sum, z = Σ J x, so that a product gives each the same, too.
+    With one activation, z is the output, and a constant part absorbs its share. Several activations are treated as the parts of a
+    sum, z = Σ J x; so a product gives the same to each factor.
     """
 
     def needs(self, node: Node) -> Sequence[int]:
@@ -44,7 +44,7 @@ class Linear(Unknown):
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         if node.several:
-            raise unknown(node, "an operation without a rule and with several outputs in use cannot be taken for a linear map")
+            raise unknown(node, "an operation without a rule and with several outputs in use cannot be treated as a linear map")
         active = [at for at in node.walked if not node.edges[at].child.is_weight] or list(node.walked)  # type: ignore[union-attr]
         known = node.output() if len(active) == 1 else None
         z: Any = known if isinstance(known, Tensor) else self._parts(node, args, active)

@@ -15,7 +15,7 @@ from lutetia.relevance.rules.views import Move
 
 
 class Place(Op):
-    """Values of one input written over another: what was overwritten gets nothing, what was written gets its own."""
+    """Values of one input written over another: overwritten elements get nothing, written ones get their own relevance."""
 
     def __init__(self, forward: Callable[..., Tensor], saved_source: bool = False) -> None:
         self._forward, self._saved_source = forward, saved_source

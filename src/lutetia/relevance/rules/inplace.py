@@ -1,9 +1,9 @@
-"""Writing into a slice in place, `y[:, 1:3] = x`, `y[0] += x`, and strided views. Autograd hides what was done.
+"""Writing into a slice in place, `y[:, 1:3] = x`, `y[0] += x`, and strided views. Autograd hides which operation it was.
 
-The node `CopySlices` has the base as its first input, and what was written as its second. Its backward, a linear map, tells
-what each operand did to the output: J₀ base and J₁ written, in the output's shape. Where only one of them reaches an element,
-it gets everything. Where both do, they were added, multiplied, or one divides: the two contributions then are parts of a sum,
-equal, or opposite.
+The node `CopySlices` has the base as its first input, and what was written as its second. Its backward, a linear map, shows what
+each operand contributed to the output: J₀ base and J₁ written, in the output's shape. Where only one of them reaches an element,
+it gets everything. Where both do, they were added, multiplied or divided: the two contributions then are parts of a sum, equal,
+or opposite.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CopySlices(Op):
         return torch.zeros_like(ones, dtype=torch.bool) if coefficients is None else coefficients != 0
 
     def _write(self, node: Node) -> Any:
-        """What was done, where `watch` saw it and its operands are those of the node; else None."""
+        """The operation, if `watch` recorded it and its operands are those of the node; else None."""
         write = node.fn.metadata.get(WRITE)
         fits = write is not None and write.operands == sum(edge is not None for edge in node.edges[1:])
         return write if fits else None
@@ -68,7 +68,7 @@ class CopySlices(Op):
         return [share if at in node.walked else None for at, share in enumerate(shares)]
 
     def _met(self, node: Node, args: Args) -> tuple[str, Tensor, Tensor, Tensor]:
-        """How base and written operand met, J₀ base, J₁ written, and where the base reaches the output."""
+        """How base and written operand were combined, J₀ base, J₁ written, and where the base reaches the output."""
         if len(node.edges) == 2:
             base, other = forward_map(node, 0, args[0]), forward_map(node, 1, args[1])
             ones = forward_map(node, 0, torch.ones_like(args[0]))
@@ -84,7 +84,7 @@ class CopySlices(Op):
         raise unknown(node, "in-place arithmetic on a slice has unknown operands; write it out of place")
 
     def _shares(self, node: Node, R: Tensor, args: Args) -> list[Tensor | None]:
-        """What base and written operand get of R where they met in arithmetic."""
+        """What base and written operand get of R where arithmetic combined them."""
         if node.edges[0] is None:
             return [None, self._to_other(node, divide(R, self._write(node).again(args), node.choice.eps), args)]
         kind, base, other, reached = self._met(node, args)
@@ -109,7 +109,7 @@ class CopySlices(Op):
         written = [at for at in range(1, len(node.edges)) if node.edges[at] is not None]
         if not written:
             raise unknown(
-                node, "what was done in place is not known; run the model through relevance.attribute or inside relevance.watch"
+                node, "the in-place operation is not known; run the model through relevance.attribute or inside relevance.watch"
             )
         if self._mixed(node):
             kind, base, other, _ = self._met(node, args)

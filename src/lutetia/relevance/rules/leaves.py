@@ -23,7 +23,7 @@ class Leaf(Op):
 
 
 class Embedding(Op):
-    """Rows of a table: the relevance ends at the tokens; the table gets that of its rows when requested."""
+    """Rows of a table: the relevance ends at the tokens; the table gets the relevance of its rows when requested."""
 
     def reads_data(self, node: Node) -> bool:
         return True

@@ -1,7 +1,7 @@
 """Linear operations and their products: mm, addmm, bmm, baddbmm, mv, dot, convolutions.
 
-With one factor a weight (or a constant), the chosen rule decides. With two activations (attention · V, Q · K) each
-factor gets half of what its contributions deserve, so that the relevance is conserved.
+With one factor a weight (or a constant), the chosen rule decides. With two activations (attention · V, Q · K) each factor gets
+half of the relevance of its contributions, so that relevance is conserved.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class Form:
         return self.op.to_left(self.node, s, x, self.w) if self.swapped else self.op.to_right(self.node, s, x, self.w)
 
     def plus(self, z: Tensor, b: Tensor | None) -> Tensor:
-        """z + b, with b broadcast as the operation does; z was made for this, and is added to in place."""
+        """z + b, with b broadcast as the operation does; `z` is a temporary, changed in place."""
         return z if b is None else z.add_(self.op.spread(self.node, b, z))
 
     def z(self) -> Tensor:
-        """The output; without the bias where that is left out."""
+        """The output; without the bias where the rule leaves it out."""
         if self.z_known is None:
             self.z_known = self.plus(self.forward(self.x, self.w), self.b)
         return self.z_known
 
     def factor(self, R: Tensor, eps: float) -> Tensor:
-        """R / (z + ε·sgn z); in the memory of z, where z had to be computed for it."""
+        """R / (z + ε·sgn z); computed in place where z is a temporary."""
         if self.z_known is not None or not eps:
             return divide(R, self.z(), eps)
         z = self.z()
@@ -156,7 +156,7 @@ class Bilinear(Op):
         return given
 
     def _bias(self, node: Node, args: Args) -> tuple[Tensor | None, Tensor | None]:
-        """The bias that takes part, and the output where it is known and has that same bias in it."""
+        """The bias that takes a share, and the output where it is known and includes that bias."""
         if not self.has_bias(node):
             return None, _tensor(node.output())
         assert self.bias is not None
@@ -189,7 +189,7 @@ def _tensor(value: Relevance | None) -> Tensor | None:
 
 
 def _behind_relu(node: Node) -> Tensor | None:
-    """The output where a ReLU after it kept it; below zero it reads 0, where the relevance of a ReLU's input is 0 too."""
+    """The output, if a ReLU after it kept it; negative values read 0, where the ReLU's input has no relevance either."""
     shape = node.shape()
     while len(node.parents) == 1:
         node = node.parents[0][0]

@@ -26,9 +26,8 @@ def _forward(node: Node, x: Tensor) -> Tensor:
 
 
 class GridSampler(Op):
-    """An image sampled at points: linear in the image, which gets everything; the points only say where, as an index does.
-
-    Of a constant image the points get it all, each coordinate the same.
+    """An image sampled at points: linear in the image, which gets everything; the points only say where, as an index does. If the
+    image is a constant, the points get everything, each coordinate the same.
     """
 
     def family(self, node: Node) -> str:
@@ -57,7 +56,7 @@ class GridSampler(Op):
 
 
 class SolveTriangular(Op):
-    """X with A X = B: linear in B, which gets everything, as A divides. Where B is a constant, A gets it all."""
+    """X with A X = B: linear in B, which gets everything, because A divides. If B is a constant, A gets everything."""
 
     def family(self, node: Node) -> str:
         return "product"

@@ -1,8 +1,8 @@
 """Normalisations: layer, group, batch and RMS norm, with their statistics treated as constants.
 
 With mean μ and deviation σ fixed, y = x·γ/σ + (β - μ·γ/σ) is linear in each element of x: it gets R · (x·γ/σ) / (y + ε·sgn y),
-and the rest is the share of a bias. `Centred` holds σ alone constant, as AttnLRP does: a mean over x is one more linear part.
-`Identity` passes all of it on.
+and the rest is the share of a bias. `Centred` holds only σ constant, as AttnLRP does: the mean over x is one more linear part.
+`Identity` passes everything on.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Norm(Op):
         return self.centre(node, divide(R, y, node.choice.eps) * scale, x) * x
 
     def centre(self, node: Node, tensor: Tensor, x: Tensor) -> Tensor:
-        """A tensor like x less its means over what the mean of x was taken over; as it is where the mean is a constant."""
+        """A tensor like x minus its mean over the normalised dimensions; unchanged where the mean is a constant."""
         return tensor
 
     def _gather(self, node: Node, tensor: Tensor, parameter: Tensor) -> Tensor:

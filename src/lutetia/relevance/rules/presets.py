@@ -1,4 +1,4 @@
-"""Rules that are known to work well together, each with its constants."""
+"""Combinations of rules that are known to work well, with their constants."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lutetia.relevance.rules.choices import (
 
 
 def epsilon(eps: float = EPS, *, bias: str = "absorb") -> Rules:
-    """Epsilon everywhere, statistics of normalisations as constants: the default."""
+    """Epsilon everywhere, with the statistics of normalisations as constants: the default."""
     return _rules(Epsilon(eps), eps, bias)
 
 
 def decisive(eps: float = EPS, *, bias: str = "absorb") -> Rules:
-    """Epsilon, and the finer sharing inside lookup tables."""
+    """Epsilon, and `Decisive` inside lookup tables."""
     return replace(epsilon(eps, bias=bias), sum=Decisive(eps))
 
 
@@ -55,7 +55,7 @@ def alphabeta(alpha: float = 2.0, beta: float = 1.0, eps: float = EPS, *, bias: 
 
 
 def dynamic(eps: float = EPS, *, bias: str = "absorb") -> Rules:
-    """Absolute shares for linear layers, sums and pools, as the first LRP over autograd graphs had them."""
+    """Absolute shares for linear layers, sums and pools, as in the first LRP over autograd graphs."""
     return Rules(Absolute(eps), Absolute(eps), Uniform(eps), norm=Identity(), pool=Absolute(eps), bias=bias)
 
 

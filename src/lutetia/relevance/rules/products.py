@@ -1,10 +1,9 @@
 """Products and quotients of activations, elementwise.
 
-Two activations get half each. A weight or a constant is a scale: all goes to the other factor. So is what divides, and
-a factor 1/√… or 1/…: those are the statistics of a normalisation, which are treated as constants.
-
-So is a gate that is broadcast, as in squeeze-and-excitation. A sigmoid is 1/2 where its logit is 0, so relevance that passed it
-would be divided by logits near 0: half to each gate makes 10³¹ of an output of 1 in an EfficientNet B4.
+Two activations get half each. A weight or a constant is a scale: everything goes to the other factor. So is a divisor, and a
+factor 1/√… or 1/…: those are the statistics of a normalisation, which are treated as constants. So is a gate that is broadcast,
+as in squeeze-and-excitation. A sigmoid is 1/2 where its logit is 0, so relevance that passed it would be divided by logits near
+0: with half to each gate, an output of 1 grows to 10³¹ in an EfficientNet B4.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Mul(Op):
         return args[0] * args[1]
 
     def needs(self, node: Node) -> Sequence[int]:
-        """Of complex factors the values: real and imaginary parts mix, so that their shares depend on them."""
+        """The values of complex factors: real and imaginary parts mix, so their shares depend on the values."""
         if not node.fn._input_metadata[0].dtype.is_complex:
             return ()
         return [at for at, edge in enumerate(node.edges) if edge is not None]
@@ -62,7 +61,7 @@ class Mul(Op):
         return given
 
     def _complex(self, node: Node, R: Tensor, args: Args, takers: Sequence[int]) -> Given:
-        """Linear in the parts of each factor: in proportion to what they add, and half of it where both are activations."""
+        """Linear in the parts of each factor: in proportion to what each adds, halved where both factors are activations."""
         a, b = (arg if arg is not None else node.constant() for arg in args)
         s = divide(R, a * b, getattr(node.choice, "eps", EPS)) / max(len(takers), 1)
         given: list[Tensor | None] = [None, None]
@@ -115,7 +114,7 @@ class Scale(Op):
 
 
 class Div(Op):
-    """a / b: what divides is a scale."""
+    """a / b: the divisor is a scale."""
 
     def family(self, node: Node) -> str:
         return "product"
@@ -140,7 +139,7 @@ class Div(Op):
 
 
 class Glu(Op):
-    """a · σ(b), the halves of one input: each gets half."""
+    """a · σ(b), where a and b are the halves of one input: each gets half."""
 
     conserves = True
 
@@ -159,7 +158,7 @@ class Glu(Op):
 
 
 class Prod(Op):
-    """The product of all elements: equally to each factor."""
+    """The product of all elements: each factor gets the same."""
 
     conserves = True
 

@@ -1,7 +1,7 @@
-"""Operations that hide many in one node, such as an LSTM layer: computed again in parts, and the parts walked.
+"""Operations that fuse many into one node, such as an LSTM layer: recomputed in parts, and the parts are walked.
 
-Inside, the same rules are in force; what comes out equals what the unfused operation would get, to rounding. With the rules that
-recurrent cells have by default, all steps are prepared at once, and a step costs a few tensor operations instead of a walk.
+The same rules apply inside; the result equals that of the unfused operation, to rounding. With the default rules for recurrent
+cells, all steps are prepared at once, and a step costs a few tensor operations instead of a walk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MkldnnRnn(Op):
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         fn = node.fn
         if fn._saved_mode != LSTM:
-            raise unknown(node, "only LSTMs are known in this fused form")
+            raise unknown(node, "the only fused recurrent layer with a rule is the LSTM")
         rules = node.rules
         usual = not rules.types and rules.firsts is None and rules.bias == "absorb" and not set(node.walked) & set(WEIGHTS)
         if usual and isinstance(rules.recurrent, Absolute):
@@ -98,7 +98,7 @@ def _all_steps(node: Node, R: Any, args: Args, eps: float) -> Given:
 
 
 def _shares(a: Tensor, b: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The shares of two parts of a sum, of one shape, in proportion to their sizes."""
+    """The shares of two parts of a sum, of one shape, in proportion to their magnitudes."""
     a, b = a.abs(), b.abs()
     total = a + b + eps
     return a / total, b / total

@@ -1,6 +1,6 @@
 """Reductions that are not plain sums: log-sum-exp, norms, deviations, scattered reductions, and losses.
 
-Each is what its parts would get: an elementwise function passes everything on, and a sum shares in proportion.
+Each does what its parts would do: an elementwise function passes everything on, and a sum shares in proportion.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lutetia.relevance.rules.common import dims, fit, integer, pieces
 
 
 class Weighed(Op):
-    """A reduction of one kept input whose elements share in proportion to weights that are not negative."""
+    """A reduction of one kept input whose elements share in proportion to non-negative weights."""
 
     conserves = True
 
@@ -79,7 +79,7 @@ def _log_sum(node: Node, x: Tensor) -> Tensor:
 
 
 class ScatterReduce(Op):
-    """Values reduced into places of another tensor: sums and means share in proportion, a maximum is the winner's."""
+    """Values reduced into places of another tensor: sums and means share in proportion, a maximum goes to the winner."""
 
     def family(self, node: Node) -> str:
         return "sum"
@@ -141,7 +141,7 @@ REDUCTIONS = ("none", "mean", "sum")
 class Loss(Op):
     """A loss of elements, each of a prediction and a target: the elements share in proportion to what each adds.
 
-    Of a difference, prediction and target get their signed shares; otherwise the prediction gets it all.
+    In a difference, prediction and target get their signed shares; otherwise the prediction gets everything.
     """
 
     def __init__(self, loss: Callable[..., Tensor], settings: tuple[str, ...] = (), differs: bool = True) -> None:

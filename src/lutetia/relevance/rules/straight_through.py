@@ -1,4 +1,4 @@
-"""Functions that round, with a backward that does not: those of transformers' I-BERT. What was rounded gets the relevance."""
+"""Rounding with a straight-through gradient, as in the I-BERT of transformers: the rounded value's input gets the relevance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lutetia.relevance.registry import Args, Given, Op, register
 
 
 class StraightThrough(Op):
-    """round(x / scale): all to x. Its own backward, as a linear map, would divide by what was rounded to 0."""
+    """round(x / scale): everything goes to x. Its own backward, as a linear map, would divide by values rounded to 0."""
 
     wants_output = True
 
@@ -25,7 +25,7 @@ class StraightThrough(Op):
 
 
 class FixedPointSum(StraightThrough):
-    """round(x · a) + round(y · b), of inputs x, its scale, the scale of the output, y, its scale; or without y."""
+    """round(x · a) + round(y · b). Its inputs: x, x's scale, the output's scale, and optionally y and y's scale."""
 
     def family(self, node: Node) -> str:
         return "sum"

@@ -15,7 +15,7 @@ UNSEEN = "the share of a constant is unknown: its value was not kept"
 
 
 class Add(Op):
-    """f₀·a + f₁·b, for factors that depend on the operation; either may be a constant that left no node."""
+    """f₀·a + f₁·b, for factors that depend on the operation; either may be a constant that has no node."""
 
     def __init__(self, factors: Callable[[Node], Sequence[float]]) -> None:
         self._factors = factors
@@ -30,7 +30,7 @@ class Add(Op):
         return [None if operand is None else operand.value() for operand in operands[: len(node.edges)]]
 
     def _lone(self, node: Node) -> bool:
-        """Whether one operand is left to get everything: the others are constants that take no share."""
+        """Whether a single operand gets everything: the others are constants that take no share."""
         sharing = [edge for edge in node.edges if edge is not None]
         if node.rules.bias == "redistribute":
             sharing = [edge for edge in sharing if not edge.child.is_weight]
@@ -43,7 +43,7 @@ class Add(Op):
         return () if self._lone(node) else [position for position, edge in enumerate(node.edges) if edge is not None]
 
     def _parts(self, node: Node, args: Args) -> list[Tensor | None]:
-        """What each operand adds; a constant's part where `watch` saw it."""
+        """What each operand adds; a constant's part if `watch` recorded it."""
         factors = self._factors(node)
         parts: list[Tensor | None] = [
             None if arg is None else arg if factor == 1 else arg * factor for arg, factor in zip(args, factors, strict=False)
@@ -156,7 +156,7 @@ class Lerp(Op):
 
 
 class Addcmul(Op):
-    """a + v·b·c: two parts; the product's part goes to its activations in halves."""
+    """a + v·b·c: two parts; the product's part is divided equally between its activations."""
 
     def family(self, node: Node) -> str:
         return "sum"

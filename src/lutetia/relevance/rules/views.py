@@ -41,7 +41,7 @@ class Move(Op):
 
 
 class Same(Move):
-    """An input that is passed on unchanged."""
+    """The input, unchanged."""
 
     def __init__(self) -> None:
         super().__init__(lambda node, x: x)
@@ -79,7 +79,7 @@ class Cast(Move):
 
 
 class Slice(Move):
-    """A slice of the input. If the input has other readers, too, what it gets stays a part until all is added up."""
+    """A slice of the input. If the input has other consumers, its relevance stays a `Part` until everything is added up."""
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         edge = node.edges[0]
