@@ -100,7 +100,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_nothing_chosen_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_last", None)
-    with pytest.raises(ArgumentError, match="nothing was chosen yet"):
+    with pytest.raises(ArgumentError, match="no choice was made yet"):
         explain_choice()
 
 

@@ -286,8 +286,8 @@ def spoil(monkeypatch: pytest.MonkeyPatch, core: int, name: str, how: str) -> No
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("drop", "a message was dropped or doubled"),
-        ("double", "a message was dropped or doubled"),
+        ("drop", "a message was dropped or duplicated"),
+        ("double", "a message was dropped or duplicated"),
         ("shape", r"sends float32 \[2, 2, 1\] on cpu, but core \d .* expects float32 \[2, 2, 2\]"),
         ("dtype", r"sends float64 .* but core \d .* expects float32|sends float32 .* but core \d .* expects float64"),
     ],

@@ -87,7 +87,7 @@ def test_a_program_that_exchanges() -> None:
         ),
         (
             ((to(1, round=1),), (to(0),)),
-            r"core 0 .* sends 'x', round 1, but core 1 .* expects 'x': a message was dropped or doubled",
+            r"core 0 .* sends 'x', round 1, but core 1 .* expects 'x': a message was dropped or duplicated",
         ),
         (
             ((to(1, payload=torch.zeros(3)),), (to(0),)),

@@ -97,7 +97,7 @@ def test_without_a_group() -> None:
     if distributed.is_available() and distributed.is_initialized():
         pytest.skip("there is a process group")
     zeros = torch.zeros(1, 1, 1, 4)
-    with pytest.raises(ArgumentError, match="no process group, expected init_process_group first"):
+    with pytest.raises(ArgumentError, match="no process group; call init_process_group first"):
         processes.decode_attention(zeros, zeros, zeros, seq_lens=torch.tensor([1]))
 
 

@@ -92,7 +92,7 @@ def test_what_stays_goes_with_the_scope_around_it() -> None:
 
 def test_mistakes() -> None:
     sbm = ScratchManager()
-    with pytest.raises(ArgumentError, match="the core closes a scope, expected one to be open"):
+    with pytest.raises(ArgumentError, match="the core closes a scope, but none is open"):
         sbm.close_scope()
     sbm.allocate("a", (1,), F32)
     with pytest.raises(ArgumentError, match="name is 'a', expected a name"):

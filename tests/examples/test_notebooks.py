@@ -105,7 +105,7 @@ def decode_attention(texts: Texts) -> None:
     # A core reads a key in 10.24 ns. Eight take an eighth of that, plus 4.5 µs: less from 502 keys on, so 512 is the first.
     assert "should communicate from 512 tokens on" in texts["decode-picture"]
     assert texts["decode-draw"].count("->>") == 3 * 2  # one exchange of three cores
-    assert "a message was dropped or doubled" in texts["decode-errors"]
+    assert "a message was dropped or duplicated" in texts["decode-errors"]
 
 
 def relevance(texts: Texts) -> None:

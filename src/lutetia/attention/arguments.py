@@ -1,4 +1,4 @@
-"""What a call of decode attention is made of, checked once for every executor.
+"""The arguments of a decode attention call, checked once for every executor.
 
 B batch · H_q query heads · H_kv key heads · G = H_q / H_kv · s_active new tokens · d head dimension · S_max slots of a cache row.
 """
@@ -33,7 +33,7 @@ LARGEST = 2**31 - 1  # position: the executors count in int32
 
 
 class Prefix(NamedTuple):
-    """The positions that all rows of a batch begin with, which are read once: row 0 of these holds them."""
+    """The positions that all rows of a batch share at their start, read once, from row 0 of these tensors."""
 
     length: int
     k: Tensor  # [B, H_kv, S_max, d], or pages
@@ -44,7 +44,7 @@ class Prefix(NamedTuple):
 
 
 class DecodeCall(NamedTuple):
-    """The tensors of one call, known to fit each other."""
+    """The tensors of one call, checked to fit each other."""
 
     q: Tensor  # [B, H_q, s_active, d]
     k_cache: Tensor  # [B, H_kv, S_max, d], or pages [n_pages, page_len, H_kv, d]
@@ -102,7 +102,7 @@ class DecodeCall(NamedTuple):
 
     @property
     def shared(self) -> bool:
-        """Whether the values are the first numbers of the keys, as in the absorbed form of latent attention."""
+        """Whether the values are the first elements of the keys, as in the absorbed form of latent attention."""
         return shares(self.k_cache, self.v_cache)
 
     @property
@@ -175,12 +175,12 @@ def check_call(q: Any, k_cache: Any, v_cache: Any, seq_lens: Any, *new: Any, **o
     }
     call = DecodeCall(q, k_cache, v_cache, _narrow("seq_lens", seq_lens), **given)
     if call.rotary is not None and call.value_dim < head_dim:
-        raise ArgumentError(f"rotary is given and values have {call.value_dim} numbers, expected {head_dim}, as many as keys")
+        raise ArgumentError(f"rotary is given and values have {call.value_dim} elements, expected {head_dim}, as many as keys")
     return call._replace(prefix=_prefix(call, given["prefix"]))
 
 
 def shares(k_cache: Tensor, v_cache: Tensor) -> bool:
-    """Whether values are the first numbers of the keys: a narrower view of the same memory."""
+    """Whether values are the first elements of the keys: a narrower view of the same memory."""
     same = k_cache.data_ptr() == v_cache.data_ptr() and k_cache.stride() == v_cache.stride()
     return same and v_cache.shape[3] < k_cache.shape[3] and k_cache.numel() > 0
 
@@ -224,7 +224,7 @@ def _rotary(rotary: Any, q: Tensor) -> Tensor | None:
         return None
     check_tensor("rotary", rotary, [2, "n_positions", "r"], QUERIES, q.device)
     if not (rotary.shape[1] and 1 <= rotary.shape[2] <= q.shape[3] // 2):
-        fail("rotary", rotary, f"at least one position, and 1 to {q.shape[3] // 2} pairs of the {q.shape[3]} numbers of a head")
+        fail("rotary", rotary, f"at least one position, and 1 to {q.shape[3] // 2} pairs of the {q.shape[3]} elements of a head")
     return angles_of(rotary, q)
 
 
@@ -344,7 +344,7 @@ def check_values(call: DecodeCall) -> None:
 
 
 def check_prefix(call: DecodeCall, prefix: int) -> None:
-    """Every row is empty, or so long that all its queries see a prefix of this length."""
+    """Check that every row is empty, or long enough for all its queries to see a prefix of this length."""
     least = prefix + call.s_active - (call.k_new is None)
     for row, length in enumerate(call.seq_lens.tolist() if prefix and _may_read(call.seq_lens) else []):
         if 0 < length < least:
@@ -385,7 +385,7 @@ def _check_caches(q: Tensor, k_cache: Any, v_cache: Any, page_table: Any) -> int
             fail("k_cache", k_cache, "pages of at least one slot")
     check_tensor("v_cache", v_cache, [*k_cache.shape[:3], "d_v"], k_cache.dtype, q.device)
     if not 1 <= v_cache.shape[3] <= k_cache.shape[3]:
-        fail("v_cache", v_cache, f"values of 1 to {k_cache.shape[3]} numbers, no wider than the keys")
+        fail("v_cache", v_cache, f"values of 1 to {k_cache.shape[3]} elements, no wider than the keys")
     return n_kv_heads
 
 
@@ -397,7 +397,7 @@ def _scale(scale: float | None, head_dim: int) -> float:
 
 
 def _factor(name: str, value: Any, cache: Tensor, n_kv_heads: int) -> Tensor | None:
-    """A number, or a tensor of one or H_kv numbers, as float32 [H_kv]; scales of each token as they are."""
+    """A number, or a tensor of one or H_kv numbers, as float32 [H_kv]; per-token scales unchanged."""
     if value is None:
         return None
     if isinstance(value, Tensor):
@@ -414,9 +414,9 @@ def _factor(name: str, value: Any, cache: Tensor, n_kv_heads: int) -> Tensor | N
 def _check_token_scales(name: str, value: Tensor, cache: Tensor) -> None:
     check_tensor(name, value, list(cache.shape[:3]), torch.float32)
     if cache.dtype not in EIGHT_BITS:
-        fail(name, value, f"one scale for each head: those of each token are for caches of 8 bits, and this one is {cache.dtype}")
+        fail(name, value, f"one scale for each head: per-token scales are for 8-bit caches, and this one is {cache.dtype}")
 
 
 def factor_of(value: Tensor, n_kv_heads: int) -> Tensor:
-    """A tensor of one or H_kv numbers as float32 [H_kv]; scales of each token as they are, for they are written to."""
+    """A tensor of one or H_kv numbers as float32 [H_kv]; per-token scales unchanged, because they are written to."""
     return value if value.dim() == 3 else value.to(torch.float32).expand(n_kv_heads).contiguous()

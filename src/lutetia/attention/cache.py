@@ -23,7 +23,7 @@ class KVCache:
 
     owner     the layer whose tokens they are, None until one claims the cache: another layer's tokens mean something else
 
-    k_scale, v_scale   None, or float32 [H_kv]: a cache of 8 bits keeps what it is given divided by them; pass them to
+    k_scale, v_scale   None, or float32 [H_kv]: an 8-bit cache stores keys and values divided by them; pass them to
                        `decode_attention` too. Or [B, H_kv, S_max], as an int8 cache has from the start: `append` sets the scale
                        of each token
 
@@ -82,7 +82,7 @@ class KVCache:
         self._counted = (self.lengths, _version(self.lengths), after)
 
     def _write(self, k_new: Tensor, v_new: Tensor, lengths: Tensor | None, fits: bool) -> None:
-        """The new tokens [B, H_kv, s, d] into the slots after the live ones."""
+        """Write the new tokens [B, H_kv, s, d] into the slots after the live ones."""
         of = torch.arange(k_new.shape[2], device=self.k.device).expand(len(self.lengths), -1)
         row = torch.arange(len(self.lengths), device=self.k.device)[:, None].expand_as(of)
         if not fits:  # padding without a slot; padding with one is written where no query looks
@@ -148,7 +148,7 @@ class KVCache:
 
 
 def _version(tensor: Tensor) -> int:
-    """How often the tensor was written to; tensors made in inference mode do not count, and then nothing is remembered."""
+    """How often the tensor was written to; inference tensors keep no such count, and then lengths are read each time."""
     return next(_never) if tensor.is_inference() else tensor._version
 
 

@@ -1,4 +1,4 @@
-"""Cascades: a prefix that all rows share is read once, for the queries of the whole batch, and its part joins that of the rest.
+"""Cascades: a prefix that all rows share is read once for the queries of the whole batch, and its result is merged with the rest.
 
 out = Σ_i exp(lse_i - lse) · out_i        lse = log Σ_i exp lse_i
 """
@@ -50,7 +50,7 @@ def slopes_of_rows(call: DecodeCall) -> Tensor | None:
 
 
 def unfold(result: Result, call: DecodeCall) -> Result:
-    """What `fold` gave, as of the call: out [B, H_q, s_active, d], lse [B, H_q, s_active]; empty rows see no prefix."""
+    """Undo `fold`: the results in the shapes of the call, out [B, H_q, s_active, d] and lse [B, H_q, s_active]."""
     assert call.prefix is not None
     parts = (call.n_kv_heads, call.batch, call.group * call.s_active)
     out = result[0].reshape(*parts, call.value_dim).transpose(0, 1).reshape(call.out_shape)
@@ -63,7 +63,7 @@ def unfold(result: Result, call: DecodeCall) -> Result:
 
 
 def join(parts: list[Result], sink: Tensor | None) -> Result:
-    """Attention over several stretches of keys, each out [B, H_q, s, d] and lse [B, H_q, s], and a sink [H_q], as one."""
+    """Merge attention over several ranges of keys, each out [B, H_q, s, d] and lse [B, H_q, s], and a sink [H_q]."""
     logits = torch.stack([lse for _, lse in parts])
     if sink is not None:
         logits = torch.cat([logits, sink.to(logits.dtype)[:, None].expand(1, *logits.shape[1:])])

@@ -1,8 +1,8 @@
-"""How a call is shared out: over cores by batch or by sequence, over the programs of a GPU by splits.
+"""How a call is divided: over cores by batch or by sequence, over the programs of a GPU by splits.
 
     cost = bytes of the busiest core / bandwidth + messages · latency + bytes sent / link + combining
 
-`policy="neuron"` is the rule of the kernel that this design began with: two cores, and no lengths known beforehand.
+`policy="neuron"` is the rule of the kernel that this design started from: two cores, and lengths that are not known in advance.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MACHINE = Machine()
 
 
 class Candidate(NamedTuple):
-    """One line of the table: a way to share out, and what it would cost."""
+    """One row of the table: a way to divide the work, and its cost."""
 
     shard: str
     cores: int  # that have work
@@ -84,8 +84,8 @@ def choose_shard(
 ) -> Choice:
     """How `cores` cores share rows of these live lengths [B].
 
-    `capacity` is S_max, which the neuron rule needs; by default the longest row. With `shard` "batch" or "sequence" only the
-    tile is left to choose. With `out_in_sb` every core must hold the whole result.
+    `capacity` is S_max, which the neuron rule needs; by default the longest row. With `shard` "batch" or "sequence" only the tile
+    is chosen. With `out_in_sb` every core must hold the whole result.
     """
     global _last
     check_int("cores", cores, 1, MAX_CORES)
@@ -197,7 +197,7 @@ def by_batch(workload: Workload) -> Candidate:
 
 
 def by_sequence(workload: Workload) -> Candidate:
-    """Each core owns its part of the keys of every row; `sync` says how often they talk."""
+    """Each core owns its part of the keys of every row; `sync` says how often the cores communicate."""
     cores = workload.cores
     parts = [cdiv(length, cores) for length in workload.lengths]  # of the core that has most
     keys, tile = sum(parts), tile_of(cdiv(workload.capacity, cores))
@@ -213,7 +213,7 @@ def by_sequence(workload: Workload) -> Candidate:
 
 
 def exchanges(sync: str, tiles: int) -> int:
-    """How often each core talks when the sequence is shared out: `tiles` of the core that has most."""
+    """How often each core communicates when the sequence is divided; `tiles`: of the core with the most tiles."""
     check_choice("sync", sync, SYNCS)
     return {"lockstep": 2 * tiles + 1, "deferred": 3, "lse": 1}[sync]
 
@@ -227,7 +227,7 @@ def explain_choice(choice: Choice | None = None) -> str:
     """Print, and return, the table that a choice was made from: by default the last one made in this process."""
     choice = _last if choice is None else choice
     if choice is None:
-        raise ArgumentError("nothing was chosen yet, expected a choice: call decode_attention with cores > 1, or choose_shard")
+        raise ArgumentError("no choice was made yet: call decode_attention with cores > 1, or choose_shard")
     lines: list[tuple[str, ...]] = [HEADINGS]
     for each in choice.candidates:
         mark = "→" if each.shard == choice.shard else ""
@@ -255,7 +255,7 @@ LATER_WAVE = 0.05  # what each wave of programs after the first costs, of all ti
 
 @lru_cache(maxsize=4096)
 def choose_splits(owners: int, keys: int, at_once: int) -> int:
-    """Into how many splits each owner's keys go, when a device runs `at_once` programs: all busy, in few waves."""
+    """How many splits to cut each owner's keys into, when a device runs `at_once` programs: all busy, in few waves."""
 
     def cost(splits: int) -> float:
         waves = cdiv(owners * splits, at_once)

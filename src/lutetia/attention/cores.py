@@ -6,8 +6,8 @@
                      compute_exp_qk, cascaded_sum_reduction, compute_pv_matmul_and_store, close_scope
       fa_finalize_and_store
 
-Every core is a coroutine that runs `attention_tkg`; they meet in `messages.rendezvous`. This is the executor to look at, to count
-messages and bytes with, and to plan scratch memory with. It is not a fast one.
+Every core is a coroutine that runs `attention_tkg`; they meet in `messages.rendezvous`. This executor is for study: it counts
+messages and bytes, and plans scratch memory. It is not fast.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CoresRun:
     num_fa_tiles: list[int]  # of each core
 
     def exchanges(self, core: int) -> int:
-        """In how many exchanges a core took part; each is N - 1 messages that it sends."""
+        """How many exchanges a core took part in; in each it sends N - 1 messages."""
         return len({message.tag for message in self.messages if message.sender == core})
 
     def bytes_sent(self, core: int) -> int:
@@ -90,7 +90,7 @@ def simulate(
 ) -> CoresRun:
     """`decode_attention` on the core model, and what the cores did; tensors, and `rest`, are those of `decode_attention`.
 
-    `tile` is the keys of a flash tile: by default all that a core holds, or 8192 where that is more. With `out_in_sb` every core
+    `tile` is the number of keys in a flash tile: by default all that a core holds, at most 8192. With `out_in_sb` every core
     ends with the whole output. `scratch_bytes` is the scratch memory of each core, unlimited where None; `buffers` is how many
     tiles may be in it at once.
     """
@@ -149,7 +149,7 @@ def attention_tkg(
     out: Tensor | None,
     lse: Tensor | None,
 ) -> Program[Tensor | None]:
-    """One core: its rows of the call, from the first tile to the stored result, which out and lse take where they are given.
+    """One core: its rows of the call, from the first tile to the result, which is stored in out and lse if they are given.
 
     A program for `messages.rendezvous` or for a process: it yields exchanges. Returns the output that the core holds at its end.
     """
@@ -224,7 +224,7 @@ def batch_parts(call: DecodeCall, cores: int, plan: CoresPlan) -> list[int] | No
 
 
 def stored(core: Core, plan: CoresPlan, call: DecodeCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """Where a core stores its result: each its rows, or core 0 everything."""
+    """Where a core stores its result: each core its own rows, or core 0 everything."""
     if plan.shard == "batch":
         rows = rows_of(core.index, core.cores, call.batch)
         return out[rows], lse[rows]

@@ -1,4 +1,4 @@
-"""Decode attention on the CPU, compiled: the live keys shared out over the threads that torch already has.
+"""Decode attention on the CPU, compiled: the live keys are divided over the threads that torch already has.
 
 float32 and bfloat16 caches run in `numba_kernels`, compiled on first use and kept on disk; other types in plain torch.
 """
@@ -68,7 +68,7 @@ def compiles(call: DecodeCall) -> bool:
 
 
 def keys_of_item(keys: int, threads: int) -> int:
-    """How many keys an item has at most, of all live keys; one thread has no reason to cut."""
+    """The most keys that an item may have, of all live keys; with one thread there is no reason to split."""
     return max(keys, 1) if threads == 1 else max(SMALLEST_SHARE, -(-keys // (threads * ITEMS_PER_THREAD)))
 
 
@@ -117,7 +117,7 @@ class DecodeWork:
 
 @lru_cache(maxsize=64)
 def equal_factors(n: int, factor: float) -> Tensor:
-    """The same number n times, as of most calls."""
+    """The same number n times, as in most calls."""
     return torch.full((n,), factor, dtype=torch.float32, device="cpu")
 
 

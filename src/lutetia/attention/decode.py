@@ -46,17 +46,17 @@ def decode_attention(
     logit that joins the softmax sum but has no value. `scale` is 1/√d unless given. lse is the log of that sum, in float32.
     Positions before `starts` [B] are not seen, as after padding on the left. With `softcap` c a score s becomes c·tanh(s/c). With
     slopes `alibi` [H_q] a key at distance n then loses alibi · n of its score. `rotary` [2, n_positions, r], cosines and sines,
-    turns numbers i and i + r of each query, and of k_new before it is written, by the angles of its position. A `tree`, bool
+    rotates elements i and i + r of each query, and of k_new before it is written, by the angles of its position. A `tree`, bool
     [s_active, s_active] or one for each row, says which new tokens each of at most 64 sees, instead of itself and earlier ones.
 
     `prefix` n promises that all rows begin with the same n positions, or are empty. They are read once, from row 0, for the whole
     batch.
 
-    A row that sees nothing gives 0 and -inf. What lies past a row's length never matters, NaN included. With a window of at most
-    S_max - s_active + 1 a cache without pages is a ring: position p is in slot p mod S_max, and seq_lens may exceed S_max.
+    A row that sees nothing gives 0 and -inf. Slots past a row's length are never used, even if they hold NaN. With a window of at
+    most S_max - s_active + 1 a cache without pages is a ring: position p is in slot p mod S_max, and seq_lens may exceed S_max.
 
-    Caches of 8 bits (float8_e4m3fn, float8_e5m2, int8) hold numbers to be multiplied by `k_scale` and `v_scale`, one number
-    or [H_kv]. Scales of each token have the shape of the cache without d, in float32, and new tokens write theirs.
+    The numbers in 8-bit caches (float8_e4m3fn, float8_e5m2, int8) are multiplied by `k_scale` and `v_scale`, one number or
+    [H_kv]. Per-token scales are float32, in the shape of the cache without d, and new tokens write theirs.
 
     `backend` "auto" is Triton on CUDA and compiled code on the CPU, or with `cores` > 1 the model of cores ("cores"), which share
     the rows or the keys (`shard`, or by `policy` "cost" or "neuron") and synchronise as `sync` says. "reference" is plain torch.

@@ -1,4 +1,4 @@
-"""The end of decode attention on a core: agree on m and l where that was put off, divide, combine, store."""
+"""The end of decode attention on a core: agree on m and l if that was deferred, divide, combine, store."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def add_outputs(core: Core, fa: FABuffers) -> Program[None]:
 
 
 def dma_copy(core: Core, fa: FABuffers, out: Tensor, lse: Tensor) -> None:
-    """The result to where it stays: out [B, H_q, s_active, d], lse = m + log l [B, H_q, s_active]."""
+    """Store the result: out [B, H_q, s_active, d], lse = m + log l [B, H_q, s_active]."""
     inputs = {"fa_running_output": fa.running_output, "fa_running_max": fa.running_max, "fa_running_sum": fa.running_sum}
     with core.step("dma_copy", inputs) as step:
         out.copy_(fa.running_output.reshape(out.shape))

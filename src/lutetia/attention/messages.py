@@ -1,8 +1,8 @@
-"""How cores talk: `sendrecv` as a rendezvous that is checked, and the collective that N cores make of it.
+"""How cores communicate: `sendrecv` as a checked rendezvous, and the collective that N cores build from it.
 
-A core is a coroutine. When it talks it yields a `Sendrecv`, which says whom it sends to, whom it expects something from, what
-that must look like, and under which tag. `rendezvous` runs all cores until each waits, and delivers where both sides are there
-and agree. Nothing is buffered and nothing can hang: if no core can continue, an error says where each one is.
+A core is a coroutine. To communicate it yields a `Sendrecv`, which names the core it sends to, the core it receives from, the
+shape and dtype it expects, and a tag. `rendezvous` runs all cores until each waits, and delivers where both sides are waiting and
+agree. Nothing is buffered and nothing can hang: if no core can continue, an error says where each one is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class MessageError(LutetiaError):
-    """A message between cores was missing, doubled, or not what the other side expected."""
+    """A message between cores was missing, duplicated, or not what the other side expected."""
 
     kind = "message"
 
@@ -154,7 +154,7 @@ def ring(core: Core, exchange: Exchange) -> Talking[list[Tensor]]:
 
 
 def on_ring(core: Core, program: Program[Result]) -> Talking[Result]:
-    """A program that exchanges, made one that sends and receives."""
+    """Turn a program that exchanges into one that sends and receives."""
     try:
         exchange = next(program)
         while True:
@@ -196,7 +196,7 @@ def rendezvous(programs: Sequence[Talking[Result]]) -> tuple[list[Result], list[
 
 
 def _deliver(waiting: dict[int, Sendrecv], messages: list[Message]) -> dict[int, Delivery | None]:
-    """Deliver wherever the cores that send to each other in turn are all there; they no longer wait."""
+    """Deliver to every cycle of cores that send to each other and are all waiting; they then stop waiting."""
     ready: dict[int, Delivery | None] = {}
     for core in sorted(waiting):
         circle = _circle(waiting, core) if core in waiting else []
@@ -214,7 +214,7 @@ def _deliver(waiting: dict[int, Sendrecv], messages: list[Message]) -> dict[int,
 
 
 def _circle(waiting: Mapping[int, Sendrecv], core: int) -> list[Sendrecv]:
-    """The calls from this core's on, each sending to the next and the last to the first; empty where one is missing."""
+    """The calls of a cycle, starting with this core's: each sends to the next, the last to the first; empty if one is missing."""
     circle = [waiting[core]]
     while True:
         sender = circle[-1]
@@ -236,7 +236,7 @@ def _check_peers(call: Sendrecv, core: int, n: int) -> None:
 def _check_agreement(sender: Sendrecv, receiver: Sendrecv) -> None:
     if (sender.tag, sender.round) != (receiver.tag, receiver.round):
         raise MessageError(
-            f"{sender} sends {sender.what}, but {receiver} expects {receiver.what}: a message was dropped or doubled"
+            f"{sender} sends {sender.what}, but {receiver} expects {receiver.what}: a message was dropped or duplicated"
         )
     if tuple(sender.payload.shape) != receiver.shape or sender.payload.dtype != receiver.dtype:
         wanted = f"{str(receiver.dtype).removeprefix('torch.')} {list(receiver.shape)}"

@@ -1,6 +1,6 @@
 """The compiled loops of the `cpu` backend.
 
-A `plan` is one int64 array with every size and address that the threads share: what OpenMP runs takes one pointer.
+A `plan` is one int64 array with every size and address that the threads share, because an OpenMP body takes one pointer.
 Each thread takes the next item (row, key head, split of its keys) until none is left, and reads each live key and value once.
 Scores are kept in base 2, statistics and sums in float32.
 """
@@ -61,7 +61,7 @@ SIZE = len(NAMES)
 
 @jit_inline
 def exp2(x):
-    """2**x for x <= 0, to about 1e-7; 0 below 2**-126. The compiler makes vectors of it, which it cannot of the library's."""
+    """2**x for x <= 0, to about 1e-7; 0 below 2**-126. Unlike the library's, the compiler can vectorise it."""
     held = np.float32(-126.0) if x < np.float32(-126.0) else x  # NaN stays
     whole = np.rint(held)
     f = held - whole
@@ -170,7 +170,7 @@ def cap(scores, rows, n, softcap):
 
 @jit_inline
 def lean(plan, scores, h, first, start, n):
-    """scores[r, j] less the slope of its head for each position between query and key; positions as of `hide`."""
+    """Subtract from scores[r, j] its head's slope times the distance between query and key; positions as in `hide`."""
     for r in range(plan[ROWS]):
         slope = read(plan[ALIBI], (h * plan[ROWS] + r) // plan[S_ACTIVE])
         at = first + r % plan[S_ACTIVE]
@@ -258,7 +258,7 @@ def attend(kind, plan, item, sums, scratch):
 
 @jit_inline
 def finish(plan, b, h, m, l, acc):
-    """The sink joins, once; out = acc / l and lse [B, H_q, s_active, ..]; nothing seen gives 0 and -inf."""
+    """Add the sink, once; out = acc / l and lse [B, H_q, s_active, ..]; a query that sees nothing gives 0 and -inf."""
     rows, d = plan[ROWS], plan[D_V]
     base = (b * plan[N_KV_HEADS] + h) * rows
     v_factor = read(plan[V_FACTOR], h) if plan[V_FACTOR] else np.float32(1)
@@ -345,7 +345,7 @@ def body_bfloat16() -> Any:
 
 @jit
 def make_items(lengths, starts, s_active, window, n_kv_heads, share, cores):
-    """The live keys of each row [B] shared out: items int64 [n, 5] (b, h, begin, end, partial), where, and how many are partial.
+    """Divide the live keys of each row [B]: items int64 [n, 5] (b, h, begin, end, partial), where, and how many are partial.
 
     `share` keys an item, or with `cores` > 0 each row in that many parts. An item with a row to itself is not partial (-1).
     """
@@ -378,7 +378,7 @@ def parts_of(length, start, s_active, window, share, cores):
 
 @jit
 def combine(plan, items, partial):
-    """The parts of each row and key head, in their order, into out and lse: partial float32 [n, ROWS * (D_V + 2)]."""
+    """Combine the parts of each row and key head, in order, into out and lse: partial float32 [n, ROWS * (D_V + 2)]."""
     rows, d = plan[ROWS], plan[D_V]
     m, l = np.empty(rows, np.float32), np.empty(rows, np.float32)
     acc = np.empty(rows * d, np.float32)

@@ -1,4 +1,4 @@
-"""What the compiled loops of the `cpu` backend are made with: how they are compiled, reach memory, and add up in vectors."""
+"""Building blocks of the `cpu` backend's compiled loops: compilation, memory access and vector sums."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ peek = _float("noalias")  # the float32 at an address of this thread's own
 
 @extending.intrinsic
 def load(typing: Any, kind: Any, address: Any, index: Any) -> Any:
-    """The element of a cache, as float32; a `kind` of type uint16 says that it is a bfloat16, one of float32 what it says."""
+    """The element of a cache, as float32; a `kind` of type uint16 means bfloat16, one of float32 means float32."""
     half = kind == numba.types.uint16
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -94,7 +94,7 @@ read_int64, read_int32 = _integer(64), _integer(32)
 
 @extending.intrinsic
 def take_next(typing: Any, address: Any) -> Any:
-    """The int64 at an address, which grows by one: each thread gets another number."""
+    """The int64 at an address, which is then incremented atomically: each thread gets a different number."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
@@ -189,7 +189,7 @@ def _dot_block(rows: int) -> Any:
 
 
 def _spread(builder: Any, number: Any) -> Any:
-    """A vector that has one number everywhere."""
+    """A vector with one number in every lane."""
     undefined, first = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
     return builder.shuffle_vector(builder.insert_element(undefined, number, ir.IntType(32)(0)), undefined, first)
 

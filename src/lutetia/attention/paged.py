@@ -25,7 +25,7 @@ class PagedKVCache:
     """Keys and values of any number of sequences, in pages of `page_len` tokens.
 
     k, v               [n_pages, page_len, H_kv, d]
-    k_scale, v_scale   None, or float32 [H_kv]: a cache of 8 bits keeps what `append` brings divided by them. Or
+    k_scale, v_scale   None, or float32 [H_kv]: an 8-bit cache stores what `append` is given divided by them. Or
                        [n_pages, page_len, H_kv], as an int8 cache has from the start: `append` sets the scale of each token
 
     A sequence is known by a number that `allocate` or `fork` gave. A fork shares all pages of its parent; the first of the two to
@@ -109,7 +109,7 @@ class PagedKVCache:
     def append(self, sequences: Sequence[int], k_new: Tensor, v_new: Tensor, lengths: Tensor | None = None) -> None:
         """k_new, v_new [n, H_kv, s, d]: each of n sequences grows by s tokens, or by the first lengths[i] (integers [n]).
 
-        When pages run out it is an error, and then nothing is changed.
+        If pages run out, an error is raised and nothing is changed.
         """
         new = self._check(sequences, k_new, v_new, lengths)
         found = [self._get(sequence) for sequence in sequences]
@@ -146,7 +146,7 @@ class PagedKVCache:
         return torch.tensor(padded, dtype=torch.int32, device=self.k.device).reshape(len(pages), widest)
 
     def prefix(self, sequences: Sequence[int]) -> int:
-        """How many tokens n sequences begin with in pages that they share: `prefix` of `decode_attention`."""
+        """How many tokens at their start n sequences have in shared pages: `prefix` of `decode_attention`."""
         rows = [self._get(sequence) for sequence in sequences]
         numbers = zip(*(row.pages for row in rows), strict=False)
         pages = len(list(itertools.takewhile(lambda page: len(set(page)) == 1, numbers)))
@@ -155,7 +155,7 @@ class PagedKVCache:
     # ---- pages -------------------------------------------------------------------------------------------------------
 
     def _needed(self, found: list[_Sequence], new: list[int]) -> tuple[int, int]:
-        """How many pages an append takes: copies of shared ones, and fresh ones."""
+        """How many pages an append takes: copies of shared pages, and new pages."""
         users = self._users.copy()  # of two forks in one append only the first to write needs a copy
         copies = fresh = 0
         for each, count in zip(found, new, strict=True):

@@ -74,7 +74,7 @@ def _alive(cache: Tensor, seen: Tensor) -> Tensor:
 
 
 def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sink: Tensor | None, options: dict[str, Any]) -> Tensor:
-    """With a mask [B, 1 or H_q, S, n_keys]; a sink becomes a key of zeros whose score the mask brings."""
+    """Attention with a mask [B, 1 or H_q, S, n_keys]; a sink becomes a key of zeros whose score is in the mask."""
     if sink is None:
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
     nothing = k.new_zeros(*k.shape[:2], 1, k.shape[3])

@@ -1,8 +1,8 @@
 """The cores as processes: ranks of torch.distributed, each with its own part of the cache.
 
 Every rank runs the same coroutine as a core of the core model (`cores.attention_tkg`); an exchange is one `all_gather`, over gloo
-on CPUs and NCCL on GPUs. So a cache may be larger than the memory of one machine. Where the ranks talk only at the end, what
-comes before is left to the fast executors of `lutetia.attention.decode_attention`.
+on CPUs and NCCL on GPUs. So a cache may be larger than the memory of one machine. Where the ranks communicate only at the end,
+the fast executors of `lutetia.attention.decode_attention` do the work before.
 
 Which part a rank holds:
 
@@ -97,14 +97,14 @@ def decode_attention(
     [r·B/N, (r+1)·B/N); a `prefix` is read from the first of them. Every rank gets out and lse of its own rows without a message,
     or with `out_in_sb` of all rows with one.
 
-    `sync` is when the ranks talk: "lse" once, "deferred" three times, "lockstep" twice for each tile, once at the end, and once
-    before to agree on the number of tiles. Before the first message of a call the ranks compare shapes and options: where they
-    differ, every rank raises MessageError. A rank that waits longer than `timeout` seconds for the others, or loses one of them,
-    raises RankError; the group is then of no more use.
+    `sync` is when the ranks communicate: "lse" once, "deferred" three times, "lockstep" twice for each tile, once at the end, and
+    once before to agree on the number of tiles. Before the first message of a call the ranks compare shapes and options: where
+    they differ, every rank raises MessageError. A rank that waits longer than `timeout` seconds for the others, or loses one of
+    them, raises RankError; the group can then no longer be used.
 
-    `tile` asks for the steps of the core model in tiles of this many keys. By default they are taken where they are needed: in
-    "deferred" and "lockstep", and where the queries of a row see different keys of this rank. Elsewhere Triton or compiled code
-    runs.
+    `tile` asks for the steps of the core model in tiles of this many keys. By default these steps run only where they are needed:
+    in "deferred" and "lockstep", and where the queries of a row see different keys of this rank. Elsewhere Triton or compiled
+    code runs.
     """
     given = dict(locals())
     call, params, core, plan = _prepare(given)
@@ -187,7 +187,7 @@ def _prepare(given: dict[str, Any]) -> tuple[DecodeCall, TileParams, Core, Cores
     if not isinstance(given["out_in_sb"], bool):
         fail("out_in_sb", given["out_in_sb"], "True or False")
     if not (distributed.is_available() and distributed.is_initialized()):
-        raise ArgumentError("torch.distributed has no process group, expected init_process_group first, as under torchrun")
+        raise ArgumentError("torch.distributed has no process group; call init_process_group first, as under torchrun")
     scratch = ScratchManager(device=getattr(given["q"], "device", None))
     core = Core(distributed.get_rank(group), distributed.get_world_size(group), scratch)
     q, k, v, seq_lens = (given[name] for name in ("q", "local_k", "local_v", "seq_lens"))
@@ -242,7 +242,7 @@ def _part(call: DecodeCall, core: Core, shard: str, tile: int, local_first: Any,
     low, high = seen_range(call)
     if shard == "batch":
         if not (local_first is None and local_held is None):
-            raise ArgumentError("local_first and local_held are given with shard 'batch', expected them with 'sequence' alone")
+            raise ArgumentError("local_first and local_held are given with shard 'batch', expected them with 'sequence' only")
         check_values(call)
         return TileParams(low, high, torch.zeros_like(low), tile, count_tiles(high - low, tile))
     for name, value in (("local_first", local_first), ("local_held", local_held)):
@@ -286,7 +286,7 @@ def _check_pages(call: DecodeCall, page_table: Tensor, params: TileParams) -> No
 
 @dataclass
 class Meeting:
-    """The ranks that talk in one call, and whether they have found that they mean the same one."""
+    """The ranks that communicate in one call, and whether they have checked that it is the same call."""
 
     group: distributed.ProcessGroup | None
     timeout: float
@@ -295,7 +295,7 @@ class Meeting:
 
 
 def _terms(given: dict[str, Any]) -> str:
-    """What every rank must pass the same, as text; the values of the lengths as a checksum."""
+    """The arguments that must be equal on every rank, as text; the lengths as a checksum."""
     lengths, starts = (None if given[name] is None else given[name].tolist() for name in ("seq_lens", "starts"))
     known = {
         "q": describe(given["q"]).rpartition(" on ")[0],
@@ -308,7 +308,7 @@ def _terms(given: dict[str, Any]) -> str:
 
 
 def _short(positions: list[int] | None) -> Any:
-    """Positions [B] as they are, or of many a checksum."""
+    """Positions [B] themselves, or a checksum if there are many."""
     return positions if positions is None or len(positions) <= 8 else hashlib.sha256(str(positions).encode()).hexdigest()[:16]
 
 
@@ -327,8 +327,8 @@ def drive(program: Program[Result], core: Core, meeting: Meeting) -> Result:
 def all_gather(core: Core, payload: Tensor, shapes: Sequence[tuple[int, ...]], tag: str, meeting: Meeting) -> list[Tensor]:
     """The payloads of all ranks, in rank order; shapes are those of each. One collective call, of the size of the largest.
 
-    Before the first of a call the ranks compare what they mean, in a message that always has the same size: tensors of other
-    sizes would abort a rank, or give it a wrong result. With `lutetia.debug` they do so before every one.
+    Before the first one of a call the ranks compare their arguments, in a message that always has the same size: tensors of
+    different sizes would abort a rank, or give it a wrong result. With `lutetia.debug` they do so before every one.
     """
     with core.step("all_gather", {"sent": payload}, tag=tag, bytes=nbytes(payload)) as step:
         most = max(map(math.prod, shapes))

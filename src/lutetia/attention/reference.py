@@ -27,7 +27,7 @@ def decode(call: DecodeCall) -> tuple[Tensor, Tensor]:
 
 
 def write_new(call: DecodeCall) -> None:
-    """k_new and v_new into the last s_active live slots of each row; what would lie before position 0 is left out."""
+    """Write k_new and v_new into the last s_active live slots of each row; tokens before position 0 are left out."""
     if call.k_new is None:
         return
     position = call.seq_lens[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)  # [B, s_active]
@@ -36,7 +36,7 @@ def write_new(call: DecodeCall) -> None:
 
 
 def put(call: DecodeCall, row: Tensor, a: Tensor, position: Tensor) -> None:
-    """New tokens a [n] of rows [n] into the slots of these positions [n]."""
+    """Write new tokens a [n] of rows [n] into the slots of these positions [n]."""
     assert call.k_new is not None
     assert call.v_new is not None
     at, slot = slots(call, row, position)
@@ -50,10 +50,9 @@ def put(call: DecodeCall, row: Tensor, a: Tensor, position: Tensor) -> None:
 
 
 def to_cache(new: Tensor, dtype: torch.dtype, factor: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """new [B, H_kv, s, d] as a cache of this dtype keeps it: divided by its scale [H_kv] and within the range of 8 bits.
-
-    Where each token has a scale (a factor of three dimensions), it brings its largest number to the end of that range; they are
-    given too, float32 [B, H_kv, s].
+    """new [B, H_kv, s, d] as a cache of this dtype stores it: divided by its scale [H_kv] and clamped to the range of 8 bits.
+    Per-token scales (a factor of three dimensions) map each token's largest number to the end of that range, and are returned,
+    too: float32 [B, H_kv, s].
     """
     limit, scales = EIGHT_BITS.get(dtype), None
     if factor is not None:
@@ -121,7 +120,7 @@ def fetch(call: DecodeCall, name: str, row: Tensor, position: Tensor) -> Tensor:
 
 
 def _fetch_from(call: DecodeCall, name: str, row: Tensor, position: Tensor) -> Tensor:
-    """As `fetch`, each row from its own part of the cache."""
+    """Like `fetch`, each row from its own part of the cache."""
     cache, factor = (call.k_cache, call.k_scale) if name == "k" else (call.v_cache, call.v_scale)
     where, slot = slots(call, row, position)
     stored = as_bytes(cache)

@@ -1,4 +1,4 @@
-"""Rotary positions: number i of a query or key and number i + r turn by an angle that depends on the position."""
+"""Rotary positions: elements i and i + r of a query or key are rotated by an angle that depends on the position."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lutetia.attention.arguments import DecodeCall
 
 
 def turned(call: DecodeCall) -> DecodeCall:
-    """The call with its queries and new keys turned, and nothing more to turn."""
+    """The call with its queries and new keys rotated, and no angles left."""
     if call.rotary is None:
         return call
     at = call.seq_lens.long()[:, None] - call.s_active + torch.arange(call.s_active, device=call.q.device)  # [B, s_active]
@@ -19,7 +19,7 @@ def turned(call: DecodeCall) -> DecodeCall:
 
 
 def turn(x: Tensor, angles: Tensor) -> Tensor:
-    """x [B, heads, s, d] with its first 2r numbers turned by angles [2, B, s, r], cosines and sines; in the dtype of x."""
+    """x [B, heads, s, d] with its first 2r elements rotated by angles [2, B, s, r], cosines and sines; in the dtype of x."""
     cos, sin = angles[:, :, None].to(torch.promote_types(x.dtype, torch.float32)).unbind()
     r = cos.shape[-1]
     low, high = x[..., :r], x[..., r : 2 * r]

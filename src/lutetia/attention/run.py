@@ -1,4 +1,4 @@
-"""Who runs a call: the checks, the executor, and the step that a recording shows."""
+"""Running a call: the checks, the executor, and the step that a recording shows."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ OF_HOW = OF_CALL + len(RunOptions._fields)
 
 
 def run(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """`decode_attention`, without a gradient; `arguments` are all of its, in its order from `cores` on, and before it in that of
-    `DecodeCall`.
+    """`decode_attention`, without a gradient. `arguments` are all of its arguments: first those of `DecodeCall`, in its order,
+    then those from `cores` on.
 
-    On CUDA a call like one before is launched as that one was, and not checked again.
+    On CUDA a call like an earlier one is launched the same way, without being checked again.
     """
     key = None
     if getattr(arguments[0], "is_cuda", False) and not (lutetia.debug or flow.recording()):
@@ -56,7 +56,7 @@ def run(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _run(arguments: tuple[Any, ...], key: Any) -> tuple[Tensor, Tensor]:
-    """A call that is checked first; it is remembered under `key`, where there is one."""
+    """Check a call and run it; what was worked out is kept under `key`, if there is one."""
     how = RunOptions(*arguments[OF_CALL:OF_HOW])
     check_how(how)
     call = check_call(*arguments[:OF_CALL], *arguments[OF_HOW:])
@@ -152,7 +152,7 @@ _plans: dict[Any, KnownCall] = {}
 
 
 def executor_of(call: DecodeCall, cores: int, backend: str) -> str:
-    """ "cores", "cpu", "triton" or "reference": the one that was asked for, or the fastest one for the device."""
+    """ "cores", "cpu", "triton" or "reference": the one requested, or the fastest one for the device."""
     device = call.q.device
     if backend == "auto":
         if cores > 1:

@@ -1,6 +1,6 @@
 """The scratch memory of a core: buffers in scopes, counted against a budget.
 
-A core of an accelerator has a few megabytes of local memory, and a kernel says what is kept there and for how long.
+A core of an accelerator has a few megabytes of local memory, and a kernel decides what is kept there and for how long.
 `ScratchManager` keeps that account: `open_scope` and `close_scope` bracket what a tile needs, `allocate` hands out a buffer.
 
 A scope opened with `buffers=2` is double-buffered: when it closes, its buffers stay until the second next scope of that name
@@ -49,7 +49,7 @@ class ScratchManager:
     """Buffers in scopes, at most `budget` bytes at any time; None sets no limit.
 
     `owner`, such as "core 0", is named in errors. `in_use` and `peak` are bytes. New buffers hold NaN (-1 where they are
-    integers): reading before writing shows.
+    integers), so that reading before writing shows.
     """
 
     def __init__(self, budget: int | None = None, owner: str = "the core", device: torch.device | str | None = None) -> None:
@@ -77,7 +77,7 @@ class ScratchManager:
     def close_scope(self) -> None:
         """End the innermost scope."""
         if len(self._scopes) == 1:
-            raise ArgumentError(f"{self.owner} closes a scope, expected one to be open")
+            raise ArgumentError(f"{self.owner} closes a scope, but none is open")
         scope = self._scopes.pop()
         if scope.buffers > 1:
             self._scopes[-1].closed[scope.name].append(scope)
@@ -103,7 +103,7 @@ class ScratchManager:
         return "/".join(scope.name for scope in self._scopes[1:])
 
     def _bytes(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
-        """Storage for a buffer: what the same section had under this name before, where it is large enough."""
+        """Storage for a buffer: reused from the same scope and name if it is large enough."""
         key = (*((scope.name, scope.section) for scope in self._scopes), name)
         kept = self._storage.get(key)
         if kept is None or kept.numel() < size:

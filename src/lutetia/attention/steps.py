@@ -1,4 +1,4 @@
-"""The steps of decode attention on one core, under the names and in the order of the kernel that this design began with.
+"""The steps of decode attention on one core, with the names and in the order of the kernel that this design started from.
 
     S = scale · Q Kᵀ, masked to -inf
     m' = max(m, rowmax S)      α = exp(m - m')
@@ -6,7 +6,7 @@
     end: out = O / l
 
 A core works on rows of queries: R = G · s_active of them share a key head, so m and l are [B, H_kv, R] and O is [B, H_kv, R, d].
-Steps that may talk are generators: they yield an `Exchange` and are sent the parts of all cores.
+Steps that may communicate are generators: they yield an `Exchange` and are sent the parts of all cores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INFINITY = float("inf")
 
 
 class TileParams(NamedTuple):
-    """What a core owns, and in how many tiles it goes through it."""
+    """What a core owns, and how many tiles it takes."""
 
     first: Tensor  # int64 [B]: the first position of each row that it reads
     stop: Tensor  # int64 [B]: the one after the last
@@ -36,7 +36,7 @@ class TileParams(NamedTuple):
 
     @property
     def use_fa(self) -> bool:
-        """Whether it takes more than one tile: a flash attention."""
+        """Whether it takes more than one tile, as flash attention."""
         return self.num_fa_tiles > 1
 
 
@@ -51,7 +51,7 @@ class FATileContext(NamedTuple):
 
 @dataclass
 class FABuffers:
-    """What lives through all tiles."""
+    """Buffers that last for all tiles."""
 
     q: Tensor  # [B, H_kv, R, d], scaled
     running_max: Tensor  # m [B, H_kv, R]
@@ -61,7 +61,7 @@ class FABuffers:
 
 
 class QKBuffers(NamedTuple):
-    """What lives through one tile."""
+    """Buffers that last for one tile."""
 
     k: Tensor  # [B, H_kv, tile_s_prior, d]
     v: Tensor  # [B, H_kv, tile_s_prior, d]
@@ -73,9 +73,8 @@ class QKBuffers(NamedTuple):
 
 
 def compute_tile_params(call: DecodeCall, core: Core, shard: str, sync: str, tile: int) -> TileParams:
-    """The part of this core: with `shard` "sequence" a stretch of the keys of every row, otherwise all of them.
-
-    In lockstep every core does as many tiles as the one that has most: the others add empty ones.
+    """The part of this core: with `shard` "sequence" a range of the keys of every row, otherwise all of them. In lockstep every
+    core does as many tiles as the core with the most: the others add empty tiles.
     """
     with core.step("compute_tile_params", {"seq_lens": call.seq_lens}) as step:
         low, high = seen_range(call)
@@ -95,7 +94,7 @@ def count_tiles(keys: Tensor, tile: int) -> int:
 
 
 def store_new_keys(core: Core, call: DecodeCall, params: TileParams) -> None:
-    """k_new and v_new [B, H_kv, s_active, d] into the slots of this core that are to hold them."""
+    """Write k_new and v_new [B, H_kv, s_active, d] into this core's slots for them."""
     if call.k_new is None or call.v_new is None:
         return
     with core.step("store_new_keys", {"k_new": call.k_new, "v_new": call.v_new}) as step:

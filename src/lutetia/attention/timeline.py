@@ -1,8 +1,8 @@
 """A run of the core model as a drawing: a lane for each core, time downwards, messages as arrows with their bytes.
 
-`sequence` writes a Mermaid sequence diagram, `html` a page that needs nothing else, both from a recorded flow. The tick of a
-step is how many steps its core did before; a message sets the clocks of the cores it joins to the latest, so that what stands in
-one line may happen at once, and a gap is a core that waits.
+`sequence` writes a Mermaid sequence diagram, `html` a self-contained page, both from a recorded flow. The tick of a step is how
+many steps its core did before it; a message sets the clocks of both cores to the later one, so steps on one line may happen at
+the same time, and a gap is a core that waits.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def runs(flow: Flow) -> list[CoreRun]:
 
 
 def _root(steps: Sequence[Step], step: Step) -> int | None:
-    """The nearest step around it that is of no lane."""
+    """The nearest enclosing step without a lane."""
     while step.lane is not None:
         if step.parent is None:
             return None

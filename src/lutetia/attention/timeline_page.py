@@ -119,7 +119,7 @@ def _picture(run: CoreRun) -> str:
 
 
 def _layout(parts: Sequence[Segment]) -> tuple[list[PlacedSegment], int]:
-    """Every row gets its place; a line is as high as the core that needs most."""
+    """Give every row its place; a line is as tall as its tallest core."""
     y = 10
     blocks = []
     for number, part in enumerate(parts):
@@ -154,7 +154,7 @@ def _new_frames(row: Row, before: Row | None, lane: int) -> int:
 
 
 def _loops(blocks: Sequence[PlacedSegment], width: int) -> Iterator[str]:
-    """A ground under all tiles that follow each other, and a line with a name above each."""
+    """A background for each run of consecutive tiles, and a named line above each tile."""
     started: PlacedSegment | None = None
     for block, after in zip(blocks, [*blocks[1:], None], strict=True):
         if block.segment.first_tile is None:

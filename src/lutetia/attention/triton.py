@@ -1,4 +1,4 @@
-"""Decode attention on CUDA, in Triton: the grid, the block sizes, and the counters by which splits find out who is last.
+"""Decode attention on CUDA, in Triton: the grid, the block sizes, and the counters that tell a split whether it is the last.
 
 Under TRITON_INTERPRET=1 everything here runs on CPU tensors too, which is how it is tested without a GPU.
 """
@@ -54,7 +54,7 @@ def decode(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invarian
 
 
 def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invariant: bool = False) -> LaunchConfig:
-    """The configuration of a call; with `batch_invariant` how keys are cut does not depend on B, S_max or the device."""
+    """The configuration of a call; with `batch_invariant`, how keys are split does not depend on B, S_max or the device."""
     rows = min(call.group * call.s_active, _most_rows(call))
     owners = call.batch * call.n_kv_heads * cdiv(call.group * call.s_active, rows)
     multiprocessors = device_of(call.q).multiprocessors
@@ -79,9 +79,9 @@ def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invar
 
 
 def _tile(call: DecodeCall, rows: int, stages: int = 3, long: bool = False) -> tuple[int, int, int]:
-    """block_n, warps, stages: as measured on an H200 for a key and value of 512 bytes, other sizes in proportion.
+    """block_n, warps, stages: as measured on an H200 for a key and value of 512 bytes together, and scaled for other sizes.
 
-    Long pieces in pages take twice as many keys at once, with twice the warps: finding places is work of its own.
+    Long pieces in pages take twice as many keys at once, with twice the warps, because looking up pages is extra work.
     """
     large = rows > FEW_ROWS or (call.q.dtype == torch.float32 and call.head_dim > 128)  # more registers than four warps have
     one = (1 if call.shared else 2) * max(16, next_power_of_2(call.value_dim)) * call.k_cache.element_size()
@@ -223,7 +223,7 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
 
 
 def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[Before | None, int]:
-    """The launch that reads the prefix, and in how many pieces; it has none of the options that the rest of a row has."""
+    """The launch that reads the prefix, and its number of pieces; it has none of the options of the rest of a row."""
     if call.prefix is None:
         return None, 0
     rows, device = call.batch * case.ROWS, device_of(call.q)
@@ -265,8 +265,9 @@ def _or(tensor: Tensor | None, filler: Tensor) -> Tensor:
 
 
 def _products(q: Tensor, cache: Tensor) -> Any:
-    """The type of the products: that of q; for caches of 8 bits and halves float16, which holds their numbers exactly and is
-    made from them by one instruction. Triton's interpreter cannot multiply bfloat16."""
+    """The type of the products: that of q; for 8-bit caches and 16-bit queries float16, which represents 8-bit numbers exactly
+    and is converted from them by one instruction. Triton's interpreter cannot multiply bfloat16.
+    """
     if cache.dtype in EIGHT_BITS and q.dtype == torch.bfloat16:
         return triton.language.float16
     names = {torch.bfloat16: "bfloat16" if q.is_cuda else "float32", torch.float16: "float16", torch.float32: "float32"}
@@ -280,14 +281,15 @@ def _strides(cache: Tensor, call: DecodeCall) -> tuple[int, ...]:
 
 
 def _plain(call: DecodeCall, block_n: int) -> bool:
-    """Whether position p is slot p, and places within a tile need no 64 bits."""
+    """Whether position p is slot p, and offsets within a tile fit in 32 bits."""
     far = max(block_n * cache.stride(2) + call.head_dim * cache.stride(3) for cache in (call.k_cache, call.v_cache))
     return call.page_table is None and not call.ring and far < 2**31
 
 
 def _stretch(call: DecodeCall, block_n: int) -> int:
-    """Keys whose pages the kernel lists at once, whole tiles of them; all where there are no pages. The first may begin within a
-    page, so of the pages listed one is left out."""
+    """How many keys, in whole tiles, the kernel lists the pages of at once; all keys where there are no pages. The first key may
+    lie inside a page, so one page fewer is counted.
+    """
     if call.page_table is None:
         return 1 << 30
     return max(1, (tiles.PAGES.value - 1) * call.page_len // block_n) * block_n
@@ -298,7 +300,7 @@ def _shared_keys(call: DecodeCall) -> int:
 
 
 def _most_rows(call: DecodeCall) -> int:
-    """Query rows of one tile; more are shared out over several programs, which then read the same keys.
+    """The most query rows in one tile; more rows are divided over several programs, which then read the same keys.
 
     Larger tiles are multiplied by a whole warp group. In float32 Triton 3.6 compiles some of these wrongly: on an H200 a tile of
     64 rows that has its values in its keys gave wrong sums, and read outside its memory.
@@ -322,7 +324,7 @@ class _Arena:
         self.of_stream: dict[int, tuple[Tensor, Tensor]] = {}
 
     def take(self, n: int) -> Tensor:
-        """n zeros, not shared."""
+        """n zeros that nothing else uses."""
         if self.used + n > COUNTERS:
             return torch.zeros(n, dtype=torch.int32, device=self.zeros.device)  # in a graph: cleared in every replay
         self.used += n
@@ -333,7 +335,7 @@ _arenas: dict[torch.device, _Arena] = {}
 
 
 def workspace(owners: int, numbers: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """int32 [at least `owners`], zero whenever no launch of this stream is under way, and float32 [at least `numbers`]."""
+    """int32 [at least `owners`], zero whenever no launch of this stream is running, and float32 [at least `numbers`]."""
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     arena = _arenas.get(device)
     if arena is None:
@@ -359,7 +361,7 @@ def workspace(owners: int, numbers: int, device: torch.device) -> tuple[Tensor, 
 
 
 class LaunchDevice(NamedTuple):
-    """What decides how the kernel is launched."""
+    """The properties of a device that decide how the kernel is launched."""
 
     multiprocessors: int
     shared_bytes: int  # of shared memory that a program can have

@@ -1,9 +1,9 @@
-"""Decode attention in Triton: the live keys are cut into pieces, and the last program to finish one of an owner adds them up.
+"""Decode attention in Triton: the live keys are cut into pieces, and the program that finishes an owner's last one adds them up.
 
 An owner is one row of the batch, one key head and one block of query rows: all query heads of the key head, times the new tokens,
-are the rows of one tile, so every key is read once. Lengths are read on the device, so a captured graph stays right as they grow.
-Rows of one length are cut as the host says, a program for each piece. Where rows differ, every program works out for itself the
-same cut of them all into nearly equal pieces. Scores are kept in base 2.
+are the rows of one tile, so every key is read once. Lengths are read on the device, so a captured graph stays correct as they
+grow. Rows of equal length are cut as the host says, one program per piece. Where lengths differ, every program computes the same
+division of all rows into nearly equal pieces. Scores are kept in base 2.
 """
 
 # ruff: noqa: E741  (l, the sum of weights, is the design's name)
@@ -103,7 +103,7 @@ def find(which, pieces, owners_of_row, rows):
 
 @triton.jit
 def pieces_of(counts, there, share):
-    """How many pieces of at most `share` keys each row [n] makes; one if it has no keys, for something must write its result."""
+    """How many pieces of at most `share` keys each row [n] makes; one if it has no keys, as something must write its result."""
     return tl.where(there, tl.maximum(tl.cdiv(counts, share), 1), 0)
 
 
@@ -271,7 +271,7 @@ def add_new(new, start_of_row, place, rows, sums, memory, strides, numbers, CASE
 
 @triton.jit
 def locate_new(position, live, b, memory, numbers, CASE: tl.constexpr):
-    """As `locate`, for a few positions [n] whose pages are not listed."""
+    """Like `locate`, for a few positions [n] whose pages are not listed."""
     if CASE.PAGE_LEN > 0:
         pages = tl.load(memory.page_table + b * numbers.table_b + position // CASE.PAGE_LEN, mask=live, other=0)
         return pages.to(tl.int64), (position % CASE.PAGE_LEN).to(tl.int64)
@@ -303,7 +303,7 @@ def new_scales(k_tile, extra, v_tile, h, memory, CASE: tl.constexpr):
 
 @triton.jit
 def column(scale, CASE: tl.constexpr):
-    """A scale of each of n rows as [n, 1]; one number as it is."""
+    """Scales of n rows as [n, 1]; a single number unchanged."""
     if CASE.TOKEN_SCALES:
         return scale[:, None]
     else:

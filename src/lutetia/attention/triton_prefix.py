@@ -1,7 +1,7 @@
 """The prefix that all rows of a batch share, in Triton: each of its keys is read once for the queries of many rows.
 
-A program takes a block of the queries that read one key head, whichever rows they are of, and a piece of the prefix. What it
-finds, `triton_kernels.finish` joins with the rest of each row.
+A program takes a block of the queries that read one key head, whichever rows they belong to, and a piece of the prefix.
+`triton_kernels.finish` merges its result with the rest of each row.
 """
 
 # mypy: allow-untyped-defs

@@ -20,7 +20,7 @@ PAGES = tl.constexpr(256)  # page numbers that a program has at hand
 
 
 class KernelTensors(NamedTuple):
-    """Every tensor of a launch; those that a call does not have may be anything, and are not touched."""
+    """Every tensor of a launch; where a call has none, any tensor stands in, which is never accessed."""
 
     q: Any
     k_cache: Any
@@ -58,7 +58,7 @@ class Strides(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """What is known at the launch and compiled for no value: of a tuple that comes from the host Triton would compile each 1."""
+    """Numbers known at launch that are not specialised: in a tuple from the host, Triton would specialise every 1."""
 
     scale: Any
     window: Any
@@ -135,10 +135,11 @@ def place_of(owner, CASE: tl.constexpr):
 
 @triton.jit
 def in_range(q_tile, extra, CASE: tl.constexpr):
-    """Queries [M, D] and their extra numbers [M, EXTRA] as the type of the products can hold them, and what they are to be
-    multiplied with, [M, 1] or one number.
+    """Queries [M, D] and their extra elements [M, EXTRA], scaled into the range of the products' type, and the factors that undo
+    that, [M, 1] or one number.
 
-    Those of bfloat16 may be too large for float16: a power of two brings each row to 1 at most, and rounds nothing that counts.
+    bfloat16 queries may be too large for float16: dividing each row by a power of two brings it to 1 at most, without relevant
+    rounding.
     """
     if q_tile.dtype == tl.bfloat16 and tl.float16 == CASE.PRODUCTS:
         values = q_tile.to(tl.float32)
@@ -170,7 +171,7 @@ def turn(tile, places, stride, at, memory, numbers, CASE: tl.constexpr):
 
 @triton.jit
 def load_extra(places, stride, live, CASE: tl.constexpr):
-    """The numbers from D on of queries or keys at places [n], whose numbers lie `stride` apart: [n, EXTRA]; 0 where not live."""
+    """Elements D and up of queries or keys at places [n], `stride` apart: [n, EXTRA]; 0 where not live."""
     if CASE.EXTRA > 0:
         e = tl.arange(0, CASE.BLOCK_E)
         inside = live[:, None] & (e < CASE.EXTRA)[None, :]
@@ -332,7 +333,7 @@ def token_scales(place, live, memory, strides, CASE: tl.constexpr):
 
 @triton.jit
 def limit_of(DTYPE: tl.constexpr):
-    """The largest number of a type of 8 bits."""
+    """The largest number of an 8-bit type."""
     if tl.int8 == DTYPE:
         return 127.0
     elif tl.float8e5 == DTYPE:
@@ -356,7 +357,7 @@ def as_stored(tile, scale, DTYPE: tl.constexpr):
 
 @triton.jit
 def join(sums, part):
-    """Two results as one: m, l [M] and acc [M, D] of each."""
+    """Merge two results: m, l [M] and acc [M, D] of each."""
     m, l, acc = sums
     m_i, l_i, acc_i = part
     m_new = tl.maximum(m, m_i)
@@ -367,8 +368,9 @@ def join(sums, part):
 
 @triton.jit
 def finish(sums, r, d, place, memory, numbers, CASE: tl.constexpr):
-    """out and lse, both contiguous [B, H_q, S_ACTIVE, ..], from m, l [M] and acc [M, D]; the prefix and the sink join, once.
-    Nothing seen gives 0 and -inf."""
+    """out and lse, both contiguous [B, H_q, S_ACTIVE, ..], from m, l [M] and acc [M, D]; the prefix and the sink are added, once.
+    A query that sees nothing gives 0 and -inf.
+    """
     b, h = place
     at = b * CASE.H_KV * CASE.ROWS + h * CASE.ROWS + r
     if CASE.HAS_PREFIX:

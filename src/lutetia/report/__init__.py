@@ -1,9 +1,9 @@
-"""The report: one page of HTML on what was trained, what it wrote, why it decided, and what circuit came of it.
+"""The report: one HTML page on what was trained, what it wrote, why it decided, and the circuit built from it.
 
     report.write("report.html", report.Story(decided=report.decisions(model, images, labels)))
 
-The values of a story may be made by hand, or from models and graphs by the functions here. Each is imported when it is first
-touched: a command that explains needs few of them. `__all__` is for users, the other names for commands and estimators.
+The values of a story may be made by hand, or from models and graphs by the functions here. Each is imported on first use: a
+command that explains needs few of them. `__all__` is for users, the other names for commands and estimators.
 """
 
 from __future__ import annotations

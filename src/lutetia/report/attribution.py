@@ -1,10 +1,11 @@
 """Ways to say which inputs caused an output: the presets of `lutetia.relevance`, and two plain ones to compare them with.
 
-Explained is the *lead* of an output over its rivals: its score minus the mean score of the others, weighted by their
-probabilities among themselves. That is the slope of the log-odds of the output; the lead of the best output is never negative.
-Weights of 1/C, the plain mean, also explain what sets the output apart from classes that were never in question: nearly every
-pixel speaks for it, so a heat map has one colour. Deleting the most relevant pixels first shows that the rivals say more: in four
-kinds of models the area falls (by 0.042 ± 0.008 and 0.022 ± 0.009) or stays level: docs/notes/relevance.md.
+What is explained is the *lead* of an output over its rivals: its score minus the mean score of the others, weighted by their
+probabilities among themselves. That is the slope of the log-odds of the output; the lead of the best output is never negative. A
+plain mean, with weights of 1/C, also explains what separates the output from classes that were never likely: nearly every pixel
+counts in its favour, so the heat map has one colour. Deleting the most relevant pixels first shows that the lead over the rivals
+is more faithful: in four kinds of models the area under the curve falls (by 0.042 ± 0.008 and 0.022 ± 0.009) or stays the same
+(docs/notes/relevance.md).
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ RULES: dict[str, Rule] = {
         "What took part",
         "The score is shared out over the inputs by how much each took part, whichever way its comparison went.",
     ),
-    "gamma": Rule("What agreed", "As “What took part”, with contributions that agree with the sum counted more."),
-    "zplus": Rule("What added", "Only positive contributions of linear layers count."),
-    "alphabeta": Rule("What added, doubled", "Positive contributions count twice, negative ones once and against."),
+    "gamma": Rule("What agreed", "Like “What took part”, but contributions with the sign of the sum count more."),
+    "zplus": Rule("What added", "In linear layers, only positive contributions count."),
+    "alphabeta": Rule("For, against", "In linear layers, positive contributions count double, negative ones once and against."),
     "attnlrp": Rule("AttnLRP", "Relevance by the published rules of AttnLRP for transformers."),
     "dynamic": Rule("By size alone", "The score is shared out by the size of each contribution, whatever its sign."),
     "gradient": Rule("A small change", "Gradient × input: the slope used in training, times the value of the input."),
@@ -62,7 +63,7 @@ BLANK = ord(" ")  # replaces an occluded byte
 
 
 class Attribution(NamedTuple):
-    """The relevance of each input, shaped like them, and how much ended elsewhere, in biases and other constants."""
+    """The relevance of each input, in the inputs' shape, and how much biases and other constants absorbed."""
 
     relevance: Tensor
     absorbed: float | None  # None for rules that do not conserve relevance

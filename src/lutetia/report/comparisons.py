@@ -21,7 +21,7 @@ class Comparison(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The question with its answer, as people say it."""
+        """The question with its answer, as text."""
         is_more = self.operator == ">"
         if self.other in ("missing", "[missing]"):
             return f"{self.feature} is {'known' if is_more else 'missing'}"

@@ -41,7 +41,7 @@ def reading(model: LUTClassifier, x: Tensor, *, said: str = "") -> Reading | Non
 
 
 def _only_tables(model: LUTClassifier) -> LUT | None:
-    """The one layer of tables that reads pixels and is added up to the scores; None where there are more layers, or others."""
+    """The one layer of tables, which reads pixels and adds up to the scores; None if there are other layers."""
     shape = model.config.input_shape
     is_image = len(shape) == 2 or (len(shape) == 3 and shape[0] == 1)
     is_single = (len(model.layers) == 1 and model.config.readout == "none") or (

@@ -52,7 +52,7 @@ def _training(training: Training) -> Html:
 
 
 def _confusion(training: Training) -> Html:
-    """How often each class was read as each: the shade of a cell is its share of the row."""
+    """The confusion matrix: the shade of a cell is its share of the row."""
     labels = training.labels or [str(at) for at in range(len(training.confusion))]
     head = tag(
         "tr",
@@ -75,7 +75,7 @@ def _confusion(training: Training) -> Html:
 
 
 def _shade(share: float) -> int:
-    """A share as one of ten shades; the least share is still seen."""
+    """A share as one of ten shades; the smallest share is still visible."""
     return max(1, min(9, round(share * 9)))
 
 

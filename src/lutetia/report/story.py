@@ -67,7 +67,7 @@ class Detector:
     constants: Sequence[float] = ()  # with which inputs are compared, the first as input n_inputs
 
     def comparisons(self, names: Sequence[str]) -> list[str]:
-        """What was compared and found, by the names of the inputs: "x3 > 0.42"."""
+        """The comparisons and their answers, by the names of the inputs: "x3 > 0.42"."""
         everything = [*names, *(f"{value:.4g}" for value in self.constants)]
         pairs = zip(self.anchors, self.bits, strict=True)
         return [f"{everything[a]} {'>' if bit else '≤'} {everything[b]}" for (a, b), bit in pairs]
@@ -93,7 +93,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class VotingCircuit:
-    """A circuit of tables that vote, which the page runs: on the images of the decisions, and on what a reader makes of them.
+    """A circuit of tables that vote, which the page runs on the images of the decisions, also after the reader edits them.
 
     A bit says whether a pixel is greater than a constant; a table reads bits of the layer before it, the highest place first.
     """
@@ -157,7 +157,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Signal:
-    """One line of a waveform: spans (from, to, value) in cycles, in order. Outside of them nothing is known."""
+    """One line of a waveform: spans (from, to, value) in cycles, in order. Outside them the value is unknown."""
 
     name: str
     spans: Sequence[tuple[float, float, str]]
