@@ -238,5 +238,5 @@ def test_rows_of_a_partial_table() -> None:
 @pytest.mark.parametrize("name", ["end", "table", "always_comb", "architecture", "register", "std_logic", "resize", "uwire"])
 @pytest.mark.parametrize("language", ["verilog", "vhdl"])
 def test_words_of_either_language_are_refused_as_names(name: str, language: str) -> None:
-    with pytest.raises(ArgumentError, match=r"it is a word of (VHDL|Verilog|SystemVerilog)"):
+    with pytest.raises(ArgumentError, match=r"it is a reserved word of (VHDL|Verilog|SystemVerilog)"):
         table_graph([XOR]).emit(language, name=name)

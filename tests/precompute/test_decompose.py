@@ -143,7 +143,7 @@ def test_layers_that_do_not_know_their_channels() -> None:
     assert decompose(nn.AvgPool2d(2), n_inputs=8).sizes == ((4, 1), (4, 1))
     assert decompose(nn.BatchNorm1d(3)).sizes == ((1, 1),) * 3
     assert decompose(nn.Sequential(nn.ReLU(), nn.Linear(2, 1))).sizes == ((2, 1),)
-    with pytest.raises(ArgumentError, match="ReLU does not know its channels"):
+    with pytest.raises(ArgumentError, match="ReLU does not fix its number of channels"):
         decompose(nn.ReLU())
     with pytest.raises(ArgumentError, match="n_inputs is 7, expected a multiple of 3"):
         decompose(nn.MaxPool1d(3), n_inputs=7)

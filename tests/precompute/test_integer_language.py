@@ -105,7 +105,7 @@ def test_a_stream_that_would_be_too_wide_gets_a_coarser_scale() -> None:
 def test_a_reset_and_a_reader() -> None:
     whole = integer_model(language())
     reader = whole.reader()
-    with pytest.raises(ArgumentError, match="nothing was read"):
+    with pytest.raises(ArgumentError, match="no byte was read"):
         reader.scores()
     reader.put(65)
     first = reader.scores()

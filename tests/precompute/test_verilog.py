@@ -170,13 +170,13 @@ def test_words_of_the_languages_are_no_names(word: str, language: str) -> None:
     """In both languages: the same network may be emitted in the other one."""
     net = trace(small(), input=Stream(3, Binary())).precompute()
     with pytest.raises(
-        ArgumentError, match=f"name is '{word}', expected another one: it is a word of (Verilog|SystemVerilog|VHDL)"
+        ArgumentError, match=f"name is '{word}', expected another name: it is a reserved word of (Verilog|SystemVerilog|VHDL)"
     ):
         net.emit(language, name=word)
 
 
 def test_a_stage_is_one_process() -> None:
-    """An `assign` for each bit of a wide bus made a simulator copy the bus for each: hours for the digits' network."""
+    """An `assign` for each bit of a wide bus made a simulator copy the bus for each: hours for the digit network."""
     layer = LUT(9, 3, 12, 4, seed=0)
     nn.init.normal_(layer.weight)
     files = lut_network(layer, bits=3, weight_bits=4).graph.emit("verilog").files

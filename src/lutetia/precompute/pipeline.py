@@ -6,8 +6,8 @@
     run_steps(build, CHECK)      # simulation, proof, synthesis: each within a time limit
     build.report                 # plain data, what the page of a build shows
 
-A step that needs a tool which is not installed, or that runs out of time, is left out and says so. One that finds a mistake
-raises, after it has been written down.
+A step whose tool is not installed, or that runs out of time, is skipped, and the report says so. A step that finds a mistake
+records it and raises.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Build:
 
 @dataclass(frozen=True)
 class BuildStep:
-    """One step: its name, what to call it when it could not be done, and what it does."""
+    """One step: its name, the words for a step that was not done, and its function."""
 
     name: str
     undone: str
@@ -151,7 +151,7 @@ def _synthesise(build: Build) -> None:
 
 
 def _pipeline(build: Build) -> None:
-    """Find by halving how long stages may be for the clock that was asked for; where none will do, the fastest is kept."""
+    """Find by bisection how long stages may be for the requested clock; if none reaches it, the fastest is kept."""
     assert build.fmax is not None
     best: tuple[float, Graph] | None = None
     tried: list[dict[str, Any]] = []

@@ -41,7 +41,7 @@ def functional_pool(target: Any, args: Sequence[Any], options: dict[str, Any]) -
 def picked_channels(index: Any, channels: int, name: str) -> np.ndarray:
     """The channels that `x[:, index]` keeps, with nothing else cut."""
     if not isinstance(index, list) or len(index) < 2 or index[0] != slice(None):
-        raise ArgumentError(f"{name} takes {index} of a batch, expected channels, as x[:, 1:3]")
+        raise ArgumentError(f"{name} takes {index} of a batch, expected channels, such as x[:, 1:3]")
     if any(each not in (slice(None), Ellipsis) for each in index[2:]):
         raise ArgumentError(f"{name} cuts frames by {index[2:]}, expected all samples of a frame")
     chosen = index[1]
@@ -53,7 +53,7 @@ def picked_channels(index: Any, channels: int, name: str) -> np.ndarray:
 
 
 def shuffled_channels(groups: int, channels: int) -> np.ndarray:
-    """What `nn.ChannelShuffle(groups)` makes of the channels."""
+    """The order of the channels after `nn.ChannelShuffle(groups)`."""
     return np.arange(channels).reshape(groups, channels // groups).T.reshape(-1)
 
 
@@ -77,14 +77,14 @@ def pads_of(sizes: Any, rank: int, value: Any, name: str) -> tuple[tuple[int, in
 
 
 def padded_shape(shape: WindowShape, pads: Sequence[tuple[int, int]]) -> WindowShape:
-    """A window that pads by itself what was padded before it."""
+    """A window that does the padding in front of it itself."""
     front = tuple(own + pad[0] for own, pad in zip(shape.padding, pads, strict=True))
     behind = tuple(own + pad[1] for own, pad in zip(shape.ends, pads, strict=True))
     return replace(shape, padding=front, after=None if behind == front else behind)
 
 
 def directions(ops: Sequence[BlockOp], channels: int) -> np.ndarray | None:
-    """For each channel 1 where ops rise throughout, -1 where they fall; None where one does neither."""
+    """For each channel 1 where ops are increasing, -1 where they are decreasing; None where one is neither."""
     sign = np.ones(channels, dtype=np.int64)
     for op in ops:
         if not isinstance(op, Each) or not op.monotone:
@@ -96,7 +96,7 @@ def directions(ops: Sequence[BlockOp], channels: int) -> np.ndarray | None:
 
 
 def turned_round(builder: Builder, node: int, channels: np.ndarray, name: str) -> int:
-    """Low and high change places in some channels (bool [channels]): their maximum is then the minimum of before."""
+    """Swap low and high in some channels (bool [channels]): their maximum is then what was the minimum."""
     edge = builder.edge(node)
     if not channels.any():
         return node

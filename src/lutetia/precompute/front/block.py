@@ -3,7 +3,7 @@
 A block reads `channels` values at each of a few *taps* (one tap for vectors; the kernel of a convolution) and answers with
 `out_channels` values. Its inputs are one flat row: channel by channel, and within a channel tap by tap (rows of a kernel first,
 as in PyTorch's own weights), so input `c · n_taps + t` is tap t of channel c. It is evaluated by calling the modules themselves,
-in float64 and in eval mode, without padding: bias, batch norm, activation and quantiser are all folded in.
+in float64 and in eval mode, without padding: bias, batch norm, activation and quantiser are all included.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LayerBlock:
 
     @classmethod
     def of(cls, module: nn.Module, n_inputs: int | None = None) -> LayerBlock:
-        """The block of a module; `n_inputs` is needed where no layer knows its channels (an activation, a pooling layer)."""
+        """The block of a module; `n_inputs` is needed where no layer fixes the number of channels (activations, pooling)."""
         ops = tuple(op_of(each) for each in flatten(module))
         if not ops:
             fail("module", module, "a module with at least one layer")
@@ -43,7 +43,7 @@ class LayerBlock:
         known = next((op.in_channels for op in ops if op.in_channels is not None), None)
         if known is None and n_inputs is None:
             raise ArgumentError(
-                f"{type(module).__name__} does not know its channels: put it into a block after a layer that does"
+                f"{type(module).__name__} does not fix its number of channels: put it into a block after a layer that does"
             )
         if known is None and n_inputs is not None:
             if n_inputs % taps:
@@ -70,7 +70,7 @@ class LayerBlock:
 
     @cached_property
     def positions(self) -> tuple[tuple[int, ...], ...]:
-        """Per axis, which places of the receptive field are read at all: what lies between dilated taps is not."""
+        """Per axis, which places of the receptive field are read: those between dilated taps are not."""
         return _positions(self.ops, self.rank)
 
     @property

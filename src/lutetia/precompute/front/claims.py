@@ -60,21 +60,19 @@ def precomputable(
     dilation: int | Sequence[int] = 1,
     padding: int | Sequence[int] = 0,
 ) -> Callable[[T], T]:
-    """Declare the domain of the inputs of a module class, or of one module, and how it splits.
+    """Declare the domain of the inputs of a module class, or of one module, and how it splits. @precomputable(domain=Binary(),
+    groups=((3, 1), (3, 1), (3, 1))) class MyLayer(nn.Module): ...
 
-        @precomputable(domain=Binary(), groups=((3, 1), (3, 1), (3, 1)))
-        class MyLayer(nn.Module): ...
-
-    `groups` is a number of equal groups, or per unit its (n_inputs, n_outputs) one after the other, or per unit its
-    (inputs, outputs) as two lists of indices. It overrides what the module looks like; `decompose` then probes the module and
-    refuses the claim where the module contradicts it.
+    `groups` is a number of equal groups, or per unit its (n_inputs, n_outputs) one after the other, or per unit its (inputs,
+    outputs) as two lists of indices. It overrides what inspection finds; `decompose` then probes the module and refuses the claim
+    if the module contradicts it.
 
     `kernel` says that the module slides over a sequence, or with two numbers over an image, as a convolution with this stride,
     dilation and padding by zeros does. Inputs then count taps: input c · taps + t is tap t of channel c.
     """
     window = None if kernel is None else _window(kernel, stride, dilation, padding)
     if window is not None and groups is None:
-        raise ArgumentError("kernel is given without groups: say how each window splits, groups=((n_inputs, n_outputs), ..)")
+        raise ArgumentError("kernel is given without groups: declare how each window splits, groups=((n_inputs, n_outputs), ..)")
     claim = Claim(None if domain is None else as_domain("domain", domain), _checked(groups), window)
 
     def mark(target: T) -> T:
@@ -91,7 +89,7 @@ def claim_of(module: Any) -> Claim | None:
 
 
 def speaks_for(module: Any) -> bool:
-    """Whether a claim says how a module splits, so that nobody needs to look inside; a claim about the domain alone does not."""
+    """Whether a claim says how a module splits, so that it need not be inspected; a claim about the domain alone does not."""
     claim = claim_of(module)
     return claim is not None and claim.groups is not None
 

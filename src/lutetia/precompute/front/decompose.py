@@ -35,7 +35,7 @@ PROBES = 32
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """A part of a block that depends on some of its inputs alone; call it with x [n, n_inputs] -> [n, n_outputs], float64.
+    """A part of a block that depends on only some of its inputs; call it with x [n, n_inputs] -> [n, n_outputs], float64.
 
     inputs    the inputs of the block that it reads, rising: input c · n_taps + t is tap t of channel c
     outputs   the output channels that it makes
@@ -127,8 +127,8 @@ def n_rows_of(unit: Unit, domains: Sequence[Domain]) -> int:
 def decompose(module: nn.Module | LayerBlock, *, n_inputs: int | None = None) -> Units:
     """The smallest units of a layer or of a chain of layers; their `sizes` look like `((3, 1), (3, 1), (3, 1))`.
 
-    `n_inputs` is needed where no layer knows its channels, such as pooling alone. What was found or claimed is then tried on the
-    module: where an output depends on an input outside its unit, it is refused.
+    `n_inputs` is needed where no layer fixes the number of channels, such as pooling alone. The units are then tried on the
+    module: an output that depends on an input outside its unit is an error.
     """
     with flow.step("decompose", part="precompute") as step:
         block = module if isinstance(module, LayerBlock) else LayerBlock.of(module, n_inputs)
@@ -148,7 +148,7 @@ def _claims(module: Any, block: LayerBlock) -> list[Any]:
 
 
 def _probe(units: Units, domain: Domain | None) -> None:
-    """Change inputs, and see that outputs which must not notice do not."""
+    """Change inputs, and check that outputs which must not depend on them stay the same."""
     block = units.block
     reads = np.zeros((block.out_channels, block.n_inputs), dtype=bool) if block.n_inputs * block.out_channels <= 2**24 else None
     if reads is None:
@@ -181,7 +181,7 @@ def _some(n: int) -> list[int]:
 
 
 def _other(values: Tensor, domain: Domain | None) -> Tensor:
-    """Another value for each: of the domain, or far away."""
+    """A different value for each: from the domain, or far away."""
     if domain is None:
         return values + torch.where(values > 0, -5.0, 5.0)
     following = values + domain.step

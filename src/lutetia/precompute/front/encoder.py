@@ -1,12 +1,12 @@
 """How the inputs of a network become whole numbers.
 
-A LUT layer only compares inputs, with each other or with constants, so one map for all inputs that never falls keeps every
-comparison, apart from values that share a number. A map per input would not: a comparison of two inputs would no longer be the
-one that was trained.
+A LUT layer only compares inputs, with each other or with constants, so one non-decreasing map for all inputs keeps every
+comparison, except between values that map to the same integer. One map per input would not: a comparison of two inputs would no
+longer be the one that was trained.
 
     affine   value v -> round((v - low) / (high - low) · (2**bits - 1)), for inputs of one range
     ramps    the same with the mean of all inputs' own ramps: round(mean_i clip((v - low_i) / (high_i - low_i)) · (2**bits - 1)).
-             Where many inputs have their values the map is steep: features in other units each keep their own numbers.
+             The map is steep where many inputs have their values, so features in different units each keep enough resolution.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Encoder:
         return self.numbers(x).cpu()
 
     def numbers(self, x: Tensor) -> Tensor:
-        """The same where x is; ramps are computed on the CPU."""
+        """The same on the device of x; ramps are computed on the CPU."""
         check_tensor("x", x, dtype=NUMBERS)
         if x.dim() < 2:
             fail("x", x, "samples first: [batch, ...]")
@@ -85,7 +85,7 @@ class Encoder:
 
 @dataclass(frozen=True, eq=False)
 class CodeEncoder:
-    """A map that a model has of its own, from values to codes of `bits` bits: `codes` takes x [batch, ...]."""
+    """A model's own map from values to codes of `bits` bits: `codes` takes x [batch, ...]."""
 
     bits: int
     codes: Callable[[Tensor], Tensor]
@@ -134,7 +134,7 @@ def _shown(end: Range) -> str:
 
 @dataclass(frozen=True)
 class BitsTried:
-    """What inputs of this many bits do to the float model: its accuracy, and on how many samples its class stays."""
+    """The float model on inputs of this many bits: its accuracy, and on how many samples its class stays the same."""
 
     bits: int
     accuracy: float
@@ -143,7 +143,7 @@ class BitsTried:
 
 @dataclass(frozen=True)
 class BitsChoice:
-    """The fewest bits of an input that cost next to no accuracy, and what was measured on the way."""
+    """The fewest bits per input that cost almost no accuracy, and the measurements."""
 
     bits: int
     float_accuracy: float

@@ -82,8 +82,8 @@ class FixedLSTMCell(nn.Module):
 class FixedLayerNorm(nn.Module):
     """x [batch, n], multiples of `scale` -> [batch, n], multiples of 2**-(bits - 3), from -4 to 4; n is a power of two.
 
-    What is left of x without its mean is rounded to `bits` bits and steps of `scale`, the mean of its squares to 2 · bits - 2
-    bits, and one over the root of that to `bits` bits; the last product is rounded once more.
+    x minus its mean is rounded to `bits` bits and steps of `scale`, the mean of its squares to 2 · bits - 2 bits, and one over
+    the root of that to `bits` bits; the final product is rounded again.
     """
 
     def __init__(self, norm: nn.LayerNorm, *, scale: float, bits: int = 6) -> None:

@@ -1,4 +1,4 @@
-"""Functions and methods that `trace` knows by what they compute."""
+"""The functions and methods that `trace` knows."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ MAX_LEVEL_BITS = 24
 def grid_of(block: LayerBlock, edge: StreamEdge, name: str) -> tuple[tuple[Domain, ...], float]:
     """The domains of a block's outputs, and their scale.
 
-    A quantiser at the end says it. Sums alone are exact multiples of their weights. Anything else is tried out, value by value.
+    A quantiser at the end defines it. Plain sums are exact multiples of their weights. Anything else is evaluated, value by
+    value.
     """
     last = block.ops[-1]
     quantiser = last.quantiser if isinstance(last, Each) else None

@@ -26,7 +26,8 @@ def table_graph(layers: Sequence[TableLayer], input: Stream | None = None) -> Gr
         table_graph([[first, second], joined])    # side by side: each reads the channels that follow
         table_graph([[(first, (0, 2)), (second, (2, 1))]], input=Stream(3, Binary()))  # (table, the channels it reads)
 
-    Without `input` the first layer says what enters. A table must hold every input that can reach it, or have a default.
+    Without `input`, the domains of the first layer define the input. A table must hold every input that can reach it, or have a
+    default.
     """
     if not isinstance(layers, Sequence) or isinstance(layers, str) or not len(layers):
         fail("layers", layers, "a list of tables, or of lists of tables side by side")
@@ -66,7 +67,7 @@ def _entering(reading: list[tuple[IOTable, tuple[int, ...]]]) -> tuple[Domain, .
     for table, channels in reading:
         for channel, domain in zip(channels, table.domains, strict=True):
             if domains.setdefault(channel, domain) != domain:
-                raise ArgumentError(f"channel {channel} is read as {domains[channel]} and as {domain}: say which with input=")
+                raise ArgumentError(f"channel {channel} is read as {domains[channel]} and as {domain}: choose one with input=")
     if set(domains) != set(range(len(domains))):
         raise ArgumentError(f"the first layer reads channels {sorted(domains)}, expected all of 0 to {max(domains)}, or input=")
     return tuple(domains[channel] for channel in range(len(domains)))

@@ -2,12 +2,11 @@
 
 A LUT layer is comparisons of pairs of inputs, or of an input with a constant, an index made of the answers, a row of each
 detector's table, and the sum of the rows. In hardware: equal comparisons once, one table per detector, sums of proven width.
-Inputs become integers of n bits, a threshold the greatest integer whose value is not above it, and weights fixed point. What
-these compute is the *integer model*, which is a separate model. Its accuracy is given next to that of the float model in the
-report.
+Inputs become integers of n bits, a threshold the greatest integer whose value is not above it, and weights fixed point. The
+result is the *integer model*, a model of its own. The report gives its accuracy next to the float model's.
 
-Layers say what their tables are (`describe()`); of a whole model only `layers`, `norms` and `readout` are used, so any
-module that is built the same way will do.
+Layers say what their tables are (`describe()`); of a whole model only `layers`, `norms` and `readout` are used, so any module
+with the same attributes works.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Readout:
 
 @dataclass(frozen=True)
 class Rescaled:
-    """Each channel times a number, and all of them by something positive: what an RMS norm is to a comparison."""
+    """Each channel times a number, and all of them times something positive: the effect of an RMS norm on a comparison."""
 
     weight: np.ndarray
 
@@ -84,7 +83,7 @@ class LUTNetwork:
     def report(self, x: Tensor, labels: Tensor, batch: int = 1024) -> dict[str, float]:
         """The accuracy of the float model and of the integer model, and how often they agree: labels [batch].
 
-        Of a network that ends in one sum, the roots of their mean squared errors; labels are then numbers.
+        For a network that ends in one sum, their root mean squared errors; labels are then numbers.
         """
         if not isinstance(self.graph.nodes[self.graph.output], Argmax) and self.graph.output_edge.channels == 1:
             check_tensor("labels", labels, [len(x)])
@@ -131,7 +130,7 @@ def scores(model: nn.Module, x: Tensor, batch: int = 1024, dtype: torch.dtype | 
 
 
 def fit_bits(model: nn.Module, x: Tensor, labels: Tensor, low: Range = 0.0, high: Range = 1.0) -> BitsChoice:
-    """The fewest bits of an input at which the model loses at most 0.2 points of accuracy: x [n, ...], labels [n]."""
+    """The fewest bits per input at which the model loses at most 0.2 points of accuracy: x [n, ...], labels [n]."""
     stages = _folded(list(_stages(model)))
     affine = True if isinstance(stages[0], Readout) else None
     n_inputs = _n_inputs(model, stages[0])
@@ -147,7 +146,7 @@ def lut_network(
     """The integer model of a LUT layer, a LUT projection, a classifier of them, or a Sequential of these.
 
     Inputs from `low` to `high`, a number each or one per input, become integers of `bits` bits: see `encoder`. Weights are
-    rounded to `weight_bits` bits. Sums have the width that they provably need. A network that classifies ends in an `argmax`.
+    rounded to `weight_bits` bits. Sums have the width that they provably need. A classifier ends in an `argmax`.
     Reads other than "hard" are not tables and are refused.
     """
     check_range("bits", bits, 1, 16)
@@ -218,7 +217,7 @@ def is_lut_layer(module: Any) -> bool:
 
 
 def _detectors_of(layer: Any) -> Detectors:
-    """Of a `lutetia.lut.LayerDescription`."""
+    """The detectors of a `lutetia.lut.LayerDescription`."""
     if layer.read.name != "hard":
         raise ArgumentError(f"read is {layer.read.name!r}, expected 'hard': only then is a detector a table")
     if layer.positions is not None:
@@ -245,7 +244,7 @@ def _n_inputs(model: Any, first: Any) -> int:
 
 
 def _folded(stages: list[Any]) -> list[Detectors | Readout]:
-    """RMS norms into the weights before them: comparisons and the greatest score are unaffected by a positive factor."""
+    """Fold RMS norms into the weights before them: a positive factor changes neither comparisons nor the greatest score."""
     made: list[Any] = []
     for number, stage in enumerate(stages):
         if not isinstance(stage, Rescaled):
@@ -271,7 +270,7 @@ def _folded(stages: list[Any]) -> list[Detectors | Readout]:
 
 
 def _against_first(stage: Detectors | Readout) -> Detectors | Readout:
-    """Scores of two classes less those of the first: the greater is the same, and one sum is left to build."""
+    """Two classes' scores minus those of the first: the greater is the same, and only one sum is left to build."""
     if isinstance(stage, Detectors):
         return replace(stage, weight=stage.weight - stage.weight[..., :1]) if stage.weight.shape[2] == 2 else stage
     if len(stage.bias) != 2:
@@ -315,7 +314,7 @@ def _detectors(builder: Builder, source: int, stage: Detectors, weight_bits: int
 
 
 def _comparisons(builder: Builder, source: int, stage: Detectors, values: np.ndarray | None, name: str) -> int:
-    """One lane for each anchor of each detector; `dedupe` makes one of equal ones."""
+    """One lane for each anchor of each detector; `dedupe` merges equal ones."""
     left, right = stage.anchors.reshape(-1, 2).T
     before, constant = builder.edge(source), np.zeros(len(left), dtype=np.int64)
     is_constant = right >= before.channels

@@ -1,4 +1,4 @@
-"""Ops: what a block is a chain of. Each knows its window, which inputs each output reads, and how to run in float64.
+"""Ops: the links of a block. Each knows its window, which inputs each output reads, and how to run in float64.
 
 Linear    Linear, masked Linear, SparseLinear, Conv1d, Conv2d, average pooling, the sum of two streams: outputs are weighted sums
 Max       max pooling
@@ -155,7 +155,7 @@ class Linear(BlockOp):
 
     @property
     def divisor(self) -> int:
-        """What the sum is divided by at the end: 1, except for averages."""
+        """The divisor of the sum: 1, except for averages."""
         return 1
 
     def __str__(self) -> str:
@@ -174,7 +174,7 @@ class Average(Linear):
 
     def matrix(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         if self.in_channels is None:
-            raise ArgumentError(f"{self} does not know its channels here")
+            raise ArgumentError(f"{self} does not fix its number of channels")
         return [(channel, tap, np.ones(len(tap))) for channel, tap in self.rows(self.in_channels)]
 
     @property
@@ -266,7 +266,7 @@ class Claimed(BlockOp):
         return module if self.window is None else lambda x: self.one_window(module, x)
 
     def one_window(self, module: nn.Module, x: Tensor) -> Tensor:
-        """The answer to one window, x [n, C, *field] -> [n, C', 1, ..]: of the module's answers the one that reads no padding."""
+        """The answer to one window, x [n, C, *field] -> [n, C', 1, ..]: the one of the module's answers that reads no padding."""
         assert self.window is not None
         before = [-pad % step for pad, step in zip(self.window.padding, self.window.stride, strict=True)]
         field = F.pad(x, [side for size in reversed(before) for side in (size, 0)])
@@ -276,7 +276,7 @@ class Claimed(BlockOp):
         except (RuntimeError, IndexError) as error:  # what PyTorch says about frames that do not fit
             raise ArgumentError(f"{self} does not take a window of {list(field.shape[2:])}: {error}") from error
         if y.dim() != x.dim() or any(place >= size for place, size in zip(places, y.shape[2:], strict=True)):
-            raise ArgumentError(f"{self} answers {list(y.shape)} to {list(field.shape)}, expected what the window claimed gives")
+            raise ArgumentError(f"{self} answers {list(y.shape)} to {list(field.shape)}, expected that of the claimed window")
         return y[(..., *(slice(place, place + 1) for place in places))]
 
     def rows(self, channels: int) -> Rows:
@@ -295,7 +295,7 @@ def _claimed_rows(structure: Structure, taps: int) -> Rows:
 
 
 def op_of(module: nn.Module) -> BlockOp:
-    """The op of one layer; a module that is not known is refused, with the way out."""
+    """The op of one layer; an unknown module is an error that says how to declare it."""
     if isinstance(module, CONVOLUTIONS):
         return Linear(module, module.in_channels, module.out_channels, _conv_window(module))
     if isinstance(module, SparseLinear | nn.Linear) or _is_masked_linear(module):
@@ -321,12 +321,14 @@ def op_of(module: nn.Module) -> BlockOp:
 def norm_op(module: nn.Module) -> Each:
     """Batch norm in eval mode: monotone in each channel, up or down."""
     if getattr(module, "running_mean", None) is None:
-        fail("track_running_stats", False, "batch norm that keeps its statistics: without them every batch is another function")
+        fail(
+            "track_running_stats", False, "batch norm that keeps its statistics: without them every batch is a different function"
+        )
     return Each(module, module.num_features, 2 if isinstance(module, nn.BatchNorm2d) else 0, True)  # type: ignore[arg-type]
 
 
 def pool_window(module: Any) -> WindowShape:
-    """The window of a pooling layer; what would make windows of several sizes is refused."""
+    """The window of a pooling layer; options that make windows of different sizes are errors."""
     rank = 1 if isinstance(module, nn.MaxPool1d | nn.AvgPool1d) else 2
     if module.ceil_mode:
         raise ArgumentError(f"ceil_mode of {module} is True, expected False: all windows must be equal")
@@ -396,7 +398,7 @@ def _double(module: nn.Module) -> nn.Module:
 
 
 def clone(module: nn.Module) -> nn.Module:
-    """A copy of a module; also of one that was pruned, whose weight is the result of a product and does not copy by itself."""
+    """A copy of a module, even of a pruned one, whose weight is computed and cannot be copied directly."""
     results = [
         value for each in module.modules() for value in vars(each).values() if isinstance(value, Tensor) and not value.is_leaf
     ]

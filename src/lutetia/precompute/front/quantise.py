@@ -1,8 +1,8 @@
-"""Building blocks whose values lie on a grid of integers, and that train all the same, by straight-through gradients.
+"""Building blocks whose values lie on a grid of integers, and that can be trained, by straight-through gradients.
 
 `Quantise` rounds activations, `quantise_weights` the weights of any layer, and `SparseLinear` is a linear layer of small fan-in:
-the three together make networks whose layers are tables of a few bits. All scales are fixed or powers of two, so the integers
-behind the numbers are known exactly.
+the three together make networks whose layers are tables of a few bits. All scales are fixed or powers of two, so the integers are
+known exactly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lutetia.precompute.tables.domains import NUMBERS, Domain, DomainLike, as_do
 
 
 class _Straight(torch.autograd.Function):
-    """Forward: the rounded value. Backward: the gradient as it came, where the input was within reach of the grid, else none."""
+    """Forward: the rounded value. Backward: the gradient unchanged where the input was within the grid's range, else zero."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rounded: Tensor, low: float, high: float) -> Tensor:
@@ -102,7 +102,7 @@ class _QuantisedWeight(nn.Module):
 
 
 def quantise_weights(module: nn.Module, domain: DomainLike) -> nn.Module:
-    """Keep the weight of a layer on the grid of a domain from now on, and return the layer; its float weight goes on learning.
+    """Keep the weight of a layer on the grid of a domain from now on, and return the layer; its float weight keeps learning.
 
     For the layers with a `weight`: Linear, SparseLinear, Conv1d, Conv2d. The scale is a power of two.
     """

@@ -63,8 +63,9 @@ def from_binary(lines: list[str]) -> np.ndarray:
 
 
 def random_input(graph: Graph, batch: int, seed: int) -> Tensor:
-    """Samples drawn from the domains of the input: int64 [batch, channels, *shape]; an endless stream is cut where it is long
-    beside the windows."""
+    """Samples drawn from the domains of the input: int64 [batch, channels, *shape]; an endless stream is cut to a length well
+    beyond its windows.
+    """
     edge = graph.input_edge
     shape = (_long(graph),) if None in edge.shape else edge.shape
     generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Whether a module reads the windows that were claimed for it."""
+"""Checking that a module reads the windows that were claimed for it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def check_window(op: Claimed, domain: Domain | None) -> None:
     sizes = [2 * field + 3 * step for field, step in zip(fields, shape.stride, strict=True)]
     channels = op.in_channels or 1
     if channels * math.prod(sizes) > MOST:
-        raise ArgumentError(
-            f"{op} claims a window over {fields} samples of {channels} channels, which is too large to be checked"
-        )
+        raise ArgumentError(f"{op} claims a window over {fields} samples of {channels} channels, which is too large to check")
     x = draw(2, channels * math.prod(sizes), domain).reshape(2, channels, *sizes)
     padded = F.pad(x, [side for size in reversed(shape.padding) for side in (size, size)])
     counts = [(size - field) // step + 1 for size, field, step in zip(padded.shape[2:], fields, shape.stride, strict=True)]

@@ -15,7 +15,8 @@ def split_convolution(conv: nn.Conv1d | nn.Conv2d, filters: int = 1) -> nn.Seque
     """The same function as `nn.Sequential(grouped, pointwise)`, with at most `filters` filters for each input channel.
 
     The weights of an input channel are a row of taps for each output. Where all rows are whole multiples of one row, one filter
-    will do; with several, whole sums of them. ArgumentError where a channel needs more filters: nothing is rounded.
+    is enough; with several, rows are integer combinations of them. ArgumentError where a channel needs more filters: nothing is
+    rounded.
     """
     if not isinstance(conv, nn.Conv1d | nn.Conv2d) or conv.groups != 1:
         fail("conv", conv, "an nn.Conv1d or nn.Conv2d with groups=1")

@@ -10,9 +10,8 @@ from lutetia.precompute.ir.stream import Lookup, TableData
 
 
 def reduce_table(table: TableData) -> tuple[TableData, tuple[int, ...]]:
-    """The table without the address bits that decide nothing, and the bits that stay (0 is the most significant one).
-
-    Where rows do not count, any answer will do, so a bit may go when no two rows that count differ in it alone and in their
+    """The table without the address bits it does not depend on, and the bits that remain (0 is the most significant one). Rows
+    that do not count may have any answer, so a bit is dropped if no two rows that count differ only in that bit and in their
     answer.
     """
     contents, care = table.contents, table.care
@@ -32,7 +31,7 @@ def reduce_table(table: TableData) -> tuple[TableData, tuple[int, ...]]:
 
 
 def _without(contents: np.ndarray, care: np.ndarray | None, bit: int, k: int) -> tuple[np.ndarray, np.ndarray | None] | None:
-    """The rows with one address bit taken out, or None when it decides something."""
+    """The rows with one address bit removed, or None if they depend on it."""
     halves = contents.reshape(2**bit, 2, 2 ** (k - 1 - bit), -1)
     zero, one = halves[:, 0], halves[:, 1]
     if care is None:
@@ -46,7 +45,7 @@ def _without(contents: np.ndarray, care: np.ndarray | None, bit: int, k: int) ->
 
 
 def reduce_lookups(tables: list[TableData], lookups: list[Lookup]) -> tuple[list[TableData], list[Lookup]]:
-    """Reduce every table, and take the bits that went out of the lookups that read it."""
+    """Reduce every table, and remove the dropped bits from the lookups that read it."""
     reduced = [reduce_table(table) for table in tables]
     made = []
     for lookup in lookups:

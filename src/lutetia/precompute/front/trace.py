@@ -80,9 +80,8 @@ SKIPPED = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
 
 
 def trace(model: nn.Module, input: Stream) -> Graph:
-    """The stream graph of a model, whose input is `input`. In eval mode: batch norm as learned, dropout off.
-
-    What PyTorch computes from the samples in float64, the graph computes in integers, bit for bit.
+    """The stream graph of a model, whose input is `input`. The model is traced in eval mode: batch norm uses its running
+    statistics, dropout is off. The graph computes in integers exactly what PyTorch computes in float64.
     """
     if not isinstance(model, nn.Module):
         fail("model", model, "a module")
@@ -107,7 +106,7 @@ class _Fx(fx.Tracer):
 
 @dataclass(frozen=True)
 class _Value:
-    """What a node of the fx graph gives: a stream, and the layers that still wait for a grid.
+    """The result of a node of the fx graph: a stream, and the layers that still wait for a grid.
 
     pool   a maximum that comes between the first `at` ops of the block and the rest, which must rise or fall throughout
     pads   zeros around each frame, for the window that follows
@@ -132,7 +131,7 @@ class _Tracing:
         try:
             graph = _Fx().trace(self.model)
         except fx.proxy.TraceError as error:
-            raise ArgumentError(f"the model cannot be followed by torch.fx, expected no branches on values: {error}") from error
+            raise ArgumentError(f"torch.fx cannot trace the model, expected no branches on values: {error}") from error
         values: dict[fx.Node, Any] = {}
         output = None
         for node in graph.nodes:
@@ -247,7 +246,7 @@ class _Tracing:
         if shape is not None:
             node = self.window(node, shape)
         elif edge.layout != "vector":
-            raise ArgumentError(f"{self.name} works on vectors and is given a {edge.layout}: flatten it first")
+            raise ArgumentError(f"{self.name} works on vectors but its input is a {edge.layout}: flatten it first")
         return _Value(node, LayerBlock((op,), edge.channels, RANK[edge.layout]))
 
     def _extended(self, value: _Value, op: BlockOp) -> _Value:
@@ -275,7 +274,7 @@ class _Tracing:
         return self.builder.add(Register((layer,), edge, name=self.name))
 
     def _pooled(self, value: _Value, block: LayerBlock, pool: WindowShape) -> int:
-        """A maximum inside a block: after functions that rise (or fall, where it is a minimum) it is one of fewer bits."""
+        """A maximum inside a block: after increasing functions (or decreasing ones, for a minimum) it has fewer bits."""
         rest = block.ops[value.at :]
         sign = directions(rest, block.out_channels) if rest else None
         if sign is not None:
@@ -288,7 +287,7 @@ class _Tracing:
     def window(self, node: int, shape: WindowShape, fill: Sequence[int] | None = None) -> int:
         edge = self.builder.edge(node)
         if len(shape.kernel) != RANK[edge.layout]:
-            raise ArgumentError(f"{self.name} has a window of {len(shape.kernel)} axes and is given a {edge.layout}")
+            raise ArgumentError(f"{self.name} has a window of {len(shape.kernel)} axes but its input is a {edge.layout}")
         if shape.is_trivial:
             return node
         if fill is None and any((*shape.padding, *shape.ends)):
@@ -312,7 +311,7 @@ class _Tracing:
         zeros = value.pads is not None
         if value.pads is not None:
             if any(shape.padding):
-                raise ArgumentError(f"{self.name} pads by {shape.padding} what is padded already, expected padding once")
+                raise ArgumentError(f"{self.name} pads by {shape.padding} an input that is padded already, expected padding once")
             shape, value = padded_shape(shape, value.pads), replace(value, pads=None)
         if value.block is not None and value.pool is None:
             return replace(value, pool=shape, at=len(value.block.ops))
@@ -382,7 +381,7 @@ class _Tracing:
         return self.builder.add(Wire(tuple(nodes), edge, np.arange(len(domains)), name=self.name))
 
     def padded(self, value: _Value, sizes: Any, fill: Any) -> _Value:
-        """Zeros around frames, which the window that follows takes over."""
+        """Zeros around frames, which the next window adds."""
         node = self.settle(value)
         edge = self.builder.edge(node)
         return _Value(node, pads=pads_of(sizes, RANK[edge.layout], fill, self.name))
@@ -405,7 +404,7 @@ class _Tracing:
         if edge.layout == "vector":
             return _Value(node)
         if edge.samples is None:
-            raise ArgumentError(f"{self.name} makes one vector of an endless sequence, expected a Stream with a length")
+            raise ArgumentError(f"{self.name} flattens an endless sequence into one vector, expected a Stream with a length")
         kernel: tuple[int, ...] = edge.shape  # type: ignore[assignment]
         ones, zeros = (1,) * len(kernel), (0,) * len(kernel)
         made = replace(window_edge(edge, kernel, kernel, ones, zeros), layout="vector", shape=())
@@ -416,7 +415,7 @@ class _Tracing:
         node = self.settle(value)
         edge = self.builder.edge(node)
         if len(set(edge.scale)) > 1:
-            raise ArgumentError(f"{self.name} compares channels of the scales {sorted(set(edge.scale))}, expected one scale")
+            raise ArgumentError(f"{self.name} compares channels with the scales {sorted(set(edge.scale))}, expected one scale")
         return _Value(argmax_node(self.builder, node, self.name))
 
 

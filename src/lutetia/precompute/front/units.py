@@ -17,7 +17,7 @@ class Indices(NamedTuple):
 
 
 def structure_of(block: LayerBlock) -> list[Indices]:
-    """Outputs of equal support together; units that were claimed stay as they were claimed."""
+    """Outputs with equal inputs form one unit; claimed units are kept as claimed."""
     mixing = [op for op in block.ops if op.mixes]
     claimed = getattr(mixing[0], "structure", None) if len(mixing) == 1 else None
     if claimed is not None:

@@ -77,7 +77,7 @@ def _wires(layers: list[tuple[Tensor, Tensor]], n_bits: int, skip: bool) -> list
 
 
 def _needed(wires: list[np.ndarray], n_bits: int) -> list[np.ndarray]:
-    """The bits, rising, that are read behind the inputs and behind each layer; all of the last layer."""
+    """The sorted bits that later layers read of the inputs and of each layer; all bits of the last layer."""
     ends = np.cumsum([n_bits, *map(len, wires)])
     needed = [np.arange(ends[-2], ends[-1])]
     for first, own in zip(ends[-2::-1], reversed(wires), strict=True):

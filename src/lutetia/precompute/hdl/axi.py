@@ -1,8 +1,8 @@
 """An AXI4-Stream wrapper around a piece of hardware, and project files for Vivado.
 
 `tdata` is padded to whole bytes. `tlast` marks the last answer of a frame; the input has none, since frames have known sizes. The
-reset is `aresetn`, active low. `identity` is a constant, the number of the hardware, so that a device can be asked what it holds.
-The Vivado files are written by hand and have not been run in Vivado: they say so.
+reset is `aresetn`, active low. `identity` is a constant, the number of the hardware, so that a device can report which hardware
+it holds. The Vivado files are written by hand and have not been run in Vivado: they say so.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ endmodule
 
 
 def vivado_files(hardware: Hardware, *, part: str = "xc7a35tcpg236-1", period_ns: float = 6.0) -> dict[str, str]:
-    """A project for Vivado: a script that builds it out of context, and its clock. Untested: there is no Vivado here."""
+    """A project for Vivado: a script that builds it out of context, and its clock. Untested: they were written without Vivado."""
     sources = " ".join([*hardware.sources, *axi_files(hardware)])
     label = "# UNTESTED: written without Vivado. Run in the folder of the sources: vivado -mode batch -source build.tcl"
     script = f"""{label}

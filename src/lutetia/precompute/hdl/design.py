@@ -1,4 +1,4 @@
-"""What Verilog and VHDL have in common: names, buses, who reads whom, and what each node computes, in numbers.
+"""What Verilog and VHDL have in common: names, buses, which node reads which, and what each node computes.
 
 One module per node, with data, valid and ready on both sides, one per different table, and a top module that joins them. Where a
 node has several readers, a fork follows it.
@@ -21,7 +21,7 @@ from lutetia.precompute.tables.domains import Domain
 
 
 class Slice(NamedTuple):
-    """A channel on a bus: its lowest bit, how many, and whether they are two's complement."""
+    """A channel on a bus: its lowest bit, its number of bits, and whether they are two's complement."""
 
     low: int
     bits: int
@@ -80,7 +80,7 @@ class Design:
 
     @property
     def has_state(self) -> bool:
-        """Whether a clock is needed at all."""
+        """Whether it needs a clock."""
         held = any(isinstance(node, Window | Register | Unpack) for node in self.graph.nodes)
         return held or self.last or any(count > 1 for count in self.branches)
 
@@ -92,7 +92,7 @@ def design(graph: Graph, name: str, last: bool = False) -> Design:
     if not isinstance(name, str) or not re.fullmatch(r"[a-z](_?[a-z0-9])*", name):
         fail("name", name, "a small letter, then small letters and digits with single _ in between")
     if name in RESERVED:
-        fail("name", name, f"another one: it is a word of {RESERVED[name]}")
+        fail("name", name, f"another name: it is a reserved word of {RESERVED[name]}")
     graph = without_dead_nodes(graph)
     for node in graph.nodes:
         if isinstance(node, Window) and node.pads and None in graph.nodes[node.source].edge.shape:
@@ -262,7 +262,7 @@ def tournament(count: int) -> list[Match]:
 
 
 def common_width(node: Argmax, edge: StreamEdge) -> int:
-    """Bits of two's complement that hold every channel."""
+    """The number of two's-complement bits that hold every channel."""
     return max(domain.bits + (not domain.signed) for domain in edge.domains)
 
 

@@ -1,6 +1,6 @@
-"""What the two hardware languages differ in. A `Dialect` collects the lines of one module; `nodes` and `emit` say what is in it.
+"""Where the two hardware languages differ. A `Dialect` collects the lines of one module; `nodes` and `emit` say what is in it.
 
-Texts are typed by meaning, as VHDL requires: a *bus* (any bits), a *number* (bits to compute with, modulo
+Expressions have types, as VHDL requires: a *bus* (any bits), a *number* (bits to compute with, modulo
 their width), a *bit*, and a *condition*. Verilog writes all of them the same way.
 """
 
@@ -132,7 +132,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def instance(self, module: str, label: str, pins: Mapping[str, str], generics: Mapping[str, str] | None = None) -> None:
-        """Put a module in."""
+        """Instantiate a module."""
 
     @abstractmethod
     def unused(self, *buses: str) -> None:
@@ -151,7 +151,7 @@ class Dialect(ABC):
         """A file of modules, the first one named by the file."""
 
     def passed(self) -> None:
-        """Valid and ready go past a node that holds nothing."""
+        """Pass valid and ready through a node that holds no samples."""
         self.assign("out_valid", "in_valid")
         self.assign("in_ready", "out_ready")
 

@@ -24,7 +24,7 @@ CLOCK = (Pin("in", 0, "clk"), Pin("in", 0, "rst"))
 def emit(graph: Graph, language: str, name: str = "net", *, last: bool = False) -> Hardware:
     """The files of a graph; `name` is that of the top module and the beginning of all others.
 
-    With `last` the top module has an output more, `out_last`: high beside the last answer of each frame.
+    With `last` the top module has one more output, `out_last`: high with the last answer of each frame.
     """
     plan = design(graph, name, last)
     dialect = DIALECTS[language]

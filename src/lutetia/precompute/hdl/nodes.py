@@ -89,7 +89,7 @@ def _lookup(d: Dialect, module: str, number: int, lookup: Lookup, table: TableDa
 
 
 def _pieces(d: Dialect, table: TableData, number: int, targets: list[Slice]) -> list[BusPiece]:
-    """What a lookup gives to the bus: its whole output where that lies together there, else channel by channel."""
+    """What a lookup drives on the bus: its whole output where that is contiguous, else channel by channel."""
     if not table.k:
         return [BusPiece(own, d.literal(int(code), own.bits)) for own, code in zip(targets, table.contents[0], strict=True)]
     if all(one.high + 1 == other.low for one, other in pairwise(targets)):
@@ -175,7 +175,7 @@ def _window(d: Dialect, design: Design, node: Window) -> None:
 
 
 def _unpack(d: Dialect, design: Design, node: Unpack) -> None:
-    """The fixed circuit, whose parts lie one after the other, and wires that put them so."""
+    """The fixed circuit, which takes its parts one after the other, and wires that put them in that order."""
     (edge,) = design.edges(node)
     width = node.edge.width
     channels = slices(edge)

@@ -66,7 +66,7 @@ def adder_tree(made: list[Total], edge: StreamEdge) -> AdderTree | None:
 
 
 def _code_range(channel: Slice) -> Range:
-    """What the bits of a channel can say: the proof knows no more of them."""
+    """The range of a channel's bits: the proof assumes no more."""
     return Range(-(2 ** (channel.bits - 1)), 2 ** (channel.bits - 1) - 1) if channel.signed else Range(0, 2**channel.bits - 1)
 
 
@@ -115,7 +115,7 @@ class _Adders:
 
 
 def _added(texts: list[str]) -> str:
-    """Signed terms, the first one positive, as an expression; brackets keep tools that read by recursion within their stack."""
+    """Signed terms, the first one positive, as an expression; brackets keep recursive parsers within their stack."""
     if len(texts) <= CHAIN:
         return " ".join(texts).removeprefix("+ ")
     plus, minus = ([text[2:] for text in texts if text[0] == sign] for sign in "+-")
@@ -138,7 +138,7 @@ def _term(d: Dialect, term: SumTerm, width: int, total: Total) -> str:
 
 
 def _counted(d: Dialect, total: Total, number: int, width: int, idle: list[str]) -> list[str]:
-    """The count of the single bits as terms: compressors, and what they leave. What is not read goes to `idle`."""
+    """The count of the single bits as terms: compressors, and the bits that are left. Unread bits go to `idle`."""
     if not total.bits:
         return []
     bits = total.target.bits

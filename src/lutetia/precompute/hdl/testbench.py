@@ -105,7 +105,7 @@ def _lines(rows: list[str]) -> str:
 
 
 def start(seed: int) -> int:
-    """The seed of the pauses: never zero, where the generator would stay."""
+    """The seed of the pauses: never zero, because the generator would then stay at zero."""
     return int(torch.tensor(seed).item()) * 2654435761 % (2**32 - 1) + 1
 
 

@@ -98,8 +98,8 @@ class Verilog(Dialect):
         return f"{32 * len(values)}'h{''.join(f'{value:08x}' for value in reversed(values))}"
 
     def set_bus(self, width: int, pieces: Sequence[BusPiece], *, constant: bool = False) -> None:
-        """As one process: a simulator copies a wide bus for each `assign` to a part of it, so that 256 tables with 64 outputs
-        took an hour, and take seconds. A process that reads nothing would never start, so constants are assigned.
+        """One process: simulators copy a wide bus for each `assign` to a part of it, so 256 tables with 64 outputs took an hour
+        instead of seconds. A process that reads nothing would never start, so constants are assigned.
         """
         whole = joined([piece.text for piece in sorted(pieces, key=lambda piece: -piece.target.low)])
         if constant or len(pieces) == 1:

@@ -1,4 +1,4 @@
-"""A C program on machines without an operating system or a multiplier: what it takes there, and how many instructions.
+"""A C program on machines without an operating system or a multiplier: its memory, and its instructions per answer.
 
 Compilers are used where they are installed (Debian: gcc-arm-none-eabi, gcc-riscv64-unknown-elf); with qemu-user the program also
 runs, its answers are compared with the model's, and its instructions are counted.
@@ -27,7 +27,7 @@ COUNTED = ("-singlestep", "-d", "exec,nochain")  # qemu then writes a line for e
 
 @dataclass(frozen=True)
 class Machine:
-    """A compiler, what tells sizes, options of both compiling and linking, and an emulator."""
+    """A compiler, a size tool, options for compiling and linking, and an emulator."""
 
     compiler: str
     size: str
@@ -45,9 +45,8 @@ MACHINES = {
 
 
 def measured(model: IntegerTransformer | IntegerClassifier, texts: dict[str, str]) -> dict[str, Any]:
-    """By machine whose compiler is installed: bytes of `flash` (code and constants) and of `ram` (variables).
-
-    Where its emulator is installed too: `instructions` for an answer, after the answers were found equal to the model's.
+    """For each machine whose compiler is installed: bytes of `flash` (code and constants) and of `ram` (variables). If its
+    emulator is installed, too: `instructions` per answer, once the answers equal the model's.
     """
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -73,12 +72,12 @@ def _sizes(folder: Path, machine: Machine) -> dict[str, Any]:
         _run([*compiled, "-c", "model.c", "-o", "model.o"], folder)
         numbers = _run([machine.size, "model.o"], folder).splitlines()[1].split()
     except (OSError, subprocess.SubprocessError, IndexError) as error:
-        return {"left_out": f"{machine.compiler} did not compile it: {error}"}
+        return {"left_out": f"{machine.compiler} did not compile the program: {error}"}
     return {"left_out": "", "flash": int(numbers[0]) + int(numbers[1]), "ram": int(numbers[1]) + int(numbers[2])}
 
 
 def _emulated(folder: Path, title: str, machine: Machine, model: IntegerTransformer | IntegerClassifier) -> dict[str, Any]:
-    """Answers compared, and the instructions of one more of them; linked without a library, so nothing multiplies."""
+    """Compare answers, and count the instructions of one more; linked without a library, so nothing multiplies."""
     assert machine.emulator is not None
     # Relaxed RISC-V code needs a global pointer, which a C library would set.
     linked = [
@@ -97,7 +96,7 @@ def _emulated(folder: Path, title: str, machine: Machine, model: IntegerTransfor
         _run(linked, folder)
         answers = [_answers(folder, machine.emulator, model, count) for count in (1, 2)]
     except (OSError, subprocess.SubprocessError) as error:
-        return {"not_run": f"{machine.emulator} did not run it: {error}"}
+        return {"not_run": f"{machine.emulator} did not run the program: {error}"}
     for given, wanted, _ in answers:
         if given != wanted:
             raise EquivalenceError(f"on {title} the program answers {given.hex()}, expected {wanted.hex()}")

@@ -1,4 +1,4 @@
-"""A whole-number model as one C file and its header, and what they take of a machine's memory."""
+"""A whole-number model as one C file and its header, and the memory they need."""
 
 from __future__ import annotations
 

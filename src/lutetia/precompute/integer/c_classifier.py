@@ -47,7 +47,7 @@ static {sum} times({sum} x, int32_t weight)
 
 @dataclass(frozen=True)
 class StageText:
-    """A stage in C: its arrays and its function, the bytes of the arrays, and of what the function keeps while it runs."""
+    """A stage in C: its arrays and its function, the bytes of the arrays, and the bytes the function needs while it runs."""
 
     text: str
     flash: int
@@ -87,7 +87,7 @@ def classifier_files(model: IntegerClassifier) -> dict[str, str]:
 
 
 def memory(model: IntegerClassifier) -> dict[str, int]:
-    """Bytes of constant tables, and of what is kept while a sample is answered, the sample included."""
+    """Bytes of constant tables, and of memory used to answer a sample, the sample included."""
     parts = _stages(model)
     sums = sum(n_bytes(part.out) * len(stage.bias) for part, stage in zip(parts, model.stages, strict=True))
     given = model.n_inputs * n_bytes(_input_type(model))
@@ -130,7 +130,7 @@ def _sum_type(largest: Array) -> str:
 
 
 def _reach(stage: TableStage) -> Array:
-    """The largest size of each sum on the way to it: int64 [n_outputs]."""
+    """The largest magnitude of each sum, partial sums included: int64 [n_outputs]."""
     total = np.abs(stage.bias)
     for contents, targets in zip(stage.contents, stage.targets, strict=True):
         np.add.at(total, targets, contents.max(0))

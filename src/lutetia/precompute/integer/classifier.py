@@ -117,9 +117,8 @@ class IntegerClassifier:
         return self.graph(given.to(torch.int64))[:, 0]
 
     def emit(self, *, reuse: int) -> SharedClassifier:
-        """A core in Verilog, of one layer of tables, that uses its comparators and memories `reuse` times for every sample.
-
-        `graph.emit("verilog")` has everything once, and answers in every cycle.
+        """A core in Verilog, for one layer of tables, that uses its comparators and memories `reuse` times for every sample.
+        `graph.emit("verilog")` uses everything once, and answers in every cycle.
         """
         from lutetia.precompute.integer.verilog_classifier import emit_shared
 
@@ -164,7 +163,7 @@ def _chain(graph: Graph) -> list[StreamNode]:
 
 def _table_stage(compare: Compare, table: Table, total: Sum) -> TableStage:
     if (total.coefficient != 1).any():
-        raise ArgumentError(f"{total.name} multiplies what its tables give: it cannot be written as a program")
+        raise ArgumentError(f"{total.name} multiplies the outputs of its tables: it cannot be written as a program")
     outputs = np.repeat(np.arange(len(total.bias)), np.diff(total.start))
     readers: list[list[int]] = [[] for _ in range(table.edge.channels)]  # equal tables are one, which may count twice
     for channel, output in zip(total.index.tolist(), outputs.tolist(), strict=True):
@@ -196,7 +195,7 @@ def _gate_stage(compare: Compare, table: Table) -> TableStage:
 
 
 def _of_one_size(lookups: Sequence[Lookup], table: Table) -> tuple[Array, tuple[Array, ...]]:
-    """The lanes of lookups [n, k] and their contents; a lookup of fewer bits repeats its rows, whatever its further bits are."""
+    """The lanes of lookups [n, k] and their contents; a lookup of fewer bits repeats its rows, and ignores the extra bits."""
     k = max((len(lookup.inputs) for lookup in lookups), default=1)
     lanes = np.zeros((len(lookups), k), dtype=np.int64)
     contents = []

@@ -1,4 +1,4 @@
-"""`LanguageHardware`: a language model as Verilog, and what simulators and yosys make of it."""
+"""`LanguageHardware`: a language model as Verilog, simulated and synthesised."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LanguageHardware:
 
     @property
     def layout(self) -> Layout:
-        """Where everything lies, and how many cycles it takes."""
+        """Where everything is stored, and how many cycles it takes."""
         if self.model is None:
             fail("model", None, "hardware made from a model: one read from a folder has only its files")
         return Layout(self.model, self.detectors_per_cycle, self.temperature)
@@ -74,8 +74,9 @@ class LanguageHardware:
         stalls: bool = False,
         limit: float | None = None,
     ) -> Written:
-        """Let a simulator write n bytes after a prompt: "verilator" or "icarus", by default what is installed, Icarus for a few
-        bytes and Verilator, which compiles for half a minute first, for many. What it compiled is kept as long as the core.
+        """Let a simulator write n bytes after a prompt: "verilator" or "icarus", by default an installed one, Icarus for a few
+        bytes and Verilator, which first compiles for half a minute, for many. The compiled simulation is kept as long as the
+        core.
 
         With a `seed` a core that was emitted with a temperature draws them. With `stalls` both sides of the port pause at random.
         EquivalenceError where the bytes are not those of the model.
@@ -193,7 +194,7 @@ class LanguageHardware:
 def emit_language(
     model: IntegerTransformer, detectors_per_cycle: int = DETECTORS, temperature: float | None = None
 ) -> LanguageHardware:
-    """The core of a model, which compares and fetches this many detectors per cycle; with a temperature it can draw."""
+    """The core of a model, which compares and fetches this many detectors per cycle; with a temperature it can sample."""
     layout = Layout(model, detectors_per_cycle, temperature)
     return LanguageHardware(core_files(layout), model.context, model.vocab, detectors_per_cycle, model, temperature)
 
@@ -249,7 +250,7 @@ _BUILT: weakref.WeakKeyDictionary[LanguageHardware, dict[str, list[str]]] = weak
 
 
 def read_outputs(folder: Path, n: int) -> Written:
-    """What a bench wrote: n answers, each with its cycles."""
+    """The output of a test bench: n answers, each with its cycles."""
     written = folder / "outputs.mem"
     lines = [line.split() for line in written.read_text().splitlines()] if written.is_file() else []
     try:

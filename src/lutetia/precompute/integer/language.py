@@ -10,7 +10,7 @@ All numbers are whole. The stream x of a position has `width` channels in units 
 
 A layer of tables compares channels of the stream, each times the gain of the norm before the layer:
 
-    s[c]         = x[c] · gain[c]                  (the divisor of an RMS norm is positive: no comparison feels it)
+    s[c]         = x[c] · gain[c]                  (the divisor of an RMS norm is positive, so no comparison changes)
     index_t      = Σ_r (s[a_r] > s[b_r]) << r      for each detector t, with its anchors (a_r, b_r)
     tables(x)    = Σ_t numbers[t, index_t]
 
@@ -20,8 +20,8 @@ distance j - i. Only K, a small number for each detector, is kept of earlier pos
     attention(x) = Σ_{i<j} Σ_t numbers[t, Q << (anchors + bits) | K << bits | PE]
 
 The next byte is the one of the highest score, the lowest of equals. While the window has fewer than `context` bytes a new byte
-joins it. After that the oldest byte leaves, and all that the others had seen of it is taken back: every byte follows from the
-last `context` bytes and from nothing else, as `LUTTransformer.generate` has it.
+joins it. After that the oldest byte leaves, and its contributions to the others are removed: every byte depends on the last
+`context` bytes and on nothing else, as in `LUTTransformer.generate`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class TableLayer:
         return self.numbers[np.arange(len(self.numbers)), indices].sum(-2, dtype=np.int64)
 
     def attended(self, query: Array, keys: Array) -> Array:
-        """What positions before it add to one: query int64 [..., T], keys [..., n, T], oldest first -> int64 [..., outputs]."""
+        """What earlier positions add to one: query int64 [..., T], keys [..., n, T], oldest first -> int64 [..., outputs]."""
         assert self.positions is not None
         n, n_anchors = keys.shape[-2], self.anchors.shape[1]
         cells = (query[..., None, :] << (n_anchors + self.position_bits)) | (keys << self.position_bits)
@@ -141,7 +141,7 @@ class IntegerTransformer:
     # ---- what it computes --------------------------------------------------------------------------------------------
 
     def scores(self, tokens: Array, indices: dict[str, Array] | None = None) -> Array:
-        """What follows each of the bytes of windows: int [..., S <= context] -> int64 [..., S, vocab].
+        """Scores of the byte that follows each byte of a window: int [..., S <= context] -> int64 [..., S, vocab].
 
         `indices` is filled with those of every layer, by its name: int64 [..., S, T].
         """
@@ -237,7 +237,7 @@ class Reader:
     def scores(self) -> Array:
         """The score of every byte that may follow: int64 [vocab]."""
         if not self.bytes:
-            raise ArgumentError("nothing was read, expected at least one byte to continue from")
+            raise ArgumentError("no byte was read, expected at least one to continue from")
         unembedding = self.model.unembedding
         return unembedding.sums(unembedding.indices(self._stream))
 
@@ -264,7 +264,7 @@ class Reader:
 
 
 def check_prompt(prompt: Any, vocab: int) -> None:
-    """A prompt that a model can go on from."""
+    """Check that a model can continue from this prompt."""
     if not isinstance(prompt, bytes | bytearray):
         fail("prompt", prompt, 'bytes, such as b"def "')
     if not prompt:

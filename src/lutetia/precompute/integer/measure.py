@@ -1,4 +1,4 @@
-"""What whole numbers cost a language model: bits per byte beside those of the float model, and where the two part."""
+"""What whole numbers cost a language model: bits per byte next to the float model's, and where the two differ."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _float_traced(model: IntegerTransformer, tokens: np.ndarray) -> tuple[np.nda
 
 
 def _bits_per_byte(scores: np.ndarray, wanted: np.ndarray) -> float:
-    """Of float scores [n, S, vocab] and the bytes that came [n, S]."""
+    """Bits per byte of float scores [n, S, vocab], given the bytes that followed [n, S]."""
     shifted = scores - scores.max(-1, keepdims=True)
     surprise = np.log(np.exp(shifted).sum(-1)) - np.take_along_axis(shifted, wanted[..., None], -1)[..., 0]
     return float(surprise.mean() / np.log(2))

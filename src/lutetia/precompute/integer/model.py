@@ -31,11 +31,10 @@ def integer_model(
     high: Range | None = None,
     n_tables: int | None = None,
 ) -> IntegerTransformer | IntegerClassifier:
-    """The whole-number model of a checkpoint or a model: a LUTTransformer of tables alone, a LUTClassifier, Votes or Tabular.
-
-    `weight_bits` are those of a number in a table, 2 to 8. Inputs of a classifier from `low` to `high` (those of its metadata by
-    default, else 0 to 1) become numbers of `input_bits` bits; Votes and Tabular have their own. `n_tables` are the first of a
-    Tabular; all by default.
+    """The whole-number model of a checkpoint or a model: a LUTTransformer made only of tables, a LUTClassifier, Votes or Tabular.
+    `weight_bits` is the number of bits in a table entry, 2 to 8. Inputs of a classifier from `low` to `high` (by default those of
+    its metadata, else 0 to 1) become numbers of `input_bits` bits; Votes and Tabular have their own encoding. `n_tables` keeps
+    only the first tables of a Tabular; all by default.
     """
     from lutetia.models import LUTTransformer, Tabular, Votes, VotesClassifier, load
 
@@ -126,7 +125,7 @@ def _array(values: torch.Tensor) -> np.ndarray:
 
 
 def _check_language(model: Any) -> None:
-    """Refuse a model that multiplies; say which layers do, and how to train it without."""
+    """Refuse a model that multiplies; the error names the layers, and says how to train without them."""
     from lutetia.models import DenseTransformer
 
     config = model.config
@@ -160,7 +159,7 @@ def _check_language(model: Any) -> None:
 
 
 def _check_classifier(model: Any) -> None:
-    """Refuse a classifier that multiplies or whose norms do not drop out, by the name of the layer."""
+    """Refuse a classifier that multiplies or whose norms cannot be removed; the error names the layer."""
     from lutetia.models import DenseClassifier, LUTClassifier
 
     if isinstance(model, DenseClassifier):

@@ -1,4 +1,4 @@
-"""A whole-number model as one page of HTML that runs it: no network, the tables inside.
+"""A whole-number model as one HTML page that runs it: no network access, the tables inside.
 
 `window.lutetia.generate(Uint8Array, n)` writes, `window.lutetia.classify(Int32Array)` classifies. The scripts and the style are
 in `page/`; `language.js` and `classifier.js` are the models, the other files what a reader sees.
@@ -25,7 +25,7 @@ LANGUAGE = ("arrays.js", "language.js", "writing.js")
 IMAGE = ("arrays.js", "classifier.js", "answers.js", "drawing.js")
 NUMBERS = ("arrays.js", "classifier.js", "answers.js", "sliders.js")
 NO_SCRIPT = "The page's own script runs the model: please allow JavaScript for it."
-CHOOSE = "Choose a byte, with a pointer or the arrow keys. The stronger an earlier byte's colour, the more attention took."
+CHOOSE = "Choose a byte, with a pointer or the arrow keys. The stronger an earlier byte's colour, the more attention used it."
 LEAD = "How far the answer's lead would fall if a table gave its average row instead: orange for the answer, blue against it."
 COMPARED = " Choose a table to see it alone. A line joins two pixels that it compares; a circle alone is compared with a number; "
 COMPARED += "filled means greater."

@@ -1,4 +1,4 @@
-"""The next byte from its scores: the best, or drawn by whole numbers alone, the same in every language.
+"""The next byte from its scores: the best, or sampled with integers only, the same in every language.
 
     d_i      = (best score - score_i) >> drop
     weight_i = weights[d_i], 0 past the table's end;  weights[d] = round(65535 · exp(-d · 2**(drop - fraction) / temperature))

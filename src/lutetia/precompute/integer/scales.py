@@ -1,7 +1,7 @@
 """Tables as whole numbers of a few bits, with scales that are powers of two.
 
-A weight w becomes round(w · 2**fraction), cut off at the ends of its bits. The fraction is the one of least squared error: a few
-large weights may be cut off where all others gain by a finer scale.
+A weight w becomes round(w · 2**fraction), clipped to its bits. The fraction is the one of least squared error: a few large
+weights may be clipped where all others gain from a finer scale.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ def scaled(weight: np.ndarray, bits: int, most_fraction: int = LARGEST_FRACTION)
 
 
 def gains(weight: np.ndarray | None, bits: int = GAIN_BITS) -> np.ndarray | None:
-    """The gains of a norm as whole numbers, int64 [width]; None where they are one positive number, which no comparison feels.
-
-    The largest becomes 2**(bits - 1) - 1. What matters is their ratio alone.
+    """The gains of a norm as whole numbers, int64 [width]; None where they are all one positive number, which changes no
+    comparison. The largest becomes 2**(bits - 1) - 1. Only their ratios matter.
     """
     if weight is None or ((weight == weight[0]).all() and weight[0] > 0):
         return None

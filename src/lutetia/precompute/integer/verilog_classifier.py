@@ -1,7 +1,7 @@
 """A classifier of one layer of tables as Verilog that uses its comparators and memories several times for every sample.
 
-`reuse` is how often: 1 has a bank for every table, and with n there are a nth of the banks, which take n cycles. Tables lie in
-memories that are filled from files, so the size of the logic hardly depends on their number.
+`reuse` is how often: 1 has a bank for every table; n has 1/n of the banks, which take n cycles. Tables are in memories that are
+filled from files, so the size of the logic hardly depends on their number.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SharedClassifier:
 def emit_shared(model: IntegerClassifier, reuse: int) -> SharedClassifier:
     """The core of a classifier whose banks are used `reuse` times, 1 to the number of its tables."""
     if len(model.stages) != 1 or not isinstance(model.stages[0], TableStage):
-        raise ArgumentError(f"the model has {len(model.stages)} layers, expected one layer of tables: only such a core is shared")
+        raise ArgumentError(f"the model has {len(model.stages)} layers, expected one layer of tables: only that can be shared")
     if not 2 <= model.n_outputs <= MOST_CLASSES:
         raise ArgumentError(f"the model has {model.n_outputs} outputs, expected 2 to {MOST_CLASSES} classes")
     stage = model.stages[0]
@@ -117,7 +117,7 @@ def _rows(stage: TableStage, n_outputs: int) -> np.ndarray:
 
 
 def _lane_words(model: IntegerClassifier, stage: TableStage, banks: int, groups: int) -> list[int]:
-    """For each group what its banks compare: left, right, constant, whether it is one, and whether the answer is turned."""
+    """For each group what its banks compare: left, right, constant, which of the two is used, whether to invert the answer."""
     index, bits = bits_for(model.n_inputs), model.input_bits + 1
     k = stage.lanes.shape[1]
     lane_bits = 2 * index + bits + 2

@@ -1,6 +1,6 @@
 """A whole-number language model as Verilog: table memories, accumulators, the index cache as RAM, and a sequencer.
 
-The fixed parts are files in `verilog/`. What is written here are sizes, the contents of memories, and what depends on a layer.
+The fixed parts are files in `verilog/`. This module writes sizes, the contents of memories, and what depends on a layer.
 `detectors` detectors are compared and fetched in a cycle: detector t lies in bank t % detectors.
 """
 
@@ -29,7 +29,7 @@ TO_CELLS, TO_SUMS = 4, 8  # stages behind the last group, until its cells are kn
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where everything lies: the model, detectors per cycle, and the temperature of draws."""
+    """Where everything is stored: the model, detectors per cycle, and the sampling temperature."""
 
     model: IntegerTransformer
     detectors: int
@@ -95,7 +95,7 @@ class Layout:
         return self._scale(layer) + self.groups(layer) + TO_SUMS + 1
 
     def cycles(self, length: int, full: bool = False) -> int:
-        """From an accepted byte to its answer: it makes the window `length` bytes long; `full`: the oldest byte left for it."""
+        """Cycles from an accepted byte to its answer, with `length` bytes in the window; `full`: the oldest byte left for it."""
         first, last, n = self.attention[0], self.model.unembedding, len(self.model.blocks)
         total = 3 + sum(self._block(number, length - 1) for number in range(n))
         if full and n > 1:
@@ -109,7 +109,7 @@ class Layout:
 
 
 def bits_for(count: int) -> int:
-    """Bits that number `count` things, one at least."""
+    """The bits needed to number `count` things, at least one."""
     return max(1, (count - 1).bit_length())
 
 
@@ -207,7 +207,7 @@ def _layer_choices(layout: Layout) -> str:
 
 
 def _draw(layout: Layout) -> str:
-    """What draws the next byte, or wires that say there is none."""
+    """The circuit that samples the next byte, or constant wires if there is none."""
     if layout.temperature is None:
         return "    wire wants_draw = 0, drawn = 0;\n    wire [7:0] drawn_byte = 0;"
     drop, table = weights(layout.temperature, layout.model.unembedding.fraction)

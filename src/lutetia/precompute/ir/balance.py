@@ -1,8 +1,8 @@
 """Skip connections: a short path waits for a long one in a queue that is just deep enough.
 
 Where two paths join, their samples are paired in order. By the time the long path delivers its i-th sample the short path may
-have delivered more; a queue must hold these, or the network would deadlock, and as many again as the pipeline registers of
-the long path hold, or it would run at half speed. What each sample needs of the input is counted place by place over one frame.
+have delivered more; a queue must hold these, or the network would deadlock, and as many more as the pipeline registers of the
+long path hold, or it would run at half speed. Which input samples each sample needs is counted place by place over one frame.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def _through(node: Window, need: np.ndarray, shape: tuple[int, ...]) -> tuple[np
 def _depth(source: np.ndarray, joined: np.ndarray) -> int:
     """How many samples of a source may have to wait besides the next one.
 
-    Before the input sample that the join needs is accepted, the source has passed on all that needed earlier ones only; what
-    padding alone completes can wait inside its window.
+    Before the input sample that the join needs is accepted, the source has passed on every sample that needed only earlier ones;
+    windows completed by padding alone can wait inside their node.
     """
     passed = np.searchsorted(np.maximum.accumulate(source), joined, side="left")
     return max(0, int((passed - np.arange(len(joined))).max(initial=0)))

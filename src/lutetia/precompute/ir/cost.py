@@ -1,7 +1,7 @@
 """What a graph costs: a table of its nodes, before any synthesis.
 
-LUTs of tables are upper bounds: a tree of k-input LUTs over the address bits that matter, the smallest form when `minimise` has
-found one. LUTs of sums and comparisons are estimates: one per bit of every addition, one per two bits of a comparison.
+LUTs of tables are upper bounds: a tree of k-input LUTs over the address bits that matter, or the smallest form that `minimise`
+found. LUTs of sums and comparisons are estimates: one per bit of every addition, one per two bits of a comparison.
 """
 
 from __future__ import annotations

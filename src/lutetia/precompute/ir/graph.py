@@ -3,7 +3,7 @@
     net = trace(model, input=Stream(channels=4, dtype=UInt(2)))
     net = net.precompute(max_bits=16).dedupe().fuse(budget=12).minimise(k=6)
 
-Graphs are values: a pass returns a new one. `net(x)` is the integer interpreter, which is what every graph means.
+Graphs are values: a pass returns a new one. `net(x)` runs the integer interpreter, which defines what a graph means.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Graph:
         return self._pass("precompute", precompute, max_bits=max_bits)
 
     def dedupe(self) -> Graph:
-        """Keep one of several equal tables, also if inputs are permuted or negated; drop what nothing reads."""
+        """Merge equal tables, even if inputs are permuted or negated; drop what nothing reads."""
         from lutetia.precompute.passes.dedupe import dedupe
 
         return self._pass("dedupe", dedupe)
@@ -153,8 +153,8 @@ class Graph:
         """Find the addresses that cannot occur and use them to drop address bits. Sound; `precompute` and `fuse` end with it.
 
         With `unseen`, inputs as for `net(x)`, addresses that do not occur in these data are dropped too, which may change
-        answers: what it cost on `check` (other inputs; the same ones without it) is the last of `reports`, as the fraction of
-        answers that stayed and, where `labels` [batch] of these are given, as accuracy.
+        answers. The last of `reports` gives the cost on `check` (other inputs; by default the same): the fraction of answers that
+        stayed the same and, where `labels` [batch] are given, the accuracy.
         """
         from lutetia.precompute.passes.dontcare import dont_cares
 
@@ -180,7 +180,7 @@ class Graph:
         return made
 
     def cost(self, k: int = 6) -> CostTable:
-        """What the graph needs: tables, bits, an upper bound of LUTs, flip-flops, cycles of latency."""
+        """What the graph needs: tables, bits, an upper bound on LUTs, flip-flops, cycles of latency."""
         from lutetia.precompute.ir.cost import cost
 
         check_whole("k", k, 2, 16)

@@ -1,4 +1,4 @@
-"""The integer interpreter: the meaning of a stream graph. Hardware, and every pass over a graph, must agree with it.
+"""The integer interpreter: the meaning of a stream graph. Hardware and every pass must agree with it.
 
 Inside, the samples of a frame are the rows of an int64 array [batch, *shape, channels]; outside it is PyTorch's layout:
 [batch, channels], [batch, channels, length] or [batch, channels, height, width].
@@ -204,7 +204,7 @@ def _layer(node: Layer, sources: list[np.ndarray], edges: list[StreamEdge]) -> n
 
 
 def to_levels(real: Tensor, scale: tuple[float, ...]) -> Tensor:
-    """Real numbers -> the whole numbers that, times the scale, are exactly these: float64 [n, channels] -> int64."""
+    """Real numbers -> the integers that equal them exactly when multiplied by the scale: float64 [n, channels] -> int64."""
     if set(scale) == {1.0}:
         levels = back = real.round()
     else:

@@ -1,9 +1,9 @@
-"""Tables as partial sums: a few inputs at a time are replaced by a number that says all the rest needs to know of them.
+"""Tables as partial sums: a few inputs at a time are replaced by a number that holds all the rest needs to know about them.
 
-A neuron is a threshold, or a few, of a weighted sum, so of some of its inputs only their partial sum matters, and often not even
-all of that. How many different numbers there are is counted on the table itself: two settings of the inputs are alike when they
-leave the same function of the others. No weights need to be known, and any table that is such a sum, or a comparison, or a count
-of ones, is found. Groups of up to k inputs are coded like this, with one LUT per bit of the code, until k signals are left.
+A neuron is one or a few thresholds of a weighted sum, so only the partial sum of some of its inputs matters, and often less than
+that. How many different numbers there are is counted on the table itself: two settings of the inputs are equivalent if they leave
+the same function of the others. No weights need to be known, and any table that is such a sum, or a comparison, or a count of
+ones, is found. Groups of up to k inputs are coded like this, with one LUT per bit of the code, until k signals are left.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GROUPS = 60  # of inputs that are tried at each step
 
 
 def adder(table: TableData, k: int) -> LutForm | None:
-    """The form of partial sums, all outputs together or each on its own; None where inputs do not collapse."""
+    """The form as partial sums, all outputs together or each separately; None where inputs do not collapse."""
     if table.k > WIDEST or table.out_bits > BITS or k < 3:
         return None
     bits = np.stack([filled(each, table.care) for each in columns(table)])
@@ -78,7 +78,7 @@ def _groups(n: int, k: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
 
 
 def _classes(cube: np.ndarray, group: tuple[int, ...]) -> tuple[np.ndarray, int]:
-    """The number of each setting of a group, equal where the rest sees no difference: int64 [2**len(group)], and how many."""
+    """The class of each setting of a group, equal where the rest sees no difference: int64 [2**len(group)], and their number."""
     rows = _rows(cube, group)
     _, classes = np.unique(np.packbits(rows, axis=1), axis=0, return_inverse=True)
     classes = classes.ravel()
@@ -100,7 +100,7 @@ def _replaced(cube: np.ndarray, group: tuple[int, ...], classes: np.ndarray, cou
 
 
 def _without_idle(cube: np.ndarray, signals: list[int]) -> tuple[np.ndarray, list[int]]:
-    """Drop the inputs that decide nothing."""
+    """Drop the inputs that nothing depends on."""
     for at in reversed(range(len(signals))):
         low, high = np.take(cube, 0, at + 1), np.take(cube, 1, at + 1)
         if np.array_equal(low, high):

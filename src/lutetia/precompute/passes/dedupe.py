@@ -1,10 +1,10 @@
-"""`dedupe`: what is the same is built once.
+"""`dedupe`: build equal parts once.
 
 Lookups of the same rows at the same bits, and equal comparisons, become one with a wire after it. Tables with the same rows
 become one table; then also tables that are the same after their inputs are permuted or negated. For the latter every table gets a
-canonical form, with its own input order and polarity: by how the rows are spread over the two values of each
-input, which does not depend on the order or polarity of the others. Inputs that are alike in this may come out in the wrong
-order, so that a pair is missed, but what is merged is compared row by row.
+canonical form, with its own input order and polarity: by how the rows are distributed over the two values of each input, which
+does not depend on the order or polarity of the others. Inputs with equal distributions may end up in the wrong order, so that a
+pair is missed, but tables are compared row by row before they are merged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def dedupe(graph: Graph) -> Graph:
 
 
 def _past_wires(builder: Builder, node: StreamNode) -> StreamNode:
-    """A node that reads a wire reads what the wire reads: only so are equal things behind different channels seen to be equal."""
+    """Let a node that reads a wire read the wire's source instead: only then do equal nodes behind different wires look equal."""
     while (
         isinstance(node, Table | Compare | Sum)
         and isinstance(wire := builder.nodes[node.source], Wire)
@@ -62,7 +62,7 @@ def _past_wires(builder: Builder, node: StreamNode) -> StreamNode:
 
 
 def _before_wire(builder: Builder, node: Register) -> int:
-    """A register behind a wire that spreads channels moves in front of it, where they are fewer."""
+    """Move a register behind a wire that duplicates channels in front of it, where there are fewer."""
     wire = builder.nodes[node.source]
     if not isinstance(wire, Wire) or len(wire.sources) > 1 or builder.edge(wire.source).channels >= node.edge.channels:
         return builder.add(node)
@@ -103,7 +103,7 @@ def _unique_lanes(builder: Builder, node: Compare) -> int:
 
 
 def _wired(builder: Builder, node: StreamNode, index: np.ndarray, size: int, make) -> int:  # type: ignore[no-untyped-def]
-    """A narrower node, and a wire that spreads its channels to where they were."""
+    """A narrower node, and a wire that puts its channels back in their places."""
     own = np.empty(size, dtype=np.int64)
     own[index] = np.arange(len(index))
     edge: StreamEdge = node.edge.carrying([node.edge.domains[at] for at in own], [node.edge.scale[at] for at in own])

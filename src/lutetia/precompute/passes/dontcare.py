@@ -1,8 +1,8 @@
 """Don't-cares: addresses that cannot occur, or that did not.
 
 Sound: a code outside its domain never occurs, nor does one that no row of the table before it holds; both follow from the graph
-alone, channel by channel. Unsound, and only on request: an address that did not occur in given data. Either way the rows that
-do not count are used at once, to drop address bits that then decide nothing.
+alone, channel by channel. Unsound, and only on request: an address that did not occur in given data. Either way the rows that do
+not count are used at once, to drop address bits that no longer matter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDEST = 16  # maximum bits of a channel whose codes are examined one by one
 
 
 def dont_cares(graph: Graph, unseen: Tensor | None = None, check: Tensor | None = None, labels: Tensor | None = None) -> Graph:
-    """Mark the rows that do not count, and drop the address bits that decide nothing."""
+    """Mark the rows that do not count, and drop the address bits that no longer matter."""
     if unseen is None and (check is not None or labels is not None):
         raise ArgumentError("check and labels go with unseen=x, the data whose absent addresses are dropped")
     made = _with_care(graph, None)
@@ -91,7 +91,7 @@ def _with_care(graph: Graph, seen: Seen | None) -> Graph:
 def reachable_rows(graph: Graph) -> dict[tuple[Any, ...], np.ndarray]:
     """For each table, by its key, the rows that some input may read: bool [2**k].
 
-    From the domains and the rows alone, whatever earlier passes marked: what was dropped as unseen in data counts here.
+    Computed from the domains and the rows alone, whatever earlier passes marked: addresses dropped as unseen in data count here.
     """
     reaches: list[Reach] = []
     found: dict[tuple[Any, ...], np.ndarray] = {}

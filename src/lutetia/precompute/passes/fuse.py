@@ -1,4 +1,4 @@
-"""`fuse`: a table that reads tables becomes one table of what those read, where that is small enough and costs no more."""
+"""`fuse`: merge a table with the tables it reads, where the result is small enough and costs no more."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _merged(graph: Graph, number: int, budget: int) -> Table | None:
 
 
 def _before(graph: Graph, node: Table) -> tuple[int | None, np.ndarray]:
-    """The table before a table, behind pipeline registers and wires; and for each channel read here, the channel it is there."""
+    """The table before a table, seen through pipeline registers and wires; and for each channel read here, its channel there."""
     index = np.arange(graph.nodes[node.source].edge.channels)
     at = node.source
     while True:

@@ -56,7 +56,7 @@ def _lowered(builder: Builder, node: Layer, source: int, max_bits: int) -> int:
 
 
 def _probe(node: Layer, table: Table, edge: StreamEdge) -> None:
-    """Ask the block itself about a few samples: a structure that is not what it looks like shows here."""
+    """Compare with the block itself on a few samples, which shows a wrong structure."""
     generator = torch.Generator().manual_seed(0)
     columns = [domain.values()[torch.randint(domain.radix, (PROBES,), generator=generator)] for domain in edge.domains]
     x = torch.stack(columns, 1).numpy()

@@ -1,6 +1,6 @@
-"""`minimise`: for each table the cheapest of three forms, as LUTs that are emitted one by one.
+"""`minimise`: the cheapest of three forms for each table, as LUTs that are emitted one by one.
 
-    yosys     what the synthesiser makes of it (where it is installed; tables of up to 14 address bits)
+    yosys     the synthesiser's result (where it is installed; tables of up to 14 address bits)
     shannon   a tree of cofactors
     adder     partial sums, where the table collapses into them
 
@@ -74,7 +74,7 @@ def _is_sound(table: TableData) -> bool:
 
 
 def _least(table: TableData, k: int) -> int:
-    """What no form can be below: one LUT for each different output that is neither constant nor a wire."""
+    """A lower bound for every form: one LUT for each different output that is neither constant nor a wire."""
     care = slice(None) if table.care is None else table.care
     addresses = np.arange(len(table.contents))[care]
     free = {bytes(len(addresses)), bytes([1]) * len(addresses)}
@@ -112,7 +112,7 @@ def yosys_forms(tables: Sequence[TableData], k: int) -> list[LutForm]:
 
 
 def _module(number: int, table: TableData) -> str:
-    """Rows as a `case`, with x where none counts: what one would write by hand."""
+    """Rows as a `case`, with x for rows that do not count, as one would write it by hand."""
     bits, out = table.k, table.out_bits
     lines = [f"module t{number} (input wire [{bits - 1}:0] a, output reg [{out - 1}:0] y);", "always @* case (a)"]
     counts = np.ones(len(table.contents), dtype=bool) if table.care is None else table.care

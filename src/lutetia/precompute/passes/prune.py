@@ -1,4 +1,4 @@
-"""Channels that nothing reads are not made."""
+"""Remove channels that nothing reads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def prune(graph: Graph) -> Graph:
 
 
 def _selected(builder: Builder, source: int, node: StreamNode, wanted: np.ndarray, places: np.ndarray) -> int:
-    """Exactly the channels that a node needs which passes all its channels on: others of the source may be for other readers."""
+    """Exactly the channels needed by a node that passes all its channels on: the source's others may have other readers."""
     if isinstance(node, Window):
         wanted = wanted[:: node.taps]
     elif isinstance(node, Pool):

@@ -1,8 +1,8 @@
 """Where the pipeline registers go: at the narrowest cuts that leave at most a given number of logic levels between two of them.
 
-Sums of many bits are split into sums of sums, and an argmax into comparisons of all pairs, where they alone have more levels.
-A row of registers hands `ready` on from the last to the first: where the row is long, its narrowest ones become skid buffers,
-which end it. What is computed does not change; the latency does. Graphs with joins or windows keep the registers they have.
+Sums of many bits are split into sums of sums, and an argmax into comparisons of all pairs, where they alone have more levels. A
+row of registers passes `ready` on from the last to the first: in a long row, the narrowest ones become skid buffers, which break
+that path. What is computed does not change; the latency does. Graphs with joins or windows keep the registers they have.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_CLASSES = 13  # of an argmax by pairs: a table of each class reads all comp
 
 
 def retime(graph: Graph, levels: int) -> Graph:
-    """Move the registers of a chain of nodes; a graph that is none stays as it is."""
+    """Move the registers of a chain of nodes; any other graph stays as it is."""
     check_range("levels", levels, 1, 64)
     graph = without_dead_nodes(graph)
     if any(len(node.sources) > 1 or (node.latency and not isinstance(node, Register)) for node in graph.nodes):
@@ -56,7 +56,7 @@ def retime(graph: Graph, levels: int) -> Graph:
 
 
 def _registered(graph: Graph, nodes: list[StreamNode], levels: int) -> Graph:
-    """Registers behind the nodes that cost the fewest bits in all: best[i] is the least with one behind node i."""
+    """Place registers so that their total number of bits is least: best[i] is the least with one after node i."""
     edges = [[nodes[number - 1].edge] if number else [] for number in range(len(nodes))]
     depth = np.cumsum([_levels(node, own) for node, own in zip(nodes, edges, strict=True)])
     best, before = [0], [0]  # the input counts as registered
@@ -95,7 +95,7 @@ def _narrowest(widths: list[int], most: int) -> set[int]:
 
 
 def _levels(node: StreamNode, edges: list[StreamEdge]) -> int:
-    """About how many LUTs lie one behind the other."""
+    """Roughly how many LUTs are in series."""
     if isinstance(node, Table):
         widest = max((table.k for table in node.tables), default=0)
         return 1 + max(0, math.ceil((widest - 6) / 2)) if widest > 1 else 0
@@ -141,7 +141,7 @@ def _again(builder: Builder, total: Sum, source: int, levels: int) -> int:
 
 
 def _argmax_by_pairs(builder: Builder, node: Argmax, source: int) -> int:
-    """Every pair is compared; a class wins that no other one beats; the number of the winner."""
+    """Compare every pair; the class that no other beats wins; the number of the winner."""
     edge = builder.edge(source)
     count, bits = edge.channels, node.edge.width
     pairs = list(combinations(range(count), 2))  # lane of (i, j): x[j] > x[i], so that the first of equals wins

@@ -2,7 +2,7 @@
 
 A step function that rises (or falls) by one level at each threshold is clamp((m · x + b) >> s) for some whole numbers, where its
 thresholds lie evenly enough. Rounding to even takes one more bit: where the bits that are shifted out are all zero, an odd
-level is one too high. Such numbers are searched for and hold for every threshold exactly, or the comparisons stay.
+level is one too high. Such numbers are searched for and must hold for every threshold exactly; otherwise the comparisons stay.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _search(
 
 
 def _factor(sign: int, about: float, level: np.ndarray, beyond: np.ndarray, before: np.ndarray) -> int:
-    """The factor near a number that leaves the most room for an offset: the room is concave in it, so thirds are cut off."""
+    """The factor near a number that leaves the most room for an offset: the room is concave in it, so ternary search finds it."""
 
     def room(size: int) -> int:
         low, high = _ends(sign * size, level, beyond, before)
@@ -96,7 +96,7 @@ def _ends(factor: int, level: np.ndarray, beyond: np.ndarray, before: np.ndarray
 
 
 def _meets(made: Scaling, reached: np.ndarray, beyond: np.ndarray) -> bool:
-    """Whether every odd level is first reached with zeros below, where it gives way to the even one before it."""
+    """Whether every odd level is first reached with zeros below, where ties round to the even level before it."""
     odd = reached % 2 == 1
     ties = made.shift <= WIDEST and bool(np.all(made.factor * beyond[odd] + made.offset == reached[odd] * 2**made.shift))
     return ties and made.shift > 0

@@ -1,9 +1,9 @@
 """Sums of several outputs with their common parts added once.
 
 A product with a constant is a sum of shifted copies of a channel, one per digit of the constant in signed form. Two digits that
-stand together in several places, in one output or in many, become a new value: one adder in the place of several. Pairs are taken
-by what they save, which is the width of the adder for every place but the first. What is left of each output is added pair by
-pair, the narrowest adder first.
+occur together in several places, in one output or in many, become a new value: one adder instead of several. Pairs are chosen by
+what they save, which is the width of the adder for every place but the first. The rest of each output is added pair by pair, the
+narrowest adder first.
 """
 
 from __future__ import annotations

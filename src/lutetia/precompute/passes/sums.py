@@ -1,7 +1,7 @@
 """Layers too wide for one table: exact sums of whole numbers, then thresholds or a table of the sum.
 
-What follows the sum (batch norm, activation, quantiser) is a function of one number per channel. Where it rises or falls in few
-steps it becomes comparisons with constants; else a table whose address is the sum.
+What follows the sum (batch norm, activation, quantiser) is a function of one number per channel. If it is monotone with few steps
+it becomes comparisons with constants, otherwise a table whose address is the sum.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def add_sums(builder: Builder, node: Layer, source: int, max_bits: int) -> int:
     if widest > max_bits:
         raise ArgumentError(
             f"{node.name} ({node.block}) has sums of {widest} bits, more than max_bits={max_bits}, "
-            "and what follows neither rises nor falls throughout"
+            "and what follows is not monotone"
         )
     return _table_of_sums(builder, node, summed, function)
 

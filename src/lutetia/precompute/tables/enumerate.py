@@ -170,7 +170,7 @@ def _by_calls(block: LayerBlock, units: Sequence[UnitLike], signature: Signature
 
 
 def _layers(units: Sequence[UnitLike]) -> list[list[int]]:
-    """The units in few layers, those of one layer sharing no input: each goes into the first layer that has room."""
+    """The units in few layers, whose units share no input: each goes into the first layer that has room."""
     layers: list[tuple[list[int], set[int]]] = []
     for number, unit in enumerate(units):
         inputs = set(unit.inputs)

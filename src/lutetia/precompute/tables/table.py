@@ -116,7 +116,7 @@ class IOTable(Sequence[Pair]):
 
     @classmethod
     def of(cls, layer: Callable[[Tensor], Tensor], domain: Any = None, *, n_inputs: int | None = None) -> IOTable:
-        """The whole domain of a layer, in batched calls of at most 8,192 rows, in float64.
+        """The table of a layer over its whole domain, evaluated in float64 in batches of at most 8,192 rows.
 
         `layer` is a module, a unit of one, or any function [rows, n_inputs] -> [rows, n_outputs]. The answers must be integers: a
         layer that answers otherwise needs a quantiser after it. A convolution is evaluated on one window, channel by channel.
@@ -377,7 +377,7 @@ def _sorted_rows(domains: Sequence[Domain], inputs: Tensor, outputs: Tensor) -> 
 
 
 def _function(layer: Any, n_inputs: int | None) -> tuple[Callable[[Tensor], Tensor], int | None, Any]:
-    """How to ask a layer: a function of rows, how many inputs it has, and the domain that was claimed for it."""
+    """How to evaluate a layer: a function of rows, its number of inputs, and the domain that was claimed for it."""
     from lutetia.precompute.front.block import LayerBlock
     from lutetia.precompute.front.decompose import Unit, claim_of
 

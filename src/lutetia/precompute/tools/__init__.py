@@ -1,1 +1,1 @@
-"""Programs of others: simulators, SAT proofs, synthesis, and `Hardware`, which runs them."""
+"""External programs: simulators, SAT proofs, synthesis, and `Hardware`, which runs them."""

@@ -1,6 +1,6 @@
 """How many clock cycles a network takes when nothing stalls: to its first answer, and for each frame after that.
 
-The count comes from a model of the handshake alone, without data: what each stage holds, and which samples move in each cycle.
+The count comes from a model of the handshake, without data: what each stage holds, and which samples move in each cycle.
 `hardware.cycles()` takes the same numbers from a simulation of the Verilog.
 """
 
@@ -40,7 +40,7 @@ class Cycles:
 
 
 def counted(offered: int, answered: Sequence[int], frames: int | None) -> Cycles:
-    """From the cycle in which the first sample was offered, and those in which answers were given, of so many frames."""
+    """The `Cycles` of this many frames, from the cycle that offered the first sample and the cycles that gave answers."""
     if not answered:
         raise ArgumentError("the network gives no answer to these samples, so there are no cycles to count")
     size = len(answered) // frames if frames else 0

@@ -1,4 +1,4 @@
-"""Registers, windows and forks: every control state that can be reached is visited, with data as tokens.
+"""Registers, windows and forks: visit every reachable control state, with data as tokens.
 
 Each circuit is compared with its contract (see "Ready and valid" in `ir.stream`) in every reachable state, for every combination
 of valid and ready, and for all samples at once, because a token stands for any bit. Nothing is bounded: the states are finite.
@@ -22,7 +22,7 @@ WIDEST_FORK = 8  # readers: each takes a factor of four
 
 
 class Fault(NamedTuple):
-    """What a circuit does against its contract, after which inputs, one per cycle."""
+    """How a circuit breaks its contract, and after which inputs, one per cycle."""
 
     what: str
     inputs: tuple[str, ...]

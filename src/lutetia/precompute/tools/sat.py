@@ -1,4 +1,4 @@
-"""yosys looks for an input at which a claim is false. A claim is a module whose output `ok` must be one."""
+"""yosys searches for an input at which a claim is false. A claim is a module whose output `ok` must be one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each combinational node must compute, as plain Verilog written from the graph by other code than the emission.
+"""What each combinational node must compute, as plain Verilog, written from the graph independently of the emission.
 
 A specification is the definition in `ir.stream` word by word: numbers in two's complement of one generous width, sums as sums,
 maxima one after the other. Only tables are shared with the emission: their rows are proved on their own.

@@ -1,7 +1,8 @@
 """LUTs by stage: to which part of the graph each LUT of a synthesised netlist belongs.
 
-A synthesiser mixes what lies between two registers, so a stage is that: the nodes before a register, or before the output. A LUT
-belongs to the first stage, in the order of the data, whose bits depend on it. What no bit of data depends on is the handshake.
+A synthesiser mixes the logic between two registers, so that logic is a stage: the nodes before a register, or before the output.
+A LUT belongs to the first stage, in the order of the data, whose bits depend on it. What no bit of data depends on is the
+handshake.
 """
 
 from __future__ import annotations

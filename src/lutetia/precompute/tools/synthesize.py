@@ -1,7 +1,7 @@
-"""`synthesize`: what yosys makes of the Verilog, and for ice40 and ecp5 what nextpnr makes of that.
+"""`synthesize`: the Verilog through yosys, and for ice40 and ecp5 through nextpnr.
 
-The counts are those of yosys, not of a vendor's tool, and say so. LUTs, flip-flops, memories and wide multiplexers are always
-reported together: a tool that puts tables into block RAM shows few LUTs.
+The counts are those of yosys, not of a vendor's tool, and the report says so. LUTs, flip-flops, memories and wide multiplexers
+are always reported together: a tool that puts tables into block RAM shows few LUTs.
 """
 
 from __future__ import annotations

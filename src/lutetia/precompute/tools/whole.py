@@ -256,7 +256,7 @@ def _sum(plan: Design, netlist: Netlist, name: str, number: int, node: Sum) -> F
             return Finding(name, None, reason, None, number)
         form = algebra.form(bits)
         if isinstance(form, str):
-            return Finding(name, None, f"sum {output} is no sum of its inputs: {form}", None, number)
+            return Finding(name, None, f"sum {output} is not a sum of its inputs: {form}", None, number)
         size = 2 ** len(bits)
         wanted = {net: weight % size for net, weight in wanted.items() if weight % size}
         differs = [net for net in {*wanted, *form.coefficients} if wanted.get(net) != form.coefficients.get(net)]
@@ -329,7 +329,7 @@ def _at_node(plan: Design, number: int, seen: dict[str, int]) -> Finding:
 
 
 def title(plan: Design, number: int) -> str:
-    """A node for people."""
+    """The name of a node in messages."""
     node: StreamNode = plan.graph.nodes[number]
     bits = sum(edge.width for edge in plan.edges(node))
     return f"node {number}, {node.kind}{f' of {node.name}' if node.name else ''} ({bits} -> {node.edge.width} bits)"
