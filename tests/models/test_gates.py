@@ -222,7 +222,7 @@ def test_what_is_refused() -> None:
         ({"spread": 0.0}, "spread"),
         ({"windows": 5}, "windows is 5, expected at most the sides of the image, 4 x 4"),
         ({"windows": -1}, "windows is -1"),
-        ({"windows": 2, "input_shape": (16,)}, "windows is 2, expected 0: the inputs are no image"),
+        ({"windows": 2, "input_shape": (16,)}, "windows is 2, expected 0: the inputs are not an image"),
         ({"n_tables": 13}, "multiple of n_classes"),
     ):
         with pytest.raises(ArgumentError, match=message):
@@ -326,7 +326,7 @@ def test_the_estimator_sees_windows_of_an_image(tmp_path: Path) -> None:
     again = load(tmp_path / "digits")
     assert torch.equal(again.network().classes(torch.from_numpy(x[:50])), torch.from_numpy(estimator.predict(x[:50])))
     for options, message in (
-        ({"windows": 4}, "windows is 4, expected 0: the inputs are no image"),
+        ({"windows": 4}, "windows is 4, expected 0: the inputs are not an image"),
         ({"windows": 4, "image_shape": (4, 4)}, "the image is 4 x 4, expected the 64 columns"),
         ({"image_shape": 8}, "image_shape"),
         ({"prune": 0.5}, "prune is 0.5, expected 0 without hidden layers or windows"),

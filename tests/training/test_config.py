@@ -71,9 +71,9 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": {"rest": {"momentum": 0.9}}}, "optimizer.rest.momentum is 0.9, expected 0: only sgd has it"),
     ({"train": {"epochs": 3}}, "a.toml: train.steps and train.epochs are both set"),
     ({"train": {"accumulate": 3}}, "train.batch_size is 8, expected a multiple of train.accumulate, 3"),
-    ({"train": {"patience": 2, "eval_every": 0}}, "train.patience is 2, expected train.eval_every and data.valid as well"),
+    ({"train": {"patience": 2, "eval_every": 0}}, "train.patience is 2, expected train.eval_every and data.valid to be set, too"),
     ({"data": {"kind": "idx"}}, "a.toml: data.images is missing, expected a file: data.kind is 'idx'"),
-    ({"data": {"labels": "x"}}, "data.labels is 'x', expected none: data.kind is 'npz', which has no labels"),
+    ({"data": {"labels": "x"}}, "data.labels is 'x', expected no value: data.kind is 'npz', which has no labels"),
     ({"data": {"valid": 2.5}}, "data.valid is 2.5, expected a fraction below 1 or a whole number"),
 ]
 

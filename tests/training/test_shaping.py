@@ -100,7 +100,7 @@ def test_what_is_refused() -> None:
     votes = VotesClassifier(input_shape=(6,), n_classes=2, n_tables=8, k=3)
     assert shaping_of(network, Regularize(), 2) is None
     for options in ({"area": 1.0}, {"prune": 0.1}, {"freeze": 0.5}):
-        with pytest.raises(ArgumentError, match=f'regularize.{next(iter(options))} is .* kind = "gates" alone'):
+        with pytest.raises(ArgumentError, match=f'regularize.{next(iter(options))} is .* only for kind = "gates"'):
             shaping_of(votes, Regularize(**options), 1)
     with pytest.raises(ArgumentError, match="for one process"):
         shaping_of(network, Regularize(prune=0.1), 2)

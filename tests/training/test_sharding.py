@@ -350,7 +350,7 @@ def check_rest(mesh: DeviceMesh) -> None:
     for message, model in (
         ("is sharded already", share),
         ("expected a model with LUT layers", nn.Linear(2, 2)),
-        ("is on meta, expected that only of layers without synapses", projected().to("meta")),
+        ("is on meta, which needs a layer without synapses", projected().to("meta")),
         (f"has 1 detectors for {mesh.size()} ranks, expected some for each", fully_connected(1, gradient="sparse")),
     ):
         with pytest.raises(ArgumentError, match=message):

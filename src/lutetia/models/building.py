@@ -64,7 +64,7 @@ class Model(nn.Module, Generic[C]):
 
     @property
     def n_parameters(self) -> int:
-        """How many numbers are learned."""
+        """The number of learned parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def save_pretrained(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -78,7 +78,7 @@ class Model(nn.Module, Generic[C]):
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str], *, device: torch.device | str | None = None) -> Self:
-        """The model in such a folder, with exactly the numbers that were saved, in eval mode."""
+        """The model in such a folder, with exactly the weights that were saved, in eval mode."""
         from lutetia.models.saving import load
 
         return load(path, device=device, expected=cls)

@@ -1,4 +1,4 @@
-"""What a language model keeps of the tokens it has seen, so that the next one costs a step and not a whole context."""
+"""What a language model keeps of the tokens it has seen, so that the next one costs one step and not a whole context."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ModelCache:
     layers    one cache per block
     lengths   int64 [B], in the memory of the host: how many tokens of each row are in it
     recent    int64 [B, n], where the model has n-gram tables: the last tokens of each row, each plus one, 0 where there are none
-    owner     the model whose tokens they are, None while there are none
+    owner     the model whose tokens they are, None while it is empty
     """
 
     def __init__(self, layers: Sequence[Any], batch: int, context: int, recent: Tensor | None = None) -> None:

@@ -20,7 +20,7 @@ BRIGHTEST = 255  # uint8 pixels become numbers from 0 to 1
 
 
 class LUTClassifier(Model[ClassifierConfig]):
-    """x [B, *input_shape] -> class scores [B, n_classes]; uint8 pixels are taken as numbers from 0 to 1.
+    """x [B, *input_shape] -> class scores [B, n_classes]; uint8 pixels are read as numbers from 0 to 1.
 
     Made from a `ClassifierConfig`, from its fields as keywords, or from both (the keywords then replace fields).
     """
@@ -79,7 +79,7 @@ class LUTClassifier(Model[ClassifierConfig]):
                 hook.remove()
 
     def dense_twin(self) -> DenseClassifier:
-        """A fresh model of the same config, of ordinary linear layers, for comparison."""
+        """A new model of the same config, with ordinary linear layers, for comparison."""
         parameter = next(self.parameters())
         return DenseClassifier(self.config, device=parameter.device, dtype=parameter.dtype)
 
@@ -118,8 +118,7 @@ def _options(config: ClassifierConfig) -> dict[str, Any]:
 
 class DenseClassifier(LUTClassifier):
     """The twin of a `LUTClassifier` of the same config: a linear layer and a ReLU between each two of its shapes, whatever the
-    windows, and a linear read-out (with readout="none" the last layer, without its ReLU). What the config says about tables has
-    no effect."""
+    windows, and a linear read-out (with readout="none" the last layer, without its ReLU). Fields about tables have no effect."""
 
     kind: ClassVar[str] = "dense_classifier"
 

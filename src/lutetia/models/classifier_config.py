@@ -121,9 +121,9 @@ LAYERS: dict[str, type[Layer]] = {each.kind: each for each in (Projection2dLayer
 class ClassifierConfig(ModelConfig):
     """A classifier: layers one after the other, then a read-out that scores `n_classes` classes.
 
-    `layers` may be given as dicts, each with its `kind` ("projection2d", "lut" or "projected") and the fields of that layer.
-    With readout="none" the last layer puts out the scores itself. With that or "lut", and neither a "projected" layer nor a
-    mix, a network is nothing but tables.
+    `layers` may be given as dicts, each with its `kind` ("projection2d", "lut" or "projected") and the fields of that layer. With
+    readout="none" the last layer outputs the scores itself. With that or "lut", and neither a "projected" layer nor a mix, the
+    network is nothing but tables.
     """
 
     input_shape: tuple[int, ...] = (28, 28)  # (features,), (height, width) or (channels, height, width)

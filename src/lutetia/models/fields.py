@@ -1,4 +1,4 @@
-"""What the configs of models share: plain values in, plain values out, and errors that name the field."""
+"""What the configs of models share: plain values in and out, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ModelConfig:
     """A frozen dataclass of plain values, as a config file holds them."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values, tuples as lists; what is None is left out, as TOML has no word for it."""
+        """The fields as plain values, tuples as lists; None is left out, as TOML has no null."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return {name: plain(value) for name, value in found.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""`GateNetwork`: layers of one-bit tables whose wiring, rows and thresholds are all learned, and which are a circuit as they are.
+"""`GateNetwork`: layers of one-bit tables whose wiring, rows and thresholds are all learned, and which form a circuit directly.
 
 A layer reads bits and gives bits; the last one votes, as in `Votes`. A hidden layer lets a narrow last layer see many inputs, so
 that fewer votes have to be counted. Forward everything is hard; backward the gradient goes straight through.
@@ -202,9 +202,9 @@ class Gates(Votes):
             weight.copy_(torch.where(out[:, None], weight.sign() * PRUNED, weight.clamp(-1, 1)))
 
     def area_loss(self) -> Tensor:
-        """About how many LUTs the tables need: one for each, none for a table that is constant or a wire: [].
+        """Roughly how many LUTs the tables need: one for each, none for a table that is constant or a wire: [].
 
-        Soft: the part of each table that is neither, so that training can make tables vanish.
+        It is soft: the degree to which each table is neither, so that training can remove tables.
         """
         total = self.weight.new_zeros(())
         for _, weight in self.layers():
@@ -245,7 +245,7 @@ class GateNetwork(VotesClassifier):
         return gates_size(config)
 
     def area_loss(self) -> Tensor:
-        """About how many LUTs the tables need: []."""
+        """Roughly how many LUTs the tables need: []."""
         return self.votes.area_loss()  # type: ignore[operator]
 
 

@@ -26,10 +26,10 @@ def check_gates(hidden: Any, flags: tuple[Any, Any], threshold_bits: Any, bits: 
 
 
 def check_windows(windows: Any, shape: Sequence[int] | None) -> None:
-    """Check the side of a window, 0 for none, in an image of `shape` (height, width); None is no image."""
+    """Check the side of a window, 0 for none, in an image of `shape` (height, width); None: not an image."""
     check_int("windows", windows, 0)
     if windows and (shape is None or len(shape) != 2):
-        raise ArgumentError(f"windows is {windows}, expected 0: the inputs are no image of (height, width)")
+        raise ArgumentError(f"windows is {windows}, expected 0: the inputs are not an image of (height, width)")
     if shape is not None and windows > min(shape):
         raise ArgumentError(f"windows is {windows}, expected at most the sides of the image, {shape[0]} x {shape[1]}")
 
@@ -49,8 +49,8 @@ class GateNetworkConfig(VotesConfig):
     With `learn_thresholds` every input has thresholds of its own, on a grid of `threshold_bits` bits: fewer bits are
     cheaper comparisons.
 
-    With `windows` a table sees only a square of that many pixels a side, at a place of its own, and all tables before it. That
-    is less to choose from, and to step.
+    With `windows` a table sees only a square of that many pixels a side, at its own place, and all tables before it. So there is
+    less to choose from, and to train.
     """
 
     hidden: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""Write with a language model: prompts of any lengths together, token by token, whole or as a stream of pieces."""
+"""Generate with a language model: a batch of prompts of any length, token by token, at once or as a stream of pieces."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class _Window:
         return self.model(newest, cache=self.cache)[:, 0]
 
     def _recompute(self, slid: list[int]) -> Tensor:
-        """The window has moved: every position now sees other tokens, so nothing in the cache holds."""
+        """The window has moved: every position now sees different tokens, so the cache is no longer valid."""
         windows = torch.tensor([self.rows[at][-self.context :] for at in slid], device=self.device)
         return self.model(windows)[:, -1]
 
@@ -156,7 +156,7 @@ class _Row:
         return tuple(self.new[-len(stop) :]) == stop
 
     def _held_back(self) -> int:
-        """How many tokens at the end may become a stop string, and so must wait."""
+        """How many tokens at the end may be the start of a stop string, and so must wait."""
         if not self.stops:
             return 0
         longest = max(len(stop) for stop in self.stops) - 1

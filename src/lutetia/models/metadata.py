@@ -8,7 +8,7 @@ input_high   the largest
 target       the name of what is predicted
 categories   by the number of an input, as a string, the values that its numbers stand for
 
-Every key is optional. A file is checked before it is believed: its types, and its lengths against the config of the model.
+Every key is optional. A file is checked before it is used: its types, and its lengths against the config of the model.
 """
 
 from __future__ import annotations

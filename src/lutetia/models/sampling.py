@@ -1,4 +1,4 @@
-"""Which token comes next: the best, or one drawn from a distribution that temperature, top-k and top-p have shaped."""
+"""The next token: the best, or one sampled with temperature, top-k and top-p."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Sampling(NamedTuple):
     generator: torch.Generator | None = None
 
     def check(self) -> None:
-        """Check each, and that they go together."""
+        """Check each option, and that they are compatible."""
         check_number("temperature", self.temperature, 0.0)
         if self.top_k is not None:
             check_int("top_k", self.top_k, 1)

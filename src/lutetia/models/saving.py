@@ -1,8 +1,8 @@
 """A model as a folder: `config.toml` (what it is), `model.safetensors` (its numbers), `manifest.json` (checksums of all files),
-and where something is known of its data `metadata.json` (names of classes and features, ranges of the inputs).
+and, if something is known about its data, `metadata.json` (names of classes and features, ranges of the inputs).
 
-A new folder appears whole or not at all. In a folder that exists, only files of an earlier model are replaced, the manifest
-last: should that be cut short, the checksums tell, and the folder is refused. Nothing is ever unpickled.
+A new folder appears whole or not at all. In a folder that exists, only files of an earlier model are replaced, the manifest last:
+if that is interrupted, the checksums do not match, and the folder is refused. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ def _more(config: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _mapping(name: str, value: Any) -> dict[str, Any]:
-    """What was given by name, nothing for None."""
+    """A mapping by name; empty for None."""
     if value is not None and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
         fail(name, value, "values by name, as in a dict")
     return dict(value or {})
 
 
 def state_of(model: Model[Any]) -> dict[str, Tensor]:
-    """The numbers of a model by name, as `model.safetensors` holds them: contiguous, in the memory of the host, none twice."""
+    """The tensors of a model by name, as `model.safetensors` holds them: contiguous, on the CPU, none twice."""
     state, seen = {}, set()
     for name, tensor in model.state_dict().items():
         own = tensor.detach().cpu().contiguous()
@@ -182,7 +182,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _check_size(folder: Path, least: ModelSize, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse a file that cannot hold the model of its config, before time and memory go into building one."""
+    """Refuse a file that cannot hold the model of its config, before spending time and memory on building it."""
     numbers = sum(map(math.prod, shapes.values()))
     held = ModelSize(len(shapes), numbers, numbers)
     for what, wanted, has, always, times in zip(ModelSize._fields, least, held, ALWAYS, TIMES, strict=True):
@@ -212,7 +212,7 @@ def _check_types(folder: Path, wanted: Mapping[str, Tensor], state: Mapping[str,
 
 
 def _check_tables(folder: Path, model: Model[Any]) -> None:
-    """Check what layers of tables only find out when they run: where their anchors and synapses point."""
+    """Check what layers of tables would only notice when they run: where their anchors and synapses point."""
     for name, module in model.named_modules():
         try:
             if isinstance(module, LUT):

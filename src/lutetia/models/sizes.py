@@ -15,7 +15,7 @@ from lutetia.models.votes_config import VotesConfig
 
 
 class ModelSize(NamedTuple):
-    """The tensors of a model, the numbers in them, and the numbers of the windows that are worked out to build it."""
+    """The number of tensors of a model, of values in them, and of values in the windows that are computed to build it."""
 
     tensors: int
     numbers: int

@@ -100,7 +100,7 @@ class SoftmaxAttention(nn.Module):
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def _turns_up_to(self, n: int) -> Tensor:
-        """The turns of n positions at least: a context that no text reaches takes no memory."""
+        """The rotations of at least n positions: a context that no text reaches takes no memory."""
         if n > self.turns.shape[1]:
             self.turns = self._turns(min(self.context, 1 << (n - 1).bit_length()))
         return self.turns
@@ -121,7 +121,7 @@ class SoftmaxAttention(nn.Module):
 
 
 def _turned(x: Tensor, turn: Tensor) -> Tensor:
-    """x [B, heads, S, d] turned by the angles of its positions [2, .., S, d / 2]: number i pairs with i + d / 2."""
+    """x [B, heads, S, d] rotated by the angles of its positions [2, .., S, d / 2]: element i pairs with i + d / 2."""
     cos, sin = turn.unbind()
     a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)

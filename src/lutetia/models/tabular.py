@@ -97,7 +97,7 @@ class Tabular(Model[TabularConfig]):
         return f"{float(edges[code - 1]):.6g}" if code - 1 < len(edges) else "inf"
 
     def order_text(self, left: int, right: int) -> str:
-        """The categories that the input `left` does not rank above the input `right`, both of one column."""
+        """The categories that the input `left` does not rank above the input `right`; both belong to one column."""
         ranks = self.encoding.ranks[[left, right]].tolist()
         is_known = [any(pair) and pair[0] <= pair[1] for pair in zip(*ranks, strict=True)]
         return self._categories_text(int(self.encoding.source[left]), is_known)
@@ -113,7 +113,7 @@ class Tabular(Model[TabularConfig]):
         return total.index_add(-1, self.encoding.source, relevance)
 
     def network(self, weight_bits: int = 8, n_tables: int | None = None) -> LUTNetwork:
-        """The integer model, whose circuit is given codes of 8 bits; of the first `n_tables` tables, which are a model too."""
+        """The integer model, whose circuit takes 8-bit codes; with `n_tables`, of the first tables only."""
         from lutetia.precompute import CodeEncoder, LUTNetwork, lut_network
 
         if n_tables is not None and n_tables != self.config.n_tables:

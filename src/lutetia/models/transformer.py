@@ -142,7 +142,7 @@ class LUTTransformer(Model[TransformerConfig]):
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, cache: ModelCache | None = None) -> Tensor:
         """tokens [B, S], integers -> logits [B, S, vocab], meaningless past `lengths`, an integer tensor [B].
 
-        With a `cache` tokens are only those that follow what is in it, S and `lengths` count these, and nothing has a gradient.
+        With a `cache`, pass only the tokens that follow those in it; S and `lengths` count these, and there is no gradient.
         """
         self._check_tokens(tokens)
         if lengths is not None:
@@ -184,7 +184,7 @@ class LUTTransformer(Model[TransformerConfig]):
     def new_cache(self, batch: int, length: int | None = None) -> ModelCache:
         """An empty cache for `batch` sequences of at most `length` tokens, `context` by default.
 
-        The next tokens then cost a step, and not their whole context.
+        Each new token then costs one step, not a whole context.
         """
         check_int("batch", batch, 0)
         room = self.config.context if length is None else length
@@ -210,21 +210,21 @@ class LUTTransformer(Model[TransformerConfig]):
     ) -> Any:
         """What the model writes after each prompt, without the prompt.
 
-        A prompt is a str, bytes, or a tensor [S] of tokens, and its continuation is the same. A list of prompts, of any lengths,
-        or a tensor [B, S], gives a list. With `stream` what comes back is an iterator of pieces: parts of the continuation, or
+        A prompt is a str, bytes, or a tensor [S] of tokens, and its continuation has the same type. A list of prompts of any
+        length, or a tensor [B, S], gives a list. With `stream` the result is an iterator of pieces: parts of the continuation, or
         for a list pairs (row, part).
 
         temperature=0 takes the best token each time. Otherwise tokens are drawn, from the `top_k` best, and of these from the
         fewest whose probabilities add up to `top_p`; `seed` or `generator` make the draws repeatable. A row ends after
         `max_new_tokens`, or before the first of the `stop` strings, or, where a str or bytes is written, before a token that is
-        no byte. Each token follows from the last `context` ones: while a row is shorter than that, through the cache; after
-        that its whole window is recomputed for every token.
+        no byte. Each token depends on the last `context` tokens: while a row is shorter than that, the cache is used; after that
+        the whole window is recomputed for every token.
         """
         how = Sampling(temperature, top_k, top_p, seed, generator)
         return generation.generate(self, prompts, max_new_tokens, how, stop, stream)
 
     def dense_twin(self) -> DenseTransformer:
-        """A fresh model of the same config, of ordinary attention and linear layers, for comparison."""
+        """A new model of the same config, with ordinary attention and linear layers, for comparison."""
         weight = self.embedding.weight
         return DenseTransformer(self.config, device=weight.device, dtype=weight.dtype)
 
@@ -265,7 +265,7 @@ class LUTTransformer(Model[TransformerConfig]):
 
 class DenseTransformer(LUTTransformer):
     """The twin of a `LUTTransformer` of the same config: softmax attention, a feed-forward of two linear layers with a hidden one
-    of ff_multiple · width, a linear unembedding. What the config says about tables has no effect."""
+    of ff_multiple · width, a linear unembedding. Fields about tables have no effect."""
 
     kind: ClassVar[str] = "dense_transformer"
 
@@ -284,7 +284,7 @@ def dense(config: TransformerConfig) -> TransformerConfig:
     transformer hardly learns: the twin then has the "rms" one.
     """
     if config.width % 2:
-        fail("width", config.width, "an even number for the dense twin, whose rotary positions turn pairs of numbers")
+        fail("width", config.width, "an even number for the dense twin, whose rotary positions rotate pairs of elements")
     heads = config.n_heads if config.attention == "softmax" else _heads_of_twin(config)
     return replace(
         config,

@@ -20,10 +20,10 @@ UNEMBEDDINGS = ("linear", "lut")
 class TransformerConfig(ModelConfig):
     """A language model: an embedding, `n_layers` blocks of attention and feed-forward, an unembedding.
 
-    attention="lut" is one LUT attention of n_heads · n_detectors detectors: heads that are all added to the residual are no more
-    than more detectors. attention="softmax" has n_heads query heads, n_kv_heads (n_heads by default) of keys and values, and
-    rotary positions; it ignores the fields from n_detectors to algorithm. With n-gram tables, their rows are added to the
-    embedding by a linear layer, and to every block through a gate: x + out(silu(gate(norm(x))) · rows).
+    attention="lut" is one LUT attention of n_heads · n_detectors detectors: heads whose outputs are only added up are the same as
+    more detectors. attention="softmax" has n_heads query heads, n_kv_heads (n_heads by default) of keys and values, and rotary
+    positions; it ignores the fields from n_detectors to algorithm. With n-gram tables, their rows are added to the embedding by a
+    linear layer, and to every block through a gate: x + out(silu(gate(norm(x))) · rows).
     """
 
     vocab: int = 256  # bytes; tokens from 256 on are yours
@@ -112,9 +112,7 @@ class TransformerConfig(ModelConfig):
             check_int("n_kv_heads", self.n_kv_heads, 1)
         if self.attention == "softmax":
             if self.width % (2 * self.n_heads):
-                fail(
-                    "width", self.width, f"a multiple of 2 · n_heads = {2 * self.n_heads}: rotary positions turn pairs of numbers"
-                )
+                fail("width", self.width, f"a multiple of 2 · n_heads = {2 * self.n_heads}, as rotary positions rotate pairs")
             if self.width // self.n_heads > MAX_HEAD_DIM:
                 fail("width", self.width, f"at most {MAX_HEAD_DIM} · n_heads = {MAX_HEAD_DIM * self.n_heads}")
             if self.n_heads % self.kv_heads:

@@ -1,4 +1,4 @@
-"""`Votes`: a classifier that is gates by construction: bits, tables of a few bits each, votes that are counted, the most votes.
+"""`Votes`: a classifier that is a circuit by construction: bits, small tables, a count of their votes, the most votes win.
 
 Each input is compared with a few constants, which gives bits. Every table reads k of these bits and votes for its class or not.
 Both the rows of the tables and *which* bits they read are learned: forward everything is hard, backward the gradient goes

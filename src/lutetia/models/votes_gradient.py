@@ -1,4 +1,4 @@
-"""The gradient of `Votes`, as a compiled loop; a module of its own, so that a trained model is used without loading numba."""
+"""The gradient of `Votes`, as a compiled loop; a separate module, so that a trained model runs without loading numba."""
 
 from __future__ import annotations
 

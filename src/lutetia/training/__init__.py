@@ -1,7 +1,7 @@
 """Training: config files, data, optimisers, the loop, checkpoints, and many processes.
 
-Each name is imported when it is first touched: what trains brings torch's tensors over many processes, which data and configs
-do without, and a command that reads a file needs neither. `__all__` is for users, the other names for commands and estimators.
+Each name is imported on first use: training loads torch's distributed tensors, which data and configs do not need, and a command
+that reads a file needs neither. `__all__` is for users, the other names for commands and estimators.
 """
 
 from __future__ import annotations

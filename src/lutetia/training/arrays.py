@@ -1,4 +1,4 @@
-"""Untrusted files of numpy, .npy and .npz: never unpickled, and never more memory than the size of the file explains."""
+"""Untrusted numpy files, .npy and .npz: never unpickled, and never using more memory than the size of the file justifies."""
 
 from __future__ import annotations
 

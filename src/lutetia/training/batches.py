@@ -1,4 +1,4 @@
-"""Batches as a pure function of (seed, epoch, index): the place in the data is two integers, and a run can go on from any."""
+"""Batches as a pure function of (seed, epoch, index): the position in the data is two integers, from which a run can continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AHEAD = 8
 
 
 def derive(seed: int, *words: int | str) -> int:
-    """A seed for one purpose: 63 bits that depend on all that is given."""
+    """A seed for one purpose: 63 bits that depend on all arguments."""
     text = " ".join(map(str, (seed, *words)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
@@ -89,7 +89,7 @@ class Batches:
                 yield x, y
 
     def ahead(self, step: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The parts of the next few batches, to judge a model by."""
+        """The parts of the next few batches, to evaluate a model on."""
         for number in range(step, step + AHEAD):
             yield from self.take(*self.at(number))
 
@@ -103,7 +103,7 @@ class Batches:
             self._offset = int(torch.randint(spare + 1, (), generator=generator(self.seed, "offset", epoch)))
 
     def _moves(self, epoch: int, index: int) -> Tensor | None:
-        """How far each image of the whole batch moves, [batch_size, 2], so that it does not depend on who computes it."""
+        """How far each image of the whole batch moves, [batch_size, 2]; drawn for the whole batch, so that ranks agree."""
         if not self.shift:
             return None
         draw = generator(self.seed, "shift", epoch, index)
@@ -165,7 +165,7 @@ def windows(text: Tensor, starts: Tensor, context: int, device: torch.device) ->
 def shifted(x: Tensor, moves: Tensor, reach: int) -> Tensor:
     """Images x [b, (channels,) height, width], each moved by its own moves [b, 2] down and right, by `reach` at most.
 
-    What comes in from outside is 0.
+    Pixels from outside are 0.
     """
     height, width = x.shape[-2:]
     padded = F.pad(x.unflatten(0, (len(x), 1)).flatten(1, -3), (reach,) * 4)
@@ -180,7 +180,7 @@ def shifted(x: Tensor, moves: Tensor, reach: int) -> Tensor:
 def warped(x: Tensor, maps: Tensor) -> Tensor:
     """Images x [b, (channels,) height, width], each seen through its own linear map [b, 2, 2] about the middle.
 
-    Pixels are interpolated; what comes in from outside is 0.
+    Pixels are interpolated; those from outside are 0.
     """
     images = x.reshape(len(x), -1, *x.shape[-2:])
     places = F.affine_grid(F.pad(maps.to(x.dtype), (0, 1)), list(images.shape), align_corners=False)

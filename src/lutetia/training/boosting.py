@@ -28,12 +28,12 @@ BETWEEN = 10  # tables from one look at the validation data to the next
 class Boosting:
     """How tables are fitted.
 
-    rate        of what a table would correct, the part that it does
+    rate        the fraction of its correction that a table applies
     candidates  among which each anchor is chosen, a part `pairs` of them pairs of inputs, the others thresholds
     rows        samples that choose the anchors of one table, at most; all samples fill its rows
-    smoothing   samples of no correction that each row is thought to hold besides its own
+    smoothing   samples without a correction that are added to each row
     sketch      random directions that stand for the classes where anchors are chosen
-    patience    looks at the validation data without an improvement before the end; None: all tables are fitted
+    patience    validations without an improvement before the end; None: all tables are fitted
     """
 
     n_tables: int = 500
@@ -115,7 +115,7 @@ class Numbers:
 
 @dataclass(eq=False)
 class Boosted:
-    """Fitted tables: anchors int64 [T, A, 2], weight float64 [T, 2**A, K], base float64 [K]; the losses on the way."""
+    """Fitted tables: anchors int64 [T, A, 2], weight float64 [T, 2**A, K], base float64 [K]; and the losses during the fit."""
 
     anchors: Array
     weight: Array
@@ -137,7 +137,7 @@ Each = Callable[[int, dict[str, float]], None]
 def boost(
     codes: Array, tops: Array, goal: Goal, settings: Boosting, *, valid: Validation | None = None, each: Each | None = None
 ) -> Boosted:
-    """Fit tables to codes uint8 [F, n], of which input f goes up to tops[f]; `each(tables, losses)` is called on the way."""
+    """Fit tables to codes uint8 [F, n], where input f is at most tops[f]; `each(tables, losses)` reports progress."""
     random = np.random.default_rng(settings.seed)
     n, k = codes.shape[1], goal.n_outputs
     base = goal.start()
@@ -178,9 +178,8 @@ def boost(
 
 
 def refit(codes: Array, goal: Goal, anchors: Array, weight: Array, rounds: int, settings: Boosting) -> Array:
-    """New rows [T, 2**A, K] of tables that keep their anchors [T, A, 2]: each round corrects the tables one after another.
-
-    The first tables of a fit have learned little each. Rounds of tables that are left out make up for that.
+    """New rows [T, 2**A, K] of tables that keep their anchors [T, A, 2]: each round corrects the tables one after another. Each
+    of the first tables of a fit has learned little. These rounds make up for the tables that are left out.
     """
     n, weight = codes.shape[1], weight.astype(np.float64)
     scores, step, cells = np.zeros((n, goal.n_outputs)), np.empty(weight.shape[1:]), np.empty(n, np.int64)
@@ -195,7 +194,7 @@ def refit(codes: Array, goal: Goal, anchors: Array, weight: Array, rounds: int, 
 
 
 def _sketched(missing: Array, directions: int, random: np.random.Generator) -> Array:
-    """Residuals [m, K] along few random directions [m, k], as choosing by all of them would cost K times as much."""
+    """Residuals [m, K] projected onto a few random directions [m, k]: choosing by all K would cost K times as much."""
     k = missing.shape[1]
     if k <= directions or k == 2:
         return np.ascontiguousarray(missing[:, : min(k, 1 if k == 2 else k)])
@@ -221,7 +220,7 @@ def _drawer(random: np.random.Generator, tops: Array, settings: Boosting) -> Cal
 
 
 def score(codes: Array, anchors: Array, weight: Array, scores: Array, threads: int = 1) -> None:
-    """Add what tables say: codes uint8 [F, n], anchors [T, A, 2], weight [T, 2**A, K] -> scores [n, K]."""
+    """Add the rows that tables give: codes uint8 [F, n], anchors [T, A, 2], weight [T, 2**A, K] -> scores [n, K]."""
     n = codes.shape[1]
     spread(threads, -(-n // BLOCK), _score, codes, anchors, weight, scores)
 

@@ -75,7 +75,7 @@ def steps_in(folder: Path) -> list[int]:
 
 
 def write(folder: Path, step: int, content: Content) -> Path:
-    """Write a checkpoint into `folder`; one of the same step is replaced. A process that is killed leaves none, or all of it."""
+    """Write a checkpoint into `folder`; one of the same step is replaced. A killed process leaves either nothing or all of it."""
     target = folder / name_of(step)
     files: dict[str, folders.Content] = {name: _writer(tensors) for name, tensors in content.tensors.items()}
     if target.exists() and not folders.is_ours(target, MANIFEST_FORMAT):
@@ -104,7 +104,7 @@ def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a checkpoint that cannot be used, so that nothing takes it for a good one and nothing deletes it."""
+    """Rename a checkpoint that cannot be used, so that it is neither mistaken for a good one nor deleted."""
     aside = path.with_name(f"damaged-{path.name}")
     number = 1
     while aside.exists():
@@ -150,7 +150,7 @@ def newest(folder: Path, say: Callable[[str], None]) -> tuple[Path, Content] | N
 
 
 def prune(folder: Path, keep: int, best: int | None) -> None:
-    """Keep the last few checkpoints and the best one, and link to them; drop the rest, and what killed processes left."""
+    """Keep the last few checkpoints and the best one, and link to them; delete the rest, and leftovers of killed processes."""
     steps = steps_in(folder)
     for step in steps[:-keep]:
         path = folder / name_of(step)

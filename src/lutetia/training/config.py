@@ -55,7 +55,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """One table of [optimizer]. What is None follows the kind of optimiser, and what it is for."""
+    """One table of [optimizer]. The default of a None depends on the kind of optimiser and on what it steps."""
 
     kind: str = option("adamw", choices=OPTIMIZERS)
     lr: float = option(1e-3, low=0)
@@ -67,7 +67,7 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class NgramOptimizer(Optimizer):
-    """[optimizer.ngrams]: by default the rows that were read, and no others, are stepped."""
+    """[optimizer.ngrams]: by default only the rows that were read are stepped."""
 
     kind: str = option("row_adam", choices=OPTIMIZERS)
     lr: float = option(1e-2, low=0)
@@ -82,7 +82,7 @@ class OptimizersConfig:
 
 @dataclass(frozen=True)
 class Schedule:
-    """[schedule]: the rate climbs from 0 over the first `warmup` of the run, then falls to `floor` of its height."""
+    """[schedule]: the rate rises from 0 over the fraction `warmup` of the run, then falls to the fraction `floor` of its peak."""
 
     kind: str = option("cosine", choices=("cosine", "linear", "constant"))
     warmup: float = option(0.0, low=0, high=1)
@@ -114,7 +114,7 @@ class Train:
 
 @dataclass(frozen=True)
 class Regularize:
-    """[regularize]: weights of what is added to the loss; what of a network of gates is pruned and frozen."""
+    """[regularize]: weights of the terms added to the loss; how a network of gates is pruned and frozen."""
 
     cell_variation: float = option(0.0, low=0)  # mean ‖W_c - W_c'‖² over rows whose indices differ in one bit
     area: float = option(0.0, low=0)  # predicted LUTs of a network of gates, in thousands
@@ -199,7 +199,7 @@ def _copy(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_head(tables: dict[str, Any]) -> dict[str, Any]:
-    """The tables of a config that a run has written: what such a file says of the model in its first lines goes to [model]."""
+    """The tables of a config that a run has written: the keys at the top of the file, which describe the model, go to [model]."""
     if tables.get("format") == MODEL_FORMAT and isinstance(tables.get("model"), dict):
         tables["model"].setdefault("kind", tables.pop("kind", None))
         for name in ("format", "lutetia"):
@@ -252,7 +252,7 @@ def _check(config: Config, origin: Origin) -> None:
     if train.batch_size % train.accumulate:
         origin.fail("train.batch_size", train.batch_size, f"a multiple of train.accumulate, {train.accumulate}")
     if train.patience is not None and not (train.eval_every and data.valid):
-        origin.fail("train.patience", train.patience, "train.eval_every and data.valid as well: it counts evaluations")
+        origin.fail("train.patience", train.patience, "train.eval_every and data.valid to be set, too: it counts evaluations")
     for name in ("tables", "ngrams", "rest"):
         _check_optimizer(getattr(config.optimizer, name), f"optimizer.{name}", origin)
     _check_data(data, origin)
@@ -281,15 +281,15 @@ def _check_data(data: DataConfig, origin: Origin) -> None:
         if value is None and name in NEEDED[data.kind]:
             raise ArgumentError(f"{origin.file}: data.{name} is missing, expected a file: data.kind is {data.kind!r}")
         if value is not None and name not in (*NEEDED[data.kind], *ALLOWED.get(data.kind, ())):
-            origin.fail(f"data.{name}", value, f"none: data.kind is {data.kind!r}, which has no {name}")
+            origin.fail(f"data.{name}", value, f"no value: data.kind is {data.kind!r}, which has no {name}")
     if (data.test_images is None) != (data.test_labels is None):
         raise ArgumentError(f"{origin.file}: data.test_images and data.test_labels belong together, but one is missing")
     if data.test_images is not None and data.test:
-        origin.fail("data.test", data.test, "none together with data.test_images")
+        origin.fail("data.test", data.test, "0 together with data.test_images")
     for name in ("valid", "test"):
         part = getattr(data, name)
         if part >= 1 and part != int(part):
             origin.fail(f"data.{name}", part, "a fraction below 1 or a whole number of samples or bytes")
     if data.kind in ("bytes", "stdlib") and (data.shuffle or data.shift or data.warp):
         key = next(name for name in ("shuffle", "shift", "warp") if getattr(data, name))
-        origin.fail(f"data.{key}", getattr(data, key), "none: text has an order, and no pixels")
+        origin.fail(f"data.{key}", getattr(data, key), "the default: text is ordered, and has no pixels")

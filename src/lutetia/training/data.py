@@ -1,4 +1,4 @@
-"""What a model learns from: samples with classes, or one long text, split in contiguous parts and fingerprinted."""
+"""What a model learns from: samples with classes, or one long text, split into contiguous parts, with a checksum."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Samples:
 
 
 class Names(NamedTuple):
-    """What the data calls its classes and its columns; empty where it does not name them."""
+    """The names of the classes and columns in the data; empty where it has none."""
 
     classes: Sequence[str] = ()
     features: Sequence[str] = ()
@@ -237,5 +237,5 @@ def _cuts(n: int, wanted: settings.DataConfig) -> dict[str, tuple[int, int]]:
 
 
 def _share(n: int, part: float) -> int:
-    """A count as it is; of a fraction the remainder is rounded down, so that 0.1 leaves the first int(0.9 n)."""
+    """A count unchanged; for a fraction the remainder is rounded down, so that 0.1 leaves the first int(0.9 n)."""
     return int(part) if part >= 1 else n - int(n * (1 - part))

@@ -1,7 +1,7 @@
-"""Many processes: ranks and groups, gradients averaged over ranks with different data, and numbers agreed on.
+"""Many processes: ranks and groups, gradients averaged over ranks with different data, and numbers on which all ranks agree.
 
-`World.data_rank` and `World.data_size` say which share of each batch is ours, and `World.group` with whom gradients are averaged.
-Plain data parallel has one group of all; on a mesh with detector parallel it is one column of it.
+`World.data_rank` and `World.data_size` say which share of each batch this rank has, and `World.group` which ranks average their
+gradients. Plain data parallel has one group of all; on a mesh with detector parallelism it is one column of the mesh.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def choose_device(name: str | None, local_rank: int | None = None) -> torch.devi
     number = device.index if device.index is not None else (local_rank or 0)
     if not count:
         why = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no GPU"
-        raise ArgumentError(f"the device is {name or 'cuda'}, but {why}: expected cpu (lutetia doctor shows what is here)")
+        raise ArgumentError(f"the device is {name or 'cuda'}, but {why}: expected cpu (`lutetia doctor` lists the devices)")
     if number >= count:
         last = f" to cuda:{count - 1}" if count > 1 else ", the only GPU here"
         raise ArgumentError(f"the device is cuda:{number}, expected cuda:0{last}")
@@ -168,7 +168,7 @@ def without_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 @torch.no_grad()
 def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
-    """Replace each gradient, dense or sparse, by its mean over the ranks that see other data."""
+    """Replace each gradient, dense or sparse, by its mean over the ranks that see different data."""
     waiting = []
     for parameter in parameters:
         if parameter.grad is None:
@@ -199,7 +199,7 @@ def mean_of_sparse(gradient: Tensor, world: World) -> Tensor:
 
 
 def _gather_rows(rows: Tensor, sizes: list[int], world: World) -> Tensor:
-    """rows [n, ...] of all ranks, one after another; n differs, so what travels is padded to the longest."""
+    """rows [n, ...] of all ranks, one after another; n differs, so messages are padded to the longest."""
     padded = rows.new_zeros((max(sizes), *rows.shape[1:]))
     padded[: len(rows)] = rows
     found = [torch.empty_like(padded) for _ in sizes]
@@ -211,7 +211,7 @@ def _gather_rows(rows: Tensor, sizes: list[int], world: World) -> Tensor:
 
 
 def total(numbers: Tensor, world: World) -> Tensor:
-    """The sum of a tensor over the ranks that see other data."""
+    """The sum of a tensor over the ranks that see different data."""
     if world.data_size > 1:
         distributed.all_reduce(numbers, group=world.group)
     return numbers

@@ -22,8 +22,9 @@ def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
 
 @torch.no_grad()
 def evaluation_sums(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device: torch.device, precision: str) -> Tensor:
-    """What an evaluation adds up over batches of inputs and targets, float64 [3]: see `task.sums_of`. The model is in eval mode
-    afterwards."""
+    """The sums of an evaluation over batches of inputs and targets, float64 [3]: see `task.sums_of`. Leaves the model in eval
+    mode.
+    """
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     for x, target in batches:

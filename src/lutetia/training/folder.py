@@ -1,4 +1,4 @@
-"""The folder of a run: who holds it, whether it may be used, and what is in it.
+"""The folder of a run: its lock, whether it may be used, and what is in it.
 
 config.toml     the config the run was started with
 metrics.jsonl   a line for every logged step and every evaluation
@@ -43,7 +43,7 @@ MAY_CHANGE = {
 
 
 class RunFolder:
-    """A run folder that this process holds; `close` releases it, and so does the end of the process, however it comes."""
+    """A run folder locked by this process; `close` releases it, and so does the end of the process, however it ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -67,7 +67,7 @@ class RunFolder:
         return changes
 
     def _take(self, patience: float) -> None:
-        """Make the folder and lock it. Only who holds the lock may remove its file, so one that was waited for may be gone."""
+        """Make the folder and lock it. Only the holder of the lock may remove its file, so a lock may be gone after the wait."""
         until = time.monotonic() + patience
         while self._lock is None:
             try:
@@ -110,7 +110,7 @@ class RunFolder:
         return changes
 
     def _check_empty(self) -> None:
-        """Refuse a folder that holds what no run has made; all that will be in an empty one is this run's."""
+        """Refuse a folder with files that no run has written, so that everything in it belongs to this run."""
         others = [path.name for path in self.path.iterdir() if path.name != LOCK]
         if others:
             raise DataError(f"{self.path} holds {others[0]} and no run, expected an empty folder or that of a run")

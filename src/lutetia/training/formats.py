@@ -1,4 +1,4 @@
-"""Files of data as arrays: idx, and raw bytes by memory map. A file that is not what it should be is named.
+"""Files of data as arrays: idx, and raw bytes by memory map. Errors name the file.
 
 idx is the format of MNIST: two zero bytes, a byte for the type, a byte for the number of dimensions, their sizes as big-endian
 32-bit integers, then the values. A name that ends in .gz is decompressed on the way.
@@ -35,7 +35,7 @@ TWIN_AGE, PART_AGE = 30 * 86400.0, 86400.0  # seconds without use
 
 
 def check_file(path: Path, what: str) -> Path:
-    """The path, when a regular file is there; `what` says what was expected."""
+    """The path, if it is a regular file; `what` is what was expected."""
     if path.is_dir():
         raise DataError(f"{path} is a folder, expected {what}")
     files.check_file(path, what)
@@ -103,7 +103,7 @@ def cache_folder() -> Path:
 
 
 def _decompressed(path: Path) -> Path:
-    """The decompressed twin of a .gz; one that is newer, or elsewhere, has another twin."""
+    """The decompressed copy of a .gz; a newer file, or one elsewhere, gets its own copy."""
     status = path.stat()
     name = hashlib.sha256(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
     target = cache_folder() / f"{path.stem}-{name}"
@@ -127,7 +127,7 @@ def _decompressed(path: Path) -> Path:
 
 
 def _clean(folder: Path) -> None:
-    """Remove twins that were not used for long, the least recently used beyond the most bytes, and what killed processes left."""
+    """Remove copies not used for a long time, the least recently used above the size limit, and leftovers of killed processes."""
     now = time.time()
     twins = []
     for each in folder.iterdir():
@@ -148,7 +148,7 @@ def _clean(folder: Path) -> None:
 
 
 def _next_block(source: gzip.GzipFile, path: Path, what: str) -> bytes:
-    """Some bytes of a gzip file; its errors are not those of the file they are written to."""
+    """Some bytes of a gzip file; reading errors are kept apart from errors of the file being written."""
     try:
         return source.read(BLOCK)
     except (EOFError, zlib.error, OSError) as error:

@@ -1,4 +1,4 @@
-"""A whole training step as one CUDA graph: nothing of it is launched from Python any more."""
+"""A whole training step as one CUDA graph, so that Python launches no kernels."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class GraphedStep:
 
 
 def hinders_capture(config: Config, world: World, optimizers: Optimizers) -> str | None:
-    """Why the steps of this run are not captured: "" where nobody would expect it, a reason to tell, or None where they are."""
+    """Why the steps of this run are not captured: "" where it goes without saying, a reason to show, or None if they are."""
     if world.device.type != "cuda" or not config.train.graph:
         return ""
     if world.size > 1:

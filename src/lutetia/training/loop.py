@@ -118,8 +118,8 @@ class Trainer:
         if train.precision == "fp16" and self.world.device.type != "cuda":
             raise ArgumentError('train.precision is "fp16", expected "bf16" or "float32" on a CPU')
         if train.precision == "fp16" and self.world.mesh is not None:
-            raise ArgumentError('train.precision is "fp16", expected "bf16" or "float32" with parallel.detectors: the loss scale '
-                                "of one rank knows nothing of the others")  # fmt: skip
+            raise ArgumentError('train.precision is "fp16", expected "bf16" or "float32" with parallel.detectors: each rank '
+                                "would have its own loss scale")  # fmt: skip
         if self.optimizers.in_place:
             if self.world.size > 1:
                 raise ArgumentError('[model] gradient is "in_place", expected "dense" or "sparse" for several processes')
@@ -176,7 +176,7 @@ class Trainer:
         return reason
 
     def _reason(self, caught: Caught) -> str | None:
-        """Why to stop now; None: do not. All ranks come to the same answer."""
+        """The reason to stop now, or None. All ranks get the same answer."""
         at, train = self.position, self.config.train
         at.elapsed, signal = distributed.largest([at.elapsed, float(caught.signal is not None)], self.world)
         if self.total_steps is not None and at.step >= self.total_steps:
@@ -358,7 +358,7 @@ class Trainer:
         distributed.wait_for_all(self.world)
 
     def collect(self) -> checkpoint.Content:
-        """All that a checkpoint holds; every rank must ask."""
+        """Everything a checkpoint holds; every rank must call this."""
         at = self.position
         self._check_weights()
         if at.loss_count:
@@ -431,7 +431,7 @@ class Trainer:
         load_full_state_dict(self.model, content.tensors["model.safetensors"])
 
     def _changed(self, state: dict[str, Any], name: str) -> None:
-        """Say what may change the last bits of the numbers from here on."""
+        """Report what may change the last bits of the numbers from here on."""
         state = {"detectors": 1, **state}
         now = {"world": self.world.size, "detectors": self.world.detectors, "threads": torch.get_num_threads(),
                "device": self.world.device.type, "torch": torch.__version__}  # fmt: skip

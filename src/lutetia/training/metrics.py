@@ -19,7 +19,7 @@ class Metrics:
     """Appends to metrics.jsonl, and to TensorBoard's files when that is wanted and installed."""
 
     def __init__(self, folder: Path, after: int, tensorboard: bool, say: Callable[[str], None]) -> None:
-        """`after` is the step that the run goes on from: what was written beyond it, before a kill, is dropped."""
+        """`after` is the step that the run continues from: lines that a killed run wrote beyond it are dropped."""
         self.path = folder / FILE
         kept = [line for line in read_metrics(self.path) if line["step"] <= after]
         with write_atomically(self.path) as file:

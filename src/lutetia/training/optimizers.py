@@ -1,4 +1,4 @@
-"""Optimisers for tables and for the rest, which need different ones; rates, clipping, and steps inside the backward pass."""
+"""Separate optimisers for tables and for the rest; rates, clipping, and steps inside the backward pass."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Optimizers:
         return [p for optimizer in self.by_name.values() for group in optimizer.param_groups for p in group["params"]]
 
     def clipped(self) -> list[nn.Parameter]:
-        """What clipping looks at: not rows of n-gram tables, each of which is stepped by its own size alone."""
+        """The parameters that are clipped: not rows of n-gram tables, each of which is stepped by its own size."""
         alone = {id(p) for group in getattr(self.by_name.get("ngrams"), "param_groups", []) for p in group["params"]}
         return [p for p in self.parameters() if id(p) not in alone]
 
     def keep_rates_on_device(self) -> None:
-        """Make the rates tensors beside the parameters, so that a captured step can be given others."""
+        """Keep the rates as tensors on the device, so that a captured step can use new ones."""
         for optimizer in self.by_name.values():
             for group in optimizer.param_groups:
                 group["capturable"] = True
@@ -124,8 +124,9 @@ def _check_sparse(model: nn.Module, wanted: settings.OptimizersConfig) -> None:
 
 
 def gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """The gradients that are there, each as one dense tensor that may be changed: of a sparse one its values, of one that is
-    spread over ranks the part that is here."""
+    """The gradients that exist, each as one dense tensor that may be changed: the values of a sparse one, this rank's part of one
+    that is spread over ranks.
+    """
     found = []
     for parameter in parameters:
         if parameter.grad is None:

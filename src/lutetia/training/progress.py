@@ -1,4 +1,4 @@
-"""The live display of a run: a bar, the loss, how fast, and how long it will take; in a pipe a line now and then."""
+"""The live display of a run: a bar, the loss, the speed and the time left; without a terminal, a line now and then."""
 
 from __future__ import annotations
 

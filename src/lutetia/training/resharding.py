@@ -20,10 +20,9 @@ from lutetia.errors import DataError
 
 @dataclass(frozen=True)
 class Spread:
-    """How one tensor lies on the ranks of a mesh: one piece after another along a dimension.
-
-    DTensor knows only pieces of one size, and a last that is shorter. Other pieces, such as the flat weights of sparse
-    connectivity, which follow their detectors, are padded with zeros to the longest: the DTensor is longer than the whole.
+    """How one tensor is spread over the ranks of a mesh: one piece after another along a dimension. DTensor supports only pieces
+    of one size, with a shorter last one. Other pieces, such as the flat weights of sparse connectivity, which follow their
+    detectors, are padded with zeros to the longest: the DTensor is longer than the whole.
     """
 
     mesh: DeviceMesh
@@ -70,7 +69,7 @@ class Spread:
         return self.distribute(piece) if isinstance(like, DTensor) else piece
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """The whole tensor on the CPU of the first rank, and an empty one on the others; all ranks must ask."""
+        """The whole tensor on the CPU of the first rank, and an empty one on the others; all ranks must call this."""
         pieces = _to_first(self.own(tensor.detach()), self.dim, self.sizes, self.mesh)
         return torch.cat(pieces, self.dim) if pieces else tensor.new_empty(0, device="cpu")
 
@@ -117,7 +116,7 @@ def _to_first(piece: Tensor, dim: int, sizes: tuple[int, ...], mesh: DeviceMesh)
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:
-    """A contiguous tensor as bytes [n], in the same memory: what travels need not know of types."""
+    """A contiguous tensor as bytes [n], in the same memory, so that messages need no types."""
     return tensor.view(-1).view(torch.uint8)
 
 
@@ -190,6 +189,6 @@ def _check_shape(name: str, whole: Tensor, own: Tensor, spread: Spread) -> None:
 
 
 def _check_synapses(name: str, starts: Tensor, own: Tensor) -> None:
-    """Other synapses would need other pieces than those the model has been cut into."""
+    """Refuse different synapses: they would need different pieces than the model was cut into."""
     if not torch.equal(starts, own.cpu()):
-        raise DataError(f"the tensor {name} holds other synapses than the sharded model: load it before shard_detectors")
+        raise DataError(f"the tensor {name} holds different synapses than the sharded model: load it before shard_detectors")

@@ -1,4 +1,4 @@
-"""Tables rounded to a few bits while they train, so that whole numbers cost nothing afterwards.
+"""Tables rounded to a few bits during training, so that converting to integers costs no accuracy afterwards.
 
 A step computes its loss and gradients with the rounded tables and moves the exact ones by them: the rounding is passed straight
 through. The scale is a power of two, chosen as `lutetia.precompute.integer_model` does.
@@ -43,7 +43,7 @@ def rounded(weight: Tensor, bits: int) -> Tensor:
 
 @contextmanager
 def rounded_tables(model: nn.Module, bits: int | None) -> Iterator[None]:
-    """Within, the tables of a model are rounded; None: they stay as they are."""
+    """Inside this context, the tables of a model are rounded to `bits` bits; None leaves them unchanged."""
     tables = [] if bits is None else list(table_parameters(model))
     exact = [table.detach().clone() for table in tables]
     try:

@@ -40,7 +40,7 @@ def train(
 ) -> dict[str, Any]:
     """Train what a config file, or a `Config`, describes, in the folder `out`; returns the summary.
 
-    `resume` continues from the newest intact checkpoint in `out`, or starts afresh. `data` is the folder that data paths are
+    `resume` continues from the newest intact checkpoint in `out`, or starts at step 0. `data` is the folder that data paths are
     relative to, by default that of the config file. Under torchrun every process makes the same call, and a restart resumes
     automatically. The summary's `stopped` is "steps", "minutes", "patience", or "interrupted" by Ctrl-C, SIGTERM or SIGHUP.
     """
@@ -85,7 +85,7 @@ def _train(trainer: Trainer, again: bool, caught: Caught) -> dict[str, Any]:
 
 
 def _go_on(trainer: Trainer) -> None:
-    """Restore the newest whole checkpoint, the same on all ranks: the first finds it, and sets damaged ones aside."""
+    """Restore the newest intact checkpoint, the same on all ranks: the first rank finds it, and sets damaged ones aside."""
     world, folder = trainer.world, trainer.folder.checkpoints
     say = trainer.show.say if world.is_first else lambda text: None
     newest = checkpoint.newest(folder, say) if world.is_first else None
@@ -145,7 +145,7 @@ def _restore_best(trainer: Trainer) -> int:
 
 
 def _leave(trainer: Trainer, summary: dict[str, Any]) -> None:
-    """Write what the end of a run leaves in its folder."""
+    """Write the final files of a run to its folder."""
     folder = trainer.folder.path
     if "test" in summary:
         with open(folder / FILE, "a", encoding="utf-8") as file:

@@ -10,7 +10,7 @@ from lutetia.training.config import Schedule
 def factor(schedule: Schedule, done: float, per_step: float = 0.0) -> float:
     """The factor on the rates after the fraction `done` of a run.
 
-    `per_step` is what one step adds: the climb begins with one step's worth, for a first step of rate 0 would be wasted.
+    `per_step` is what one step adds: the warm-up starts at one step's worth, since a first step with rate 0 would be wasted.
     """
     if done < schedule.warmup:
         return min(1.0, (done + per_step) / schedule.warmup)

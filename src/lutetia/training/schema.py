@@ -23,7 +23,7 @@ def option(
     high: float | None = None,
     choices: Collection[Any] | None = None,
 ) -> Any:
-    """A field of a config with the values it may have; `low` and `high` belong to the range."""
+    """A field of a config with the values it may have; `low` and `high` are inclusive."""
     metadata = {"low": low, "high": high, "choices": choices}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -62,7 +62,7 @@ def build(kind: type[T], table: Mapping[str, Any], origin: Origin, prefix: str =
 
 
 def refuse_key(key: str, known: Collection[str], origin: Origin, prefix: str) -> typing.NoReturn:
-    """Raise the error for a key that does not exist, with the nearest that does."""
+    """Raise the error for an unknown key, with the most similar known one."""
     full = f"{prefix}.{key}" if prefix else key
     what = f"[{prefix}] has no key {key!r}" if prefix else f"there is no table [{key}]"
     raise ArgumentError(f"{origin.of(full)}: {what}: {did_you_mean(key, known)}")

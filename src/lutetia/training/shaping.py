@@ -1,8 +1,9 @@
 """Pruning and freezing of a network of gates in steps, while it is trained.
 
-A pruned table is a constant for good, so it costs no LUT, and tables that read it become simpler. Those go first whose loss costs
-least, by the first order: the gradient of the loss by the answers of a table, times what the constant would change. The tables
-that stay have the rest of the run to adapt. Frozen wiring no longer moves, layer by layer, and saves the longest part of a step.
+A pruned table is a constant for good, so it costs no LUT, and tables that read it become simpler. The tables that cost the least
+loss, to first order, go first: the gradient of the loss with respect to a table's answers, times the change that the constant
+makes. The remaining tables have the rest of the run to adapt. Frozen wiring no longer changes, layer by layer, which saves the
+longest part of a step.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ Samples = Iterable[tuple[Tensor, Tensor]]
 
 
 class Shaping:
-    """`prune` is the part of the tables that go, `freeze` the part of the run after which no wiring is learned any more.
-
-    Called before each step with the part of the run that lies behind; says whether what a step computes has changed.
+    """`prune` is the fraction of tables to remove, `freeze` the fraction of the run after which no wiring is learned. Called
+    before each step with the fraction of the run that is done; returns whether the step's computation has changed.
     """
 
     def __init__(self, gates: Gates, prune: float, freeze: float, samples: Callable[[], Samples]) -> None:
@@ -42,7 +42,7 @@ class Shaping:
 
 
 def rounds_due(done: float) -> int:
-    """How many rounds of pruning lie behind."""
+    """How many rounds of pruning are due by now."""
     return min(max(0, int(ROUNDS * (done - BEGIN) / (END - BEGIN)) + 1), ROUNDS) if done >= BEGIN else 0
 
 
@@ -68,7 +68,7 @@ def prune(gates: Gates, share: float, samples: Samples) -> None:
 
 
 def _harms(gates: Gates, samples: Samples) -> tuple[list[Tensor], list[Tensor]]:
-    """Of each table about how much the loss would grow if it were a constant, [n_tables], and which one: what it says most."""
+    """Roughly how much the loss would grow if each table were constant, [n_tables], and that constant, its usual answer."""
     batches = [(x, y) for x, y in samples]
     with torch.no_grad():
         given = [gates.answers(x) for x, _ in batches]
@@ -86,11 +86,11 @@ def _harms(gates: Gates, samples: Samples) -> tuple[list[Tensor], list[Tensor]]:
 def shaping_of(
     model: nn.Module, wanted: Regularize, n_processes: int, batches: Callable[[], Samples] = lambda: ()
 ) -> Shaping | None:
-    """What prunes and freezes a model as [regularize] wants it; None where that is nothing. Checks what is for gates alone."""
+    """The pruning and freezing that [regularize] asks for, or None. Refuses settings that are only for gates."""
     given = {"area": wanted.area, "prune": wanted.prune, "freeze": wanted.freeze}
     for name, nothing in (("area", 0.0), ("prune", 0.0), ("freeze", 1.0)):
         if given[name] != nothing and not isinstance(model, GateNetwork):
-            raise ArgumentError(f'regularize.{name} is {given[name]}, expected {nothing:g}: it is for kind = "gates" alone')
+            raise ArgumentError(f'regularize.{name} is {given[name]}, expected {nothing:g}: it is only for kind = "gates"')
     if not isinstance(model, GateNetwork) or (not wanted.prune and wanted.freeze >= 1):
         return None
     if n_processes > 1:

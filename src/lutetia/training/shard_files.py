@@ -88,7 +88,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _saved(model: nn.Module) -> dict[str, Tensor]:
-    """What this rank brings to a checkpoint: its pieces, and what all hold."""
+    """What this rank contributes to a checkpoint: its pieces, and what all ranks hold."""
     spreads = spreads_of(model)
     gathered = full_state_dict(model) if any(_is_gathered(*each) for each in spreads.items()) else {}
     state = {}
@@ -104,7 +104,7 @@ def _saved(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _target(name: str, tensor: Tensor, spread: Spread | None) -> Tensor:
-    """Where a tensor is to be read to: into the model itself, or where pieces differ into a whole one of its own."""
+    """The destination of a tensor: the model itself or, where pieces differ in size, a new whole tensor."""
     if spread is None:
         return tensor.detach()
     if not _is_gathered(name, spread):
@@ -142,7 +142,7 @@ def _ranks() -> int:
 
 
 def _on_first(do: Callable[[], Any]) -> Any:
-    """What the first rank does while the others wait; its answer and its error are those of all."""
+    """Run on the first rank while the others wait; all ranks get its result or its error."""
     if _ranks() == 1:
         return do()
     said: list[Any] = [None, None]  # the error, and the answer

@@ -1,10 +1,10 @@
-"""Detector parallel: each rank holds some of the detectors of every LUT layer, and their outputs are summed over the ranks.
+"""Detector parallelism: each rank holds some of the detectors of every LUT layer, and their outputs are summed over the ranks.
 
-Of n-gram tables it holds some of the rows, and the rows that were read are summed likewise.
+It holds some of the rows of n-gram tables, and the rows that were read are summed in the same way.
 
-A layer is a sum over detectors, so it is cut between them: a rank has their tables, anchors, positions and synapses, with the
-gradients and the optimiser's memory of these, and computes what they add to the output. Everything else, activations too, is the
-same on all ranks of the mesh.
+A layer is a sum over detectors, so it is cut between them: a rank has their tables, anchors, positions and synapses, with their
+gradients and optimiser state, and computes what they add to the output. Everything else, activations too, is the same on all
+ranks of the mesh.
 
     forward     y = all-reduce of what each rank's detectors add
     backward    dL/dy is known everywhere; dL/dx, and the gradients of what a layer's detectors share, are all-reduced
@@ -39,10 +39,10 @@ HALVES = (torch.bfloat16, torch.float16)
 def shard_detectors(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """Keep only this rank's share of the detectors of every LUT layer, in place; returns the model.
 
-    All ranks of the mesh call it with the same model, on the device of the mesh; where numbers differ, those of the first rank
-    count. Rank r of R gets ⌈N_t/R⌉ detectors, from r·⌈N_t/R⌉ on: the last ranks may have fewer, or none.
-    `weight` and per-detector `positions` become DTensors, so optimisers made afterwards hold this rank's share too; a weight with
-    a sparse gradient, or one that steps in place, becomes a plain parameter of this rank's tables, of which each has some.
+    All ranks of the mesh call it with the same model, on the device of the mesh; where values differ, those of the first rank are
+    used. Rank r of R gets ⌈N_t/R⌉ detectors, from r·⌈N_t/R⌉ on: the last ranks may have fewer, or none. `weight` and per-detector
+    `positions` become DTensors, so optimisers made afterwards hold this rank's share too; a weight with a sparse gradient, or one
+    that steps in place, becomes a plain parameter of this rank's tables, of which each has some.
 
     A mesh of two dimensions is data × detectors: the dimension called "detectors", or else the last, is that of the detectors,
     and gradients of the shares are averaged over the other in the backward pass. For all other parameters use
@@ -99,7 +99,7 @@ def _check(model: nn.Module, layers: list[LUT], ngrams: list[NgramTables], mesh:
             raise ArgumentError(f"{name} is sharded already, expected a model that is whole")
         if layer.weight.is_meta:
             if layer._header is not None or layer.seed is None:
-                raise ArgumentError(f"{name} is on meta, expected that only of layers without synapses, and with a seed")
+                raise ArgumentError(f"{name} is on meta, which needs a layer without synapses, and with a seed")
             if layer.thresholds is not None and layer.compares == "given":
                 raise ArgumentError(f"{name} is on meta with thresholds that were given, expected ones that a seed draws")
         elif layer.weight.device.type != mesh.device_type:
@@ -121,7 +121,7 @@ def _bounds(layer: LUT, ranks: int) -> list[int]:
 
 @torch.no_grad()
 def _agree(tensors: list[Tensor], mesh: DeviceMesh) -> None:
-    """Give all ranks the numbers of the first."""
+    """Give all ranks the values of the first."""
     for tensor in tensors:
         if tensor.numel() and not tensor.is_meta:
             sent = tensor.detach().contiguous()
@@ -266,7 +266,7 @@ class DetectorShare(NamedTuple):
         own.__dict__.update(_parameters=parameters, n_detectors=self.n_own, share=None)
         return own
 
-    @uncompiled("a sharded LUT layer talks to other ranks: compiled graphs stop around it")
+    @uncompiled("a sharded LUT layer communicates with other ranks: compiled graphs break around it")
     def forward(self, layer: LUT, x: Tensor, *args: Any) -> Tensor:
         """x, the same on all ranks, [..., n_inputs] -> y [..., n_outputs], the sum over all ranks."""
         group = self.spreads["weight"].mesh.get_group()
@@ -280,7 +280,7 @@ class DetectorShare(NamedTuple):
 
     @contextmanager
     def _draws_of_its_own(self, own: LUT, device: torch.device) -> Iterator[None]:
-        """Drop other tables than the other ranks do, and leave the generator where theirs are: the rest must draw alike."""
+        """Drop different tables on each rank, and leave the generators in the same state: the rest must draw the same numbers."""
         if not (own.training and own.table_dropout):
             yield
             return
@@ -291,7 +291,7 @@ class DetectorShare(NamedTuple):
 
 
 def _nothing(layer: LUT, x: Tensor) -> Tensor:
-    """What no detectors add, [..., n_outputs]: zeros that all have gradients of zeros, as every rank must take part."""
+    """The output of no detectors, [..., n_outputs]: zeros with zero gradients, as every rank must take part."""
     dtype = torch.promote_types(x.dtype, layer.weight.dtype)
     y = x[..., :0].sum(-1, keepdim=True, dtype=dtype)
     for parameter in layer.parameters(recurse=False):
@@ -318,7 +318,7 @@ class _Enter(torch.autograd.Function):
 
 
 class _Leave(torch.autograd.Function):
-    """The sum over the ranks of what each has; its gradient, which all know, is that of every addend."""
+    """The sum over the ranks; its gradient, which all ranks know, is the gradient of every addend."""
 
     @staticmethod
     def forward(ctx: Any, group: Any, y: Tensor) -> Tensor:
@@ -330,7 +330,7 @@ class _Leave(torch.autograd.Function):
 
 
 def summed(tensor: Tensor, group: Any, name: str) -> Tensor:
-    """The sum of a tensor of any shape over the ranks of a group; halves travel, and are summed, as float32."""
+    """The sum of a tensor of any shape over the ranks of a group; half-precision tensors are sent and summed as float32."""
     work = tensor.float() if tensor.dtype in HALVES else tensor.clone(memory_format=torch.contiguous_format)
     with flow.step("all_reduce", part="training", inputs={name: work}, ranks=distributed.get_world_size(group)) as step:
         distributed.all_reduce(work, group=group)
@@ -342,9 +342,8 @@ def summed(tensor: Tensor, group: Any, name: str) -> Tensor:
 
 
 def _average_over(model: nn.Module, data: DeviceMesh) -> None:
-    """Average the gradients of what is spread over the ranks that see other data, and have DistributedDataParallel not try.
-
-    A gradient that is accumulated is averaged each time, which changes nothing in what was averaged before.
+    """Average the gradients of sharded parameters over the ranks that see different data, and exclude them from
+    DistributedDataParallel. An accumulated gradient is averaged each time, which leaves what was averaged before unchanged.
     """
     names = [name for name, _ in model.named_parameters() if name in spreads_of(model)]
     parameters = spread_parameters(model)

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first one asks the loop to end after its step, a second Ctrl-C or SIGTERM ends it at once.
+"""Ctrl-C, SIGTERM and SIGHUP: the first one asks the loop to stop after its step, a second Ctrl-C or SIGTERM stops it at once.
 
 A terminal that is closed sends SIGHUP, often more than once, so a second one changes nothing. Under `nohup` it stays ignored.
 """

@@ -1,7 +1,7 @@
 """The state of optimisers and random generators as tensors and plain values, so that nothing need be pickled.
 
-Under detector parallel a parameter, and what an optimiser remembers of it, is spread over ranks: what is packed is whole, on the
-first of them, and each unpacks its own part. All ranks collect; one of them writes.
+Under detector parallelism a parameter and its optimiser state are spread over ranks: packed tensors are whole, on the first rank,
+and each rank unpacks its own part. All ranks collect; one of them writes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _named(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple[str
 
 
 def pack_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
-    """What an optimiser remembers: tensors as "parameter/name", plain values by parameter and name."""
+    """The state of an optimiser: tensors as "parameter/name", plain values by parameter and name."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, dict[str, Any]] = {}
     spreads = spread_parameters(model)
@@ -63,9 +63,8 @@ def pack_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[
 def unpack_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], values: dict[str, dict[str, Any]]
 ) -> None:
-    """Give an optimiser back what `pack_optimizer` took from it; its rates and other options stay those it was made with.
-
-    What does not fit the parameters is refused with a DataError: optimisers trust their state, and would write outside of it.
+    """Give an optimiser back what `pack_optimizer` took from it; its rates and other options stay as they are. State that does
+    not fit the parameters is a DataError: optimisers trust their state, and would write out of bounds.
     """
     state: dict[int, dict[str, Any]] = {}
     spreads = spread_parameters(model)
@@ -154,7 +153,7 @@ def pack_rng(device: torch.device) -> dict[str, Tensor]:
 
 
 def unpack_rng(packed: dict[str, Tensor], device: torch.device) -> None:
-    """Put the generators back where `pack_rng` found them."""
+    """Restore the generators to the states that `pack_rng` saved."""
     try:
         version, *numbers = packed["python"].tolist()
         gauss = packed["python_gauss"].tolist()

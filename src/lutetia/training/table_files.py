@@ -63,7 +63,7 @@ class LearningTable:
 
     @property
     def types(self) -> list[tuple[str, str]]:
-        """Each column, and what it was taken for."""
+        """Each column, and the type it was read as."""
         told = []
         for number, name in enumerate(self.features):
             count = len(self.categories.get(number, ()))
@@ -196,7 +196,7 @@ def make_target(
     if len(classes) < 2:
         raise DataError(f"{where} holds one class, {classes[0]!r}, expected at least two")
     if guessed and len(classes) == len(texts) > MOST_CLASSES:
-        raise DataError(f"{where} holds another class in each of {len(texts)} rows, expected classes that rows share")
+        raise DataError(f"{where} holds a different class in each of {len(texts)} rows, expected classes that rows share")
     for name in classes:
         _check_name(f"{where} has a class", name)
     order = {name: number for number, name in enumerate(classes)}
@@ -234,7 +234,7 @@ def why_left_out(values: Sequence[Any], categorical: bool = False) -> str:
 
 
 def numbers_rows(values: Sequence[Any]) -> bool:
-    """Whether a column counts: each value is one more than the one before, of more rows than a scale has steps."""
+    """Whether a column numbers the rows: each value is one more than the last, for more rows than a rating scale has steps."""
     if len(values) <= MOST_CLASSES or any(map(_is_missing, values)):
         return False
     numbers = [number_of(_text(value)) for value in values]
@@ -243,7 +243,7 @@ def numbers_rows(values: Sequence[Any]) -> bool:
 
 
 def _column(values: Sequence[Any], categorical: bool) -> tuple[str, Array, list[str]]:
-    """Why a column is of no use; or its numbers and its categories."""
+    """Why a column is not used; or its numbers and its categories."""
     texts = [_text(value) for value in values if not _is_missing(value)]
     if not texts:
         return "all its values are missing", np.empty(0), []
@@ -313,7 +313,7 @@ def _check_name(where: str, name: str) -> None:
 
 
 def _parquet(path: Path) -> TableFile:
-    """A parquet file. A few bytes of one may stand for a billion rows, so its footer is read first."""
+    """A parquet file. A few bytes of it may encode a billion rows, so its footer is read first."""
     parquet: Any = require("pyarrow.parquet", "reading parquet files", "pyarrow")
     types: Any = require("pyarrow.types", "reading parquet files", "pyarrow")
     with parquet.ParquetFile(path) as file:
@@ -365,7 +365,7 @@ def _arrays(path: Path) -> TableFile:
 
 
 def _images(path: Path) -> TableFile:
-    """A folder of folders: the name of each is the class of the images in it."""
+    """A folder of folders, each named after the class of its images."""
     files = [
         (image, folder.name)
         for folder in sorted(each for each in path.iterdir() if each.is_dir())

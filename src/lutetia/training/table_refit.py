@@ -1,4 +1,4 @@
-"""The first tables of a model as a model: their rows as they are, or fitted again, whichever is better on rows held out."""
+"""The first tables of a model as a model: their rows unchanged, or fitted again, whichever is better on held-out rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEED = 0  # of the rows held out: the same choice each time
 
 @dataclass(frozen=True)
 class Trial:
-    """What tables fitted to some of the rows are worth on `rows` others: `cut`, and fitted `again`; accuracy, or RMSE."""
+    """The accuracy, or RMSE, of tables on `rows` held-out rows: `cut`, and fitted `again`."""
 
     rows: int
     cut: float
@@ -28,7 +28,7 @@ class Trial:
 
     @property
     def gains(self) -> bool:
-        """Whether the second fit is no loss."""
+        """Whether the second fit is at least as good."""
         return self.again <= self.cut if self.is_regression else self.again >= self.cut
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,9 +54,8 @@ def refit_tables(model: Tabular, rows: Rows, n_tables: int, rounds: int, setting
 
 
 def try_refit(model: Tabular, rows: Rows, n_tables: int, settings: Boosting) -> Trial | None:
-    """Fit so many tables to four fifths of the training rows as the model was, then again, and compare on the last fifth.
-
-    The model itself cannot be asked: it has seen all of them. None where there are too few rows.
+    """Fit this many tables to four fifths of the training rows, as the model was fitted, then refit them, and compare on the last
+    fifth. The model itself cannot be used: it has seen all rows. None if there are too few rows.
     """
     order = np.random.default_rng(SEED).permutation(len(rows.y))
     count = len(order) // HELD

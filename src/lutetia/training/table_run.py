@@ -1,4 +1,4 @@
-"""A run on a table of data: the config that is guessed from a file or edited by hand, the fit, and what it leaves in its folder.
+"""A run on a table of data: the config that is guessed from a file or edited by hand, the fit, and the files of its folder.
 
 config.toml        what was guessed, to be edited: `lutetia train FOLDER/config.toml` fits again
 checkpoints/best   the model
@@ -91,7 +91,7 @@ def holds_table_run(folder: Path) -> bool:
 
 
 def make_table_config(tables: Mapping[str, Any], name: str, overridden: Collection[str] = ()) -> TableConfig:
-    """A config from tables that were read; a model's own besides them are passed over, unless keys of them were `overridden`."""
+    """A config from tables that were read; tables of the model's own are ignored, unless their keys were `overridden`."""
     passed_over = {"format", "lutetia", "kind", "model", "estimator"} - {key.partition(".")[0] for key in overridden}
     own = {key: value for key, value in tables.items() if key not in passed_over}
     return build(TableConfig, own, Origin(name, overridden))
@@ -112,7 +112,7 @@ def open_table(config: TableConfig, folder: Path) -> tuple[LearningTable, Data]:
 
 
 def _with_all_classes(table: LearningTable, train: Array, test: Array) -> dict[str, Array]:
-    """The rows to fit and those to test on; a class of which only test rows were drawn lends its first one."""
+    """The rows to fit and those to test on; a class with only test rows gives its first one to the fit."""
     if table.classes:
         lacking = np.setdiff1d(table.y[test], table.y[train])
         lent = np.array([test[table.y[test] == each][0] for each in lacking], train.dtype)
@@ -121,7 +121,7 @@ def _with_all_classes(table: LearningTable, train: Array, test: Array) -> dict[s
 
 
 def train_table(config: TableConfig, folder: Path, out: Path, *, again: bool = False, each: Each | None = None) -> dict[str, Any]:
-    """Fit what a config describes, whose paths are relative to `folder`, and leave it in `out`; returns the summary.
+    """Fit what a config describes, whose paths are relative to `folder`, and write it to `out`; returns the summary.
 
     `out` is empty or, where `again` says so, holds the run of this config.
     """
@@ -166,7 +166,7 @@ def _train(config: TableConfig, folder: Path, out: Path, each: Each | None) -> d
 
 
 def _hold_out(rows: Rows, config: TableConfig) -> tuple[Rows, Rows]:
-    """The rows to fit, and those that say when to stop: the last tenth, as the order of rows is drawn already."""
+    """The rows to fit, and those that decide when to stop: the last tenth, since the rows are already shuffled."""
     count = len(rows.y) - len(rows.y) // HELD
     if count == len(rows.y):
         raise DataError(
@@ -226,7 +226,7 @@ def _leave(config: TableConfig, folder: Path, out: Path, model: Tabular, summary
 
 
 def guess_config(path: Path, target: str | None, task: str | None) -> tuple[TableConfig, LearningTable]:
-    """The config for a file: its target and task found out, its columns typed."""
+    """The config for a file: its target, its task and the types of its columns."""
     file = read_table_file(path)
     name = None if file.x is not None else find_target(file, target)
     counting = [column for column, values in file.columns.items() if column != name and numbers_rows(values)]

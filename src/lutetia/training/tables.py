@@ -94,7 +94,7 @@ def _with_points(rows: list[list[str]]) -> list[list[str]]:
 
 
 def _delimiter(line: str) -> str:
-    """What cuts the first line into the most cells; a comma where that is undecided."""
+    """The delimiter that splits the first line into the most cells; a comma in a tie."""
     return max(DELIMITERS, key=lambda each: _count_cells(line, each))
 
 

@@ -32,7 +32,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a table of data is like: of each column the number of its categories, 0 for numbers; n_classes 1 for a regression."""
+    """The shape of a table of data: the number of categories of each column, 0 for numbers; n_classes 1 for a regression."""
 
     n_classes: int
     n_categories: tuple[int, ...]
@@ -40,7 +40,7 @@ class Shape:
 
 
 def encode_rows(rows: Rows, shape: Shape, most_codes: int = TOP_CODE) -> Encoding:
-    """The encoding that rows teach."""
+    """The encoding learned from rows."""
     target = np.eye(shape.n_classes)[rows.y] if shape.n_classes > 1 and any(shape.n_categories) else rows.y[:, None]
     return fit_encoding(Columns(rows.x, target.astype(np.float64), rows.weight, list(shape.n_categories)), most_codes)
 
@@ -54,7 +54,7 @@ def fit_tabular(
     valid: Rows | None = None,
     each: Each | None = None,
 ) -> tuple[Tabular, Boosted]:
-    """Fit a model of tables to rows; returns it with the losses on the way."""
+    """Fit a model of tables to rows; returns it with the losses during the fit."""
     scale, offset = _units(rows, shape)
     own = Rows(rows.x, (rows.y - offset) / scale, rows.weight) if shape.n_classes == 1 else rows
     encoding = encode_rows(own, shape, most_codes)

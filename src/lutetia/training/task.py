@@ -109,7 +109,7 @@ def loss_of(scores: Tensor, target: Tensor) -> Tensor:
 
 
 class Teachers(nn.Module):
-    """Models whose answers another one learns too: x -> their mean probabilities [..., classes]."""
+    """Models whose answers another model also learns: x -> their mean probabilities [..., classes]."""
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ def is_better(new: Mapping[str, float], old: Mapping[str, float] | None) -> bool
 
 
 def told(metrics: Mapping[str, float]) -> str:
-    """The number of an evaluation that people compare."""
+    """The headline number of an evaluation, as text."""
     if "accuracy" in metrics:
         return f"accuracy {100 * metrics['accuracy']:.2f}%"
     return f"{metrics['bits_per_byte']:.4f} bits per byte"

@@ -1,6 +1,6 @@
 """Which ranks are alive: each writes to the shared store once a second, so that an error can name the rank that is missing.
 
-A process that is killed, stopped or hangs says nothing any more. Only a rank that has waited too long looks.
+A process that was killed, was stopped or hangs no longer writes. A rank checks only after it has waited too long.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOST = re.compile(r"gloo|connection (closed|reset|refused)|timed out|NCCL|socket
 
 
 class Watch:
-    """The signs of life of this rank, and those of the others."""
+    """The heartbeats of this rank, and those of the others."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
         """`timeout` is how many seconds a rank waits for the others in one exchange."""
@@ -38,11 +38,11 @@ class Watch:
         self._thread.start()
 
     def moved(self, step: int) -> None:
-        """The run has come to a step."""
+        """The run has reached a step."""
         self._step, self._moved = step, time.monotonic()
 
     def stop(self) -> None:
-        """No more signs of life: the run has ended well."""
+        """Stop the heartbeats: the run has ended normally."""
         self._ended.set()
         self._thread.join()
 
@@ -64,7 +64,7 @@ class Watch:
                 return
 
     def _missing(self) -> str:
-        """Who gives no sign of life, in words; empty where everybody does."""
+        """The ranks without a heartbeat, in words; empty if all have one."""
         before = self._signs()
         if before is not None and not self._ended.wait(LISTEN):
             after = self._signs()
@@ -75,7 +75,7 @@ class Watch:
         return "the store does not answer, so the rank or the agent that keeps it (rank 0 or torchrun) is gone or stopped"
 
     def _signs(self) -> list[bytes] | None:
-        """The last sign of each rank; None where the store does not answer."""
+        """The last heartbeat of each rank; None where the store does not answer."""
         keys = [f"beat-{rank}" for rank in range(self.size)]
         try:
             return [self._store.get(key) if self._store.check([key]) else b"" for key in keys]
