@@ -1,9 +1,9 @@
 """Which algorithm a LUT attention runs: a count of what each would move and compute.
 
-Both give the same answer. *Pairs* reads a row of O weights for each of the S(S-1)/2 pairs. *Cells* counts, for each position,
-how often each of its C = 2**(N_c + N_pe) cells fires, and multiplies the counts with the table: a pair costs one count, and the
-rows are read once for many positions. With C cells no more than positions that is far less work; with many more, most counts
-are zero and are multiplied all the same.
+Both give the same answer. *Pairs* reads a row of O weights for each of the S(S-1)/2 pairs. *Cells* counts, for each position, how
+often each of its C = 2**(N_c + N_pe) cells fires, and multiplies the counts with the table: a pair costs one count, and the rows
+are read once for many positions. If there are no more cells than positions, that is far less work; if there are many more, most
+counts are zero and still multiplied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def check_algorithm(algorithm: str, sparse: bool) -> None:
 def choose(
     algorithm: str, sizes: tuple[int, int, int, int, int, int], sparse: bool, dtype: torch.dtype, sums: Sums, device: str = "cpu"
 ) -> str:
-    """ "pairs" or "cells": the one that was asked for, or with "auto" the cheaper one; sizes are B, S, O, N_t, N_c, N_pe.
+    """ "pairs" or "cells": the requested one, or with "auto" the cheaper one; sizes are B, S, O, N_t, N_c, N_pe.
 
     Cells are products over full tables: sparse connectivity always walks pairs. Exact sums and float64 do when they may choose.
     What is compared are the bytes that one training step moves, for all sequences and detectors, and operations as bytes.

@@ -39,7 +39,7 @@ SCALAR_NAMES = ("log_beta", "log_gamma", "log_tau")
 
 
 class Wiring(NamedTuple):
-    """Synapses as the ops take them: their three tensors, and all else as text."""
+    """Synapses as the ops take them: their three tensors, and everything else as text."""
 
     start: Tensor
     targets: Tensor
@@ -79,7 +79,7 @@ class Learning(NamedTuple):
     settle: Callable[[Tensor], None] | None = None  # of a layer: what it does with a dense gradient of a compiled graph
 
     def check(self) -> Learning:
-        """This, or an error that says what it should be."""
+        """Return this, or raise an error that says what it should be."""
         check_choice("gradient", self.gradient, GRADIENTS)
         if not isinstance(self.meta, SynapseMeta):
             fail("meta", self.meta, "a SynapseMeta")
@@ -94,7 +94,7 @@ class Options(NamedTuple):
     products: Products = Products()
 
     def check(self, sparse: bool) -> Options:
-        """These, or an error that says what they should be and whether they go together."""
+        """Return these, or raise an error that says what they should be, or that they are incompatible."""
         check_algorithm(self.algorithm, sparse)
         self.sums.check()
         self.products.check()
@@ -152,14 +152,14 @@ def lut(
       gradients (torch.no_grad, torch.autograd.grad for x alone) there is none; a second pass over a retained graph is refused
       by autograd where it would need the weights that have changed. Processes do not exchange these steps.
 
-    `read` ("hard", "blend", "confidence", "confidence2") says with which weights a detector adds the row it chose and that row's
-    nearest neighbour. The two with confidence take the logarithms of their learned scalars, tensors []: log_beta and log_gamma,
-    and log_tau for "confidence2"; without them these are where learning starts, log 2, 0 and log 0.5.
+    `read` ("hard", "blend", "confidence", "confidence2") says how a detector weights the row it chose and that row's nearest
+    neighbour. The two with confidence take the logarithms of their learned scalars, tensors []: log_beta and log_gamma, and
+    log_tau for "confidence2"; by default these have their initial values, log 2, 0 and log 0.5.
 
-    In a graph of torch.compile all gradients are dense, and what "sparse" and "in_place" promise is done when the gradient is
-    there: the results are the same, the memory is that of "dense". torch.export treats all as "dense".
-    With `sums="fixed"` every addend is rounded to a multiple of 1 / ((2**20 - 1) · int_rescaler) and the result is the same bit
-    for bit on every backend. NaN in x is greater than nothing and passes unseen, unless `lutetia.debug` is on.
+    In a graph of torch.compile all gradients are dense, and "sparse" and "in_place" are applied to the finished gradient: the
+    results are the same, the memory is that of "dense". torch.export treats all as "dense". With `sums="fixed"` every addend is
+    rounded to a multiple of 1 / ((2**20 - 1) · int_rescaler) and the result is the same bit for bit on every backend. NaN in x
+    compares as not greater, without an error unless `lutetia.debug` is on.
     """
     if read == "hard" and gradient == "dense" and sums == "float" and int_rescaler == 1.0 and thresholds is None:
         y = quickly(x, weight, anchors, meta if synapses is None else getattr(synapses, "owner_start", None))
@@ -271,7 +271,7 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
 
 
 def _fit(x: Any, tables: Tables) -> bool:
-    """One check if all is well; what is wrong is worked out only for an error."""
+    """One check if everything fits; the details are computed only for an error."""
     weight, anchors, wiring, _, thresholds = tables
     if not (isinstance(x, Tensor) and isinstance(weight, Tensor) and isinstance(anchors, Tensor)):
         return False
@@ -346,7 +346,7 @@ def lut_attention(
     [n_detectors, n_anchors, 2]; positions is [at least S-1, n_detectors, positional_dim], or [.., 1, ..] when all detectors
     share it. Gradients go to x, weight and positions.
 
-    `algorithm` is "pairs" or "cells", which give the same answer, or "auto", the one that should be faster. `lengths`, an integer
+    `algorithm` is "pairs" or "cells", which give the same answer, or "auto", the one expected to be faster. `lengths`, an integer
     tensor [B], says how long each sequence really is: y is zero past it. `precision` ("float32", "tf32", "bf16") is that of the
     products of cells on CUDA, `budget` how many bytes of scratch cells may use (by default a quarter of what is free).
 
@@ -387,7 +387,7 @@ def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Op
 
 
 def _learns(x: Tensor, tables: Tables) -> bool:
-    """Whether a sequence, which need not be checked yet, wants gradients."""
+    """Whether a sequence, which may be unchecked, needs gradients."""
     wanted = (getattr(each, "requires_grad", False) for each in (x, tables.weight, tables.positions))
     return torch.is_grad_enabled() and any(wanted)
 
@@ -409,7 +409,7 @@ def check_attention(x: Any, tables: Tables) -> None:
 
 
 def check_bits(n_anchors: int, positional_dim: int) -> int:
-    """How many bits say which row is read: 2 N_c + N_pe."""
+    """The number of bits that select a row: 2 N_c + N_pe."""
     n_bits = 2 * n_anchors + positional_dim
     if n_anchors < 1 or n_bits > MAX_BITS:
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Decoding with LUT attention: what must be kept of earlier positions is one small integer per detector, and nothing else.
+"""Decoding with LUT attention: only one small integer per detector is kept of each earlier position.
 
 A new position j reads the cells it forms with all i < j: O(j · N_t · O) work, from the K indices of the cache, the Q index of the
 new input and the PE index of each distance. Without positions a cell is the same at any distance: then it is enough to know how
@@ -37,7 +37,7 @@ class IndexCache:
     indices   int16 [B, N_t, max_length]; an index has at most 12 bits
     lengths   int64 [B], in the memory of the host: how many positions of each row are filled
     counts    int32 [B, N_t, C]: how often each index was seen, once a step has asked for it
-    owner     which anchors found the indices, None while there are none: those of another layer mean something else
+    owner     the anchors that made the indices, None while it is empty: another layer's indices mean something else
     """
 
     def __init__(self, batch: int, n_detectors: int, max_length: int, device: torch.device | str | None = None) -> None:
@@ -78,7 +78,7 @@ class IndexCache:
             if not 0 <= length <= self.max_length:
                 raise ArgumentError(f"lengths of the cache has {length} in row {row}, expected 0 to {self.max_length}")
         if self.owner not in (None, fingerprints.get((anchors,), None)):
-            raise ArgumentError("the cache holds what other anchors found, expected indices of this layer: reset() forgets them")
+            raise ArgumentError("the cache holds indices from other anchors, expected those of this layer: reset() clears them")
         return held
 
     def held(self) -> list[int]:
@@ -93,7 +93,7 @@ class IndexCache:
         self.owner = fingerprints.get((anchors,), None)
 
     def count(self, n_cells: int) -> Tensor:
-        """`counts` for indices below n_cells, brought up to date: steps that did not ask for them are counted now."""
+        """`counts` for indices below n_cells, brought up to date: steps that did not need them are counted now."""
         shape, counts = (*self.indices.shape[:2], n_cells), self.counts
         sound = isinstance(counts, Tensor) and counts.shape == shape and counts.dtype == torch.int32
         if counts is None or not sound or not torch.equal(self._counted, self.lengths):

@@ -87,7 +87,7 @@ def convert_integers_to_floats(buffer: Tensor, int_rescaler: float = 1.0, dtype:
 
 
 def raise_overflow(sums: Sums) -> NoReturn:
-    """Say what the range is and how to widen it."""
+    """Raise an error that names the range and how to widen it."""
     raise OverflowInSumError(
         f"a fixed sum left its range of ±{FIXED_MAX / sums.scale:.6g} (or was not a number) at int_rescaler {sums.rescaler:g}: "
         "use a smaller int_rescaler, or sums='float'"

@@ -28,5 +28,5 @@ __all__ = [
 
 
 def register_relevance_rules() -> None:
-    """Make the rules of LUT layers known to `lutetia.relevance`, which asks for them when it meets such a layer."""
+    """Register the rules of LUT layers with `lutetia.relevance`, which calls this when it meets such a layer."""
     from lutetia.nn import lut_read_relevance, lut_relevance

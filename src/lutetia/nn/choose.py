@@ -1,4 +1,4 @@
-"""Anchors that are chosen by what they say about a target, instead of drawn at random.
+"""Anchors chosen by what they tell about a target, instead of drawn at random.
 
 Each anchor is the best of a few candidates: the one whose comparison, together with those chosen before it for the same detector,
 leaves the least variance of the target within the cells. For classes as one-hot rows this is the gini gain, for numbers the
@@ -42,7 +42,7 @@ def choose_anchors(
     """Anchors for `nn.LUT`, int32 [n_detectors, n_anchors, 2], each the best of `candidates` on `rows` samples of its own.
 
     x [n, n_inputs]; target [n] of integer classes, or floats [n] or [n, k]. A second entry of n_inputs + t stands for
-    thresholds[t]: `kind` "thresholds" chooses only such, "mixed" a quarter of pairs among them.
+    thresholds[t]: `kind` "thresholds" chooses only those, "mixed" draws a quarter of the candidates as pairs.
     """
     check_tensor("x", x, ["n", "n_inputs"], (*FLOATS, *INTEGER_DTYPES))
     check_choice("kind", kind, KINDS)

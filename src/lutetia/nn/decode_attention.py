@@ -23,7 +23,7 @@ class DecodeAttention(nn.Module):
         q, k, v, out   Linear layers: n_inputs to n_heads · head_dim, twice to n_kv_heads · head_dim, and back
         sink           Parameter [n_heads] with `sink=True`: a logit of each head that joins its softmax sum; zero at first
 
-    `window` limits how far a token looks back, itself included. `rope_base` turns queries and keys by their positions (10000 is
+    `window` limits how far a token looks back, itself included. `rope_base` rotates queries and keys by their positions (10000 is
     usual), `alibi=True` gives head i of n the slope 2^(-8i/n). `backend` is that of `decode_attention`.
     """
 
@@ -64,7 +64,7 @@ class DecodeAttention(nn.Module):
         if rope_base is not None:
             check_range("rope_base", rope_base, 1.0, 1e12)
             if head_dim % 2:
-                fail("head_dim", head_dim, "an even number: rotary positions turn pairs of numbers")
+                fail("head_dim", head_dim, "an even number: rotary positions rotate pairs of elements")
         self.window, self.rope_base, self.backend = window, rope_base, backend
         options: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         self.q = nn.Linear(n_inputs, n_heads * head_dim, **options)
@@ -104,7 +104,7 @@ class DecodeAttention(nn.Module):
 
     @torch.no_grad()
     def _step(self, q: Tensor, k: Tensor, v: Tensor, lengths: Tensor | None, cache: KVCache) -> Tensor:
-        """q [B, n_heads, s, d] after what is in the cache, which k and v [B, n_kv_heads, s, d] join."""
+        """Attention of q [B, n_heads, s, d] over the cache, to which k and v [B, n_kv_heads, s, d] are appended."""
         if not isinstance(cache, KVCache):
             fail("cache", cache, "a KVCache, made with new_cache")
         check_tensor("cache.k", cache.k, ["B", "n_kv_heads", "max_length", "head_dim"], device=q.device)
@@ -131,7 +131,7 @@ class DecodeAttention(nn.Module):
         return prefill(q, keys, values, lengths=lengths, start=start, window=self.window, sink=self.sink, alibi=self.slopes)
 
     def _angles(self, n: int) -> Tensor:
-        """Cosines and sines of n positions at least, [2, n, head_dim / 2]; never in halves, which would blur them."""
+        """Cosines and sines of at least n positions, [2, n, head_dim / 2]; never in half precision, which is too coarse."""
         weight, half = self.k.weight, self.head_dim // 2
         work = torch.promote_types(weight.dtype, torch.float32)
         if self.angles is None or self.angles.shape[1] < n or (self.angles.dtype, self.angles.device) != (work, weight.device):

@@ -1,7 +1,7 @@
 """Tables of int8 for inference: each number is a whole one from -127 to 127 times a power of two.
 
-A layer of tables has one scale, n-gram tables have one for each row. The layers that stand here equal the ones they were made
-from with the weight `codes · scale`, which is what `weight` gives: whatever explains, builds or exports a layer asks for that.
+A layer of tables has one scale, n-gram tables have one for each row. An int8 layer equals the layer it was made from with the
+weight `codes · scale`, which `weight` returns: code that explains, builds or exports a layer uses that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLOAT32_BIAS, FLOAT32_FRACTION = 127, 23
 
 
 def int8_tables(model: nn.Module) -> nn.Module:
-    """Make the tables of a model int8, for inference: layers are replaced within the model, which is returned.
+    """Make the tables of a model int8, for inference: layers are replaced inside the model, which is returned.
 
     The rest of the model stays as it is. Tables no longer learn; gradients still reach the inputs.
     """
@@ -60,7 +60,7 @@ def _joined(name: str, own: str) -> str:
 
 
 class _Int8(nn.Module):
-    """What int8 layers share: all that the other layer has, but its weight."""
+    """What int8 layers share: everything of the original layer except its weight."""
 
     table_names: Any = ()  # nothing that learns
     codes: nn.Parameter
@@ -90,8 +90,8 @@ class _Int8(nn.Module):
         self._hold(layer, codes)
 
     def reset_parameters(self) -> None:
-        """Refused: what was drawn would have to be made int8 again."""
-        raise ArgumentError("int8 tables cannot draw new weights, expected a layer of floats: they are for inference only")
+        """Refused: new weights would have to be converted to int8 again."""
+        raise ArgumentError("int8 tables cannot draw new weights, expected a floating-point layer: they are for inference only")
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, int8"
@@ -191,7 +191,7 @@ def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def exponents_of(rows: Tensor) -> Tensor:
-    """For each row the least power of two times which a code reaches its largest number: rows [n, m] -> int32 [n, 1]."""
+    """For each row the smallest power of two at which a code reaches its largest number: rows [n, m] -> int32 [n, 1]."""
     largest = rows.abs().amax(-1, keepdim=True) if rows.numel() else rows.new_zeros(len(rows), 1)
     exponents = torch.frexp(largest.double() / TOP).exponent  # of m · 2**e with m below 1
     return exponents.clamp(LOW, HIGH).to(torch.int32)

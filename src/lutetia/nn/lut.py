@@ -58,23 +58,23 @@ def without_draws() -> Iterator[None]:
 
 
 class Share(Protocol):
-    """One process's share of a layer whose detectors several have, and how they work together: `lutetia.training.sharding`."""
+    """One process's share of a layer that several processes divide, and how they work together: `lutetia.training.sharding`."""
 
     @property
     def n_own(self) -> int:
-        """How many of the detectors are here."""
+        """How many detectors this process has."""
 
     def own(self, layer: LUT) -> LUT:
         """These detectors as an ordinary layer."""
 
     def forward(self, layer: LUT, x: Tensor, *args: Any) -> Tensor:
-        """What the whole layer would give."""
+        """The output of the whole layer."""
 
 
 class LUT(nn.Module):
     """y = Σ_t W[t, index_t]: x [..., n_inputs] -> y [..., n_outputs].
 
-    Each of `n_detectors` detectors compares `n_anchors` pairs of inputs; the answers, as bits, say which of the 2**n_anchors
+    Each of `n_detectors` detectors compares `n_anchors` pairs of inputs; the answers, as bits, select which of the 2**n_anchors
     rows of its table it adds to the output.
 
         weight      Parameter [n_detectors, 2**n_anchors, n_outputs]; with `synapses` flat [n_weights]
@@ -85,7 +85,7 @@ class LUT(nn.Module):
     or "mixed", every second one a threshold; or they are a tensor, with the `thresholds` that it names. Thresholds do not learn:
     `set_thresholds_from(x)` sets them to quantiles of data, or assign `layer.thresholds`.
 
-    `meta` is what all synapses of a fully connected layer have in common; `synapses` carry their own. `seed` makes anchors and
+    `meta` holds the options of all synapses of a fully connected layer; `synapses` carry their own. `seed` makes anchors and
     weights the same every time, on every device; without one they follow torch's global generator.
     `gradient` ("dense", "sparse", "in_place"), `sums` and `int_rescaler` are those of `lutetia.lut.lut`; "in_place" steps by
     `external_lr`, a number or a function asked at each backward pass.
@@ -95,7 +95,7 @@ class LUT(nn.Module):
     and `log_gamma`, and `log_tau` for the last. In training each detector's contribution to each row of the batch is left out
     with probability `table_dropout`, and the others are scaled by 1 / (1 - table_dropout).
 
-    An optimiser knows nothing of the bounds in a meta: call `clamp_weights_()` after its step, or `clamp_after_step` once.
+    Optimisers do not respect the bounds in a meta: call `clamp_weights_()` after each step, or `clamp_after_step` once.
     Anchors and synapses never change in training, so DistributedDataParallel need not broadcast them at each step
     (`broadcast_buffers=False`); with gradient="sparse" it needs the gloo backend, and "in_place" does not reach other processes.
     """
@@ -109,7 +109,7 @@ class LUT(nn.Module):
     share: Share | None = None  # where other processes have the rest of the detectors, all calls go through it
 
     def __new__(cls, *args: Any, gradient: str = "dense", **options: Any) -> LUT:
-        """A layer of this class, or with sparse gradients of its subclass that DistributedDataParallel knows."""
+        """A layer of this class or, with sparse gradients, of a subclass that DistributedDataParallel recognises."""
         return super().__new__(SPARSE_CLASSES.get(cls, cls) if gradient == "sparse" else cls)
 
     def __init__(
@@ -167,7 +167,7 @@ class LUT(nn.Module):
             self.reset_parameters()
 
     def _hold_anchors(self, anchors: Tensor, thresholds: Tensor | None, device: torch.device | str | None) -> None:
-        """Keep tensors of the layer's own of anchors that were drawn or given, after a check, and of their thresholds."""
+        """Check anchors that were drawn or given, and keep copies of them and of their thresholds."""
         check_tensor("anchors", anchors, [self.n_detectors, self.n_anchors, 2], INTEGER_DTYPES)
         if thresholds is not None:
             check_thresholds(thresholds)
@@ -274,7 +274,7 @@ class LUT(nn.Module):
         return run(x, tables, sums, self._learning(), Read(self.read, self.log_beta, self.log_gamma, self.log_tau), dropout)
 
     def _learning(self) -> Learning:
-        """How the weight learns. A compiled graph asks for the rate at each step: read here, each new rate would compile anew."""
+        """How the weight learns. A compiled graph reads the rate at each step: read here, each new rate would recompile it."""
         if self.gradient != "dense" and torch.compiler.is_compiling():
             return Learning(self.gradient, self.meta, None, self._settle)
         return Learning(self.gradient, self.meta, self.external_lr)
@@ -286,18 +286,18 @@ class LUT(nn.Module):
 
     @torch.no_grad()
     def clamp_weights_(self) -> None:
-        """Bring the weights within the bounds of their metas; of a sharded layer those that are here."""
+        """Clamp the weights to the bounds of their metas; in a sharded layer those of this process."""
         own = self.own()
         if own.n_detectors:
             own.connectivity.clamp_(own.weight)
 
     def own(self) -> LUT:
-        """The detectors that are here as an ordinary layer, of the same memory: the layer itself, unless it is sharded."""
+        """This process's detectors as an ordinary layer that shares their memory: the layer itself, unless it is sharded."""
         return self if self.share is None else self.share.own(self)
 
     @property
     def n_own(self) -> int:
-        """How many detectors are here: all, unless the layer is sharded."""
+        """How many detectors this process has: all, unless the layer is sharded."""
         return self.n_detectors if self.share is None else self.share.n_own
 
     def extra_repr(self) -> str:
@@ -350,7 +350,7 @@ def clamp_after_step(optimizer: torch.optim.Optimizer, model: nn.Module) -> Remo
 def table_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The parameters of a model that are lookup tables, each once, in order: they usually need an optimiser of their own.
 
-    A module says which of its own are tables by naming them in `table_names`.
+    A module lists its own tables in `table_names`.
     """
     check_module("model", model)
     tables = [getattr(module, name) for module in model.modules() for name in getattr(module, "table_names", ())]
@@ -358,7 +358,7 @@ def table_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def check_dropout(name: str, value: Any) -> None:
-    """Check a probability that leaves something."""
+    """Check a probability below 1."""
     check_range(name, value, 0.0, 1.0)
     if value == 1.0:
         fail(name, value, "less than 1: nothing would be left")

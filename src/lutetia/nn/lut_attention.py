@@ -26,8 +26,8 @@ from lutetia.nn.lut import LUT, SPARSE_CLASSES, drawn
 class LUTAttention(LUT):
     """y[j] = Σ_{i<j} Σ_t W[t, Q_j K_i PE_{j-i}]: x [B, S <= max_length, n_inputs] -> y [B, S, n_outputs], and y[0] = 0.
 
-    Each of `n_detectors` detectors compares `n_anchors` pairs of inputs at every position. The bits found at j (Q), those found
-    at an earlier i (K) and the signs of a learned position of their distance (PE) together say which row of its table the pair
+    Each of `n_detectors` detectors compares `n_anchors` pairs of inputs at every position. The bits at j (Q), the bits at an
+    earlier i (K) and the signs of a learned position for their distance (PE) together select the row of its table that the pair
     adds to y[j].
 
         weight      Parameter [n_detectors, 2**(2 n_anchors + positional_dim), n_outputs]; with `synapses` flat [n_weights]
@@ -35,8 +35,8 @@ class LUTAttention(LUT):
                     `shared_positions`; drawn uniformly from [-1, 1]
         anchors     int32 buffer [n_detectors, n_anchors, 2]
 
-    `algorithm` ("auto", "pairs", "cells") may be changed at any time. With `synapses`, as those of growth.random(n_detectors,
-    2 n_anchors + positional_dim, n_outputs, ...), only pairs run. The other options and attributes are those of `LUT`.
+    `algorithm` ("auto", "pairs", "cells") may be changed at any time. With `synapses`, such as growth.random(n_detectors, 2
+    n_anchors + positional_dim, n_outputs, ...), only "pairs" runs. The other options and attributes are those of `LUT`.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class LUTAttention(LUT):
     def forward(self, x: Tensor, lengths: Tensor | None = None, cache: IndexCache | None = None) -> Tensor:
         """x [B, S, n_inputs] -> y [B, S, n_outputs], zero past `lengths`, an integer tensor [B].
 
-        With a `cache` x holds only the positions that follow those in it, S and `lengths` count these, and y, which then has no
-        gradient, is theirs.
+        With a `cache`, x holds only the positions that follow those in it; S and `lengths` count these, y is their output, and
+        there is no gradient.
         """
         if self.share is not None:
             return self.share.forward(self, x, lengths, cache)

@@ -17,10 +17,10 @@ class LUTProjection2d(nn.Module):
     """An image to an image: x [..., *in_shape] -> y [..., *out_shape], each shape (height, width) or (channels, height, width).
 
     Each detector compares pixels of one window of the input, `receptive_field`, in all its channels, and adds a row of its table
-    to a window of the output, `projection`, at the same relative position.
-    Windows stand on a `grid` (this many down and across, from border to border) or a `stride` apart in the input; with
-    placement="sampled" as many are put at random places instead. Each place has `detectors_per_position` detectors, and each
-    detector reaches a fraction `keep` of the outputs in its window, drawn at random.
+    to a window of the output, `projection`, at the same relative position. Windows stand on a `grid` (this many down and across,
+    from border to border) or a `stride` apart in the input; with placement="sampled" the same number is placed at random instead.
+    Each place has `detectors_per_position` detectors, and each detector reaches a fraction `keep` of the outputs in its window,
+    drawn at random.
 
     The layer itself is `lut`, a `lutetia.nn.LUT` over the flattened images, with its weight, anchors, synapses and external_lr.
     The options from `meta` on are that layer's.

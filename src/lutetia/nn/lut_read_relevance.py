@@ -1,10 +1,10 @@
-"""Relevance through the reads of `LUT` that are not plain: rows that are added with coefficients, y = Σ_t a W[index] + b W[alt].
+"""Relevance through the soft reads of `LUT`, whose rows are added with coefficients, y = Σ_t a W[index] + b W[alt].
 
 Such a layer is two autograd nodes. At the tables, detector t gets R_t = Σ_o c_o (a W[t, index, o] + b W[t, alt, o]), in two
 parts: the relevance of a and that of b. Where x becomes a and b, R_t goes to the anchor pairs by what each comparison decides:
 D_r is how much R_t would change if its bit were the other one in both rows, the coefficients staying as they are. With a = 1 and
-b = 0 that is the rule of the hard read. Only the tables can tell what a bit decides, so the first node leaves a note for the
-second.
+b = 0 that is the rule of the hard read. Only the node of the tables knows what a bit decides, so the first node leaves that for
+the second.
 
 B batch · I inputs · O outputs · N_t detectors · N_c anchor pairs · R rows.
 """
@@ -100,7 +100,7 @@ def _decided(at: slice, c: Tensor, weight: Tensor, rows: list[tuple[Tensor, Tens
 
 
 class ReadOp(Op):
-    """Where x [B, I] becomes a and b [B, N_t]: what both got goes to the anchors."""
+    """Where x [B, I] becomes a and b [B, N_t]: the relevance of both goes to the anchors."""
 
     def reads_data(self, node: Node) -> bool:
         return True

@@ -3,15 +3,15 @@
 y_o = Σ_t W[t, index_t, o]: detector t gets R_t = Σ_o W[t, index_t, o] · c_o, with c_o = R_o / (y_o + ε·sgn y_o). Comparison r
 decides D_r = Σ_o c_o (W[t, index, o] - W[t, index ^ (1 << r), o]): for R_t, or against it. R_t goes to the comparisons in
 proportion to |D_r|, equally if none decides anything, and half of a pair's part to each of its two inputs; a constant gets
-nothing, and the input that is compared with it the whole part. In LUT attention the same holds for every pair of positions and
-detector: the bits are those found at j, at i, and those of their distance.
+nothing, and the input compared with it gets the whole part. In LUT attention the same holds for every pair of positions and
+detector: the bits are those of j, of i, and of their distance.
 
-With `relevance.Decisive` each of n comparisons gets D_r / n first, and they share what is left of R_t so. And where x was
-computed, the two inputs of a pair share in proportion to |x|: the rules below divide by x, so half of a part at a number near
-zero would come out of them huge.
+With `relevance.Decisive` each of n comparisons first gets D_r / n, and the rest of R_t is divided as above. Where x is an
+intermediate value, the two inputs of a pair share in proportion to |x|: the rules of earlier layers divide by x, so half of a
+part at a value near zero would become huge.
 
 B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c anchor pairs · N_pe positional bits · R rows.
-The relevance part asks for this module when it meets a node of theirs.
+`lutetia.relevance` loads this module when it meets a node of these layers.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class SharedTables(Op):
         return [0] if is_decisive(node) and is_computed(node) else []
 
     def weight(self, node: Node, record: Record) -> Tensor:
-        """The tables [N_t, R, O], of a weight that was kept or is an input of the node."""
+        """The tables [N_t, R, O], from a weight that was kept or is an input of the node."""
         weight = record.saved.weight
         if weight is None:
             at = next((at for at, edge in enumerate(node.edges) if edge is not None and edge.child.is_weight), None)
             weight = None if at is None else node.operands()[at]
         if weight is None:
-            raise unknown(node, "the tables were not kept, as no gradient goes to the inputs")
+            raise unknown(node, "the tables were not kept, because the inputs need no gradient")
         return record.connectivity().expand(weight.detach())
 
     def like_weight(self, node: Node, at: int, record: Record, tables: Tensor) -> Tensor:
@@ -149,12 +149,12 @@ class AttentionOp(SharedTables):
 
 
 def is_decisive(node: Node) -> bool:
-    """Whether the finer sharing was chosen."""
+    """Whether the rule is `Decisive`."""
     return isinstance(node.rules.sum, Decisive)
 
 
 def is_computed(node: Node) -> bool:
-    """Whether x, the first input, is more than an input of the model seen through views and activations."""
+    """Whether x, the first input, is an intermediate value: more than an input of the model behind views and activations."""
     if 0 not in node.walked:
         return False
     edge = node.edges[0]
@@ -169,7 +169,7 @@ def sizes_of(node: Node, args: Args) -> Tensor | None:
 
 
 def to_bits(node: Node, worth: Tensor, decided: Tensor) -> Tensor:
-    """What each bit gets of a detector's relevance: worth [...], what a bit decides, decided [..., n] -> [..., n]."""
+    """What each bit gets of a detector's relevance, `worth` [...]; `decided` [..., n] is what each bit decides -> [..., n]."""
     if not is_decisive(node):
         return worth[..., None] * shares(decided.abs())
     own = decided / decided.shape[-1]

@@ -17,7 +17,7 @@ class ProjectedLUT(nn.Module):
     """x [..., n_inputs] -> y [..., n_outputs], through heads × head_width numbers in and as many out.
 
         compress     Linear n_inputs -> heads · head_width, no bias, starting at N(0, 0.02)
-        tables       LUT of heads · n_detectors detectors: those of a head read the head's own numbers and write its own
+        tables       LUT of heads · n_detectors detectors: those of a head read and write only the head's own numbers
         decompress   Linear heads · head_width -> n_outputs, with a bias, starting at zero: so does y
 
     `read`, `gradient` and

@@ -1,4 +1,4 @@
-"""How connectivity and options travel through torch.library ops, whose schemas know tensors, numbers and text only.
+"""How connectivity and options pass through torch.library ops, whose schemas allow only tensors, numbers and text.
 
 Every op ends with the same four arguments: `Tensor? start, Tensor? targets, Tensor? meta, str how`. The tensors are those of the
 synapses, None when fully connected; the text holds everything else, with names, as JSON.
@@ -49,7 +49,7 @@ class How(NamedTuple):
 
 
 def text_of(how: How) -> str:
-    """`how` as the text that travels."""
+    """`how` as text."""
     if torch.compiler.is_compiling():
         from torch.fx.experimental.symbolic_shapes import guard_scalar  # loaded by the compiler; loading it takes a second
 
@@ -78,14 +78,14 @@ def _text_of(how: How) -> str:
 
 @lru_cache(maxsize=1024)
 def how_of(text: str) -> How:
-    """What a text that travelled says."""
+    """The options in such a text."""
     fields = json.loads(text)
     values = {"sums": Sums(**fields["sums"]), "products": Products(**fields["products"]), "meta": SynapseMeta(**fields["meta"])}
     return How(**fields | values)
 
 
 class Sizes(NamedTuple):
-    """What the header of synapses says of their size."""
+    """The sizes in the header of synapses."""
 
     n_detectors: int
     n_rows: int

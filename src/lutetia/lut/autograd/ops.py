@@ -1,9 +1,9 @@
 """The layers as torch.library ops, so that torch.compile, torch.export and autograd know them.
 
-    lut_eval, read_eval, lut_attention_eval    no gradients wanted: only y
+    lut_eval, read_eval, lut_attention_eval    no gradients: only y
     lut, lut_attention                         training: y, and what was found
-    read_detectors, weigh_rows                 a read that is not plain, in two: its coefficients, then rows added with them
-    ..._gradients, row_gains                   the ways back
+    read_detectors, weigh_rows                 a soft read in two ops: its coefficients, then the weighted rows
+    ..._gradients, row_gains                   the backward passes
 
 B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c anchor pairs · N_pe positional bits · R rows.
 All end with the arguments of `how.HOW`. They are defined with a Library and not with `torch.library.custom_op`: a call costs 3 µs
@@ -72,7 +72,7 @@ def _refuse_sparse(*arguments: Any) -> NoReturn:
 
 
 def ready(x: Tensor, anchors: Tensor, thresholds: Tensor | None = None) -> Comparisons:
-    """Checked comparisons; and NaN in x, which is greater than nothing, is looked for when `lutetia.debug` is on."""
+    """Checked comparisons; and with `lutetia.debug`, a search for NaN in x, which compares as not greater."""
     if lutetia.debug and bool(x.isnan().any()):
         flat = x.flatten(0, -2)
         row = int(flat.isnan().any(-1).nonzero()[0])
@@ -91,13 +91,13 @@ def n_outputs_of(weight: Tensor, how: How) -> int:
 
 
 def told(rest: Numbers[Any], shape: Numbers[int]) -> tuple[How, Connectivity]:
-    """What the four arguments that all ops have say: options, and the connectivity of a weight of this shape."""
+    """The four arguments that all ops have, parsed: options, and the connectivity of a weight of this shape."""
     how = how_of(rest[3])
     return how, how.connectivity(rest[:3], shape)
 
 
 def solid(tensor: Tensor) -> Tensor:
-    """The tensor, contiguous; asking first is quicker."""
+    """The tensor, contiguous; checking first is faster."""
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 

@@ -1,8 +1,8 @@
 """Gradient policies: a dense gradient, a sparse one, and a step taken inside the backward pass.
 
 All are plain autograd functions. A compiled graph holds the op with its own formula instead, whose gradient is dense: a sparse
-tensor has a length that depends on the data, and a step in a backward pass is a side effect, so neither fits a graph. What is
-left to do is done by a hook on the weight, once its gradient is there.
+tensor has a length that depends on the data, and a step in a backward pass is a side effect, so neither fits a graph. A hook on
+the weight does the rest, once its gradient is computed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Rate: TypeAlias = float | Callable[[], float]
 
 
 class Call(NamedTuple):
-    """A call of a training op but for the tensors that come first."""
+    """A call of a training op without its leading tensors."""
 
     formula: Formula
     rest: tuple[Any, ...]
@@ -96,7 +96,7 @@ def _quick_gradients(ctx: Any, quick: Quick, grad: Tensor) -> tuple[Tensor | Non
 
 
 def _wanted(ctx: Any, place: int) -> bool:
-    """Whether this backward pass asks for the gradient of an input, which `needs_input_grad` does not know."""
+    """Whether this backward pass needs the gradient of an input, which `needs_input_grad` does not say."""
     if not ctx.needs_input_grad[place]:
         return False
     try:
@@ -144,7 +144,7 @@ def with_step_in_place(call: Call, tensors: tuple[Tensor, ...], external_lr: Rat
 
 
 def check_step(weight: Tensor, external_lr: Rate | None) -> Rate:
-    """A rate for steps of this weight in place, when both will do."""
+    """Check the rate and the weight of steps in place; returns the rate."""
     if external_lr is None:
         raise ArgumentError("external_lr is None, expected a number or a function that returns one, for gradient='in_place'")
     if not weight.is_leaf or not weight.is_contiguous():
@@ -174,7 +174,7 @@ class Step:
 
 
 class Token(torch.autograd.Function):
-    """A number that stands for the weight in the graph; its gradient says that the weight's is wanted."""
+    """A scalar that stands for the weight in the graph; if it gets a gradient, the weight's is needed."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, step: Step) -> Tensor:
@@ -211,7 +211,7 @@ class _Pass:
         self.uses: dict[tuple[Any, ...], tuple[Step, list[tuple[Tensor, Record]]]] = {}
 
     def add(self, step: Step) -> None:
-        """Note a step, beside those that may be taken with it as one."""
+        """Record a step, next to those that may be merged with it."""
         assert step.use is not None
         _, record = step.use
         kind = (record.in_sequence, record.saved.a is None, record.facts.two)
@@ -220,7 +220,7 @@ class _Pass:
         step.use = None
 
     def finish(self) -> None:
-        """Take them."""
+        """Take all steps."""
         together, self.uses = self.uses, {}
         for step, uses in together.values():
             _take(step, uses)
@@ -231,7 +231,7 @@ _lock = threading.Lock()
 
 
 def _pass_of_now() -> _Pass:
-    """The backward pass that this thread works for; several threads may work for one."""
+    """The backward pass of this thread; several threads may share one."""
     number = torch._C._current_graph_task_id()
     with _lock:
         current = _passes.get(number)
@@ -264,7 +264,7 @@ def _take(step: Step, uses: list[tuple[Tensor, Record]]) -> None:
 
 @torch.no_grad()
 def settle(gradient: str, connectivity: Connectivity, external_lr: Rate | None, weight: Tensor) -> None:
-    """Make of a weight's dense gradient what the policy makes: a sparse one, or a step. A hook that runs once."""
+    """Turn a weight's dense gradient into what the policy wants: a sparse one, or a step. A hook that runs once."""
     hooks = weight._post_accumulate_grad_hooks
     for key in [key for key, hook in (hooks or {}).items() if getattr(getattr(hook, "func", hook), "settles", False)]:
         del hooks[key]
@@ -304,6 +304,6 @@ DENSE, SPARSE, IN_PLACE = _nodes(Dense), _nodes(Sparse), _nodes(InPlace)
 
 
 def nodes_of(name: str) -> list[str]:
-    """The names that the nodes of one op have in an autograd graph, whatever becomes of the gradient of its weight."""
+    """The names that the nodes of one op have in an autograd graph, whatever its gradient policy."""
     policies = [f"{made[name].__name__}Backward" for made in (DENSE, SPARSE, IN_PLACE)]
     return [f"GeneratedBackwardFor_lutetia_{name}_defaultBackward", *policies]

@@ -28,7 +28,7 @@ _by_connectivity: weakref.WeakValueDictionary[tuple[int, int], Quick] = weakref.
 
 
 def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | None:
-    """What serves this call, if something was prepared for it and nothing observes the call.
+    """The prepared launches for this call, if there are any and nothing observes the call.
 
     `mark` is the connectivity, or what stands for it: the meta of a full one, the first tensor of synapses.
     """
@@ -45,7 +45,7 @@ def quick_for(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Quick | 
 
 
 def quick_back(grad: Tensor, connectivity: Connectivity) -> Quick | None:
-    """What serves a backward pass of grad [B, O] through any weight of this connectivity."""
+    """The prepared launches for a backward pass of grad [B, O] through any weight of this connectivity."""
     quick = _by_connectivity.get((id(connectivity), grad.shape[0]))
     if quick is None or quick.launches.connectivity is not connectivity or type(grad) not in PLAIN or not quick.takes(grad):
         return None
@@ -113,7 +113,7 @@ def prepare_attention(x: Tensor, layer: tuple[Tensor, Tensor], positions: Tensor
 
 
 def _keep(quick: Quick, x: Tensor, weight: Tensor, trains: bool) -> None:
-    """Remember what serves calls like that of x, as long as its weight lives."""
+    """Keep what was prepared for calls like that of x, as long as its weight lives."""
     key = (id(weight), x.shape)
     if len(_known) >= MOST:
         _known.clear()
@@ -147,7 +147,7 @@ class Quick:
         self.counts = self.backend != "cpu" or self.mark_version is not None
 
     def is_written(self) -> bool:
-        """Whether somebody has written to the anchors or synapses, of which there are copies."""
+        """Whether the anchors or synapses, of which there are copies, were written to."""
         if self.anchors._version != self.anchors_version:
             return True
         return self.mark_version is not None and self.mark._version != self.mark_version

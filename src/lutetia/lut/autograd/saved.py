@@ -1,6 +1,6 @@
 """The autograd formulas of the training ops, and the one record that each keeps on its context.
 
-A formula saves only what the gradients that will be asked for need. The gradient ops have no formula of their own: what they give
+A formula saves only what the requested gradients need. The gradient ops have no formula of their own: what they give
 is marked, in a pass that builds a graph of itself, by a node that says so.
 """
 
@@ -21,7 +21,7 @@ from lutetia.lut.sums import FLOAT
 
 
 class Saved(NamedTuple):
-    """The tensors a formula saved; None for those that it has no use for."""
+    """The tensors a formula saved; None for those that it does not need."""
 
     indices: Tensor  # [B, N_t] or [B, S, N_t]
     min_delta: Tensor | None = None
@@ -168,7 +168,7 @@ def rows_to_weight(ctx: Any, grad: Tensor) -> Tensor:
 
 
 def remember_read(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Of `read_detectors`. The margins are worked out again from x: there are N_c times as many as of anything else."""
+    """Of `read_detectors`. The margins are recomputed from x: they take N_c times the memory of anything else."""
     x, anchors, *logs, _, _, _, ctx.how, thresholds = inputs
     one_row = how_of(ctx.how).read == "confidence"
     ctx.set_materialize_grads(False)
@@ -269,7 +269,7 @@ ATTENTION = Formula("lut_attention", remember_attention, attention_to_inputs, 1,
 
 
 class Once(torch.autograd.Function):
-    """A gradient, which has no gradient of its own."""
+    """A gradient that cannot be differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor) -> Tensor:

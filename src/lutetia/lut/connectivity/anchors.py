@@ -82,7 +82,7 @@ def checked_anchors(anchors: torch.Tensor, n_inputs: int, thresholds: torch.Tens
 
 
 def _is_captured(tensor: torch.Tensor) -> bool:
-    """Whether a CUDA graph records what is done with a tensor: then nothing can be looked at, for nothing is done yet."""
+    """Whether a CUDA graph records what is done with a tensor: then no value can be read, because nothing has run yet."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
@@ -122,7 +122,7 @@ def random_anchors(
 
     `fields`, integer [n_detectors, field_size], holds the candidate inputs of each detector, -1 where it has fewer.
     The pairs of one detector are distinct, whichever way round, until the candidates have no more pairs to give;
-    then they come again. Without a seed the draw follows torch's global generator.
+    then they repeat. Without a seed the draw follows torch's global generator.
     """
     check_int("n_inputs", n_inputs, 2)
     check_int("n_detectors", n_detectors, 1)
@@ -168,7 +168,7 @@ def _candidates(fields: torch.Tensor, n_inputs: int, n_detectors: int) -> tuple[
 def draw_distinct(rng: np.random.Generator, totals: np.ndarray, count: int) -> np.ndarray:
     """`count` numbers below totals[t] for each t, distinct within a row while totals[t] allows, [len(totals), count].
 
-    Floyd's sampling, one column for all rows at a time: exact, and no step depends on luck.
+    Floyd's sampling, one column for all rows at a time: exact, without rejection.
     """
     drawn = np.empty((len(totals), count), dtype=np.int64)
     distinct = np.minimum(totals, count)

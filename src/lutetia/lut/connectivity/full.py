@@ -59,7 +59,7 @@ def full(n_detectors: int, n_rows: int, n_outputs: int, meta: SynapseMeta = DEFA
 
 
 def check_tensors(synapses: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The three tensors of synapses that anyone may have made."""
+    """The three tensors of synapses of unknown origin, checked."""
     if not isinstance(synapses, Synapses):
         fail("synapses", synapses, "Synapses, made with lutetia.lut.growth")
     for name, tensor in synapses.tensors().items():

@@ -37,7 +37,7 @@ class SynapseMeta:
 
 
 def is_bounded(meta: SynapseMeta) -> bool:
-    """Whether the weights have a bound that could be passed."""
+    """Whether the weights have a finite bound."""
     return math.isfinite(meta.min_weight) or math.isfinite(meta.max_weight)
 
 

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def layout_for(connectivity: C, make: Callable[[C], T]) -> T:
-    """make(connectivity), worked out the first time and kept in it: what a backend makes of a connectivity."""
+    """make(connectivity), computed once and kept in it: what a backend derives from a connectivity."""
     kept = connectivity.layouts.get(make)  # type: ignore[attr-defined]
     if kept is None:
         kept = connectivity.layouts[make] = make(connectivity)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The kernels three times over: in plain torch, compiled for the CPU, and in Triton. `protocol` says what a backend is."""
+"""The kernels in three versions: in plain torch, compiled for the CPU, and in Triton. `protocol` says what a backend is."""
 
 from lutetia.lut.kernels.choice import BACKENDS as BACKENDS
 from lutetia.lut.kernels.choice import backend_for as backend_for

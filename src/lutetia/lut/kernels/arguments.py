@@ -1,7 +1,7 @@
 """The arguments of the kernels that are called by name: bound, and checked before a backend sees them.
 
-A compiled loop believes what it is given: sizes that do not fit, or an index past the end of a table, would have it read or write
-outside of its arrays.
+A compiled loop trusts its arguments: with sizes that do not fit, or an index past the end of a table, it would read or write out
+of bounds.
 """
 
 from __future__ import annotations

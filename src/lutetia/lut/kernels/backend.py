@@ -1,15 +1,14 @@
-"""What a backend is: the functions of the reference, which are their definition, and in their place those that it has itself.
+"""What a backend is: the functions of the reference, which define them, replaced by its own where it has some.
 
 B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c anchor pairs per detector · N_pe positional bits ·
 R rows of each table: 2**N_c, or 2**(2 N_c + N_pe) for a sequence.
 
 `weight` is [N_t, R, O] with `Full` connectivity and flat [n_weights] with `Synapses`. Floating point tensors are float32,
-float64, bfloat16 or float16; what is added is added in float32, or in float64 where an operand is float64 (`sum_dtype`), and has
-that dtype when it is handed back. Index tensors are int32. The callers hand over contiguous tensors of one device, anchors that
-were checked, thresholds in the sum dtype of x (`comparisons_of`), and indices within their tables; a backend that would read
-outside of a table checks indices again.
-Fixed sums have the same bits in every backend, in any order, with any number of threads; one that leaves its range raises
-`OverflowInSumError` before anything given was changed.
+float64, bfloat16 or float16; sums are in float32, or in float64 where an operand is float64 (`sum_dtype`), and are returned in
+that dtype. Index tensors are int32. The callers hand over contiguous tensors of one device, anchors that were checked, thresholds
+in the sum dtype of x (`comparisons_of`), and indices within their tables; a backend that would read outside of a table checks
+indices again. Fixed sums have the same bits in every backend, in any order, with any number of threads; one that leaves its range
+raises `OverflowInSumError` before anything given was changed.
 """
 
 from __future__ import annotations

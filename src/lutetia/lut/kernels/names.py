@@ -47,9 +47,9 @@ class Kernels:
     takes no weight; `.._sparse` takes flat weights [n_weights], and `synapses` as its last argument. Those by cells are `_fc`.
 
     All that add take `sums` ("float", "fixed") and `int_rescaler`. Those that gather gradients also take `meta` (`_fc` only), and
-    `external_lr` with `weight`: where external_lr is not negative, the weight takes the step -external_lr · dW at once, is
-    clamped to the bounds of its metas, and is returned. Those by cells take `precision` and `budget`. Those of one step
-    that compare inputs take `thresholds` [n], the constants that anchors may name.
+    `external_lr` with `weight`: if external_lr is not negative, the weight takes the step -external_lr · dW at once, is clamped
+    to the bounds of its metas, and is returned. Those by cells take `precision` and `budget`. Those of one step that compare
+    inputs take `thresholds` [n], the constants that anchors may name.
     """
 
     def __init__(self, name: str, backend: Backend) -> None:

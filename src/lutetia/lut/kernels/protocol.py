@@ -30,7 +30,7 @@ class Detected(NamedTuple):
 
 
 class Coefficients(NamedTuple):
-    """With what a read multiplies rows: y = Σ_t a W[t, index] + b W[t, alternative], each [B, N_t]. (No coefficients: a is 1.)
+    """The factors of rows in a read: y = Σ_t a W[t, index] + b W[t, alternative], each [B, N_t]. (No coefficients: a is 1.)
 
     `b` and `alternatives` are None where a read has one row.
     """
@@ -55,7 +55,7 @@ class Read(NamedTuple):
 
 
 class Products(NamedTuple):
-    """How cells are multiplied: the precision, where a backend can choose, and bytes of scratch (None: as seems good)."""
+    """How cells are multiplied: the precision, where a backend can choose, and bytes of scratch (None: a default)."""
 
     precision: str = "float32"
     budget: int | None = None
@@ -69,7 +69,7 @@ class Products(NamedTuple):
 
 
 class Into(NamedTuple):
-    """A weight of any dtype that takes a step in place of a gradient: weight -= rate · dW, and it is given back."""
+    """A weight of any dtype that takes a step instead of getting a gradient: weight -= rate · dW; it is returned."""
 
     weight: Tensor
     rate: float

@@ -140,7 +140,7 @@ def _inputs(name: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _notes(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """What else there is to say of a call."""
+    """Further notes on a call."""
     notes: dict[str, Any] = {}
     if "sums" in given:
         notes |= {"sums": given["sums"].kind, "int_rescaler": given["sums"].rescaler}

@@ -37,7 +37,7 @@ class Hash(NamedTuple):
 
 
 def draw_multipliers(n_tables: int, reach: int, seed: int) -> Tensor:
-    """Odd numbers, int64 [n_tables, reach], that follow from the seed alone (SplitMix64, by Steele, Lea and Flood 2014)."""
+    """Odd numbers, int64 [n_tables, reach], that depend only on the seed (SplitMix64, by Steele, Lea and Flood 2014)."""
     state, numbers = seed, []
     for _ in range(n_tables * reach):
         state = (state + 0x9E3779B97F4A7C15) % 2**64
@@ -71,7 +71,7 @@ def addresses(tokens: Tensor, past: Tensor, hash_: Hash) -> Tensor:
 
 
 def begins_word(shifted: Tensor) -> Tensor:
-    """Where a word begins: shifted, tokens plus one, [B, n] -> bool [B, n]; of the first column only whether it is in one."""
+    """Where a word begins: shifted, tokens plus one, [B, n] -> bool [B, n]; for the first column only whether it is in a word."""
     tokens = shifted - 1
     lower = tokens | 32
     letter = ((lower >= 97) & (lower <= 122)) | ((tokens >= 48) & (tokens <= 57)) | (tokens >= WORD_BYTES)

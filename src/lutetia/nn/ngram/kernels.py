@@ -57,7 +57,7 @@ def address_kernel(tokens_ptr, past_ptr, lengths_ptr, words_ptr, multipliers_ptr
 
 
 def addresses(tokens: Tensor, past: Tensor, hash_: Hash, lengths: Tensor, words: Tensor) -> Tensor:
-    """As `hashing.addresses`; lengths and words int32 [n_tables] on the device."""
+    """Like `hashing.addresses`; lengths and words int32 [n_tables] on the device."""
     (batch, n), n_tables = tokens.shape, len(hash_.lengths)
     out = torch.empty(batch, n, n_tables, dtype=torch.int64, device=tokens.device)
     if out.numel():

@@ -1,4 +1,4 @@
-"""`NgramTables`: rows that follow from the last few tokens, without any arithmetic on them."""
+"""`NgramTables`: rows selected by a hash of the last few tokens."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ class NgramTables(nn.Module):
     """tokens [B, S] -> rows [B, S, n_tables · width]: from each table the row that the last tokens hash to.
 
     A table for each of `orders`, which hashes that many tokens, and with `word` one more, of the word so far: what follows the
-    last beginning of a word, 16 tokens at most. Rows start at zero. Nothing before the first token is seen: hashes do not cross
-    the border of a window.
+    last beginning of a word, 16 tokens at most. Rows start at zero. Nothing before the first token is read: hashes do not reach
+    beyond a window.
 
     weight         [n_tables · n_rows, width]; its gradient is sparse by default, one row for each that was read: see `RowAdam`
-    dropout        of single numbers, in training
-    order_dropout  in training, how often a position loses the rows of a table drawn at random and of all after it, so that the
-                   shorter orders learn to do without the longer ones
+    dropout        of single numbers, in training order_dropout  in training, how often a position loses the rows of a random
+    table and of all after it, so that shorter orders learn to work without longer ones
     """
 
     multipliers: Tensor
@@ -83,7 +82,7 @@ class NgramTables(nn.Module):
             rows = self._drop_orders(rows)
         return F.dropout(rows.flatten(-2), self.dropout, self.training)
 
-    @uncompiled("n-gram tables hash in a kernel of their own, and have sparse gradients")
+    @uncompiled("n-gram tables hash in their own kernel, and have sparse gradients")
     def _look_up(self, tokens: Tensor, past: Tensor | None) -> Tensor:
         """[B, S, n_tables, width], in the dtype of the products where autocast says one."""
         index = self.addresses(tokens, past)
@@ -127,7 +126,7 @@ class NgramTables(nn.Module):
         return whole.gather(1, ends[:, None] + torch.arange(n, device=tokens.device))
 
     def token_shares(self, relevance: Tensor, tokens: Tensor) -> Tensor:
-        """The relevance of rows, [B, S, n_tables · width], in equal parts to the tokens that each row follows from: [B, S]."""
+        """The relevance of rows, [B, S, n_tables · width], in equal parts for the tokens that each row depends on: [B, S]."""
         check_tensor("tokens", tokens, ["B", "S"], INTEGER_DTYPES)
         check_tensor("relevance", relevance, [*tokens.shape, self.n_outputs], FLOATS)
         shifted = F.pad(tokens.long() + 1, (self.reach, 0))

@@ -12,7 +12,7 @@ from lutetia.nn.ngram.hashing import LOW31, LOW32, MIX, WORD_BYTES
 
 @jit(nogil=True)
 def in_word(token):  # type: ignore[no-untyped-def]
-    """Whether a token is a letter, a digit or a part of one; -1, before the first token, is not."""
+    """Whether a token is a letter, a digit or a byte of one; -1, before the first token, is not."""
     lower = token | 32
     return 97 <= lower <= 122 or 48 <= token <= 57 or token >= WORD_BYTES
 

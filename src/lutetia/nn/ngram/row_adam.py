@@ -40,7 +40,7 @@ class RowAdam(torch.optim.Optimizer):
             check_range(name, value, 0)
         check_range("beta", beta, 0, 1)
         if beta == 1:
-            raise ArgumentError("beta is 1, expected less: the squares would never be learned")
+            raise ArgumentError("beta is 1, expected less: the squares would never be updated")
         try:
             super().__init__(params, {"lr": lr, "beta": beta, "eps": eps, "weight_decay": weight_decay})
         except (TypeError, ValueError, LookupError) as error:  # of torch, which says what is wrong with params
@@ -48,7 +48,7 @@ class RowAdam(torch.optim.Optimizer):
         self._scratch: dict[Tensor, tuple[Tensor, Tensor, Tensor]] = {}  # of CUDA parameters; zeros between steps, so not saved
 
     @torch.no_grad()
-    @uncompiled("steps of rows run in kernels of their own")
+    @uncompiled("steps of rows run in their own kernels")
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Step the rows that have gradients."""
         loss = None
@@ -111,7 +111,7 @@ def step_reference(parameter: Tensor, rows: Tensor, values: Tensor, state: dict[
 
 
 def _step_cpu(parameter: Tensor, rows: Tensor, values: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
-    """In compiled loops, a thread for some of the rows: each adds its gradients in the order they came."""
+    """In compiled loops, with a thread for some of the rows: each adds its gradients in order."""
     from lutetia.nn.ngram import loops
 
     ordered, order = rows.sort(stable=True)

@@ -51,7 +51,7 @@ def compared(x: Tensor, comparisons: Comparisons) -> tuple[np.ndarray, np.ndarra
 def anchor_array(anchors: Tensor, n_inputs: int, n_thresholds: int = 0) -> np.ndarray:
     """anchors [N_t, N_c, 2] as unsigned integers, checked to name an input, or one of this many thresholds.
 
-    Looked at in every call: through `.data` or `.numpy()` they may have changed, and a loop would read or write out of bounds.
+    Checked in every call: `.data` or `.numpy()` may have changed them, and a loop would read or write out of bounds.
     """
     pairs = array_of(anchors)
     if loop("detect", "anchors_outside")(pairs, n_inputs, n_inputs + n_thresholds):

@@ -77,8 +77,8 @@ class Plan:
     def suits_bags(self, n: int) -> bool:
         """Whether `embedding_bag` is the faster way to add up the rows of n batch rows: full connectivity, tables in the cache.
 
-        It goes through all tables for each batch row, with masked vectors: up to 1.5 times as fast as our loop where the tables
-        stay in the cache anyway, half as fast where they do not; and a call costs 8 µs.
+        It goes through all tables for each batch row, with masked vectors: up to 1.5 times as fast as our loop if the tables stay
+        in the cache, half as fast if not; and a call costs 8 µs.
         """
         return self.full and self.n_weights <= AT_HAND and n * self.n_synapses >= A_CALL
 

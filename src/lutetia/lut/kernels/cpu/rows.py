@@ -1,8 +1,8 @@
 """Rows of tables on the CPU, one step at a time, compiled; the primitives of a `Backend`.
 
-The loops are in `loops`, compiled on first use and kept on disk; here tensors become arrays, are checked, and the work is shared
-out over threads: batch rows going forward and to the inputs, detectors going to the weights, so no two threads ever write to the
-same place.
+The loops are in `loops`, compiled on first use and kept on disk; here tensors become arrays, are checked, and the work is divided
+over threads: batch rows going forward and to the inputs, detectors going to the weights, so no two threads ever write to the same
+place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sequences on the CPU, by pairs or by cells, compiled; the primitives of a `Backend`.
 
 The loops are in `loops.pairs`, `loops.slopes` and `loops.cells`, and `arrays` says what they take; here tensors become arrays,
-detector by detector, are checked, and the work is shared out over threads: positions going forward, detectors and batch rows to
+detector by detector, are checked, and the work is divided over threads: positions going forward, detectors and batch rows to
 the inputs, detectors to the weights. No two threads write to the same place, and how many there are never changes a result.
 """
 
@@ -70,7 +70,7 @@ def grad_array(grad: Tensor, weight: Tensor, sequence: Sequence, plan: Plan) -> 
 
 
 def margins_of(sequence: Sequence) -> Margins:
-    """How close the calls of a sequence were, and which bit the closest decides."""
+    """The margins of a sequence's closest calls, and which bit each decides."""
     for found, prefix in ((sequence.x, ""), (sequence.positions, "pe_")):
         check_tensor(prefix + "min_delta", found.min_delta, list(found.indices.shape))
         check_tensor(prefix + "min_delta_index", found.min_delta_index, list(found.indices.shape))
@@ -82,7 +82,7 @@ def margins_of(sequence: Sequence) -> Margins:
 
 
 def counts_cells(sequence: Sequence, sums: Sums) -> bool:
-    """Whether cells are counted: where that was asked for and the loops can; those over pairs give the same answer."""
+    """Whether cells are counted: if requested and the loops can; walking pairs gives the same answer."""
     return sequence.products is not None and not sums.exact and sequence.n_cells >= 4
 
 

@@ -16,7 +16,7 @@ trains = False
 
 
 def serves(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivity) -> bool:
-    """Whether x [B, I] is so small a batch that one thread has it, in one loop."""
+    """Whether x [B, I] is small enough for one thread and one loop."""
     plan = plan_of(connectivity)
     work = x.shape[0] * (2 * anchors.numel() + plan.n_synapses)
     return plan.blocks is not None and work < 2 * SMALLEST_SHARE and not plan.suits_bags(x.shape[0])

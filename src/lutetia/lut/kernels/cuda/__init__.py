@@ -1,7 +1,7 @@
-"""CUDA C++ for what Triton cannot say, compiled at run time; the Triton kernels are the definition and the fall-back.
+"""CUDA C++ for what Triton cannot express, compiled at run time; the Triton kernels are the definition and the fallback.
 
 What detectors find in a large batch is kept *by detector*: tensors [B, N_t] with strides (1, B), which these kernels read and
-write row by row of the batch. Shapes alone decide it, so that a compiler, which has no data, knows it too.
+write row by row of the batch. Only shapes decide it, so that a compiler, which has no data, can tell, too.
 """
 
 from __future__ import annotations

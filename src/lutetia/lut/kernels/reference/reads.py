@@ -1,9 +1,9 @@
 """What a read makes of the inputs, and the way back: the definition, in plain torch.
 
-A read says with which weights a detector adds two rows of its table: y = Σ_t a_t · W[t, index_t] + b_t · W[t, alt_t], where alt
-is the index with the bit of the closest call flipped. With the margins u_r of a detector and the smallest of them, m:
+A read defines the weights with which a detector adds two rows of its table: y = Σ_t a_t · W[t, index_t] + b_t · W[t, alt_t],
+where alt is the index with the bit of the closest call flipped. With the margins u_r of a detector and the smallest of them, m:
 
-    hard          a = 1          b = 0       with the slopes of `blend`, so that something flows to x
+    hard          a = 1          b = 0       with the slopes of `blend`, so that x gets a gradient
     blend         a = 1 - U      b = U       U = 0.5 / (1 + |m|)
     confidence    a = s          b = 0       s = (Σ_r |u_r|) · exp(γ Σ_r log σ(β |u_r|))
     confidence2   a = s (1 - v)  b = s v     v = σ(-2 |m| / τ)

@@ -44,7 +44,7 @@ def rows_read(indices: Tensor, coefficients: Coefficients | None) -> list[tuple[
 
 
 def factors(coefficients: Coefficients | None) -> tuple[Tensor, ...]:
-    """The tensor that has a say in the dtype of a sum, where there is one."""
+    """The tensor that affects the dtype of a sum, if there is one."""
     return () if coefficients is None else (coefficients.a,)
 
 
@@ -120,7 +120,7 @@ def gather_rows(
 ) -> Tensor:
     """dW[t, index_t] += lr_scale · g · coefficient: grad [B, O], indices [B, N_t] -> dW, or `into` after its step.
 
-    A step needs no gradient of the size of the weight where that can be done. Bounds are the caller's business.
+    A step avoids a gradient of the weight's size where it can. The caller clamps to bounds.
     """
     return subtract(gradient_of(grad, connectivity, indices, coefficients, sums), into)
 

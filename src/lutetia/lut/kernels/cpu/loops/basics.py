@@ -21,7 +21,7 @@ BLOCK = 32  # numbers that `dot_blocks` takes at once
 def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: Any, third: Any, n: Any) -> Any:
     """Σ grad[at:] · (weight[row:] - weight[other:]), and the same with `third`, over n blocks; in any order, in vectors by hand.
 
-    A loop that the compiler makes vectors of by itself begins with tests that take as long as 32 numbers.
+    A loop that the compiler vectorises starts with tests that take as long as 32 elements.
     """
     kind = ir.FloatType() if grad.dtype == numba.types.float32 else ir.DoubleType()
     flags, pair = ("contract", "reassoc", "nsz"), numba.types.UniTuple(grad.dtype, 2)

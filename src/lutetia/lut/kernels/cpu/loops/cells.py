@@ -8,7 +8,7 @@ it, for float sums and C of at least 4:
     to the inputs       p [n, C]      = g [n, O] · slabᵀ [O, C]        then a pair looks up the g·W it needs
     to the weights      slab' [C, O] += statᵀ [C, n] · g [n, O]
 
-Counts are floats, exact up to 2**24. What did not fire is multiplied by zero: an infinite weight spoils its whole slab.
+Counts are floats, exact up to 2**24. Cells that did not fire are multiplied by zero: an infinite weight makes its whole slab NaN.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def turn(weight, first, n_outputs, turned):
 def look_up_pairs(p, pairs, one, pe):
     """The slopes of all pairs of one place j, but for the flipped Q, from p [C] = g·W of all cells that have its Q.
 
-    All is looked up and most is thrown away, since half of the branches would be guessed wrong.
+    Everything is looked up and most of it discarded, because branches would be mispredicted half of the time.
     """
     near, slope, flip, slopes = one
     pe_near, pe_slope, pe_flip, pe_slopes = pe

@@ -278,8 +278,8 @@ def gains_general_kernel(grad_ptr, rows, anchors_ptr, sums, tables, numbers, CAS
 def scatter_kernel(grad_ptr, rows, out_ptr, tables, sizes, numbers, CASE: tl.constexpr):
     """One program per (BLOCK_B rows of the batch, tile of detectors of a block, tile of outputs).
 
-    Neighbouring rows that chose the same neuron are added before the atomic: a batch that hits one entry would wait in line
-    for its address otherwise (about 40 ns each).
+    Neighbouring rows that chose the same neuron are added before the atomic: otherwise a batch that hits one entry would
+    serialise on its address (about 40 ns each).
     """
     batch, n_tiles, step = numbers
     BLOCK_B: tl.constexpr = CASE.BLOCK_B
