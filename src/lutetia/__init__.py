@@ -1,6 +1,6 @@
 """Lutetia: networks made of lookup tables.
 
-`import lutetia` is light: it imports neither torch nor any part. A part is imported when it is first touched, so
+`import lutetia` is light: it imports neither torch nor any part. A part is imported on first use, so
 `lutetia.flow.record()` works after a plain `import lutetia`, and no part loads what only another part needs.
 """
 

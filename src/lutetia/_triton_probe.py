@@ -1,4 +1,4 @@
-"""Does Triton's interpreter work here? Run as a program of its own: a small kernel, then `ok` on the standard output.
+"""Does Triton's interpreter work here? Run as a separate program: a small kernel, then `ok` on the standard output.
 
 The kernel does what breaks when Triton and numpy do not fit: a loop bound and an offset that are read from memory.
 """

@@ -39,6 +39,6 @@ def uncompiled(reason: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def constant_result(function: F) -> F:
-    """Mark a function whose result torch.compile may take for a constant, as `torch.compiler.assume_constant_result` does."""
+    """Mark a function whose result torch.compile may treat as a constant, as `torch.compiler.assume_constant_result` does."""
     function.__dict__["_dynamo_marked_constant"] = True
     return function

@@ -1,8 +1,8 @@
 """What is installed, what each thing enables, and how to get what is missing.
 
-Packages are looked up and not imported, as importing torch takes seconds; only a CUDA build is, which alone can name its GPUs.
-`attempt` imports torch whatever it is, and runs a kernel in Triton's interpreter. Programs are those that Lutetia would run; they
-are asked for their version with a time limit.
+Packages are looked up, not imported, since importing torch takes seconds; only a CUDA build is imported, to name its GPUs.
+`attempt` always imports torch, and runs a kernel in Triton's interpreter. Programs are those that Lutetia would run; each is
+asked for its version, with a time limit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VERSION = re.compile(r"\d+\.\d[\w.+-]*")
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found on the machine."""
+    """The result for one item."""
 
     status: Literal["found", "missing", "broken"]
     version: str | None = None
@@ -58,7 +58,8 @@ class Item:
 
 def examine(attempt: bool = False) -> list[tuple[Item, Finding]]:
     """Look for every item, in the order of ITEMS; programs are asked at the same time. With `attempt`, also try what may be
-    installed and broken."""
+    installed but broken.
+    """
     with ThreadPoolExecutor(max_workers=len(ITEMS)) as pool:
         return list(zip(ITEMS, pool.map(lambda item: (item.attempt if attempt else item.look)(), ITEMS), strict=True))
 

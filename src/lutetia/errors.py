@@ -56,7 +56,7 @@ class JobError(LutetiaError):
 
 
 class RankError(LutetiaError, RuntimeError):
-    """Another process did not come to an exchange: it ended, failed, or took longer than the time-out."""
+    """Another process did not take part in an exchange: it ended, failed, or took longer than the time-out."""
 
     kind = "rank"
 
@@ -73,7 +73,7 @@ def describe(value: Any) -> str:
 
 
 def fail(name: str, value: Any, expected: str) -> NoReturn:
-    """Raise the one sentence all argument checks share."""
+    """Raise the sentence that all argument checks share."""
     raise ArgumentError(f"{name} is {describe(value)}, expected {expected}")
 
 
@@ -131,13 +131,13 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
 
 
 def did_you_mean(word: Any, names: Collection[str]) -> str:
-    """The nearest name, or all of them when none is near: the end of a message about a name that is not known."""
+    """The most similar name, or all of them if none is similar: the end of a message about an unknown name."""
     near = difflib.get_close_matches(str(word), names, n=1)
     return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"
 
 
 def check_range(name: str, value: Any, low: float | None = None, high: float | None = None) -> None:
-    """Check that a number lies within [low, high]; either end may be open. NaN never does."""
+    """Check that a number lies within [low, high]; None leaves an end open. NaN never does."""
     number = isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value
     if not number or not ((low is None or value >= low) and (high is None or value <= high)):
         fail(name, value, f"a number{_bounds(low, high)}")

@@ -28,7 +28,7 @@ DEEP_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){64}""")
 
 
 def loads(text: str) -> dict[str, Any]:
-    """The tables of a TOML document; DataError, in words that follow "is not TOML: ", for anything else."""
+    """The tables of a TOML document; for anything else a DataError, whose text fits after "is not TOML: "."""
     if DEEP_KEY.search(text):
         raise DataError("a key has more than 64 parts")
     try:

@@ -176,7 +176,7 @@ def test_a_page_that_nobody_named_replaces_pages_of_ours_alone(command: list[str
     for _ in range(2):  # the second one replaces the first
         assert main(command) == 0
     Path(name).write_text("mine")
-    assert f"{name} already exists and is no page of Lutetia's" in error(capsys, *command)
+    assert f"{name} already exists and was not written by Lutetia" in error(capsys, *command)
     assert Path(name).read_text() == "mine"
     assert main([*command, "--out", name]) == 0  # it is named
     assert Path(name).read_text().startswith("<!doctype html>")

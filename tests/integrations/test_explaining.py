@@ -1,4 +1,4 @@
-"""Why a decoder writes this token and not that one."""
+"""Why a decoder predicts this token and not that one."""
 
 from __future__ import annotations
 

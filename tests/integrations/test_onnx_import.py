@@ -195,7 +195,7 @@ def test_parts_that_do_not_fit(tmp_path: Path) -> None:
 def test_a_small_file_does_not_fill_the_memory(tmp_path: Path) -> None:
     path, net = tmp_path / "net.onnx", Net(1, 4)
     net.add("Conv", sixteenths(1, 1, 1), pads=[10**9, 10**9])
-    with pytest.raises(DataError, match="gives 2,000,000,004 numbers for one sample, expected 16,777,216 at most"):
+    with pytest.raises(DataError, match="returns 2,000,000,004 numbers for one sample, expected 16,777,216 at most"):
         load(net.save(path), UInt(2))
     net = Net(4)
     weights = net.add("DequantizeLinear", np.float32([[2]]), inputs=(net.constant(np.zeros((30_000, 1), np.int8)),))

@@ -36,7 +36,7 @@ def test_a_group_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_group() -> None:
-    with pytest.raises(ArgumentError, match="no process group, expected init_process_group first"):
+    with pytest.raises(ArgumentError, match="no process group; call init_process_group first"):
         ShardedCache(build("llama", "lutetia").config, 8)
 
 

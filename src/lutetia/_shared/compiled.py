@@ -1,8 +1,8 @@
 """Loops compiled with numba: what is kept of them on disk, and how they load numbers. `lutetia._shared.threads` runs them.
 
-numba watches only the file that a function is in. Here a function is kept under a hash of that file, of every file of loops that
-it imports, and of what those import: a change in a shared one recompiles what uses it. What is kept
-has a checksum, and files appear whole: a damaged one, or a folder that cannot be written, costs a compilation and no call.
+numba tracks only the file that a function is in. Here compiled code is stored under a hash of that file, of every file of loops
+that it imports, and of what those import: a change in a shared file recompiles its users. Stored files have a checksum and appear
+whole: a damaged one, or a folder that cannot be written, costs a recompilation, never an error.
 Processes that need the same loop at the same time, as the ranks of a run do, take turns: one compiles it, the others load it.
 
     jit = compiled.jit(nogil=True)  # as numba.njit(nogil=True, cache=True)
@@ -45,8 +45,8 @@ IMPORT = re.compile(r"^[ \t]*(?:from (lutetia[\w.]*) import (\([^)]*\)|[^\n#]*)|
 def jit(inner: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """`numba.njit` with these options, whose results are kept on disk under a hash of their sources.
 
-    An `inner` function is called by compiled code only. It has no code that takes arguments from Python: that would be a quarter
-    of what is compiled.
+    An `inner` function is called by compiled code only. It has no entry point for Python, which would be a quarter of the
+    compiled code.
     """
     options |= {"no_cpython_wrapper": inner, "no_cfunc_wrapper": True}
     return lambda function: _keep(numba.njit(**options)(function), function)
@@ -84,7 +84,7 @@ def _in_turn(compile: Callable[..., Any], cache: SourceCache, *signature: Any) -
 
 
 class SourceCache(FunctionCache):
-    """numba's cache of one function, in files of ours; nothing that is wrong with them breaks a call."""
+    """numba's cache of one function, in our own files; no problem with them breaks a call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -94,7 +94,7 @@ class SourceCache(FunctionCache):
         self.turns: list[Turn] = []  # those that the compilations under way have taken
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """What was compiled for a signature; None where that has to be done, and then it is this process's turn."""
+        """The compiled code for a signature; None if this process must compile it, and then it has the turn."""
         loaded = self._load(sig, target_context)
         if loaded is not None or fcntl is None:
             return loaded
@@ -110,7 +110,7 @@ class SourceCache(FunctionCache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what was compiled, if the disk takes it."""
+        """Store compiled code, if the disk allows it."""
         with suppress(OSError, pickle.PicklingError):
             super().save_overload(sig, data)
 
@@ -172,7 +172,7 @@ class CacheFiles:
         return pickle.loads(data) if hashlib.sha256(data).digest() == checksum else None
 
     def save(self, key: Any, data: Any) -> None:
-        """Save what belongs to a key, and remove what earlier sources left."""
+        """Save the code for a key, and remove files of earlier sources."""
         dumped = numba.core.serialize.dumps(data)
         path = self.path(key)
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")

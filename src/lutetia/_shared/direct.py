@@ -11,7 +11,7 @@ PLAIN = (Tensor, torch.nn.Parameter)
 def is_direct(*tensors: Tensor) -> bool:
     """Whether nothing observes the call of an op: no compiler, tracer, transform or mode, and plain tensors.
 
-    Then its implementation can be called as it is. The way through the dispatcher and back takes 8 µs.
+    Then its implementation can be called directly, which saves the 8 µs of the dispatcher.
     """
     for tensor in tensors:
         if type(tensor) not in PLAIN or tensor.layout is not torch.strided or not (tensor.is_cpu or tensor.is_cuda):

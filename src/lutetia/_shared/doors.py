@@ -1,4 +1,4 @@
-"""Front doors that load a room when one of its names is first touched."""
+"""Package front doors that import a module when one of its names is first used."""
 
 from __future__ import annotations
 

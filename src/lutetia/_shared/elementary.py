@@ -1,4 +1,4 @@
-"""Exponentials and logarithms for compiled loops over many float32 at once: calls to the C library would be made one by one."""
+"""Exponentials and logarithms for compiled loops over many float32 at once: calls to the C library would not be vectorised."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bits_of_float(typing: Any, value: Any) -> Any:
 
 
 def exp_negative(z: Any) -> Any:
-    """e**z of z <= 0."""
+    """e**z for z <= 0."""
 
 
 @extending.overload(exp_negative, inline="always", strict=False)
@@ -51,7 +51,7 @@ def _exp_negative(z: Any) -> Any:
 
 
 def log_positive(p: Any) -> Any:
-    """log p of a normal p > 0."""
+    """log p for a normal p > 0."""
 
 
 @extending.overload(log_positive, inline="always", strict=False)

@@ -1,6 +1,6 @@
 """Folders that appear whole or not at all, with a manifest that lists the SHA-256 of every file.
 
-A folder is ours when its manifest has the format of what is being written and it holds no file that the manifest does not list.
+A folder is ours if its manifest has the format being written and lists every file in the folder.
 Only such a folder is ever replaced, and only files that a manifest of ours lists are ever removed.
 
     folders.write(out, {"report.json": text, "rtl/top.v": text}, {"format": "lutetia.build/1"})
@@ -80,7 +80,8 @@ def is_ours(folder: str | os.PathLike[str], format: str) -> bool:
 def discard(folder: str | os.PathLike[str], format: str) -> None:
     """Remove the files of a folder that its manifest lists, and the folder itself unless it holds others.
 
-    A folder that is all ours has another name before the first file goes: nobody takes what a killed process leaves for a whole.
+    A folder that is all ours is renamed before its first file is removed, so that a killed process leaves nothing that looks
+    whole.
     """
     path = Path(folder)
     listed = _listed(path, format)
@@ -92,7 +93,7 @@ def discard(folder: str | os.PathLike[str], format: str) -> None:
 
 
 def _foreign(folder: Path, format: str) -> str:
-    """Why a folder is not ours to replace; empty where it may be."""
+    """Why a folder may not be replaced; empty if it may."""
     if not os.path.lexists(folder):
         return ""
     if not folder.is_dir():
@@ -132,7 +133,7 @@ def _files_in(folder: Path) -> set[str]:
 
 
 def _stays(folder: Path) -> bool:
-    """Whether a folder cannot or must not be moved: somebody stands in it, it is a disk, or its parent is read-only."""
+    """Whether a folder cannot be moved: it is the current folder or a mount point, or its parent is read-only."""
     with suppress(FileNotFoundError):  # of a working folder that is gone
         if Path.cwd().is_relative_to(folder):
             return True
@@ -140,7 +141,7 @@ def _stays(folder: Path) -> bool:
 
 
 def _write(folder: Path, files: Mapping[str, Content], facts: Mapping[str, Any], sizes: bool, within: bool) -> None:
-    """Write everything to a part folder, have the disk hold it, then move it to its place; `within`: the folder itself stays."""
+    """Write everything to a temporary folder, sync it, then move it into place; `within`: the folder itself stays."""
     for name in files:
         if name == MANIFEST or not _is_plain(name):
             fail("files", name, f"plain names of files other than {MANIFEST}")
@@ -196,7 +197,7 @@ def _swap(part: Path, folder: Path, listed: Collection[str]) -> None:
 
 
 def _move_in(part: Path, folder: Path, names: Collection[str]) -> None:
-    """Put finished files in place of old ones, the manifest first out and last in; should it fail, all is as it was."""
+    """Replace old files by finished ones, the manifest first out and last in; if that fails, everything is restored."""
     aside = part.with_suffix(".old")
     ordered = sorted(names, key=lambda name: (name == MANIFEST, name))
     placed: list[str] = []
@@ -245,7 +246,7 @@ def _remove_emptied(folder: Path, names: Collection[str]) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Have the disk hold a file, or the names in a folder, where the system can do that."""
+    """Sync a file, or the names in a folder, to disk, where the system can do that."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except PermissionError:  # Windows opens no folders
@@ -263,7 +264,7 @@ def _sync(path: Path) -> None:
 
 
 def verify(folder: str | os.PathLike[str], format: str, needed: Collection[str] = (), what: str = "folder") -> list[str]:
-    """The names of a folder's files, once all of them, and those `needed`, agree with the manifest; otherwise DataError."""
+    """The names of a folder's files, if all of them, and those `needed`, match the manifest; otherwise DataError."""
     path = Path(folder)
     listed = read_manifest(path, format, needed)["files"]
     for name, known in listed.items():

@@ -58,7 +58,7 @@ def run_in_parts(typing: Any, kernel: Any, arguments: Any, n: Any, n_parts: Any,
 
 
 def _body(context: Any, module: Any, compiled: Any, call: Any, shared_type: Any) -> Any:
-    """void body(void *shared): what each thread runs."""
+    """void body(void *shared): the function that each thread runs."""
     context.active_code_library.add_linking_library(compiled.library)
     function = ir.Function(module, BODY, module.get_unique_name("lutetia.body"))
     function.linkage = "internal"

@@ -1,7 +1,7 @@
 """Triton launches that ask Triton only once: a compiled kernel is kept and launched again without its just-in-time front end.
 
-Triton works out at every call which compiled kernel fits the types, alignments and constants of the arguments. That takes longer
-than a small kernel runs. A `Launch` does it at its first call only.
+At every call Triton determines which compiled kernel fits the types, alignments and constants of the arguments. That takes longer
+than a small kernel. A `Launch` does it at its first call only.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _known: dict[tuple[Any, ...], Planned] = {}
 
 
 def planned(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Planned]:
-    """kernel[grid], where Triton is asked only once for arguments alike; constants and options come by keyword."""
+    """kernel[grid], where Triton's lookup runs once per kind of arguments; constants and options are keywords."""
     return partial(_run, kernel, grid)
 
 
@@ -81,7 +81,7 @@ def _run(kernel: Any, grid: tuple[int, ...], *arguments: Any, **keywords: Any) -
 
 
 def _signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What Triton looks at in arguments, and more: numbers are taken as they are, but floats only as floats."""
+    """What Triton specialises on, and more: integers count by value, floats only by type."""
     found: list[Any] = []
     for each in arguments:  # tensors last: whether something is one takes longest to find out
         if each is None or type(each) is int:
@@ -108,6 +108,6 @@ def _device(arguments: tuple[Any, ...]) -> torch.device:
 
 
 def watched() -> bool:
-    """Whether a profiler wants to hear of launches."""
+    """Whether a profiler listens to launches."""
     hook = knobs.runtime.launch_enter_hook
     return bool(getattr(hook, "calls", hook))

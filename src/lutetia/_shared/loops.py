@@ -1,4 +1,4 @@
-"""What compiled loops are made with: how they are compiled, chosen by what is None, and reach memory."""
+"""Building blocks of compiled loops: compilation, a choice by None, and memory access."""
 
 # mypy: disable-error-code=no-untyped-def
 
@@ -29,7 +29,7 @@ jit_any_order = compiled.jit(inner=True, **OPTIONS, forceinline=True, fastmath={
 
 
 def by_none(if_none: Any, if_given: Any) -> Callable[..., Any]:
-    """One of two functions, by whether the first argument is None. The other is not even compiled, nor need its types fit."""
+    """One of two functions, by whether the first argument is None. The other is not compiled, so its types need not fit."""
     chosen = [getattr(each, "py_func", each) for each in (if_none, if_given)]
     inlined = [each.targetoptions.get("forceinline") for each in (if_none, if_given) if hasattr(each, "py_func")]
 
@@ -87,7 +87,7 @@ def accumulate(typing: Any, array: Any, at: Any, value: Any) -> Any:
 
 @extending.intrinsic(prefer_literal=True)
 def accumulate_apart(typing: Any, array: Any, at: Any, value: Any, place: Any) -> Any:
-    """array[at] += value of a flat array of floats; place 0 to 3 promises never to meet the other three."""
+    """array[at] += value of a flat array of floats; `place` 0 to 3 promises not to overlap with the other three."""
     own_name = f"place {place.literal_value}"
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -109,7 +109,7 @@ def accumulate_apart(typing: Any, array: Any, at: Any, value: Any, place: Any) -
 
 @extending.intrinsic
 def prefetch(typing: Any, array: Any, at: Any) -> Any:
-    """Begin to fetch the cache line of array[at]."""
+    """Prefetch the cache line of array[at]."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _pointer(context, builder, signature, args)

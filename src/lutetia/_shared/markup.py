@@ -1,4 +1,4 @@
-"""HTML and SVG made of elements: text is always escaped, and what is markup already is of another type."""
+"""HTML and SVG built from elements: text is always escaped, and markup has its own type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Html(str):
-    """Text that is markup already."""
+    """Text that is already markup."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ def facts(values: Mapping[str, str], class_: str = "facts") -> Html | None:
 
 
 def number(value: float) -> str:
-    """A number as people write it: four digits, thousands apart."""
+    """A number for readers: four digits, thousands separated."""
     if not math.isfinite(value):
         return "–"
     if value == int(value) and abs(value) < 1e15:

@@ -2,7 +2,7 @@
 
 malloc gives blocks of 32 MiB and more back to the system when they are freed, and takes fresh ones the next time: pages that the
 system clears one by one when they are first written to, 1 µs each. A gradient of 33 MB takes 9 ms to make that way and 0.5 ms to
-clear. So large ones are kept here, and given out again once nobody has them any more.
+clear. So large blocks are kept here, and reused once nothing refers to them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEPT_HERE = 1 << 30  # bytes in all
 
 @dataclass
 class KeptMemory:
-    """Memory that is kept, and the view of it that was lent: a tensor, and all that is made from it, keeps the view alive."""
+    """A kept block of memory, and the view of it that is in use; a tensor, and everything derived from it, keeps it alive."""
 
     memory: np.ndarray
     lent: weakref.ref[np.ndarray] | None = None
@@ -40,7 +40,7 @@ _lock = threading.Lock()
 
 
 def uncleared(n: int, dtype: torch.dtype) -> Tensor:
-    """A tensor [n] of whatever was there, in memory that was used before where there is some."""
+    """An uninitialised tensor [n], in reused memory if there is some."""
     if n * dtype.itemsize < KEPT_BY_MALLOC:
         return torch.empty(n, dtype=dtype)
     numbers = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
@@ -52,7 +52,7 @@ def uncleared(n: int, dtype: torch.dtype) -> Tensor:
 
 
 def _keep(n: int, numbers: np.dtype) -> KeptMemory:
-    """A new one, remembered; the oldest that are too much are forgotten."""
+    """A new block, kept; the oldest beyond the limit are dropped."""
     block = KeptMemory(np.empty(n, numbers))
     _kept.append(block)
     while sum(kept.memory.nbytes for kept in _kept) > KEPT_HERE:
@@ -61,7 +61,7 @@ def _keep(n: int, numbers: np.dtype) -> KeptMemory:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that could be allocated now: free on the device, or cached by torch's allocator; 4 GiB where the system is silent."""
+    """Bytes that could be allocated now: free on the device, or cached by torch's allocator; 4 GiB if the system does not say."""
     if device.type != "cuda":
         try:
             with open("/proc/meminfo") as file:

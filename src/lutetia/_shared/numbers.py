@@ -1,4 +1,4 @@
-"""Whole numbers: those that launches need, and those that others wrote as text."""
+"""Whole numbers: helpers for launches, and parsing them from text."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def next_power_of_2(n: int) -> int:
 
 
 def whole_number(text: str) -> int | None:
-    """The number that digits write, perhaps after a minus; None for any other text, and for a number too long."""
+    """The number written in digits, with an optional minus; None for any other text, and for a number that is too long."""
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdecimal() and len(digits) <= MOST_DIGITS else None

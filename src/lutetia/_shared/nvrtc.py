@@ -152,7 +152,7 @@ class Kernel:
             _call("cuFuncSetAttribute", f"giving {name} {shared} bytes of shared memory", self.function, MAX_SHARED, shared)
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
-        """Launch on the current stream: tensors (None is a null pointer), integers of 32 bits and floats of 32 bits."""
+        """Launch on the current stream: tensors (None is a null pointer), 32-bit integers and 32-bit floats."""
         values = [_argument(each) for each in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -181,7 +181,7 @@ def kernel(source: Path, name: str, constants: tuple[tuple[str, int], ...], laun
 
 
 class Limits(NamedTuple):
-    """What the GPUs here can do, the least of each: bytes that a block may share, multiprocessors, compute capability."""
+    """The limits that all GPUs of this machine meet: shared bytes per block, multiprocessors, compute capability."""
 
     shared: int = 227 * 1024
     multiprocessors: int = 132
@@ -190,7 +190,7 @@ class Limits(NamedTuple):
 
 @cache
 def limits() -> Limits:
-    """Those of all GPUs together; of an H200 where there is none."""
+    """The limits of all GPUs together; those of an H200 if there is none."""
     if not torch.cuda.is_available():
         return Limits()
     found = [torch.cuda.get_device_properties(device) for device in range(torch.cuda.device_count())]

@@ -1,6 +1,6 @@
-"""Pages that need nothing else: one file of HTML with its own style and scripts, no network, no fonts, no library.
+"""Self-contained pages: one HTML file with its own style and scripts, no network, no fonts, no library.
 
-Every page the library writes is made here, so that one place escapes and one place writes the Content-Security-Policy. The policy
+Every page the library writes is made here, so that escaping and the Content-Security-Policy are each in one place. The policy
 names the hashes of the page's own styles and scripts: nothing else can run or load, whatever the texts on the page hold.
 
 `tokens.css` holds the colours and the reset of every page, `article.css` the look of a page that is read from top to bottom, and
@@ -82,12 +82,12 @@ def _policy(page: Page, style: str, script: str) -> str:
 
 
 def digest(content: str) -> str:
-    """The source expression by which a policy allows this very content."""
+    """The source expression with which a policy allows exactly this content."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 def packed(value: Any) -> str:
-    """A value as ASCII JSON (which takes care of U+2028 and U+2029) that cannot end the script element it stands in."""
+    """A value as ASCII JSON (which takes care of U+2028 and U+2029) that cannot end the script element around it."""
     shown = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return shown.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -108,7 +108,7 @@ def asset(name: str, package: str = HOME) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """One section: its id, which links lead to, its heading, and what stands below it."""
+    """One section: its id, which links point to, its heading, and its content."""
 
     name: str
     title: str

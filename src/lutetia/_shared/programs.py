@@ -1,4 +1,4 @@
-"""Where the programs are that `lutetia.precompute` runs, and that `lutetia doctor` shows. Imports nothing heavy."""
+"""Where to find the programs that `lutetia.precompute` runs and `lutetia doctor` shows. Imports nothing heavy."""
 
 from __future__ import annotations
 

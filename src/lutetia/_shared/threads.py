@@ -1,6 +1,6 @@
 """The threads that compiled loops run on: those torch already has.
 
-numba's own parallel loops would bring a second team, which competes with torch's: these keep spinning for milliseconds after each
+numba's own parallel loops would start a second team, which competes with torch's threads: these spin for milliseconds after each
 operation. So loops run through GOMP_parallel, which the GNU, LLVM and Intel runtimes all export on Linux; elsewhere, and in a
 forked child, which has none of its parent's threads, on a small pool of Python threads.
 """
@@ -45,12 +45,12 @@ def _parallel(address: int) -> Callable[[int, int, int, int], None]:
 
 @cache
 def pool() -> ThreadPoolExecutor:
-    """Python threads for where OpenMP is not, started as they are needed."""
+    """Python threads for systems without OpenMP, started as needed."""
     return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="lutetia")
 
 
 def spread(threads: int, n: int, kernel: Callable[..., Any], *arguments: Any) -> int:
-    """kernel(*arguments, begin, end), which lets the GIL go, for as many ranges that make up range(n) as there are threads.
+    """kernel(*arguments, begin, end), which releases the GIL, for range(n) divided into as many ranges as there are threads.
 
     Returns flags: `OVERFLOW` where a kernel returned True, `OUT_OF_MEMORY`. A kernel with `in_parts` (see `in_parts.kernel`) is
     launched in 2 µs; others return to Python for each range, which takes 50 to 100.

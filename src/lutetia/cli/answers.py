@@ -1,4 +1,4 @@
-"""The sub-commands that ask a trained model something: predict, evaluate, info."""
+"""The sub-commands that use a trained model: predict, evaluate, info."""
 
 from __future__ import annotations
 

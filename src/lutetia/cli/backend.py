@@ -1,8 +1,8 @@
 """Which kernels a one-shot command uses: plain torch for a small job, the compiled loops for a large one.
 
-Importing numba and loading its compiled loops takes 0.8 s of processor time, and minutes where they were never compiled before.
-A small job in plain torch is done by then. So the work is counted before it starts, as the numbers that tables add up, and the
-count alone decides: the same command always runs on the same kernels. The two differ in the order of additions, so floats may
+Importing numba and loading its compiled loops takes 0.8 s of processor time, and minutes if they were never compiled before. A
+small job in plain torch is done by then. So the work is counted before it starts, as the number of values that tables add up, and
+only that count decides: the same command always runs on the same kernels. The two differ in the order of additions, so floats may
 differ in their last digit; classes, and probabilities as they are printed, do not.
 """
 
@@ -26,7 +26,7 @@ MOST_AT_ONCE = 1 << 24  # in one call, which holds all of its numbers in memory
 
 
 class TableWork(NamedTuple):
-    """How many numbers the tables of a model add up: in total, and in the largest call."""
+    """How many values the tables of a model add up: in total, and in the largest call."""
 
     numbers: int = 0
     at_once: int = 0
@@ -78,7 +78,7 @@ def generation_work(model: LUTTransformer, prompt: int, new: int) -> TableWork:
 
 @contextmanager
 def kernels_for(model: nn.Module, work: TableWork) -> Iterator[str]:
-    """Run the block on the kernels that suit the work; gives the name of their backend, "reference" or "cpu"."""
+    """Run the block on the kernels that suit the work; yields the name of their backend, "reference" or "cpu"."""
     small = work.numbers <= MOST_NUMBERS and work.at_once <= MOST_AT_ONCE
     attentions = [module for module in model.modules() if isinstance(module, SoftmaxAttention)]
     before = [attention.backend for attention in attentions]

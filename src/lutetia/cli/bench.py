@@ -1,4 +1,4 @@
-"""The benchmarks of a checkout: list them, say which can run here, and run one in a process of its own."""
+"""The benchmarks of a checkout: list them, say which can run here, and run one in its own process."""
 
 from __future__ import annotations
 
@@ -161,11 +161,11 @@ def bench(name: str | None, request: BenchRequest, checkout: Path | None, as_jso
 
 
 def arguments_of(name: str, request: BenchRequest, folder: Path, as_json: bool) -> list[str]:
-    """What the benchmark is given: its own arguments, and those that every benchmark takes."""
+    """The arguments of the benchmark: its own, and those that every benchmark takes."""
     if request.save and request.quick:
         raise UsageError("--save keeps a result and --quick measures nothing: give one of them")
     if request.save and request.out is not None:
-        raise UsageError("--save writes into the checkout and --out into a file of yours: give one of them")
+        raise UsageError("--save writes into the checkout and --out into your own file: give one of them")
     file = folder / "results" / f"{name}.json" if request.save else request.out
     saving = [] if file is None else ["--save", str(file)]
     return [*request.arguments, *(["--quick"] if request.quick else []), *saving, *(["--json"] if as_json else [])]

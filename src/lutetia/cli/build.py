@@ -1,4 +1,4 @@
-"""`lutetia build`: a trained network of lookup tables as hardware, in a folder with everything that was checked.
+"""`lutetia build`: a trained network of lookup tables as hardware, in a folder with the results of all checks.
 
 summary.html      one page: the accuracy, the graph, the tables, the costs, what was simulated, proved and synthesised
 report.json       the same for machines
@@ -8,7 +8,8 @@ circuit.bit       a bitstream, of --target ecp5 (circuit.bin of ice40), if nextp
 flow.json         the steps of the build, for lutetia.flow
 manifest.json     checksums of all files
 
-The folder is written before anything is checked, and again after each check: a check that takes too long costs nothing else.
+The folder is written before anything is checked, and again after each check: a check that takes too long costs only its own
+result.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ DRAWN = 10_000  # tables of a network of votes up to which the page holds the wh
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What the command line asked for; what is None is chosen by the model and its data."""
+    """The options of the command; None lets the model and its data decide."""
 
     checkpoint: Path
     out: Path
@@ -160,7 +161,7 @@ def _check(request: BuildRequest) -> None:
     if request.reuse is not None and (request.target != "verilog" or request.reuse < 1):
         raise UsageError(f"--reuse is {request.reuse} and --target {request.target}, expected 1 or more with --target verilog")
     if request.temperature is not None and request.target != "verilog":
-        raise UsageError("--temperature is for a language model with --target verilog; a program in C can always draw")
+        raise UsageError("--temperature is for a language model with --target verilog; a program in C can always sample")
     if request.drop_unseen and request.target in PROGRAMS:
         raise UsageError(f"--drop-unseen is for a circuit of tables, not for --target {request.target}")
     if request.pins is not None and request.target not in BITSTREAMS:

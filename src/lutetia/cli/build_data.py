@@ -1,4 +1,4 @@
-"""The data of the run that a checkpoint comes from: what `lutetia build` measures on."""
+"""The data of the run that a checkpoint comes from: `lutetia build` measures accuracy on it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fit_settings(checkpoint: Path) -> Boosting | None:
 
 
 def open_run_text(checkpoint: Path, data: Path | None) -> bytes | str:
-    """The text of a checkpoint's run, of the best split to measure on; or why there is none."""
+    """The text of a checkpoint's run, from the best split to measure on; or why there is none."""
     opened = _open_run(checkpoint, data)
     if isinstance(opened, str):
         return opened

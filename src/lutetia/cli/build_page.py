@@ -56,7 +56,7 @@ def _votes(report: dict[str, Any]) -> Decisions | None:
 
 
 def _figures(report: dict[str, Any]) -> dict[str, str]:
-    """The few numbers to begin with: accuracy where it was measured, then size and delay."""
+    """The headline numbers: accuracy where it was measured, then size and delay."""
     figures = dict(_accuracies(report))
     synthesis, estimate = report["synthesis"], report["estimate"]
     luts = f"{synthesis['luts']:,}" if synthesis else f"about {estimate['luts']:,}"
@@ -148,7 +148,7 @@ def _tables(report: dict[str, Any]) -> list[Table]:
     sizes = [(f"{bits} bits", 1 << bits, _range(outputs), len(outputs)) for bits, outputs in sorted(widths.items())]
     steps = [(step["step"], step["left_out"] or f"{step['seconds']:.2f} s") for step in report["steps"]]
     stages = (report["synthesis"] or {}).get("stages", {})
-    said = "Counted after synthesis. A stage is what lies between two registers."
+    said = "Counted after synthesis. A stage is the logic between two registers."
     return [
         *([Table(("stage", "LUTs"), list(stages.items()), said, "LUTs by stage")] if stages else []),
         Table(("address", "rows", "bits per row", "different tables"), sizes, "", "Tables by size"),

@@ -49,7 +49,7 @@ def run_program_build(request: Any) -> dict[str, Any]:
         report |= {**c_memory(model), "compiled": measure_bare(model, texts)}
     elif isinstance(model, IntegerTransformer):
         if request.reuse is not None:
-            raise UsageError("--reuse is for classifiers; of a language model --detectors-per-cycle says how much is shared")
+            raise UsageError("--reuse is for classifiers; for a language model, --detectors-per-cycle says how much is shared")
         hardware = model.emit("verilog", detectors_per_cycle=request.detectors_per_cycle, temperature=request.temperature)
         texts, core = _language_core(hardware, model, request)
         report |= core
@@ -68,7 +68,7 @@ def run_program_build(request: Any) -> dict[str, Any]:
 
 
 def _synthesis(hardware: LanguageHardware, request: Any) -> dict[str, Any]:
-    """What yosys and nextpnr make of the core, and bytes per second at that clock; or why that is not known."""
+    """The results of yosys and nextpnr for the core, and bytes per second at that clock; or why they are not known."""
     try:
         made = hardware.synthesize(place=True, limit=request.time_limit)
     except (MissingFeatureError, TimeLimitError) as error:
@@ -106,7 +106,7 @@ def _classifier_core(model: IntegerClassifier) -> tuple[dict[str, str], dict[str
 
 
 def _shared_core(model: IntegerClassifier, request: Any) -> tuple[dict[str, str], dict[str, Any]]:
-    """The files of a core that is used several times for a sample, simulated on random inputs."""
+    """The files of a core that is used several times per sample, simulated on random inputs."""
     core = model.emit(reuse=request.reuse)
     x = torch.randint(2**model.input_bits, (SIMULATED, model.n_inputs), generator=torch.Generator().manual_seed(0))
     files = {**core.files, **core.testbench(x)}
@@ -120,7 +120,7 @@ def _shared_core(model: IntegerClassifier, request: Any) -> tuple[dict[str, str]
 
 
 def whole_model(request: Any) -> IntegerTransformer | IntegerClassifier:
-    """The whole-number model of the checkpoint that was asked for."""
+    """The whole-number model of the requested checkpoint."""
     low, high = request.range or (None, None)
     bits = {"weight_bits": request.weight_bits or WEIGHT_BITS, "input_bits": request.input_bits or INPUT_BITS}
     model: Model[Any] = load(request.checkpoint)

@@ -86,7 +86,7 @@ def _refit(used: dict[str, Any]) -> str:
 
 
 def unseen_text(unseen: dict[str, Any]) -> str:
-    """That rows which training never read were given up, as asked for, and what that changed."""
+    """The effect of --drop-unseen: which rows were given up, and what that changed."""
     return (
         f"rows that none of {unseen['training_samples']:,} training samples reads hold anything (--drop-unseen): the circuit is "
         f"not the model; {unseen['unchanged']:.2%} of answers stayed, accuracy {unseen['accuracy_before']:.2%} without it, "
@@ -103,7 +103,7 @@ def _worth(measured: dict[str, Any]) -> str:
 
 
 def quality(measured: dict[str, Any], whole: str) -> tuple[str, str]:
-    """The accuracy of the model and of what was made of it, `whole`; of a regression their errors."""
+    """The accuracy of the model and of what was built from it, `whole`; for a regression their errors."""
     on = f"on {measured['samples']:,} {measured['split']} samples"
     if "float_rmse" in measured:
         return "RMSE", f"model {measured['float_rmse']:.4g}, {whole} {measured['integer_rmse']:.4g}, {on}"

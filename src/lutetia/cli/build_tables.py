@@ -21,7 +21,7 @@ MOST_SCORES = 1 << 20  # samples × classes up to which a second fit takes secon
 
 
 class Kept(NamedTuple):
-    """The integer model of the first tables, whether their rows were fitted again, and what was tried to decide it."""
+    """The integer model of the first tables, whether their rows were fitted again, and the trial that decided it."""
 
     network: LUTNetwork
     again: bool
@@ -41,9 +41,8 @@ def kept_tables(
 ) -> tuple[LUTNetwork, dict[str, Any]]:
     """The integer model of the tables that a circuit holds, and its facts.
 
-    Their number is the one `wanted`, or by default what `MOST_LUTS` hold. Where some are left out, the rows of the others are
-    fitted again if that helps: `cut` is what the circuit would be worth without that, `refit` what decided, `fewer` what smaller
-    circuits are worth.
+    Their number is `wanted`, or by default as many as `MOST_LUTS` hold. Where some are left out, the rows of the others are
+    fitted again if that helps: `cut` is the accuracy without that, `refit` the trial, `fewer` the accuracy of smaller circuits.
     """
     count = tables_that_fit(model, weight_bits) if wanted is None else wanted
     if count > model.config.n_tables:
@@ -63,7 +62,7 @@ def kept_tables(
 
 
 def tables_that_fit(model: Tabular, weight_bits: int) -> int:
-    """How many of the first tables of a model an estimated `MOST_LUTS` hold; gates are trained together, so all of them."""
+    """How many of the first tables of a model fit into an estimated `MOST_LUTS`; all for gates, which are trained together."""
     count = model.config.n_tables
     if model.config.core == "gates":
         return count
@@ -73,7 +72,7 @@ def tables_that_fit(model: Tabular, weight_bits: int) -> int:
 
 
 def first_tables(model: Tabular, n_tables: int, weight_bits: int, data: Measured | str, refit: Refit) -> Kept:
-    """The integer model of the first tables, fitted again to the data of the run where that is there and helps."""
+    """The integer model of the first tables, fitted again to the data of the run if that is available and helps."""
     cut = Kept(model.network(weight_bits, n_tables), False, None)
     if isinstance(data, str) or data.train is None or refit.settings is None or refit.always is False:
         return cut
@@ -110,13 +109,13 @@ def without_unseen(network: LUTNetwork, data: Measured | str) -> tuple[LUTNetwor
 
 
 def output_unit(network: LUTNetwork) -> float | None:
-    """What a circuit's number has to be multiplied by to be the number that a regression predicts; None for classes."""
+    """The factor from a circuit's number to the number that a regression predicts; None for classes."""
     is_regression = isinstance(network.model, Tabular) and network.model.is_regression
     return float(network.graph.output_edge.scale[0]) if is_regression else None
 
 
 def _fewer(model: Tabular, count: int, weight_bits: int, data: Measured | str, refit: Refit) -> list[dict[str, Any]]:
-    """The accuracy of circuits with a half, a quarter and an eighth of the tables; none where that would take long."""
+    """The accuracy of circuits with a half, a quarter and an eighth of the tables; none if that would take long."""
     if isinstance(data, str) or data.train is None or len(data.train[1]) * model.config.n_classes > MOST_SCORES:
         return []
     if model.config.core == "gates":

@@ -1,4 +1,4 @@
-"""The sub-commands of `lutetia`: each reads its arguments, calls one part, and shows what came back."""
+"""The sub-commands of `lutetia`: each reads its arguments, calls one part, and shows the result."""
 
 from __future__ import annotations
 
@@ -368,7 +368,7 @@ def bench(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments for the benchmark itself.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Use tiny sizes, to see in seconds that it runs.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use tiny sizes, to check in seconds that it runs.")] = False,
     save: Annotated[bool, typer.Option("--save", help="Keep the result in benchmarks/results of the checkout.")] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the result as JSON into FILE.")] = None,
     checkout: Annotated[
@@ -377,7 +377,7 @@ def bench(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List the benchmarks of the checkout, what each claims and whether it can run here; or run one.
+    """List the benchmarks of the checkout, with what each claims and whether it can run here; or run one.
 
     For example:
 

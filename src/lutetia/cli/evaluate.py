@@ -135,7 +135,7 @@ def _table_rows(model: Tabular, path: Path, label: str | None) -> tuple[np.ndarr
 
 
 class _Seen(torch.nn.Module):
-    """The model, whose answers are counted by class on the way."""
+    """The model, wrapped to count its answers by class."""
 
     def __init__(self, model: Model[Any], has_classes: bool, total: int, show: bool) -> None:
         super().__init__()
@@ -229,7 +229,7 @@ def _csv(model: Classifier, path: Path, label: str | int | None) -> Data:
         columns = [at for at in range(cells.width) if at != column]
     wanted = math.prod(model.config.input_shape)
     if len(columns) != wanted:
-        raise DataError(f"{path} has {len(columns)} columns of values beside the class, expected {wanted} for this model")
+        raise DataError(f"{path} has {len(columns)} columns of values besides the class, expected {wanted} for this model")
     x = numeric_columns(cells, columns).reshape(-1, *model.config.input_shape)
     return Data({"test": Samples(x, np.array([order[word] for word in words], np.int64))}, "", Names(known))
 
@@ -263,6 +263,6 @@ def _show(result: dict[str, Any], unit: str, of: str) -> None:
     width = max((len(each["class"]) for each in classes), default=0)
     for each in classes:
         share = each["right"] / each["samples"]
-        screen.print(f"{each['class']:<{width}}  {share:>7.2%}  {each['right']} of {each['samples']} right", soft_wrap=True)
+        screen.print(f"{each['class']:<{width}}  {share:>7.2%}  {each['right']} of {each['samples']} correct", soft_wrap=True)
     for warning in result.get("warnings", []):
         print_warning(warning)

@@ -42,7 +42,7 @@ def evaluate_explanations(checkpoint: Path, given: Sequence[str], request: Faith
     check_output("--png", request.png, (".png",), given)
     model: Any = load(checkpoint)
     if isinstance(model, Tabular) and model.is_regression:
-        raise UsageError("evaluate-explanations watches the probability of a decision, and this model predicts a number")
+        raise UsageError("evaluate-explanations measures the probability of a class, but this model predicts a number")
     result = _text(model, given, request) if isinstance(model, LUTTransformer) else _classes(model, given, request)
     if request.png is not None:
         result.picture(request.png)

@@ -87,12 +87,12 @@ def _show_files(request: ExplainRequest, show: bool) -> None:
 
 
 def _passes(request: ExplainRequest, n_inputs: int) -> int:
-    """About as many inputs as the model sees: occlusion blanks each of its inputs, and a page shows occlusion too."""
+    """Roughly how many inputs the model is run on: occlusion blanks each input in turn, and a page shows occlusion, too."""
     return FORWARD_PASSES + (n_inputs if request.rule == "occlusion" or request.html is not None else 0)
 
 
 def _by_occlusion(request: ExplainRequest) -> ExplainRequest:
-    """Votes are counted: relevance has nothing to flow through, but what they lose without an input is exact."""
+    """Explain votes by occlusion: relevance cannot flow through a count, but the votes lost without an input are exact."""
     if request.rule not in (DEFAULT_RULE, "occlusion"):
         raise UsageError(f"--rule is {request.rule}, expected occlusion: votes of tables are counted, not added up from inputs")
     return request._replace(rule="occlusion")
@@ -149,7 +149,7 @@ def _classifier(model: Classifier, given: str, x: torch.Tensor, request: Explain
 
 
 def _number(model: Tabular, x: torch.Tensor, value: float, request: ExplainRequest, show: bool) -> dict[str, Any]:
-    """What each column did for the number that a regression predicts."""
+    """What each column contributed to the number that a regression predicts."""
     if request.target is not None or request.html is not None:
         raise UsageError("--target and --html are for classifiers: a regression has one number to explain")
     found = attribute_class(model, x, 0, request.rule)
@@ -204,7 +204,7 @@ def _inputs(model: Classifier, x: torch.Tensor) -> list[str]:
 
 
 def _show_comparisons(told: dict[str, Any]) -> None:
-    """The comparisons that did most, and what the score would lose with the other answer."""
+    """The comparisons that mattered most, and what the score would lose with the opposite answer."""
     for each in told["comparisons"][:COMPARISONS_SHOWN]:
         console().print(Text(f"{each['effect']:+.3g} because {one_line(Comparison(**each).text)}"), soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""`lutetia explain --hf`: why a language model of `transformers` writes this token next and not that one."""
+"""`lutetia explain --hf`: why a language model of `transformers` predicts this token and not that one."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _number(name: str, text: str | None) -> int | str | None:
 
 
 def _show(told: dict[str, Any], rows: dict[str, Tensor]) -> None:
-    """The tokens, with the layers below where these fit in the terminal; the heads that gave most; and the numbers."""
+    """The tokens, with the layers below if they fit in the terminal; the heads that contributed most; and the numbers."""
     screen = console()
     below = layer_pictures.layer_text(told["pieces"], rows)
     if screen.color_system and max(map(len, below.plain.splitlines())) <= screen.width:
@@ -105,5 +105,5 @@ def _write_page(path: Path, title: str, rows: dict[str, Tensor], found: Any, abo
         else:
             parts.append(pictures.heat_map_html(found.layers, caption))
     if found.heads.numel():
-        parts.append(pictures.heat_map_html(found.heads, "Layers downwards, attention heads across: what each head gave."))
+        parts.append(pictures.heat_map_html(found.heads, "Layers downwards, attention heads across: what each head contributed."))
     pictures.page(*parts, title=title, path=path)

@@ -20,7 +20,7 @@ SUFFIXES = (".html", ".json", ".mmd")
 
 
 def default_drawing() -> Path:
-    """Where the drawing goes if nobody says."""
+    """The default file for the drawing."""
     return default_page("run.html")
 
 

@@ -1,4 +1,4 @@
-"""What stands between a command and the shell: exit codes, and errors as one sentence.
+"""Between a command and the shell: exit codes, and errors as one sentence.
 
 Exit codes: 0 done · 1 the job failed · 2 the command was misused · 130 interrupted.
 """
@@ -125,7 +125,7 @@ def place_common_options(arguments: list[str]) -> tuple[list[str], Common]:
 
 
 def guarded(job: Callable[[], Any], common: Common) -> int:
-    """Run a job and return its exit code; what went wrong leaves as a sentence, never as an exception."""
+    """Run a job and return its exit code; errors become a sentence, never an exception."""
     forgive_encoding()
     code = 0
     try:
@@ -162,8 +162,9 @@ _came: list[int] = []  # each Ctrl-C of the command that runs
 
 @contextmanager
 def ctrl_c_is_the_reason() -> Iterator[None]:
-    """Take what fails after Ctrl-C for interrupted: packages swallow Ctrl-C while they are imported or compile, and fail oddly
-    later, or not at all; for that there is `stop_if_interrupted`."""
+    """Treat a failure after Ctrl-C as an interruption: packages swallow Ctrl-C while they are imported or compile, and fail oddly
+    later, or not at all, for which there is `stop_if_interrupted`.
+    """
     came, hook = _came, sys.unraisablehook
     came.clear()
 
@@ -194,7 +195,7 @@ def ctrl_c_is_the_reason() -> Iterator[None]:
 
 
 def stop_if_interrupted() -> None:
-    """For loops that are long: raise what Ctrl-C should have raised, if somebody swallowed it."""
+    """For long loops: raise what Ctrl-C should have raised, if a package swallowed it."""
     if _came:
         raise KeyboardInterrupt
 
@@ -227,12 +228,12 @@ def explain(error: BaseException) -> tuple[str, str]:
 
 
 def shortened(sentence: str) -> str:
-    """A sentence that quotes something endless, without its middle."""
+    """A sentence that quotes something very long, without its middle."""
     return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST // 2]} … {sentence[-LONGEST // 4 :]}"
 
 
 def usage_sentence(error: Any) -> str:
-    """click's own words, shortened to a sentence, with where to read on."""
+    """click's own message as one sentence, with the help that explains more."""
     where = f"{error.ctx.command_path} --help" if getattr(error, "ctx", None) else ""
     option = getattr(error, "option_name", None)
     if option and hasattr(error, "possibilities"):
@@ -243,7 +244,7 @@ def usage_sentence(error: Any) -> str:
 
 
 def did_you_mean(word: str, names: Collection[str]) -> str:
-    """The nearest name, or all of them when none is near."""
+    """The most similar name, or all of them if none is similar."""
     near = difflib.get_close_matches(word, names, n=1)
     return f"did you mean {near[0]}?" if near else f"did you mean one of {listed(names)}?"
 

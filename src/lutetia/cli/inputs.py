@@ -1,4 +1,4 @@
-"""What a model is given on the command line: rows of numbers, files of them, images; text for a language model."""
+"""Inputs on the command line: rows of numbers, files of them, images; text for a language model."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def named_rows(model: Tabular, file: TableFile) -> np.ndarray:
 
 
 def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.ndarray:
-    """Columns of a CSV file as float64 [n, len(columns)]: empty cells are missing, categories are known by their names."""
+    """Columns of a CSV file as float64 [n, len(columns)]: empty cells are missing, categories are given by name."""
     categories = model.metadata.get("categories", {})
     parts = []
     for number, column in enumerate(columns):
@@ -128,7 +128,7 @@ def tabular_rows(model: Tabular, cells: Cells, columns: Sequence[int]) -> np.nda
 
 
 def _files(given: str) -> list[str]:
-    """What was named, or the images of a folder, in the order of their names; or those of its folders, one for each class."""
+    """The named file, or the images of a folder, sorted by name; or those of its subfolders, one for each class."""
     path = Path(given)
     if not (_exists(path) and path.is_dir()):
         return [given]

@@ -1,4 +1,4 @@
-"""Names of classes and features, from the metadata of a checkpoint; and inputs unlike those that a model was trained on."""
+"""Names of classes and features, from the metadata of a checkpoint; and warnings about inputs far from the training data."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def class_names(model: Classifier) -> list[str]:
 
 
 def has_class_names(model: Classifier) -> bool:
-    """Whether the classes have names of their own, that are more than their numbers."""
+    """Whether the classes have names, other than their numbers."""
     return class_names(model) != [str(number) for number in range(model.config.n_classes)]
 
 
 def class_title(model: Classifier, number: int) -> str:
-    """A class in a sentence: its name, or "class 3" where that says more than the bare number."""
+    """A class in a sentence: its name, or "class 3" if it has only a number."""
     return class_names(model)[number] if has_class_names(model) else f"class {number}"
 
 

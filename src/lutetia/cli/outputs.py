@@ -1,4 +1,4 @@
-"""Files that a command is asked to write: a name that cannot be written, or means another kind of file, is refused at once."""
+"""Files that a command is asked to write: a name that cannot be written, or with the wrong suffix, is refused at once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from lutetia.files import check_writable
 
 
 def check_output(option: str, path: Path | None, suffixes: Sequence[str] = (), inputs: Sequence[str] = ()) -> None:
-    """Refuse, before any work is done, a file that cannot be written or whose name promises another kind, and one that is read:
-    an input, or a file of a model."""
+    """Refuse, before any work is done, a file that cannot be written or has the wrong suffix, and one that is read: an input, or
+    a file of a model.
+    """
     if path is None:
         return
     if path.is_dir():
@@ -33,10 +34,10 @@ def check_output(option: str, path: Path | None, suffixes: Sequence[str] = (), i
 
 
 def default_page(name: str) -> Path:
-    """A page that nobody named; refused where the name is that of another's file."""
+    """The default name of a page; refused if a file of that name is not a page of ours."""
     path = Path(name)
     if path.exists() and not is_ours(path):
-        raise DataError(f"{path} already exists and is no page of Lutetia's, expected --out to name another file")
+        raise DataError(f"{path} already exists and was not written by Lutetia, expected --out to name another file")
     return path
 
 

@@ -1,4 +1,4 @@
-"""`lutetia page`: one file of HTML that runs a model, with its reasons, wherever there is a browser."""
+"""`lutetia page`: one HTML file that runs a model in a browser and explains its answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGE = 5 << 20  # bytes: beyond it a phone takes a while to open a page
 
 
 def write_page(checkpoint: Path, out: Path | None, title: str | None) -> dict[str, Any]:
-    """Write the page of a checkpoint, model.html if nobody names it; returns what `--json` prints."""
+    """Write the page of a checkpoint, model.html by default; returns what `--json` prints."""
     out = default_page("model.html") if out is None else out
     check_output("--out", out, (".html", ".htm"))
     model = integer_model(load(checkpoint))
@@ -38,5 +38,5 @@ def write_page(checkpoint: Path, out: Path | None, title: str | None) -> dict[st
 def show_page(told: dict[str, Any]) -> None:
     """Where the page is."""
     if told["large"]:
-        print_warning(f"{told['out']} has {told['bytes'] / 2**20:.1f} MB: phones take a while to open it")
+        print_warning(f"{told['out']} has {told['bytes'] / 2**20:.1f} MB: phones may take a while to open it")
     console().print(f"page  {told['out']}, {told['bytes'] / 2**20:.2f} MB", soft_wrap=True, markup=False)

@@ -18,8 +18,8 @@ BAR = 24
 def heat_map(console: Console, values: Sequence[float], height: int, width: int, ink: Sequence[bool] | None = None) -> Text:
     """Two characters for each pixel, so that it is square: values [height · width], row by row.
 
-    `ink` [height · width] says which pixels belong to what the image shows: its outline is drawn over the colours, and where
-    there are none the image itself stands beside the heat map.
+    `ink` [height · width] says which pixels belong to what the image shows: its outline is drawn over the colours; without
+    colours the image itself is printed beside the heat map.
     """
     most = max(map(abs, values), default=0.0) or 1.0
     picture = Text()
@@ -75,7 +75,7 @@ def bars(console: Console, names: Sequence[str], values: Sequence[float], shown:
 
 
 def token_strip(console: Console, tokens: Sequence[str], values: Sequence[float]) -> Text:
-    """Tokens on a ground of their colour; without colour the largest of them as bars, by their places."""
+    """Tokens on a background of their colour; without colours the largest as bars, with their positions."""
     if not _has_colour(console):
         return bars(console, [f"{at:>4} {token!r}" for at, token in enumerate(tokens)], values)
     most = max(map(abs, values), default=0.0) or 1.0

@@ -1,4 +1,4 @@
-"""`lutetia predict`: what a model makes of rows, files, images or text, with probabilities; on the screen, as JSON or CSV."""
+"""`lutetia predict`: predictions for rows, files, images or text, with probabilities; on the screen, as JSON or CSV."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STDOUT = Path("-")
 
 
 class Answers(NamedTuple):
-    """What `predict` found: the names of the outcomes, a prediction for each input, warnings, and the kernels that ran."""
+    """The results of `predict`: the names of the outcomes, a prediction for each input, warnings, and the kernels that ran."""
 
     names: list[str]
     predictions: list[Prediction]
@@ -36,7 +36,7 @@ class Answers(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What a model expects of one input: probabilities [C], in the order of the names."""
+    """The prediction for one input: probabilities [C], in the order of the names."""
 
     input: str
     probabilities: list[float]
@@ -95,7 +95,7 @@ def _classes(model: Classifier, given: Sequence[str], show: bool) -> Answers:
 
 
 def _numbers(model: Tabular, given: Sequence[str], out: Path | None, show: bool) -> dict[str, Any]:
-    """What a regression makes of rows: one number each."""
+    """The predictions of a regression: one number per row."""
     files = read_inputs(model, given)
     title = model.metadata.get("target") or "value"
     listed = []
@@ -135,7 +135,7 @@ def _bytes(model: LUTTransformer, given: Sequence[str]) -> Answers:
 
 
 def byte_name(token: int) -> str:
-    """A token as people write it: a character, an escape, or a number."""
+    """A token for readers: a character, an escape, or a number."""
     if token >= 256:
         return f"#{token}"
     return chr(token) if 32 < token < 127 else repr(chr(token)) if token < 128 else f"\\x{token:02x}"

@@ -1,4 +1,4 @@
-"""`lutetia quantize`: a model with int8 tables, a quarter of their bytes, to run and not to train."""
+"""`lutetia quantize`: a model with int8 tables, a quarter of the size, for inference only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def quantize(checkpoint: Path, out: Path, show: bool) -> dict[str, Any]:
     tables = [module for module in model.modules() if isinstance(module, LUT | NgramTables)]
     learned = [module for module in tables if module.weight.requires_grad]
     if not learned:
-        raise ArgumentError(f"{checkpoint} has {'int8 tables already' if tables else 'no tables'}, expected tables of floats")
+        raise ArgumentError(
+            f"{checkpoint} has {'int8 tables already' if tables else 'no tables'}, expected floating-point tables"
+        )
     _check_out(out, folder)
     n_weights = sum(module.weight.numel() for module in learned)
     int8_tables(model)
@@ -41,7 +43,7 @@ def quantize(checkpoint: Path, out: Path, show: bool) -> dict[str, Any]:
 
 
 def _check_out(out: Path, folder: Path) -> None:
-    """Refuse a folder of another model, which would be gone; an earlier int8 model there is replaced."""
+    """Refuse to overwrite another model; an earlier int8 model is replaced."""
     if os.path.realpath(out) == os.path.realpath(folder):
         raise ArgumentError(f"--out is {out}, the checkpoint itself, expected another folder")
     if os.path.lexists(out / TENSORS_FILE) and not _is_int8(out / TENSORS_FILE):

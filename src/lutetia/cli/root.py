@@ -1,4 +1,4 @@
-"""The app that all sub-commands join, the options they share, and what `lutetia` alone shows."""
+"""The app of all sub-commands, the options they share, and the output of `lutetia` without arguments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def root(
 
 
 def show_commands(context: typer.Context, as_json: bool) -> None:
-    """What `lutetia` alone shows: the help."""
+    """The output of `lutetia` without arguments: the help."""
     if as_json:
         commands: dict[str, Any] = context.command.commands  # type: ignore[attr-defined]  # a group's, which it is
         names = context.command.list_commands(context)  # type: ignore[attr-defined]

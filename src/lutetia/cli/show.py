@@ -48,17 +48,17 @@ def print_warning(message: str) -> None:
 
 
 def name_next(*words: object) -> None:
-    """The command that comes next, as it can be typed; to stderr, so that what is piped stays as it is."""
+    """Print the next command, ready to type; to stderr, so that piped output is unchanged."""
     console(stderr=True).print(Text(f"next: {shlex.join(map(one_line, map(str, words)))}", style="dim"), soft_wrap=True)
 
 
 def as_typed(given: str, row: int | None = None) -> list[object]:
-    """An input, and its row in a file, as they are typed after a command: a leading minus sign is no option."""
+    """An input, and its row in a file, as typed after a command: a leading minus sign is not an option."""
     return [*([] if row is None else ["--row", row]), *(["--"] if given.startswith("-") else []), given]
 
 
 class Progress:
-    """How far a job is: a bar in a terminal, a line every PAUSE seconds in a pipe, nothing for one that is over before."""
+    """The progress of a job: a bar in a terminal, a line every PAUSE seconds in a pipe, nothing for a shorter job."""
 
     def __init__(self, what: str, total: int, show: bool) -> None:
         self.what, self.total, self.show, self.done = what, total, show, 0

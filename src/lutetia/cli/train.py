@@ -80,7 +80,7 @@ def is_table_run(path: Path) -> bool:
 
 
 def resume_line(config: Path, out: Path, options: dict[str, Any]) -> str:
-    """The command that goes on with a run."""
+    """The command that continues a run."""
     words = ["lutetia", "train", str(config), "--out", str(out), "--resume"]
     for name in ("device", "data"):
         if options[name] is not None:

@@ -40,7 +40,7 @@ class TableRequest(NamedTuple):
 def run_table(request: TableRequest, show: bool) -> dict[str, Any]:
     """Fit, leave a run folder, and return the summary."""
     if request.resume:
-        raise UsageError("--resume works only for training in steps: a table of data is fitted in one go")
+        raise UsageError("--resume works only for training in steps: a table of data is fitted in one pass")
     if request.device not in (None, "cpu"):
         raise UsageError(f"--device is {request.device}, expected cpu: tables of data are fitted there")
     if request.data is not None:
@@ -80,7 +80,7 @@ def _with(config: TableConfig, settings: list[str], name: str) -> TableConfig:
 
 
 def show_types(config: TableConfig, folder: Path, guessed: bool) -> None:
-    """What the columns were taken for, before the fit, and how to choose another target if this one was guessed."""
+    """Show the types of the columns before the fit, and how to choose another target if this one was guessed."""
     from lutetia.training import open_table
 
     table, data = open_table(config, folder)
@@ -116,7 +116,7 @@ def show_table(summary: dict[str, Any]) -> None:
 
 
 def told_measure(measured: dict[str, float]) -> str:
-    """The numbers of an evaluation that people compare."""
+    """The headline numbers of an evaluation."""
     if "accuracy" in measured:
         return f"accuracy {measured['accuracy']:.2%}, loss {measured['loss']:.4f}"
     return f"RMSE {measured['rmse']:.6g}, R² {measured['r2']:.4f}"

@@ -66,7 +66,7 @@ def complete_benchmark(incomplete: str) -> list[str]:
 
 
 def classes_of(checkpoint: Any) -> list[str]:
-    """The classes that a checkpoint, or the folder of a run, names; none where it is not there or not whole."""
+    """The class names of a checkpoint, or of a run folder; none if it is missing or incomplete."""
     for place in ("", "checkpoints/best", "checkpoints/last"):
         file = Path(str(checkpoint)) / place / "metadata.json"
         try:

@@ -1,4 +1,4 @@
-"""`lutetia demo`: the whole story on a laptop's CPU: train, generate, explain, build, and one report of it all."""
+"""`lutetia demo`: everything once on a laptop's CPU: train, generate, explain, build, and one report of it all."""
 
 from lutetia.demo.telling import run
 

@@ -1,4 +1,4 @@
-"""The digits' network as Verilog: simulated, proved, counted."""
+"""The digit network as Verilog: simulated, proved, synthesised."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tell(context: Context) -> Told:
     told = "; ".join(check.said for check in checks)
     drawn = context.out / "digits.html"
     drawn.write_text(model_page(integer_model(digits.model), "Draw a digit"), encoding="utf-8")
-    said = f"the digits' network is Verilog now, {measured['integer_accuracy']:.1%} right in whole numbers: {told}"
+    said = f"the digit network is Verilog now, {measured['integer_accuracy']:.1%} correct in whole numbers: {told}"
     return Told(f"{said}; {drawn.name} runs it in a browser: draw a digit", (folder, drawn))
 
 
@@ -53,7 +53,7 @@ def _checks(told: dict[str, Any]) -> list[Check]:
     if simulated:
         said = f"{simulated['samples']} digits simulated with stalls in {simulated['by']}, all equal to the integer model"
     else:
-        said = f"{left['simulation']}: the integer interpreter alone ran"
+        said = f"{left['simulation']}: only the integer interpreter ran"
     checks.append(Check("simulation against the integer model", True if simulated else None, said))
     said = proof["said"] if proof else left["proof"]
     checks.append(Check("proof by SAT", True if proof else None, said))

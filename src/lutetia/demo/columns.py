@@ -1,4 +1,4 @@
-"""A table of data: wines classified by their measurements, with the comparisons that decided one."""
+"""A table of data: wines classified by their measurements, with the comparisons that decided for one of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TABLES = 60
 
 
 def tell(context: Context) -> Told:
-    """Fit `LUTClassifier` to three of four wines, keep it and the others, and explain the first of these."""
+    """Fit `LUTClassifier` to three quarters of the wines, save it and the rest, and explain the first of the rest."""
     datasets: Any = require("sklearn.datasets", "the wines of the demo", "scikit-learn")
     from lutetia.sklearn import LUTClassifier
 

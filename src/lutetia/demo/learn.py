@@ -109,7 +109,7 @@ def trained(config: training.Config, folder: Path) -> dict[str, Any]:
 
 
 def metric(folder: Path, kind: str, name: str) -> tuple[list[float], list[float]]:
-    """The steps and the values of one metric that a run wrote down: `kind` is "train" or "valid"."""
+    """The steps and the values of one metric of a run: `kind` is "train" or "valid"."""
     lines: list[Mapping[str, Any]] = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     points = [(line["step"], line[name]) for line in lines if line["kind"] == kind]
     return [step for step, _ in points], [value for _, value in points]

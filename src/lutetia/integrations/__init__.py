@@ -1,1 +1,1 @@
-"""Other libraries and file formats: each module here needs a package of its own, and nothing else needs them."""
+"""Other libraries and file formats: each module here needs its own package, and nothing else needs them."""

@@ -42,7 +42,7 @@ def export(model: nn.Module, example: Tensor | tuple[Tensor, ...], path: str | o
     size = sum(tensor.nbytes for tensor in model.state_dict().values())
     if size > LARGEST_FILE:
         raise ArgumentError(
-            f"the model has {size:,} bytes of numbers, expected at most {LARGEST_FILE:,}, what one ONNX file holds"
+            f"the model has {size:,} bytes of weights, expected at most {LARGEST_FILE:,}, the limit of one ONNX file"
         )
     plain = in_plain_torch(model).eval()
     # A batch of one would be taken for a size that never changes.
@@ -67,7 +67,7 @@ def export(model: nn.Module, example: Tensor | tuple[Tensor, ...], path: str | o
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-    """Check that a file is a valid ONNX model of standard operators, or say why not."""
+    """Check that a file is a valid ONNX model of standard operators; otherwise raise an error that says why."""
     onnx = require("onnx", "ONNX files")
     try:
         model = onnx.load(os.fspath(path))
@@ -160,7 +160,7 @@ class PlainTables(nn.Module):
         return nn.functional.embedding(indices + self.first, self.rows)
 
     def coefficients(self, x: Tensor, indices: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """What the rows are multiplied with, and the other row of each detector, [..., N_t] each: the kernels' reads.py."""
+        """The coefficients of the rows, and the other row of each detector, [..., N_t] each: see the kernels' reads.py."""
         one, other = self.margins(x)
         size = (one - other).abs()
         closest, which = size.min(-1)

@@ -3,8 +3,8 @@
     net = load("net.onnx")
     graph = trace(net.model, input=net.stream)
 
-Quantisers are those of QONNX (`Quant`, `BipolarQuant`) or pairs of QuantizeLinear and DequantizeLinear. The net becomes layers of
-torch, in float64 bit for bit what the file says. Needs onnx.
+Quantisers are those of QONNX (`Quant`, `BipolarQuant`) or pairs of QuantizeLinear and DequantizeLinear. The net becomes torch
+layers that compute in float64, bit for bit, what the file says. Needs onnx.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ NOTHING = ("Identity", "Dropout", "Cast")  # in a net that is evaluated in float
 
 
 class Imported(NamedTuple):
-    """A net of torch layers, and what enters it."""
+    """A net of torch layers, and its input stream."""
 
     model: nn.Module
     stream: Stream
 
 
 class Value(NamedTuple):
-    """What a node of the file gives: a node of the net, and how many dimensions its tensor has."""
+    """The result of a node of the file: a node of the net, and the number of dimensions of its tensor."""
 
     node: fx.Node
     rank: int
@@ -80,10 +80,10 @@ class Shapes(fx.Interpreter):
         super().__init__(copy.deepcopy(net).to("meta"))
 
     def run_node(self, n: fx.Node) -> Any:
-        """What a node gives, of limited size."""
+        """The result of a node, of limited size."""
         value = super().run_node(n)
         if value.numel() > MOST_NUMBERS:
-            raise DataError(f"{n} gives {value.numel():,} numbers for one sample, expected {MOST_NUMBERS:,} at most")
+            raise DataError(f"{n} returns {value.numel():,} numbers for one sample, expected {MOST_NUMBERS:,} at most")
         return value
 
 
@@ -179,7 +179,7 @@ class Import:
             self.values[node.output[0]] = self.computed(node)
 
     def folded(self, node: Any) -> np.ndarray:
-        """A node of constants: weights that are quantised, or turned."""
+        """A node of constants: weights that are quantised, transposed or reshaped."""
         x = self.constants[node.input[0]]
         if node.op_type == "Transpose":
             return x.transpose(self.options(node).get("perm"))

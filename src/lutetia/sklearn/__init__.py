@@ -1,6 +1,6 @@
 """Estimators for tables of data, with scikit-learn's methods: `LUTClassifier`, `LUTRegressor`, `GateClassifier`.
 
-scikit-learn is imported when the first of them is touched.
+scikit-learn is imported on first use.
 """
 
 from __future__ import annotations

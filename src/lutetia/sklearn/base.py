@@ -138,7 +138,7 @@ class TabularEstimator(BaseEstimator):
         return parts[0], parts[1]
 
     def _stops_early(self, n_samples: int) -> bool:
-        """Whether some of the samples are held out to find the end; "auto": where there are enough of them."""
+        """Whether some of the samples are held out to decide when to stop; "auto": if there are enough of them."""
         return n_samples >= ENOUGH if self.early_stopping == "auto" else bool(self.early_stopping)
 
     def _seed(self) -> int:
@@ -163,7 +163,7 @@ class TabularEstimator(BaseEstimator):
     # ---- predictions -------------------------------------------------------------------------------------------------
 
     def _scores(self, X: Any) -> Array:
-        """What the tables add up to, float32 [n, outputs]."""
+        """The sums of the tables, float32 [n, outputs]."""
         check_is_fitted(self, "model_")
         matrix = self._matrix(X)
         threads = self._threads()
@@ -206,9 +206,9 @@ class TabularEstimator(BaseEstimator):
         """The fitted tables, or the first `n_tables` of them, as a circuit: written, simulated and with `prove` proved.
 
         Its inputs are codes of 8 bits, one per encoded column (`model_.encode`). `X` holds samples to simulate; random codes by
-        default. With training data, `X` and `y`, the rows of the first `n_tables` are fitted to it again, which makes up for much
-        of what the others knew, unless that loses on samples held out; 64 samples of it are simulated. The result's `report` says
-        what was checked and under "refit" what was kept, its `hardware` holds the Verilog and VHDL.
+        default. With training data, `X` and `y`, the rows of the first `n_tables` are fitted to it again, which recovers much of
+        what the others contributed, unless that is worse on held-out samples; 64 samples of it are simulated. The result's
+        `report` says what was checked and under "refit" what was kept, its `hardware` holds the Verilog and VHDL.
         """
         from lutetia.precompute import CHECK, MAKE, OPTIMISE, PROOF, Build, run_steps
 

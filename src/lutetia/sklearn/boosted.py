@@ -63,7 +63,7 @@ class BoostedEstimator(TabularEstimator):
         )
 
     def _refit(self, X: Any, y: Any, n_tables: int) -> tuple[Tabular, RefitTrial | None]:
-        """The first tables as a model, fitted again to X and y if that helps on samples held out; and what was tried."""
+        """The first tables as a model, fitted again to X and y if that helps on held-out samples; and the trial."""
         matrix = self._matrix(X)
         rows = self._weighted(Rows(matrix, self._target(y), self._weights(None, matrix)))
         check_consistent_length(rows.x, rows.y)
@@ -163,9 +163,9 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
     """A classifier of lookup tables: `n_tables` tables of 2**n_anchors rows each, whose sum is the score of each class.
 
     Columns become ranks by quantiles of the training data; each table asks `n_anchors` questions, a column against a threshold or
-    two columns against each other, each the best of `candidates` for the loss that is left. Missing values have a rank of their
-    own. Columns of categories: see `categorical_features`. An `eval_set`, or `early_stopping`, ends the fit after
-    10 · n_iter_no_change tables that did not help.
+    two columns against each other, each the best of `candidates` for the remaining loss. Missing values have their own rank.
+    Columns of categories: see `categorical_features`. An `eval_set`, or `early_stopping`, ends the fit after 10 ·
+    n_iter_no_change tables that did not help.
     """
 
     def __init__(
@@ -206,8 +206,8 @@ class LUTClassifier(ClassifierTarget, BoostedEstimator):
 class LUTRegressor(RegressorMixin, BoostedEstimator):
     """A regressor of lookup tables, fitted to the squared error; its parameters are those of `LUTClassifier`.
 
-    How many tables are best differs from one regression to the next by a factor of ten, so by default a tenth of the samples
-    decides it: early_stopping="auto", which is on from 100 samples.
+    The best number of tables differs by a factor of ten between regressions, so by default a tenth of the samples decides it:
+    early_stopping="auto", which is on from 100 samples.
     """
 
     def __init__(

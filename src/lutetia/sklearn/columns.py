@@ -39,7 +39,7 @@ def find_categories(x: Any, wanted: Any, names: Sequence[str] | None, n_columns:
 
 
 def to_matrix(x: Any, categories: Mapping[int, Sequence[Any]], names: Sequence[str], unknown: str = "error") -> Array:
-    """A frame or an array of objects as float64 [n, columns]; a category that was not there in fit is an error, or "missing"."""
+    """A frame or an array of objects as float64 [n, columns]; a category that fit did not see is an error, or "missing"."""
     parts = []
     for number in range(x.shape[1]):
         values = column_of(x, number)
@@ -105,7 +105,7 @@ def _floats(values: Array, name: str) -> Array:
     if values.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: column {name!r}")
     if values.dtype.kind in "mM":
-        raise ValueError(f"column {name!r} holds {values.dtype}, expected numbers: convert it to one first")
+        raise ValueError(f"column {name!r} holds {values.dtype}, expected numbers: convert it first")
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -114,7 +114,7 @@ def _floats(values: Array, name: str) -> Array:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value stands for none: None, NaN, pandas' NA or NaT."""
+    """Whether a value is missing: None, NaN, pandas' NA or NaT."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float | np.floating) and bool(np.isnan(value))

@@ -1,4 +1,4 @@
-"""Why an estimator predicts what it does: the share of each column, and the comparisons that made most of it."""
+"""Why an estimator predicts what it does: the share of each column, and the comparisons that mattered most."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Explanation:
         return len(self.targets)
 
     def to_text(self, sample: int = 0, most: int = 5) -> str:
-        """The columns and the comparisons that did most for one sample, a line each."""
+        """The columns and the comparisons that mattered most for one sample, a line each."""
         row = self.relevance[sample]
         order = np.argsort(-np.abs(row), kind="stable")[:most]
         lines = [f"{self.features[at]}: {row[at]:+.3g}" for at in order]
@@ -36,7 +36,7 @@ class Explanation:
 
 
 def explain_rows(model: Tabular, x: Array, target: int | None, rule: str | None) -> Explanation:
-    """Explain what a model makes of rows x float64 [n, columns]."""
+    """Explain a model's predictions for rows x float64 [n, columns]."""
     is_gates = isinstance(model.core, Votes)
     rule = rule or ("occlusion" if is_gates else DEFAULT_RULE)
     given = torch.from_numpy(x)

@@ -18,13 +18,13 @@ JUDGED = 4096  # samples that tables are judged by before some are pruned
 
 
 class GateClassifier(ClassifierTarget, TabularEstimator):
-    """Columns become bits, by comparison with `n_thresholds` quantiles; every one of `n_tables` tables reads `n_anchors`
-    bits, which are learned too, and votes for its class or not. The class with most votes wins: the network is its own circuit.
-    `hidden` are layers of tables between: how many each has. With them fewer tables have to vote.
+    """Columns become bits, by comparison with `n_thresholds` quantiles; every one of `n_tables` tables reads `n_anchors` bits,
+    which are also learned, and votes for its class or not. The class with the most votes wins: the network is its own circuit.
+    `hidden` is the number of tables in each layer in between. With them fewer tables have to vote.
 
-    `image_shape` (height, width) says that the columns are the pixels of an image; with `windows` each table sees a square of so
-    many pixels a side. `prune` is the part of the tables that become constants in steps, `freeze` the part of the training after
-    which the wiring stays.
+    `image_shape` (height, width) says that the columns are the pixels of an image; with `windows` each table sees a square of
+    that many pixels a side. `prune` is the fraction of tables that become constants, step by step, `freeze` the fraction of the
+    training after which the wiring stays.
 
     Trained by gradient for `max_epochs` over the data, or until an `eval_set` or `early_stopping` sees no progress.
     """

@@ -41,6 +41,6 @@ __all__ = [
 
 
 def register() -> None:
-    """Make `attn_implementation="lutetia"`, and Lutetia's language models, known to `transformers`; again changes nothing."""
+    """Register `attn_implementation="lutetia"`, and Lutetia's language models, with `transformers`; safe to call again."""
     register_attention()
     register_models()

@@ -1,7 +1,7 @@
 """`attn_implementation="lutetia"`: new tokens by decode attention, prompts by SDPA.
 
-Which keys a row sees is read from the mask that `transformers` makes: where every row sees one stretch up to its newest key, as
-after padding on the left or in a window, decode attention takes over. Any other mask goes to SDPA, which gives the same result.
+Which keys a row sees is read from the mask that `transformers` makes: where every row sees one range of keys up to its newest, as
+with left padding or a window, decode attention is used. Any other mask goes to SDPA, which gives the same result.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def attention(
 
 
 def can_decode(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> bool:
-    """Whether decode attention takes tensors of this kind: few new tokens, no gradient, nothing that it has no word for."""
+    """Whether decode attention can take such tensors: few new tokens, no gradient, no option that it lacks."""
     batch, heads, s, d = query.shape
     fits = s <= FEW_ACTIVE and d <= MAX_HEAD_DIM and (batch, d) == (key.shape[0], key.shape[3]) and key.shape == value.shape
     sink = options.get("s_aux")
@@ -111,7 +111,7 @@ def seen_by(mask: Tensor | None, sizes: tuple[int, int, int], window: int | None
 
 
 def read_mask(mask: Tensor, window: int | None) -> Seen | None:
-    """mask [B, s, n] as stretches, with a window or without one; None where neither gives this very mask."""
+    """mask [B, s, n] as ranges, with a window or without one; None where neither gives exactly this mask."""
     s, n = mask.shape[1:]
     key = torch.arange(n, device=mask.device)
     position = torch.arange(n - s, n, device=mask.device)[:, None]
@@ -156,7 +156,7 @@ def decode(query: Tensor, key: Tensor, value: Tensor, seen: Seen, options: dict[
 
 @lru_cache(maxsize=64)
 def lengths_of(batch: int, length: int, device: torch.device) -> Tensor:
-    """int32 [B], the same for every row: all layers of a step ask for it."""
+    """int32 [B], the same for every row; shared by all layers of a step."""
     with torch.inference_mode(False):
         return torch.full((batch,), length, dtype=torch.int32, device=device)
 
@@ -167,7 +167,7 @@ def lengths_of(batch: int, length: int, device: torch.device) -> Tensor:
 def attend_to_prompt(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """The same with any number of tokens and with gradients: by SDPA, or with a soft cap, which it does not have, written out."""
+    """The same with any number of tokens and with gradients: by SDPA, or in plain torch for a soft cap, which SDPA lacks."""
     softcap, sink = options.get("softcap"), options.get("s_aux")
     if softcap is None and sink is None:
         out: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, **options)
@@ -189,7 +189,7 @@ def attend_to_prompt(
 
 
 def bias_of(mask: Tensor | None, query: Tensor, n: int, causal: bool) -> Tensor:
-    """A mask as what is added to the scores [.., .., s, n]: 0 where a key is seen, the most negative number elsewhere."""
+    """A mask as a bias on the scores [.., .., s, n]: 0 where a key is seen, the most negative number elsewhere."""
     if mask is None:
         s = query.shape[2]
         seen = torch.ones(1, 1, s, n, dtype=torch.bool, device=query.device)

@@ -1,7 +1,7 @@
 """`LutetiaCache`: a cache of `transformers` that grows in place.
 
-The library's own cache copies all keys and values for every token. Here new ones are written after the old, in memory that has
-room for more; what a layer shows is a view of the live part, in the layout that every attention function of the library expects.
+The library's own cache copies all keys and values for every token. Here new ones are written after the old ones, in memory that
+has room for more; a layer returns a view of the live part, in the layout that every attention function of the library expects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEAST_ROOM = 64  # slots, for tokens that are still to come
 
 
 class Held(NamedTuple):
-    """Where the keys and values that a layer shows lie: slots `first` and following of two buffers [B, H_kv, S_max, d]."""
+    """Where the keys and values of a layer are: from slot `first` on in two buffers [B, H_kv, S_max, d]."""
 
     k: Tensor
     v: Tensor
@@ -44,7 +44,7 @@ class Room:
         return self.buffer[:, :, first : first + n + s]
 
     def slot_of(self, live: Tensor) -> int | None:
-        """The slot in which live keys begin; None where they lie elsewhere, or may not be written behind."""
+        """The slot of the first live key; None if the keys are elsewhere, or the slots after them may not be written."""
         buffer = self.buffer
         if buffer is None or (buffer.is_inference() and not torch.is_inference_mode_enabled()):
             return None
@@ -56,12 +56,12 @@ class Room:
 
 
 class Growing(DynamicLayer):
-    """What our layers have in common: their keys and values lie in rooms, and stay on their device."""
+    """What our layers have in common: their keys and values are in a `Room`, and stay on their device."""
 
     rooms: tuple[Room, Room]
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Begin without a token; key_states, value_states [B, H_kv, s, d]."""
+        """Start empty; key_states, value_states [B, H_kv, s, d]."""
         self.rooms = (Room(), Room())
         begin(self, key_states, value_states)
 
@@ -90,7 +90,7 @@ class GrowingLayer(Growing):
 
 
 class GrowingWindowLayer(Growing, DynamicSlidingWindowLayer):
-    """Keys and values of one layer that sees a sliding window: what lies before it is forgotten, unless it is to be recorded."""
+    """Keys and values of one layer that sees a sliding window: tokens before it are dropped, unless they are to be recorded."""
 
     keys: Tensor
     values: Tensor
@@ -142,12 +142,12 @@ class LutetiaCache(DynamicCache):
 
 
 def refuse_offloading() -> None:
-    """Our attention reads the whole cache in every step."""
+    """Refuse offloading: our attention reads the whole cache in every step."""
     raise ArgumentError("LutetiaCache does not support offloading, expected a cache that stays on its device: use DynamicCache")
 
 
 def begin(layer: Growing, k: Tensor, v: Tensor) -> None:
-    """Keys and values like k, v [B, H_kv, s, d], without a token."""
+    """Empty keys and values like k, v [B, H_kv, s, d]."""
     layer.dtype, layer.device = k.dtype, k.device
     layer.keys, layer.values = k[:, :, :0].detach(), v[:, :, :0].detach()
     layer.is_initialized = True

@@ -1,4 +1,4 @@
-"""Why a decoder writes this token next and not that one: relevance of the tokens of a prompt, layer by layer and head by head."""
+"""Why a decoder predicts this token and not that one: relevance of the tokens of a prompt, by layer and by head."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TokenExplanation:
 
     @property
     def explained(self) -> float:
-        """The score of the target less that of its rival: relevance and `absorbed` add up to it."""
+        """The score of the target minus that of its rival: relevance and `absorbed` add up to it."""
         return float(self.logits[self.target] - self.logits[self.against])
 
 
@@ -44,7 +44,7 @@ def explain_next_token(
     """Explain the token that follows a prompt, or another `target`, against its strongest rival, or another one.
 
     Tokens are numbers of the vocabulary, or text that is one token, with a space before it or without.
-    Blocks are computed again while relevance passes through them, so that memory holds the activations of one block. `rules` are
+    Blocks are recomputed while relevance passes through them, so that memory holds the activations of one block. `rules` are
     AttnLRP's by default.
     """
     tokens = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"].to(model.device)
@@ -87,7 +87,7 @@ def explain_next_token(
 
 
 def token_of(name: str, token: int | str, tokenizer: Any, logits: Tensor) -> int:
-    """The number of a token: of text with and without a space before it the one that the model finds likelier."""
+    """The number of a token: for text, with or without a space before it, whichever the model finds more likely."""
     if isinstance(token, int):
         check_range(name, token, 0, len(logits) - 1)
         return token

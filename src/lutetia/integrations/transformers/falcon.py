@@ -12,7 +12,7 @@ from lutetia.integrations.transformers import attention as ours
 
 
 class FalconLutetiaAttention(modeling_falcon.FalconAttention):
-    """Falcon's attention with new tokens by decode attention; with alibi, which is a bias for every key, by SDPA."""
+    """Falcon's attention with new tokens by decode attention; with ALiBi, which biases every key, by SDPA."""
 
     def forward(
         self,

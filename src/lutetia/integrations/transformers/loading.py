@@ -1,4 +1,4 @@
-"""A decoder and its tokenizer from a folder on disk: safetensors, or one GGUF file. Nothing is fetched, and nothing unpickled."""
+"""A decoder and its tokenizer from a folder on disk: safetensors, or one GGUF file. Nothing is downloaded or unpickled."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def load_decoder(folder: str | Path, attn_implementation: str = NAME, dtype: tor
 
 
 def _check_size(folder: Path, config: Any) -> None:
-    """Refuse a config of a model that the weights cannot hold, before memory and time go into building it."""
+    """Refuse a config whose model the weights cannot hold, before spending memory and time on building it."""
     files = list(folder.glob("*.safetensors"))
     n_tensors = 0
     for path in files:

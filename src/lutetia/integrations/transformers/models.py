@@ -33,7 +33,7 @@ BYTES = 256
 
 
 def register_models() -> None:
-    """Tell the Auto classes of the library."""
+    """Register with the Auto classes of the library."""
     AutoConfig.register(LutetiaConfig.model_type, LutetiaConfig, exist_ok=True)
     AutoModelForCausalLM.register(LutetiaConfig, LutetiaForCausalLM, exist_ok=True)
     AutoTokenizer.register(LutetiaConfig, slow_tokenizer_class=ByteTokenizer, exist_ok=True)
@@ -69,7 +69,7 @@ class LutetiaForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def wrap(cls, model: LUTTransformer) -> LutetiaForCausalLM:
-        """A model of Lutetia's, with its own parameters and not a copy of them."""
+        """Wrap a Lutetia model, sharing its parameters."""
         if not isinstance(model, LUTTransformer):
             fail("model", model, "a LUTTransformer or a DenseTransformer")
         made = cls(LutetiaConfig(model.kind, model.config.to_dict()))
@@ -86,7 +86,7 @@ class LutetiaForCausalLM(PreTrainedModel, GenerationMixin):
         raise ArgumentError("the embedding of a Lutetia model cannot be replaced, expected a model of another vocab")
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Layers draw their own; but the library takes away what is not saved, such as the angles of rotary positions."""
+        """Layers initialise themselves; but the library discards buffers that are not saved, such as rotary angles."""
         if isinstance(module, SoftmaxAttention):
             module.to(module.key.weight.device)
 
@@ -104,7 +104,7 @@ class LutetiaForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:
         """input_ids [B, S] -> logits [B, S, vocab], and with labels [B, S] the loss of each token after those before it.
 
-        attention_mask [B, S, or S and all tokens before] marks real tokens, which must stand together in each row.
+        attention_mask [B, S, or S and all tokens before] marks real tokens, which must be contiguous in each row.
         """
         cache = past_key_values
         if use_cache and cache is None and labels is None:
@@ -121,7 +121,7 @@ class LutetiaForCausalLM(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
 
     def _first(self, tokens: Tensor, mask: Tensor | None, cache: ModelCache | None) -> Tensor:
-        """Tokens [B, S] of which a mask [B, S] says where they begin and end; logits where there are none mean nothing."""
+        """A prompt, tokens [B, S], whose mask [B, S] says where each row begins and ends; logits elsewhere are meaningless."""
         if mask is None or bool(mask.all()):
             return self.model(tokens, cache=cache)
         real = mask.bool()
@@ -138,7 +138,7 @@ class LutetiaForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 class TokenCache(Cache):
-    """What a Lutetia model keeps, as a cache of the library: `kept`, and how many columns of tokens it has seen."""
+    """A Lutetia model's cache, `kept`, as a cache of the library, and the number of token columns seen."""
 
     def __init__(self, kept: ModelCache) -> None:
         super().__init__(layers=[])
@@ -193,7 +193,7 @@ class ByteTokenizer(PreTrainedTokenizer):
         return chr(index)
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        """Bytes that are no UTF-8 come out as replacement characters."""
+        """Bytes that are not UTF-8 become replacement characters."""
         return bytes(map(ord, tokens)).decode("utf-8", "replace")
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class PagedLayer(CacheLayerMixin):
         return key_states, value_states
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-        """New tokens, which are in the pages by now: query [B, H_q, s, d] -> [B, H_q, s, d]."""
+        """Attention of new tokens, which are already in the pages: query [B, H_q, s, d] -> [B, H_q, s, d]."""
         pool = self.pool
         places: dict[str, Any] = {"seq_lens": pool.lengths(self.rows), "page_table": pool.page_table(self.rows)}
         return decode_attention(query, pool.k, pool.v, **places, **options)[0]
@@ -68,7 +68,7 @@ class PagedLayer(CacheLayerMixin):
         return self.length
 
     def get_max_length(self) -> int:
-        """Room for tokens of a row."""
+        """The maximum number of tokens in a row."""
         return self.max_length
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -82,7 +82,7 @@ class PagedLayer(CacheLayerMixin):
             self.pool.truncate(row, self.length)
 
     def choose_rows(self, rows: Iterable[int]) -> None:
-        """Go on with these rows, some perhaps several times: they share their pages."""
+        """Continue with these rows, which may repeat: repeated rows share their pages."""
         rows = list(rows)
         wrong = [row for row in rows if not 0 <= row < len(self.rows)]
         if wrong:
@@ -93,7 +93,7 @@ class PagedLayer(CacheLayerMixin):
         self.rows = chosen
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Go on with these beams, [B]."""
+        """Continue with these beams, [B]."""
         if self.length:
             self.choose_rows(beam_idx.tolist())
 
@@ -112,8 +112,8 @@ class PagedLayer(CacheLayerMixin):
 class PagedCache(Cache):
     """A cache of `transformers` in pages: `generate(past_key_values=PagedCache(model.config, max_length=200))`.
 
-    For `attn_implementation="lutetia"` alone, and models whose layers all see the whole context. `max_length` is the room for
-    tokens of a row, prompt included. Beams hold the pages that they have in common once.
+    Only for `attn_implementation="lutetia"`, and models whose layers all see the whole context. `max_length` is the maximum
+    number of tokens in a row, prompt included. Pages that beams share are stored once.
     """
 
     def __init__(self, config: Any, max_length: int, page_len: int = 16) -> None:

@@ -1,8 +1,8 @@
 """`ShardedCache`: the cache of one model over several processes, for contexts larger than the memory of one.
 
-Every process runs the whole model on the same tokens, and keeps a stretch of the positions of every row: of N ranks, rank r has
-positions r·S to (r+1)·S - 1, S being the room divided by N. New tokens go through `lutetia.attention.processes`, with one message
-for each layer.
+Every process runs the whole model on the same tokens, and keeps a range of the positions of every row: of N ranks, rank r has
+positions r·S to (r+1)·S - 1, where S is `max_length` divided by N. New tokens go through `lutetia.attention.processes`, with one
+message for each layer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ShardedLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Keep this rank's part of a prompt [B, H_kv, s, d]; what comes later is written by the attention that sees it."""
+        """Keep this rank's part of a prompt [B, H_kv, s, d]; later tokens are written by the attention."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         s, ranks = key_states.shape[2], distributed.get_world_size(self.group)
@@ -61,7 +61,7 @@ class ShardedLayer(CacheLayerMixin):
         return key_states, value_states
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-        """New tokens, query [B, H_q, s, d], key and value [B, H_kv, s, d] -> [B, H_q, s, d], the same on every rank."""
+        """Attend: new tokens, query [B, H_q, s, d], key and value [B, H_kv, s, d] -> [B, H_q, s, d], the same on every rank."""
         from lutetia.attention import processes
 
         lengths = torch.full((len(query),), self.length, dtype=torch.int32, device=query.device)
@@ -74,11 +74,11 @@ class ShardedLayer(CacheLayerMixin):
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Tokens of all ranks."""
+        """The number of tokens on all ranks."""
         return self.length
 
     def get_max_length(self) -> int:
-        """Room of all ranks."""
+        """The maximum number of tokens on all ranks."""
         return self.room * distributed.get_world_size(self.group)
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -93,13 +93,13 @@ class ShardedLayer(CacheLayerMixin):
 class ShardedCache(Cache):
     """A cache of `transformers` over the ranks of a process group, each of which calls `generate` with the same arguments.
 
-    For `attn_implementation="lutetia"` alone, and models whose layers all see the whole context. `max_length` is the room for
-    tokens, prompt included.
+    Only for `attn_implementation="lutetia"`, and models whose layers all see the whole context. `max_length` is the maximum
+    number of tokens, prompt included.
     """
 
     def __init__(self, config: Any, max_length: int, group: distributed.ProcessGroup | None = None) -> None:
         if not (distributed.is_available() and distributed.is_initialized()):
-            raise ArgumentError("torch.distributed has no process group, expected init_process_group first, as under torchrun")
+            raise ArgumentError("torch.distributed has no process group; call init_process_group first, as under torchrun")
         layers = full_attention_layers(config, "a ShardedCache")
         check_int("max_length", max_length, 1)
         ranks, rank = distributed.get_world_size(group), distributed.get_rank(group)
