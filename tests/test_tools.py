@@ -91,10 +91,14 @@ def test_hidden_tools_and_then_only_what_needs_them(
     (programs / "ghdl-of-this-test").write_text("#!/bin/sh\n")
     (programs / "ghdl-of-this-test").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    spare = tmp_path / "spare"
+    spare.mkdir()
+    monkeypatch.setenv("TMPDIR", str(spare))
     code, lines = run(suite, "true", "--tools", "hidden", "-rP", *workers)
     assert code == 0  # hidden on purpose, so CI does not mind
     assert "seen: None True" in lines
     assert lines[-1].startswith("2 passed, 1 skipped")
+    assert not list(spare.glob("lutetia-*"))  # the folder of links is gone
     (suite / "test_other.py").write_text("raise RuntimeError('a module without such tests is not imported')\n")
     code, lines = run(suite, "true", "--tools", "only", "-rP", *workers)
     assert code == 0

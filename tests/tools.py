@@ -5,6 +5,7 @@ The reasons start with "missing tool:", which makes a run under CI fail: there, 
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import shutil
@@ -60,8 +61,9 @@ def is_missing_program(reason: str) -> bool:
 
 
 def path_without_tools() -> str:
-    """A PATH of one new folder that links to every program of the present PATH except the `TOOLS`."""
+    """A PATH of one new folder, removed at exit, that links to every program of the present PATH except the `TOOLS`."""
     folder = Path(tempfile.mkdtemp(prefix="lutetia-bare-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for place in os.environ["PATH"].split(os.pathsep):
         if not os.path.isdir(place):
             continue

@@ -141,14 +141,13 @@ def main() -> None:
 
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()  # in the runner's scratch folder, as all that a killed child leaves
     for line in sys.stdin:
         job = json.loads(line)
         counts: Counter[str] = Counter()
         {"loader": run_loader, "corpus": run_corpus, "calls": run_calls}[job["what"]](job, counts)
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_AS)[1]))
         tell(done=counts)
-    shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
 if __name__ == "__main__":

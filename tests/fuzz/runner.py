@@ -8,6 +8,7 @@ import select
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ class Runner:
     def __init__(self, failures: Path) -> None:
         self.failures = failures
         self._child: subprocess.Popen[bytes] | None = None
+        self._scratch = tempfile.TemporaryDirectory()  # the child's temporary folder: one that is killed cleans nothing
         self._rest = b""
 
     def run(self, what: str, name: str, seed: int, count: int, **more: Any) -> tuple[Counter[str], list[str]]:
@@ -61,6 +63,7 @@ class Runner:
             self._child.wait(timeout=60)
             self._child = None
         shutil.rmtree(self.failures / "current", ignore_errors=True)
+        self._scratch.cleanup()
 
     def _job(self, job: dict[str, Any], folder: Path, found: list[str]) -> tuple[int, Counter[str] | str]:
         """Follow one job: the last case that began, and the counts at its end, or how the child died."""
@@ -94,7 +97,11 @@ class Runner:
             self.failures.mkdir(parents=True, exist_ok=True)
             with open(self.failures / "stderr.txt", "ab") as log:
                 self._child = subprocess.Popen(
-                    command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+                    command,
+                    env={**ENVIRONMENT, "TMPDIR": self._scratch.name},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
                 )
             self._rest = b""
         return self._child

@@ -25,19 +25,20 @@ KERNELS = {
 @cache
 def library(source: Path, constants: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     """One source with these constants as a shared library."""
-    folder = Path(tempfile.mkdtemp())
     text = f'#include "{source}"\n'
     for name in KERNELS[source.stem]:
         text += (
             f'extern "C" int host_{name}(const unsigned* grid, int threads, int shared, void** arguments) '
             f"{{ return launch({name}, grid, threads, shared, arguments); }}\n"
         )
-    (folder / "host.cpp").write_text(text)
     defined = [f"-D{key}={value}" for key, value in constants]
     options = ["-O1", "-w", "-shared", "-fPIC", "-std=c++17", "-include", str(HERE / "on_host.h"), *defined]
     assert COMPILER is not None
-    subprocess.run([COMPILER, *options, "-o", str(folder / "host.so"), str(folder / "host.cpp")], check=True)
-    return ctypes.CDLL(str(folder / "host.so"))
+    with tempfile.TemporaryDirectory() as folder:  # once loaded, the library needs no file
+        code, compiled = Path(folder, "host.cpp"), Path(folder, "host.so")
+        code.write_text(text)
+        subprocess.run([COMPILER, *options, "-o", str(compiled), str(code)], check=True)
+        return ctypes.CDLL(str(compiled))
 
 
 class HostKernel:
