@@ -19,6 +19,7 @@ KERNELS = {
     "rows": ("fill_rows", "row_gains"),
     "gather": ("gather_rows",),
     "pairs": ("gather_pairs", "sort_places"),
+    "slopes": ("slopes_of_pairs",),
 }
 
 

@@ -75,6 +75,7 @@ COMPILED = [
     ("rows", (("COUNT", 2), ("R", 256), ("THREADS", 768), ("TOGETHER", 2), ("W", 48))),
     ("gather", (("COUNT", 2), ("R", 256), ("ROWS", 1024), ("TEAMS", 2), ("THREADS", 512), ("W", 48))),
     ("pairs", (("ADD", 0), ("BLOCKS", 4), ("CELLS", 1024), ("N_PE", 4), ("PLACES", 128), ("THREADS", 256), ("W", 32))),
+    ("slopes", (("BLOCKS", 2), ("N_C", 6), ("N_PE", 4), ("STEPS", 4), ("THREADS", 256), ("W", 32))),
 ]
 
 
@@ -196,6 +197,31 @@ def check_pairs(shape: tuple[int, ...], device: str = "cpu") -> None:
     torch.testing.assert_close(stepped, weight - 0.1 * want, rtol=1e-4, atol=1e-3)
 
 
+def check_slopes(shape: tuple[int, ...], device: str = "cpu") -> None:
+    """The gradients of attention's inputs and positions."""
+    batch, length, n_detectors, n_anchors, n_pe, width = shape
+    generator, n_inputs = torch.Generator().manual_seed(0), 7
+    # In steps of 1/8: many margins are equal, or zero.
+    x = ((torch.randn(batch, length, n_inputs, generator=generator) * 8).round() / 8).to(device)
+    positions = ((torch.randn(length - 1, n_detectors, n_pe, generator=generator) * 4).round() / 8).to(device)
+    anchors = random_anchors(n_inputs, n_detectors, n_anchors, seed=0).to(device)
+    found = REFERENCE.detect(x, Comparisons(anchors), True), REFERENCE.detect_positions(positions, True)
+    sequence = Sequence(*found, n_anchors, n_pe)
+    connectivity = full(n_detectors, sequence.n_cells << n_anchors, width)
+    weight = torch.randn(connectivity.weight_shape, generator=generator).to(device)
+    grad = torch.randn(batch, length, width, generator=generator).to(device)
+    want = REFERENCE.propagate_sequence(grad, weight, connectivity, sequence, anchors, n_inputs, FLOAT)
+    assert pairs.slopes_fit(grad, weight, sequence)
+    totals, dx, dpositions = pairs.slopes(grad, weight, sequence, anchors, n_inputs)
+    if totals is not None:  # each to the anchors of its closest call
+        which = sequence.x.closest[1].long()
+        ends = anchors.long()[torch.arange(n_detectors, device=device), which]  # [B, S, N_t, 2]
+        for end, sign in ((0, 1), (1, -1)):
+            dx.scatter_add_(2, ends[..., end], sign * totals.transpose(1, 2))
+    for mine, wanted in zip((dx, dpositions), want, strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-4)
+
+
 def in_order_plainly(indices: Tensor, n_values: int) -> Sorted:
     """Places [N, N_t] by their value: order [N_t, N], end and count of each value [N_t, values]."""
     count = torch.stack([column.bincount(minlength=n_values) for column in indices.t()])
@@ -208,6 +234,12 @@ def in_order_plainly(indices: Tensor, n_values: int) -> Sorted:
 def test_pairs_on_the_cpu(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "MOST_PAIRS", 34 * 30)  # several rounds
     check_pairs(shape)
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("shape", [(1, 2, 1, 1, 0, 8), (3, 35, 2, 2, 1, 40), (1, 70, 2, 1, 2, 48)])
+def test_slopes_of_pairs_on_the_cpu(shape: tuple[int, ...]) -> None:
+    check_slopes(shape)
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -233,6 +265,7 @@ class TestOnTheGpu:
     @pytest.mark.parametrize("shape", [(2, 2, 1, 1, 0, 8), (5, 70, 2, 2, 1, 40), (64, 32, 8, 6, 4, 32), (32, 128, 4, 6, 4, 32)])
     def test_pairs(self, shape: tuple[int, ...]) -> None:
         check_pairs(shape, "cuda")
+        check_slopes(shape, "cuda")
 
     @pytest.mark.parametrize("name", READS)
     @pytest.mark.parametrize("gradient", ["dense", "in_place", "sparse"])

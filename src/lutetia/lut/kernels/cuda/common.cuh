@@ -75,6 +75,24 @@ __device__ __forceinline__ void add_atomic(const Part& from, float* row, int par
 }
 #endif
 
+// v[s] of eight lanes, summed over the lanes: lane s gets the sum of v[s].
+__device__ __forceinline__ float sum_and_turn(const float* v, int part) {
+    float four[4], two[2];
+    #pragma unroll
+    for (int k = 0; k < 4; ++k)
+        four[k] = (part & 4 ? v[4 + k] : v[k]) + __shfl_xor_sync(FULL, part & 4 ? v[k] : v[4 + k], 4);
+    #pragma unroll
+    for (int k = 0; k < 2; ++k)
+        two[k] = (part & 2 ? four[2 + k] : four[k]) + __shfl_xor_sync(FULL, part & 2 ? four[k] : four[2 + k], 2);
+    return (part & 1 ? two[1] : two[0]) + __shfl_xor_sync(FULL, part & 1 ? two[0] : two[1], 1);
+}
+
+// U'(delta), the slope of a blend at a margin
+__device__ __forceinline__ float slope_at(float delta) {
+    const float near_ = 1.f + fabsf(delta);
+    return (delta > 0.f ? 0.5f : -0.5f) / (near_ * near_);
+}
+
 // first[c] = Σ count[0 .. c - 1] for c < n, by all THREADS threads of a team; both may be the same. Waits for all before and after.
 // TEAMS of a block work side by side, each with barriers of its own: while one waits, another adds.
 #ifdef THREADS

@@ -1,4 +1,4 @@
-"""The gradient of LUT attention's tables on CUDA, each table row written once."""
+"""The gradients of LUT attention on CUDA: of its tables, each row written once, and of inputs and positions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from torch import Tensor
 
 from lutetia._shared import nvrtc
 from lutetia.lut.kernels.cuda import SOURCES
-from lutetia.lut.kernels.protocol import Sequence
+from lutetia.lut.kernels.protocol import Detected, Sequence
 from lutetia.lut.kernels.triton.source.rows import Sorted
 
 THREADS, SORT_THREADS = 256, 1024
 BLOCKS = 4  # that gather on one multiprocessor
 MOST_PLACES = 128  # at a time: the number of one is a byte
 MOST_PAIRS = 2**16
+SLOPES = {"THREADS": 256, "STEPS": 4, "BLOCKS": 2}
+WHOLE, RUN = 64, 32  # positions of a sequence that one block takes whole; of a longer one, those of a block
 
 
 def fits(grad: Tensor, sequence: Sequence, out: Tensor) -> bool:
@@ -60,3 +62,45 @@ def gather(
     )
     tensors = (grad.float().contiguous(), *by_detector, order.order, order.end, order.count, out)
     run((1 << sequence.n_anchors, by_detector[0].shape[1], 1), *tensors, float(scale), length, batch * length)
+
+
+def slopes_fit(grad: Tensor, weight: Tensor, sequence: Sequence) -> bool:
+    """Whether `slopes` takes tables of this size: grad [B, S, O], weight [N_t, R, O]."""
+    length, width = grad.shape[1:]
+    if weight.dtype != torch.float32 or grad.dtype == torch.float64 or not 0 < width <= 64 or width % 8:
+        return False
+    if sequence.x.closest[0].dtype != torch.float32 or weight.data_ptr() % 16 or weight[0].numel() >= 2**31:
+        return False
+    return max(sequence.n_anchors, sequence.positional_dim) <= 15 and _shared_slopes(length) <= nvrtc.limits().shared // 2
+
+
+def _shared_slopes(length: int) -> int:
+    """Bytes that a block of `slopes` shares."""
+    return 4 * length * (4 + 2 * SLOPES["THREADS"] // 32)
+
+
+def slopes(
+    grad: Tensor, weight: Tensor, sequence: Sequence, anchors: Tensor, n_inputs: int
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """grad [B, S, O], weight [N_t, R, O] -> dx [B, S, I] and dpositions [S-1, N_t, N_pe].
+
+    Of a long sequence there is no dx yet, but what it is made of: the first is None, or slopes [B, N_t, S] and dx is zero.
+    """
+    (batch, length, width), n_detectors = grad.shape, weight.shape[0]
+    run = length if length <= WHOLE else RUN
+    runs = -(-length // run)
+    dx = grad.new_zeros(batch, length, n_inputs, dtype=torch.float32)
+    totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32) if runs > 1 else None
+    dpositions = grad.new_zeros(length - 1, n_detectors, sequence.positional_dim, dtype=torch.float32)
+    sizes = (("N_C", sequence.n_anchors), ("N_PE", sequence.positional_dim), ("W", width), *SLOPES.items())
+    run_kernel = nvrtc.kernel(
+        SOURCES / "slopes.cu", "slopes_of_pairs", sizes, (SLOPES["THREADS"], _shared_slopes(length)), grad.device.index
+    )
+    found = (*_three(sequence.x), *_three(sequence.positions))
+    tensors = (grad.float().contiguous(), weight, *found, anchors, totals, dx, dpositions)
+    run_kernel((batch * runs, n_detectors, 1), *tensors, length, n_detectors, n_inputs, run)
+    return totals, dx, dpositions
+
+
+def _three(found: Detected) -> tuple[Tensor, ...]:
+    return (found.indices.contiguous(), *(each.contiguous() for each in found.closest))

@@ -7,6 +7,8 @@
 
 #define STEP (TILE + 1)  // floats of a column: odd, so that a row is spread over the banks
 #define STAGED 32        // detectors whose pairs are in shared memory at a time
+#define AHEAD (KIND ? 1 : 8)                // detectors whose slopes are on their way: of the hard read there is little else to do
+#define BACK_STEP (KIND ? STEP : TILE)      // of dx: a hard read adds to columns that differ from lane to lane, so each has its bank
 
 struct Scalars { float beta, gamma, tau; };
 
@@ -19,20 +21,34 @@ __device__ __forceinline__ Scalars scalars_of(const float* log_beta, const float
 
 // segments [n, 4]: first detector, one past the last, first input, inputs
 __device__ __forceinline__ void load_window(float* columns, const float* x, const int4 segment, int row0, int n, int n_inputs) {
-    #pragma unroll 16
+    if (V % 4 == 0 && (n_inputs | segment.z | segment.w) % 4 == 0) {  // sixteen bytes at a time
+        #pragma unroll 4
+        for (int k = 0; k < V / 4; ++k) {
+            const unsigned e = k * TILE + threadIdx.x, r = e / (V / 4), c = e % (V / 4) * 4;
+            const bool there = (int)c < segment.w && row0 + (int)r < n;
+            const float* from = x + (size_t)(row0 + r) * n_inputs + segment.z + c;
+            const float4 four = there ? *reinterpret_cast<const float4*>(from) : make_float4(0.f, 0.f, 0.f, 0.f);
+            float* to = columns + c * STEP + r;
+            to[0] = four.x; to[STEP] = four.y; to[2 * STEP] = four.z; to[3 * STEP] = four.w;
+        }
+        return;
+    }
+    #pragma unroll 4
     for (int k = 0; k < V; ++k) {
-        const int e = k * TILE + threadIdx.x, r = e / V, c = e % V;
-        const bool there = c < segment.w && row0 + r < n;
-        const float value = there ? x[(size_t)(row0 + r) * n_inputs + segment.z + c] : 0.f;
-        columns[c * STEP + r] = value;
+        const unsigned e = k * TILE + threadIdx.x, r = e / V, c = e % V;
+        const bool there = (int)c < segment.w && row0 + (int)r < n;
+        columns[c * STEP + r] = there ? x[(size_t)(row0 + r) * n_inputs + segment.z + c] : 0.f;
     }
 }
 
-// pairs [N_t, N_C]: where the two columns of a pair begin, in bytes
-__device__ __forceinline__ void load_pairs(uint2* staged, const uint2* pairs, int first, int last) {
+// pairs [N_t, N_C]: where the two columns of a pair begin, in bytes, STEP floats each; staged with columns of TO floats
+template <int TO = STEP> __device__ __forceinline__ void load_pairs(uint2* staged, const uint2* pairs, int first, int last) {
     __syncthreads();
     for (int e = threadIdx.x; e < STAGED * N_C; e += TILE)
-        if (first + e / N_C < last) staged[e] = pairs[(size_t)first * N_C + e];
+        if (first + e / N_C < last) {
+            const uint2 pair = pairs[(size_t)first * N_C + e];
+            staged[e] = TO == STEP ? pair : make_uint2(pair.x / STEP * TO, pair.y / STEP * TO);
+        }
     __syncthreads();
 }
 
@@ -51,6 +67,9 @@ __device__ __forceinline__ void take_pairs(uint2* mine, const uint2* staged) {
 __device__ __forceinline__ float& at(float* columns, unsigned offset) {
     return *reinterpret_cast<float*>(reinterpret_cast<char*>(columns) + offset);
 }
+__device__ __forceinline__ float at(const float* columns, unsigned offset) {
+    return *reinterpret_cast<const float*>(reinterpret_cast<const char*>(columns) + offset);
+}
 
 extern "C" __global__ void __launch_bounds__(TILE) read_detectors(
     const float* __restrict__ x, const uint2* __restrict__ pairs, const int4* __restrict__ segments,
@@ -65,39 +84,46 @@ extern "C" __global__ void __launch_bounds__(TILE) read_detectors(
     const Scalars s = scalars_of(log_beta, log_gamma, log_tau);
     const float sharp = -s.beta * LOG2E, waver = -2.f / s.tau * LOG2E;
     load_window(columns, x, segment, row0, n, n_inputs);
-    float* mine = columns + threadIdx.x;
-    for (int t = segment.x; t < segment.y; ++t) {
-        const int k = (t - segment.x) % STAGED;
-        if (k == 0) load_pairs(staged, pairs, t, segment.y);
-        float closest, delta, mass = 0.f, doubts = 1.f;
-        unsigned index = 0, which = 0;
-        uint2 pair[N_C];
-        take_pairs(pair, staged + k * N_C);
-        #pragma unroll
-        for (int r = 0; r < N_C; ++r) {
-            const float u = at(mine, pair[r].x) - at(mine, pair[r].y), size = fabsf(u);
-            index |= u > 0.f ? 1u << r : 0u;
-            if (r == 0 || size < closest) { closest = size; delta = u; which = r; }
-            if (KIND >= 2) { mass += size; doubts *= 1.f + exp2_fast(sharp * size); }
-        }
-        const size_t place = (size_t)t * n + row;
-        if (row >= n) continue;
-        if ((KIND == 1 || KIND == 3) && !other_out) index_out[place] = index | (index ^ (1u << which)) << 16;  // both in one
-        else index_out[place] = index;
-        if (KIND == 0) {  // what was found for training: the margin, and its bit
-            if (a_out) { a_out[place] = delta; other_out[place] = which; }
-        } else {
-            float a = 1.f, b = 0.f;
-            if (KIND == 1) { b = 0.5f / (1.f + closest); a = 1.f - b; }
-            if (KIND >= 2) a = mass * exp2_fast(-s.gamma * log2_fast(doubts));
-            if (KIND == 3) {
-                const float e = exp2_fast(waver * closest), v = __fdividef(e, 1.f + e);
-                b = a * v;
-                a = a * (1.f - v);
+    const float* mine = columns + threadIdx.x;
+    const unsigned upper = other_out ? 0u : 0xffff0000u;  // without a place of its own the other row shares that of the first
+    const size_t begin = (size_t)segment.x * n + row;
+    int* to_index = index_out + begin;
+    int* to_other = other_out + begin;
+    float* to_a = a_out + begin;
+    float* to_b = b_out + begin;
+    for (int start = segment.x; start < segment.y; start += STAGED) {
+        load_pairs(staged, pairs, start, segment.y);
+        const int here = min(segment.y - start, STAGED);
+        for (int k = 0; k < here; ++k, to_index += n, to_other += n, to_a += n, to_b += n) {
+            float closest, delta, mass = 0.f, doubts = 1.f;
+            unsigned index = 0, which = 0;
+            uint2 pair[N_C];
+            take_pairs(pair, staged + k * N_C);
+            #pragma unroll
+            for (int r = 0; r < N_C; ++r) {
+                const float u = at(mine, pair[r].x) - at(mine, pair[r].y), size = fabsf(u);
+                index |= u > 0.f ? 1u << r : 0u;
+                if (r == 0 || size < closest) { closest = size; delta = u; which = r; }
+                if (KIND >= 2) { mass += size; doubts *= 1.f + exp2_fast(sharp * size); }
             }
-            a_out[place] = a;
-            if (KIND != 2) b_out[place] = b;
-            if (KIND != 2 && other_out) other_out[place] = index ^ (1u << which);
+            const unsigned other = index ^ 1u << which;
+            if (row >= n) continue;
+            *to_index = KIND == 1 || KIND == 3 ? index | (other << 16 & upper) : index;
+            if (KIND == 0) {  // what was found for training: the margin, and its bit
+                if (a_out) { *to_a = delta; *to_other = which; }
+            } else {
+                float a = 1.f, b = 0.f;
+                if (KIND == 1) { b = 0.5f / (1.f + closest); a = 1.f - b; }
+                if (KIND >= 2) a = mass * exp2_fast(-s.gamma * log2_fast(doubts));
+                if (KIND == 3) {
+                    const float e = exp2_fast(waver * closest), v = __fdividef(e, 1.f + e);
+                    b = a * v;
+                    a = a * (1.f - v);
+                }
+                *to_a = a;
+                if (KIND != 2) *to_b = b;
+                if (KIND != 2 && other_out) *to_other = other;
+            }
         }
     }
 }
@@ -124,24 +150,34 @@ extern "C" __global__ void __launch_bounds__(TILE) send_slopes(
     const Scalars s = scalars_of(log_beta, log_gamma, log_tau);
     const float sharp = -s.beta * LOG2E, waver = -2.f / s.tau * LOG2E;
     if (KIND) load_window(inputs, x, segment, row0, n, n_inputs);
-    for (int e = threadIdx.x; e < V * STEP; e += TILE) columns[e] = 0.f;
+    for (int e = threadIdx.x; e < V * BACK_STEP; e += TILE) columns[e] = 0.f;
     float* mine = inputs + threadIdx.x;
     float* into = columns + threadIdx.x;
     float to_beta = 0.f, to_gamma = 0.f, to_tau = 0.f;
-    size_t place = (size_t)segment.x * n + min(row, n - 1);
-    Found next = found_at(da, db, which_in, place);
-    for (int t = segment.x; t < segment.y; ++t) {
+    const size_t place = min(row, n - 1);
+    Found next[AHEAD];
+    #pragma unroll
+    for (int k = 0; k < AHEAD; ++k) next[k] = found_at(da, db, which_in, (size_t)min(segment.x + k, segment.y - 1) * n + place);
+    for (int t = segment.x; t < segment.y; t += AHEAD) {
         const int k = (t - segment.x) % STAGED;
-        if (k == 0) load_pairs(staged, pairs, t, segment.y);
-        const Found now = next;
-        place += n;
-        if (t + 1 < segment.y) next = found_at(da, db, which_in, place);  // on its way while this one is worked on
+        if (k == 0) load_pairs<BACK_STEP>(staged, pairs, t, segment.y);
+        Found found[AHEAD];
+        #pragma unroll
+        for (int a = 0; a < AHEAD; ++a) {  // the next ones are on their way while these are worked on
+            found[a] = next[a];
+            if (t + AHEAD < segment.y) next[a] = found_at(da, db, which_in, (size_t)min(t + AHEAD + a, segment.y - 1) * n + place);
+        }
         if (KIND == 0) {
-            const uint2 pair = staged[k * N_C + now.which];
-            at(into, pair.x) += now.gain;
-            at(into, pair.y) -= now.gain;
+            #pragma unroll
+            for (int a = 0; a < AHEAD; ++a)
+                if (t + a < segment.y) {
+                    const uint2 pair = staged[(k + a) * N_C + found[a].which];
+                    at(into, pair.x) += found[a].gain;
+                    at(into, pair.y) -= found[a].gain;
+                }
             continue;
         }
+        const Found now = found[0];
         const float gain = now.gain, other_gain = now.other_gain;
         float u[N_C], doubt[N_C], closest, mass = 0.f, doubts = 1.f, moment = 0.f;
         unsigned which = 0;
@@ -190,10 +226,14 @@ extern "C" __global__ void __launch_bounds__(TILE) send_slopes(
         }
     }
     __syncthreads();
-    if (dx)
+    if (dx && KIND == 0 && (n_inputs | segment.z | segment.w) % 4 == 0) {
+        float4* to = reinterpret_cast<float4*>(dx + (size_t)row * n_inputs + segment.z);
+        for (int c = 0; c < segment.w && row < n; c += 4)
+            to[c / 4] = make_float4(into[c * TILE], into[(c + 1) * TILE], into[(c + 2) * TILE], into[(c + 3) * TILE]);
+    } else if (dx)
         for (int e = threadIdx.x; e < TILE * V; e += TILE) {
             const int r = e / V, c = e % V;
-            if (c < segment.w && row0 + r < n) dx[(size_t)(row0 + r) * n_inputs + segment.z + c] = columns[c * STEP + r];
+            if (c < segment.w && row0 + r < n) dx[(size_t)(row0 + r) * n_inputs + segment.z + c] = columns[c * BACK_STEP + r];
         }
     if (KIND < 2) return;
     #pragma unroll

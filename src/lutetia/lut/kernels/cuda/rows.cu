@@ -77,18 +77,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fill_rows(
     }
 }
 
-// v[s] of eight lanes, summed over the lanes: lane s gets the sum of v[s].
-__device__ __forceinline__ float sum_and_turn(const float* v, int part) {
-    float four[4], two[2];
-    #pragma unroll
-    for (int k = 0; k < 4; ++k)
-        four[k] = (part & 4 ? v[4 + k] : v[k]) + __shfl_xor_sync(FULL, part & 4 ? v[k] : v[4 + k], 4);
-    #pragma unroll
-    for (int k = 0; k < 2; ++k)
-        two[k] = (part & 2 ? four[2 + k] : four[k]) + __shfl_xor_sync(FULL, part & 2 ? four[k] : four[2 + k], 2);
-    return (part & 1 ? two[1] : two[0]) + __shfl_xor_sync(FULL, part & 1 ? two[0] : two[1], 1);
-}
-
 // da = g · W[index]; db = g · W[other] with COUNT 2. COUNT 0 is the hard read: `other` is the bit of the margin delta, and da is
 // U'(delta) · g · (W[index] - W[flipped]).
 extern "C" __global__ void __launch_bounds__(THREADS, 1) row_gains(
@@ -108,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) row_gains(
     fetch(slab, tables, 0, n_tables);
     for (int t = 0; t < n_tables; ++t) {
         const int both = index | (COUNT ? other : index ^ (1 << other)) << 16;
-        const float near_ = 1.f + fabsf(delta), slope = COUNT ? 1.f : (delta > 0.f ? 0.5f : -0.5f) / (near_ * near_);
+        const float slope = COUNT ? 1.f : slope_at(delta);
         const size_t here = place;
         if (t + 1 < n_tables) {
             place += n;

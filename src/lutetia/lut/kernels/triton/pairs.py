@@ -118,6 +118,10 @@ def propagate(
 ) -> tuple[Tensor, Tensor]:
     """grad [B, S, O], weight [N_t, R, O] -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
     (n_detectors, _, n_outputs), (batch, length, _) = weight.shape, grad.shape
+    if batch and length > 1 and grad.is_cuda and not sums.exact and cuda.available():
+        if cuda_pairs.slopes_fit(grad, weight, sequence):
+            sent, dx, dpositions = cuda_pairs.slopes(grad, weight, sequence, anchors, n_inputs)
+            return dx if sent is None else scatter_totals(sent, by_detector(sequence.x.closest[1]), anchors, dx), dpositions
     target = target_of([batch, n_detectors, length], sums, grad, weight)
     totals = target.out
     position_totals = totals.new_zeros(COPIES, n_detectors, max(length - 1, 0))
@@ -138,14 +142,9 @@ def spread_totals(
 ) -> tuple[Tensor, Tensor]:
     """Total slopes [B, N_t, S] to the anchors of their closest calls `which`, those of distances [copies, N_t, S-1] to their
     bits."""
-    batch, n_detectors, length = totals.shape
+    batch, _, length = totals.shape
     _, pe_which = sequence.positions.closest
-    dx = totals.new_zeros(batch, length, n_inputs)
-    if totals.numel():
-        block_t = min(64, next_power_of_2(n_detectors))
-        planned(source.scatter_totals_kernel, (batch * length, cdiv(n_detectors, block_t)))(
-            totals, which, anchors, dx, (length, n_inputs, n_detectors), N_C=anchors.shape[1], BLOCK_T=block_t, num_warps=1
-        )
+    dx = scatter_totals(totals, which, anchors, totals.new_zeros(batch, length, n_inputs))
     dpositions = totals.new_empty(*pe_which.shape, sequence.positional_dim)
     if dpositions.numel():
         padded = next_power_of_2(sequence.positional_dim)
@@ -160,6 +159,17 @@ def spread_totals(
             BLOCK=block,
         )
     return dx, dpositions
+
+
+def scatter_totals(totals: Tensor, which: Tensor, anchors: Tensor, dx: Tensor) -> Tensor:
+    """Add total slopes [B, N_t, S] to dx [B, S, I], at the anchors of their closest calls `which`."""
+    (_, n_detectors, length), n_inputs = totals.shape, dx.shape[2]
+    if totals.numel():
+        block_t = min(64, next_power_of_2(n_detectors))
+        planned(source.scatter_totals_kernel, (dx.shape[0] * length, cdiv(n_detectors, block_t)))(
+            totals, which, anchors, dx, (length, n_inputs, n_detectors), N_C=anchors.shape[1], BLOCK_T=block_t, num_warps=1
+        )
+    return dx
 
 
 def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums, into: Into | None = None) -> Tensor:
