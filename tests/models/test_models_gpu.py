@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lutetia.models import LUTClassifier, LUTLayer, LUTTransformer, Projection2dLayer, load
+from lutetia.models.votes import ReadTables
 
 pytestmark = pytest.mark.gpu
 
@@ -53,3 +54,26 @@ def test_a_classifier() -> None:
     x = torch.randn(5, 7, 6)
     torch.testing.assert_close(there(x.cuda()).cpu(), here(x), rtol=1e-4, atol=1e-4)
     assert there.dense_twin()(x.cuda()).is_cuda
+
+
+@pytest.mark.parametrize("n_seen", [None, 40])
+def test_the_choice_gradient_of_gates_is_that_of_float32(n_seen: int | None) -> None:
+    """On CUDA its factors are bfloat16: each addend may be off by half a unit in the eighth bit, and nothing else."""
+    torch.manual_seed(0)
+    n_tables, k, n_bits, batch = 37, 4, 50, 300
+    bits, weight = torch.randint(0, 2, (batch, n_bits)).float(), 2 * torch.rand(n_tables, 2**k) - 1
+    seen = None if n_seen is None else torch.stack([torch.randperm(n_bits)[:n_seen] for _ in range(n_tables)])
+    choice, grad = torch.randn(n_tables, k, n_seen or n_bits), torch.randn(batch, n_tables)
+    results = []
+    for device in ("cpu", "cuda"):
+        given = [each.to(device).requires_grad_() for each in (bits, choice, weight)]
+        y = ReadTables.apply(*given, None if seen is None else seen.to(device))
+        results.append([y.detach(), *torch.autograd.grad(y, given, grad.to(device))])
+    (y, of_bits, of_choice, of_weight), on_gpu = results[0], [each.cpu() for each in results[1]]
+    assert torch.equal(y, on_gpu[0])
+    torch.testing.assert_close(on_gpu[1], of_bits)
+    torch.testing.assert_close(on_gpu[3], of_weight)
+    # The addends are g times what the weights differ by, 2 at most.
+    moved = 2 * grad.abs().sum(0)[:, None, None]
+    assert bool(((on_gpu[2] - of_choice).abs() <= moved / 256).all())
+    assert float((on_gpu[2] - of_choice).norm() / of_choice.norm()) < 2**-8
