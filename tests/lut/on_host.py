@@ -49,7 +49,6 @@ class HostKernel:
         self.run, (self.threads, self.shared), self.name = getattr(library(source, constants), f"host_{name}"), launch, name
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
-        values = [nvrtc._argument(each) for each in arguments]
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
+        _values, pointers = nvrtc.packed(arguments)  # the first must live until the kernel has run
         stuck = self.run((ctypes.c_uint * 3)(*grid), self.threads, self.shared, pointers)
         assert not stuck, f"{self.name}: the threads of a block wait for each other"

@@ -14,6 +14,7 @@ from lutetia import flow
 from lutetia.errors import ArgumentError, LutetiaError
 from lutetia.lut import SynapseMeta, growth, lut, lut_attention, use_backend
 from lutetia.lut.autograd import quick
+from lutetia.lut.kernels.triton import pairs
 from lutetia.nn import LUT, LUTAttention
 from lutetia.relevance import explain
 
@@ -188,10 +189,14 @@ def attention_of(device: str) -> LUTAttention:
     return LUTAttention(7, 12, 6, 2, 3, 9, seed=0, device=device)
 
 
-def test_sequences_are_evaluated_alike(device: str) -> None:
+@pytest.mark.parametrize("kind", ["short", "long"])
+def test_sequences_are_evaluated_alike(device: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = attention_of(device), torch.randn(3, 5, 7, device=device)
+    wanted = layer(x).detach()
+    monkeypatch.setattr(pairs, "kind", lambda length: kind)
     with torch.no_grad():
         first = layer(x)
+        torch.testing.assert_close(first, wanted)
         assert len(quick._known) == 1
         again, other = layer(x), layer(-x)
         assert torch.equal(again, first)

@@ -12,17 +12,18 @@ import glob
 import hashlib
 import importlib.util
 import os
+import struct
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from lutetia.errors import LutetiaError
 
 MAX_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+FLOAT = struct.Struct("<f")
 OPTIONS = ("--std=c++17", "--fmad=true", "-default-device")
 
 
@@ -153,17 +154,27 @@ class Kernel:
 
     def __call__(self, grid: tuple[int, int, int], *arguments: Any) -> None:
         """Launch on the current stream: tensors (None is a null pointer), 32-bit integers and 32-bit floats."""
-        values = [_argument(each) for each in arguments]
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
+        _values, pointers = packed(arguments)  # the first must live until the driver has read it
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         sizes = (*grid, self.threads, 1, 1, self.shared)
         _call("cuLaunchKernel", f"launching {self.name}", self.function, *sizes, stream, pointers, None)
 
 
-def _argument(value: Any) -> Any:
-    if value is None or isinstance(value, Tensor):
-        return ctypes.c_void_p(None if value is None else value.data_ptr())
-    return ctypes.c_float(value) if isinstance(value, float) else ctypes.c_int(value)
+def packed(arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The arguments of a kernel in eight bytes each, and their addresses, as the driver takes them."""
+    n = len(arguments)
+    values = (ctypes.c_uint64 * n)(*[_bits(each) for each in arguments])
+    first = ctypes.addressof(values)
+    return values, (ctypes.c_void_p * n)(*range(first, first + 8 * n, 8))
+
+
+def _bits(value: Any) -> int:
+    """A tensor as its address, a number of 32 bits as it lies in memory."""
+    if type(value) is int:
+        return value & 0xFFFFFFFF
+    if type(value) is float:
+        return int.from_bytes(FLOAT.pack(value), "little")
+    return 0 if value is None else int(value.data_ptr())
 
 
 @cache

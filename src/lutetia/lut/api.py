@@ -15,7 +15,7 @@ from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.autograd.how import NO_WIRES, How, Wires, sizes_of, text_of
 from lutetia.lut.autograd.ops import detect_and_fill, op, output_dtype
-from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, Rate, settle_call, with_step_in_place
+from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, Rate, settle_call, start_quickly, with_step_in_place
 from lutetia.lut.autograd.quick import mark_as, prepare_attention, quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
@@ -196,7 +196,7 @@ def quickly(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Tensor | N
     if quick is None:
         return None
     if torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad):
-        return DENSE["lut"].apply(x, weight, anchors, Call(LUT, (), quick)) if quick.trains else None
+        return start_quickly(x, weight, anchors, quick) if quick.trains else None
     return quick.evaluate(x, weight)
 
 

@@ -125,17 +125,19 @@ class Quick:
     """The launches of one layer for one shape of x [..., I]: forward, to the inputs, to the weights."""
 
     __slots__ = (
-        *("__weakref__", "anchors", "anchors_pointer", "anchors_version", "backend", "counts", "device", "facts", "launches"),
-        *("mark", "mark_version", "trains", "weight", "weight_pointer"),
+        *("__weakref__", "anchors", "anchors_pointer", "anchors_version", "backend", "by_grad", "call", "counts", "device"),
+        *("facts", "launches", "mark", "mark_version", "trains", "weight", "weight_pointer"),
     )
     device: int
     trains: bool  # or serves evaluation alone
     weight: Any  # a weak reference
     facts: Any  # what a node of the graph knows, once there is one
+    call: Any  # what it is made from
+    by_grad: bool  # whether torch.autograd.grad has asked for the gradient of the weight
 
     def __init__(self, launches: Any, layer: tuple[Tensor, Tensor], mark: Any, backend: str) -> None:
         weight, self.anchors = layer
-        self.launches, self.backend, self.facts = launches, backend, None
+        self.launches, self.backend, self.facts, self.call, self.by_grad = launches, backend, None, None, False
         self.weight_pointer, self.anchors_pointer = weight.data_ptr(), self.anchors.data_ptr()
         self.anchors_version = self.anchors._version
         self.set_mark(mark)

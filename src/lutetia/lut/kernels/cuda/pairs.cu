@@ -51,7 +51,7 @@ __device__ __forceinline__ void add_entries(Part& total, const float* g, const u
     }
 }
 
-// index [B, N_t, S] · pe [N_t, S - 1] · order [N_t, B · S], end and count [N_t, N_Q]: the places by their Q · out [N_t, N_Q, CELLS, W]
+// index [B, N_t, S] · pe [S - 1, N_t] · order [N_t, B · S], end and count [N_t, N_Q]: the places by their Q · out [N_t, N_Q, CELLS, W]
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gather_pairs(
     const float* __restrict__ grad, const int* __restrict__ index, const int* __restrict__ pe, const int* __restrict__ order,
     const int* __restrict__ end_in, const int* __restrict__ count_in, float* __restrict__ out, float scale, int length, int n_places)
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gather_pairs(
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, part = tid & 7;
     const int n = count_in[t * n_q + q];
     const int* places = order + (size_t)t * n_places + end_in[t * n_q + q] - n;
-    for (int d = tid; d < length - 1; d += THREADS) distances[d] = (short)pe[(size_t)t * (length - 1) + d];
+    for (int d = tid; d < length - 1; d += THREADS) distances[d] = (short)pe[(size_t)d * n_detectors + t];
     float* rows = out + ((size_t)t * n_q + q) * CELLS * W;
     for (int start = 0; start == 0 || start < n; start += PLACES) {
         const int here = min(n - start, PLACES);

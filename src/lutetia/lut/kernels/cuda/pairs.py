@@ -10,6 +10,7 @@ from lutetia.lut.kernels.cuda import SOURCES
 from lutetia.lut.kernels.protocol import Detected, Sequence
 from lutetia.lut.kernels.triton.source.rows import Sorted
 
+SOURCE, SLOPES_SOURCE = SOURCES / "pairs.cu", SOURCES / "slopes.cu"
 THREADS, SORT_THREADS = 256, 1024
 BLOCKS = 4  # that gather on one multiprocessor
 MOST_PLACES = 128  # at a time: the number of one is a byte
@@ -41,15 +42,13 @@ def in_order(indices: Tensor, sequence: Sequence) -> Sorted:
     ends, counts = indices.new_empty(2, n_detectors, n_q)
     places = Sorted(indices.new_empty(n_detectors, n_places), ends, counts)
     sizes = (("ADD", 0), ("CELLS", 1), ("N_PE", 0), ("PLACES", 1), ("W", 8), ("THREADS", SORT_THREADS), ("BLOCKS", 1))
-    run = nvrtc.kernel(SOURCES / "pairs.cu", "sort_places", sizes, (SORT_THREADS, 8 * n_q), indices.device.index)
+    run = nvrtc.kernel(SOURCE, "sort_places", sizes, (SORT_THREADS, 8 * n_q), indices.device.index)
     run((n_detectors, 1, 1), indices, places.order, ends, counts, length, n_places, n_q)
     return places
 
 
-def gather(
-    grad: Tensor, sequence: Sequence, by_detector: tuple[Tensor, Tensor], order: Sorted, step: tuple[Tensor, float, bool]
-) -> None:
-    """out = (or, with `add`, +=) scale · dW: grad [B, S, O]; indices [B, N_t, S] and PE indices [N_t, S-1]; places by their Q.
+def gather(grad: Tensor, sequence: Sequence, indices: Tensor, order: Sorted, step: tuple[Tensor, float, bool]) -> None:
+    """out = (or, with `add`, +=) scale · dW: grad [B, S, O]; indices by detector, [B, N_t, S]; places by their Q.
 
     `step` is out [N_t, R, O], the scale, and whether to add.
     """
@@ -57,11 +56,11 @@ def gather(
     places = min(MOST_PLACES, MOST_PAIRS // (length - 1))
     sizes = {"ADD": int(add), "CELLS": sequence.n_cells, "N_PE": sequence.positional_dim, "PLACES": places, "W": width}
     sizes |= {"THREADS": THREADS, "BLOCKS": BLOCKS}
-    run = nvrtc.kernel(
-        SOURCES / "pairs.cu", "gather_pairs", tuple(sizes.items()), (THREADS, _shared(length, width, sequence)), grad.device.index
-    )
-    tensors = (grad.float().contiguous(), *by_detector, order.order, order.end, order.count, out)
-    run((1 << sequence.n_anchors, by_detector[0].shape[1], 1), *tensors, float(scale), length, batch * length)
+    launch = (THREADS, _shared(length, width, sequence))
+    run = nvrtc.kernel(SOURCE, "gather_pairs", tuple(sizes.items()), launch, grad.device.index)
+    distances = sequence.positions.indices.contiguous()
+    tensors = (grad.float().contiguous(), indices, distances, order.order, order.end, order.count, out)
+    run((1 << sequence.n_anchors, indices.shape[1], 1), *tensors, float(scale), length, batch * length)
 
 
 def slopes_fit(grad: Tensor, weight: Tensor, sequence: Sequence) -> bool:
@@ -93,9 +92,8 @@ def slopes(
     totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32) if runs > 1 else None
     dpositions = grad.new_zeros(length - 1, n_detectors, sequence.positional_dim, dtype=torch.float32)
     sizes = (("N_C", sequence.n_anchors), ("N_PE", sequence.positional_dim), ("W", width), *SLOPES.items())
-    run_kernel = nvrtc.kernel(
-        SOURCES / "slopes.cu", "slopes_of_pairs", sizes, (SLOPES["THREADS"], _shared_slopes(length)), grad.device.index
-    )
+    launch = (SLOPES["THREADS"], _shared_slopes(length))
+    run_kernel = nvrtc.kernel(SLOPES_SOURCE, "slopes_of_pairs", sizes, launch, grad.device.index)
     found = (*_three(sequence.x), *_three(sequence.positions))
     tensors = (grad.float().contiguous(), weight, *found, anchors, totals, dx, dpositions)
     run_kernel((batch * runs, n_detectors, 1), *tensors, length, n_detectors, n_inputs, run)

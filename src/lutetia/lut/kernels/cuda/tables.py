@@ -18,6 +18,7 @@ from lutetia.lut.kernels.cuda import SOURCES, is_narrow
 from lutetia.lut.kernels.protocol import TWO_ROWS, Coefficients, Detected, Read
 from lutetia.lut.kernels.triton.layout import Layout
 
+READS, ROWS, GATHER = (SOURCES / f"{name}.cu" for name in ("reads", "rows", "gather"))
 KINDS = {"hard": 0, "blend": 1, "confidence": 2, "confidence2": 3}
 THREADS = (512, 768)  # of a block that reads rows; the second where a row takes few enough registers
 NARROW = 48  # outputs of such a row
@@ -84,7 +85,7 @@ def _by_detector(x: Tensor, n_detectors: int, dtype: torch.dtype) -> Tensor:
 def _reader(name: str, kind: str, windows: Windows, device: int | None, n_anchors: int, tiles: int) -> nvrtc.Kernel:
     constants = (("KIND", KINDS[kind]), ("N_C", n_anchors), ("TILE", windows.tile), ("V", windows.widest))
     launch = (windows.tile, tiles * 4 * windows.widest * (windows.tile + 1))
-    return nvrtc.kernel(SOURCES / "reads.cu", name, constants, launch, device)
+    return nvrtc.kernel(READS, name, constants, launch, device)
 
 
 def detect(x: Tensor, anchors: Tensor, windows: Windows, train: bool) -> Detected:
@@ -173,7 +174,7 @@ def _over_tables(name: str, layout: Layout, count: int, y: Tensor, *arguments: T
     rounds = {threads: -(-blocks[threads] * layout.n_blocks // nvrtc.limits().multiprocessors) for threads in blocks}
     threads = min(reversed(blocks), key=lambda threads: rounds[threads] * threads)
     constants = (("COUNT", count), ("R", layout.n_rows), ("THREADS", threads), ("TOGETHER", together), ("W", layout.width))
-    run = nvrtc.kernel(SOURCES / "rows.cu", name, constants, (threads, 2 * together * table), y.device.index)
+    run = nvrtc.kernel(ROWS, name, constants, (threads, 2 * together * table), y.device.index)
     run((blocks[threads], layout.n_blocks, 1), *arguments, *y.shape, layout.run)
 
 
@@ -233,7 +234,7 @@ def gather(grad: Tensor, layout: Layout, indices: Tensor, coefficients: Coeffici
     constants = (("COUNT", count), ("R", layout.n_rows), *sorting, ("W", layout.width))
     launch = (threads, _shared_to_gather(rows, teams, layout, count))
     run, tiles, splits = (
-        nvrtc.kernel(SOURCES / "gather.cu", "gather_rows", constants, launch, grad.device.index),
+        nvrtc.kernel(GATHER, "gather_rows", constants, launch, grad.device.index),
         -(-grad.shape[0] // rows),
         1,
     )

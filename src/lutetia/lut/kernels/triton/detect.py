@@ -64,14 +64,16 @@ def windows_for(x: Tensor, comparisons: Comparisons, sums: Sums) -> tables.Windo
     return tables.windows_of(anchors, x.shape[1])
 
 
-def launch(x: Tensor, inputs: Inputs, rows: Rows, case: ReadCase, options: dict[str, Any]) -> Planned | None:
-    """Compare x [..., I] into rows [..., N_t]; what was launched, if anything was."""
+def launch(
+    x: Tensor, inputs: Inputs, rows: Rows, case: ReadCase, options: dict[str, Any], length: int | None = None
+) -> Planned | None:
+    """Compare x [..., I] into rows [..., N_t], or sequences of this length into [B, N_t, S]; what was launched, if any was."""
     n_detectors = inputs.anchors.shape[0]
     if not rows.indices.numel():
         return None
     block_t = tile_of(case, n_detectors)
     return planned(source.detect_kernel, (rows.indices.numel() // n_detectors, cdiv(n_detectors, block_t)))(
-        inputs, rows, Sizes(x.shape[-1], n_detectors), READ=case, BLOCK_T=block_t, num_warps=1, **options
+        inputs, rows, Sizes(x.shape[-1], n_detectors), length, READ=case, BLOCK_T=block_t, num_warps=1, **options
     )
 
 
@@ -118,11 +120,11 @@ def detect_positions(positions: Tensor, train: bool) -> Detected:
     return detected
 
 
-def launch_positions(values: Tensor, rows: Rows) -> Planned:
-    """values [S-1, N_t, N_pe], of which there are some, into rows [S-1, N_t]; what was launched."""
+def launch_positions(values: Tensor, rows: Rows, turned: bool = False) -> Planned:
+    """values [S-1, N_t, N_pe], of which there are some, into rows [S-1, N_t], or turned, [N_t, S-1]; what was launched."""
     n_signs, positional_dim = rows.indices.numel(), values.shape[-1]
     padded = next_power_of_2(positional_dim)
     block = max(1, 512 // padded)
     return planned(source.detect_positions_kernel, (cdiv(n_signs, block),))(
-        values, rows, n_signs, N_PE=positional_dim, N_PE_PADDED=padded, BLOCK=block
+        values, rows, n_signs, values.shape[1] if turned else None, N_PE=positional_dim, N_PE_PADDED=padded, BLOCK=block
     )

@@ -118,10 +118,10 @@ def propagate(
 ) -> tuple[Tensor, Tensor]:
     """grad [B, S, O], weight [N_t, R, O] -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
     (n_detectors, _, n_outputs), (batch, length, _) = weight.shape, grad.shape
-    if batch and length > 1 and grad.is_cuda and not sums.exact and cuda.available():
-        if cuda_pairs.slopes_fit(grad, weight, sequence):
-            sent, dx, dpositions = cuda_pairs.slopes(grad, weight, sequence, anchors, n_inputs)
-            return dx if sent is None else scatter_totals(sent, by_detector(sequence.x.closest[1]), anchors, dx), dpositions
+    in_cuda = batch and length > 1 and grad.is_cuda and not sums.exact and cuda.available()
+    if in_cuda and cuda_pairs.slopes_fit(grad, weight, sequence):
+        sent, dx, dpositions = cuda_pairs.slopes(grad, weight, sequence, anchors, n_inputs)
+        return dx if sent is None else scatter_totals(sent, by_detector(sequence.x.closest[1]), anchors, dx), dpositions
     target = target_of([batch, n_detectors, length], sums, grad, weight)
     totals = target.out
     position_totals = totals.new_zeros(COPIES, n_detectors, max(length - 1, 0))
@@ -177,13 +177,13 @@ def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums, into: 
     (batch, length, n_outputs), n_detectors, dtype = grad.shape, sequence.x.indices.shape[2], sum_dtype(grad)
     n_rows = sequence.n_cells << sequence.n_anchors
     direct = into if into is not None and not sums.exact and into.weight.dtype == dtype == torch.float32 else None
-    indices = (by_detector(sequence.x.indices), by_detector(sequence.positions.indices))
+    indices = by_detector(sequence.x.indices)
     if batch and grad.is_cuda and not sums.exact and cuda.available():
         out = direct.weight if direct else grad.new_empty(n_detectors, n_rows, n_outputs, dtype=dtype)
         # In place, a table row that no pair reads costs nothing: where most are so, atomics are faster.
         few = direct is not None and batch * length * (length - 1) < 4 * n_rows
         if not few and cuda_pairs.fits(grad, sequence, out):
-            order = cuda_pairs.in_order(indices[0], sequence)
+            order = cuda_pairs.in_order(indices, sequence)
             scale = lr_scale if direct is None else -lr_scale * float(direct.rate)
             cuda_pairs.gather(grad, sequence, indices, order, (out, scale, direct is not None))
             return out if direct else subtract(out, into)
@@ -192,6 +192,10 @@ def gather(grad: Tensor, sequence: Sequence, lr_scale: float, sums: Sums, into: 
         scaled = (grad if lr_scale == 1.0 else grad.to(dtype) * lr_scale).contiguous()
         numbers = (length, n_detectors, n_outputs, float(direct.rate) if direct else None)
         planned(source.gather_pairs_kernel, (batch * length, n_detectors))(
-            scaled, indices, target, numbers, **case_of(sequence, n_outputs, sums, dtype, GATHER)
+            scaled,
+            (indices, by_detector(sequence.positions.indices)),
+            target,
+            numbers,
+            **case_of(sequence, n_outputs, sums, dtype, GATHER),
         )
     return target.out if direct else subtract(finish(target, sums, dtype), into)

@@ -190,9 +190,9 @@ def propagate(
         if windows is not None:
             slope = tables.hard_slope(grad, weight, layout, detected)
             return tables.send_hard_slopes(slope, detected, anchors, windows, n_inputs)
-    target = target_of([grad.shape[0], n_inputs], sums, grad, weight)
+    target = target_of([grad.shape[0], n_inputs], sums, grad, weight, zero=not clears_rows(layout, sums))
     rows = Rows(*(None if each is None else each.contiguous() for each in detected))
-    gains(grad, weight, layout, rows, target, sums, (anchors, n_inputs))
+    gains(grad, weight, layout, rows, target, sums, (anchors, n_inputs, None))
     return finish(target, sums, sum_dtype(grad, weight))
 
 
@@ -203,19 +203,25 @@ def gains(
     rows: Rows,
     target: Target,
     sums: Sums,
-    to: tuple[Tensor, int] | tuple[None, None] = (None, None),
+    to: tuple[Tensor, int, Tensor | None] | None = None,
 ) -> Planned | None:
-    """g·W of rows into the target, or, with anchors and the number of inputs in `to`, what they send to dx."""
-    batch, (anchors, n_inputs), arrays, grad = grad.shape[0], to, tables_of(layout, weight), grad.contiguous()
+    """g·W of rows into the target, or, with anchors and the number of inputs in `to`, what they send to dx.
+
+    The last of `to` is memory that is set to zero, where the layout `clears_rows` as dx is.
+    """
+    batch, arrays, grad = grad.shape[0], tables_of(layout, weight), grad.contiguous()
+    anchors, n_inputs, cleared = (None, None, None) if to is None else to
     if batch == 0 or layout.n_weights == 0:
         return None
     general, n_c = layout.kind == "general", 0 if anchors is None else anchors.shape[1]
     block_t, block_o = (min(32, next_power_of_2(layout.n_detectors)), 32) if general else gains_blocks(layout)
-    case = case_of(layout, sums, sum_dtype(grad, weight), BLOCK_T=block_t, BLOCK_O=block_o, N_C=n_c)
+    alone = anchors is not None and clears_rows(layout, sums)
+    case = case_of(layout, sums, sum_dtype(grad, weight), BLOCK_T=block_t, BLOCK_O=block_o, N_C=n_c, ALONE=alone)
     sizes = sizes_of(layout, n_inputs)
     if not general:
+        memory = None if cleared is None else (cleared, cleared.numel())
         return planned(source.gains_kernel, (batch * layout.n_blocks, cdiv(layout.largest, block_t)))(
-            grad, rows, anchors, target, arrays, sizes, CASE=case, num_warps=1, **fusion(sums)
+            grad, rows, anchors, target, arrays, sizes, memory, CASE=case, num_warps=1, **fusion(sums)
         )
     both = [(rows, target.out)]
     if rows.alternatives is not None:
@@ -225,6 +231,13 @@ def gains(
             grad, row, anchors, Target(out, target.overflow), arrays, (sizes, layout.widest), CASE=case, **fusion(sums)
         )
     return None
+
+
+def clears_rows(layout: Layout, sums: Sums) -> bool:
+    """Whether one program of `gains` has a row of dx to itself, and sets it to zero first."""
+    if layout.kind == "general" or layout.n_blocks != 1 or not layout.n_weights or sums.exact:
+        return False
+    return layout.largest <= gains_blocks(layout)[0]
 
 
 def gains_blocks(layout: Layout) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """The launches of small layers, planned once: a call hands over addresses and nothing else.
 
-`Launches` are those of one step with a hard read, `PairLaunches` those of a short sequence by pairs, evaluated.
+`Launches` are those of one step with a hard read, `PairLaunches` those of a sequence by pairs, evaluated.
 All tensors are contiguous float32 or int32, aligned to 16 bytes.
 """
 
@@ -50,6 +50,9 @@ class Launches:
         self.plans: dict[str, Planned] = {}
         self.to_x, self.sizes = sizes_of(self.layout, x.shape[1]), sizes_of(self.layout)
         self.numbers: Any = None  # of the launch to the weights
+        lr_scale = self.layout.lr_scale
+        self.scatters = rows.scatters(self.layout, FLOAT) and not isinstance(lr_scale, Tensor) and lr_scale == 1.0
+        self.clears_rows = rows.clears_rows(self.layout, FLOAT)
 
     def room(self, x: Tensor) -> Detected:
         """Memory for what will be found, [B, N_t] each."""
@@ -80,25 +83,42 @@ class Launches:
         if plan is not None:
             self.plans[name] = plan
 
-    def to_inputs(self, grad: Tensor, weight: Tensor, found: tuple[Tensor, ...]) -> Tensor:
-        """grad [B, O], what was found [B, N_t] -> dx [B, I]."""
-        dx = grad.new_zeros(self.x_shape)
-        plan = self._ready("gains")
+    def gradients(self, grad: Tensor, weight: Tensor, found: tuple[Tensor, ...], size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """dx [B, I] and dW of this size; the kernel of the first sets the memory of the second to zero."""
+        if not self._scatters(found[0]) or self.layout.n_weights >= 2**30:
+            return self.to_inputs(grad, weight, found), self.to_weight(grad, found[0], size)
+        out = grad.new_empty(size)
+        return self.to_inputs(grad, weight, found, out), self._scatter(grad, found[0], out)
+
+    def to_inputs(self, grad: Tensor, weight: Tensor, found: tuple[Tensor, ...], cleared: Tensor | None = None) -> Tensor:
+        """grad [B, O], what was found [B, N_t] -> dx [B, I]; `cleared` is set to zero."""
+        dx = grad.new_empty(self.x_shape) if self.clears_rows else grad.new_zeros(self.x_shape)
+        name = "gains" if cleared is None else "gains and zeros"
+        plan = self._ready(name)
         if plan is not None and weight.data_ptr() == self.weight_pointer and all(each.is_contiguous() for each in found):
             plan.launch.again(
                 grad.data_ptr(), (*(each.data_ptr() for each in found), None, None, None), self.anchors_pointer,
-                (dx.data_ptr(), None, None), (self.weight_pointer, *self.pointers), self.to_x, *plan.constants,
+                (dx.data_ptr(), None, None), (self.weight_pointer, *self.pointers), self.to_x,
+                None if cleared is None else (cleared.data_ptr(), self.layout.n_weights), *plan.constants,
             )  # fmt: skip
             return dx
-        sent, to = Rows(*(each.contiguous() for each in found)), (self.anchors, self.x_shape[1])
-        self._keep("gains", rows.gains(grad, weight.contiguous(), self.layout, sent, Target(dx), FLOAT, to))
+        sent, to = Rows(*(each.contiguous() for each in found)), (self.anchors, self.x_shape[1], cleared)
+        self._keep(name, rows.gains(grad, weight.contiguous(), self.layout, sent, Target(dx), FLOAT, to))
         return dx
 
     def to_weight(self, grad: Tensor, indices: Tensor, size: tuple[int, ...]) -> Tensor:
         """grad [B, O], indices [B, N_t] -> dW of this size."""
-        if not rows.scatters(self.layout, FLOAT) or self.layout.lr_scale != 1.0 or not indices.is_contiguous():
+        if not self._scatters(indices):
             return rows.gather_rows(grad, self.connectivity, indices.contiguous(), None, FLOAT, None)
-        out, plan = grad.new_zeros(size), self._ready("scatter")
+        return self._scatter(grad, indices, grad.new_zeros(size))
+
+    def _scatters(self, indices: Tensor) -> bool:
+        """Whether dW is added up by atomics, from memory that is zero."""
+        return self.scatters and indices.is_contiguous()
+
+    def _scatter(self, grad: Tensor, indices: Tensor, out: Tensor) -> Tensor:
+        """Add grad [B, O] to the rows of dW that were read."""
+        plan = self._ready("scatter")
         if plan is not None:
             plan.launch.again(
                 grad.data_ptr(), (indices.data_ptr(), None, None, None, None, None), out.data_ptr(),
@@ -115,8 +135,7 @@ def serves_pairs(x: Tensor, weight: Tensor, positions: Tensor) -> bool:
     """Whether y of x [B, S, I] takes three launches and no copies."""
     if not (positions.dtype == torch.float32 and positions.is_contiguous() and positions.data_ptr() % 16 == 0):
         return False
-    length, per_detector = x.shape[1], positions.shape[1] == weight.shape[0]
-    return length > 1 and pairs.kind(length) == "short" and per_detector and positions.shape[2] > 0 and weight.shape[2] > 0
+    return x.shape[1] > 1 and positions.shape[1] == weight.shape[0] and positions.shape[2] > 0 and weight.shape[2] > 0
 
 
 class PairLaunches:
@@ -128,6 +147,12 @@ class PairLaunches:
         self.sizes, self.connectivity = Sizes(n_inputs, n_detectors), self  # nothing that a call could name
         self.pointers = (weight.data_ptr(), anchors.data_ptr(), positions.data_ptr())
         self.plans: tuple[Planned, ...] = ()
+        # What a long sequence finds is walked by detector, and stored so.
+        self.long = pairs.kind(length) == "long"
+        self.found = (
+            ((batch, n_detectors, length), (n_detectors, length - 1)) if self.long else (self.shape, (length - 1, n_detectors))
+        )
+        self.steps = (1, length, 1, length - 1) if self.long else (n_detectors, 1, n_detectors, 1)
 
     def fill(self, x: Tensor, weight: Tensor, found: None = None) -> Tensor | None:
         """x [B, S, I] -> y [B, S, O]; None where the positions have moved."""
@@ -135,28 +160,30 @@ class PairLaunches:
         at_weight, at_anchors, at_positions = self.pointers
         if self.positions.data_ptr() != at_positions:
             return None
-        indices, y = x.new_empty(self.shape, dtype=torch.int32), x.new_zeros((batch, length, n_outputs))
-        signs = x.new_empty((length - 1, n_detectors), dtype=torch.int32)
+        indices, y = x.new_empty(self.found[0], dtype=torch.int32), x.new_zeros((batch, length, n_outputs))
+        signs = x.new_empty(self.found[1], dtype=torch.int32)
         if not self.plans or watched() or any(plan.launch.compiled is None for plan in self.plans):
             self._launch(x, weight, (indices, signs, y))
             return y
         to_detect, to_sign, to_fill = self.plans
         at_indices, at_signs = indices.data_ptr(), signs.data_ptr()
         inputs = (x.data_ptr(), at_anchors, None, None, None, None)
-        to_detect.launch.again(inputs, (at_indices, *NOTHING[1:]), self.sizes, *to_detect.constants)
-        to_sign.launch.again(at_positions, (at_signs, *NOTHING[1:]), signs.numel(), *to_sign.constants)
-        numbers, steps = (length, n_detectors, n_outputs), (n_detectors, 1, n_detectors, 1)
+        turned = (length, n_detectors) if self.long else (None, None)
+        to_detect.launch.again(inputs, (at_indices, *NOTHING[1:]), self.sizes, turned[0], *to_detect.constants)
+        to_sign.launch.again(at_positions, (at_signs, *NOTHING[1:]), signs.numel(), turned[1], *to_sign.constants)
+        numbers = (length, n_detectors, n_outputs)
         to_fill.launch.again(
-            at_weight, (at_indices, at_signs), (y.data_ptr(), None, None), numbers, steps, *to_fill.constants
+            at_weight, (at_indices, at_signs), (y.data_ptr(), None, None), numbers, self.steps, *to_fill.constants
         )  # fmt: skip
         return y
 
     def _launch(self, x: Tensor, weight: Tensor, room: tuple[Tensor, Tensor, Tensor]) -> None:
         """The first time: by tensors, which Triton looks at."""
         indices, signs, y = room
-        values = self.positions[: self.shape[1] - 1]
-        sequence = Sequence(Detected(indices), Detected(signs), self.n_anchors, values.shape[2])
-        compared = detect.launch(x, Inputs(x, self.anchors), Rows(indices), detect.compared(x, self.anchors), {})
+        values, length = self.positions[: self.shape[1] - 1], self.shape[1] if self.long else None
+        compared = detect.launch(x, Inputs(x, self.anchors), Rows(indices), detect.compared(x, self.anchors), {}, length)
         assert compared is not None  # a batch that is prepared for has rows
-        signed = detect.launch_positions(values, Rows(signs))
+        signed = detect.launch_positions(values, Rows(signs), self.long)
+        found = (indices.transpose(1, 2), signs.t()) if self.long else (indices, signs)
+        sequence = Sequence(*map(Detected, found), self.n_anchors, values.shape[2])
         self.plans = (compared, signed, pairs.launch_fill(weight, sequence, Target(y), FLOAT))

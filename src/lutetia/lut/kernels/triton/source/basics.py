@@ -102,6 +102,7 @@ class Case(NamedTuple):
     BLOCK_B: int = 0  # rows of the batch that one program walks
     ATOMIC: bool = False  # several programs add to one output
     N_C: int = 0
+    ALONE: bool = False  # one program has all detectors of a row
 
 
 # ---- fixed sums ------------------------------------------------------------------------------------------------------

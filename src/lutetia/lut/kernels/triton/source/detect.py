@@ -110,12 +110,17 @@ def coefficients_tile(inputs, row, t, t_mask, READ: tl.constexpr):
 
 
 @triton.jit
-def detect_kernel(inputs, rows, sizes, READ: tl.constexpr, BLOCK_T: tl.constexpr):
-    """One program per (row of x, tile of detectors): indices and closest calls, or indices and coefficients."""
+def detect_kernel(inputs, rows, sizes, length, READ: tl.constexpr, BLOCK_T: tl.constexpr):
+    """One program per (row of x, tile of detectors): indices and closest calls, or indices and coefficients.
+
+    With a length, rows of x are positions of sequences, and what is found goes to [B, N_t, length].
+    """
     b = tl.program_id(0).to(tl.int64)
     t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
     mask = t < sizes.n_detectors
     place = b * sizes.n_detectors + t
+    if length is not None:
+        place = (b // length * sizes.n_detectors + t) * length + b % length
     if READ.COEFFICIENTS > 0:
         index, other, factor, other_factor = coefficients_tile(inputs, (b, sizes.n_inputs), t, mask, READ)
         tl.store(rows.indices + place, index, mask=mask)
@@ -174,14 +179,22 @@ def detect_columns_kernel(inputs, index_ptr, numbers, READ: tl.constexpr, BLOCK_
 
 
 @triton.jit
-def detect_positions_kernel(positions_ptr, rows, n_rows, N_PE: tl.constexpr, N_PE_PADDED: tl.constexpr, BLOCK: tl.constexpr):
-    """The signs of BLOCK learned positions as indices, and the values nearest to zero: positions [rows, N_pe]."""
+def detect_positions_kernel(
+    positions_ptr, rows, n_rows, n_detectors, N_PE: tl.constexpr, N_PE_PADDED: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The signs of BLOCK learned positions as indices, and the values nearest to zero: positions [rows, N_pe].
+
+    With the number of detectors, what is found goes to [N_t, rows / N_t].
+    """
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     r = tl.arange(0, N_PE_PADDED)[None, :]
     mask = (row < n_rows)[:, None] & (r < N_PE)
     u = tl.load(positions_ptr + row[:, None] * N_PE + r, mask=mask, other=0.0)
-    tl.store(rows.indices + row, tl.sum((u > 0).to(tl.int32) << r, axis=1), mask=row < n_rows)
+    place = row
+    if n_detectors is not None:
+        place = row % n_detectors * (n_rows // n_detectors) + row // n_detectors
+    tl.store(rows.indices + place, tl.sum((u > 0).to(tl.int32) << r, axis=1), mask=row < n_rows)
     if rows.min_delta is not None:
         _, which = closest_call(tl.where(mask, tl.abs(u), float("inf")), N_PE)
-        tl.store(rows.min_delta + row, tl.sum(tl.where(r == which[:, None], u, 0.0), axis=1), mask=row < n_rows)
-        tl.store(rows.min_delta_index + row, which, mask=row < n_rows)
+        tl.store(rows.min_delta + place, tl.sum(tl.where(r == which[:, None], u, 0.0), axis=1), mask=row < n_rows)
+        tl.store(rows.min_delta_index + place, which, mask=row < n_rows)

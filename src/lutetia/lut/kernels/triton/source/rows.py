@@ -179,11 +179,30 @@ def fill_general_kernel(rows, sums, tables, sizes, max_fan_out, CASE: tl.constex
 
 
 @triton.jit
-def gains_kernel(grad_ptr, rows, anchors_ptr, sums, tables, sizes, CASE: tl.constexpr):
-    """One program per (row of the batch, tile of detectors of one block)."""
+def clear(out_ptr, first, last, step):
+    """Set out[first:last] to zero, or of every `step` numbers the first 128."""
+    for start in range(first, last, step):
+        n = start + tl.arange(0, 128)
+        tl.store(out_ptr + n, tl.zeros([128], out_ptr.dtype.element_ty), mask=n < last)
+
+
+@triton.jit
+def gains_kernel(grad_ptr, rows, anchors_ptr, sums, tables, sizes, cleared, CASE: tl.constexpr):
+    """One program per (row of the batch, tile of detectors of one block).
+
+    `cleared`, if not None, is memory that the next kernel adds to, and how many numbers: all programs together set it to zero.
+    One that has a row of dx to itself does the same with that.
+    """
     SEND: tl.constexpr = anchors_ptr is not None
     TWO: tl.constexpr = rows.alternatives is not None
     b = (tl.program_id(0) // sizes.n_blocks).to(tl.int64)
+    if cleared is not None:
+        memory, count = cleared
+        program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+        clear(memory, program * 128, count, tl.num_programs(0) * tl.num_programs(1) * 128)
+    if CASE.ALONE:
+        clear(sums.out + b * sizes.n_inputs, 0, sizes.n_inputs, 128)
+        tl.debug_barrier()  # the numbers are there before a thread adds to them
     first, last, width, target_base = block_of_detectors(tl.program_id(0) % sizes.n_blocks, tables, sizes, CASE)
     t, t_mask = detectors_from(first + tl.program_id(1) * CASE.BLOCK_T, last, tables, CASE)
     place = b * sizes.n_detectors + t
