@@ -17,7 +17,7 @@ Key = TypeVar("Key")
 def replayed(call: Callable[[], Any], calls: int = 20, repeats: int = 11) -> float:
     """Median ms of one call out of `calls` in one CUDA graph."""
     replay = captured(call, calls)
-    return statistics.median(timed(replay) / calls for _ in range(repeats))
+    return statistics.median(timed(replay, replay) / calls for _ in range(repeats))
 
 
 def captured(call: Callable[[], Any], calls: int) -> Callable[[], None]:
@@ -49,19 +49,22 @@ def several(call: Callable[[], Any], calls: int) -> Callable[[], None]:
 
 
 def in_turns(runs: Mapping[Key, Callable[[], Any]], calls: int, rounds: int) -> dict[Key, float]:
-    """Median ms of one of the `calls` of each run, timed after one that is not. They take turns: what slows the host down for a
-    while slows all of them."""
+    """Median ms of one of the `calls` of each run, timed right behind one that is not. They take turns: what slows the host down
+    for a while slows all of them."""
     times: dict[Key, list[float]] = {key: [] for key in runs}
     for _ in range(rounds):
         for key, run in runs.items():
-            run()  # not to be measured by what the one before leaves in the caches
-            times[key].append(timed(run) / calls)
+            times[key].append(timed(run, run) / calls)
     return {key: statistics.median(each) for key, each in times.items()}
 
 
-def timed(call: Callable[[], Any]) -> float:
+def timed(call: Callable[[], Any], before: Callable[[], Any] | None = None) -> float:
+    """ms from the end of what is called before, or from now, to the end of the call: behind another replay, launching a graph
+    takes no time, and nothing is measured by what somebody else left in the caches."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
+    if before is not None:
+        before()
     start.record()
     call()
     end.record()

@@ -35,6 +35,7 @@ GRAPH, EAGER = 2.5, 2.0  # claimed: in eval and in training; eager calls of smal
 LARGE = 128  # tables of a layer that is not small
 FLOOR_MODES = ("eager", "compiled", "reduce-overhead")
 COMPILING = tuple(f"{step}, {mode}" for step in original.STEPS for mode in FLOOR_MODES)
+LIBRARY = torch.library.Library("lutetia_bench", "FRAGMENT")
 KERNELS = ("eval forward", "train forward", "x gradient", "weight gradient")
 
 
@@ -79,13 +80,16 @@ def claims(layers: list[Row]) -> list[str]:
 
 
 def compiled_modules(batch: int) -> list[Row]:
-    """What `torch.compile` makes of small modules of torch beside ours: its guards and wrappers are the floor of a call."""
+    """What `torch.compile` makes of small modules beside ours: its guards and wrappers around one op, which does nothing, are the
+    floor of a call."""
     rows = []
     modules = {
         "x + 1": AddOne(),
+        "an op that does nothing": NoOp(),
         "nn.Linear(32, 32)": torch.nn.Linear(32, 32),
         "nn.LUT(32, 32, 16, 6)": LUT(32, 32, 16, 6, seed=0),
     }
+    define_nothing()
     for name, module in modules.items():
         progress(name)
         module.cuda()
@@ -101,6 +105,36 @@ class AddOne(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + 1
+
+
+class NoOp(torch.nn.Module):
+    """One op forward and one backward, as ours, with a weight; both give memory as it is, and launch nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(16, 64, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.lutetia_bench.nothing(x, self.weight)
+
+
+def define_nothing() -> None:
+    """The ops of `NoOp`, once."""
+    if hasattr(torch.ops.lutetia_bench, "nothing"):
+        return
+    for name, gives, run in (
+        ("nothing", "Tensor", lambda x, weight: torch.empty_like(x)),
+        ("nothing_back", "(Tensor, Tensor)", lambda x, weight: (torch.empty_like(x), torch.empty_like(weight))),
+    ):
+        LIBRARY.define(f"{name}(Tensor x, Tensor weight) -> {gives}")
+        LIBRARY.impl(name, run, "CUDA")
+        torch.library.register_fake(f"lutetia_bench::{name}", run, lib=LIBRARY)
+    torch.library.register_autograd(
+        "lutetia_bench::nothing",
+        lambda ctx, grad: torch.ops.lutetia_bench.nothing_back(grad, *ctx.saved_tensors),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[1]),
+        lib=LIBRARY,
+    )
 
 
 def grouped_synapses() -> Synapses:
