@@ -18,6 +18,8 @@ from lutetia.lut.connectivity.anchors import anchors_seen
 from lutetia.lut.connectivity.full import synapses_of, synapses_seen
 from lutetia.lut.kernels import choice
 
+OPS = ("lut_eval", "lut", "lut_input_gradients", "lut_weight_gradients", "lut_gradients")
+
 
 def how_arguments(case: Case) -> tuple[Any, ...]:
     """What every op ends with."""
@@ -37,13 +39,13 @@ def op_and_arguments(name: str, case: Case) -> tuple[Any, tuple[Any, ...]]:
         case.weight.requires_grad_()
         return named, (*tensors, *how)
     _, indices, *deltas = torch.ops.lutetia.lut(*tensors, *how)
-    if name == "lut_input_gradients":
+    if name in ("lut_input_gradients", "lut_gradients"):
         found = (case.grad, case.weight, indices, *deltas, case.anchors)
         return named, (*found, case.x.shape[1], case.x.dtype, *how)
     return named, (case.grad, indices, None, None, None, list(case.weight.shape), case.weight.dtype, *how)
 
 
-@pytest.mark.parametrize("name", ["lut_eval", "lut", "lut_input_gradients", "lut_weight_gradients"])
+@pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize(("wiring", "dtype"), [*((wiring, torch.float32) for wiring in WIRINGS), ("fc", torch.bfloat16)])
 def test_opcheck(name: str, wiring: str, dtype: torch.dtype) -> None:
     op, arguments = op_and_arguments(name, make_case(wiring, dtype=dtype))
@@ -57,7 +59,7 @@ def test_every_op_is_checked_above() -> None:
         name.split("::")[1].split(".")[0] for name in map(str, torch._C._dispatch_get_all_op_names()) if "lutetia::lut" in name
     }
     made = {name for name in made if "attention" not in name}
-    assert made == {"lut_eval", "lut", "lut_input_gradients", "lut_weight_gradients"}
+    assert made == set(OPS)
 
 
 # ---- compiled --------------------------------------------------------------------------------------------------------

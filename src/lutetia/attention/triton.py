@@ -28,6 +28,8 @@ COMBINE_BYTES = 1 << 15  # of those in flight
 REGISTERS = 255  # of a thread, at most: by itself the compiler keeps to 128, and fetches wait for each other's address registers
 OTHER_BYTES = 8 << 10  # of shared memory, besides tiles of keys and values
 PREFIX_ROWS = 128  # query rows of a tile over a prefix: they are of many rows of the batch, and fill the matrix units
+PREFIX_KEYS, PREFIX_STAGES = 64, 3  # of such a tile
+PREFIX_TOGETHER = 1  # programs over a prefix that a multiprocessor runs
 LONG_KEYS = 2048  # of a piece that counts as long
 NEW_KEYS = 16  # written at once, where a tile has few query rows
 FEW_ROWS = 32  # query rows of a tile, at most, that warps multiply each for itself
@@ -232,14 +234,14 @@ def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[B
     block_m, block_d = max(16, min(next_power_of_2(rows), most)), case.BLOCK_D
     large = block_m > FEW_ROWS
     blocks = call.n_kv_heads * cdiv(rows, block_m)
-    n_pieces = max(1, min(device.multiprocessors // blocks, cdiv(call.prefix.length, LEAST_KEYS)))
+    n_pieces = max(1, min(PREFIX_TOGETHER * device.multiprocessors // blocks, cdiv(call.prefix.length, LEAST_KEYS)))
     keys = cdiv(cdiv(call.prefix.length, n_pieces), config.block_n) * config.block_n
     n_pieces = cdiv(call.prefix.length, keys)
-    block_n = min(config.block_n, 64) if large else config.block_n
+    block_n = min(config.block_n, PREFIX_KEYS) if large else config.block_n
     case = case._replace(BLOCK_M=block_m, BLOCK_N=block_n, HAS_PREFIX=False, HAS_NEW=False, CAUSAL=False, HAS_TREE=False)
     numbers = (call.scale, call.batch, keys, _table_stride(call), call.softcap or 0.0, call.prefix.length, _turns(call), case)
     options = {"num_warps": 8 if block_m * block_d > 64 * 128 else 4, "maxnreg": REGISTERS}
-    options |= {"num_stages": 2 if wide or call.q.dtype == torch.float32 else 3 if large else config.stages}
+    options |= {"num_stages": 2 if wide or call.q.dtype == torch.float32 else PREFIX_STAGES if large else config.stages}
     options |= {"launch_pdl": True} if case.EARLY else {}
     sizes = n_pieces * call.batch * call.n_kv_heads * case.ROWS
     kernel = Launch(prefix_kernel, (blocks, n_pieces), call.q.device, **options)

@@ -201,6 +201,22 @@ def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
     return how.kernels(grad).gather_rows(solid(grad), connectivity, laid(indices), coefficients, how.sums, None).to(dtype)
 
 
+@define(
+    f"lut_gradients(Tensor grad, Tensor weight, {DETECTED}, Tensor anchors, SymInt n_inputs, ScalarType dtype, HOW) "
+    "-> (Tensor, Tensor)",
+    lambda grad, weight, *rest: (grad.new_empty((len(grad), rest[4]), dtype=rest[5]), weight.new_empty(weight.shape)),
+)
+def _lut_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """Both of the above at once, which a compiled graph would call one after the other."""
+    *found, anchors, n_inputs, dtype = rest[:6]
+    how, connectivity = told(rest[6:], weight.shape)
+    quick = quick_back(grad, connectivity) if how.sums == FLOAT and dtype == weight.dtype == torch.float32 else None
+    if quick is not None and quick.anchors is anchors and quick.launches.x_shape[1] == n_inputs:
+        return quick.launches.gradients(grad, weight, tuple(found), tuple(weight.shape))
+    to_weight = (grad, found[0], None, None, None, weight.shape, weight.dtype, *rest[6:])
+    return _lut_input_gradients(grad, weight, *rest), _lut_weight_gradients(*to_weight)
+
+
 # ---- reads -----------------------------------------------------------------------------------------------------------
 
 

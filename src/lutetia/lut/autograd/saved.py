@@ -156,6 +156,13 @@ def lut_to_inputs(ctx: Any, grad: Tensor, *_: None) -> list[Tensor | None]:
     return [run(grad, s.weight, *s[:3], s.anchors, f.n_inputs, f.dtype, *s.wires, f.how), None, None]
 
 
+def lut_to_both(ctx: Any, grad: Tensor, *_: None) -> list[Tensor | None]:
+    """grad [B, O] -> dx [B, I], dW, and nothing for anchors."""
+    s, f = record_of(ctx)
+    run = op("lut_gradients", grad, s.weight)  # type: ignore[arg-type]
+    return [*run(grad, s.weight, *s[:3], s.anchors, f.n_inputs, f.dtype, *s.wires, f.how), None]
+
+
 def rows_to_weight(ctx: Any, grad: Tensor) -> Tensor:
     """grad [B, O] -> dW, dense."""
     s, f = record_of(ctx)
@@ -253,16 +260,19 @@ class Formula(NamedTuple):
     to_inputs: Callable[..., list[Tensor | None]]  # ctx, gradients of the outputs -> those of the tensors that come first
     weight_at: int = -1  # the place of the weight among the inputs; -1 where there is none
     to_weight: Callable[[Any, Tensor], Tensor] = rows_to_weight
+    to_both: Callable[..., list[Tensor | None]] | None = None  # `to_inputs` and `to_weight` in one op
 
     def backward(self, ctx: Any, grads: tuple[Any, ...], to_weight: bool) -> list[Tensor | None]:
         """The gradients of the tensors that come first, that of the weight dense, where it is wanted."""
+        if to_weight and self.to_both is not None and ctx.needs_input_grad[0]:
+            return self.to_both(ctx, *grads)
         gradients = self.to_inputs(ctx, *grads)
         if to_weight:
             gradients[self.weight_at] = self.to_weight(ctx, grads[0])
         return gradients
 
 
-LUT = Formula("lut", remember_lut, lut_to_inputs, 1)
+LUT = Formula("lut", remember_lut, lut_to_inputs, 1, to_both=lut_to_both)
 READ = Formula("read_detectors", remember_read, read_to_inputs)
 ROWS = Formula("weigh_rows", remember_rows, rows_to_inputs, 0)
 ATTENTION = Formula("lut_attention", remember_attention, attention_to_inputs, 1, attention_to_weight)
