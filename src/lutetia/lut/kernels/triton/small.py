@@ -184,6 +184,6 @@ class PairLaunches:
         compared = detect.launch(x, Inputs(x, self.anchors), Rows(indices), detect.compared(x, self.anchors), {}, length)
         assert compared is not None  # a batch that is prepared for has rows
         signed = detect.launch_positions(values, Rows(signs), self.long)
-        found = (indices.transpose(1, 2), signs.t()) if self.long else (indices, signs)
-        sequence = Sequence(*map(Detected, found), self.n_anchors, values.shape[2])
+        by_place, by_distance = (indices.transpose(1, 2), signs.t()) if self.long else (indices, signs)
+        sequence = Sequence(Detected(by_place), Detected(by_distance), self.n_anchors, values.shape[2])
         self.plans = (compared, signed, pairs.launch_fill(weight, sequence, Target(y), FLOAT))
