@@ -20,8 +20,9 @@ MISSING = "missing tool:"
 MODULE = "Python module"
 # What a bare machine lacks: all that Lutetia or its tests may call and that does not come from PyPI.
 TOOLS = (
-    *("iverilog", "vvp", "verilator*", "ghdl*", "nextpnr-*", "icepack", "yosys*", "chromium*", "google-chrome*"),
+    *("iverilog*", "vvp", "verilator*", "ghdl*", "nextpnr-*", "icepack", "ecppack", "yosys*", "chromium*", "google-chrome*"),
     *("cc", "c++", "gcc*", "g++*", "c89*", "c99*", "clang*", "cpp*", "ld", "ld.*", "*-linux-gnu-*"),
+    *("arm-none-eabi-*", "riscv64-*", "qemu-*"),
 )
 
 

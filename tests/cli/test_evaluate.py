@@ -116,7 +116,15 @@ def test_info_says_what_a_checkpoint_is(trained: Path, capsys: Capture) -> None:
     assert all(len(each["sha256"]) == 64 and each["bytes"] > 0 for each in found["files"].values())
     assert main(["info", str(trained / "runs/iris")]) == 0
     said = capsys.readouterr()
-    for text in ("setosa, versicolor, virginica", "sepal length", "can be built", "all checksums agree", "72 weights"):
+    for text in (
+        "setosa, versicolor, virginica",
+        "sepal length",
+        "can be built",
+        "all checksums agree",
+        "72 weights",
+        "20 steps",
+        "4 numbers",
+    ):
         assert text in said.out
     assert said.err == f"next: lutetia build {trained / 'runs/iris'}\n"
 

@@ -40,7 +40,7 @@ def test_it_draws_a_page(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     count = sum(int(line.split()[1]) for line in said[1:-1])
     moved = sum(int(line.split()[3].replace(",", "")) for line in said[1:-1])
     steps = f"{count} step{'' if count == 1 else 's'}"
-    assert said[-1] == f"{steps}, {moved:,} bytes moved; drawn in {tmp_path / 'a.html'}"
+    assert said[-1] == f"{steps}, {moved:,} bytes read and written; drawn in {tmp_path / 'a.html'}"
     assert said[1].split()[0] in (tmp_path / "a.html").read_text(encoding="utf-8")
     assert os.listdir(tmp_path) == ["a.html"]
 
@@ -50,7 +50,7 @@ def test_without_a_name_the_page_is_run_html(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["flow", str(folder / "text"), "def f"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith("bytes moved; drawn in run.html")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("bytes read and written; drawn in run.html")
     assert os.listdir(tmp_path) == ["run.html"]
 
 

@@ -24,6 +24,7 @@ from lutetia.report.attribution import RULES
 
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(lutetia.__file__).parent.parent
+SMALL = ("--set", "fit.n_tables=6")
 EXAMPLE = re.compile(r"^ *(lutetia .+)$", re.MULTILINE)
 
 
@@ -40,10 +41,19 @@ def options_of(name: str) -> set[str]:
 EXAMPLES = [(name, words) for name, command in commands().items() for words in EXAMPLE.findall(command.help or "")]
 
 
+@pytest.fixture(scope="module")
+def worked(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a user who has typed the examples of `train`."""
+    here = tmp_path_factory.mktemp("help") / "here"
+    shutil.copytree(trained, here, symlinks=True)
+    assert main(["train", f"{here}/flowers.csv", "--target", "species", "--out", f"{here}/runs/flowers", *SMALL]) == 0
+    return here
+
+
 @pytest.fixture
-def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a user, whose runs are there already: `train` makes them anew."""
-    shutil.copytree(trained, tmp_path / "here", symlinks=True)
+def folder(worked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it; `train` makes its runs anew."""
+    shutil.copytree(worked, tmp_path / "here", symlinks=True)
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
 
@@ -51,6 +61,17 @@ def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def test_every_command_has_an_example() -> None:
     assert {name for name, _ in EXAMPLES} == set(commands())
     assert all(1 <= sum(each == name for each, _ in EXAMPLES) <= 2 for name in commands())
+
+
+def test_the_examples_follow_each_other() -> None:
+    """Every run that an example takes is one that an example of `train` writes; that of the digits is in examples/digits.toml."""
+    written = {"runs/digits"}
+    for name, words in EXAMPLES:
+        first, *rest = shlex.split(words)[2:] or [""]
+        if name == "train":
+            written.add(dict(pairwise(rest)).get("--out", f"runs/{Path(first).stem}"))
+    taken = {word for _, words in EXAMPLES for word in shlex.split(words) if word.startswith("runs/")}
+    assert taken == written
 
 
 @pytest.mark.parametrize(("name", "words"), EXAMPLES, ids=[words for _, words in EXAMPLES])

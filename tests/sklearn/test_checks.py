@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from lutetia.sklearn import GateClassifier, LUTClassifier, LUTRegressor
 
 SMALL = {"n_tables": 20, "candidates": 16, "n_jobs": 1}
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """scikit-learn removes the folders of its memory maps at exit, which a process that is killed never reaches."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @parametrize_with_checks([LUTClassifier(**SMALL), LUTRegressor(**{**SMALL, "n_tables": 40})])

@@ -29,7 +29,7 @@ def predict(
 
     lutetia predict runs/digits digit.png
 
-    lutetia predict runs/iris 5.1,3.5,1.4,0.2 flowers.csv --csv predictions.csv
+    lutetia predict runs/flowers 5.1,3.5,1.4,0.2 flowers.csv --csv predictions.csv
     """
     from lutetia.cli.predict import predict as run_predict
 
@@ -68,7 +68,7 @@ def evaluate(
 
     lutetia evaluate runs/digits
 
-    lutetia evaluate runs/iris flowers.csv --label species
+    lutetia evaluate runs/flowers flowers.csv --label species
     """
     from lutetia.cli.evaluate import EvaluateRequest
     from lutetia.cli.evaluate import evaluate as run_evaluate

@@ -47,7 +47,9 @@ def train(
             "images by class.",
         ),
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="The folder of the run; runs/NAME by default, for NAME.toml.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder of the run; runs/NAME by default, for NAME.toml or NAME.csv.")
+    ] = None,
     target: Annotated[
         str | None, typer.Option("--target", help="The column to predict, for a data file; the last by default.")
     ] = None,
@@ -173,7 +175,7 @@ def explain(
 
     lutetia explain runs/digits digit.png --html why.html
 
-    lutetia explain runs/iris flowers.csv --row 1 --target versicolor
+    lutetia explain runs/flowers flowers.csv --row 1 --target versicolor
     """
     from lutetia.cli.explain import ExplainRequest
     from lutetia.cli.explain import explain as run_explain
@@ -215,7 +217,7 @@ def evaluate_explanations(
 
     For example:
 
-    lutetia evaluate-explanations runs/iris flowers.csv --rule decisive --rule epsilon --png curves.png
+    lutetia evaluate-explanations runs/flowers flowers.csv --rule decisive --rule epsilon --png curves.png
     """
     from lutetia.cli.evaluate_explanations import FaithfulnessRequest
     from lutetia.cli.evaluate_explanations import evaluate_explanations as run_evaluation

@@ -70,4 +70,6 @@ def show_flow(flow: Flow, out: Path) -> None:
     for name, count in counts.items():
         screen.print(f"{name:<{width}}  {count:>5}  {1e3 * seconds[name]:>9.3f}  {moved[name]:>13,}", soft_wrap=True)
     total = sum(counts.values())
-    screen.print(f"{total} step{'' if total == 1 else 's'}, {flow.bytes_moved:,} bytes moved; drawn in {out}", soft_wrap=True)
+    screen.print(
+        f"{total} step{'' if total == 1 else 's'}, {flow.bytes_moved:,} bytes read and written; drawn in {out}", soft_wrap=True
+    )

@@ -64,9 +64,10 @@ def _show(result: dict[str, Any]) -> None:
         "model": f"{result['class']}, {result['weights']:,} weights ({', '.join(result['types'])})",
     }
     if result["step"] is not None:
-        lines["trained"] = f"{result['step']} steps"
+        lines["trained"] = f"{result['step']:,} {'tables' if result['class'] == 'Tabular' else 'steps'}"
     if "input_shape" in config:
-        lines["input"] = " × ".join(map(str, config["input_shape"])) + _range(metadata)
+        sizes = config["input_shape"]
+        lines["input"] = (" × ".join(map(str, sizes)) if len(sizes) > 1 else f"{sizes[0]:,} numbers") + _range(metadata)
         lines["classes"] = _few(metadata.get("classes", [])) or f"{config['n_classes']}, without names"
         lines["features"] = _few(metadata.get("features", []))
     lines["layers"] = ", ".join(_layer(each) for each in config.get("layers", []))
