@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 MODULES = (
-    *("torch", "torch.distributed", "numpy", "safetensors.torch", "numba", "lutetia._shared.threads"),
+    *("torch", "torch._dynamo", "torch.distributed", "numpy", "safetensors.torch", "numba", "lutetia._shared.threads"),
     *("lutetia.training", "lutetia.training.loop", "lutetia.models", "lutetia.nn", "lutetia.attention", "lutetia.cli.commands"),
 )
 
