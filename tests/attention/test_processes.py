@@ -34,8 +34,8 @@ CALLS = 2 * (13 * (1 + 3 * 2) + 5 * (1 + 3) + 1)
 
 
 @needs_gloo
-def test_ranks_under_torchrun() -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+def test_ranks_under_torchrun(tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", f"--log-dir={tmp_path}"]
     done = subprocess.run(
         [*launcher, WORKER, "check some"], env=environment(), capture_output=True, text=True, timeout=240, check=False
     )

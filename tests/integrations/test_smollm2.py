@@ -76,9 +76,10 @@ def test_why_paris_and_not_london(loaded: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 4])
-def test_its_cache_over_processes(n: int, loaded: tuple[Any, Any]) -> None:
+def test_its_cache_over_processes(n: int, loaded: tuple[Any, Any], tmp_path: Path) -> None:
     wanted = example().write(*loaded, PROMPTS[:2], 6)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", str(EXAMPLE)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", f"--log-dir={tmp_path}"]
+    command = [*torchrun, str(EXAMPLE)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
         [*command, "--shard", "--tokens", "6", *PROMPTS[:2]], env=environment, capture_output=True, text=True, check=False

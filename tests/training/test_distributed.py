@@ -109,7 +109,7 @@ def test_a_killed_rank_comes_back_from_the_last_checkpoint(tmp_path: Path, monke
         "    def say(self, text): print(text, flush=True)\n"
         "train('config.toml', 'out', show=Loud())\n"
     )
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=2"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=2", "--log-dir=logs"]
     command = [*torchrun, f"--master-port={free_port()}", "job.py"]
     environment = {**ENVIRONMENT, "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)

@@ -165,9 +165,13 @@ def test_two_gpus_train_together(tmp_path: Path) -> None:
         pytest.skip("there are fewer than two GPUs")
     write_samples(tmp_path)
     (tmp_path / "run.toml").write_text(toml.dumps(classifier_tables()))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "lutetia"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--log-dir=logs"]
     done = subprocess.run(
-        [*command, "train", "run.toml", "--out", "two", "--json"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, timeout=600
+        [*command, "-m", "lutetia", "train", "run.toml", "--out", "two", "--json"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert b'"processes": 2' in done.stdout

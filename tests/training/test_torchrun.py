@@ -131,7 +131,7 @@ def test_a_killed_rank_comes_back_with_its_share_of_the_detectors(tmp_path: Path
         "sys.argv = ['lutetia', 'train', 'config.toml', '--out', 'out', '--set', 'parallel.detectors=2']\n"
         "sys.exit(main())\n"
     )
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", "--max-restarts=2"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", "--max-restarts=2", "--log-dir=logs"]
     command = [*torchrun, f"--master-port={free_port()}", "job.py"]
     environment = {**ENVIRONMENT, "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280)
