@@ -142,7 +142,8 @@ def _node(number_: int, part: Part, place: tuple[float, float]) -> Html:
     x, y = place
     lines = [f"{part.channels:,} × {_mean_bits(part)}" if part.channels else "", part.said]
     below = " · ".join(filter(None, lines))
-    full = f"{number_} {part.kind} {part.name}: {part.channels:,} channels, {part.bits:,} bits. {part.said}"
+    counts = f"{part.channels:,} channel{'s' * (part.channels != 1)}, {part.bits:,} bit{'s' * (part.bits != 1)}"
+    full = f"{number_} {part.kind} {part.name}: {counts}. {part.said}".strip()
     return tag(
         "g",
         tag("title", full),

@@ -64,7 +64,7 @@ function buildVotes(place) {
   const key = [html("i", { className: "near" }), " read by the chosen table", html("i", { className: "far" }), " read by a table that it reads"];
   const left = html("div", {}, html("div", { className: "maps" }, ...figures), html("p", { className: "small wires" }, ...key));
   const one = html("h3", { className: "sub" }, "Table ", votes.choose);
-  const about = html("p", { className: "small" }, "A square is a table of a class; a filled one votes for it. The class with most votes wins.");
+  const about = html("p", { className: "small" }, "A square is a table of a class; a filled one votes for it. The class with the most votes wins.");
   const right = html("div", {}, votes.said, votes.squares, about, one, votes.told);
   place.append(radios("image", "Image", choices, 0, pick, "picker"), html("div", { className: "voting" }, left, right));
   repaints.push(() => items.forEach((item, at) => paint(canvases[at], story.why.shape, item.values)));

@@ -336,7 +336,7 @@ int main(int argc, char **argv)
         length++;
     }
     if (!length) {
-        fprintf(stderr, "the prompt is empty, expected at least one byte to go on from\n");
+        fprintf(stderr, "the prompt is empty, expected at least one byte to continue from\n");
         return 2;
     }
     used = length < CONTEXT ? (int)length : CONTEXT;

@@ -38,7 +38,7 @@ function greatest(scores) {
 }
 
 function check(x) {
-  if (!(x instanceof Int32Array)) refuse("the sample is no Int32Array");
+  if (!(x instanceof Int32Array)) refuse("the sample is not an Int32Array");
   if (x.length !== model.nInputs) refuse(`the sample has ${x.length} numbers, expected ${model.nInputs}`);
   const outside = x.find((each) => each < 0 || each > model.largest);
   if (outside !== undefined) refuse(`the sample has ${outside}, expected 0 to ${model.largest}`);
@@ -90,4 +90,4 @@ function comparisons(x, u) {
   }));
 }
 
-window.lutetia = { classify, generate: () => refuse("this page holds a classifier, which writes nothing") };
+window.lutetia = { classify, generate: () => refuse("this page holds a classifier, which cannot write") };

@@ -54,7 +54,7 @@ class Reader {
 
   // The score of each next byte, until the next call.
   scores() {
-    if (!this.length) refuse("nothing was read, expected at least one byte to go on from");
+    if (!this.length) refuse("no byte was read, expected at least one to continue from");
     const layer = model.unembedding, { found, sums } = this;
     detect(layer, this.stream, (this.length - 1) * model.width, found);
     sums.fill(0);
@@ -205,8 +205,8 @@ function read(prompt) {
 }
 
 function generate(prompt, n, seed = null) {
-  if (!(prompt instanceof Uint8Array)) refuse("the prompt is no Uint8Array");
-  if (!prompt.length) refuse("the prompt is empty, expected at least one byte to go on from");
+  if (!(prompt instanceof Uint8Array)) refuse("the prompt is not a Uint8Array");
+  if (!prompt.length) refuse("the prompt is empty, expected at least one byte to continue from");
   if (!(Number.isInteger(n) && n >= 0)) refuse(`n is ${n}, expected how many bytes to write`);
   const outside = prompt.find((byte) => byte >= model.vocab);
   if (outside !== undefined) refuse(`the prompt has the byte ${outside}, expected 0 to ${model.vocab - 1}`);
@@ -218,4 +218,4 @@ function generate(prompt, n, seed = null) {
   return wrote;
 }
 
-window.lutetia = { generate, classify: () => refuse("this page holds a language model, which classifies nothing") };
+window.lutetia = { generate, classify: () => refuse("this page holds a language model, which cannot classify") };

@@ -26,7 +26,7 @@ function restart() {
   choosePlace(-1);
   said.textContent = "";
   said.classList.toggle("bad", outside !== undefined);
-  if (!prompt.length) said.textContent = "Type something for the model to go on from.";
+  if (!prompt.length) said.textContent = "Type something for the model to continue from.";
   else if (outside !== undefined) said.textContent = `The model knows the bytes 0 to ${model.vocab - 1} only, and the text has ${outside}.`;
   else write(prompt, run);
 }
