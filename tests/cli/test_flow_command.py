@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from lutetia.cli import flow as flow_command
 from lutetia.cli import main
-from lutetia.flow import Flow
+from lutetia.flow import Flow, recording
 from lutetia.models import LUTClassifier, LUTTransformer
 from tools import require_module
 
@@ -65,6 +66,15 @@ def test_json_is_the_flow_and_writes_nothing_unasked(
     assert os.listdir(tmp_path) == []
     assert main(["flow", str(folder / "text"), "def f", "--json", "--out", "b.json"]) == 0
     assert names(Flow.from_json(capsys.readouterr().out)) == names(Flow.load("b.json")) == names(flow)
+
+
+def test_the_same_pass_runs_once_before_it_is_recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no step is charged for compiling kernels, those of the backward pass neither."""
+    calls: list[bool] = []
+    lead = flow_command.lead_over_rivals
+    monkeypatch.setattr(flow_command, "lead_over_rivals", lambda *given: (calls.append(recording()), lead(*given))[1])
+    assert main(["flow", str(folder / "features"), "1,2,3,4,5", "--backward", "--json"]) == 0
+    assert calls == [False, True]
 
 
 def test_the_way_back_on_request(folder: Path, capsys: Capture) -> None:

@@ -42,16 +42,18 @@ def record_run(checkpoint: Path, given: str, out: Path | None, backward: bool, r
 
 def _run(model: Classifier | LUTTransformer, x: torch.Tensor, backward: bool) -> Flow:
     """One forward pass of x [1, ...], and with `backward` from the lead of the best output back to the input."""
-    with torch.no_grad():
-        model(x)  # once before, so that no time goes into compiling kernels
-    if not backward:
-        with record() as flow, torch.no_grad():
-            model(x)
-        return flow
-    x = x.requires_grad_() if x.is_floating_point() else x
+    x = x.requires_grad_(backward and x.is_floating_point())
+
+    def once() -> None:
+        with torch.set_grad_enabled(backward):
+            scores = model(x)
+        if backward:
+            best = scores.flatten(0, -2)[-1]
+            lead_over_rivals(best, int(best.argmax())).backward()
+
+    once()  # once before, so that no time goes into compiling kernels
     with record() as flow:
-        scores = model(x).flatten(0, -2)[-1]
-        lead_over_rivals(scores, int(scores.argmax())).backward()
+        once()
     return flow
 
 
