@@ -245,7 +245,7 @@ def _learn(formula: Formula, tensors: tuple[Tensor, ...], rest: tuple[Any, ...],
 
 
 def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, table_dropout: float) -> Tensor:
-    """x [B, I] -> y [B, O] in two ops: what the read makes of the inputs, and the rows of the tables, added accordingly.
+    """x [B, I] -> y [B, O] in two ops: the coefficients of the read, and the rows of the tables, weighted by them.
 
     The hard read without table dropout does not come here: its kernels know that the coefficients are 1 and 0.
     """

@@ -1,7 +1,7 @@
 """The layers as torch.library ops, so that torch.compile, torch.export and autograd know them.
 
     lut_eval, read_eval, lut_attention_eval    no gradients: only y
-    lut, lut_attention                         training: y, and what was found
+    lut, lut_attention                         training: y, and `Detected`
     read_detectors, weigh_rows                 a soft read in two ops: its coefficients, then the weighted rows
     ..._gradients, row_gains                   the backward passes
 
@@ -102,7 +102,7 @@ def solid(tensor: Tensor) -> Tensor:
 
 
 def laid(tensor: Tensor) -> Tensor:
-    """What was found, contiguous; by detector only where CUDA kernels read it."""
+    """`Detected`, contiguous; by detector only where CUDA kernels read it."""
     return tensor if tensor.is_contiguous() or (tensor.is_cuda and is_by_detector(tensor)) else tensor.contiguous()
 
 
@@ -125,7 +125,7 @@ def by_detector(x: Tensor, anchors: Tensor, rest: Numbers[Any], weight: Tensor |
 def detect_and_fill(
     x: Tensor, layer: tuple[Tensor, Tensor], how: How, connectivity: Connectivity, thresholds: Tensor | None, train: bool
 ) -> tuple[Tensor, Any]:
-    """x [B, I]; layer: weight [N_t, R, O] or [n_weights] and anchors [N_t, N_c, 2] -> y [B, O], and what was found."""
+    """x [B, I]; layer: weight [N_t, R, O] or [n_weights] and anchors [N_t, N_c, 2] -> y [B, O], and `Detected`."""
     weight, anchors = layer
     quick = quick_for(x, weight, anchors, connectivity) if thresholds is None and how.sums == FLOAT else None
     if quick is not None and quick.trains:
@@ -339,7 +339,7 @@ def with_algorithm(sequence: Sequence, how: How, n_outputs: int, *operands: Tens
 
 
 def _forward(x: Tensor, layer: tuple[Tensor, ...], rest: Numbers[Any], train: bool) -> tuple[Tensor, Sequence]:
-    """x [B, S, I]; layer: weight, anchors, positions -> y [B, S, O], and what was found."""
+    """x [B, S, I]; layer: weight, anchors, positions -> y [B, S, O], and `Detected`."""
     weight, anchors, positions = layer
     (how, connectivity), comparisons = told(rest, weight.shape), ready(x, anchors)
     kernels, n_detectors, n_pe = how.kernels(x), anchors.shape[0], positions.shape[2]
@@ -364,7 +364,7 @@ def _lut_attention_fake(x: Tensor, weight: Tensor, anchors: Tensor, positions: T
 
 @define(f"lut_attention({LAYER}, HOW) -> ({', '.join(['Tensor'] * 7)})", _lut_attention_fake)
 def _lut_attention(x: Tensor, weight: Tensor, anchors: Tensor, positions: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """The same, and what was found: three times [B, S, N_t], three times [S-1, N_t]."""
+    """The same, and `Detected`: three times [B, S, N_t], three times [S-1, N_t]."""
     y, sequence = _forward(x, (weight, anchors, positions), rest, True)
     return y, *sequence.x, *sequence.positions  # type: ignore[return-value]
 

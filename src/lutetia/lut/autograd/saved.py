@@ -74,7 +74,7 @@ class Record(NamedTuple):
         return self.how.connectivity(self.saved.wires, self.facts.size)
 
     def sequence(self) -> Sequence:
-        """What was found in sequences."""
+        """What detectors found in sequences."""
         s, f = self.saved, self.facts
         assert s.pe_indices is not None
         positions = Detected(s.pe_indices, s.pe_min_delta, s.pe_min_delta_index)
@@ -137,7 +137,7 @@ def record_of(ctx: Any) -> Record:
 
 
 def remember_lut(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Of `lut`: x, weight, anchors, and how -> y, and what was found."""
+    """Of `lut`: x, weight, anchors, and how -> y, and `Detected`."""
     x, weight, anchors, start, targets, meta, how, _ = inputs
     _, indices, min_delta, min_delta_index = output
     ctx.facts = Facts(how, tuple(weight.shape), weight.dtype, x.shape[1], x.dtype)
@@ -220,7 +220,7 @@ def rows_to_inputs(ctx: Any, grad: Tensor) -> list[Tensor | None]:
 
 
 def remember_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Of `lut_attention`: x, weight, anchors, positions, and how -> y, and what was found."""
+    """Of `lut_attention`: x, weight, anchors, positions, and how -> y, and `Detected`."""
     x, weight, anchors, positions, start, targets, meta, how = inputs
     shape = (tuple(positions.shape), positions.dtype)
     ctx.facts = Facts(how, tuple(weight.shape), weight.dtype, x.shape[2], x.dtype, anchors.shape[1], *shape)
@@ -297,7 +297,7 @@ def _register(formula: Formula) -> None:
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.set_materialize_grads(False)
-        if has_weight and isinstance(output, tuple):  # y, and what was found
+        if has_weight and isinstance(output, tuple):  # y, and `Detected`
             ctx.mark_non_differentiable(*output[1:])
         formula.remember(ctx, inputs, output)
 

@@ -1,4 +1,4 @@
-"""What is derived from a connectivity: groups and blocks of synapses, statistics, and what backends make of it."""
+"""What is derived from a connectivity: groups and blocks of synapses, statistics, and the layouts of backends."""
 
 from __future__ import annotations
 

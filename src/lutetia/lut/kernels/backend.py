@@ -47,7 +47,7 @@ class Backend:
     def detect_and_fill(
         self, x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
     ) -> tuple[Tensor, Detected | None]:
-        """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]."""
+        """x [B, I] -> y [B, O] and, with `train`, `Detected` [B, N_t]."""
         detected = self.detect(x, comparisons, train)
         return self.fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
 

@@ -285,7 +285,7 @@ def _comparisons(x: Tensor, anchors: Tensor, how: dict[str, Any]) -> Comparisons
 
 
 def _learned(gather: Kernel, grad: Tensor, connectivity: Connectivity, found: tuple[Any, ...], how: dict[str, Any]) -> Tensor:
-    """The gradient that is gathered from what was found; or with a rate the weight after its step, within its bounds."""
+    """The gradient that is gathered from `Detected`; or with a rate the weight after its step, within its bounds."""
     rate, weight = how.pop("external_lr", -1.0), how.pop("weight", None)
     check_range("external_lr", rate)
     if rate < 0:

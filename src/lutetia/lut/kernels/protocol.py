@@ -76,7 +76,7 @@ class Into(NamedTuple):
 
 
 class Sequence(NamedTuple):
-    """What was found in sequences. `products` is None where the pairs of positions are walked, and given where cells are counted.
+    """What detectors found in sequences. `products` is None where pairs of positions are walked, given where cells are counted.
 
     The cell of positions i < j is Q << (N_c + N_pe) | K << N_pe | PE: of x found at j, at i, and of their distance.
     """

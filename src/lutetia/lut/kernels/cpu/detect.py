@@ -16,7 +16,7 @@ from lutetia.lut.kernels.reference.detect import detect_positions as detect_no_p
 
 @kernel
 def detect(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
-    """x [..., I] -> what was found [..., N_t]."""
+    """x [..., I] -> `Detected` [..., N_t]."""
     rows, pairs, constants = compared(x, comparisons)
     shape, columns = (*x.shape[:-1], len(pairs)), (len(rows), len(pairs))
     indices = np.empty(shape, np.int32)
@@ -29,7 +29,7 @@ def detect(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
 
 @kernel
 def detect_positions(positions: Tensor, train: bool) -> Detected:
-    """positions [S-1, N_t, N_pe] -> what was found [S-1, N_t]."""
+    """positions [S-1, N_t, N_pe] -> `Detected` [S-1, N_t]."""
     n_pe = positions.shape[-1]
     if n_pe == 0:
         return unrecorded(detect_no_positions)(positions, train)

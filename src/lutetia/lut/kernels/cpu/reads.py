@@ -1,4 +1,4 @@
-"""What a read makes of the inputs on the CPU, and the way back, compiled; the primitives of a `Backend`."""
+"""Reads on the CPU, forward and backward, compiled; the primitives of a `Backend`."""
 
 from __future__ import annotations
 

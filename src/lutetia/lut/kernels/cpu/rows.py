@@ -58,7 +58,7 @@ def fill_rows(
 def detect_and_fill(
     x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
 ) -> tuple[Tensor, Detected | None]:
-    """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]; in one loop where nothing is kept."""
+    """x [B, I] -> y [B, O] and, with `train`, `Detected` [B, N_t]; in one loop where nothing is kept."""
     if not train and plan_of(connectivity).blocks:
         return _detect_and_fill(x, weight, comparisons, connectivity, sums), None
     detected = detect(x, comparisons, train)

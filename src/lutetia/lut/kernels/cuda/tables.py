@@ -89,7 +89,7 @@ def _reader(name: str, kind: str, windows: Windows, device: int | None, n_anchor
 
 
 def detect(x: Tensor, anchors: Tensor, windows: Windows, train: bool) -> Detected:
-    """x [B, I] -> what was found, by detector."""
+    """x [B, I] -> `Detected`, by detector."""
     indices = _by_detector(x, anchors.shape[0], torch.int32)
     found = Detected(indices)
     if train:

@@ -13,13 +13,13 @@ from lutetia.lut.sums import sum_dtype
 
 @kernel
 def detect(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
-    """x [..., I] -> what was found [..., N_t]; with `train` all three, else only the indices."""
+    """x [..., I] -> `Detected` [..., N_t]; with `train` all three, else only the indices."""
     return signs(anchor_deltas(x, comparisons), train)
 
 
 @kernel
 def detect_positions(positions: Tensor, train: bool) -> Detected:
-    """positions [S-1, N_t, N_pe] -> what was found [S-1, N_t]; without positional bits the closest call is infinitely far."""
+    """positions [S-1, N_t, N_pe] -> `Detected` [S-1, N_t]; without positional bits the closest call is infinitely far."""
     values = positions.to(sum_dtype(positions))
     if positions.shape[-1]:
         return signs(values, train)

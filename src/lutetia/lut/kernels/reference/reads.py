@@ -1,4 +1,4 @@
-"""What a read makes of the inputs, and the way back: the definition, in plain torch.
+"""Reads, forward and backward: the definition, in plain torch.
 
 A read defines the weights with which a detector adds two rows of its table: y = Σ_t a_t · W[t, index_t] + b_t · W[t, alt_t],
 where alt is the index with the bit of the closest call flipped. With the margins u_r of a detector and the smallest of them, m:

@@ -26,7 +26,7 @@ READS |= {"confidence": basics.CONFIDENCE.value, "confidence2": basics.CONFIDENC
 
 @kernel
 def detect(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
-    """x [..., I] -> what was found [..., N_t]."""
+    """x [..., I] -> `Detected` [..., N_t]."""
     anchors, thresholds = comparisons
     detected = room_for(x, (*x.shape[:-1], len(anchors)), train)
     launch(x, Inputs(x.contiguous(), anchors, thresholds=thresholds), Rows(*detected), compared(x, anchors), {})
@@ -34,7 +34,7 @@ def detect(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
 
 
 def room_for(x: Tensor, shape: tuple[int, ...], train: bool) -> Detected:
-    """Uninitialised memory for what will be found in x, of this shape."""
+    """Uninitialised memory for `Detected`, of this shape."""
     indices = x.new_empty(shape, dtype=torch.int32)
     return Detected(indices, x.new_empty(shape, dtype=sum_dtype(x)), torch.empty_like(indices)) if train else Detected(indices)
 
@@ -111,7 +111,7 @@ def by_columns(x: Tensor) -> Tensor:
 
 @kernel
 def detect_positions(positions: Tensor, train: bool) -> Detected:
-    """positions [S-1, N_t, N_pe] -> what was found [S-1, N_t]."""
+    """positions [S-1, N_t, N_pe] -> `Detected` [S-1, N_t]."""
     if not positions.numel():
         return unrecorded(detect_no_positions)(positions, train)
     values = positions.to(sum_dtype(positions)).contiguous()

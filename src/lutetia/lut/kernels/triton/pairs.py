@@ -32,7 +32,7 @@ DETECTORS = {"short": 4, "long": 2}  # of one program that fills
 COPIES = 16  # of the totals of distances: there are few, and all programs at work would add to the same ones
 
 
-# ---- what was found --------------------------------------------------------------------------------------------------
+# ---- what detectors found ---------------------------------------------------------------------------------------------
 
 
 def by_detector(tensor: Tensor) -> Tensor:

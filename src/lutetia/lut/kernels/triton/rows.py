@@ -118,7 +118,7 @@ def launch_fill(
 def detect_and_fill(
     x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
 ) -> tuple[Tensor, Detected | None]:
-    """x [B, I] -> y [B, O] and, with `train`, what was found [B, N_t]; in one launch where each output is stored once."""
+    """x [B, I] -> y [B, O] and, with `train`, `Detected` [B, N_t]; in one launch where each output is stored once."""
     layout = layout_of(connectivity)
     if layout.kind != "general" and layout.widest:  # without any weight no program would run
         return _detect_and_fill(x, weight, comparisons, connectivity, sums, train)

@@ -55,7 +55,7 @@ class Launches:
         self.clears_rows = rows.clears_rows(self.layout, FLOAT)
 
     def room(self, x: Tensor) -> Detected:
-        """Memory for what will be found, [B, N_t] each."""
+        """Memory for `Detected`, [B, N_t] each."""
         return detect.room_for(x, (len(x), len(self.anchors)), True)
 
     def _ready(self, name: str) -> Planned | None:
@@ -64,7 +64,7 @@ class Launches:
         return None if plan is None or plan.launch.compiled is None or watched() else plan
 
     def fill(self, x: Tensor, weight: Tensor, found: Detected | None) -> Tensor:
-        """x [B, I] -> y [B, O], and what was found where there is room for it."""
+        """x [B, I] -> y [B, O], and `Detected` where there is room for it."""
         y = x.new_empty(self.y_shape) if self.layout.disjoint else x.new_zeros(self.y_shape)
         name = "eval" if found is None else "train"
         plan = self._ready(name)
@@ -91,7 +91,7 @@ class Launches:
         return self.to_inputs(grad, weight, found, out), self._scatter(grad, found[0], out)
 
     def to_inputs(self, grad: Tensor, weight: Tensor, found: tuple[Tensor, ...], cleared: Tensor | None = None) -> Tensor:
-        """grad [B, O], what was found [B, N_t] -> dx [B, I]; `cleared` is set to zero."""
+        """grad [B, O], `Detected` [B, N_t] -> dx [B, I]; `cleared` is set to zero."""
         dx = grad.new_empty(self.x_shape) if self.clears_rows else grad.new_zeros(self.x_shape)
         name = "gains" if cleared is None else "gains and zeros"
         plan = self._ready(name)

@@ -31,7 +31,7 @@ class Part(NamedTuple):
 
 
 def parts_of(sequence: Sequence) -> Iterator[Part]:
-    """The pairs of a sequence, so many at a time that what is found of them takes little memory."""
+    """The pairs of a sequence, in parts that are small enough to save memory."""
     index, pe = sequence.x.indices, sequence.positions.indices
     batch, length, n_detectors = index.shape
     both = torch.tril_indices(length, length, -1, device=index.device)

@@ -1,4 +1,4 @@
-"""The compiled loops of the `cpu` backend for the reads: what a read makes of the inputs, and the way back.
+"""The compiled loops of the `cpu` backend for the reads, forward and backward.
 
 The conventions are those of `rows`. Reads come as numbers, since a number is compared faster than a text, and their
 scalars β, γ, τ as an array [3], whose dtype is that of the arithmetic: float64 where fixed sums ask for coefficients that are

@@ -1,4 +1,4 @@
-"""The compiled loops of the `cpu` backend for sequences, pair by pair, on the way back to the inputs and the positions.
+"""The compiled loops of the `cpu` backend for sequences, pair by pair, backward to the inputs and the positions.
 
 The conventions are those of `pairs`. A slope that goes to the anchors of x[b, i] at detector t always goes to the same two of
 them, whatever the pair. So the pairs are summed up in slopes [N_t, B, S], and in pe_slopes [N_t, B, S-1] (farthest first), where

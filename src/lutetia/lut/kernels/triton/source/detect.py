@@ -113,7 +113,7 @@ def coefficients_tile(inputs, row, t, t_mask, READ: tl.constexpr):
 def detect_kernel(inputs, rows, sizes, length, READ: tl.constexpr, BLOCK_T: tl.constexpr):
     """One program per (row of x, tile of detectors): indices and closest calls, or indices and coefficients.
 
-    With a length, rows of x are positions of sequences, and what is found goes to [B, N_t, length].
+    With a length, rows of x are positions of sequences, and `Detected` goes to [B, N_t, length].
     """
     b = tl.program_id(0).to(tl.int64)
     t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -184,7 +184,7 @@ def detect_positions_kernel(
 ):
     """The signs of BLOCK learned positions as indices, and the values nearest to zero: positions [rows, N_pe].
 
-    With the number of detectors, what is found goes to [N_t, rows / N_t].
+    With the number of detectors, `Detected` goes to [N_t, rows / N_t].
     """
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     r = tl.arange(0, N_PE_PADDED)[None, :]

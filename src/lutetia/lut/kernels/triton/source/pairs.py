@@ -14,12 +14,12 @@ import triton.language as tl
 
 from lutetia.lut.kernels.triton.source.basics import from_units, to_fixed, uncertainty_slope, units
 
-# ---- what was found --------------------------------------------------------------------------------------------------
+# ---- what detectors found ---------------------------------------------------------------------------------------------
 
 
 @triton.jit
 def by_detector_kernel(rows, out, length, n_detectors, BLOCK: tl.constexpr):
-    """What was found, [B, S, N_t] each, as [B, N_t, S]; one program per (b, tile of positions, tile of detectors)."""
+    """The tensors of `Detected`, [B, S, N_t] each, as [B, N_t, S]; one program per (b, tile of positions, tile of detectors)."""
     s = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     t = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     first = tl.program_id(0).to(tl.int64) * length * n_detectors
