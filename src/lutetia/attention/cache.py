@@ -60,6 +60,11 @@ class KVCache:
         """How many tokens a row has room for."""
         return self.k.shape[2]
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of keys and values."""
+        return self.k.nbytes + self.v.nbytes
+
     @torch.no_grad()
     def append(self, k_new: Tensor, v_new: Tensor, lengths: Tensor | None = None) -> None:
         """k_new, v_new [B, H_kv, s, d]: each row grows by s tokens, or by the first lengths[b] of them (integers [B]).

@@ -110,6 +110,7 @@ class LayerDescription(NamedTuple):
     positions: Tensor | None = None  # of attention: [max_length - 1, n_detectors or 1, positional_dim]
     read: Read = Read()
     thresholds: Tensor | None = None  # [n_thresholds]: the constants that anchors name by n_inputs, n_inputs + 1, ...
+    in_shape: tuple[int, ...] = ()  # of one input: (n_inputs,), or the shape of an image
 
 
 # ---- one step --------------------------------------------------------------------------------------------------------

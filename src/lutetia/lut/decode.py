@@ -56,6 +56,11 @@ class IndexCache:
         """How many positions a row has room for."""
         return self.indices.shape[2]
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the indices."""
+        return self.indices.nbytes
+
     def reset(self) -> None:
         """Forget all positions."""
         self.lengths.zero_()

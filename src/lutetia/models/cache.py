@@ -70,8 +70,7 @@ class ModelCache:
     @property
     def nbytes(self) -> int:
         """The bytes that the layers hold."""
-        kept = [getattr(layer, name) for layer in self.layers for name in ("indices", "k", "v") if hasattr(layer, name)]
-        return sum(tensor.nbytes for tensor in kept)
+        return sum(layer.nbytes for layer in self.layers)
 
     def __repr__(self) -> str:
         return f"ModelCache(lengths={self.lengths.tolist()}, context={self.context}, bytes={self.nbytes})"

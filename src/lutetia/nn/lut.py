@@ -164,7 +164,7 @@ class LUT(nn.Module):
             learned = name in SCALARS[read]
             self.register_parameter(name, nn.Parameter(torch.empty((), device=device, dtype=work)) if learned else None)
         if drawn.get():
-            self.reset_parameters()
+            self._draw()
 
     def _hold_anchors(self, anchors: Tensor, thresholds: Tensor | None, device: torch.device | str | None) -> None:
         """Check anchors that were drawn or given, and keep copies of them and of their thresholds."""
@@ -221,8 +221,7 @@ class LUT(nn.Module):
     def describe(self) -> LayerDescription:
         """The parts of the layer, for code that explains, builds, shards or decodes it."""
         read = Read(self.read, self.log_beta, self.log_gamma, self.log_tau)
-        positions = getattr(self, "positions", None)
-        return LayerDescription(self.weight, self.anchors, self.connectivity, positions, read, self.thresholds)
+        return LayerDescription(self.weight, self.anchors, self.connectivity, None, read, self.thresholds, (self.n_inputs,))
 
     def _wiring(self) -> Wiring | None:
         if self._header is None:
@@ -234,6 +233,10 @@ class LUT(nn.Module):
         """Draw new weights, from `seed` when there is one; anchors and synapses stay."""
         if self.share is not None:  # a share cannot draw what the whole would have drawn
             raise ArgumentError("a sharded layer cannot draw new weights: call reset_parameters before shard_detectors")
+        self._draw()
+
+    @torch.no_grad()
+    def _draw(self) -> None:
         self.weight.copy_(self._initial_weights())
         for name, value in SCALARS[self.read].items():
             getattr(self, name).fill_(value)

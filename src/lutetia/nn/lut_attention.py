@@ -9,6 +9,7 @@ from lutetia.errors import check_tensor, fail
 from lutetia.lut import (
     DEFAULT_META,
     IndexCache,
+    LayerDescription,
     Options,
     Sums,
     SynapseMeta,
@@ -96,11 +97,14 @@ class LUTAttention(LUT):
         """Rows of each detector's table."""
         return 1 << (2 * self.n_anchors + self.positional_dim)
 
+    def describe(self) -> LayerDescription:
+        """The parts of the layer, its positions among them."""
+        return super().describe()._replace(positions=self.positions)
+
     def reset_parameters(self) -> None:
         """Draw new weights and positions, from `seed` when there is one; anchors and synapses stay."""
         super().reset_parameters()
-        if hasattr(self, "positions"):  # not yet, where LUT calls this to make the weights
-            self._draw_positions()
+        self._draw_positions()
 
     @torch.no_grad()
     def _draw_positions(self) -> None:

@@ -95,7 +95,7 @@ class LUTProjection2d(nn.Module):
 
     def describe(self) -> LayerDescription:
         """The parts of the layer over the flattened images."""
-        return self.lut.describe()
+        return self.lut.describe()._replace(in_shape=self.in_shape)
 
     def extra_repr(self) -> str:
         """The two shapes."""

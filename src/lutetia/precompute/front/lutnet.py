@@ -11,6 +11,7 @@ with the same attributes works.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -120,7 +121,7 @@ def scores(model: nn.Module, x: Tensor, batch: int = 1024, dtype: torch.dtype | 
     was_training, first = model.training, next(model.parameters())
     dtype = dtype or first.dtype
     model.eval()
-    flat = is_lut_layer(model) and not hasattr(model, "in_shape")
+    flat = is_lut_layer(model) and len(_in_shape(model)) == 1
     parts = []
     for part in x.split(batch):
         part = part.to(first.device, dtype) / 255 if part.dtype == torch.uint8 else part.to(first.device, dtype)
@@ -216,6 +217,11 @@ def is_lut_layer(module: Any) -> bool:
     return callable(getattr(module, "describe", None))
 
 
+def _in_shape(layer: Any) -> tuple[int, ...]:
+    shape: tuple[int, ...] = layer.describe().in_shape
+    return shape
+
+
 def _detectors_of(layer: Any) -> Detectors:
     """The detectors of a `lutetia.lut.LayerDescription`."""
     if layer.read.name != "hard":
@@ -239,8 +245,7 @@ def _n_inputs(model: Any, first: Any) -> int:
     """The inputs of the first layer, which its anchors alone do not determine."""
     if isinstance(first, Readout):
         return int(first.weight.shape[1])
-    layer = next(module for module in model.modules() if is_lut_layer(module) and hasattr(module, "n_inputs"))
-    return int(layer.n_inputs)
+    return math.prod(_in_shape(next(module for module in model.modules() if is_lut_layer(module))))
 
 
 def _folded(stages: list[Any]) -> list[Detectors | Readout]:

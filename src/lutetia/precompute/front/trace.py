@@ -48,6 +48,7 @@ from lutetia.precompute.front.ops import (
     Multiplied,
     WindowShape,
     clone,
+    is_masked,
     numbers,
     op_of,
     pool_window,
@@ -100,7 +101,7 @@ class _Fx(fx.Tracer):
     """Layers that are known as a whole stay whole."""
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
-        known = isinstance(module, Quantise | SparseLinear) or speaks_for(module) or hasattr(module, "mask")
+        known = isinstance(module, Quantise | SparseLinear) or speaks_for(module) or is_masked(module)
         return known or super().is_leaf_module(module, name)
 
 
