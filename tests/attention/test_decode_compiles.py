@@ -80,7 +80,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from lutetia.attention.triton_kernels import decode_kernel
 from lutetia.attention.triton_prefix import prefix_kernel
-from lutetia.attention.triton_tiles import Case, KernelTensors, Strides
+from lutetia.attention.triton_tiles import TileCase, KernelTensors, Strides
 
 pointers, plain, cases = map(json.loads, sys.argv[1:])
 aligned = [["tt.divisibility", 16]]
@@ -97,7 +97,7 @@ for name, (capability, constants) in cases.items():
         known[(names.index("n_splits"),)] = constants.pop("n_splits")
         signature["n_splits"] = "constexpr"
     products = triton.language.bfloat16 if caches["k_cache"] == "*bf16" else triton.language.float16
-    known[(names.index("CASE"),)] = Case(**{**plain, **constants}, PRODUCTS=products)
+    known[(names.index("CASE"),)] = TileCase(**{**plain, **constants}, PRODUCTS=products)
     signature = {name: "constexpr" if name == "CASE" else signature.get(name, "i32") for name in names}
     source = ASTSource(kernel, signature, known, attributes)
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lutetia.precompute import Domain, Graph, Int, UInt
 from lutetia.precompute.ir.stream import Input, StreamEdge, Sum
-from lutetia.precompute.passes.sharing import AdderTree, Part, Range, shared_adders
+from lutetia.precompute.passes.sharing import AdderPart, AdderTree, Range, shared_adders
 from lutetia.precompute.tables.domains import domain_for
 from lutetia.precompute.tools.hardware import EquivalenceError
 from lutetia.precompute.tools.linear import LinearModule
@@ -23,7 +23,7 @@ def evaluate(tree: AdderTree, x: list[int]) -> list[int]:
     """The outputs, with every value within its range."""
     values = list(x)
 
-    def of(part: Part) -> int:
+    def of(part: AdderPart) -> int:
         return part.sign * values[part.value] << part.shift
 
     for adder in tree.adders:

@@ -194,7 +194,7 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
     token_scales = call.k_scale is not None and call.k_scale.dim() == 3
     scales = [_strides(each, call) if token_scales and each is not None else (0, 0, 0) for each in (call.k_scale, call.v_scale)]
     strides = tiles.Strides(q.stride(), _strides(k, call), _strides(v, call), k_new.stride(), v_new.stride(), *scales)
-    case = tiles.Case(
+    case = tiles.TileCase(
         H_KV=call.n_kv_heads, D=call.value_dim, S_ACTIVE=call.s_active, ROWS=rows, M_BLOCKS=m_blocks,
         BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
         BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINE_ROWS=combine_rows, COMBINE_STAGES=combine_stages,
@@ -224,7 +224,7 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
     return LaunchPlan(kernel, strides, numbers, owners, scratch, q.is_contiguous() and not extra, before)
 
 
-def _before(call: DecodeCall, config: LaunchConfig, case: tiles.Case) -> tuple[Before | None, int]:
+def _before(call: DecodeCall, config: LaunchConfig, case: tiles.TileCase) -> tuple[Before | None, int]:
     """The launch that reads the prefix, and its number of pieces; it has none of the options of the rest of a row."""
     if call.prefix is None:
         return None, 0

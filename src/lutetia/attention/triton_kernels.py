@@ -16,7 +16,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from lutetia.attention.triton_tiles import (
-    Numbers,
+    TileNumbers,
     as_stored,
     attend,
     finish,
@@ -58,7 +58,7 @@ def decode_kernel(
 ):
     """Every owner's keys in n_splits pieces, a program for each: of split_keys keys when FIXED, else of at least that many. If
     rows differ, and BLOCK_B is not 0, at most uneven_pieces nearly equal ones of all owners: program p of n does p, p + n, .."""
-    numbers = Numbers(scale, window, capacity, split_keys, table_b, softcap, batch, prefix, n_priors, n_turns)
+    numbers = TileNumbers(scale, window, capacity, split_keys, table_b, softcap, batch, prefix, n_priors, n_turns)
     if CASE.EARLY and not CASE.HAS_PREFIX:  # from here on the previous kernel's writes are visible
         gdc_wait()
     owner, piece, n_pieces = tl.program_id(0), tl.program_id(1), n_splits

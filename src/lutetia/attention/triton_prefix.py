@@ -12,13 +12,13 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from lutetia.attention.triton_tiles import Numbers, query_rows, read_keys
+from lutetia.attention.triton_tiles import TileNumbers, query_rows, read_keys
 
 
 @triton.jit(do_not_specialize=["scale", "batch", "split_keys", "table_b", "softcap", "prefix", "n_turns"])
 def prefix_kernel(memory, strides, scale, batch, split_keys, table_b, softcap, prefix, n_turns, CASE: tl.constexpr):
     """Piece `program_id(1)` of the prefix, of split_keys keys, into prior_acc and prior_ml."""
-    numbers = Numbers(scale, 0, prefix, split_keys, table_b, softcap, batch, prefix, 0, n_turns)
+    numbers = TileNumbers(scale, 0, prefix, split_keys, table_b, softcap, batch, prefix, 0, n_turns)
     if CASE.EARLY:  # from here on the previous kernel's writes are visible, and the next kernel may begin
         gdc_wait()
         gdc_launch_dependents()

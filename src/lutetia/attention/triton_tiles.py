@@ -57,7 +57,7 @@ class Strides(NamedTuple):
     v_scale: Any
 
 
-class Numbers(NamedTuple):
+class TileNumbers(NamedTuple):
     """Numbers known at launch that are not specialised: in a tuple from the host, Triton would specialise every 1."""
 
     scale: Any
@@ -72,7 +72,7 @@ class Numbers(NamedTuple):
     n_turns: Any  # positions that have rotary angles
 
 
-class Case(NamedTuple):
+class TileCase(NamedTuple):
     """What the kernel is compiled for."""
 
     H_KV: int
@@ -113,7 +113,7 @@ class Case(NamedTuple):
     TURNED: int = 0  # pairs of numbers of a query, and of a new key, that its position turns
 
 
-class Rows(NamedTuple):
+class TileRows(NamedTuple):
     """The query rows of a tile."""
 
     queries: Any  # [M, D]
@@ -199,7 +199,7 @@ def query_rows(q_tile, places, head, task, memory, strides, numbers, CASE: tl.co
         slope = tl.load(memory.alibi + head, mask=there, other=0.0) * LOG2_E
     if CASE.HAS_TREE:
         bits = tl.load(memory.tree + tree, mask=there, other=0)
-    return Rows(queries, factor, at, first, slope, bits, extra)
+    return TileRows(queries, factor, at, first, slope, bits, extra)
 
 
 @triton.jit

@@ -20,7 +20,7 @@ UNSEEN = ("samples", "unchanged", "accuracy_before", "accuracy_after")  # of wha
 MOST_SCORES = 1 << 20  # samples × classes up to which a second fit takes seconds
 
 
-class Kept(NamedTuple):
+class KeptTables(NamedTuple):
     """The integer model of the first tables, whether their rows were fitted again, and the trial that decided it."""
 
     network: LUTNetwork
@@ -71,9 +71,9 @@ def tables_that_fit(model: Tabular, weight_bits: int) -> int:
     return count
 
 
-def first_tables(model: Tabular, n_tables: int, weight_bits: int, data: Measured | str, refit: Refit) -> Kept:
+def first_tables(model: Tabular, n_tables: int, weight_bits: int, data: Measured | str, refit: Refit) -> KeptTables:
     """The integer model of the first tables, fitted again to the data of the run if that is available and helps."""
-    cut = Kept(model.network(weight_bits, n_tables), False, None)
+    cut = KeptTables(model.network(weight_bits, n_tables), False, None)
     if isinstance(data, str) or data.train is None or refit.settings is None or refit.always is False:
         return cut
     if n_tables == model.config.n_tables or model.config.core == "gates":
@@ -85,7 +85,7 @@ def first_tables(model: Tabular, n_tables: int, weight_bits: int, data: Measured
         return cut._replace(trial=trial)
     rounds = model.config.n_tables - n_tables
     network = refit_tables(model, rows, n_tables, rounds, refit.settings).network(weight_bits)
-    return Kept(LUTNetwork(network.graph, model, network.encoder), True, trial)
+    return KeptTables(LUTNetwork(network.graph, model, network.encoder), True, trial)
 
 
 def measured(network: LUTNetwork, data: Measured | str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from lutetia.relevance.rules.choices import Rules
 from lutetia.relevance.targets import Asked, Placing, default_targets, wanted_nodes
 
 
-class Options(TypedDict, total=False):
+class AttributeOptions(TypedDict, total=False):
     """What `attribute` takes by name."""
 
     wrt: Any  # module names and patterns ("layers.*"), parameters and their names, other tensors
@@ -61,7 +61,7 @@ def explain(
 
 
 def attribute(
-    model: nn.Module, inputs: Any, target: Any = None, rules: Rules | None = None, **options: Unpack[Options]
+    model: nn.Module, inputs: Any, target: Any = None, rules: Rules | None = None, **options: Unpack[AttributeOptions]
 ) -> Result:
     """Run a model and explain its output: `r = attribute(model, x, target=3)`, then `r[x]`, shaped like x.
 
@@ -96,12 +96,12 @@ def attribute(
 class Run:
     """How a model is run and explained: what `attribute` and plans have in common."""
 
-    def __init__(self, model: nn.Module, rules: Rules | None, options: Options) -> None:
+    def __init__(self, model: nn.Module, rules: Rules | None, options: AttributeOptions) -> None:
         if not isinstance(model, nn.Module):
             fail("model", model, "an nn.Module")
-        unexpected = sorted(set(options) - Options.__annotations__.keys())
+        unexpected = sorted(set(options) - AttributeOptions.__annotations__.keys())
         if unexpected:
-            raise TypeError(f"unexpected options {', '.join(unexpected)}, expected {', '.join(Options.__annotations__)}")
+            raise TypeError(f"unexpected options {', '.join(unexpected)}, expected {', '.join(AttributeOptions.__annotations__)}")
         self.model, self.rules = model, check_rules(rules)
         self.unknown = check_unknown(options.get("strict", True), options.get("unknown"))
         self.wrt = options.get("wrt")
@@ -157,7 +157,7 @@ def _takes_cache(model: nn.Module) -> bool:
     return hasattr(getattr(model, "config", None), "use_cache")
 
 
-class Explanation:
+class ExplainedOutput:
     """A graph with its rules chosen and its targets placed, ready to be walked."""
 
     def __init__(self, output: Tensor, asked: Asked, rules: Rules, lenient: bool = False) -> None:
@@ -194,7 +194,7 @@ class Explanation:
 
 def explain_once(output: Tensor, seed: Tensor, asked: Asked, rules: Rules, unknown: str, lenient: bool = False) -> Result:
     """Walk a graph once and release it."""
-    explanation = Explanation(output, asked, rules, lenient)
+    explanation = ExplainedOutput(output, asked, rules, lenient)
     try:
         report = explanation.walk(output, seed, unknown)
         return finish(output, seed, asked, explanation.targets, report)

@@ -38,7 +38,7 @@ class RecomputedBlock(torch.autograd.Function):
     """One call of a block, as one node that keeps the inputs that require grad and nothing else."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, call: BlockCall, *inputs: Tensor) -> tuple[Tensor, ...]:
         ctx.call = call
         ctx.save_for_backward(*inputs)
         outputs = call.run(inputs)
@@ -46,7 +46,7 @@ class RecomputedBlock(torch.autograd.Function):
         return outputs
 
 
-class Call:
+class BlockCall:
     """A block's forward with everything but its differentiable inputs filled in."""
 
     def __init__(self, forward: Callable[..., Any], leaves: list[Any], spec: Any, watched: Callable[[], Any]) -> None:
@@ -131,7 +131,7 @@ def computed_again(model: nn.Module, names: Sequence[str], watched: Callable[[],
 def _as_block(name: str, forward: Callable[..., Any], watched: Callable[[], Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         leaves, spec = tree_flatten((args, kwargs))
-        call = Call(forward, leaves, spec, watched)
+        call = BlockCall(forward, leaves, spec, watched)
         if not torch.is_grad_enabled() or not call.tensors:
             return forward(*args, **kwargs)
         versions = [tensor._version for tensor in call.tensors]

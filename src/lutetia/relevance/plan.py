@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import flow
-from lutetia.relevance.api import Explanation, Run, collector_at_rest, finish
+from lutetia.relevance.api import ExplainedOutput, Run, collector_at_rest, finish
 from lutetia.relevance.engine import NOTHING, add_up
 from lutetia.relevance.graph import Node, discover, pick
 from lutetia.relevance.outputs import select
@@ -28,7 +28,7 @@ class Plan:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._first: Explanation | None = None
+        self._first: ExplainedOutput | None = None
         self.planned = 0  # how often a traversal was planned: 1 while all graphs have the same structure
         self.replayed = 0  # how often it was replayed
 
@@ -41,12 +41,12 @@ class Plan:
             if first is not None and first.graph.rebind(discover(output.grad_fn)):
                 self.replayed += 1
                 return finish(output, seed, asked, *self._replay(first, output, seed, asked))
-            self._first = first = Explanation(output, asked, self._run.rules)
+            self._first = first = ExplainedOutput(output, asked, self._run.rules)
             self.planned += 1
             report = first.walk(output, seed, self._run.unknown)
             return finish(output, seed, asked, first.targets, report)
 
-    def _replay(self, first: Explanation, output: Tensor, seed: Tensor, asked: Asked) -> tuple[Any, Report]:
+    def _replay(self, first: ExplainedOutput, output: Tensor, seed: Tensor, asked: Asked) -> tuple[Any, Report]:
         """Run the recorded computations on the nodes of a new graph."""
         report = Report()
         targets = first.place(asked)

@@ -298,7 +298,7 @@ def op_of(module: nn.Module) -> BlockOp:
     """The op of one layer; an unknown module is an error that says how to declare it."""
     if isinstance(module, CONVOLUTIONS):
         return Linear(module, module.in_channels, module.out_channels, _conv_window(module))
-    if isinstance(module, SparseLinear | nn.Linear) or (is_masked(module) and _weight(module).dim() == 2):
+    if isinstance(module, SparseLinear | nn.Linear) or (_is_masked(module) and _weight(module).dim() == 2):
         sparse = isinstance(module, SparseLinear)
         out_features, in_features = (module.out_features, module.in_features) if sparse else _weight(module).shape
         return Linear(module, int(in_features), int(out_features))  # type: ignore[arg-type]
@@ -362,7 +362,7 @@ def numbers(value: Any, rank: int) -> tuple[int, ...]:
     return (value,) * rank if isinstance(value, int) else tuple(int(each) for each in value)
 
 
-def is_masked(module: nn.Module) -> bool:
+def _is_masked(module: nn.Module) -> bool:
     """Whether a layer, of whatever class, has a weight and a mask for it."""
     weight, mask = getattr(module, "weight", None), getattr(module, "mask", None)
     return isinstance(weight, Tensor) and isinstance(mask, Tensor) and mask.shape == weight.shape
@@ -376,7 +376,7 @@ def _weight(module: nn.Module) -> Tensor:
 
 def _effective_weight(module: nn.Module) -> Tensor:
     weight = _weight(module)
-    return (weight * module.mask if is_masked(module) else weight).cpu().double()  # type: ignore[operator]
+    return (weight * module.mask if _is_masked(module) else weight).cpu().double()  # type: ignore[operator]
 
 
 def _sparse_matrix(module: SparseLinear) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:

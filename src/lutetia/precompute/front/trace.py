@@ -48,7 +48,6 @@ from lutetia.precompute.front.ops import (
     Multiplied,
     WindowShape,
     clone,
-    is_masked,
     numbers,
     op_of,
     pool_window,
@@ -101,7 +100,8 @@ class _Fx(fx.Tracer):
     """Layers that are known as a whole stay whole."""
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
-        known = isinstance(module, Quantise | SparseLinear) or speaks_for(module) or is_masked(module)
+        masked = isinstance(getattr(module, "mask", None), Tensor)
+        known = masked or isinstance(module, Quantise | SparseLinear) or speaks_for(module)
         return known or super().is_leaf_module(module, name)
 
 

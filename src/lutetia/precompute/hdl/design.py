@@ -38,7 +38,7 @@ def slices(edge: StreamEdge) -> list[Slice]:
 
 
 @dataclass(frozen=True)
-class Reader:
+class SourceReader:
     """One source of one node: the node it reads, and which of that node's readers it is."""
 
     source: int
@@ -53,7 +53,7 @@ class Design:
     graph: Graph
     tables: tuple[TableData, ...]
     numbers: dict[tuple[object, ...], int]  # of tables, by their key
-    readers: tuple[tuple[Reader, ...], ...]  # per node, its sources
+    readers: tuple[tuple[SourceReader, ...], ...]  # per node, its sources
     branches: tuple[int, ...]  # per node, how many read it
     last: bool = False  # whether a marker goes with the last answer of each frame
 
@@ -114,7 +114,7 @@ def design(graph: Graph, name: str, last: bool = False) -> Design:
     for node in graph.nodes:
         own = []
         for source in node.sources:
-            own.append(Reader(source, taken[source]))
+            own.append(SourceReader(source, taken[source]))
             taken[source] += 1
         sources.append(tuple(own))
     numbers = {key: number for number, key in enumerate(tables)}

@@ -9,7 +9,7 @@ import numpy as np
 from lutetia.precompute.hdl.design import Design, Slice, SumTerm, Total, compressors, slices, totals
 from lutetia.precompute.hdl.dialect import BusPiece, Dialect
 from lutetia.precompute.ir.stream import StreamEdge, Sum
-from lutetia.precompute.passes.sharing import AdderTree, Part, Range, shared_adders
+from lutetia.precompute.passes.sharing import AdderPart, AdderTree, Range, shared_adders
 
 CHAIN = 16  # terms of a sum that are written without brackets
 
@@ -108,7 +108,7 @@ class _Adders:
         parts = sorted(self.tree.outputs[output], key=lambda part: -part.sign)
         return [self._text(part, self.made[output].target.bits) for part in parts]
 
-    def _text(self, part: Part, bits: int) -> str:
+    def _text(self, part: AdderPart, bits: int) -> str:
         """With its sign in front."""
         text = self.d.number(*self.values[part.value], bits)
         return f"{'-' if part.sign < 0 else '+'} {self.d.times(2**part.shift, text, bits) if part.shift else text}"

@@ -26,7 +26,7 @@ COUNTED = ("-singlestep", "-d", "exec,nochain")  # qemu then writes a line for e
 
 
 @dataclass(frozen=True)
-class Machine:
+class BareMachine:
     """A compiler, a size tool, options for compiling and linking, and an emulator."""
 
     compiler: str
@@ -36,9 +36,11 @@ class Machine:
 
 
 MACHINES = {
-    "this machine": Machine("cc", "size"),
-    "Cortex-M0": Machine("arm-none-eabi-gcc", "arm-none-eabi-size", ("-mcpu=cortex-m0", "-mthumb", *FREESTANDING), "qemu-arm"),
-    "RISC-V rv32i": Machine(
+    "this machine": BareMachine("cc", "size"),
+    "Cortex-M0": BareMachine(
+        "arm-none-eabi-gcc", "arm-none-eabi-size", ("-mcpu=cortex-m0", "-mthumb", *FREESTANDING), "qemu-arm"
+    ),
+    "RISC-V rv32i": BareMachine(
         "riscv64-unknown-elf-gcc", "riscv64-unknown-elf-size", ("-march=rv32i", "-mabi=ilp32", *FREESTANDING), "qemu-riscv32"
     ),
 }
@@ -66,7 +68,7 @@ def _run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def _sizes(folder: Path, machine: Machine) -> dict[str, Any]:
+def _sizes(folder: Path, machine: BareMachine) -> dict[str, Any]:
     compiled = [machine.compiler, "-std=c99", "-Os", "-DLUTETIA_NO_MAIN", *machine.options]
     try:
         _run([*compiled, "-c", "model.c", "-o", "model.o"], folder)
@@ -76,7 +78,7 @@ def _sizes(folder: Path, machine: Machine) -> dict[str, Any]:
     return {"left_out": "", "flash": int(numbers[0]) + int(numbers[1]), "ram": int(numbers[1]) + int(numbers[2])}
 
 
-def _emulated(folder: Path, title: str, machine: Machine, model: IntegerTransformer | IntegerClassifier) -> dict[str, Any]:
+def _emulated(folder: Path, title: str, machine: BareMachine, model: IntegerTransformer | IntegerClassifier) -> dict[str, Any]:
     """Compare answers, and count the instructions of one more; linked without a library, so nothing multiplies."""
     assert machine.emulator is not None
     # Relaxed RISC-V code needs a global pointer, which a C library would set.

@@ -20,7 +20,7 @@ Digit = tuple[int, int]  # value, place
 Pair = tuple[int, int, int, int]  # two values, how much further the second is shifted, and its sign
 
 
-class Part(NamedTuple):
+class AdderPart(NamedTuple):
     """sign · 2**shift · value: values are the channels first, then the adders in their order."""
 
     value: int
@@ -31,8 +31,8 @@ class Part(NamedTuple):
 class Adder(NamedTuple):
     """first + second; the first one is positive and not shifted, unless both are shifted alike."""
 
-    first: Part
-    second: Part
+    first: AdderPart
+    second: AdderPart
 
 
 class Range(NamedTuple):
@@ -57,7 +57,7 @@ class AdderTree(NamedTuple):
 
     adders: tuple[Adder, ...]
     ranges: tuple[Range, ...]
-    outputs: tuple[tuple[Part, ...], ...]
+    outputs: tuple[tuple[AdderPart, ...], ...]
     shared: int  # adders that several places use
 
     @property
@@ -113,7 +113,7 @@ def _pair(one: Digit, other: Digit, signs: int) -> Pair:
     return one[0], other[0], other[1] - one[1], signs
 
 
-def _width(ranges: list[Range] | tuple[Range, ...], first: Part, second: Part) -> int:
+def _width(ranges: list[Range] | tuple[Range, ...], first: AdderPart, second: AdderPart) -> int:
     """Bits of an adder: below the shift of the higher operand there is nothing to add."""
     low = max(first.shift, second.shift)
     ends = [ranges[part.value].bits + part.shift for part in (first, second)]
@@ -142,7 +142,7 @@ class _Search:
                 self._push(pair)
                 continue
             first, second, shift, sign = pair
-            value = self._add(Adder(Part(first, 0, 1), Part(second, shift, sign)))
+            value = self._add(Adder(AdderPart(first, 0, 1), AdderPart(second, shift, sign)))
             for output, one, other in list(self.places.get(pair, ())):
                 own = self.digits[output]
                 if one in own and other in own:
@@ -174,7 +174,7 @@ class _Search:
 
     def _saved(self, pair: Pair) -> int:
         count = len(self.places.get(pair, ()))
-        return (count - 1) * _width(self.ranges, Part(pair[0], 0, 1), Part(pair[1], pair[2], 1)) if count > 1 else 0
+        return (count - 1) * _width(self.ranges, AdderPart(pair[0], 0, 1), AdderPart(pair[1], pair[2], 1)) if count > 1 else 0
 
     def _push(self, pair: Pair) -> None:
         saved = self._saved(pair)
@@ -187,9 +187,9 @@ class _Search:
         self.ranges.append(Range(sum(lows), sum(highs)))
         return len(self.ranges) - 1
 
-    def added(self, own: dict[Digit, int]) -> tuple[Part, ...]:
+    def added(self, own: dict[Digit, int]) -> tuple[AdderPart, ...]:
         """Add the digits of one output until two are left: of neighbours by place and width the pair of the narrowest adder."""
-        parts = [Part(value, place, sign) for (value, place), sign in own.items()]
+        parts = [AdderPart(value, place, sign) for (value, place), sign in own.items()]
         while len(parts) > 2:
             parts.sort(key=lambda part: (part.shift, self.ranges[part.value].bits))
             one, other = min(pairwise(parts), key=lambda both: (_width(self.ranges, *both), both))
@@ -198,11 +198,13 @@ class _Search:
             low = min(one.shift, other.shift)
             sign = 1 if 1 in (one.sign, other.sign) else -1
             first, second = sorted((one, other), key=lambda part: (part.sign != sign, part.shift))
-            made = Adder(Part(first.value, first.shift - low, 1), Part(second.value, second.shift - low, second.sign * sign))
-            parts.append(Part(self._add(made), low, sign))
+            made = Adder(
+                AdderPart(first.value, first.shift - low, 1), AdderPart(second.value, second.shift - low, second.sign * sign)
+            )
+            parts.append(AdderPart(self._add(made), low, sign))
         return tuple(parts)
 
 
-def _ends(own: Range, part: Part) -> tuple[int, int]:
+def _ends(own: Range, part: AdderPart) -> tuple[int, int]:
     ends = sorted(part.sign * end << part.shift for end in own)
     return ends[0], ends[1]

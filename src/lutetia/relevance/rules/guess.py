@@ -14,7 +14,7 @@ from lutetia.relevance.rules.common import fit, forward_map, pieces
 EPS = 1e-6
 
 
-class Linear(Unknown):
+class GuessedLinear(Unknown):
     """x · Jᵀ(R / z), with the operation's own backward for Jᵀ.
 
     With one activation, z is the output, and a constant part absorbs its share. Several activations are treated as the parts of a
@@ -62,4 +62,4 @@ class Linear(Unknown):
         return given
 
 
-LINEAR = Linear()
+LINEAR = GuessedLinear()
