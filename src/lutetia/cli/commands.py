@@ -48,7 +48,7 @@ def train(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", help="The folder of the run; runs/NAME by default, for NAME.toml or NAME.csv.")
+        Path | None, typer.Option("--out", help="The run folder; runs/NAME by default, for NAME.toml or .csv.")
     ] = None,
     target: Annotated[
         str | None, typer.Option("--target", help="The column to predict, for a data file; the last by default.")
