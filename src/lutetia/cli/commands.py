@@ -47,9 +47,7 @@ def train(
             "images by class.",
         ),
     ],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="The run folder; runs/NAME by default, for NAME.toml or .csv.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The run folder, by default runs/NAME for NAME.csv or .toml.")] = None,
     target: Annotated[
         str | None, typer.Option("--target", help="The column to predict, for a data file; the last by default.")
     ] = None,
