@@ -75,7 +75,8 @@ def timed(call: Callable[[], Any], before: Callable[[], Any] | None = None) -> f
 def step_times(
     forward: Callable[[], Tensor], learned: Sequence[Tensor], grad: Tensor, calls: int = 20, modes: Sequence[str] = MODES
 ) -> dict[str, float]:
-    """Median ms by "step, mode" of an eval and of a training step, which ends with the gradients of `learned`.
+    """Median ms by "step, mode" of an eval and of a training step, which ends with the gradients of `learned`. The eval steps of
+    a run are in one `no_grad`.
 
     The modes: *eager*, called from Python; *compiled*, the same with `torch.compile` around the forward pass; *reduce-overhead*,
     that with this mode; *graph*, replayed from a CUDA graph. Without a graph small steps depend on the host: on an H200 machine
@@ -88,11 +89,7 @@ def step_times(
         if mode in ("compiled", "reduce-overhead"):
             call = torch.compile(forward, mode=None if mode == "compiled" else mode)
         make = captured if mode == "graph" else several
-        runs[f"eval, {mode}"] = make(lambda call=call: without_gradient(call), calls)
+        with torch.no_grad():
+            runs[f"eval, {mode}"] = torch.no_grad()(make(call, calls))
         runs[f"train, {mode}"] = make(lambda call=call: torch.autograd.grad(call(), learned, grad), calls)
     return in_turns(runs, calls, ROUNDS)
-
-
-@torch.no_grad()
-def without_gradient(call: Callable[[], Tensor]) -> Tensor:
-    return call()

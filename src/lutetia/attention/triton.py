@@ -70,29 +70,29 @@ def configure(call: DecodeCall, cores: int = 1, shard: str = "auto", batch_invar
     together = 2 if owners > multiprocessors else 1
     splits = choose_splits(owners, keys, together * multiprocessors)
     if call.page_table is not None:
-        tile = _tile(call, rows, stages=3, long=together == 1 and keys // splits >= LONG_KEYS)
+        if together == 1 and keys // splits >= LONG_KEYS:  # one program finds places while another waits for its keys
+            together, splits = 2, choose_splits(owners, keys, 2 * multiprocessors)
+        tile = _tile(call, rows)
     else:
         tile = _tile(call, rows, stages=3 if together == 2 or call.k_cache.dtype in EIGHT_BITS else 4)
     if not 1 < call.batch <= MOST_ROWS:
         return LaunchConfig(*tile, LEAST_KEYS, splits)
     # Uneven rows are cut finer, so that programs with short pieces do several.
-    finer = 1 if together == 1 else 2 if owners <= 2 * multiprocessors else 1.5
+    many = 1.5 if call.page_table is None else 3
+    finer = 1 if owners <= multiprocessors else 2 if owners <= 2 * multiprocessors else many
     return LaunchConfig(*tile, LEAST_KEYS, splits, int(owners * splits * finer))
 
 
-def _tile(call: DecodeCall, rows: int, stages: int = 3, long: bool = False) -> tuple[int, int, int]:
-    """block_n, warps, stages: as measured on an H200 for a key and value of 512 bytes together, and scaled for other sizes.
-
-    Long pieces in pages take twice as many keys at once, with twice the warps, because looking up pages is extra work.
-    """
+def _tile(call: DecodeCall, rows: int, stages: int = 3) -> tuple[int, int, int]:
+    """block_n, warps, stages: as measured on an H200 for a key and value of 512 bytes together, and scaled for other sizes."""
     large = rows > FEW_ROWS or (call.q.dtype == torch.float32 and call.head_dim > 128)  # more registers than four warps have
     one = (1 if call.shared else 2) * max(16, next_power_of_2(call.value_dim)) * call.k_cache.element_size()
     if call.value_dim > 256:
         return _latent_tile(call, rows, one)
-    most = 128 if long or call.k_cache.dtype in EIGHT_BITS else 64
+    most = 128 if call.k_cache.dtype in EIGHT_BITS else 64
     block_n = max(16, min(most * 512 // one, most))
     fitting = 1 + (device_of(call.q).shared_bytes - OTHER_BYTES) // (block_n * one)
-    return block_n, 8 if large or long else 4, 2 if large else max(2, min(stages, fitting))
+    return block_n, 8 if large else 4, 2 if large else max(2, min(stages, fitting))
 
 
 def _latent_tile(call: DecodeCall, rows: int, value_bytes: int) -> tuple[int, int, int]:
@@ -188,8 +188,13 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
     combine_rows = min(next_power_of_2(rows), block_m)
     combine_stages = max(2, min(COMBINE_STAGES, 1 + COMBINE_BYTES // (4 * combine_rows * block_d)))
     owners = call.batch * call.n_kv_heads * m_blocks
+    few = call.prefix is not None and has_few_keys(call, config, block_m)
+    deferred = few and config.splits == 1
+    if deferred:
+        config = config._replace(uneven_pieces=0)
     partials = max(owners * config.splits, config.uneven_pieces) if max(config.splits, config.uneven_pieces) > 1 else 0
-    early = device_of(q).launches_early
+    partials = owners if deferred else partials
+    early, multiprocessors = device_of(q).launches_early, device_of(q).multiprocessors
     k_new, v_new = _new(call)
     token_scales = call.k_scale is not None and call.k_scale.dim() == 3
     scales = [_strides(each, call) if token_scales and each is not None else (0, 0, 0) for each in (call.k_scale, call.v_scale)]
@@ -206,7 +211,8 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
         TOKEN_SCALES=token_scales,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q, k),
         FIXED=config.fixed, EARLY=early, HAS_STARTS=call.starts is not None, HAS_SOFTCAP=call.softcap is not None,
-        HAS_PREFIX=call.prefix is not None, CAUSAL=call.s_active > 1 and call.tree is None, HAS_TREE=call.tree is not None,
+        HAS_PREFIX=call.prefix is not None, DEFERRED=deferred,
+        CAUSAL=call.s_active > 1 and call.tree is None, HAS_TREE=call.tree is not None,
         HAS_ALIBI=call.alibi is not None, TURNED=0 if call.rotary is None else call.rotary.shape[2],
         EXTRA=extra, BLOCK_E=max(16, next_power_of_2(extra)), SHARED=call.shared,
     )  # fmt: skip
@@ -215,13 +221,18 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
         call.scale, call.window or 0, call.capacity, call.batch, config.splits, config.uneven_pieces, config.keys,
         _table_stride(call), call.softcap or 0.0, _shared_keys(call), n_priors, _turns(call), case,
     )  # fmt: skip
-    few = call.prefix is not None and block_m <= FEW_ROWS and call.value_dim <= 128 and q.dtype != torch.float32
-    few = few and config.warps == 4 and call.capacity - _shared_keys(call) <= FEW_KEYS
     options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": FEW_REGISTERS if few else REGISTERS}
     options |= {"launch_pdl": True} if early else {}
-    kernel = Launch(decode_kernel, (owners, config.splits), q.device, **options)
+    kernel = Launch(decode_kernel, (min(owners, multiprocessors) if deferred else owners, config.splits), q.device, **options)
     scratch = (partials * block_m * call.value_dim, partials * block_m * 2, *((0, 0) if before is None else before.priors))
     return LaunchPlan(kernel, strides, numbers, owners, scratch, q.is_contiguous() and not extra, before)
+
+
+def has_few_keys(call: DecodeCall, config: LaunchConfig, block_m: int) -> bool:
+    """Whether rows have so few keys of their own beside a prefix that their programs run beside those that read it."""
+    if block_m > FEW_ROWS or call.value_dim > 128 or call.q.dtype == torch.float32 or config.warps != 4:
+        return False
+    return call.capacity - _shared_keys(call) <= FEW_KEYS
 
 
 def _before(call: DecodeCall, config: LaunchConfig, case: tiles.TileCase) -> tuple[Before | None, int]:
@@ -237,8 +248,9 @@ def _before(call: DecodeCall, config: LaunchConfig, case: tiles.TileCase) -> tup
     n_pieces = max(1, min(PREFIX_TOGETHER * device.multiprocessors // blocks, cdiv(call.prefix.length, LEAST_KEYS)))
     keys = cdiv(cdiv(call.prefix.length, n_pieces), config.block_n) * config.block_n
     n_pieces = cdiv(call.prefix.length, keys)
-    block_n = min(config.block_n, PREFIX_KEYS) if large else config.block_n
-    case = case._replace(BLOCK_M=block_m, BLOCK_N=block_n, HAS_PREFIX=False, HAS_NEW=False, CAUSAL=False, HAS_TREE=False)
+    block_n = min(config.block_n * PREFIX_KEYS // 64, PREFIX_KEYS) if large else config.block_n
+    case = case._replace(BLOCK_M=block_m, BLOCK_N=block_n, HAS_PREFIX=False, DEFERRED=False)
+    case = case._replace(HAS_NEW=False, CAUSAL=False, HAS_TREE=False)
     numbers = (call.scale, call.batch, keys, _table_stride(call), call.softcap or 0.0, call.prefix.length, _turns(call), case)
     options = {"num_warps": 8 if block_m * block_d > 64 * 128 else 4, "maxnreg": REGISTERS}
     options |= {"num_stages": 2 if wide or call.q.dtype == torch.float32 else PREFIX_STAGES if large else config.stages}

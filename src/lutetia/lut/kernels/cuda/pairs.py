@@ -15,8 +15,9 @@ THREADS, SORT_THREADS = 256, 1024
 BLOCKS = 4  # that gather on one multiprocessor
 MOST_PLACES = 128  # at a time: the number of one is a byte
 MOST_PAIRS = 2**16
-SLOPES = {"THREADS": 256, "STEPS": 4, "BLOCKS": 2}
 WHOLE, RUN = 64, 32  # positions of a sequence that one block takes whole; of a longer one, those of a block
+SLOPES_THREADS = 256
+SHORT, LONG = (1, 4), (2, 3)  # STEPS and BLOCKS of `slopes`, for such sequences: more rows on their way, or more blocks
 
 
 def fits(grad: Tensor, sequence: Sequence, out: Tensor) -> bool:
@@ -75,7 +76,7 @@ def slopes_fit(grad: Tensor, weight: Tensor, sequence: Sequence) -> bool:
 
 def _shared_slopes(length: int) -> int:
     """Bytes that a block of `slopes` shares."""
-    return 4 * length * (4 + 2 * SLOPES["THREADS"] // 32)
+    return 4 * length * (4 + 2 * SLOPES_THREADS // 32)
 
 
 def slopes(
@@ -91,8 +92,10 @@ def slopes(
     dx = grad.new_zeros(batch, length, n_inputs, dtype=torch.float32)
     totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32) if runs > 1 else None
     dpositions = grad.new_zeros(length - 1, n_detectors, sequence.positional_dim, dtype=torch.float32)
-    sizes = (("N_C", sequence.n_anchors), ("N_PE", sequence.positional_dim), ("W", width), *SLOPES.items())
-    launch = (SLOPES["THREADS"], _shared_slopes(length))
+    steps, blocks = SHORT if runs == 1 else LONG
+    sizes = (("N_C", sequence.n_anchors), ("N_PE", sequence.positional_dim), ("W", width))
+    sizes += (("THREADS", SLOPES_THREADS), ("STEPS", steps), ("BLOCKS", blocks))
+    launch = (SLOPES_THREADS, _shared_slopes(length))
     run_kernel = nvrtc.kernel(SLOPES_SOURCE, "slopes_of_pairs", sizes, launch, grad.device.index)
     found = (*_three(sequence.x), *_three(sequence.positions))
     tensors = (grad.float().contiguous(), weight, *found, anchors, totals, dx, dpositions)
