@@ -62,18 +62,16 @@ def test_uneven_rows_are_cut_into_equal_pieces(monkeypatch: pytest.MonkeyPatch) 
     assert written[2] == [False] + [True] * 5 + [False]  # a short row is one piece, no partial result; 150 is five of 32
 
 
-@pytest.mark.parametrize(("batch", "expected"), [(1, (64, 4, 3)), (8, (128, 8, 3)), (64, (64, 4, 3))])
-def test_tiles_of_pages_on_132_multiprocessors(
-    batch: int, expected: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As swept: long pieces take more keys at once."""
+@pytest.mark.parametrize(("batch", "splits", "pieces"), [(1, 16, 0), (8, 4, 256), (32, 1, 512), (64, 1, 1536)])
+def test_how_pages_are_cut_on_132_multiprocessors(batch: int, splits: int, pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As swept: where pieces would be long, two programs on each multiprocessor; uneven rows finer than without pages."""
     from lutetia.attention import triton
 
     monkeypatch.setattr(triton, "device_of", lambda tensor: triton.LaunchDevice(132, 227 << 10, True))
     pages = torch.empty(4, 16, 8, 128, dtype=torch.bfloat16)
     table, lengths = torch.zeros(batch, 512, dtype=torch.int32), torch.zeros(batch, dtype=torch.int32)
     call = check_call(torch.empty(batch, 32, 1, 128, dtype=torch.bfloat16), pages, pages, lengths, page_table=table)
-    assert triton.configure(call)[:3] == expected
+    assert triton.configure(call) == triton.LaunchConfig(64, 4, 3, 128, splits, pieces)
 
 
 @pytest.mark.parametrize(
