@@ -119,7 +119,7 @@ def test_what_is_wrong_is_one_sentence(checkpoint: Path, tmp_path: Path, capsys:
     (tmp_path / "file").write_text("x")
     assert "is a file, expected the folder" in error(capsys, str(tmp_path / "file"))
     LUTClassifier(input_shape=(4,), layers=()).save_pretrained(tmp_path / "classifier")
-    assert "holds a LUTClassifier, expected a LUTTransformer" in error(capsys, str(tmp_path / "classifier"))
+    assert "holds a LUTClassifier, which writes no text: expected a language model" in error(capsys, str(tmp_path / "classifier"))
     load(checkpoint).save_pretrained(tmp_path / "[red]torn")
     tensors = tmp_path / "[red]torn" / "model.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:-1])

@@ -143,7 +143,7 @@ def test_a_checkpoint_that_is_none(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["generate", "{}/classifier"], "holds a LUTClassifier, expected a LUTTransformer"),
+        (["generate", "{}/classifier"], "holds a LUTClassifier, which writes no text: expected a language model"),
         (["build", "{}/language"], "holds a language model, which is built as a program: --target c or verilog"),
         (["explain", "{}/classifier", "some words"], "some words does not exist, expected an image"),
         (["explain", "{}/classifier", "{}/empty"], "empty is a folder, expected an image"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lutetia.cli.guard import stop_if_interrupted
+from lutetia.errors import ArgumentError
 
 if TYPE_CHECKING:
     from lutetia.models import LUTTransformer
@@ -29,9 +30,11 @@ class GenerateRequest(NamedTuple):
 def write(checkpoint: Path, request: GenerateRequest, show: bool) -> dict[str, Any]:
     """Generate text, and with `show` print it as it comes. Returns what `--json` prints."""
     from lutetia.cli.backend import generation_work, kernels_for
-    from lutetia.models import LUTTransformer
+    from lutetia.models import LUTTransformer, load
 
-    model = LUTTransformer.from_pretrained(checkpoint)
+    model: Any = load(checkpoint)
+    if not isinstance(model, LUTTransformer):
+        raise ArgumentError(f"{checkpoint} holds a {type(model).__name__}, which writes no text: expected a language model")
     prompt = request.prompt.encode("utf-8", "surrogateescape")  # bytes that are not UTF-8 come back as they were typed
     with kernels_for(model, generation_work(model, len(prompt), request.max_new)) as backend:
         return {**_write(model, prompt, request, show), "backend": backend}
