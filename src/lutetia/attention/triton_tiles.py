@@ -157,8 +157,8 @@ def in_range(q_tile, extra, CASE: tl.constexpr):
 
 @triton.jit
 def turn(tile, places, stride, at, memory, numbers, CASE: tl.constexpr):
-    """A tile [M, D], loaded from places [M], whose numbers lie `stride` apart, turned by the angles of positions [M], where they
-    are not negative."""
+    """A tile [M, D], loaded from places [M], whose elements lie `stride` apart, rotated by the angles of positions [M], where
+    they are not negative."""
     d = tl.arange(0, CASE.BLOCK_D)
     lower, inside = d < CASE.TURNED, (at >= 0)[:, None] & (d < 2 * CASE.TURNED)[None, :]
     partner = tl.where(lower, d + CASE.TURNED, d - CASE.TURNED)

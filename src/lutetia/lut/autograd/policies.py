@@ -163,7 +163,7 @@ def check_step(weight: Tensor, external_lr: Rate | None) -> Rate:
     if external_lr is None:
         raise ArgumentError("external_lr is None, expected a number or a function that returns one, for gradient='in_place'")
     if not weight.is_leaf or not weight.is_contiguous():
-        fail("weight", weight, "a contiguous leaf tensor, for gradient='in_place' changes it")
+        fail("weight", weight, "a contiguous leaf tensor, because gradient='in_place' changes it")
     if not callable(external_lr):
         check_rate(external_lr)
     return external_lr
