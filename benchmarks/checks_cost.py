@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 import lutetia
+from lutetia._shared import prepared
 from lutetia._shared.direct import PLAIN, is_quiet
 from lutetia.lut import api
 from lutetia.lut.autograd import quick
@@ -82,7 +83,7 @@ def asking(look: Any, layer: LUT, x: Tensor, loop: Any = None) -> LUT:
     The functions on the way are copies: Python makes each quicker for what it calls, and slower for two that take turns.
     """
     key = (id(layer.weight), x.shape)
-    known = copy.copy(quick._known[key])
+    known = copy.copy(prepared.known[key])
     known.launches = copy.copy(known.launches)
     if loop is not None:
         known.launches.run = loop

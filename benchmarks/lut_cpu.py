@@ -1,7 +1,7 @@
 """The compiled CPU kernels of lutetia.lut are faster than what torch offers for the same work, and level at worst.
 
 Ratios of medians taken in one run, peers and kernels taking turns, each time on another batch. Claimed:
-- the forward pass takes at most 1.1 times the time of compiled addresses with `embedding_bag`: at some shapes both do the same;
+- the forward pass takes at most 1.1 times the time of compiled addresses with `embedding_bag`: at some shapes both take as long;
 - the weight gradient, made anew with its memory, is 8 times as fast as `index_add_` and more. Shown beside it: added to a buffer
   that is there, with the whole batch on one row of every table, and what clearing the result alone takes;
 - a layer call at batch 1 (512 detectors, 8 anchor pairs, 384 -> 48) takes less than 50 µs.
@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lutetia._shared.loops import kernel as compiled_kernel
+from lutetia._shared.threads import over
 from lutetia.lut import Synapses, growth, kernels, random_anchors
-from lutetia.lut.kernels.cpu.threads import over
 from lutetia.nn import LUT
 from results import Row, finish, options_of, peer, progress, result, table
 

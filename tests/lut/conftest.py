@@ -11,7 +11,7 @@ import torch
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Share out even the smallest work over three threads."""
-    from lutetia.lut.kernels.cpu import threads  # not above: Triton must not be imported before it is told to interpret
+    from lutetia._shared import threads  # not above: Triton must not be imported before it is told to interpret
 
     monkeypatch.setattr(threads, "SMALLEST_SHARE", 1)
     before = torch.get_num_threads()

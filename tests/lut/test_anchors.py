@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lutetia._shared.sampling import unrank
 from lutetia.errors import ArgumentError
-from lutetia.lut.connectivity.anchors import _unrank, check_anchors, random_anchors
+from lutetia.lut.connectivity.anchors import check_anchors, random_anchors
 
 
 def unordered(anchors: torch.Tensor) -> list[list[frozenset[int]]]:
@@ -49,7 +50,7 @@ def test_the_list_of_pairs_is_exact_at_its_corners(high: int) -> None:
     """Just before (0, high) the square root of a large rank may be rounded up to the next pair."""
     for h in range(high, high + 1 + 300 * (high < 2**30)):
         first, last = h * (h - 1) // 2, h * (h + 1) // 2 - 1
-        low, got = _unrank(np.array([first, last]))
+        low, got = unrank(np.array([first, last]))
         assert (low.tolist(), got.tolist()) == ([0, h - 1], [h, h])
 
 

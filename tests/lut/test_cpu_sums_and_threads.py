@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lut.cpu_cases import SHAPES, Case, both, cpu, make, reference, sparse
-from lutetia._shared import threads as shared_threads
+from lutetia._shared import threads
 from lutetia.errors import ArgumentError, MissingFeatureError, OverflowInSumError
 from lutetia.lut import growth
-from lutetia.lut.kernels.cpu import threads
+from lutetia.lut.kernels.cpu import plan
 
 # ---- fixed sums ------------------------------------------------------------------------------------------------------
 
@@ -109,8 +109,8 @@ def everything(case: Case) -> list[Tensor]:
 def test_kernels_run_in_parts(launch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if launch != "compiled":
         for file, name in (("detect", "detect"), ("rows", "fill"), ("rows", "propagate"), ("gather", "gather")):
-            monkeypatch.setattr(threads.loop(file, name), "in_parts", None)
-    monkeypatch.setattr(shared_threads, "forked", launch == "python without openmp")
+            monkeypatch.setattr(plan.loop(file, name), "in_parts", None)
+    monkeypatch.setattr(threads, "forked", launch == "python without openmp")
     case = make(71, SHAPES[2])
     actual = everything(case)
     torch.set_num_threads(1)
@@ -120,7 +120,7 @@ def test_kernels_run_in_parts(launch: str, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("forked", [False, True])
 def test_the_parts_cover_the_range(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_threads, "forked", forked)
+    monkeypatch.setattr(threads, "forked", forked)
     calls: list[tuple[Any, ...]] = []
 
     def kernel(*call: Any) -> bool:
@@ -132,7 +132,7 @@ def test_the_parts_cover_the_range(forked: bool, monkeypatch: pytest.MonkeyPatch
     assert threads.over(10, 100, kernel, "a") == 0
     assert calls[0] == ("a", 0, 0)  # to compile it, if need be
     assert sorted(calls[1:]) == [("a", 0, 3), ("a", 3, 6), ("a", 6, 10)]
-    assert threads.over(10, 100, kernel, "overflow") == shared_threads.OVERFLOW
+    assert threads.over(10, 100, kernel, "overflow") == threads.OVERFLOW
     with pytest.raises(IndexError, match="the last part"):
         threads.over(10, 100, kernel, "raise")
     calls.clear()
@@ -189,11 +189,11 @@ def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("basics", "detect", "rows"):
         monkeypatch.delitem(sys.modules, f"lutetia.lut.kernels.cpu.loops.{module}", raising=False)
         monkeypatch.delattr(sys.modules["lutetia.lut.kernels.cpu.loops"], module, raising=False)
-    threads.loop.cache_clear()
+    plan.loop.cache_clear()
     with pytest.raises(MissingFeatureError, match=r"the cpu backend of lutetia.lut needs numba"):
         cpu.detect_and_fill_eval_fc(case.x, case.weight, case.anchors)
     monkeypatch.undo()
-    threads.loop.cache_clear()
+    plan.loop.cache_clear()
     both("detect_and_fill_eval_fc", case.x, case.weight, case.anchors)
 
 

@@ -14,6 +14,7 @@ pytest.importorskip("triton")
 import on_host
 
 from lutetia._shared import nvrtc
+from lutetia._shared.triton_order import Sorted
 from lutetia.errors import LutetiaError
 from lutetia.lut import Sequence, Sums, full, growth, kernels, random_anchors
 from lutetia.lut.connectivity.anchors import Comparisons
@@ -22,7 +23,6 @@ from lutetia.lut.kernels.cuda import SOURCES, pairs, tables
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
 from lutetia.lut.kernels.reference.reads import rows_that_are_added
 from lutetia.lut.kernels.triton.layout import layout_of
-from lutetia.lut.kernels.triton.source.rows import Sorted
 from lutetia.nn import LUTAttention, ProjectedLUT
 
 READS = ("hard", "blend", "confidence", "confidence2")

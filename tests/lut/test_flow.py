@@ -92,7 +92,7 @@ def test_the_picture_reads_like_the_diagram() -> None:
         ("reference", "shared", ["check_detectors_eval", "fill_outputs_sparse"]),
         ("cpu", "fc", ["detect_and_fill_eval_fc"]),
         ("cpu", "shared", ["detect_and_fill_eval_sparse"]),
-        ("cpu", "general", ["check_detectors_eval", "fill_outputs_sparse"]),
+        ("cpu", "general", ["detect_and_fill_eval_sparse"]),
         ("triton", "fc", ["detect_and_fill_eval_fc"]),
         ("triton", "shared", ["detect_and_fill_eval_sparse"]),
         ("triton", "general", ["check_detectors_eval", "fill_outputs_sparse"]),

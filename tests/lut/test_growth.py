@@ -148,8 +148,8 @@ def test_windows_by_hand() -> None:
     assert fields[::2].tolist() == [[0, 1, 3, 4], [1, 2, 4, 5], [3, 4, 6, 7], [4, 5, 7, 8]]
     assert torch.equal(fields[::2], fields[1::2])
     assert [outputs_of(synapses, t) for t in range(0, 8, 2)] == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
-    assert synapses.block_of.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert synapses.blocks_disjoint
+    assert synapses.blocks.of_detector.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert synapses.blocks.disjoint
     assert (synapses.n_detectors, synapses.n_rows, synapses.n_outputs) == (8, 4, 16)
 
 
@@ -199,7 +199,7 @@ def test_keep_draws_for_each_detector() -> None:
     kept.validate()
     assert kept.det_start.diff().unique().tolist() == [5]
     assert not (kept.dense_mask() & ~whole.dense_mask()).any()
-    assert len(kept.block_width) > 1000  # almost every detector has its own choice
+    assert len(kept.blocks.width) > 1000  # almost every detector has its own choice
     mask = kept.dense_mask()[:, 0]
     first = mask[:40, whole.det_targets[:25].long()].sum(0)
     assert int(first.sum()) == 200

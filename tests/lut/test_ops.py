@@ -42,7 +42,7 @@ def op_and_arguments(name: str, case: Case) -> tuple[Any, tuple[Any, ...]]:
     if name in ("lut_input_gradients", "lut_gradients"):
         found = (case.grad, case.weight, indices, *deltas, case.anchors)
         return named, (*found, case.x.shape[1], case.x.dtype, *how)
-    return named, (case.grad, indices, None, None, None, list(case.weight.shape), case.weight.dtype, *how)
+    return named, (case.grad, indices, None, None, None, None, 0, 0, list(case.weight.shape), case.weight.dtype, *how)
 
 
 @pytest.mark.parametrize("name", OPS)

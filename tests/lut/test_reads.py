@@ -12,10 +12,10 @@ from torch import Tensor
 
 from lut.oracle import SHAPES, WIRINGS, Case, make_case
 from lutetia import flow
+from lutetia._shared import threads
 from lutetia.errors import ArgumentError, LutetiaError, OverflowInSumError
 from lutetia.lut import lut, use_backend
 from lutetia.lut.autograd.how import NO_WIRES, How, text_of
-from lutetia.lut.kernels.cpu import threads
 
 READS = ("hard", "blend", "confidence", "confidence2")
 SOFT = READS[1:]
@@ -362,7 +362,7 @@ def op_and_arguments(name: str, case: Case, read: str) -> tuple[Any, tuple[Any, 
     if name == "row_gains":
         return named(name), (case.grad, case.weight, rows[0], rows[1] if two else None, *how)
     a, b, others = rows[2], rows[3] if two else None, rows[1] if two else None
-    return named(name), (case.grad, rows[0], a, b, others, list(case.weight.shape), torch.float64, *how)
+    return named(name), (case.grad, rows[0], a, b, others, None, 0, 0, list(case.weight.shape), torch.float64, *how)
 
 
 def named(name: str) -> Any:

@@ -61,7 +61,6 @@ def test_weights_against_loops(shared: bool) -> None:
     assert torch.equal(synapses.dense_mask(), dense != 0)
     assert torch.equal(synapses.flatten(dense), weight)
     assert synapses.weight_meta.tolist() == [meta for *_, meta in listed]
-    assert torch.equal(synapses.lr_scales(), torch.tensor([METAS[meta].lr_scale for *_, meta in listed]))  # type: ignore[arg-type]
     rates = torch.tensor([METAS[int(meta)].lr_scale for meta in synapses.owner_meta], dtype=torch.float64)
     assert torch.equal(synapses.rates, rates)  # type: ignore[arg-type]
     clamped = [min(max(float(weight[k]), METAS[m].min_weight), METAS[m].max_weight) for k, (*_, m) in enumerate(listed)]
@@ -104,20 +103,20 @@ def test_groups_cover_every_synapse_once(shared: bool, seed: int, n_outputs: int
     covered: list[int] = []
     per_owner: list[int] = []
     for owner in range(synapses.n_owners):
-        first, last = synapses.neuron_groups[owner : owner + 2].tolist()
+        first, last = synapses.groups.of_owner[owner : owner + 2].tolist()
         per_owner.append(last - first)
         sizes: dict[int, list[int]] = {}
         for g in range(first, last):
-            begin, count = int(synapses.group_start[g]), int(synapses.group_count[g])
+            begin, count = int(synapses.groups.start[g]), int(synapses.groups.counts[g])
             assert 1 <= count <= group_size
             assert int(start[owner]) <= begin
             assert begin + count <= int(start[owner + 1])
-            assert set(meta[begin : begin + count].tolist()) == {int(synapses.group_meta[g])}
+            assert set(meta[begin : begin + count].tolist()) == {int(synapses.groups.meta[g])}
             covered += range(begin, begin + count)
-            sizes.setdefault(int(synapses.group_meta[g]), []).append(count)
+            sizes.setdefault(int(synapses.groups.meta[g]), []).append(count)
         assert all(count == group_size for counts in sizes.values() for count in counts[:-1])  # only the last may be short
     assert covered == list(range(len(targets)))
-    assert int(synapses.neuron_groups.diff().max()) == max(per_owner)
+    assert int(synapses.groups.of_owner.diff().max()) == max(per_owner)
     assert synapses.n_groups == sum(per_owner)
 
 
@@ -137,16 +136,15 @@ def shared_from(lists: list[list[int]], n_outputs: int = 9) -> Synapses:
 
 def test_blocks_by_hand() -> None:
     synapses = shared_from([[4, 5], [0, 1, 2], [4, 5], [], [0, 1, 2], [4, 5]])
-    assert synapses.block_of.tolist() == [0, 1, 0, 2, 1, 0]
-    assert synapses.block_detectors.tolist() == [0, 2, 5, 1, 4, 3]
-    assert synapses.block_start.tolist() == [0, 3, 5, 6]
-    assert synapses.block_width.tolist() == [2, 3, 0]
-    assert synapses.blocks_disjoint
-    for name in ("block_of", "block_detectors", "block_start", "block_width"):
-        assert getattr(synapses, name).dtype == torch.int32
-    assert not shared_from([[4, 5], [5, 6]]).blocks_disjoint
-    assert not shared_from([[4, 5], [4]]).blocks_disjoint  # a prefix is another list
-    assert fully_connected(7, 2, 5).block_start.tolist() == [0, 7]
+    assert synapses.blocks.of_detector.tolist() == [0, 1, 0, 2, 1, 0]
+    assert synapses.blocks.detectors.tolist() == [0, 2, 5, 1, 4, 3]
+    assert synapses.blocks.start.tolist() == [0, 3, 5, 6]
+    assert synapses.blocks.width.tolist() == [2, 3, 0]
+    assert synapses.blocks.disjoint
+    assert {each.dtype for each in synapses.blocks[:4]} == {torch.int32}
+    assert not shared_from([[4, 5], [5, 6]]).blocks.disjoint
+    assert not shared_from([[4, 5], [4]]).blocks.disjoint  # a prefix is another list
+    assert fully_connected(7, 2, 5).blocks.start.tolist() == [0, 7]
 
 
 def test_names_belong_to_their_layout() -> None:
@@ -154,16 +152,16 @@ def test_names_belong_to_their_layout() -> None:
         _ = grow(True).row_start
     with pytest.raises(ArgumentError, match="det_meta belongs to the shared layout, but these synapses are general"):
         _ = grow(False).det_meta
-    with pytest.raises(ArgumentError, match="block_of belongs to the shared layout"):
-        _ = grow(False).block_of
+    with pytest.raises(ArgumentError, match="det_start belongs to the shared layout"):
+        _ = grow(False).blocks
 
 
 def test_dtypes() -> None:
     for synapses in (grow(True), grow(False)):
         start, targets, meta = synapses.tensors().values()
         assert (start.dtype, targets.dtype, meta.dtype) == (torch.int64, torch.int32, torch.int32)
-        assert (synapses.group_start.dtype, synapses.neuron_groups.dtype) == (torch.int64, torch.int64)
-        assert (synapses.group_count.dtype, synapses.group_meta.dtype) == (torch.int32, torch.int32)
+        assert (synapses.groups.start.dtype, synapses.groups.of_owner.dtype) == (torch.int64, torch.int64)
+        assert (synapses.groups.counts.dtype, synapses.groups.meta.dtype) == (torch.int32, torch.int32)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -198,7 +196,7 @@ def test_initial_weights_stay_within_the_bounds() -> None:
 
 def test_one_number_when_all_metas_agree() -> None:
     synapses = random(3, 2, 5, 0.5, seed=0, metas=(SynapseMeta(lr_scale=0.3), SynapseMeta(lr_scale=0.3, initial_weight=1)))
-    assert synapses.lr_scales() == synapses.rates == 0.3
+    assert synapses.rates == 0.3
     weight = torch.full((synapses.n_weights,), math.inf)
     assert torch.isinf(synapses.clamp_(weight)).all()
     parameter = torch.nn.Parameter(torch.ones(60))
@@ -215,7 +213,7 @@ def test_statistics_against_the_mask(shared: bool) -> None:
     assert found.fan_out == (int(out.min()), pytest.approx(float(out.float().mean())), int(out.max()))
     assert found.fan_in == (int(into.min()), pytest.approx(float(into.float().mean())), int(into.max()))
     assert synapses.max_fan_out == int(out.max())
-    assert found.group_fill == pytest.approx(float(synapses.group_count.float().mean()) / 3)
+    assert found.group_fill == pytest.approx(float(synapses.groups.counts.float().mean()) / 3)
     listed, owners = len(synapses.owner_targets), synapses.n_owners
     assert found.bytes == 8 * (owners + 1) * 2 + 8 * listed + 16 * found.n_groups
 
@@ -236,10 +234,10 @@ def test_equality_copy_and_repr() -> None:
 
 def test_no_synapse_at_all() -> None:
     synapses = random(3, 2, 5, 0.0, seed=0).validate()
-    assert (synapses.n_weights, synapses.n_groups, int(synapses.neuron_groups.diff().max())) == (0, 0, 0)
+    assert (synapses.n_weights, synapses.n_groups, int(synapses.groups.of_owner.diff().max())) == (0, 0, 0)
     assert synapses.expand(torch.empty(0)).shape == (3, 4, 5)
     assert synapses.statistics().fan_in == (0, 0.0, 0)
-    assert random(3, 2, 5, 0.0, seed=0, shared=True).block_of.tolist() == [0, 0, 0]
+    assert random(3, 2, 5, 0.0, seed=0, shared=True).blocks.of_detector.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -354,7 +352,7 @@ def test_everything_is_the_same_on_a_gpu(shared: bool) -> None:
     for mine, its in zip(there.groups, synapses.groups, strict=True):
         assert torch.equal(mine.cpu(), its)
     if shared:
-        assert torch.equal(there.block_detectors.cpu(), synapses.block_detectors)
+        assert torch.equal(there.blocks.detectors.cpu(), synapses.blocks.detectors)
     weight = synapses.initial_weights(1)
     assert torch.equal(there.initial_weights(1).cpu(), weight)
     assert torch.equal(there.expand(weight.cuda()).cpu(), synapses.expand(weight))

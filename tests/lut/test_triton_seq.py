@@ -11,12 +11,13 @@ import torch
 pytest.importorskip("triton")
 
 from lut.oracle import make_sequence
+from lutetia._shared.triton_order import sort_columns
 from lutetia.errors import ArgumentError
 from lutetia.lut import Sequence, Sums, growth, kernels, lut_attention, use_backend
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.kernels.protocol import Detected, Products
-from lutetia.lut.kernels.triton import pairs, synapse_pairs
-from lutetia.lut.kernels.triton.pairs import in_order
+from lutetia.lut.kernels.reference import sequences as walk
+from lutetia.lut.kernels.triton import pairs
 from lutetia.lut.kernels.triton.sequences import count_cells, walks_pairs
 
 fast, reference = kernels("triton"), kernels("reference")
@@ -107,7 +108,7 @@ def test_counts_of_more_than_eight_bits() -> None:
 @pytest.mark.parametrize(("n_places", "n_values"), [(1, 2), (130, 8), (257, 64), (20, 256)])
 def test_places_in_order_of_their_index(n_places: int, n_values: int) -> None:
     indices = torch.randint(0, n_values, (n_places, 3), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
-    order, end, count, _ = in_order(indices.to(DEVICE), n_values)
+    order, end, count, _ = sort_columns(indices.to(DEVICE), n_values)
     for t in range(3):
         mine = indices[:, t].long()
         assert torch.equal(mine[order[t].long().cpu()], mine.sort().values)
@@ -164,7 +165,7 @@ class TestOnTheGpu:
 @pytest.mark.parametrize("shared", [False, True])
 def test_sparse_connectivity_takes_its_pairs_in_parts(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """y and every gradient, with a synapse of another rate, and no tables filled up with zeros."""
-    monkeypatch.setattr(synapse_pairs, "CELLS_AT_ONCE", 13)
+    monkeypatch.setattr(walk, "NUMBERS_AT_ONCE", 13)
     monkeypatch.setattr(pairs, "fill", None)
     metas = (SynapseMeta(), SynapseMeta(lr_scale=0.5))
     synapses = growth.random(3, 5, 5, 0.5, seed=0, shared=shared, metas=metas).to(DEVICE)

@@ -1,8 +1,10 @@
 """The threads that compiled loops run on: those torch already has.
 
 numba's own parallel loops would start a second team, which competes with torch's threads: these spin for milliseconds after each
-operation. So loops run through GOMP_parallel, which the GNU, LLVM and Intel runtimes all export on Linux; elsewhere, and in a
-forked child, which has none of its parent's threads, on a small pool of Python threads.
+operation. Its `workqueue` layer ends the process when two Python threads launch at once, its `omp` layer ends it in a forked
+child, and either takes several times as long to compile. So a kernel is compiled serial and without the GIL, and loops run
+through GOMP_parallel, which the GNU, LLVM and Intel runtimes all export on Linux; elsewhere, and in a forked child, which has
+none of its parent's threads, on a small pool of Python threads.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
+
+import torch
 
 OVERFLOW, OUT_OF_MEMORY = 1, 2  # flags: what went wrong in a kernel
 Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -47,6 +51,14 @@ def _parallel(address: int) -> Callable[[int, int, int, int], None]:
 def pool() -> ThreadPoolExecutor:
     """Python threads for systems without OpenMP, started as needed."""
     return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="lutetia")
+
+
+SMALLEST_SHARE = 100_000  # additions that take about 10 µs: less than it takes to wake a thread that has gone to sleep
+
+
+def over(n: int, additions: int, kernel: Callable[..., Any], *arguments: Any) -> int:
+    """`spread` over as many of torch's threads as pay: `additions` estimates the whole work."""
+    return spread(min(torch.get_num_threads(), additions // SMALLEST_SHARE), n, kernel, *arguments)
 
 
 def spread(threads: int, n: int, kernel: Callable[..., Any], *arguments: Any) -> int:

@@ -38,12 +38,10 @@ from lutetia.lut.connectivity.anchors import (
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, Full, full, synapses_of
 from lutetia.lut.connectivity.meta import SynapseMeta
 from lutetia.lut.connectivity.synapses import Synapses
-from lutetia.lut.connectivity.thresholds import KINDS, draw_comparisons, thresholds_of_data
 from lutetia.lut.decode import IndexCache, decode, rows_in
 from lutetia.lut.kernels.choice import backend_name, kernels, use_backend
 from lutetia.lut.kernels.protocol import READS, Products, Read, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of
-from lutetia.lut.kernels.reference.sequences import pairs_of
 from lutetia.lut.sums import FLOATS, Sums, sum_dtype
 
 __all__ = [

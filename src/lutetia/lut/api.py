@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.direct import is_direct
+from lutetia._shared.prepared import mark_as
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut.algorithm import check_algorithm
 from lutetia.lut.autograd.how import NO_WIRES, How, Wires, sizes_of, text_of
 from lutetia.lut.autograd.ops import detect_and_fill, op, output_dtype
 from lutetia.lut.autograd.policies import DENSE, SPARSE, Call, Rate, settle_call, start_quickly, with_step_in_place
-from lutetia.lut.autograd.quick import mark_as, prepare_attention, quick_for
+from lutetia.lut.autograd.quick import prepare_attention, quick_for
 from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Formula
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS
 from lutetia.lut.connectivity.full import DEFAULT_META, Connectivity, check_tensors
@@ -198,15 +199,14 @@ def quickly(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Tensor | N
         return None
     if torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad):
         return start_quickly(x, weight, anchors, quick) if quick.trains else None
-    return quick.evaluate(x, weight)
+    return quick.launches.fill(x, weight, None)
 
 
 def run(
     x: Tensor, tables: Tables, sums: Sums, learning: Learning, read: Read | None = None, table_dropout: float = 0.0
 ) -> Tensor:
     """`lut` after the checks that a layer makes once: x [..., n_inputs] -> y [..., n_outputs]; no `read` is the hard one."""
-    if not _fit(x, tables):
-        _explain(x, tables)
+    _check(x, tables)
     weight, anchors, wiring, _, thresholds = tables
     rows = x if x.dim() == 2 else x.flatten(0, -2) if x.dim() > 2 else x[None]
     learned = torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)
@@ -271,30 +271,8 @@ def _weigh(x: Tensor, tables: Tables, how: How, learning: Learning, read: Read, 
     return _learn(ROWS, rows, how_added, learning)
 
 
-def _fit(x: Any, tables: Tables) -> bool:
-    """One check if everything fits; the details are computed only for an error."""
-    weight, anchors, wiring, _, thresholds = tables
-    if not (isinstance(x, Tensor) and isinstance(weight, Tensor) and isinstance(anchors, Tensor)):
-        return False
-    device, shape = x.device, anchors.shape
-    if weight.device != device or anchors.device != device or anchors.dtype != torch.int32 or len(shape) != 3 or shape[2] != 2:
-        return False
-    if x.dtype not in FLOATS or weight.dtype not in STORED or not x.dim() or not 1 <= shape[1] <= MAX_ANCHORS:
-        return False
-    if thresholds is not None and not (isinstance(thresholds, Tensor) and thresholds.dim() == 1):
-        return False
-    if thresholds is not None and (thresholds.dtype not in FLOATS or thresholds.device != device):
-        return False
-    if wiring is None:
-        return weight.dim() == 3 and weight.shape[0] == shape[0] and weight.shape[1] == 1 << shape[1]
-    sizes = sizes_of(wiring.header)
-    if sizes.n_detectors != shape[0] or sizes.n_rows != 1 << shape[1] or wiring.start.device != device:
-        return False
-    return weight.dim() == 1 and weight.shape[0] == wiring.targets.shape[0] * sizes.rows_listed
-
-
-def _explain(x: Any, tables: Tables) -> None:
-    """Raise the error that says what does not fit."""
+def _check(x: Any, tables: Tables) -> None:
+    """Check that the tensors of a layer fit each other."""
     weight, anchors, wiring, _, thresholds = tables
     check_tensor("x", x, ["...", "n_inputs"], FLOATS)
     check_tensor("anchors", anchors, ["n_detectors", "n_anchors", 2], torch.int32, x.device)
@@ -364,7 +342,7 @@ def run_attention(x: Tensor, tables: Tables, lengths: Tensor | None, options: Op
     plain = lengths is None and tables.wiring is None and options.sums == FLOAT and options.algorithm != "cells"
     if plain and not _learns(x, tables):
         quick = quick_for(x, tables.weight, tables.anchors, tables.positions)
-        y = None if quick is None else quick.evaluate(x, tables.weight)
+        y = None if quick is None else quick.launches.fill(x, tables.weight, None)
         if y is not None:
             return y
     check_attention(x, tables)

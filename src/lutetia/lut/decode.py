@@ -28,6 +28,7 @@ from lutetia.lut.kernels.protocol import Detected, Sequence
 from lutetia.lut.kernels.reference.rows import rows_of
 from lutetia.lut.sums import FLOATS, from_units, sum_dtype, to_units
 
+HOST = torch.device("cpu")
 NUMBERS_AT_ONCE = 1 << 24  # numbers of scratch: pairs are taken in turns of this many
 
 
@@ -77,7 +78,10 @@ class IndexCache:
 
     def check(self, x: Tensor, anchors: Tensor) -> list[int]:
         """How many positions each row holds, once the cache is known to be that of x [B, S, I] and of these anchors."""
-        check_cache(self.indices, self.lengths, x, anchors)
+        check_tensor("cache.indices", self.indices, [len(x), len(anchors), "max_length"], torch.int16, x.device)
+        check_tensor("cache.lengths", self.lengths, [len(x)], torch.int64, HOST)
+        if not (self.indices.is_contiguous() and self.lengths.is_contiguous()):
+            fail("cache.indices", self.indices, "contiguous tensors, as new_cache makes them")
         held = self.lengths.tolist()
         for row, length in enumerate(held):
             if not 0 <= length <= self.max_length:
@@ -89,7 +93,7 @@ class IndexCache:
     def held(self) -> list[int]:
         """How many positions each row holds."""
         check_tensor("cache.indices", self.indices, ["B", "n_detectors", "max_length"], torch.int16)
-        check_tensor("cache.lengths", self.lengths, [len(self.indices)], torch.int64, torch.device("cpu"))
+        check_tensor("cache.lengths", self.lengths, [len(self.indices)], torch.int64, HOST)
         return self.lengths.tolist()
 
     def grow(self, new: Tensor | int, anchors: Tensor) -> None:
@@ -145,23 +149,6 @@ def rows_in(index: Any, batch: int) -> Tensor:
     if bool(((rows < 0) | (rows >= batch)).any()):
         fail("index", rows.tolist(), f"rows from 0 to {batch - 1}")
     return rows
-
-
-def check_cache(indices: Any, lengths: Any, x: Tensor, anchors: Tensor) -> None:
-    """Check the tensors of a cache against x [B, S, I] and anchors; one check if all is well."""
-    if not (isinstance(indices, Tensor) and isinstance(lengths, Tensor)):
-        check_tensor("cache.indices", indices)
-        check_tensor("cache.lengths", lengths)
-    fits = indices.dim() == 3 and indices.shape[0] == len(x) == len(lengths) and indices.shape[1] == len(anchors)
-    fits = fits and indices.layout == lengths.layout == torch.strided
-    if fits and not (indices.is_contiguous() and lengths.is_contiguous()):
-        fail("cache.indices", indices, "contiguous tensors, as new_cache makes them")
-    if not fits or lengths.dim() != 1 or indices.dtype != torch.int16 or lengths.dtype != torch.int64:
-        check_tensor("cache.indices", indices, [len(x), len(anchors), "max_length"], torch.int16)
-        check_tensor("cache.lengths", lengths, [len(x)], torch.int64)
-    if indices.device != x.device or lengths.device.type != "cpu":
-        check_tensor("cache.indices", indices, device=x.device)
-        check_tensor("cache.lengths", lengths, device=torch.device("cpu"))
 
 
 @uncompiled("decoding with an index cache depends on how full the cache is")

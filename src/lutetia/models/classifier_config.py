@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from lutetia.errors import ArgumentError, check_choice, fail
-from lutetia.lut import GRADIENTS, KINDS, MAX_ANCHORS, READS, Sums, check_int
+from lutetia.lut import GRADIENTS, MAX_ANCHORS, READS, Sums, check_int
 from lutetia.models.fields import ModelConfig, check_number, sizes
 from lutetia.models.transformer_config import NORMS
-from lutetia.nn import check_dropout
+from lutetia.nn import COMPARISONS, check_dropout
 
 READOUTS = ("linear", "lut", "none")
 Size: TypeAlias = int | tuple[int, int]
@@ -88,7 +88,7 @@ class LUTLayer(_Layer):
             fail("mix", self.mix, "at least two sums, to compare with each other, or 0 for none")
         check_int("n_outputs", self.n_outputs, 2)
         check_int("n_detectors", self.n_detectors, 1)
-        check_choice("anchors", self.anchors, KINDS)
+        check_choice("anchors", self.anchors, COMPARISONS)
         self._check_table()
 
 

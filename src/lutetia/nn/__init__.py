@@ -10,6 +10,7 @@ from lutetia.nn.ngram import NgramTables, RowAdam, ngram_tables
 from lutetia.nn.ngram.layer import check_orders
 from lutetia.nn.projected_lut import ProjectedLUT
 from lutetia.nn.regularise import cell_total_variation
+from lutetia.nn.thresholds import COMPARISONS, draw_comparisons
 
 __all__ = [
     "LUT",

@@ -18,9 +18,9 @@ from torch import Tensor
 from lutetia._shared.threads import spread
 from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
 from lutetia.lut import FLOATS, INTEGER_DTYPES, MAX_ANCHORS, check_int, check_thresholds
+from lutetia.nn.thresholds import COMPARISONS
 
 Array = np.ndarray[Any, Any]
-KINDS = ("pairs", "thresholds", "mixed")
 WORTH_THREADS = 200_000  # comparisons: less is done before a second thread has begun
 MAX_CLASSES = 1 << 16  # each has a column
 EQUAL = 1e-9  # part of a gain that is rounding
@@ -45,7 +45,7 @@ def choose_anchors(
     thresholds[t]: `kind` "thresholds" chooses only those, "mixed" draws a quarter of the candidates as pairs.
     """
     check_tensor("x", x, ["n", "n_inputs"], (*FLOATS, *INTEGER_DTYPES))
-    check_choice("kind", kind, KINDS)
+    check_choice("kind", kind, COMPARISONS)
     for name, value in (("n_detectors", n_detectors), ("candidates", candidates), ("rows", rows)):
         check_int(name, value, 1)
     check_int("n_anchors", n_anchors, 1, MAX_ANCHORS)

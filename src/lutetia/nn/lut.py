@@ -34,14 +34,13 @@ from lutetia.lut import (
     check_anchors,
     check_int,
     check_thresholds,
-    draw_comparisons,
     full,
     quickly,
     run,
     settle,
     synapses_of,
-    thresholds_of_data,
 )
+from lutetia.nn.thresholds import draw_comparisons, thresholds_of_data
 
 MAX_ROWS = 2**MAX_ANCHORS
 drawn: ContextVar[bool] = ContextVar("drawn", default=True)  # whether new layers draw their weights

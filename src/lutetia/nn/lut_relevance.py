@@ -16,13 +16,13 @@ B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lutetia.lut import TOKEN, Record, like_positions, nodes_of, pairs_of, record_of, rows_of, sum_dtype
+from lutetia.lut import TOKEN, Record, like_positions, nodes_of, record_of, rows_of, sum_dtype
 from lutetia.relevance import Args, Decisive, Given, Node, Op, Relevance, divide, register, unknown
 
 MOST_NUMBERS = 1 << 24  # in one scratch tensor; larger batches are done in pieces
@@ -102,6 +102,14 @@ class LutOp(SharedTables):
         return x
 
 
+def _by_distance(record: Record) -> Iterator[tuple[int, Tensor]]:
+    """All pairs (j - d, j), one distance d after the other, with the cell each detector reads, int64 [B, S - d, N_t]."""
+    sequence = record.sequence()
+    n_pe, indices, pe_indices = sequence.positional_dim, sequence.x.indices.long(), sequence.positions.indices.long()
+    for d in range(1, indices.shape[1]):
+        yield d, indices[:, d:] << (sequence.n_anchors + n_pe) | indices[:, :-d] << n_pe | pe_indices[d - 1]
+
+
 class AttentionOp(SharedTables):
     """`LUTAttention`: x [B, S, I], weight, positions [L-1, N_t or 1, N_pe] -> y [B, S, O]."""
 
@@ -109,7 +117,7 @@ class AttentionOp(SharedTables):
         record = record_of(node.fn)
         weight = self.weight(node, record)
         y = weight.new_zeros(*record.saved.indices.shape[:2], weight.shape[2], dtype=sum_dtype(weight))
-        for d, cells in pairs_of(record.sequence()):
+        for d, cells in _by_distance(record):
             y[:, d:] += rows_of(weight, cells.flatten(0, 1)).sum(1).unflatten(0, cells.shape[:2])
         return y.to(output_dtype(node))
 
@@ -123,7 +131,7 @@ class AttentionOp(SharedTables):
         x = c.new_zeros(*c.shape[:2], facts.n_inputs)
         positions = c.new_zeros(*saved.pe_indices.shape, n_pe)
         counted = torch.zeros_like(weight, dtype=c.dtype) if 1 in node.walked else None
-        for d, cells in pairs_of(record.sequence()):
+        for d, cells in _by_distance(record):
             worth = worths(d, cells)  # [B, S - d, N_t]
             decided = torch.stack([worth - worths(d, cells ^ (1 << r)) for r in range(2 * n_anchors + n_pe)], -1)
             pe, k, q = to_bits(node, worth, decided).split([n_pe, n_anchors, n_anchors], -1)  # from the lowest bits up

@@ -43,14 +43,14 @@ def _tables(layer: LUT) -> list[Tensor]:
         return [layer.weight]
     if synapses.layout == "general":
         return [synapses.expand(layer.weight)]
-    widths, n_rows = synapses.det_start.diff(), layer.n_rows
+    widths, n_rows = synapses.owner_start.diff(), layer.n_rows
     distinct = widths.unique().tolist()
     if len(distinct) == 1:
         return [layer.weight.view(layer.n_detectors, n_rows, distinct[0])]
     tables = []
     for width in distinct:
         detectors = (widths == width).nonzero()
-        places = synapses.det_start[detectors] * n_rows + torch.arange(n_rows * width, device=widths.device)
+        places = synapses.owner_start[detectors] * n_rows + torch.arange(n_rows * width, device=widths.device)
         tables.append(layer.weight[places].view(len(detectors), n_rows, width))
     return tables
 

@@ -27,8 +27,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from lutetia import flow
 from lutetia._uncompiled import uncompiled
 from lutetia.errors import ArgumentError, fail
-from lutetia.lut import SCALARS, draw_comparisons
-from lutetia.nn import LUT, LUTAttention, NgramTables, ngram_tables
+from lutetia.lut import SCALARS
+from lutetia.nn import LUT, LUTAttention, NgramTables, draw_comparisons, ngram_tables
 from lutetia.training.distributed import World, average_gradients
 from lutetia.training.resharding import Spread, spread_parameters, spreads_of
 

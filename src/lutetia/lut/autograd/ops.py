@@ -186,14 +186,20 @@ def _lut_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> Tensor:
 
 
 @define(
-    "lut_weight_gradients(Tensor grad, Tensor indices, Tensor? a, Tensor? b, Tensor? alternatives, SymInt[] size, "
-    "ScalarType dtype, HOW) -> Tensor",
-    lambda grad, indices, *rest: grad.new_empty(rest[3], dtype=rest[4]),
+    "lut_weight_gradients(Tensor grad, Tensor indices, Tensor? a, Tensor? b, Tensor? alternatives, Tensor? pe_indices, "
+    "int n_anchors, int positional_dim, SymInt[] size, ScalarType dtype, HOW) -> Tensor",
+    lambda grad, indices, *rest: grad.new_empty(rest[6], dtype=rest[7]),
 )
 def _lut_weight_gradients(grad: Tensor, indices: Tensor, *rest: Any) -> Tensor:
-    """grad [B, O], indices [B, N_t], then a, b, alternatives [B, N_t] or None, the size of the weight, dtype -> dW."""
-    a, b, alternatives, size, dtype = rest[:5]
-    how, connectivity = told(rest[5:], size)
+    """grad [B, O], indices, a, b, alternatives [B, N_t] or None, ..., the size of the weight, dtype -> dW.
+
+    Of sequences: grad [B, S, O], indices [B, S, N_t], PE indices [S-1, N_t], N_c and N_pe.
+    """
+    a, b, alternatives, pe_indices, n_anchors, positional_dim, size, dtype = rest[:8]
+    how, connectivity = told(rest[8:], size)
+    if pe_indices is not None:
+        sequence = Sequence(Detected(solid(indices)), Detected(solid(pe_indices)), n_anchors, positional_dim)
+        return gather_sequence(solid(grad), sequence, how, connectivity).to(dtype)
     quick = quick_back(grad, connectivity) if a is None and how.sums == FLOAT and dtype == torch.float32 else None
     if quick is not None:
         return quick.launches.to_weight(grad, indices, tuple(size))
@@ -213,7 +219,7 @@ def _lut_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Te
     quick = quick_back(grad, connectivity) if how.sums == FLOAT and dtype == weight.dtype == torch.float32 else None
     if quick is not None and quick.anchors is anchors and quick.launches.x_shape[1] == n_inputs:
         return quick.launches.gradients(grad, weight, tuple(found), tuple(weight.shape))
-    to_weight = (grad, found[0], None, None, None, weight.shape, weight.dtype, *rest[6:])
+    to_weight = (grad, found[0], None, None, None, None, 0, 0, weight.shape, weight.dtype, *rest[6:])
     return _lut_input_gradients(grad, weight, *rest), _lut_weight_gradients(*to_weight)
 
 
@@ -388,18 +394,6 @@ def _lut_attention_input_gradients(grad: Tensor, weight: Tensor, *rest: Any) -> 
     sequence, run = with_algorithm(sequence, how, grad.shape[2], weight, grad), how.kernels(grad).propagate_sequence
     dx, dpositions = run(solid(grad), solid(weight), connectivity, sequence, solid(trusted(anchors)), n_inputs, how.sums)
     return dx.to(dtype), like_positions(dpositions, positions_shape).to(positions_dtype)
-
-
-@define(
-    "lut_attention_weight_gradients(Tensor grad, Tensor indices, Tensor pe_indices, int n_anchors, int positional_dim, "
-    "SymInt[] size, ScalarType dtype, HOW) -> Tensor",
-    lambda grad, indices, pe_indices, *rest: grad.new_empty(rest[2], dtype=rest[3]),
-)
-def _lut_attention_weight_gradients(grad: Tensor, indices: Tensor, pe_indices: Tensor, *rest: Any) -> Tensor:
-    """grad [B, S, O], indices [B, S, N_t], pe_indices [S-1, N_t], then N_c, N_pe, the size of the weight, dtype -> dW."""
-    n_anchors, positional_dim, size, dtype = rest[:4]
-    sequence = Sequence(Detected(solid(indices)), Detected(solid(pe_indices)), n_anchors, positional_dim)
-    return gather_sequence(solid(grad), sequence, *told(rest[4:], size)).to(dtype)
 
 
 def gather_sequence(grad: Tensor, sequence: Sequence, how: How, connectivity: Connectivity, into: Into | None = None) -> Tensor:

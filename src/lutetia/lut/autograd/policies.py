@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lutetia import flow
 from lutetia._shared.direct import is_quiet
+from lutetia._shared.prepared import Prepared
 from lutetia.errors import ArgumentError, fail
 from lutetia.lut.autograd.how import How, Wires, how_of, text_of
 from lutetia.lut.autograd.ops import op
-from lutetia.lut.autograd.quick import Quick
 from lutetia.lut.autograd.saved import ATTENTION, LUT, READ, ROWS, Facts, Formula, Once, Record, record_of
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels import choice
@@ -36,7 +37,7 @@ class Call(NamedTuple):
 
     formula: Formula
     rest: tuple[Any, ...]
-    quick: Quick | None = None
+    quick: Prepared | None = None
 
     def start(self, ctx: Any, tensors: Sequence[Tensor]) -> Any:
         """y, or where there is no weight all that the op gives; what the backward pass needs is kept on ctx."""
@@ -62,7 +63,7 @@ class Dense(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         formula, quick = ctx.call.formula, ctx.call.quick
-        if quick is not None and not torch.is_grad_enabled() and quick.takes(grads[0]) and is_quiet():
+        if quick is not None and not torch.is_grad_enabled() and quick.takes(grads[0]) and is_quiet() and not flow.recording():
             return *_quick_gradients(ctx, quick, grads[0]), None, None
         with torch.no_grad():
             gradients = formula.backward(ctx, grads, formula.weight_at >= 0 and _wanted(ctx, formula.weight_at))
@@ -71,14 +72,14 @@ class Dense(torch.autograd.Function):
         return *gradients, *[None] * (len(ctx.needs_input_grad) - len(gradients))
 
 
-def start_quickly(x: Tensor, weight: Tensor, anchors: Tensor, quick: Quick) -> Tensor:
+def start_quickly(x: Tensor, weight: Tensor, anchors: Tensor, quick: Prepared) -> Tensor:
     """`lut` by what was prepared, with its node in the graph."""
     if quick.call is None:
         quick.call = Call(LUT, (), quick)
     return _apply_lut(x, weight, anchors, quick.call)
 
 
-def _start_quickly(ctx: Any, quick: Quick, x: Tensor, weight: Tensor, anchors: Tensor) -> Tensor:
+def _start_quickly(ctx: Any, quick: Prepared, x: Tensor, weight: Tensor, anchors: Tensor) -> Tensor:
     """`lut` by what was prepared, keeping what its formula would keep."""
     launches = quick.launches
     indices, min_delta, which = room = launches.room(x)
@@ -95,7 +96,7 @@ def _start_quickly(ctx: Any, quick: Quick, x: Tensor, weight: Tensor, anchors: T
     return y
 
 
-def _quick_gradients(ctx: Any, quick: Quick, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def _quick_gradients(ctx: Any, quick: Prepared, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """grad [B, O] -> dx [B, I] and dW, where they are wanted."""
     saved, launches, to_weight = ctx.saved_tensors, quick.launches, ctx.needs_input_grad[1]
     if to_weight and not quick.by_grad:

@@ -164,11 +164,11 @@ def lut_to_both(ctx: Any, grad: Tensor, *_: None) -> list[Tensor | None]:
 
 
 def rows_to_weight(ctx: Any, grad: Tensor) -> Tensor:
-    """grad [B, O] -> dW, dense."""
+    """grad [B, O] or [B, S, O] -> dW, dense."""
     s, f = record_of(ctx)
-    run = op("lut_weight_gradients", grad)
-    others = s.alternatives if f.two else None
-    return run(grad, s.indices, s.a, s.b, others, f.size, f.weight_dtype, *s.wires, f.how)
+    bits = (f.n_anchors, f.positions_shape[2] if f.positions_shape else 0)
+    rows = (s.indices, s.a, s.b, s.alternatives if f.two else None, s.pe_indices)
+    return op("lut_weight_gradients", grad)(grad, *rows, *bits, f.size, f.weight_dtype, *s.wires, f.how)
 
 
 # ---- reads -----------------------------------------------------------------------------------------------------------
@@ -242,13 +242,6 @@ def attention_to_inputs(ctx: Any, grad: Tensor, *_: None) -> list[Tensor | None]
     return [dx if to_x else None, None, None, dpositions if to_positions else None]
 
 
-def attention_to_weight(ctx: Any, grad: Tensor) -> Tensor:
-    """grad [B, S, O] -> dW, dense."""
-    s, f = record_of(ctx)
-    numbers = (f.n_anchors, f.positions_shape[2], f.size, f.weight_dtype)
-    return op("lut_attention_weight_gradients", grad)(grad, s.indices, s.pe_indices, *numbers, *s.wires, f.how)
-
-
 # ---- registration ----------------------------------------------------------------------------------------------------
 
 
@@ -259,8 +252,7 @@ class Formula(NamedTuple):
     remember: Callable[[Any, tuple[Any, ...], Any], None]
     to_inputs: Callable[..., list[Tensor | None]]  # ctx, gradients of the outputs -> those of the tensors that come first
     weight_at: int = -1  # the place of the weight among the inputs; -1 where there is none
-    to_weight: Callable[[Any, Tensor], Tensor] = rows_to_weight
-    to_both: Callable[..., list[Tensor | None]] | None = None  # `to_inputs` and `to_weight` in one op
+    to_both: Callable[..., list[Tensor | None]] | None = None  # `to_inputs` and the gradient of the weight in one op
 
     def backward(self, ctx: Any, grads: tuple[Any, ...], to_weight: bool) -> list[Tensor | None]:
         """The gradients of the tensors that come first, that of the weight dense, where it is wanted."""
@@ -268,14 +260,14 @@ class Formula(NamedTuple):
             return self.to_both(ctx, *grads)
         gradients = self.to_inputs(ctx, *grads)
         if to_weight:
-            gradients[self.weight_at] = self.to_weight(ctx, grads[0])
+            gradients[self.weight_at] = rows_to_weight(ctx, grads[0])
         return gradients
 
 
 LUT = Formula("lut", remember_lut, lut_to_inputs, 1, to_both=lut_to_both)
 READ = Formula("read_detectors", remember_read, read_to_inputs)
 ROWS = Formula("weigh_rows", remember_rows, rows_to_inputs, 0)
-ATTENTION = Formula("lut_attention", remember_attention, attention_to_inputs, 1, attention_to_weight)
+ATTENTION = Formula("lut_attention", remember_attention, attention_to_inputs, 1)
 
 
 class Once(torch.autograd.Function):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from lutetia._shared.memo import Memo, private_copy
+from lutetia._shared.sampling import draw_distinct, unrank
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.sums import FLOATS, sum_dtype
 
@@ -136,7 +137,7 @@ def random_anchors(
     else:
         candidates, sizes = _candidates(fields, n_inputs, n_detectors)
 
-    low, high = _unrank(draw_distinct(rng, sizes * (sizes - 1) // 2, n_anchors))
+    low, high = unrank(draw_distinct(rng, sizes * (sizes - 1) // 2, n_anchors))
     swap = rng.random(low.shape) < 0.5
     pairs = np.stack([np.where(swap, high, low), np.where(swap, low, high)], axis=2)
     if fields is not None:
@@ -163,28 +164,3 @@ def _candidates(fields: torch.Tensor, n_inputs: int, n_detectors: int) -> tuple[
         t = int(np.argmax(sizes < 2))
         raise ArgumentError(f"the field of detector {t} holds {sizes[t]} inputs, expected at least 2")
     return candidates, sizes
-
-
-def draw_distinct(rng: np.random.Generator, totals: np.ndarray, count: int) -> np.ndarray:
-    """`count` numbers below totals[t] for each t, distinct within a row while totals[t] allows, [len(totals), count].
-
-    Floyd's sampling, one column for all rows at a time: exact, without rejection.
-    """
-    drawn = np.empty((len(totals), count), dtype=np.int64)
-    distinct = np.minimum(totals, count)
-    rows = np.arange(len(totals))
-    for j in range(count):
-        last = totals - distinct + j
-        number = rng.integers(0, np.minimum(last, totals - 1), endpoint=True)
-        taken = (drawn[:, :j] == number[:, None]).any(axis=1)
-        # Past the last distinct number a row starts over with those it has.
-        drawn[:, j] = np.where(j < distinct, np.where(taken, last, number), drawn[rows, j % distinct])
-    # Floyd draws large numbers late: shuffle, so that every column has the same distribution.
-    return rng.permuted(drawn, axis=1)
-
-
-def _unrank(rank: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The pair low < high at each place of the list (0,1) (0,2) (1,2) (0,3) ..., any shape."""
-    high = ((1 + np.sqrt(1 + 8 * rank.astype(np.float64))) / 2).astype(np.int64)
-    high -= high * (high - 1) // 2 > rank  # rounding may lift a large rank to the next square, and never lowers one
-    return rank - high * (high - 1) // 2, high

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from lutetia._shared.sampling import bernoulli_places, keep_some
 from lutetia.errors import ArgumentError, check_choice, check_range, fail
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS, MAX_INT32, check_int
 from lutetia.lut.connectivity.meta import SynapseMeta
@@ -21,7 +22,6 @@ Pair: TypeAlias = tuple[int, int]  # height and width
 Size: TypeAlias = int | Pair  # one number stands for both
 
 DEFAULT_META = SynapseMeta()
-CHUNK = 1 << 22  # random numbers held at a time while outputs are chosen
 
 
 def fully_connected(n_detectors: int, n_anchors: int, n_outputs: int, meta: SynapseMeta = DEFAULT_META) -> Synapses:
@@ -49,7 +49,7 @@ def random(
     check_range("probability", probability, 0, 1)
     rng = _generator(seed)
     owners = n_detectors if shared else n_detectors << n_anchors
-    owner, output = np.divmod(_bernoulli_places(rng, owners * n_outputs, probability), n_outputs)
+    owner, output = np.divmod(bernoulli_places(rng, owners * n_outputs, probability), n_outputs)
     meta = rng.integers(len(metas), size=len(owner)) if len(metas) > 1 else np.zeros_like(owner)
     sizes = (n_detectors, 1 << n_anchors, n_outputs)
     return _assemble(sizes, "shared" if shared else "general", (owner, output, meta), metas)
@@ -148,7 +148,7 @@ def windows_2d(
 
     fields = _window_indices(here, image, window, in_channels).repeat(detectors_per_position, axis=0)
     outputs = _window_indices(there, target, patch, out_channels).repeat(detectors_per_position, axis=0)
-    outputs = _keep_some(rng, outputs, max(1, round(keep * outputs.shape[1])))
+    outputs = keep_some(rng, outputs, max(1, round(keep * outputs.shape[1])))
     return torch.from_numpy(fields), _same_width(outputs, n_anchors, n_outputs, meta)
 
 
@@ -178,38 +178,6 @@ def _same_width(targets: np.ndarray, n_anchors: int, n_outputs: int, meta: Synap
     start, meta_of = torch.arange(n_detectors + 1) * width, torch.zeros(targets.size, dtype=torch.int32)
     lists = (start, torch.from_numpy(targets.reshape(-1)), meta_of)
     return Synapses(n_detectors, 1 << n_anchors, n_outputs, "shared", *lists, (meta,))
-
-
-def _bernoulli_places(rng: np.random.Generator, total: int, probability: float) -> np.ndarray:
-    """The successes of `total` independent trials, increasing int64 [n]; the failures cost nothing.
-
-    The distance from one success to the next is geometric, so only the distances are drawn.
-    """
-    if probability == 0:
-        return np.empty(0, dtype=np.int64)
-    parts, last = [], -1
-    while last < total:
-        expected = (total - last) * probability
-        gaps = rng.geometric(probability, size=int(expected + 5 * expected**0.5) + 8)
-        # A single gap may be near 2**63 when the probability is tiny: past the end is far enough.
-        parts.append(np.cumsum(np.minimum(gaps, total + 1)) + last)
-        last = int(parts[-1][-1])
-    places = np.concatenate(parts)
-    return places[: np.searchsorted(places, total)]
-
-
-def _keep_some(rng: np.random.Generator, outputs: np.ndarray, kept: int) -> np.ndarray:
-    """`kept` of the columns of each row of outputs [n, width], drawn at random, in order: [n, kept]."""
-    width = outputs.shape[1]
-    if kept == width:
-        return outputs
-    rows = max(1, CHUNK // width)
-    parts = []
-    for first in range(0, len(outputs), rows):
-        part = outputs[first : first + rows]
-        chosen = np.argpartition(rng.random(part.shape), kept, axis=1)[:, :kept]
-        parts.append(np.take_along_axis(part, np.sort(chosen, axis=1), axis=1))
-    return np.concatenate(parts)
 
 
 # Windows.

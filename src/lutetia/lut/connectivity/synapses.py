@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -39,21 +38,6 @@ GROUP_SIZE = 32
 FILE_KIND = "lutetia.synapses/1"
 TENSOR_NAMES = {"general": ("row_start", "targets", "meta_of"), "shared": ("det_start", "det_targets", "det_meta")}
 SIZES = ("n_detectors", "n_rows", "n_outputs", "group_size")
-
-
-class _Alias:
-    """A tensor of `Synapses` under another name, which may belong to one layout only."""
-
-    def __init__(self, path: str, layout: Layout | None = None) -> None:
-        self.read, self.layout = attrgetter(path), layout
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, synapses: Synapses, owner: type) -> torch.Tensor:
-        if self.layout not in (None, synapses.layout):
-            raise ArgumentError(f"{self.name} belongs to the {self.layout} layout, but these synapses are {synapses.layout}")
-        return self.read(synapses)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,25 +62,19 @@ class Synapses:
             fail("metas", self.metas, "a tuple of at least one SynapseMeta")
         object.__setattr__(self, "header_text", json.dumps(self.header(), default=repr))
 
-    # The tensors under the names the kernels use. General: neuron n owns weights row_start[n] to row_start[n + 1].
-    row_start = _Alias("owner_start", "general")  # int64 [n_neurons + 1]
-    targets = _Alias("owner_targets", "general")  # int32 [n_weights]
-    meta_of = _Alias("owner_meta", "general")  # int32 [n_weights]
-    # Shared: detector t reaches the c_t = det_start[t + 1] - det_start[t] outputs det_targets[det_start[t] : det_start[t + 1]];
-    # its weights are the dense block [n_rows, c_t] at n_rows·det_start[t].
-    det_start = _Alias("owner_start", "shared")  # int64 [n_detectors + 1]
-    det_targets = _Alias("owner_targets", "shared")  # int32 [Σ c_t]
-    det_meta = _Alias("owner_meta", "shared")  # int32 [Σ c_t]
-    # Groups: synapses group_start[g] to group_start[g] + group_count[g] of `targets` or `det_targets`.
-    group_start = _Alias("groups.start")  # int64 [n_groups]
-    group_count = _Alias("groups.counts")  # int32 [n_groups]
-    group_meta = _Alias("groups.meta")  # int32 [n_groups]
-    neuron_groups = _Alias("groups.of_owner")  # int64 [n_neurons + 1], or [n_detectors + 1] when shared
-    # Blocks: block b holds the detectors block_detectors[block_start[b] : block_start[b + 1]].
-    block_of = _Alias("blocks.of_detector", "shared")  # int32 [n_detectors]
-    block_detectors = _Alias("blocks.detectors", "shared")  # int32 [n_detectors]
-    block_start = _Alias("blocks.start", "shared")  # int32 [n_blocks + 1]
-    block_width = _Alias("blocks.width", "shared")  # int32 [n_blocks]
+    def __getattr__(self, name: str) -> torch.Tensor:
+        """The three tensors under the names of their layout, those of `tensors()`. The other layout has others.
+
+        General: neuron n owns weights row_start[n] to row_start[n + 1]. Shared: detector t reaches the c_t = det_start[t + 1] -
+        det_start[t] outputs det_targets[det_start[t] : det_start[t + 1]]; its weights are the block [n_rows, c_t] at
+        n_rows·det_start[t].
+        """
+        layout = next((layout for layout, names in TENSOR_NAMES.items() if name in names), None)
+        if layout is None:
+            raise AttributeError(f"synapses have no attribute {name!r}")
+        if layout != self.layout:
+            raise ArgumentError(f"{name} belongs to the {layout} layout, but these synapses are {self.layout}")
+        return self.tensors()[name]
 
     # Sizes.
 
@@ -171,11 +149,6 @@ class Synapses:
             disjoint=len(np.unique(every)) == len(every),
         )
 
-    @property
-    def blocks_disjoint(self) -> bool:
-        """Shared: whether no output belongs to two blocks."""
-        return self.blocks.disjoint
-
     # Weights.
 
     def _widths(self) -> torch.Tensor:
@@ -203,12 +176,12 @@ class Synapses:
         """The index in `metas` of each weight, int32 [n_weights]."""
         return self.owner_meta if self.layout == "general" else self.owner_meta[self._listing()]
 
-    def _per_weight(self, name: str, dtype: torch.dtype, device: torch.device) -> float | torch.Tensor:
-        """One field of the metas for each weight: a number when all metas agree, else [n_weights]."""
+    def _each(self, name: str, meta_of: torch.Tensor, dtype: torch.dtype, device: torch.device) -> float | torch.Tensor:
+        """One field of the metas for each of meta_of [n]: a number when all metas agree, else [n]."""
         values = [float(getattr(meta, name)) for meta in self.metas]
         if len(set(values)) == 1:
             return values[0]
-        return torch.tensor(values, dtype=dtype, device=self.device)[self.weight_meta].to(device)
+        return torch.tensor(values, dtype=dtype, device=self.device)[meta_of.long()].to(device)
 
     def initial_weights(
         self,
@@ -227,7 +200,8 @@ class Synapses:
         work = torch.float64 if dtype == torch.float64 else torch.float32
         where = torch.device("cpu") if seed is None else seed.device
         weight = torch.rand(self.n_weights, generator=seed, dtype=work, device=where).mul_(2).sub_(1)
-        weight.mul_(self._per_weight("initial_noise", work, where)).add_(self._per_weight("initial_weight", work, where))
+        noise, middle = (self._each(name, self.weight_meta, work, where) for name in ("initial_noise", "initial_weight"))
+        weight.mul_(noise).add_(middle)
         return self.clamp_(weight.to(device=device or self.device, dtype=dtype))
 
     def clamp_(self, weight: torch.Tensor) -> torch.Tensor:
@@ -235,22 +209,16 @@ class Synapses:
         check_tensor("weight", weight, [self.n_weights])
         if not any(map(is_bounded, self.metas)):
             return weight
-        low, high = (self._per_weight(name, weight.dtype, weight.device) for name in ("min_weight", "max_weight"))
+        bounds = (self._each(name, self.weight_meta, weight.dtype, weight.device) for name in ("min_weight", "max_weight"))
+        low, high = bounds
         with torch.no_grad():
             # One bound may be a number and the other a tensor: clamp takes only two of a kind.
             return weight.clamp_(min=low).clamp_(max=high)
 
-    def lr_scales(self, device: torch.device | str | None = None) -> float | torch.Tensor:
-        """The lr_scale of each weight, float32 [n_weights]; one number when all metas agree."""
-        return self._per_weight("lr_scale", torch.float32, torch.device(device) if device is not None else self.device)
-
     @cached_property
     def rates(self) -> float | torch.Tensor:
         """The lr_scale of each synapse listed, float64 [n_listed]; one number when all metas agree."""
-        scales = [float(meta.lr_scale) for meta in self.metas]
-        if len(set(scales)) == 1:
-            return scales[0]
-        return torch.tensor(scales, dtype=torch.float64, device=self.device)[self.owner_meta.long()]
+        return self._each("lr_scale", self.owner_meta, torch.float64, self.device)
 
     def expand(self, weight: torch.Tensor) -> torch.Tensor:
         """weight [n_weights] as a dense table [n_detectors, n_rows, n_outputs], zero where there is no synapse."""

@@ -8,24 +8,32 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 
-class Blocks(NamedTuple):
-    """A layer of full or shared connectivity: blocks of detectors with the same targets, each a small full layer of its own."""
+class Layer(NamedTuple):
+    """The tables of a layer, and blocks of detectors whose rows reach the same outputs. All of general connectivity is one block.
 
-    start: Any  # [n_blocks + 1]: the detectors of block i are start[i] to start[i + 1] of the next three
+    A row is where it begins in the weights or, where connectivity is general, the number of a lookup neuron.
+    """
+
+    start: Any  # [n_blocks + 1]: block i has detectors[start[i] : start[i + 1]]
     detectors: Any  # [N_t]: their numbers
-    weight_at: Any  # [N_t]: where their tables begin in the weights; a table is [R, width]
-    list_at: Any  # [N_t]: where their targets begin in `targets`
-    width: Any  # [n_blocks]: how many targets each has
-    contiguous: Any  # [n_blocks]: whether the targets are consecutive outputs
+    first: Any  # [N_t]: the first row of each detector
+    width: Any  # [N_t]: from one row to the next: how many outputs each reaches, 1 where connectivity is general
+    column: Any  # [N_t]: the first of these outputs where they are consecutive, else -1
+    list_at: Any  # [N_t]: where they begin in `targets`
     targets: Any  # outputs
+    row_start: Any = None  # of general connectivity, [N_t · R + 1]: where the weights of each neuron, and their targets, begin
 
 
-class Neurons(NamedTuple):
-    """A layer of general connectivity, where each lookup neuron has outputs of its own."""
+class Table(NamedTuple):
+    """The tables of a block, or the table of one detector."""
 
-    row_start: Any  # [N_t · R + 1]: where the weights of each lookup neuron, and their targets, begin
-    targets: Any  # [n_weights]: outputs
-    n_rows: Any  # R
+    weight: Any  # of the layer
+    first: Any  # the first row, of one detector, or of all [N_t]
+    width: Any  # from one row to the next
+    targets: Any
+    row_start: Any
+    detectors: Any = None  # of the block
+    n_detectors: Any = None  # of the layer
 
 
 class Rows(NamedTuple):
@@ -65,15 +73,6 @@ class Sink(NamedTuple):
     fresh: Any
 
 
-class Tables(NamedTuple):
-    """The tables of the detectors of one block."""
-
-    weight_at: Any  # [n]: where they begin in the weights
-    detectors: Any  # [n]: the numbers of the detectors
-    width: Any  # weights of a row
-    n_detectors: Any  # of the whole layer
-
-
 class Lines(NamedTuple):
     """n rows of a flat array: row i begins at `first` + i · `stride`."""
 
@@ -95,30 +94,8 @@ class Keys(NamedTuple):
     positional_dim: Any  # N_pe
 
 
-class SequenceTables(NamedTuple):
-    """The tables of a layer, detector by detector."""
-
-    weight: Any  # flat
-    start: Any  # [N_t + 1]: where each table begins in the weights, or for general connectivity among the lookup neurons
-    width: Any  # [N_t]: how many outputs a row of it reaches
-    column: Any  # [N_t]: the first of them when they are consecutive, else -1
-    list_at: Any  # [N_t]: where they begin in `targets`
-    targets: Any
-    row_start: Any = None  # for general connectivity, [N_t · R + 1]: where the weights of each lookup neuron begin
-
-
-class Table(NamedTuple):
-    """One of them."""
-
-    weight: Any
-    first: Any  # its start
-    width: Any
-    targets: Any
-    row_start: Any
-
-
 class Pairs(NamedTuple):
-    """The n pairs of one place and one table; i reads the row first | keys[i_at + i] | signs[sign_at + i]."""
+    """The n pairs of one place and one table; i reads the row first | keys[i_at + i] | signs[sign_at + i] of the table."""
 
     first: Any
     keys: Any

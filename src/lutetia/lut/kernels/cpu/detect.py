@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.threads import over
 from lutetia.lut.connectivity.anchors import Comparisons, check_anchors
-from lutetia.lut.kernels.cpu.plan import array_of, float_array_of, new_array
-from lutetia.lut.kernels.cpu.threads import loop, over, raise_if
+from lutetia.lut.kernels.cpu.plan import array_of, float_array_of, loop, new_array, raise_if
 from lutetia.lut.kernels.protocol import Detected
 from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.detect import detect_positions as detect_no_positions
@@ -22,7 +22,7 @@ def detect(x: Tensor, comparisons: Comparisons, train: bool) -> Detected:
     indices = np.empty(shape, np.int32)
     margins = (new_array(shape, x), np.empty(shape, np.int32)) if train else ()
     closest = tuple(array.reshape(columns) for array in margins) or None
-    arrays = ((rows, pairs, constants), indices.view(np.uint32).reshape(columns), False, closest)
+    arrays = ((rows, pairs, constants), indices.view(np.uint32).reshape(columns), closest)
     raise_if(over(len(rows), 2 * len(rows) * pairs.size, loop("detect", "detect"), *arrays))
     return Detected(*map(torch.from_numpy, (indices, *margins)))
 

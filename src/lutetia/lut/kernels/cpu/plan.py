@@ -1,26 +1,28 @@
-"""How the weights of a layer lie in memory, as arrays that the compiled loops can walk, and tensors as such arrays.
+"""What the compiled loops are called with: how the weights of a layer lie in memory, and tensors as arrays.
 
 `arrays` says what the arrays of a plan mean.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.threads import OUT_OF_MEMORY
+from lutetia.errors import require
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.connectivity.parts import layout_for
-from lutetia.lut.connectivity.synapses import Synapses
-from lutetia.lut.kernels.cpu.arrays import Blocks, Neurons, Places
+from lutetia.lut.kernels.cpu.arrays import Layer, Places
+from lutetia.lut.sums import FLOAT, Sums, raise_overflow
 
 BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}  # numba has neither: the loops decode the bits
-AT_HAND = 2**18  # weights that stay in the caches of one core
-A_CALL = 200_000  # additions that take longer than calling torch
 
 
 def array_of(tensor: Tensor) -> np.ndarray:
@@ -46,6 +48,26 @@ def new_array(shape: tuple[int, ...], *operands: Tensor) -> np.ndarray:
     return np.empty(shape, np.float64 if any(tensor.dtype == torch.float64 for tensor in operands) else np.float32)
 
 
+@cache
+def loop(module: str, name: str) -> Callable[..., Any]:
+    """A compiled loop; numba is first imported here."""
+    require("numba", "the cpu backend of lutetia.lut")
+    return getattr(import_module(f"lutetia.lut.kernels.cpu.loops.{module}"), name)
+
+
+def scale_of(sums: Sums) -> float | None:
+    """`scale` of the loops."""
+    return sums.scale if sums.exact else None
+
+
+def raise_if(flags: int, sums: Sums = FLOAT) -> None:
+    """Raise what a kernel's flags stand for."""
+    if flags & OUT_OF_MEMORY:
+        raise MemoryError("a compiled kernel ran out of memory for its sums")
+    if flags:
+        raise_overflow(sums)
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The sizes of a layer and the arrays that describe its connectivity."""
@@ -54,15 +76,13 @@ class Plan:
     n_rows: int
     n_outputs: int
     table_at: np.ndarray  # uint64 [N_t + 1]: where the weights of each detector begin
-    blocks: Blocks | None = None  # full and shared connectivity
-    rows: Neurons | None = None  # general connectivity
-    full: bool = False  # whether every lookup neuron reaches every output, in order
+    layer: Layer
     rates: float | np.ndarray = 1.0  # lr_scale of every synapse listed, float64, or one for all
 
     @cached_property
-    def synapses(self) -> tuple[Any, ...]:
-        """The one of the two that there is, as the loops take it."""
-        return tuple(self.blocks or self.rows or ())
+    def arrays(self) -> tuple[Any, ...]:
+        """The layer as the loops of one step take it."""
+        return tuple(self.layer)
 
     @property
     def n_weights(self) -> int:
@@ -74,18 +94,10 @@ class Plan:
         """Additions for one batch row: the synapses of one lookup neuron of each detector."""
         return self.n_weights // self.n_rows
 
-    def suits_bags(self, n: int) -> bool:
-        """Whether `embedding_bag` is the faster way to add up the rows of n batch rows: full connectivity, tables in the cache.
-
-        It goes through all tables for each batch row, with masked vectors: up to 1.5 times as fast as our loop if the tables stay
-        in the cache, half as fast if not; and a call costs 8 µs.
-        """
-        return self.full and self.n_weights <= AT_HAND and n * self.n_synapses >= A_CALL
-
     @cached_property
     def places(self) -> Places:
         """Where the gradients of all weights go: where the weights are."""
-        starts = np.empty(0, np.uint64) if self.rows is None else self.rows.row_start
+        starts = np.empty(0, np.uint64) if self.layer.row_start is None else self.layer.row_start
         return Places(starts, self.table_at, np.uint64(self.n_rows))
 
     def places_of(self, neurons: np.ndarray) -> Places:
@@ -102,13 +114,12 @@ class Plan:
 
     def _extent(self, neurons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the weights of each lookup neuron begin and how many they are, both int64 [n]."""
-        if self.rows is not None:
-            row_start = self.rows.row_start.view(np.int64)
+        if self.layer.row_start is not None:
+            row_start = self.layer.row_start.view(np.int64)
             return row_start[neurons], row_start[neurons + 1] - row_start[neurons]
-        table_at = self.table_at.view(np.int64)
         t, row = np.divmod(neurons, self.n_rows)
-        width = (table_at[t + 1] - table_at[t]) // self.n_rows
-        return table_at[t] + row * width, width
+        width = self.layer.width.view(np.int64)[t]
+        return self.table_at.view(np.int64)[t] + row * width, width
 
 
 def plan_of(connectivity: Connectivity) -> Plan:
@@ -117,25 +128,23 @@ def plan_of(connectivity: Connectivity) -> Plan:
 
 
 def _plan(c: Connectivity) -> Plan:
-    sizes = (c.n_detectors, c.n_rows, c.n_outputs)
+    sizes, n, every = (c.n_detectors, c.n_rows, c.n_outputs), c.n_detectors, np.arange(c.n_detectors, dtype=np.uint64)
+    one_block, zeros = np.array([0, n] if n else [0], np.uint64), np.zeros(n, np.uint64)
     if isinstance(c, Full):
-        table_at = np.arange(c.n_detectors + 1, dtype=np.uint64) * np.uint64(c.n_rows * c.n_outputs)
-        start, width = np.array([0, c.n_detectors], np.uint64), np.array([c.n_outputs], np.uint64)
-        detectors, list_at = np.arange(c.n_detectors, dtype=np.uint64), np.zeros(c.n_detectors, np.uint64)
-        outputs, some = np.arange(c.n_outputs, dtype=np.uint32), c.n_outputs > 0 and c.n_detectors > 0
-        block = Blocks(start, detectors, table_at[:-1], list_at, width, width > 0, outputs)  # of all detectors
-        return Plan(*sizes, table_at, block, full=some, rates=float(c.meta.lr_scale))
+        table_at = np.arange(n + 1, dtype=np.uint64) * np.uint64(c.n_rows * c.n_outputs)
+        width, column = np.full(n, c.n_outputs, np.uint64), np.full(n, 0 if c.n_outputs else -1, np.int64)
+        layer = Layer(one_block, every, table_at[:-1], width, column, zeros, np.arange(c.n_outputs, dtype=np.uint32))
+        return Plan(*sizes, table_at, layer, rates=float(c.meta.lr_scale))
     rates = c.rates if isinstance(c.rates, float) else array_of(c.rates)
     start, targets = array_of(c.owner_start).view(np.uint64), array_of(c.owner_targets)
     if c.layout == "general":
-        return Plan(*sizes, start[:: c.n_rows].copy(), rows=Neurons(start, targets, np.uint64(c.n_rows)), rates=rates)
-    table_at = start * np.uint64(c.n_rows)
-    return Plan(*sizes, table_at, _blocks(c, start, table_at, targets), rates=rates)
-
-
-def _blocks(s: Synapses, list_at: np.ndarray, table_at: np.ndarray, targets: np.ndarray) -> Blocks:
-    of_blocks = (s.block_start, s.block_detectors, s.block_width)
-    start, detectors, width = (array_of(tensor.long()).view(np.uint64) for tensor in of_blocks)
-    lists = [targets[at : at + count] for at, count in zip(list_at[detectors[start[:-1]]], width, strict=True)]
-    contiguous = np.array([len(outputs) > 0 and bool((np.diff(outputs) == 1).all()) for outputs in lists])
-    return Blocks(start, detectors, table_at[detectors], list_at[detectors], width, contiguous, targets)
+        first, ones = every * np.uint64(c.n_rows), np.ones(n, np.uint64)
+        layer = Layer(one_block, every, first, ones, zeros.view(np.int64), zeros, targets, start)
+        return Plan(*sizes, start[:: c.n_rows].copy(), layer, rates=rates)
+    block_start, detectors = (array_of(tensor.long()).view(np.uint64) for tensor in (c.blocks.start, c.blocks.detectors))
+    table_at, width, column = start * np.uint64(c.n_rows), np.diff(start), np.full(n, -1, np.int64)
+    for t in range(n):
+        outputs = targets[start[t] : start[t + 1]]
+        if len(outputs) and (np.diff(outputs) == 1).all():
+            column[t] = outputs[0]
+    return Plan(*sizes, table_at, Layer(block_start, detectors, table_at[:-1], width, column, start[:-1], targets), rates=rates)

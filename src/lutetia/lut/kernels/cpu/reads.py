@@ -8,17 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.threads import over
 from lutetia.errors import check_tensor
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels.cpu.detect import compared
-from lutetia.lut.kernels.cpu.plan import array_of, new_array
-from lutetia.lut.kernels.cpu.rows import scale_of
-from lutetia.lut.kernels.cpu.threads import loop, over, raise_if
-from lutetia.lut.kernels.protocol import Coefficients, Read
+from lutetia.lut.kernels.cpu.plan import array_of, loop, new_array, raise_if, scale_of
+from lutetia.lut.kernels.protocol import READS, Coefficients, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.sums import Sums, sum_dtype
-
-KINDS = {"hard": 0, "blend": 1, "confidence": 2, "confidence2": 3}
 
 
 @kernel
@@ -37,7 +34,7 @@ def read(x: Tensor, comparisons: Comparisons, read: Read, sums: Sums) -> tuple[T
 def _how(read: Read, sums: Sums, dtype: np.dtype[Any]) -> tuple[np.ndarray, int]:
     """β, γ, τ as an array [3], 1 where there is none, in the dtype of the arithmetic; and the number of the read."""
     logs = [0.0 if log is None else float(log) for log in read.logs]
-    return np.exp(np.array(logs, np.float64 if sums.exact else dtype)), KINDS[read.name]
+    return np.exp(np.array(logs, np.float64 if sums.exact else dtype)), READS.index(read.name)
 
 
 def _compared(x: Tensor, comparisons: Comparisons) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

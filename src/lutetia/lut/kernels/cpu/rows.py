@@ -7,35 +7,27 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
 
 from lutetia._shared.memory import uncleared
-from lutetia._shared.threads import openmp
+from lutetia._shared.threads import over
 from lutetia.errors import ArgumentError, check_tensor, fail
 from lutetia.lut.connectivity.anchors import MAX_INT32, Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cpu.arrays import Places
-from lutetia.lut.kernels.cpu.detect import anchor_array, compared, detect
-from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
-from lutetia.lut.kernels.cpu.threads import loop, over, raise_if
+from lutetia.lut.kernels.cpu.detect import anchor_array, detect
+from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, loop, new_array, plan_of, raise_if, scale_of
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
-from lutetia.lut.kernels.reference.rows import factors
+from lutetia.lut.kernels.reference.rows import factors, rows_read
 from lutetia.lut.sums import Sums, sum_dtype
 
 NO_RATES = np.empty(0, np.float32)
 RowsRead: TypeAlias = tuple[Tensor, Coefficients | None]  # indices [B, N_t], and with what the rows are multiplied
-
-
-def loop_over(plan: Plan, name: str) -> Callable[..., Any]:
-    """The loop of this name for the layout of a plan."""
-    return loop("general" if plan.blocks is None else "gather" if name == "gather" else "rows", name)
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
@@ -50,8 +42,8 @@ def fill_rows(
     reads = reads_of(indices, coefficients, plan, weight)
     n = len(reads[0][0])
     y = new_array((n, plan.n_outputs), weight, *factors(coefficients))
-    arrays = (weight_array(weight, plan), plan.synapses, reads, y, scale_of(sums))
-    raise_if(over(n, n_rows_of(coefficients) * n * plan.n_synapses, loop_over(plan, "fill"), *arrays), sums)
+    arrays = (weight_array(weight, plan), plan.arrays, reads, y, scale_of(sums))
+    raise_if(over(n, len(rows_read(indices, coefficients)) * n * plan.n_synapses, loop("rows", "fill"), *arrays), sums)
     return torch.from_numpy(y)
 
 
@@ -59,7 +51,7 @@ def detect_and_fill(
     x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums, train: bool
 ) -> tuple[Tensor, Detected | None]:
     """x [B, I] -> y [B, O] and, with `train`, `Detected` [B, N_t]; in one loop where nothing is kept."""
-    if not train and plan_of(connectivity).blocks:
+    if not train and comparisons.thresholds is None:  # that loop for thresholds too would take seconds to compile
         return _detect_and_fill(x, weight, comparisons, connectivity, sums), None
     detected = detect(x, comparisons, train)
     return fill_rows(weight, connectivity, detected.indices, None, sums), detected if train else None
@@ -67,26 +59,15 @@ def detect_and_fill(
 
 @kernel
 def _detect_and_fill(x: Tensor, weight: Tensor, comparisons: Comparisons, connectivity: Connectivity, sums: Sums) -> Tensor:
-    plan, (anchors, thresholds) = plan_of(connectivity), comparisons
+    plan, anchors = plan_of(connectivity), comparisons.anchors
     check_anchors_fit(anchors, plan)
     rows, pairs, weights = float_array_of(x), array_of(anchors), weight_array(weight, plan)
-    n = len(rows)
-    work = n * (2 * pairs.size + plan.n_synapses)
-    bags = not sums.exact and plan.suits_bags(n) and x.dtype == weight.dtype == torch.float32 and openmp()
-    y, scale = new_array((n, plan.n_outputs), weight), scale_of(sums)
-    if not bags and thresholds is None:
-        flags = over(n, work, loop("rows", "evaluate"), (rows, pairs), weights, plan.synapses, y, scale)
-        if flags:
-            anchor_array(anchors, x.shape[1])  # the loop has looked at them: a call of its own would take 1 µs
-            raise_if(flags, sums)
-        return torch.from_numpy(y)
-    indices = np.empty((n, plan.n_detectors), np.uint32)
-    raise_if(over(n, work, loop("detect", "detect"), compared(x, comparisons), indices, bool(bags), None))
-    if bags:
-        table = torch.from_numpy(weights).view(-1, plan.n_outputs)
-        return embedding_bag(torch.from_numpy(indices.view(np.int32)), table, mode="sum")
-    # `evaluate` for thresholds too would take seconds to compile, and save a launch.
-    raise_if(over(n, work, loop("rows", "fill"), weights, plan.synapses, ((indices, None), None), y, scale), sums)
+    n, y = len(rows), new_array((len(rows), plan.n_outputs), weight)
+    arrays = ((rows, pairs), weights, plan.arrays, y, scale_of(sums))
+    flags = over(n, n * (2 * pairs.size + plan.n_synapses), loop("rows", "evaluate"), *arrays)
+    if flags:
+        anchor_array(anchors, x.shape[1])  # the loop has looked at them: a call of its own would take 1 µs
+        raise_if(flags, sums)
     return torch.from_numpy(y)
 
 
@@ -108,9 +89,9 @@ def row_gains(
     ]
     out = [np.empty(row.shape, addend.dtype) for row in indices]
     first, *second = zip(indices, out, strict=True)
-    arrays = (addend, weights, plan.synapses, (first, second[0] if second else None), scale_of(sums))
+    arrays = (addend, weights, plan.arrays, (first, second[0] if second else None), scale_of(sums))
     work = len(out) * len(addend) * plan.n_synapses
-    raise_if(over(len(addend), work, loop_over(plan, "gains"), *arrays), sums)
+    raise_if(over(len(addend), work, loop("rows", "gains"), *arrays), sums)
     return torch.from_numpy(out[0]), torch.from_numpy(out[1]) if len(out) == 2 else None
 
 
@@ -128,8 +109,8 @@ def propagate(
     dx = new_array((len(indices), n_inputs), grad, weight, min_delta)
     found = (indices, array_of(min_delta), which, anchor_array(anchors, n_inputs, MAX_INT32 - n_inputs))
     addend = grad.to(sum_dtype(grad, weight))
-    arrays = (array_of(addend), weight_array(weight, plan), plan.synapses, found, dx, scale_of(sums))
-    raise_if(over(len(indices), 3 * len(indices) * plan.n_synapses, loop_over(plan, "propagate"), *arrays), sums)
+    arrays = (array_of(addend), weight_array(weight, plan), plan.arrays, found, dx, scale_of(sums))
+    raise_if(over(len(indices), 3 * len(indices) * plan.n_synapses, loop("rows", "propagate"), *arrays), sums)
     return torch.from_numpy(dx)
 
 
@@ -173,10 +154,8 @@ def gather_compact(
 def _sums_of_read(grad: Tensor, rows: RowsRead, plan: Plan, sums: Sums) -> tuple[np.ndarray, Tensor]:
     """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
     fired = np.zeros((plan.n_detectors, plan.n_rows), np.bool_)
-    others = None if rows[1] is None else rows[1].alternatives
-    for name, each in (("indices", rows[0]), ("alternatives", others)):
-        if each is not None:
-            loop("detect", "mark")(index_array(name, each, plan.n_detectors, plan.n_rows), fired)
+    for (each, _), name in zip(rows_read(*rows), ("indices", "alternatives"), strict=False):
+        loop("detect", "mark")(index_array(name, each, plan.n_detectors, plan.n_rows), fired)
     neurons = np.flatnonzero(fired)
     return neurons, _sums_at(plan.places_of(neurons), grad, rows, plan, sums)
 
@@ -197,9 +176,9 @@ def _add(grad: Tensor, rows: RowsRead, plan: Plan, sums: Sums, sink: tuple[Any, 
     if isinstance(rates, float):
         grad, rates = (grad if rates == 1.0 else grad * rates), NO_RATES
     gradients = (array_of(grad), rates.astype(out.dtype, copy=False))
-    work = n_rows_of(coefficients) * n * plan.n_synapses + (out.size // 8 if fresh else 0)
-    arrays = (gradients, plan.synapses, reads, (out, tuple(places), fresh), scale_of(sums))
-    raise_if(over(plan.n_detectors, work, loop_over(plan, "gather"), *arrays), sums)
+    work = len(rows_read(indices, coefficients)) * n * plan.n_synapses + (out.size // 8 if fresh else 0)
+    arrays = (gradients, plan.arrays, reads, (out, tuple(places), fresh), scale_of(sums))
+    raise_if(over(plan.n_detectors, work, loop("gather", "gather"), *arrays), sums)
 
 
 # ---- arguments and results -------------------------------------------------------------------------------------------
@@ -207,22 +186,14 @@ def _add(grad: Tensor, rows: RowsRead, plan: Plan, sums: Sums, sink: tuple[Any, 
 
 def reads_of(indices: Tensor, coefficients: Coefficients | None, plan: Plan, addend: Tensor) -> tuple[Any, ...]:
     """The rows that indices [B, N_t] and coefficients name, checked, as in `arrays.Reads`; `addend` is what is multiplied."""
-    first = index_array("indices", indices, plan.n_detectors, plan.n_rows)
-    if coefficients is None:
-        return (first, None), None
-    a, b, alternatives = coefficients
-    dtype = sum_dtype(addend, a)
-    check_tensor("a", a, list(first.shape))
-    if alternatives is None or b is None:
-        return (first, array_of(a.to(dtype))), None
-    second = index_array("alternatives", alternatives, plan.n_detectors, plan.n_rows, len(first))
-    check_tensor("b", b, list(first.shape))
-    return (first, array_of(a.to(dtype))), (second, array_of(b.to(dtype)))
-
-
-def n_rows_of(coefficients: Coefficients | None) -> int:
-    """How many rows a detector adds."""
-    return 1 if coefficients is None or coefficients.alternatives is None else 2
+    reads: list[Any] = []
+    dtype = sum_dtype(addend, *factors(coefficients))
+    for (rows, factor), names in zip(rows_read(indices, coefficients), (("indices", "a"), ("alternatives", "b")), strict=False):
+        chosen = index_array(names[0], rows, plan.n_detectors, plan.n_rows, len(indices))
+        if factor is not None:
+            check_tensor(names[1], factor, list(chosen.shape))
+        reads.append((chosen, None if factor is None else array_of(factor.to(dtype))))
+    return tuple(reads) if len(reads) == 2 else (reads[0], None)
 
 
 def check_anchors_fit(anchors: Tensor, plan: Plan) -> None:
@@ -245,8 +216,3 @@ def weight_array(weight: Tensor, plan: Plan) -> np.ndarray:
     if weight.numel() != plan.n_weights:
         fail("weight", weight, f"{plan.n_weights} weights")
     return array_of(weight).reshape(-1)
-
-
-def scale_of(sums: Sums) -> float | None:
-    """`scale` of the loops."""
-    return sums.scale if sums.exact else None

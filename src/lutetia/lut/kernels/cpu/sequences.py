@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.memory import free_memory
+from lutetia._shared.threads import over
 from lutetia.errors import ArgumentError, check_tensor, fail
-from lutetia.lut.connectivity.full import Connectivity, full
-from lutetia.lut.kernels.cpu.arrays import Gradients, Keys, Margins, SequenceTables
+from lutetia.lut.connectivity.full import Connectivity
+from lutetia.lut.kernels.cpu.arrays import Gradients, Keys, Margins
 from lutetia.lut.kernels.cpu.detect import anchor_array
-from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, new_array, plan_of
-from lutetia.lut.kernels.cpu.rows import index_array, scale_of, weight_array
-from lutetia.lut.kernels.cpu.threads import loop, over, raise_if
+from lutetia.lut.kernels.cpu.plan import Plan, array_of, float_array_of, loop, new_array, plan_of, raise_if, scale_of
+from lutetia.lut.kernels.cpu.rows import index_array, weight_array
 from lutetia.lut.kernels.protocol import Into, Sequence
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.rows import uncertainty_slope
@@ -43,24 +43,6 @@ def keys_of(sequence: Sequence, plan: Plan) -> Keys:
     signs = index_array("pe_indices", pe_indices, plan.n_detectors, 1 << n_pe)
     keys = np.ascontiguousarray(chosen.transpose(2, 0, 1)) << np.uint32(n_pe)
     return Keys(keys, np.ascontiguousarray(signs[::-1].T), np.uint32(n_anchors), np.uint32(n_pe))
-
-
-def tables_of(plan: Plan, weight: Tensor | None = None) -> SequenceTables:
-    """The tables of a plan, with their weights where these are read."""
-    n, weights = plan.n_detectors, None if weight is None else weight_array(weight, plan)
-    if plan.rows is not None:
-        row_start, targets, n_rows = plan.rows
-        none = np.zeros(n, np.uint64)
-        start = np.arange(n + 1, dtype=np.uint64) * n_rows
-        return SequenceTables(weights, start, none, none.view(np.int64), none, targets, row_start)
-    assert plan.blocks is not None
-    start, detectors, _, list_at, width, contiguous, targets = plan.blocks
-    block = np.repeat(np.arange(len(width)), start[1:].astype(np.int64) - start[:-1].astype(np.int64))
-    widths, lists, column = np.empty(n, np.uint64), np.empty(n, np.uint64), np.full(n, -1, np.int64)
-    widths[detectors], lists[detectors] = width[block], list_at
-    in_a_run = contiguous[block]
-    column[detectors[in_a_run]] = targets[list_at[in_a_run]]
-    return SequenceTables(weights, plan.table_at, widths, column, lists, targets)
 
 
 def grad_array(grad: Tensor, weight: Tensor, sequence: Sequence, plan: Plan) -> np.ndarray:
@@ -118,32 +100,9 @@ def fill_sequence(weight: Tensor, connectivity: Connectivity, sequence: Sequence
         within_budget(sequence, seq, 4 * (sequence.n_cells + plan.n_outputs) * y.itemsize)
         over(couples, additions, loop("cells", "fill_cells"), weight_array(weight, plan), seq, y)
     else:
-        arrays = (tables_of(plan, weight), seq, y, scale_of(sums))
+        arrays = (weight_array(weight, plan), plan.layer, seq, y, scale_of(sums))
         raise_if(over(couples, additions, loop("pairs", "fill_seq"), *arrays), sums)
     return torch.from_numpy(y).view(batch, length, plan.n_outputs)
-
-
-@kernel
-def count_firings(sequence: Sequence) -> Tensor:
-    """How often each cell (K, PE) fires for each j: int32 [B, S, N_t, C]."""
-    batch, length, n_detectors = sequence.x.indices.shape
-    plan = plan_of(full(n_detectors, sequence.n_cells << sequence.n_anchors, 1))
-    stat = np.empty((batch * length, n_detectors, sequence.n_cells), np.int32)
-    work, n = stat.size // 8 + n_pairs(sequence), batch * ((length + 1) // 2)
-    over(n, work, loop("cells", "count_firings"), keys_of(sequence, plan), stat)
-    return torch.from_numpy(stat).view(batch, length, n_detectors, sequence.n_cells)
-
-
-@kernel
-def fill_firings(weight: Tensor, firings: tuple[Tensor, Tensor, Tensor], shape: tuple[int, int], sums: Sums) -> Tensor:
-    """y = Σ count · W[row]: weight [N_t, R, O], shape (B, S) -> [B, S, O]."""
-    place, row, count = (np.ascontiguousarray(tensor.numpy(), np.int64) for tensor in firings)
-    if (np.diff(place) < 0).any():
-        raise ArgumentError("firings are not in the order of their places, expected them as from densify_firing_stat")
-    y = new_array((shape[0] * shape[1], weight.shape[2]), weight)
-    arrays = (array_of(weight).reshape(-1), (place, row, count), y, scale_of(sums))
-    raise_if(over(len(y), len(place) * weight.shape[2], loop("cells", "fill_firings"), *arrays), sums)
-    return torch.from_numpy(y).view(*shape, weight.shape[2])
 
 
 @kernel
@@ -190,7 +149,7 @@ def propagate_sequence(
         by_cells = (g, weight_array(weight, plan), seq, margins, slopes)
         over(n_detectors * batch, work, loop("cells", "propagate_cells"), *by_cells)
     else:
-        by_pairs = (g, tables_of(plan, weight), seq, margins, slopes, scale_of(sums))
+        by_pairs = (g, (weight_array(weight, plan), plan.layer), seq, margins, slopes, scale_of(sums))
         raise_if(over(n_detectors * batch, 3 * work, loop("slopes", "propagate_seq"), *by_pairs), sums)
 
     dx = np.empty((batch * length, n_inputs), g.dtype)
@@ -213,7 +172,7 @@ def gather_sequence(grad: Tensor, connectivity: Connectivity, sequence: Sequence
     plan = plan_of(connectivity)
     seq, g, cells = keys_of(sequence, plan), grad_array(grad, grad, sequence, plan), counts_cells(sequence, sums)
     additions = n_pairs(sequence) * plan.n_synapses // max(plan.n_detectors, 1)
-    tables, tile = tables_of(plan), 0
+    tile = 0
     if cells:
         tile = 4 * within_budget(sequence, seq, 4 * (sequence.n_cells + plan.n_outputs) * g.itemsize, TILE // 4)
 
@@ -223,7 +182,7 @@ def gather_sequence(grad: Tensor, connectivity: Connectivity, sequence: Sequence
         if cells:
             over(n, work, loop("cells", "gather_cells"), scaled, seq, out, begin, np.uint64(tile))
         else:
-            arrays = (Gradients(scaled, rates), tables, seq, (out, begin), scale_of(sums))
+            arrays = (Gradients(scaled, rates), plan.layer, seq, (out, plan.table_at, begin), scale_of(sums))
             raise_if(over(n, work, loop("pairs", "gather_seq"), *arrays), sums)
 
     def gradient(begin: int, end: int) -> Tensor:

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.threads import SMALLEST_SHARE
 from lutetia.lut.connectivity.full import Connectivity
-from lutetia.lut.kernels.cpu.plan import array_of, plan_of
-from lutetia.lut.kernels.cpu.rows import check_anchors_fit, scale_of, weight_array
-from lutetia.lut.kernels.cpu.threads import SMALLEST_SHARE, loop
+from lutetia.lut.kernels.cpu.plan import array_of, loop, plan_of, scale_of
+from lutetia.lut.kernels.cpu.rows import check_anchors_fit, weight_array
 from lutetia.lut.sums import FLOAT
 
 trains = False
@@ -19,7 +19,7 @@ def serves(x: Tensor, weight: Tensor, anchors: Tensor, connectivity: Connectivit
     """Whether x [B, I] is small enough for one thread and one loop."""
     plan = plan_of(connectivity)
     work = x.shape[0] * (2 * anchors.numel() + plan.n_synapses)
-    return plan.blocks is not None and work < 2 * SMALLEST_SHARE and not plan.suits_bags(x.shape[0])
+    return work < 2 * SMALLEST_SHARE
 
 
 class Launches:
@@ -29,7 +29,7 @@ class Launches:
         plan, self.connectivity = plan_of(connectivity), connectivity
         check_anchors_fit(anchors, plan)
         self.y_shape = (x.shape[0], plan.n_outputs)
-        self.arrays = (weight_array(weight, plan), plan.synapses)
+        self.arrays = (weight_array(weight, plan), plan.arrays)
         self.pairs, self.scale, self.run = array_of(anchors), scale_of(FLOAT), loop("rows", "evaluate")
 
     def fill(self, x: Tensor, weight: Tensor, found: None) -> Tensor | None:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from lutetia._shared import nvrtc
+from lutetia._shared.triton_order import Sorted
 from lutetia.lut.kernels.cuda import SOURCES
 from lutetia.lut.kernels.protocol import Detected, Sequence
-from lutetia.lut.kernels.triton.source.rows import Sorted
 
 SOURCE, SLOPES_SOURCE = SOURCES / "pairs.cu", SOURCES / "slopes.cu"
 THREADS, SORT_THREADS = 256, 1024

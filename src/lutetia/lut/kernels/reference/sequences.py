@@ -2,7 +2,7 @@
 
 For each pair i < j of positions and each detector, the index of x[j] (Q), the index of x[i] (K) and the signs of the learned
 position of the distance j - i (PE) form one *cell*: Q << (N_c + N_pe) | K << N_pe | PE. Its row of weights is added to y[j].
-By *pairs*, these are walked one distance at a time: all (j - d, j) for d = 1 .. S - 1. By *cells*: for a given j, Q is fixed,
+By *pairs*, these are walked, many at a time. By *cells*: for a given j, Q is fixed,
 so only C = 2**(N_c + N_pe) cells can fire; they are counted, and the sum over pairs becomes a product.
 
 B batch · S sequence length · I inputs · O outputs · N_t detectors · N_c anchor pairs · N_pe positional bits ·
@@ -26,20 +26,25 @@ from lutetia.lut.kernels.reference.detect import anchor_deltas, pack_bits
 from lutetia.lut.kernels.reference.rows import closest_anchors, gradient_of, of_each_meta, rows_of, subtract, uncertainty_slope
 from lutetia.lut.sums import Sums, from_units, sum_dtype, to_units
 
+NUMBERS_AT_ONCE = 2**22  # of what pairs read
+
 
 class Pairs(NamedTuple):
-    """All pairs (j - d, j) of one distance d: the cell each detector reads, int64 [B, S - d, N_t]."""
+    """Some pairs i < j of all sequences: their positions [n], and the cell that each detector reads, int32 [B, n, N_t]."""
 
-    distance: int
+    i: Tensor
+    j: Tensor
     cells: Tensor
 
 
-def pairs_of(sequence: Sequence) -> Iterator[Pairs]:
-    """The pairs, nearest first."""
-    n_pe, shift = sequence.positional_dim, sequence.n_anchors + sequence.positional_dim
-    indices, pe_indices = sequence.x.indices.long(), sequence.positions.indices.long()
-    for d in range(1, indices.shape[1]):
-        yield Pairs(d, indices[:, d:] << shift | indices[:, :-d] << n_pe | pe_indices[d - 1])
+def pairs_of(sequence: Sequence, width: int = 1) -> Iterator[Pairs]:
+    """The pairs, so many at a time that `width` numbers of each cell take little memory."""
+    index, pe, shift = sequence.x.indices, sequence.positions.indices, sequence.n_anchors + sequence.positional_dim
+    batch, length, n_detectors = index.shape
+    both = torch.tril_indices(length, length, -1, device=index.device)
+    some = max(1, NUMBERS_AT_ONCE // max(1, batch * n_detectors * width))
+    for j, i in zip(*(each.split(some) for each in both), strict=True):
+        yield Pairs(i, j, index[:, j] << shift | index[:, i] << sequence.positional_dim | pe[j - i - 1])
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
@@ -58,8 +63,8 @@ def fill_sequence(weight: Tensor, connectivity: Connectivity, sequence: Sequence
 def _fill_sequence(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
     tables, dtype = connectivity.expand(weight), sum_dtype(weight)
     y = weight.new_zeros(*sequence.x.indices.shape[:2], tables.shape[2], dtype=torch.int64 if sums.exact else dtype)
-    for d, cells in pairs_of(sequence):
-        y[:, d:] += to_units(rows_of_pairs(tables, cells), sums).sum(2)
+    for _, j, cells in pairs_of(sequence, tables.shape[2]):
+        y.index_add_(1, j, to_units(rows_of_pairs(tables, cells), sums).sum(2))
     return from_units(y, sums, dtype)
 
 
@@ -72,9 +77,11 @@ def rows_of_pairs(tables: Tensor, cells: Tensor) -> Tensor:
 def count_firings(sequence: Sequence) -> Tensor:
     """How often each cell (K, PE) fires for each j: int32 [B, S, N_t, C]."""
     stat = torch.zeros(*sequence.x.indices.shape, sequence.n_cells, dtype=torch.int32, device=sequence.x.indices.device)
-    for d, cells in pairs_of(sequence):
-        fired = (cells & (sequence.n_cells - 1)).unsqueeze(-1)
-        stat[:, d:].scatter_add_(-1, fired, torch.ones_like(fired, dtype=torch.int32))
+    t = torch.arange(stat.shape[2], device=stat.device)
+    for _, j, cells in pairs_of(sequence):
+        b = torch.arange(len(stat), device=stat.device)[:, None, None]
+        fired = (b.expand_as(cells), j[:, None].expand_as(cells), t.expand_as(cells), cells.long() & (sequence.n_cells - 1))
+        stat.index_put_(fired, torch.ones_like(cells), accumulate=True)
     return stat
 
 
@@ -104,54 +111,64 @@ def fill_firings(weight: Tensor, firings: tuple[Tensor, Tensor, Tensor], shape: 
 def propagate_sequence(
     grad: Tensor, weight: Tensor, connectivity: Connectivity, sequence: Sequence, anchors: Tensor, n_inputs: int, sums: Sums
 ) -> tuple[Tensor, Tensor]:
-    """grad [B, S, O], anchors [N_t, N_c, 2] -> dx [B, S, I], dpositions [S-1, N_t, N_pe].
+    """grad [B, S, O], anchors [N_t, N_c, 2] -> dx [B, S, I], dpositions [S-1, N_t, N_pe]."""
+    dtype, (_, which), (_, pe_which) = sum_dtype(grad, weight), sequence.x.closest, sequence.positions.closest
+    gain = _gain(grad, weight, connectivity, sequence, sums)
+    slopes, distances = slopes_of_pairs(sequence, gain, grad.shape[2], sums, dtype)
+    dx, dpositions = slopes.new_zeros(*slopes.shape[:2], n_inputs), slopes.new_zeros(*pe_which.shape, sequence.positional_dim)
+    a, b = closest_anchors(anchors, which)  # [B, S, N_t]
+    dx.scatter_add_(2, a, slopes).scatter_add_(2, b, -slopes)
+    if sequence.positional_dim:
+        dpositions.scatter_(2, pe_which.long()[..., None], distances[..., None])
+    return from_units(dx, sums, dtype), from_units(dpositions, sums, dtype)
+
+
+def slopes_of_pairs(
+    sequence: Sequence, gain: Callable[[Pairs, Tensor], Tensor], width: int, sums: Sums, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The slopes of all pairs, added up for each place [B, S, N_t] and for each distance [S-1, N_t]; fixed ones in units.
 
     Per pair and detector: the closer call of Q and K is flipped and its slope goes to its anchors, at j or at i; where PE is
-    closer than both, it is flipped too and its slope goes to the position of that distance.
+    closer than both, it is flipped too and its slope goes to the position of that distance. `gain` says what flipping changes:
+    pairs, bits like their cells -> g·W[t, cell] - g·W[t, flipped], which takes `width` numbers of scratch for each.
     """
-    indices, pe_indices, n_anchors, n_pe = sequence.x[0], sequence.positions[0], sequence.n_anchors, sequence.positional_dim
-    (delta, which), (pe_delta, pe_which) = sequence.x.closest, sequence.positions.closest
-    dtype, gain = sum_dtype(grad, weight), _gain(grad, weight, connectivity, sequence, sums)
-    dx = indices.new_zeros(*indices.shape[:2], n_inputs, dtype=torch.int64 if sums.exact else dtype)
-    dpositions = dx.new_zeros(*pe_indices.shape, n_pe)
-    a, b = closest_anchors(anchors, which)  # [B, S, N_t]
-    for d, cells in pairs_of(sequence):
-        at_q = delta[:, d:].abs() < delta[:, :-d].abs()
-        flips = torch.where(at_q, 1 << (which[:, d:].long() + n_anchors + n_pe), 1 << (which[:, :-d].long() + n_pe))
-        slope = uncertainty_slope(torch.where(at_q, delta[:, d:], delta[:, :-d])) * gain(d, cells, cells ^ flips)
-        for end, mine in ((slice(d, None), at_q), (slice(-d), ~at_q)):  # of the pairs: j, and i
-            addends = to_units(slope * mine, sums).to(dx.dtype)
-            dx[:, end].scatter_add_(2, a[:, end], addends).scatter_add_(2, b[:, end], -addends)
+    (delta, which), (pe_delta, pe_which), n_pe = sequence.x.closest, sequence.positions.closest, sequence.positional_dim
+    slopes = torch.zeros_like(delta, dtype=torch.int64 if sums.exact else dtype)
+    distances = slopes.new_zeros(pe_delta.shape)
+    for pairs in pairs_of(sequence, width):
+        i, j, of_q, of_k = pairs.i, pairs.j, delta[:, pairs.j], delta[:, pairs.i]
+        at_q, far = of_q.abs() < of_k.abs(), pe_delta[j - i - 1].expand_as(of_q)
+        bits = torch.where(at_q, 1 << (which[:, j] + sequence.n_anchors + n_pe), 1 << (which[:, i] + n_pe))
+        slope = to_units(uncertainty_slope(torch.where(at_q, of_q, of_k)) * gain(pairs, bits), sums).to(slopes.dtype)
+        slopes.index_add_(1, j, slope * at_q).index_add_(1, i, slope * ~at_q)
         if n_pe:
-            far = pe_delta[d - 1].expand_as(slope)
-            closest = (far.abs() < delta[:, d:].abs()) & (far.abs() < delta[:, :-d].abs())
-            bit = pe_which[d - 1].long()
-            slope = uncertainty_slope(far) * gain(d, cells, cells ^ (1 << bit)) * closest
-            addends = to_units(slope, sums).to(dx.dtype).sum((0, 1))
-            dpositions[d - 1].scatter_add_(1, bit[:, None], addends[:, None])
-    return from_units(dx, sums, dtype), from_units(dpositions, sums, dtype)
+            nearest = far.abs() < torch.minimum(of_q.abs(), of_k.abs())
+            slope = uncertainty_slope(far) * gain(pairs, (1 << pe_which[j - i - 1]).expand_as(pairs.cells)) * nearest
+            distances.index_add_(0, j - i - 1, to_units(slope, sums).to(slopes.dtype).sum(0))
+    return slopes, distances
 
 
 def _gain(
     grad: Tensor, weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums
-) -> Callable[[int, Tensor, Tensor], Tensor]:
-    """What flipping a bit of cells changes: distance, cells, other cells -> g·W[t, cell] - g·W[t, other].
+) -> Callable[[Pairs, Tensor], Tensor]:
+    """That of `slopes_of_pairs`. By cells P = g·Wᵀ holds g·W[t, cell] of all cells, and a pair looks up a few of them.
 
-    By cells P = g·Wᵀ holds g·W[t, cell] of all cells, and a pair looks up a few of them. Fixed sums are those of the pairs.
+    Fixed sums are those of the pairs.
     """
     dtype, tables = sum_dtype(grad, weight), connectivity.expand(weight)
 
-    def of_pairs(distance: int, cells: Tensor, others: Tensor) -> Tensor:
-        g = grad[:, distance:].to(dtype).unsqueeze(2)
-        main, other = (to_units(g * rows_of_pairs(tables, rows), sums) for rows in (cells, others))
+    def of_pairs(pairs: Pairs, bits: Tensor) -> Tensor:
+        g, both = grad[:, pairs.j].to(dtype).unsqueeze(2), (pairs.cells, pairs.cells ^ bits)
+        main, other = (to_units(g * rows_of_pairs(tables, rows), sums) for rows in both)
         return from_units((main - other).sum(3), sums, dtype)
 
     if sequence.products is None or sums.exact:
         return of_pairs
     p = torch.einsum("bjo,tro->bjtr", grad.to(dtype), tables.to(dtype))
 
-    def of_cells(distance: int, cells: Tensor, others: Tensor) -> Tensor:
-        main, other = (p[:, distance:].gather(3, c.unsqueeze(3)).squeeze(3) for c in (cells, others))
+    def of_cells(pairs: Pairs, bits: Tensor) -> Tensor:
+        both = (pairs.cells, pairs.cells ^ bits)
+        main, other = (p[:, pairs.j].gather(3, rows.long().unsqueeze(3)).squeeze(3) for rows in both)
         return main - other
 
     return of_cells
@@ -169,8 +186,8 @@ def gather_sequence(grad: Tensor, connectivity: Connectivity, sequence: Sequence
     indices, dtype = sequence.x.indices, sum_dtype(grad)
     if sequence.products is None:
         pairs = list(pairs_of(sequence))
-        grads = torch.cat([grad.new_empty(0, grad.shape[2]), *(grad[:, d:].flatten(0, 1) for d, _ in pairs)])
-        cells = torch.cat([indices.new_empty(0, indices.shape[2]), *(cells.flatten(0, 1).int() for _, cells in pairs)])
+        grads = torch.cat([grad.new_empty(0, grad.shape[2]), *(grad[:, each.j].flatten(0, 1) for each in pairs)])
+        cells = torch.cat([indices.new_empty(0, indices.shape[2]), *(each.cells.flatten(0, 1) for each in pairs)])
         return subtract(gradient_of(grads, connectivity, cells, None, sums), into)
     place, row, count = unrecorded(list_firings)(unrecorded(count_firings)(sequence), indices, sequence.n_anchors)
 

@@ -9,19 +9,16 @@ from torch import Tensor
 
 from lutetia._shared.launches import Planned, planned
 from lutetia._shared.numbers import cdiv, next_power_of_2
+from lutetia._shared.triton_order import transposed
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.kernels.cuda import keeps_by_detector, tables
-from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
+from lutetia.lut.kernels.protocol import READS, Coefficients, Detected, Read
 from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.detect import detect_positions as detect_no_positions
 from lutetia.lut.kernels.triton.launch import ACC
-from lutetia.lut.kernels.triton.source import basics
 from lutetia.lut.kernels.triton.source import detect as source
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Sizes
 from lutetia.lut.sums import Sums, sum_dtype
-
-READS = {"hard": basics.HARD.value, "blend": basics.BLEND.value}
-READS |= {"confidence": basics.CONFIDENCE.value, "confidence2": basics.CONFIDENCE2.value}
 
 
 @kernel
@@ -80,7 +77,7 @@ def launch(
 def compared(x: Tensor, anchors: Tensor, read: str = "hard", sums: Sums = Sums(), coefficients: int = 0) -> ReadCase:  # noqa: B008
     """How these inputs are compared."""
     n_c, acc = anchors.shape[1], ACC[sum_dtype(x)]
-    return ReadCase(READS[read], coefficients, n_c, next_power_of_2(n_c), acc, ACC[torch.float64] if sums.exact else acc)
+    return ReadCase(READS.index(read), coefficients, n_c, next_power_of_2(n_c), acc, ACC[torch.float64] if sums.exact else acc)
 
 
 def tile_of(case: ReadCase, n_detectors: int) -> int:
@@ -95,18 +92,10 @@ def detect_columns(x: Tensor, comparisons: Comparisons) -> Tensor:
     index = x.new_empty(n_detectors, batch, dtype=torch.int32)
     block_t = min(16, next_power_of_2(n_detectors))
     planned(source.detect_columns_kernel, (cdiv(batch, 128),))(
-        Inputs(by_columns(x), anchors, thresholds=thresholds), index, (batch, x.shape[1], n_detectors),
+        Inputs(transposed(x), anchors, thresholds=thresholds), index, (batch, x.shape[1], n_detectors),
         READ=compared(x, anchors), BLOCK_T=block_t, BLOCK_B=128, num_warps=block_t,
     )  # fmt: skip
     return index.t()
-
-
-def by_columns(x: Tensor) -> Tensor:
-    """x [B, I] -> [I, B]."""
-    batch, n_inputs = x.shape
-    columns = x.new_empty(n_inputs, batch)
-    planned(source.transpose_kernel, (cdiv(batch, 64), cdiv(n_inputs, 64)))(x.contiguous(), columns, batch, n_inputs, BLOCK=64)
-    return columns
 
 
 @kernel

@@ -61,20 +61,20 @@ def _layout(c: Connectivity) -> Layout:
     lists = (c.owner_start, c.owner_targets)
     if c.layout == "general":
         return Layout("general", *sizes, 1, 0, c.max_fan_out, c.n_detectors, False, 0, *lists, lr_scale=c.rates)
-    n_detectors, widths = c.block_start.diff(), c.det_start.diff()
+    n_detectors, widths = c.blocks.start.diff(), c.owner_start.diff()
     widest = int(widths.max())
     width = widest if bool((widths == widest).all()) else 0
-    disjoint = c.blocks_disjoint and int(c.block_width.sum()) == c.n_outputs
+    disjoint = c.blocks.disjoint and int(c.blocks.width.sum()) == c.n_outputs
     blocks, run = (n_detectors.numel(), width, widest, int(n_detectors.max())), _run_of(c, width)
-    return Layout("shared", *sizes, *blocks, disjoint, run, *lists, c.block_start, c.block_detectors, c.rates)
+    return Layout("shared", *sizes, *blocks, disjoint, run, *lists, c.blocks.start, c.blocks.detectors, c.rates)
 
 
 def _run_of(s: Synapses, width: int) -> int:
     """`Layout.run`: how many neighbouring detectors write the same neighbouring outputs, block after block."""
-    blocks = len(s.block_start) - 1
+    blocks = len(s.blocks.start) - 1
     run, rest = divmod(s.n_detectors, blocks)
     if rest or width * blocks != s.n_outputs:
         return 0
     detector, output = torch.arange(s.n_detectors, device=s.device), torch.arange(width, device=s.device)
-    targets = s.det_targets.view(s.n_detectors, width) == detector[:, None] // run * width + output
-    return run if bool(targets.all()) and bool((s.block_detectors == detector).all()) else 0
+    targets = s.owner_targets.view(s.n_detectors, width) == detector[:, None] // run * width + output
+    return run if bool(targets.all()) and bool((s.blocks.detectors == detector).all()) else 0

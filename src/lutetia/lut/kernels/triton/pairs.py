@@ -17,11 +17,9 @@ from lutetia.lut.kernels.cuda import pairs as cuda_pairs
 from lutetia.lut.kernels.protocol import Detected, Into, Sequence
 from lutetia.lut.kernels.reference.rows import subtract
 from lutetia.lut.kernels.triton.launch import ACC, finish, fusion, scale_of, target_of
-from lutetia.lut.kernels.triton.rows import sort_by_neuron
 from lutetia.lut.kernels.triton.source import pairs as source
 from lutetia.lut.kernels.triton.source.basics import Rows, Target
 from lutetia.lut.kernels.triton.source.pairs import PairCase, Totals
-from lutetia.lut.kernels.triton.source.rows import Sorted
 from lutetia.lut.sums import Sums, sum_dtype
 
 # Positions and outputs at a time, and warps. Where three rows are under way, a part of each is read: fewer registers.
@@ -50,25 +48,6 @@ def all_by_detector(detected: Detected) -> Rows:
         given = Rows(*(tensor.contiguous() for tensor in found))
         planned(source.by_detector_kernel, grid)(given, out, length, n_detectors, BLOCK=32)
     return out
-
-
-def in_order(indices: Tensor, n_values: int) -> Sorted:
-    """Places by the value of their index: indices [N, N_t] -> order [N_t, N], end and count of each value [N_t, values]."""
-    n_places, n_detectors = indices.shape
-    if n_values > 128 or not indices.numel():
-        return sort_by_neuron(indices, n_values)
-    block = max(16, min(256, 4096 // n_values))
-    chunk = block * cdiv(n_places, 64 * block)  # at most 64 of them
-    chunks = cdiv(n_places, chunk)
-    counts = indices.new_empty(n_detectors, chunks, n_values)
-    ends = (indices.new_empty(n_detectors, n_values) for _ in range(2))
-    sorted_rows = Sorted(indices.new_empty(n_detectors, n_places), *ends)
-    sizes = (n_places, n_detectors, chunk)
-    planned(source.count_chunks_kernel, (chunks, n_detectors))(indices, counts, *sizes, N_Q=n_values, BLOCK=block)
-    planned(source.order_chunks_kernel, (chunks, n_detectors))(
-        indices, counts, sorted_rows, sizes, N_Q=n_values, N_CHUNKS=next_power_of_2(chunks), BLOCK=block
-    )
-    return sorted_rows
 
 
 def kind(length: int) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor
 from lutetia._shared.launches import planned
 from lutetia._shared.memo import Memo
 from lutetia._shared.numbers import cdiv, next_power_of_2
+from lutetia._shared.triton_order import transposed
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, tables
@@ -15,7 +16,7 @@ from lutetia.lut.kernels.protocol import TWO_ROWS, Read
 from lutetia.lut.kernels.recorder import kernel
 from lutetia.lut.kernels.reference.reads import rows_that_are_added
 from lutetia.lut.kernels.triton import rows
-from lutetia.lut.kernels.triton.detect import by_columns, compared, read, tile_of, windows_for
+from lutetia.lut.kernels.triton.detect import compared, read, tile_of, windows_for
 from lutetia.lut.kernels.triton.launch import check_overflow, finish, fusion, scale_of, target_of
 from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.lut.kernels.triton.source import reads as source
@@ -94,7 +95,7 @@ def _gather_slopes(inputs: Inputs, slopes: Slopes, target: Target, case: ReadCas
     """dx [B, I] = (or, of `confidence2`, +=) what plain and doubtful [N_t, B] send to the anchors."""
     batch, n_inputs = inputs.x.shape
     block_b = min(256, next_power_of_2(batch))
-    columns = Inputs(by_columns(inputs.x), None, inputs.log_beta, thresholds=inputs.thresholds)
+    columns = Inputs(transposed(inputs.x), None, inputs.log_beta, thresholds=inputs.thresholds)
     planned(source.gather_slopes_kernel, (cdiv(batch, block_b), n_inputs))(
         columns, slopes, pairs_of_inputs(inputs.anchors, n_inputs), target, (batch, n_inputs),
         READ=case, BLOCK_B=block_b, num_warps=max(1, block_b // 128), **fusion(sums),

@@ -9,26 +9,22 @@ from torch import Tensor
 
 from lutetia._shared.launches import Planned, planned
 from lutetia._shared.numbers import cdiv, next_power_of_2
+from lutetia._shared.triton_order import Sorted, sort_by_atomics
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, keeps_hard_by_detector, tables
 from lutetia.lut.kernels.protocol import Coefficients, Detected, Into
 from lutetia.lut.kernels.recorder import kernel
-from lutetia.lut.kernels.reference.rows import subtract
+from lutetia.lut.kernels.reference.rows import factors, rows_read, subtract
 from lutetia.lut.kernels.triton.detect import compared, detect, detect_columns, room_for
 from lutetia.lut.kernels.triton.launch import case_of, check_overflow, finish, fusion, sizes_of, tables_of, target_of
 from lutetia.lut.kernels.triton.layout import Layout, layout_of
 from lutetia.lut.kernels.triton.source import rows as source
 from lutetia.lut.kernels.triton.source.basics import Inputs, ReadCase, Rows, Target
-from lutetia.lut.kernels.triton.source.rows import GatherNumbers, Sorted
+from lutetia.lut.kernels.triton.source.rows import GatherNumbers
 from lutetia.lut.sums import Sums, sum_dtype
 
 CAP = 128  # rows of one lookup neuron that one program adds up; the rest is shared out
-
-
-def operands(tensor: Tensor, coefficients: Coefficients | None) -> tuple[Tensor, ...]:
-    """What decides the dtype of the sums."""
-    return (tensor,) if coefficients is None else (tensor, coefficients.a)
 
 
 def by_row(indices: Tensor, coefficients: Coefficients | None) -> tuple[Tensor, Coefficients | None]:
@@ -49,10 +45,7 @@ def through_shared_memory(layout: Layout, indices: Tensor, sums: Sums, *operands
 
 def one_by_one(indices: Tensor, coefficients: Coefficients | None) -> list[Rows]:
     """The rows of each detector, for kernels that take one of each at a time."""
-    if coefficients is None:
-        return [Rows(indices)]
-    a, b, alternatives = coefficients
-    return [Rows(indices, a=a)] + ([] if alternatives is None else [Rows(alternatives, a=b)])
+    return [Rows(rows, a=factor) for rows, factor in rows_read(indices, coefficients)]
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
@@ -64,14 +57,14 @@ def fill_rows(
 ) -> Tensor:
     """indices [B, N_t] -> y [B, O]."""
     layout = layout_of(connectivity)
-    if through_shared_memory(layout, indices, sums, *operands(weight, coefficients)):
+    if through_shared_memory(layout, indices, sums, weight, *factors(coefficients)):
         return tables.fill(weight, layout, indices, coefficients)
     return _fill(weight, layout, *by_row(indices, coefficients), sums)
 
 
 def _fill(weight: Tensor, layout: Layout, indices: Tensor, coefficients: Coefficients | None, sums: Sums) -> Tensor:
-    batch, dtype = indices.shape[0], sum_dtype(*operands(weight, coefficients))
-    target = target_of([batch, layout.n_outputs], sums, *operands(weight, coefficients), zero=not layout.disjoint)
+    batch, dtype = indices.shape[0], sum_dtype(weight, *factors(coefficients))
+    target = target_of([batch, layout.n_outputs], sums, weight, *factors(coefficients), zero=not layout.disjoint)
     if batch == 0 or layout.n_weights == 0:
         pass
     elif layout.kind == "general":
@@ -254,9 +247,9 @@ def gather_rows(
     grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums, into: Into | None
 ) -> Tensor:
     """grad [B, O], indices [B, N_t] -> dW, or `into` after its step, straight into the weights where that can be done."""
-    layout, dtype = layout_of(connectivity), sum_dtype(*operands(grad, coefficients))
+    layout, dtype = layout_of(connectivity), sum_dtype(grad, *factors(coefficients))
     scale = layout.lr_scale
-    sorts = not isinstance(scale, Tensor) and through_shared_memory(layout, indices, sums, *operands(grad, coefficients))
+    sorts = not isinstance(scale, Tensor) and through_shared_memory(layout, indices, sums, grad, *factors(coefficients))
     if not sorts:
         indices, coefficients = by_row(indices, coefficients)
     by_atomics = sorts or scatters(layout, sums)
@@ -264,7 +257,7 @@ def gather_rows(
         target, step = Target(into.weight), float(into.rate)
     else:
         zero = by_atomics or not grad.shape[0]
-        target, step = target_of([layout.n_weights], sums, *operands(grad, coefficients), zero=zero), None
+        target, step = target_of([layout.n_weights], sums, grad, *factors(coefficients), zero=zero), None
     if sorts:
         assert not isinstance(scale, Tensor)
         tables.gather(grad, layout, indices, coefficients, target.out, scale if step is None else -step * scale)
@@ -273,7 +266,7 @@ def gather_rows(
             scatter(grad, rows, layout, target.out, step, dtype)
     else:
         rows = _listed(indices, coefficients)
-        _add_up(grad, rows, layout, target, sort_by_neuron(rows.indices, layout.n_rows), (sums, dtype, step))
+        _add_up(grad, rows, layout, target, sort_by_atomics(rows.indices, layout.n_rows), (sums, dtype, step))
     if step is not None:
         return target.out
     return subtract(finish(target, sums, dtype).view(connectivity.weight_shape), into)
@@ -284,14 +277,14 @@ def gather_compact(
     grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums
 ) -> tuple[Tensor, Tensor]:
     """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
-    layout, dtype = layout_of(connectivity), sum_dtype(*operands(grad, coefficients))
+    layout, dtype = layout_of(connectivity), sum_dtype(grad, *factors(coefficients))
     indices, coefficients = by_row(indices, coefficients)
     rows = _listed(indices, coefficients)
-    sorted_rows = sort_by_neuron(rows.indices, layout.n_rows)
+    sorted_rows = sort_by_atomics(rows.indices, layout.n_rows)
     chosen = sorted_rows.count.flatten() > 0
     widths = chosen * layout.neuron_widths(grad.device)
     ends = widths.cumsum(0)
-    target = target_of([int(ends[-1])], sums, *operands(grad, coefficients), zero=False)
+    target = target_of([int(ends[-1])], sums, grad, *factors(coefficients), zero=False)
     _add_up(grad, rows, layout, target, sorted_rows._replace(compact=ends - widths), (sums, dtype, None))
     return chosen.nonzero().squeeze(1), finish(target, sums, dtype)
 
@@ -359,20 +352,3 @@ def gather_blocks(layout: Layout) -> tuple[int, int]:
     """Rows of g and outputs per step of one program."""
     block_o = min(256 if layout.widest > 256 else 128, next_power_of_2(layout.widest))
     return max(2, 256 // block_o), block_o
-
-
-def sort_by_neuron(indices: Tensor, n_rows: int) -> Sorted:
-    """Counting sort of each detector's rows by chosen neuron: order [N_t, B], and end and count of each neuron [N_t, R]."""
-    batch, n_detectors = indices.shape
-    count = indices.new_zeros(n_detectors, n_rows)
-    rank = torch.empty_like(indices)
-    order = indices.new_empty(n_detectors, batch)
-    total = indices.numel()
-    if total == 0:
-        return Sorted(order, count, count)
-    grid = (cdiv(total, 256),)
-    planned(source.rank_kernel, grid)(indices, count, rank, total, n_detectors, N_ROWS=n_rows, BLOCK=256, num_warps=4)
-    sorted_rows = Sorted(order, count.cumsum(1, dtype=torch.int32), count)
-    numbers = (total, batch, n_detectors)
-    planned(source.place_kernel, grid)(indices, rank, sorted_rows, numbers, N_ROWS=n_rows, BLOCK=256, num_warps=4)
-    return sorted_rows

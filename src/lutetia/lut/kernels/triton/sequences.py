@@ -2,8 +2,9 @@
 
 The sources are in `source.cells`; here each is given its grid and its block sizes (measured on an H200). The work is
 cut into tiles of sequences and detectors, whose counts and products fit a budget of memory.
-Sparse connectivity has its own walk, in `synapse_pairs`. Its fixed sums, exact only where all of an output is added up at once,
-walk the pairs of the same layer with its missing synapses filled in by zeros.
+Under sparse connectivity each pair is a row of a batch for the kernels of one step: no table is filled up with zeros, so this
+needs the memory of the synapses, and of some pairs at a time. Its fixed sums, exact only where all of an output is added up at
+once, walk the pairs of the same layer with its missing synapses filled in by zeros.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from torch import Tensor
 from lutetia._shared.launches import planned
 from lutetia._shared.memory import free_memory
 from lutetia._shared.numbers import cdiv, next_power_of_2
+from lutetia._shared.triton_order import Sorted, sort_columns
 from lutetia.errors import ArgumentError
 from lutetia.lut.connectivity.anchors import Comparisons
 from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels.protocol import Detected, Into, Products, Sequence
 from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
-from lutetia.lut.kernels.reference.sequences import add_step
-from lutetia.lut.kernels.triton import pairs, synapse_pairs
+from lutetia.lut.kernels.reference.sequences import Pairs, add_step, pairs_of, slopes_of_pairs
+from lutetia.lut.kernels.triton import pairs
 from lutetia.lut.kernels.triton.detect import detect
-from lutetia.lut.kernels.triton.pairs import COPIES, all_by_detector, by_detector, in_order, spread_totals
+from lutetia.lut.kernels.triton.pairs import COPIES, all_by_detector, by_detector, spread_totals
+from lutetia.lut.kernels.triton.rows import fill_rows, gather_rows, row_gains
 from lutetia.lut.kernels.triton.source import cells as source
-from lutetia.lut.kernels.triton.source.cells import CellCase, CountCase, Counts, SlopeCase
+from lutetia.lut.kernels.triton.source.cells import CellCase, Counts
 from lutetia.lut.kernels.triton.source.pairs import Totals
-from lutetia.lut.kernels.triton.source.rows import Sorted
 from lutetia.lut.sums import Sums, sum_dtype
 
 # Block sizes and warps. The blocks of cells and outputs are the largest ones: narrower tables have narrower blocks.
@@ -67,7 +69,10 @@ def count_cells(sequence: Sequence, dtype: torch.dtype) -> Counts:
     block_k = min(n_keys, COUNT["CELLS"] // block_p)
     block_j = max(1, COUNT["CELLS"] // (block_p * block_k))
     grid = (batch * cdiv(length, block_j), n_keys // block_k * (n_positions // block_p), n_detectors)
-    case, numbers = CountCase(n_anchors, positional_dim, block_j, block_k, block_p), (length, n_detectors, words)
+    case, numbers = (
+        CellCase(n_anchors, positional_dim, BLOCK_J=block_j, BLOCK_K=block_k, BLOCK_P=block_p),
+        (length, n_detectors, words),
+    )
     planned(source.count_cells_kernel, grid)(keys, positions, counts, numbers, CASE=case, num_warps=COUNT["num_warps"])
     return counts
 
@@ -76,7 +81,11 @@ def count_cells(sequence: Sequence, dtype: torch.dtype) -> Counts:
 def fill_sequence(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
     """y[j] = Σ_{i<j} Σ_t W[t, cell], or y = stat · W -> [B, S, O]."""
     if by_synapses(connectivity, sums):
-        return synapse_pairs.fill(weight, connectivity, sequence, sums)
+        y = weight.new_zeros(*sequence.x.indices.shape[:2], connectivity.n_outputs, dtype=sum_dtype(weight))
+        for each in pairs_of(sequence):
+            filled = unrecorded(fill_rows)(weight, connectivity, each.cells.flatten(0, 1), None, sums)
+            y.index_add_(1, each.j, filled.view(len(y), -1, y.shape[2]))
+        return y
     if walks_pairs(sums, sequence, weight):
         return pairs.fill(connectivity.expand(weight), sequence, sums)
     y = weight.new_zeros(*sequence.x.indices.shape[:2], weight.shape[2], dtype=torch.float32)
@@ -94,7 +103,9 @@ def propagate_sequence(
     By cells every dot product is looked up in P = g · Wᵀ.
     """
     if by_synapses(connectivity, sums):
-        return synapse_pairs.propagate(grad, weight, connectivity, sequence, anchors, n_inputs, sums)
+        gain = partial(_gain, grad, weight, connectivity)
+        slopes, distances = map(by_detector, slopes_of_pairs(sequence, gain, 1, sums, sum_dtype(grad, weight)))
+        return spread_totals(slopes, distances[None], by_detector(sequence.x.closest[1]), sequence, anchors, n_inputs)
     if walks_pairs(sums, sequence, weight, grad):
         return pairs.propagate(grad, connectivity.expand(weight), sequence, anchors, n_inputs, sums)
     batch, length, n_detectors = sequence.x.indices.shape
@@ -112,12 +123,24 @@ def propagate_sequence(
 def gather_sequence(grad: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums, into: Into | None) -> Tensor:
     """grad [B, S, O] -> dW, by cells statᵀ · g, or `into` after its step."""
     if by_synapses(connectivity, sums):
-        return synapse_pairs.gather(grad, connectivity, sequence, sums, into)
+        total = grad.new_zeros(connectivity.weight_shape, dtype=sum_dtype(grad))
+        for each in pairs_of(sequence):
+            rows = (each.cells.flatten(0, 1), None)
+            total += unrecorded(gather_rows)(grad[:, each.j].flatten(0, 1), connectivity, *rows, sums, None)
+        return subtract(total, into)
     walks = walks_pairs(sums, sequence, grad)
     if walks and isinstance(connectivity, Full):
         return pairs.gather(grad, sequence, connectivity.meta.lr_scale, sums, into)
     gather = partial(pairs.gather, sums=sums) if walks else _gather
     return subtract(of_each_meta(connectivity, lambda lr_scale: gather(grad, sequence, lr_scale)), into)
+
+
+def _gain(grad: Tensor, weight: Tensor, connectivity: Connectivity, each: Pairs, bits: Tensor) -> Tensor:
+    """What flipping bits of the cells of pairs changes, one synapse after the other; as `slopes_of_pairs` wants it."""
+    cells, others = (rows.flatten(0, 1) for rows in (each.cells, each.cells ^ bits.int()))
+    chosen, flipped = unrecorded(row_gains)(grad[:, each.j].flatten(0, 1), weight, connectivity, (cells, others), Sums())
+    assert flipped is not None
+    return (chosen - flipped).view(each.cells.shape)
 
 
 def by_synapses(connectivity: Connectivity, sums: Sums) -> bool:
@@ -175,7 +198,7 @@ class Tile(NamedTuple):
 
     def in_order(self, indices: Tensor) -> Sorted:
         """The places of the tile in order of an index of theirs: order [.., N], end and count of each value [.., 2**N_c]."""
-        return in_order(indices.view(self.numbers[0], -1), 1 << self.sequence.n_anchors)
+        return sort_columns(indices.view(self.numbers[0], -1), 1 << self.sequence.n_anchors)
 
     def counts(self) -> Counts:
         """Counts in the narrowest integers that hold S - 1, and whether 8 bits would not do."""
@@ -186,7 +209,7 @@ class Tile(NamedTuple):
         seq, precision = self.sequence, (self.sequence.products or Products()).precision
         block_c = max(16, min(sizes["BLOCK_C"], seq.n_cells))
         block_o = max(16, min(sizes["BLOCK_O"], next_power_of_2(self.weight.shape[2])))
-        case = CellCase(seq.n_anchors, seq.positional_dim, precision, sizes["BLOCK_N"], block_c, block_o, add)
+        case = CellCase(seq.n_anchors, seq.positional_dim, precision, add, sizes["BLOCK_N"], block_c, block_o)
         return case, {name: sizes[name] for name in ("num_warps", "num_stages")}
 
     def fill(self, y: Tensor) -> None:
@@ -204,9 +227,10 @@ class Tile(NamedTuple):
         totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32)
         distances = totals.new_zeros(COPIES, n_detectors, max(length - 1, 0))
         if length > 1:
+            case = CellCase(seq.n_anchors, seq.positional_dim, BLOCK_J=SLOPES["BLOCK_J"], BLOCK_I=SLOPES["BLOCK_I"])
             planned(source.slopes_of_cells_kernel, (batch * cdiv(length, SLOPES["BLOCK_J"]), n_detectors))(
                 products, all_by_detector(seq.x), all_by_detector(seq.positions), Totals(totals, distances),
-                (length, n_detectors, COPIES), CASE=SlopeCase(seq.n_anchors, seq.positional_dim, **SLOPES), num_warps=2,
+                (length, n_detectors, COPIES), CASE=case, num_warps=2,
             )  # fmt: skip
         return totals, distances.sum(0)
 

@@ -1,56 +1,16 @@
-"""What the compiled loops of the `cpu` backend add up with: rows of weights, in floating point or as integers."""
+"""What the compiled loops of the `cpu` backend do with one row of weights: add it up, multiply it with gradients, give it some.
+
+Sums are in floating point, or fixed, as integers. A *row* is where it begins in the weights, which then lie one after the other;
+where connectivity is general, it is the number of a lookup neuron, whose weights and outputs `Synapses` lists. By `row_start`,
+which is None or not, a loop is compiled for the one or the other.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from lutetia._shared.compiled import ir, load_number, numba
-from lutetia._shared.loops import U, accumulate, accumulate_apart, by_none, extending, jit, jit_inline, load, times
+from lutetia._shared.loops import U, accumulate, by_none, jit, jit_any_order, jit_inline, load, times
 from lutetia.lut.sums import FIXED_MAX
-
-INT = ir.IntType(64)
-
-# ---- vectors ---------------------------------------------------------------------------------------------------------
-
-BLOCK = 32  # numbers that `dot_blocks` takes at once
-
-
-@extending.intrinsic
-def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: Any, third: Any, n: Any) -> Any:
-    """Σ grad[at:] · (weight[row:] - weight[other:]), and the same with `third`, over n blocks; in any order, in vectors by hand.
-
-    A loop that the compiler vectorises starts with tests that take as long as 32 elements.
-    """
-    kind = ir.FloatType() if grad.dtype == numba.types.float32 else ir.DoubleType()
-    flags, pair = ("contract", "reassoc", "nsz"), numba.types.UniTuple(grad.dtype, 2)
-    lanes = 64 // (grad.dtype.bitwidth // 8)
-    vector = ir.VectorType(kind, lanes)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        g, at, w, row, other, third, n = args
-        arrays = [context.make_array(signature.args[k])(context, builder, array).data for k, array in ((0, g), (2, w))]
-        sums = [numba.core.cgutils.alloca_once_value(builder, vector([kind(0.0)] * lanes)) for _ in range(2)]
-        with numba.core.cgutils.for_range(builder, n) as loop:
-            for lane in range(0, BLOCK, lanes):
-                offset = builder.add(builder.mul(loop.index, INT(BLOCK)), INT(lane))
-                g_part = load_number(builder, builder.gep(arrays[0], [builder.add(at, offset)]), grad.dtype, lanes)
-                main, *flipped = (
-                    load_number(builder, builder.gep(arrays[1], [builder.add(begin, offset)]), weight.dtype, lanes)
-                    for begin in (row, other, third)
-                )
-                for total, part in zip(sums, flipped, strict=True):
-                    product = builder.fmul(g_part, builder.fsub(main, part, flags=flags), flags=flags)
-                    builder.store(builder.fadd(builder.load(total), product, flags=flags), total)
-        name = f"llvm.vector.reduce.fadd.v{lanes}f{grad.dtype.bitwidth}"
-        reduce = numba.core.cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, vector]), name)
-        found = [builder.call(reduce, [kind(0.0), builder.load(total)], fastmath=flags) for total in sums]
-        return context.make_tuple(builder, pair, found)
-
-    place = numba.types.uint64
-    return pair(grad, place, weight, place, place, place, place), generate
-
 
 # ---- sums ------------------------------------------------------------------------------------------------------------
 
@@ -81,6 +41,20 @@ def add_one(total, at, value, scale):
     return out_of_range(units)
 
 
+@jit
+def write_sums(total, scale, out):
+    """Integer sums [n] into out [n], as floats; float sums are there already."""
+    bad = False
+    if scale is not None:
+        for k in range(total.size):
+            bad |= out_of_range(total[k])
+            out[k] = np.float64(total[k]) / scale
+    return bad
+
+
+# ---- a row, added up -------------------------------------------------------------------------------------------------
+
+
 @jit_inline
 def add_row(total, at, source, row, width, factor, scale):
     """total[at:] += factor · source[row:], over `width` elements; no factor is 1."""
@@ -97,69 +71,115 @@ def add_row(total, at, source, row, width, factor, scale):
 
 
 @jit_inline
-def add_row_to_4(total, places, source, row, width):
-    """The same to four places that do not overlap: the row is read once."""
-    whole = width & ~U(15)
-    for k in range(whole):
-        add_to_4(total, places, k, load(source, row + k))
-    for k in range(whole, width):
-        add_to_4(total, places, k, load(source, row + k))
+def read_run(_, total, at, table, row, factor, scale):
+    """total[at:] += factor · the row."""
+    return add_row(total, at, table.weight, row, table.width, factor, scale)
 
 
 @jit_inline
-def add_to_4(total, places, k, value):
-    a, b, c, d = places
-    accumulate_apart(total, a + k, value, 0)
-    accumulate_apart(total, b + k, value, 1)
-    accumulate_apart(total, c + k, value, 2)
-    accumulate_apart(total, d + k, value, 3)
+def read_neuron(row_start, total, at, table, row, factor, scale):
+    """The same where connectivity is general: at the outputs of a lookup neuron."""
+    bad = False
+    for s in range(row_start[row], row_start[row + U(1)]):
+        bad |= add_one(total, at + U(table.targets[s]), times(factor, load(table.weight, s)), scale)
+    return bad
 
 
-@jit_inline
-def add_8_rows(total, at, source, rows, factors, width):
-    """total[at:] += the sum of eight rows of source times their factors: it is read and written once instead of eight times."""
-    whole = width & ~U(7)  # in vectors; the rest apart, or a rest of 7 would cost as much as 32
-    for k in range(whole):
-        accumulate(total, at + k, sum_of_8(source, rows, factors, k))
-    for k in range(whole, width):
-        accumulate(total, at + k, sum_of_8(source, rows, factors, k))
+read_row = by_none(read_run, read_neuron)  # (table.row_start, total, at, table, row, factor, scale)
 
 
-@jit_inline
-def add_4_rows(total, at, source, rows, width):
-    """The same for four rows."""
-    whole = width & ~U(7)
-    for k in range(whole):
-        accumulate(total, at + k, sum_of_4(source, rows, k))
-    for k in range(whole, width):
-        accumulate(total, at + k, sum_of_4(source, rows, k))
+# ---- a row, multiplied -----------------------------------------------------------------------------------------------
 
 
-@jit_inline
-def sum_of_4(source, rows, k):
-    a, b, c, d = rows
-    return (load(source, a + k) + load(source, b + k)) + (load(source, c + k) + load(source, d + k))
-
-
-@jit_inline
-def sum_of_8(source, rows, factors, k):
-    a, b, c, d, e, f, g, h = rows
-    if factors is None:
-        first = (load(source, a + k) + load(source, b + k)) + (load(source, c + k) + load(source, d + k))
-        second = (load(source, e + k) + load(source, f + k)) + (load(source, g + k) + load(source, h + k))
-    else:
-        p, q, r, s, t, u, v, w = factors
-        first = (p * load(source, a + k) + q * load(source, b + k)) + (r * load(source, c + k) + s * load(source, d + k))
-        second = (t * load(source, e + k) + u * load(source, f + k)) + (v * load(source, g + k) + w * load(source, h + k))
-    return first + second
+@jit_any_order
+def dot(grad, at, weight, row, other, width):
+    """Σ grad · weight of the row - Σ grad · weight of the other, if there is one, over `width` elements."""
+    total = grad.dtype.type(0)
+    for k in range(width):
+        product = load(grad, at + k) * load(weight, row + k)
+        if other is not None:
+            product -= load(grad, at + k) * load(weight, other + k)
+        total += product
+    return total
 
 
 @jit
-def write_sums(total, scale, out):
-    """Integer sums [n] into out [n], as floats; float sums are there already."""
-    bad = False
-    if scale is not None:
-        for k in range(total.size):
-            bad |= out_of_range(total[k])
-            out[k] = np.float64(total[k]) / scale
+def dot_fixed(grad, at, weight, row, other, width, scale):
+    """The same in a fixed sum, and whether something was out of range."""
+    total, bad = np.int64(0), False
+    for k in range(width):
+        units = round_to_unit(load(grad, at + k) * load(weight, row + k), scale)
+        bad |= out_of_range(units)
+        total += np.int64(units)
+        if other is not None:
+            units = round_to_unit(load(grad, at + k) * load(weight, other + k), scale)
+            bad |= out_of_range(units)
+            total -= np.int64(units)
+    return grad.dtype.type(np.float64(total) / scale), bad or out_of_range(total)
+
+
+@jit_inline
+def gain_of_runs(_, grad, at, table, row, other, scale):
+    """g·W[row], or g·W[row] - g·W[other] as one sum, and whether something was out of range; g begins at `at`."""
+    if scale is None:
+        return dot(grad, at, table.weight, row, other, table.width), False
+    return dot_fixed(grad, at, table.weight, row, other, table.width, scale)
+
+
+@jit_inline
+def gain_of_neurons(row_start, grad, at, table, row, other, scale):
+    """The same where connectivity is general."""
+    total, bad = zero_in(scale, grad), False
+    for s in range(row_start[row], row_start[row + U(1)]):
+        units, overflow = in_units(scale, load(grad, at + U(table.targets[s])) * load(table.weight, s))
+        total, bad = total + units, bad | overflow
+    if other is not None:
+        for s in range(row_start[other], row_start[other + U(1)]):
+            units, overflow = in_units(scale, load(grad, at + U(table.targets[s])) * load(table.weight, s))
+            total, bad = total - units, bad | overflow
+    gain, overflow = from_units(scale, total, grad)
+    return gain, bad | overflow
+
+
+zero_in = by_none(lambda scale, grad: grad.dtype.type(0), lambda scale, grad: np.int64(0))
+# An addend, and a sum of them in the dtype of grad; each with whether it was out of range.
+in_units = by_none(
+    lambda scale, value: (value, False),
+    lambda scale, value: (np.int64(round_to_unit(value, scale)), out_of_range(round_to_unit(value, scale))),
+)
+from_units = by_none(
+    lambda scale, total, grad: (total, False),
+    lambda scale, total, grad: (grad.dtype.type(np.float64(total) / scale), out_of_range(total)),
+)
+gain_of = by_none(gain_of_runs, gain_of_neurons)  # (table.row_start, grad, at, table, row, other, scale)
+
+
+# ---- a row, given gradients ------------------------------------------------------------------------------------------
+
+
+@jit_inline
+def give_run(_, total, at, line, listed, row, factor, scale):
+    """total[at:] += factor · a line of gradients, which is in units where sums are fixed and there is no factor.
+
+    `line` is an array, where it begins in it, and how long it is.
+    """
+    data, first, width = line
+    return add_row(total, at, data, first, width, factor, scale_after(factor, scale))
+
+
+@jit_inline
+def give_neuron(row_start, total, at, line, listed, row, factor, scale):
+    """The same where connectivity is general, of all gradients [O]; `listed` are the outputs and rates of all weights."""
+    (data, first, _), (targets, rates), bad = line, listed, False
+    for s in range(row_start[row], row_start[row + U(1)]):
+        value = load(data, first + U(targets[s]))
+        if rates.size > 0:
+            value = value * rates[s]
+        bad |= add_one(total, at + s - row_start[row], times(factor, value), scale)
     return bad
+
+
+give_row = by_none(give_run, give_neuron)  # (layer.row_start, total, at, line, listed, row, factor, scale)
+# Gradients are in units before they meet a run, unless a factor comes between: the product is what is rounded.
+scale_before = by_none(lambda factors, scale: scale, lambda factors, scale: None)
+scale_after = by_none(lambda factor, scale: None, lambda factor, scale: scale)

@@ -15,19 +15,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from lutetia._shared.loops import U, accumulate, clear, entry, jit, jit_any_order, load
-from lutetia.lut.kernels.cpu.loops.basics import add_row, sums_in, write_sums
-from lutetia.lut.kernels.cpu.loops.pairs import by_query, pair_row, pairs_in_slab, places_of, take
-
-
-@entry
-def count_firings(seq, stat, begin, end):
-    """stat [B · S, N_t, C] = how often each cell fires, for couples of places begin to end."""
-    keys, signs, _, _ = seq
-    for place in places_of(begin, end, keys.shape[2]):
-        for t in range(keys.shape[0]):
-            clear(stat[place, t])
-            count_pairs(pairs_in_slab(keys[t].reshape(-1), signs[t], place, U(keys.shape[2])), stat[place, t], U(1))
+from lutetia._shared.loops import U, clear, entry, jit, load
+from lutetia._shared.vectors import add_product, copy, take
+from lutetia.lut.kernels.cpu.loops.basics import add_row
+from lutetia.lut.kernels.cpu.loops.pairs import by_query, pair_row, pairs_in_slab, places_of
 
 
 @jit
@@ -37,54 +28,7 @@ def count_pairs(pairs, stat, stride):
         stat[pair_row(pairs, i) * stride] += 1
 
 
-@jit
-def copy(source, target):
-    """target[:n] = source [n]."""
-    for k in range(source.size):
-        target[k] = source[k]
-
-
-@jit_any_order
-def add_product(total, at, left, n, right, right_at, width):
-    """total [4, width] += left [4, n] · right [n, width], each a part of a flat array; n is a multiple of 4.
-
-    Four times four: each of 8 loads serves two or more of 16 multiplications, as fast as a BLAS on products this small.
-    """
-    for m in range(U(0), n, U(4)):
-        l0, l1, l2, l3 = m, n + m, U(2) * n + m, U(3) * n + m
-        a0, b0, c0, d0 = load(left, l0), load(left, l0 + U(1)), load(left, l0 + U(2)), load(left, l0 + U(3))
-        a1, b1, c1, d1 = load(left, l1), load(left, l1 + U(1)), load(left, l1 + U(2)), load(left, l1 + U(3))
-        a2, b2, c2, d2 = load(left, l2), load(left, l2 + U(1)), load(left, l2 + U(2)), load(left, l2 + U(3))
-        a3, b3, c3, d3 = load(left, l3), load(left, l3 + U(1)), load(left, l3 + U(2)), load(left, l3 + U(3))
-        r = right_at + m * width
-        for k in range(width):
-            a, b = load(right, r + k), load(right, r + width + k)
-            c, d = load(right, r + U(2) * width + k), load(right, r + U(3) * width + k)
-            accumulate(total, at + k, a0 * a + b0 * b + c0 * c + d0 * d)
-            accumulate(total, at + width + k, a1 * a + b1 * b + c1 * c + d1 * d)
-            accumulate(total, at + U(2) * width + k, a2 * a + b2 * b + c2 * c + d2 * d)
-            accumulate(total, at + U(3) * width + k, a3 * a + b3 * b + c3 * c + d3 * d)
-
-
 # ---- forward ---------------------------------------------------------------------------------------------------------
-
-
-@entry
-def fill_firings(weight, firings, y, scale, begin, end):
-    """weight flat, firings (place [n], rising, row [n], count [n]) -> y [B · S, O], for places begin to end."""
-    place, row, count = firings
-    width, bad = U(y.shape[1]), False
-    y = y[begin:end].reshape(-1)
-    clear(y)
-    total = sums_in(scale, y)
-    one = np.empty(y.size // max(end - begin, 1), total.dtype)
-    for n in range(np.searchsorted(place, begin), np.searchsorted(place, end)):
-        clear(one)
-        bad |= add_row(one, U(0), weight, U(row[n]) * width, width, None, scale)
-        at, times = U(place[n] - begin) * width, total.dtype.type(count[n])
-        for k in range(width):
-            accumulate(total, at + k, times * load(one, k))
-    return bad | write_sums(total, scale, y)
 
 
 @entry

@@ -61,32 +61,25 @@ constant_or = by_none(lambda constant, value: value, lambda constant, value: con
 
 
 @kernel
-def detect(inputs, indices, stacked, closest, begin, end):
+def detect(inputs, indices, closest, begin, end):
     """inputs -> indices [B, N_t], for rows begin to end; closest: None, or min_delta and its index.
 
-    `inputs` are x [B, I], anchors [N_t, N_c, 2], and thresholds [n] or None. Stacked, indices count through the tables:
-    t · R + index.
+    `inputs` are x [B, I], anchors [N_t, N_c, 2], and thresholds [n] or None.
     """
     for first in range(begin, end, LANES):
         n = min(LANES, end - first)
         if n < FEW:
             for row in range(first, first + n):
-                detect_row(inputs, indices, stacked, closest, row)
+                detect_row(inputs, indices, closest, row)
         else:
-            detect_lanes(inputs, indices, stacked, closest, first, n)
-
-
-@jit_inline
-def first_row(t, anchors, stacked):
-    """The number of the first row of table t."""
-    return np.uint32(t) << np.uint32(anchors.shape[1]) if stacked else np.uint32(0)
+            detect_lanes(inputs, indices, closest, first, n)
 
 
 @jit
-def detect_row(inputs, indices, stacked, closest, row):
+def detect_row(inputs, indices, closest, row):
     anchors = inputs[1]
     for t in range(anchors.shape[0]):
-        bits = first_row(t, anchors, stacked)
+        bits = np.uint32(0)
         margin, which = margin_in_row(inputs, row, t, np.int64(0)), np.uint32(0)
         for r in range(anchors.shape[1]):
             u = margin_in_row(inputs, row, t, r)
@@ -109,7 +102,7 @@ def margin_in_row(inputs, row, t, r):
 
 
 @jit
-def detect_lanes(inputs, indices, stacked, closest, first, n):
+def detect_lanes(inputs, indices, closest, first, n):
     """The same for n rows at once: with x transposed, one instruction compares many rows (8 times as fast)."""
     x, anchors, thresholds = inputs
     n_detectors, n_anchors, _ = anchors.shape
@@ -119,11 +112,11 @@ def detect_lanes(inputs, indices, stacked, closest, first, n):
     if closest is not None:
         margin, which = np.empty((n_detectors, PADDED), x.dtype), np.empty((n_detectors, PADDED), np.uint32)
     for t in range(n_detectors):
-        a, b, start = anchors[t, 0, 0], anchors[t, 0, 1], first_row(t, anchors, stacked)
+        a, b = anchors[t, 0, 0], anchors[t, 0, 1]
         constant = constant_of(thresholds, b, x.shape[1])
         b = input_of(constant, b)
         for j in range(LANES):
-            bits[t, j] = start
+            bits[t, j] = 0
             if closest is not None:
                 margin[t, j], which[t, j] = lanes[a, j] - constant_or(constant, lanes[b, j]), 0
         for r in range(n_anchors):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from lutetia._shared.loops import U, by_none, clear, element, first_given, jit, jit_inline, kernel, load, prefetch
-from lutetia.lut.kernels.cpu.arrays import Blocks, Lines, Places, Reads, Rows, Sink
+from lutetia._shared.vectors import add_8_rows, add_row_to_4, in_eights, sort_by_value
+from lutetia.lut.kernels.cpu.arrays import Gradients, Layer, Lines, Places, Reads, Rows, Sink
 from lutetia.lut.kernels.cpu.loops.basics import (
-    add_4_rows,
-    add_8_rows,
     add_row,
-    add_row_to_4,
+    give_row,
     out_of_range,
     round_to_unit,
+    scale_before,
     sums_in,
     write_sums,
 )
@@ -23,27 +23,12 @@ WIDE = 128  # gradients per row from which on sorting the batch pays
 rows_from = by_none(lambda rows: None, lambda rows: Rows(*rows))
 
 
-@jit_inline
-def reads_from(reads):
-    """Plain tuples under their names."""
-    return Reads(rows_from(reads[0]), rows_from(reads[1]))
-
-
-@jit_inline
-def sink_from(sink):
-    return Sink(sink[0], Places(*sink[1]), sink[2])
-
-
 # ---- one table at a time --------------------------------------------------------------------------------------------
-
-# Gradients are in units before they meet a table, unless a factor comes between: the product is what is rounded.
-scale_before = by_none(lambda factors, scale: scale, lambda factors, scale: None)
-scale_after = by_none(lambda factor, scale: None, lambda factor, scale: scale)
 
 
 @jit
-def gather_table(lines, width, t, reads, sink, scale):
-    """The table of one detector. Few rows into tables far from the cache are fetched ahead."""
+def gather_table(lines, width, t, reads, sink, listed, scale):
+    """The table of one detector; `listed` are row_start, targets and rates. Few rows into far tables are fetched ahead."""
     spans, bad = sink.places.spans, False
     part = sink.out[spans[t] : spans[t + U(1)]]
     if sink.fresh:
@@ -55,19 +40,21 @@ def gather_table(lines, width, t, reads, sink, scale):
             following = row_in_part(sink.places, t, reads.first.indices[min(i + U(2), lines.n - U(1)), t], width)
             for k in range(U(0), width, U(16)):
                 prefetch(total, following + k)
-        bad |= add_line(total, lines, width, (i, t), reads.first, sink.places, scale)
-        bad |= add_line(total, lines, width, (i, t), reads.second, sink.places, scale)
+        bad |= add_line(total, lines, width, (i, t), reads.first, (sink.places, listed), scale)
+        bad |= add_line(total, lines, width, (i, t), reads.second, (sink.places, listed), scale)
     return bad | write_sums(total, scale, part)
 
 
 @jit_inline
-def add_line(total, lines, width, place, rows, places, scale):
-    """Line i to the row of table t that batch row i read; place is (i, t)."""
+def add_line(total, lines, width, place, rows, where, scale):
+    """Line i to the row of table t that batch row i read; place is (i, t), and `where` the places and lists of `gather_table`."""
     if rows is None:
         return False
-    i, t = place
-    row, factor = row_in_part(places, t, rows.indices[i, t], width), element(rows.factors, place)
-    return add_row(total, row, lines.data, lines.first + i * lines.stride, width, factor, scale_after(factor, scale))
+    (i, t), (places, (row_start, targets, rates)) = place, where
+    index, factor = rows.indices[i, t], element(rows.factors, place)
+    line, neuron = (lines.data, lines.first + i * lines.stride, width), t * places.n_rows + U(index)
+    at = row_in_part(places, t, index, width)
+    return give_row(row_start, total, at, line, (targets, rates), neuron, factor, scale)
 
 
 @jit_inline
@@ -135,40 +122,26 @@ def gather_4_tables(lines, width, indices, detectors, spans, out):
 @jit
 def gather_sorted(lines, width, indices, row, n_rows, out):
     """Row by row of the table that begins at `row`, eight gradients at a time; indices [B] are the table's."""
-    ends, sources = np.empty(n_rows, np.uint64), np.empty(indices.size, np.uint64)
-    sort_by_row(indices, lines, ends, sources)
+    starts, order = sort_by_value(indices, np.uint32(0), n_rows)
     k = U(0)
     for r in range(n_rows):
-        while k + U(8) <= ends[r]:
-            add_8_rows(out, row, lines.data, (*four_of(sources, k), *four_of(sources, k + U(4))), None, width)
+        end = U(starts[r + U(1)])
+        while k + U(8) <= end:
+            add_8_rows(out, row, lines.data, eight_lines(k, lines, order), None, width)
             k += U(8)
-        if k + U(4) <= ends[r]:
-            add_4_rows(out, row, lines.data, four_of(sources, k), width)
-            k += U(4)
-        while k < ends[r]:
-            add_row(out, row, lines.data, load(sources, k), width, None, None)
+        while k < end:
+            add_row(out, row, lines.data, line_at(k, lines, order), width, None, None)
             k += U(1)
         row += width
 
 
-@jit
-def sort_by_row(indices, lines, ends, sources):
-    """indices [B] -> sources [B]: where the gradients begin, by row; ends [R]: where those of each row end."""
-    clear(ends)
-    for i in range(indices.size):
-        ends[indices[i]] += U(1)
-    before = U(0)
-    for r in range(ends.size):
-        count, ends[r] = ends[r], before
-        before += count
-    for i in range(U(indices.size)):
-        sources[ends[indices[i]]] = lines.first + i * lines.stride
-        ends[indices[i]] += U(1)
-
-
 @jit_inline
-def four_of(sources, k):
-    return load(sources, k), load(sources, k + U(1)), load(sources, k + U(2)), load(sources, k + U(3))
+def line_at(k, lines, order):
+    """Where the k-th line in this order begins."""
+    return lines.first + load(order, k) * lines.stride
+
+
+eight_lines = in_eights(line_at)
 
 
 # ---- all tables ------------------------------------------------------------------------------------------------------
@@ -179,7 +152,7 @@ def gather_tables(lines, width, detectors, reads, sink, scale):
     """The tables of some detectors: each line is added where it belongs."""
     bad, indices, special = False, reads.first.indices, first_given(scale, reads.first.factors)
     for j in range(gather_together(special, lines, width, detectors, indices, sink), U(detectors.size)):
-        bad |= gather_table(lines, width, detectors[j], reads, sink, scale)
+        bad |= gather_table(lines, width, detectors[j], reads, sink, (None, None, None), scale)
     return bad
 
 
@@ -212,42 +185,61 @@ def pack_columns(packed, grad, outputs, rates, listed, scale):
 
 
 @jit
-def gather_packed(early, gradients, blocks, some, reads, sink, scale):
-    """Some detectors of a block, its number and the positions from which to which: columns packed, times their rates."""
-    (grad, rates), (block, first, last) = gradients, some
-    n, c, bad = U(grad.shape[0]), blocks.width[block], False
+def gather_packed(early, gradients, layer, detectors, reads, sink, scale):
+    """Some detectors of a block: columns packed, times their rates."""
+    grad, rates = gradients
+    n, c, bad = U(grad.shape[0]), layer.width[detectors[0]], False
     packed = sums_in(early, np.empty(n * c, grad.dtype))
-    for j in range(first, last):
-        listed = blocks.list_at[j]
-        if j == first or not same_rates(rates, listed, blocks.list_at[j - U(1)], c):
-            bad |= pack_columns(packed, grad, blocks.targets[listed : listed + c], rates, listed, early)
-        bad |= gather_tables(Lines(packed, U(0), c, n), c, blocks.detectors[j : j + U(1)], reads, sink, scale)
+    for j in range(detectors.size):
+        listed = layer.list_at[detectors[j]]
+        if j == 0 or not same_rates(rates, listed, layer.list_at[detectors[j - 1]], c):
+            bad |= pack_columns(packed, grad, layer.targets[listed : listed + c], rates, listed, early)
+        bad |= gather_tables(Lines(packed, U(0), c, n), c, detectors[j : j + 1], reads, sink, scale)
     return bad
 
 
 @jit
-def gather_floats(early, gradients, blocks, some, reads, sink, scale):
+def gather_floats(early, gradients, layer, detectors, reads, sink, scale):
     """The same where the gradients may be added as they are."""
-    (grad, rates), (block, first, last) = gradients, some
-    if rates.size > 0 or not blocks.contiguous[block]:
-        return gather_packed(early, gradients, blocks, some, reads, sink, scale)
-    lines = Lines(grad.reshape(-1), U(blocks.targets[blocks.list_at[first]]), U(grad.shape[1]), U(grad.shape[0]))
-    return gather_tables(lines, blocks.width[block], blocks.detectors[first:last], reads, sink, scale)
+    (grad, rates), t = gradients, detectors[0]
+    if rates.size > 0 or layer.column[t] < 0:
+        return gather_packed(early, gradients, layer, detectors, reads, sink, scale)
+    lines = Lines(grad.reshape(-1), U(layer.column[t]), U(grad.shape[1]), U(grad.shape[0]))
+    return gather_tables(lines, layer.width[t], detectors, reads, sink, scale)
 
 
-gather_block = by_none(gather_floats, gather_packed)
+gather_early = by_none(gather_floats, gather_packed)
+
+
+@jit
+def gather_runs(_, gradients, layer, detectors, reads, sink, scale):
+    """Some detectors of a block."""
+    return gather_early(scale_before(reads.first.factors, scale), gradients, layer, detectors, reads, sink, scale)
+
+
+@jit
+def gather_neurons(row_start, gradients, layer, detectors, reads, sink, scale):
+    """The same where connectivity is general."""
+    (grad, rates), bad = gradients, False
+    lines = Lines(grad.reshape(-1), U(0), U(grad.shape[1]), U(grad.shape[0]))
+    for t in detectors:
+        bad |= gather_table(lines, U(1), t, reads, sink, (row_start, layer.targets, rates), scale)
+    return bad
+
+
+gather_block = by_none(gather_runs, gather_neurons)
 
 
 @kernel
-def gather(gradients, blocks, reads, sink, scale, begin, end):
+def gather(gradients, layer, reads, sink, scale, begin, end):
     """sink += gradients [B, O] at the rows read, for positions begin to end of the blocks' detectors.
 
     A fresh sink is cleared, each table just before it is added to, while it is at hand.
     """
-    blocks, reads, sink, bad = Blocks(*blocks), reads_from(reads), sink_from(sink), False
-    early = scale_before(reads.first.factors, scale)
-    for block in range(blocks.width.size):
-        positions = (max(blocks.start[block], U(begin)), min(blocks.start[block + 1], U(end)))
-        if positions[0] < positions[1]:
-            bad |= gather_block(early, gradients, blocks, (block, *positions), reads, sink, scale)
+    layer, reads, bad = Layer(*layer), Reads(rows_from(reads[0]), rows_from(reads[1])), False
+    sink, gradients = Sink(sink[0], Places(*sink[1]), sink[2]), Gradients(*gradients)
+    for block in range(layer.start.size - 1):
+        first, last = max(layer.start[block], U(begin)), min(layer.start[block + 1], U(end))
+        if first < last:
+            bad |= gather_block(layer.row_start, gradients, layer, layer.detectors[first:last], reads, sink, scale)
     return bad

@@ -9,23 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from lutetia._shared.loops import U, accumulate, by_none, clear, entry, jit, jit_inline, load, prefetch
+from lutetia._shared.loops import U, by_none, clear, entry, jit, jit_inline, load, prefetch
+from lutetia._shared.vectors import add_8_rows, in_eights, sort_by_value, take
 from lutetia.lut.kernels.cpu.arrays import Lines, Pairs, Table
-from lutetia.lut.kernels.cpu.loops.basics import add_8_rows, add_one, add_row, sums_in, write_sums
+from lutetia.lut.kernels.cpu.loops.basics import give_row, read_row, sums_in, write_sums
 from lutetia.lut.kernels.cpu.loops.gather import pack_columns
 
 FAR = U(1 << 18)  # weights of a table that a core's own cache does not hold: what is needed next is fetched ahead
 AHEAD = 64  # pairs of the next place that are fetched while one is worked on
 LINE = U(16)  # weights of a cache line
-
-
-@jit
-def take(values, places):
-    """values[places]."""
-    taken = np.empty(places.size, values.dtype)
-    for k in range(places.size):
-        taken[k] = values[places[k]]
-    return taken
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------
@@ -52,17 +44,7 @@ def by_query(keys, n_anchors, positional_dim):
 
     Positions of one Q share 2**(N_c + N_pe) rows of weights: taken one after the other, they find them in cache.
     """
-    starts = np.zeros((1 << n_anchors) + 2, np.int64)
-    order = np.empty(keys.size, np.uint64)
-    for k in range(keys.size):
-        starts[(keys[k] >> positional_dim) + 2] += 1
-    for q in range(2, starts.size):
-        starts[q] += starts[q - 1]
-    for k in range(keys.size):
-        slot = (keys[k] >> positional_dim) + 1
-        order[starts[slot]] = k
-        starts[slot] += 1
-    return starts[:-1], order
+    return sort_by_value(keys, positional_dim, U(1) << U(n_anchors))
 
 
 @jit_inline
@@ -103,37 +85,42 @@ def fetch_pairs(weight, first, width, pairs):
 
 
 @jit
-def table_of(tables, t):
+def table_of(weight, layer, t):
     """The table of detector t."""
-    return Table(tables.weight, tables.start[t], tables.width[t], tables.targets, tables.row_start)
+    return Table(weight, layer.first[t], layer.width[t], layer.targets, layer.row_start)
+
+
+@jit
+def is_far(weight, layer):
+    """Whether the tables are too large for the cache: then rows are fetched ahead, where they are runs of weights."""
+    return layer.row_start is None and U(weight.size) > FAR * U(layer.detectors.size)
 
 
 @entry
-def fill_seq(tables, seq, y, scale, begin, end):
+def fill_seq(weight, layer, seq, y, scale, begin, end):
     """y [B · S, O], for couples of places begin to end."""
     keys, signs, n_anchors, positional_dim = seq
     places, length = places_of(begin, end, keys.shape[2]), U(keys.shape[2])
     n_outputs, bad = U(y.shape[1]), False
     sums = np.zeros(places.size * y.shape[1], y.dtype)
     total = sums_in(scale, sums)
-    packed = np.empty(y.shape[1], total.dtype)
+    packed, far = np.empty(y.shape[1], total.dtype), is_far(weight, layer)
     for t in range(keys.shape[0]):
-        table_keys, table = keys[t].reshape(-1), table_of(tables, t)
+        table_keys, table = keys[t].reshape(-1), table_of(weight, layer, t)
         _, order = by_query(take(table_keys, places), n_anchors, positional_dim)
-        far = tables.row_start is None and tables.start[t + 1] - tables.start[t] > FAR
         for n in range(order.size):
             k = order[n]
             pairs = pairs_of(table_keys, signs[t], n_anchors, places[k], length)
             if far and n + 1 < order.size:
                 following = pairs_of(table_keys, signs[t], n_anchors, places[order[n + 1]], length)
-                fetch_pairs(table.weight, table.first, table.width, following)
-            if tables.column[t] >= 0:
-                bad |= add_pairs(table.row_start, total, k * n_outputs + U(tables.column[t]), table, pairs, scale)
+                fetch_pairs(weight, table.first, table.width, following)
+            if layer.column[t] >= 0:
+                bad |= add_pairs(total, k * n_outputs + U(layer.column[t]), table, pairs, scale)
                 continue
             clear(packed)
-            bad |= add_pairs(table.row_start, packed, U(0), table, pairs, scale)
+            bad |= add_pairs(packed, U(0), table, pairs, scale)
             for m in range(table.width):
-                total[k * n_outputs + U(table.targets[tables.list_at[t] + m])] += packed[m]
+                total[k * n_outputs + U(table.targets[layer.list_at[t] + m])] += packed[m]
     bad |= write_sums(total, scale, sums)
     for k in range(U(places.size)):
         for n in range(n_outputs):
@@ -142,41 +129,25 @@ def fill_seq(tables, seq, y, scale, begin, end):
 
 
 @jit
-def add_pairs_by_row(_, total, at, table, pairs, scale):
+def add_pairs(total, at, table, pairs, scale):
     """total[at:] += the rows of all pairs of one place and one table."""
     done, bad = U(0), False
     if scale is None:
-        done = pairs.n // U(8) * U(8)
+        done = pairs.n // U(8) * U(8) if table.row_start is None else U(0)
         for i in range(U(0), done, U(8)):
-            rows = (
-                table.first + table.width * pair_row(pairs, i),
-                table.first + table.width * pair_row(pairs, i + U(1)),
-                table.first + table.width * pair_row(pairs, i + U(2)),
-                table.first + table.width * pair_row(pairs, i + U(3)),
-                table.first + table.width * pair_row(pairs, i + U(4)),
-                table.first + table.width * pair_row(pairs, i + U(5)),
-                table.first + table.width * pair_row(pairs, i + U(6)),
-                table.first + table.width * pair_row(pairs, i + U(7)),
-            )
-            add_8_rows(total, at, table.weight, rows, None, table.width)
+            add_8_rows(total, at, table.weight, eight_rows(i, table, pairs), None, table.width)
     for i in range(done, pairs.n):
-        row = table.first + table.width * pair_row(pairs, i)
-        bad |= add_row(total, at, table.weight, row, table.width, None, scale)
+        bad |= read_row(table.row_start, total, at, table, row_of_pair(i, table, pairs), None, scale)
     return bad
 
 
-@jit
-def add_pairs_by_neuron(row_start, total, at, table, pairs, scale):
-    """The same for the general layout."""
-    bad = False
-    for i in range(pairs.n):
-        neuron = table.first + pair_row(pairs, i)
-        for s in range(row_start[neuron], row_start[neuron + U(1)]):
-            bad |= add_one(total, at + U(table.targets[s]), load(table.weight, s), scale)
-    return bad
+@jit_inline
+def row_of_pair(i, table, pairs):
+    """The row of the layer that a pair reads."""
+    return table.first + table.width * pair_row(pairs, i)
 
 
-add_pairs = by_none(add_pairs_by_row, add_pairs_by_neuron)
+eight_rows = in_eights(row_of_pair)
 
 
 @entry
@@ -189,122 +160,97 @@ def fill_step(inputs, weight, cache, y, begin, end):
     how many there are [B], the PE indices [N_t, S-1], farthest first, and N_pe.
     """
     (x, anchors), (indices, lengths, places, positional_dim) = inputs, cache
-    n_anchors, width = U(anchors.shape[1]), U(y.shape[1])
-    shift, n_cells = U(positional_dim), U(1) << (n_anchors + U(positional_dim))
+    n_anchors, width, bits = U(anchors.shape[1]), U(y.shape[1]), U(anchors.shape[1]) + U(positional_dim)
+    keys, table = np.empty(indices.shape[2], np.uint32), Table(weight, U(0), width, None, None)
     for b in range(begin, end):
         total, n = y[b], lengths[b]
         clear(total)
         if n < 0 or n >= indices.shape[2]:
             return True
         for t in range(anchors.shape[0]):
-            q = U(0)
+            q, seen, all_bits = U(0), indices[b, t], U(0)
             for r in range(anchors.shape[1]):
                 q |= U(x[b, anchors[t, r, 0]] > x[b, anchors[t, r, 1]]) << U(r)
-            first, seen, pe = ((U(t) << n_anchors) + q) * n_cells, indices[b, t], places[t, places.shape[1] - n :]
-            bits = U(0)
             for i in range(n):
-                bits |= U(seen[i])
-            if bits >> n_anchors:
+                all_bits |= U(seen[i])
+                keys[i] = U(seen[i]) << U(positional_dim)
+            if all_bits >> n_anchors:
                 return True
-            done = n // 8 * 8
-            for i in range(0, done, 8):
-                rows = (
-                    width * cell_at(first, seen, shift, pe, i),
-                    width * cell_at(first, seen, shift, pe, i + 1),
-                    width * cell_at(first, seen, shift, pe, i + 2),
-                    width * cell_at(first, seen, shift, pe, i + 3),
-                    width * cell_at(first, seen, shift, pe, i + 4),
-                    width * cell_at(first, seen, shift, pe, i + 5),
-                    width * cell_at(first, seen, shift, pe, i + 6),
-                    width * cell_at(first, seen, shift, pe, i + 7),
-                )
-                add_8_rows(total, U(0), weight, rows, None, width)
-            for i in range(done, n):
-                add_row(total, U(0), weight, width * cell_at(first, seen, shift, pe, i), width, None, None)
+            pairs = Pairs(((U(t) << n_anchors) | q) << bits, keys, U(0), places[t], U(places.shape[1] - n), U(n))
+            add_pairs(total, U(0), table, pairs, None)
             seen[n] = np.int16(q)
     return False
-
-
-@jit_inline
-def cell_at(first, seen, shift, pe, i):
-    """The row, through all tables, of the pair with position i."""
-    return first + ((U(seen[i]) << shift) | U(pe[i]))
 
 
 # ---- backward, to the weights ----------------------------------------------------------------------------------------
 
 
 @entry
-def gather_seq(gradients, tables, seq, sink, scale, begin, end):
+def gather_seq(gradients, layer, seq, sink, scale, begin, end):
     """out += rates · grad [B · S, O] at the rows of all pairs, for detectors first + begin to first + end.
 
-    `sink` is out, which is zero and holds the weights of the detectors from `first` on, and first.
+    `sink` is out, which is zero and holds the weights of the detectors from `first` on, where those of each begin, and first.
     """
-    bad, first = False, sink[1]
+    bad, (out, spans, first) = False, sink
     for t in range(U(first + begin), U(first + end)):
-        bad |= gather_table(tables.row_start, gradients, tables, seq, sink, t, scale)
+        part = out[spans[t] - spans[first] : spans[t + U(1)] - spans[first]]
+        bad |= gather_table(layer.row_start, gradients, layer, seq, t, part, scale)
     return bad
 
 
 @jit
-def gather_rows(_, gradients, tables, seq, sink, t, scale):
+def gather_runs(_, gradients, layer, seq, t, part, scale):
     """The table of one detector, whose rows all reach the same outputs."""
-    (grad, rates), (out, first) = gradients, sink
-    n, c, start = U(grad.shape[0]), tables.width[t], tables.start
-    part = out[start[t] - start[first] : start[t + U(1)] - start[first]]
-    if scale is None and rates.size == 0 and tables.column[t] >= 0:  # the gradients as they are
-        return add_lines(Lines(grad.reshape(-1), U(tables.column[t]), U(grad.shape[1]), n), c, seq, t, part, scale)
+    (grad, rates), listed = gradients, layer.list_at[t]
+    n, c = U(grad.shape[0]), layer.width[t]
+    if scale is None and rates.size == 0 and layer.column[t] >= 0:  # the gradients as they are
+        lines = Lines(grad.reshape(-1), U(layer.column[t]), U(grad.shape[1]), n)
+        return add_lines(None, lines, (layer, rates), seq, t, part, scale)
     packed = sums_in(scale, np.empty(n * c, grad.dtype))
-    listed = tables.targets[tables.list_at[t] : tables.list_at[t] + c]
-    bad = pack_columns(packed, grad, listed, rates, tables.list_at[t], scale)
-    return bad | add_lines(Lines(packed, U(0), c, n), c, seq, t, part, scale)
+    bad = pack_columns(packed, grad, layer.targets[listed : listed + c], rates, listed, scale)
+    return bad | add_lines(None, Lines(packed, U(0), c, n), (layer, rates), seq, t, part, scale)
 
 
 @jit
-def add_lines(lines, width, seq, t, part, scale):
+def gather_neurons(row_start, gradients, layer, seq, t, part, scale):
+    """The same where connectivity is general."""
+    grad, rates = gradients
+    lines = Lines(grad.reshape(-1), U(0), U(grad.shape[1]), U(grad.shape[0]))
+    return add_lines(row_start, lines, (layer, rates), seq, t, part, scale)
+
+
+gather_table = by_none(gather_runs, gather_neurons)
+# Where a row begins, in a table that begins with row `first`.
+row_at = by_none(
+    lambda row_start, first, row, width: row * width,
+    lambda row_start, first, row, width: row_start[first + row] - row_start[first],
+)
+
+
+@jit
+def add_lines(row_start, lines, listed, seq, t, part, scale):
     """The table `part`: the line of a place is added to the row of each pair.
 
     Places of one Q together: what they write to is a small part of the table, and the integers of fixed sums are few.
     """
-    keys, signs, length = seq.keys[t].reshape(-1), seq.signs[t], U(seq.keys.shape[2])
+    (layer, rates), keys, signs, length = listed, seq.keys[t].reshape(-1), seq.signs[t], U(seq.keys.shape[2])
     starts, order = by_query(keys, seq.n_anchors, seq.positional_dim)
-    far = scale is None and U(part.size) > FAR
-    size, bad = U(part.size // (starts.size - 1)), False
+    width, n_cells, bad = layer.width[t], U(1) << U(seq.n_anchors + seq.positional_dim), False
+    far = scale is None and row_start is None and U(part.size) > FAR
     for q in range(starts.size - 1):
         if starts[q] == starts[q + 1]:
             continue
-        rows = part[U(q) * size : U(q + 1) * size]
+        first = layer.first[t] + U(q) * n_cells * width  # row of the layer
+        begin = row_at(row_start, layer.first[t], U(q) * n_cells, width)
+        rows = part[begin : row_at(row_start, layer.first[t], U(q + 1) * n_cells, width)]
         total = sums_in(scale, rows)
         for n in range(starts[q], starts[q + 1]):
             if far and n + 1 < order.size:
                 fetch_pairs(part, U(0), width, pairs_of(keys, signs, seq.n_anchors, order[n + 1], length))
-            pairs, source = pairs_in_slab(keys, signs, order[n], length), lines.first + order[n] * lines.stride
+            pairs, line = pairs_in_slab(keys, signs, order[n], length), (lines.data, lines.first + order[n] * lines.stride, width)
             for i in range(pairs.n):
                 row = pair_row(pairs, i)
-                for k in range(width):
-                    accumulate(total, row * width + k, load(lines.data, source + k))
+                at = row_at(row_start, first, row, width)
+                bad |= give_row(row_start, total, at, line, (layer.targets, rates), first + row, None, scale)
         bad |= write_sums(total, scale, rows)
     return bad
-
-
-@jit
-def gather_neurons(row_start, gradients, tables, seq, sink, t, scale):
-    """The same for the general layout."""
-    (grad, rates), (out, first) = gradients, sink
-    keys, origin, start = seq.keys[t].reshape(-1), row_start[tables.start[first]], tables.start[t]
-    base, end = row_start[start], row_start[tables.start[t + U(1)]]
-    part, bad = out[base - origin : end - origin], False
-    total = sums_in(scale, part)
-    for place in range(U(keys.size)):
-        pairs = pairs_of(keys, seq.signs[t], seq.n_anchors, place, U(seq.keys.shape[2]))
-        for i in range(pairs.n):
-            row = start + pair_row(pairs, i)
-            for s in range(row_start[row], row_start[row + U(1)]):
-                value = grad[place, tables.targets[s]]
-                if rates.size > 0:
-                    value = value * rates[s]
-                bad |= add_one(total, s - base, value, scale)
-    return bad | write_sums(total, scale, part)
-
-
-gather_table = by_none(gather_rows, gather_neurons)

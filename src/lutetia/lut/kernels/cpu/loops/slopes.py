@@ -10,34 +10,36 @@ from __future__ import annotations
 
 import numpy as np
 
-from lutetia._shared.loops import U, accumulate, by_none, clear, entry, first_given, jit, jit_any_order, load
-from lutetia.lut.kernels.cpu.arrays import Lines, Neurons
-from lutetia.lut.kernels.cpu.loops import general
-from lutetia.lut.kernels.cpu.loops.basics import BLOCK, add_one, dot_blocks, sums_in, write_sums
+from lutetia._shared.loops import U, accumulate, by_none, clear, entry, first_given, jit, jit_any_order, jit_inline, load
+from lutetia._shared.vectors import BLOCK, dot_blocks
+from lutetia.lut.kernels.cpu.arrays import Lines
+from lutetia.lut.kernels.cpu.loops.basics import add_one, gain_of, sums_in, write_sums
 from lutetia.lut.kernels.cpu.loops.gather import pack_columns
-from lutetia.lut.kernels.cpu.loops.pairs import AHEAD, FAR, by_query, fetch_row, pair_row, pairs_of, table_of
-from lutetia.lut.kernels.cpu.loops.rows import difference
+from lutetia.lut.kernels.cpu.loops.pairs import AHEAD, by_query, fetch_row, is_far, pair_row, pairs_of, table_of
 
 
 @entry
 def propagate_seq(grad, tables, seq, margins, sums, scale, begin, end):
-    """grad [B · S, O] -> sums, for the numbers t · B + b from begin to end; `sums` is slopes and pe_slopes, which are zero."""
+    """grad [B · S, O] -> sums, for the numbers t · B + b from begin to end; `sums` is slopes and pe_slopes, which are zero.
+
+    `tables` is the weights, flat, and the layer.
+    """
+    weight, layer = tables
     keys, _, n_anchors, positional_dim = seq
     n_batch, length, n_outputs, bad = max(keys.shape[1], 1), U(keys.shape[2]), U(grad.shape[1]), False
     for t in range(begin // n_batch, (end + n_batch - 1) // n_batch):
         b, b_end = U(max(begin - t * n_batch, 0)), U(min(end - t * n_batch, n_batch))
-        table, some = table_of(tables, t), grad[b * length : b_end * length]
+        table, some = table_of(weight, layer, t), grad[b * length : b_end * length]
         _, order = by_query(keys[t, b:b_end].reshape(-1), n_anchors, positional_dim)
-        if tables.column[t] >= 0:
-            lines = Lines(some.reshape(-1), U(tables.column[t]), n_outputs, U(some.shape[0]))
+        if layer.column[t] >= 0:
+            lines = Lines(some.reshape(-1), U(layer.column[t]), n_outputs, U(some.shape[0]))
         else:
             packed = np.empty(U(some.shape[0]) * table.width, grad.dtype)
-            outputs = table.targets[tables.list_at[t] : tables.list_at[t] + table.width]
+            outputs = layer.targets[layer.list_at[t] : layer.list_at[t] + table.width]
             pack_columns(packed, some, outputs, packed[:0], U(0), None)
             lines = Lines(packed, U(0), table.width, U(some.shape[0]))
-        far = tables.start[t + 1] - tables.start[t] > FAR
         one_by_one = first_given(scale, table.row_start)
-        bad |= propagate_table(one_by_one, lines, table, (order, t, b, far), seq, margins, sums, scale)
+        bad |= propagate_table(one_by_one, lines, table, (order, t, b, is_far(weight, layer)), seq, margins, sums, scale)
     return bad
 
 
@@ -50,7 +52,7 @@ def propagate_rows(_, lines, table, places, seq, margins, sums, scale):
     the closer position flipped, and where its distance is closer still, that with a bit of the distance flipped.
     """
     grad, at, stride, _ = lines
-    weight, first_row, width, _, _ = table
+    weight, first_row, width = table.weight, table.first, table.width
     order, t, b, far = places
     keys, signs, length, n_anchors = seq.keys[t].reshape(-1), seq.signs[t], U(seq.keys.shape[2]), U(seq.n_anchors)
     near, slope, flip = margins.near[t].reshape(-1), margins.slope[t].reshape(-1), margins.flip[t].reshape(-1)
@@ -141,33 +143,22 @@ def propagate_place(grad, table, pairs, one, pe, scratch, scale):
         row, near_i, flip_i = pair_row(pairs, i), near[i], U(flip[i])
         at_query = near_j < near_i
         where, flipped = (j if at_query else i), (flip_j if at_query else flip_i)  # no branch: half would be guessed wrong
-        gain, overflow = gain_of(table.row_start, grad, table, row, row ^ flipped, scale)
+        gain, overflow = gain_of_flip(grad, table, row, flipped, scale)
         bad |= overflow | add_one(slopes, where, slope[where] * gain, scale)
         later[n_later] = i  # a branch here would be guessed wrong, and what was fetched ahead of it thrown away
         n_later += U(pe_near[pairs.sign_at + i] < (near_j if at_query else near_i))
     for i in later[:n_later]:
         row, m = pair_row(pairs, i), pairs.sign_at + i
-        gain, overflow = gain_of(table.row_start, grad, table, row, row ^ U(pe_flip[m]), scale)
+        gain, overflow = gain_of_flip(grad, table, row, U(pe_flip[m]), scale)
         bad |= overflow | add_one(pe_slopes, m, pe_slope[m] * gain, scale)
     return bad
 
 
-@jit
-def gain_of_rows(_, grad, table, row, other, scale):
-    """g·W[row] - g·W[other], and whether an addend or the sum was out of range."""
-    row, other = table.first + row * table.width, table.first + other * table.width
-    return difference(grad[0], grad[1], table.weight, row, other, table.width, scale)
-
-
-@jit
-def gain_of_neurons(row_start, grad, table, row, other, scale):
-    """The same for the general layout."""
-    neurons = Neurons(row_start, table.targets, U(0))
-    row, other = table.first + row, table.first + other
-    return general.difference(grad[0][grad[1] :].reshape(1, -1), U(0), table.weight, neurons, row, other, scale)
-
-
-gain_of = by_none(gain_of_rows, gain_of_neurons)
+@jit_inline
+def gain_of_flip(grad, table, row, bit, scale):
+    """g·W[row] - g·W[row with a bit flipped], rows of a table, and whether an addend or the sum was out of range."""
+    first, width = table.first, table.width
+    return gain_of(table.row_start, grad[0], grad[1], table, first + row * width, first + (row ^ bit) * width, scale)
 
 
 @entry

@@ -20,34 +20,19 @@ INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 class CellCase(NamedTuple):
-    """What a product of cells is compiled for."""
+    """What a kernel over cells is compiled for: how many of each it takes at once."""
 
     N_C: int
     N_PE: int
-    PRECISION: str
-    BLOCK_N: int  # places
-    BLOCK_C: int  # cells
-    BLOCK_O: int
+    PRECISION: str = "float32"
     ADD: bool = False  # to what is there
-
-
-class CountCase(NamedTuple):
-    """What counting is compiled for."""
-
-    N_C: int
-    N_PE: int
-    BLOCK_J: int
-    BLOCK_K: int
-    BLOCK_P: int
-
-
-class SlopeCase(NamedTuple):
-    """What the slopes are compiled for."""
-
-    N_C: int
-    N_PE: int
-    BLOCK_J: int
-    BLOCK_I: int
+    BLOCK_N: int = 0  # places
+    BLOCK_C: int = 0  # cells
+    BLOCK_O: int = 0  # outputs
+    BLOCK_J: int = 0  # positions
+    BLOCK_I: int = 0  # earlier positions
+    BLOCK_K: int = 0  # the two parts of a cell
+    BLOCK_P: int = 0
 
 
 class Counts(NamedTuple):

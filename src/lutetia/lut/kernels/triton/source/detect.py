@@ -138,16 +138,6 @@ def detect_kernel(inputs, rows, sizes, length, READ: tl.constexpr, BLOCK_T: tl.c
 
 
 @triton.jit
-def transpose_kernel(x_ptr, out_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
-    """out [columns, rows] = x [rows, columns], tile by tile."""
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = (row < n_rows)[:, None] & (column < n_columns)[None, :]
-    tile = tl.load(x_ptr + row[:, None] * n_columns + column[None, :], mask=mask)
-    tl.store(out_ptr + column[:, None] * n_rows + row[None, :], tl.trans(tile), mask=tl.trans(mask))
-
-
-@triton.jit
 def detect_columns_kernel(inputs, index_ptr, numbers, READ: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_B: tl.constexpr):
     """Indices [N_t, B] from x by columns [I, B], one program per BLOCK_B rows of the batch and all detectors.
 

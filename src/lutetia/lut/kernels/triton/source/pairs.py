@@ -31,55 +31,6 @@ def by_detector_kernel(rows, out, length, n_detectors, BLOCK: tl.constexpr):
     tl.store(out.min_delta_index + to, tl.trans(tl.load(rows.min_delta_index + place, mask=mask)), mask=to_mask)
 
 
-# ---- places in order of their Q --------------------------------------------------------------------------------------
-# A counting sort without atomics: where thousands of places share a few values, those would wait for each other.
-
-
-@triton.jit
-def count_chunks_kernel(
-    index_ptr, count_ptr, n_places, n_detectors, chunk, N_Q: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """How often each value occurs in each chunk of places: index [N, N_t] -> count [N_t, chunks, N_Q]."""
-    t = tl.program_id(1)
-    first = tl.program_id(0) * chunk
-    last = tl.minimum(first + chunk, n_places)
-    q = tl.arange(0, N_Q)
-    count = tl.zeros([N_Q], tl.int32)
-    for start in range(first, last, BLOCK):
-        n = start + tl.arange(0, BLOCK)
-        value = tl.load(index_ptr + n.to(tl.int64) * n_detectors + t, mask=n < last, other=-1)
-        count += tl.sum((value[:, None] == q[None, :]).to(tl.int32), axis=0)
-    tl.store(count_ptr + (t * tl.num_programs(0) + tl.program_id(0)) * N_Q + q, count)
-
-
-@triton.jit
-def order_chunks_kernel(
-    index_ptr, count_ptr, sorted_rows, numbers, N_Q: tl.constexpr, N_CHUNKS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Put the places of each chunk where they belong: order [N_t, N]; and end and count of each value, [N_t, N_Q]."""
-    n_places, n_detectors, chunk = numbers
-    t = tl.program_id(1).to(tl.int64)
-    first = tl.program_id(0) * chunk
-    last = tl.minimum(first + chunk, n_places)
-    q = tl.arange(0, N_Q)
-    which = tl.arange(0, N_CHUNKS)
-    at = (t * tl.num_programs(0) + which)[:, None] * N_Q + q[None, :]
-    counts = tl.load(count_ptr + at, mask=(which < tl.num_programs(0))[:, None], other=0)
-    total = tl.sum(counts, axis=0)
-    end = tl.cumsum(total, axis=0)
-    if tl.program_id(0) == 0:
-        tl.store(sorted_rows.end + t * N_Q + q, end)
-        tl.store(sorted_rows.count + t * N_Q + q, total)
-    free = end - total + tl.sum(tl.where((which < tl.program_id(0))[:, None], counts, 0), axis=0)
-    for start in range(first, last, BLOCK):
-        n = start + tl.arange(0, BLOCK)
-        value = tl.load(index_ptr + n.to(tl.int64) * n_detectors + t, mask=n < last, other=-1)
-        hit = (value[:, None] == q[None, :]).to(tl.int32)
-        place = tl.sum(hit * (free[None, :] + tl.cumsum(hit, axis=0) - 1), axis=1)
-        tl.store(sorted_rows.order + t * n_places + place, n, mask=n < last)
-        free += tl.sum(hit, axis=0)
-
-
 # ---- walking pairs ---------------------------------------------------------------------------------------------------
 # One program walks the earlier positions of one place, for one detector or a few. Those that run at one time belong to few
 # detectors, so that a row which is read again comes out of the cache.

@@ -333,41 +333,6 @@ def scatter_kernel(grad_ptr, rows, out_ptr, tables, sizes, numbers, CASE: tl.con
         index = following
 
 
-@triton.jit
-def rank_kernel(index_ptr, count_ptr, rank_ptr, total, n_detectors, N_ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Count how often each lookup neuron was chosen; rank[b, t] = how many chose it before."""
-    lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = lane < total
-    neuron = (lane % n_detectors) * N_ROWS + tl.load(index_ptr + lane, mask=mask, other=0)
-    rank = tl.atomic_add(count_ptr + neuron, tl.full([BLOCK], 1, tl.int32), mask=mask, sem="relaxed")
-    tl.store(rank_ptr + lane, rank, mask=mask)
-
-
-@triton.jit
-def place_kernel(index_ptr, rank_ptr, sorted_rows, numbers, N_ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """order[t, :] lists the rows of the batch, sorted by the lookup neuron that detector t chose for them."""
-    total, batch, n_detectors = numbers
-    lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = lane < total
-    t = lane % n_detectors
-    neuron = t * N_ROWS + tl.load(index_ptr + lane, mask=mask, other=0)
-    start = tl.load(sorted_rows.end + neuron, mask=mask, other=0) - tl.load(sorted_rows.count + neuron, mask=mask, other=0)
-    rank = tl.load(rank_ptr + lane, mask=mask, other=0)
-    tl.store(sorted_rows.order + t * batch + start + rank, (lane // n_detectors).to(tl.int32), mask=mask)
-
-
-class Sorted(NamedTuple):
-    """Rows of the batch by detector and chosen neuron: order [N_t, B], end and count of each neuron's rows [N_t, R], int32.
-
-    `compact` [N_t · R] holds where the sums of each neuron go, where only those that were chosen have a place.
-    """
-
-    order: Any
-    end: Any
-    count: Any
-    compact: Any = None
-
-
 class GatherNumbers(NamedTuple):
     """Numbers of a gradient by sorting: rows of the batch, and of the list, which is as long or twice as long.
 

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lutetia._shared.sampling import draw_distinct
 from lutetia.errors import ArgumentError, check_choice, check_tensor
-from lutetia.lut.connectivity.anchors import MAX_ANCHORS, MAX_INT32, check_int, draw_distinct, random_anchors
-from lutetia.lut.sums import FLOATS
+from lutetia.lut import FLOATS, MAX_ANCHORS, MAX_INT32, check_int, random_anchors
 
-KINDS = ("pairs", "thresholds", "mixed")
+COMPARISONS = ("pairs", "thresholds", "mixed")  # what anchors compare an input with: another, a constant, or both by turns
 RANGE = (-1.0, 1.0)  # from which thresholds are drawn
 
 
@@ -22,7 +22,7 @@ def draw_comparisons(
     "pairs" are those of `random_anchors`. With "thresholds" each anchor compares an input with a constant of its own, uniform in
     [-1, 1], and the inputs of one detector are distinct until there are no more. "mixed" is every second anchor of each.
     """
-    check_choice("anchors", kind, KINDS)
+    check_choice("anchors", kind, COMPARISONS)
     if seed is None:
         seed = int(torch.randint(MAX_INT32, ()))
     if kind == "pairs":
@@ -31,7 +31,7 @@ def draw_comparisons(
     check_int("n_detectors", n_detectors, 1)
     check_int("n_anchors", n_anchors, 1, MAX_ANCHORS)
     check_int("seed", seed, 0, 2**63 - 1)
-    rng = np.random.default_rng([seed, KINDS.index(kind)])
+    rng = np.random.default_rng([seed, COMPARISONS.index(kind)])
     inputs = draw_distinct(rng, np.full(n_detectors, n_inputs), n_anchors)
     constant = np.ones((n_detectors, n_anchors), bool)
     anchors = np.stack([inputs, np.zeros_like(inputs)], 2)
