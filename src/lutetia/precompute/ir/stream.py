@@ -52,7 +52,10 @@ next accepted sample, without a reset.
 
     combinational   valid, data forward; ready back. A join is valid when all its sources are, and accepts from all at once; a
                     fork hands each sample to every reader exactly once, in any order.
-    Register        a queue of `depth` samples, latency 1: empty after reset.
+    Register        a queue of `depth` samples, latency 1: empty after reset. In a row of registers nothing waits before its end:
+                    ready passes through them, the first one takes a sample that is accepted, the middle ones what comes, and
+                    each hands it on a cycle later, ready or not. The last one is a queue two deeper than the row before it is
+                    long. It is ready while it holds fewer than two samples, so that all that are under way have room.
     Window          walks over the padded frame, [height + p + q, width + p + q] in raster order, one place per step. At a place
                     inside the frame it accepts one input sample, at a place of padding it takes `fill` and accepts nothing.
                     After the place (y, x) it emits the window whose last tap lies there, when y - (kh - 1) · dh and
@@ -299,13 +302,17 @@ class Window(StreamNode):
         return any(self.padding) or any(self.ends)
 
 
+Row: TypeAlias = Literal["", "first", "middle", "last"]
+ROWS: tuple[Row, ...] = ("", "first", "middle", "last")  # as the circuits number them
+
+
 @dataclass(frozen=True, eq=False)
 class Register(StreamNode):
     """A queue: `depth` 1 is a pipeline register, more of them let a short path wait for a long one."""
 
     depth: int = 1
     balance: bool = False  # inserted for a join, and replaced by passes
-    skid: bool = False  # full, it waits a cycle: its `ready` depends on no other, which shortens the longest path
+    row: Row = ""  # its place in a row of registers that have no enable: no `ready` is on their longest path
     latency: ClassVar[int] = 1
 
 

@@ -1,8 +1,9 @@
 """Where the pipeline registers go: at the narrowest cuts that leave at most a given number of logic levels between two of them.
 
-Sums of many bits are split into sums of sums, and an argmax into comparisons of all pairs, where they alone have more levels. A
-row of registers passes `ready` on from the last to the first: in a long row, the narrowest ones become skid buffers, which break
-that path. What is computed does not change; the latency does. Graphs with joins or windows keep the registers they have.
+Sums of many bits are split into sums of sums, and an argmax into comparisons of all pairs, where they alone have more levels.
+Three registers and more are a row without enables, which would have to reach every flip-flop: all samples move in every cycle,
+and a queue at the end, where they are narrow, holds those that nobody takes. What is computed does not change; the latency does.
+Graphs with joins or windows keep the registers they have.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from lutetia.precompute.ir.stream import (
     Lookup,
     Pool,
     Register,
+    Row,
     StreamEdge,
     StreamNode,
     Sum,
@@ -29,6 +31,7 @@ from lutetia.precompute.ir.stream import (
 )
 from lutetia.precompute.tables.domains import Binary, domain_for
 
+SHORTEST_ROW = 3  # registers of a row; fewer wait for each other
 MOST_CLASSES = 13  # of an argmax by pairs: a table of each class reads all comparisons with it
 
 
@@ -69,29 +72,19 @@ def _registered(graph: Graph, nodes: list[StreamNode], levels: int) -> Graph:
     while before[place]:
         place = before[place]
         chosen.append(place)
-    skids = {chosen[each] for each in _narrowest([nodes[place].edge.width for place in chosen], levels)}
     builder = Builder()
     for number, node in enumerate(nodes):
         sources = (len(builder.nodes) - 1,) if number else ()
         builder.add(replace(node, sources=sources))
         if number in chosen and number:
-            skid = number in skids
-            builder.add(Register((len(builder.nodes) - 1,), node.edge, depth=1 + skid, skid=skid, name=node.name))
+            builder.add(_register(len(builder.nodes) - 1, node, chosen[::-1].index(number), len(chosen)))
     return graph.replaced(builder.nodes)
 
 
-def _narrowest(widths: list[int], most: int) -> set[int]:
-    """The places of the least total width that leave at most `most` others in a row."""
-    best, before = [0], [0]  # of the places up to each, the place itself taken; the first and the last entry are the ends
-    for place in range(1, len(widths) + 2):
-        start = min(range(max(0, place - most - 1), place), key=lambda each: best[each])
-        best.append(best[start] + (widths[place - 1] if place <= len(widths) else 0))
-        before.append(start)
-    chosen, place = set(), before[-1]
-    while place:
-        chosen.add(place - 1)
-        place = before[place]
-    return chosen
+def _register(source: int, node: StreamNode, place: int, count: int) -> Register:
+    """The register at a place among so many."""
+    row: Row = "" if count < SHORTEST_ROW else "first" if not place else "middle" if place < count - 1 else "last"
+    return Register((source,), node.edge, depth=count + 1 if row == "last" else 1, row=row, name=node.name)
 
 
 def _levels(node: StreamNode, edges: list[StreamEdge]) -> int:
@@ -114,6 +107,8 @@ def _levels(node: StreamNode, edges: list[StreamEdge]) -> int:
 def _sum_of_sums(builder: Builder, node: Sum, source: int, levels: int) -> int:
     """Terms in groups, their sums, and the sums of these."""
     size = 2 ** max(levels - 1, 2)
+    if int(np.diff(node.start).max(initial=0)) <= size:
+        return builder.add(replace(node, sources=(source,)))
     edge = builder.edge(source)
     first, domains, starts = [0], [], [0]
     for output in range(len(node.bias)):

@@ -128,7 +128,9 @@ class _Machine:
             if isinstance(node, Input):
                 self.left -= valid[number] and gone[number]
             elif number in self.held:
-                self.held[number] += int(given and self._room(number, gone)) - int(valid[number] and gone[number])
+                row = self._row(number)
+                taken = given and (row in ("middle", "last") or self._room(number, gone))
+                self.held[number] += int(taken) - int(valid[number] and (gone[number] or row in ("first", "middle")))
             elif number in self.walkers:
                 self._walk(number, given, gone[number])
             elif isinstance(node, Unpack) and given and gone[number]:
@@ -184,10 +186,17 @@ class _Machine:
             return gone[number] and self.parts[number] == node.parts - 1
         return gone[number] and (valid[number] or len(self.nodes[number].sources) < 2)
 
+    def _row(self, number: int) -> str:
+        node = self.nodes[number]
+        assert isinstance(node, Register)
+        return node.row
+
     def _room(self, number: int, gone: list[bool]) -> bool:
         node = self.nodes[number]
         assert isinstance(node, Register)
-        return self.held[number] < node.depth or (gone[number] and (node.depth == 1 or not node.skid))
+        if node.row:
+            return self.held[number] < 2 if node.row == "last" else gone[number]
+        return self.held[number] < node.depth or gone[number]
 
     def _walk(self, number: int, given: bool, gone: bool) -> None:
         walker = self.walkers[number]

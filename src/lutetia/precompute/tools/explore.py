@@ -126,16 +126,19 @@ def wrong_data(found: np.ndarray, wanted: np.ndarray) -> str | None:
 class QueueContract:
     """A queue of up to `depth` samples, in order; a state is how many it holds. The oldest one has the lowest tokens.
 
-    With `skid` in_ready must say whether there is room, and nothing else.
+    One that is the `last` of a row is ready while it holds fewer than two, and takes what comes, which is never more than fits.
     """
 
     width: int
     depth: int
-    skid: bool = False
+    last: bool = False
     start: int = 0
 
     def cases(self, state: int) -> Iterator[dict[str, np.ndarray]]:
-        yield from _handshakes(sample(self.width, state))
+        full = self.last and state == self.depth
+        for given in _handshakes(sample(self.width, state)):
+            if not (full and given["in_valid"][0]):
+                yield given
 
     def check(self, state: int, given: dict[str, np.ndarray], seen: dict[str, np.ndarray]) -> str | After:
         valid, ready = int(seen["out_valid"][0]), int(seen["in_ready"][0])
@@ -145,14 +148,41 @@ class QueueContract:
         if wrong:
             return wrong
         popped = int(valid and given["out_ready"][0])
-        room = state < self.depth
-        if ready not in (0, 1) or (not ready and room) or (ready and self.skid and not room):
+        room = state < (2 if self.last else self.depth)
+        if ready not in (0, 1) or (not ready and room) or (ready and self.last and not room):
             return f"in_ready is {ready} with {state} of {self.depth} samples in the queue"
-        pushed = int(ready and given["in_valid"][0])
+        pushed = int((ready or self.last) and given["in_valid"][0])
         if state - popped + pushed > self.depth:
             return f"it accepts a sample with {state} of {self.depth} in the queue"
         held = state - popped + pushed  # what was offered and not accepted stands for nothing
         return After(held, lambda tokens: _aged(tokens, -popped * self.width, FIRST_TOKEN + held * self.width))
+
+
+@dataclass(frozen=True)
+class RowContract:
+    """A register of a row: it hands on what it took, whether anyone is ready or not, and `ready` passes through it.
+
+    The `first` of the row takes a sample that is accepted, the others each that comes. A state is whether it holds one.
+    """
+
+    width: int
+    first: bool
+    start: int = 0
+
+    def cases(self, state: int) -> Iterator[dict[str, np.ndarray]]:
+        yield from _handshakes(sample(self.width, 1))
+
+    def check(self, state: int, given: dict[str, np.ndarray], seen: dict[str, np.ndarray]) -> str | After:
+        valid, ready, asked = int(seen["out_valid"][0]), int(seen["in_ready"][0]), int(given["out_ready"][0])
+        if valid != state:
+            return f"out_valid is {valid}, expected {state}"
+        wrong = wrong_data(seen["out_data"], sample(self.width, 0)) if valid else None
+        if wrong:
+            return wrong
+        if ready != asked:
+            return f"in_ready is {ready} where out_ready is {asked}"
+        held = int(given["in_valid"][0] and (asked or not self.first))
+        return After(held, lambda tokens: _aged(tokens, -self.width, FIRST_TOKEN + held * self.width))
 
 
 def _aged(tokens: np.ndarray, by: int, beyond: int) -> np.ndarray:

@@ -40,6 +40,7 @@ from lutetia.precompute.tools.whole import (
     first_use,
     marker_jobs,
     prove_nodes,
+    row_jobs,
     state_jobs,
     sum_jobs,
     table_jobs,
@@ -135,7 +136,7 @@ def _proved(
     """Names of what was proved and of what was too wide; `max_bits` None proves all."""
     netlist = elaborate(hardware, folder)
     skipped = too_many_readers(plan)
-    jobs = [*wiring_jobs(plan, netlist), *state_jobs(plan, netlist), *marker_jobs(plan, netlist)]
+    jobs = [*wiring_jobs(plan, netlist), *row_jobs(plan), *state_jobs(plan, netlist), *marker_jobs(plan, netlist)]
     if max_bits is None:
         jobs += [*table_jobs(plan, netlist), *sum_jobs(plan, netlist)]
         names = ", ".join(dict.fromkeys(plan.graph.nodes[number].kind for number in combinational(plan)))

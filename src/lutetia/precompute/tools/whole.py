@@ -26,7 +26,16 @@ from lutetia.precompute.ir.interpret import evaluate
 from lutetia.precompute.ir.stream import Input, Register, StreamEdge, StreamNode, Sum, Table, TableData, Unpack, Window
 from lutetia.precompute.passes.dontcare import reachable_rows
 from lutetia.precompute.tools.elaborated import exhaust, read_module
-from lutetia.precompute.tools.explore import WIDEST_FORK, Contract, Fault, ForkContract, QueueContract, WindowContract, explore
+from lutetia.precompute.tools.explore import (
+    WIDEST_FORK,
+    Contract,
+    Fault,
+    ForkContract,
+    QueueContract,
+    RowContract,
+    WindowContract,
+    explore,
+)
 from lutetia.precompute.tools.find import check_time, run_yosys
 from lutetia.precompute.tools.linear import LinearModule
 from lutetia.precompute.tools.sat import FEATURE, first_false
@@ -108,9 +117,9 @@ def state_jobs(plan: Design, netlist: Netlist) -> Iterator[ProofJob]:
         if isinstance(node, Register):
             module = instances.get(f"u{number}", {}).get("type", "")
             name = f"node {number}, a register of {node.depth} x {node.edge.width} bits"
-            if (module, node.depth, node.skid) not in done:
-                done.add((module, node.depth, node.skid))
-                yield _explored(name, number, netlist, module, QueueContract(node.edge.width, node.depth, node.skid))
+            if (module, node.depth, node.row) not in done:
+                done.add((module, node.depth, node.row))
+                yield _explored(name, number, netlist, module, _register_contract(node))
         elif isinstance(node, Window):
             name = f"node {number}, a window of {node.taps} taps of {edges[0].width} bits"
             yield _explored(name, number, netlist, plan.module(number), WindowContract(node, edges[0]))
@@ -122,6 +131,37 @@ def state_jobs(plan: Design, netlist: Netlist) -> Iterator[ProofJob]:
         if 1 < readers <= WIDEST_FORK and (module, 0) not in done:
             done.add((module, 0))
             yield _explored(f"the fork to {readers} readers after node {number}", number, netlist, module, ForkContract(readers))
+
+
+def _register_contract(node: Register) -> Contract:
+    if node.row in ("first", "middle"):
+        return RowContract(node.edge.width, node.row == "first")
+    return QueueContract(node.edge.width, node.depth, node.row == "last")
+
+
+def row_jobs(plan: Design) -> Iterator[ProofJob]:
+    """Rows of registers, where there are any: that the queue at the end has room for all samples that are under way.
+
+    There is at most one for each register, and one more when the queue, with two samples in it, says no.
+    """
+    if any(isinstance(node, Register) and node.row for node in plan.graph.nodes):
+        yield ProofJob("the rows of registers", lambda: _broken_row(plan))
+
+
+def _broken_row(plan: Design) -> Finding | None:
+    """Counts the registers of an unfinished row behind each node. Only nodes that pass valid and ready on may be inside."""
+    behind: list[int] = []
+    for number, node in enumerate(plan.graph.nodes):
+        before = max((behind[source] for source in node.sources), default=0)
+        row = node.row if isinstance(node, Register) else ""
+        inside = row in ("middle", "last") or (len(node.sources) == 1 and not isinstance(node, HOLDING))
+        behind.append({"first": 1, "middle": before + 1, "last": 0}.get(row, before))
+        ends = number == plan.graph.output or plan.branches[number] > 1
+        if (before and not inside) or (not before and row in ("middle", "last")) or (behind[-1] and ends):
+            return Finding("a row of registers", None, f"it is not whole at node {number}", None, number)
+        if isinstance(node, Register) and row == "last" and node.depth != before + 2:
+            return Finding("a row of registers", None, f"{before} of them end in a queue of {node.depth} places", None, number)
+    return None
 
 
 def marker_jobs(plan: Design, netlist: Netlist) -> Iterator[ProofJob]:

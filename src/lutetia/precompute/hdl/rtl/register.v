@@ -1,12 +1,13 @@
 `default_nettype none
 
 // A queue of DEPTH samples: a pipeline register when DEPTH is 1. Empty after a reset, latency 1.
-// It accepts a sample in the cycle in which it hands one on, so a full one does not stop the stream; with SKID it does not, and
-// in_ready depends on no out_ready: there the path of ready signals through a row of registers ends. A DEPTH of 2 keeps it at full speed.
+// It accepts a sample in the cycle in which it hands one on, so a full one does not stop the stream.
+// ROW: the place in a row of registers that hand on in every cycle, without an enable: 1 the first, 2 a middle one, 3 the last. The
+// last is a queue that says no early enough to hold all that are under way, so DEPTH is 2 more than there are registers before it.
 module lutetia_register #(
     parameter WIDTH = 1,  // bits of a sample
     parameter DEPTH = 1,
-    parameter SKID = 0
+    parameter ROW = 0
 ) (
     input wire clk,
     input wire rst,
@@ -20,7 +21,15 @@ module lutetia_register #(
     // Counters are as wide as they must be; the numbers beside them have 32 bits.
     /* verilator lint_off WIDTH */
     generate
-        if (DEPTH == 1) begin : single
+        if (ROW == 1 || ROW == 2) begin : moving
+            reg [WIDTH-1:0] data;
+            reg full;
+            assign in_ready = out_ready;
+            assign out_valid = full;
+            assign out_data = data;
+            always @(posedge clk) full <= in_valid & !rst & (ROW == 2 | out_ready);
+            always @(posedge clk) data <= in_data;
+        end else if (DEPTH == 1) begin : single
             reg [WIDTH-1:0] data;
             reg full;
             assign in_ready = !full | out_ready;
@@ -31,32 +40,13 @@ module lutetia_register #(
                 else full <= in_valid | (full & !out_ready);
             always @(posedge clk)
                 if (in_ready) data <= in_data;
-        end else if (DEPTH == 2 && SKID != 0) begin : skid
-            // All that is seen from outside comes from flip-flops: the oldest sample, whether there is one, whether two.
-            reg [WIDTH-1:0] data, spill;
-            reg full, spilled;
-            assign in_ready = !spilled;
-            assign out_valid = full;
-            assign out_data = data;
-            always @(posedge clk)
-                if (rst) begin
-                    full <= 1'b0;
-                    spilled <= 1'b0;
-                end else begin
-                    full <= in_valid | spilled | (full & !out_ready);
-                    spilled <= full & !out_ready & (in_valid | spilled);
-                end
-            always @(posedge clk)
-                if (!full | out_ready) data <= spilled ? spill : in_data;
-            always @(posedge clk)
-                if (!spilled) spill <= in_data;
         end else begin : queue
             reg [WIDTH-1:0] data [0:DEPTH-1];
             reg [$clog2(DEPTH)-1:0] first, last;
             reg [$clog2(DEPTH+1)-1:0] held;
-            wire push = in_valid & in_ready;
+            wire push = in_valid & (in_ready | ROW == 3);
             wire pop = out_valid & out_ready;
-            assign in_ready = held != DEPTH | (out_ready & SKID == 0);
+            assign in_ready = ROW == 3 ? held < 2 : held != DEPTH | out_ready;
             assign out_valid = held != 0;
             assign out_data = data[first];
             always @(posedge clk)
