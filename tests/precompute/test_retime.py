@@ -126,8 +126,10 @@ def test_a_row_that_is_not_whole_is_caught(nodes: tuple[tuple[Row, int], ...]) -
         ("in_ready = out_ready", "in_ready = !full | out_ready", "in_ready is 1 where out_ready is 0"),
         ("(ROW == 2 | out_ready)", "(ROW == 2 | ROW == 1)", "out_valid is 1, expected 0"),
         ("(ROW == 2 | out_ready)", "out_ready", "out_valid is 0, expected 1"),
-        ("held < 2", "held < 3", "in_ready is 1 with 2 of 4 samples"),
-        ("(in_ready | ROW == 3)", "in_ready", "out_valid is 1 with 3 samples|in_ready is|bit 0 of out_data"),
+        ("!held[1]", "!held[2]", "in_ready is 1 with 2 of 4 samples"),
+        ("if (in_valid) data[last]", "if (in_valid & in_ready) data[last]", "bit 0 of out_data is not the bit of the sample"),
+        ("last == DEPTH - 2", "last == DEPTH - 1", "bit 0 of out_data is not the bit of the sample"),
+        ("held <= held >> 1", "held <= 0", "out_valid is 0 with 1 samples"),
     ],
 )
 def test_a_fault_in_a_row_is_found(right: str, wrong: str, found: str) -> None:

@@ -79,13 +79,13 @@ def _one_run(
     times: list[int],
     stalls: bool,
 ) -> list[np.ndarray]:
-    """One reset, all samples, and what came out; it ends after `patience` cycles in which nothing moves."""
+    """One reset, all samples, and what came out; it ends after `patience` cycles in which nothing moves, or too many answers."""
     ports = circuit.ports
     received: list[np.ndarray] = []
     sent = accepted = idle = after = cycle = 0
     start = RESET if stalls else RESET + made.rest
     valid = False
-    while after < AFTER and idle <= made.patience:
+    while after < AFTER and idle <= made.patience and len(received) <= made.received + AFTER:
         go_in, go_out = next(pauses)
         reset = cycle < RESET
         if not valid and go_in and cycle >= start and sent < len(stimulus) and not reset:

@@ -29,6 +29,35 @@ module lutetia_register #(
             assign out_data = data;
             always @(posedge clk) full <= in_valid & !rst & (ROW == 2 | out_ready);
             always @(posedge clk) data <= in_data;
+        end else if (ROW == 3) begin : ending
+            // Fast: as many ones in `held` as there are samples, and pointers that know a step before that they will turn.
+            reg [WIDTH-1:0] data [0:DEPTH-1];
+            reg [$clog2(DEPTH)-1:0] first, last;
+            reg first_turns, last_turns;
+            reg [DEPTH-1:0] held;
+            wire pop = out_valid & out_ready;
+            assign in_ready = !held[1];
+            assign out_valid = held[0];
+            assign out_data = data[first];
+            always @(posedge clk)
+                if (in_valid) data[last] <= in_data;
+            always @(posedge clk)
+                if (rst) begin
+                    {first, first_turns} <= 0;
+                    {last, last_turns} <= 0;
+                    held <= 0;
+                end else begin
+                    if (in_valid) begin
+                        last <= last_turns ? 0 : last + 1;
+                        last_turns <= last == DEPTH - 2;
+                    end
+                    if (pop) begin
+                        first <= first_turns ? 0 : first + 1;
+                        first_turns <= first == DEPTH - 2;
+                    end
+                    if (in_valid & !pop) held <= {held[DEPTH-2:0], 1'b1};
+                    if (pop & !in_valid) held <= held >> 1;
+                end
         end else if (DEPTH == 1) begin : single
             reg [WIDTH-1:0] data;
             reg full;
@@ -44,9 +73,9 @@ module lutetia_register #(
             reg [WIDTH-1:0] data [0:DEPTH-1];
             reg [$clog2(DEPTH)-1:0] first, last;
             reg [$clog2(DEPTH+1)-1:0] held;
-            wire push = in_valid & (in_ready | ROW == 3);
+            wire push = in_valid & in_ready;
             wire pop = out_valid & out_ready;
-            assign in_ready = ROW == 3 ? held < 2 : held != DEPTH | out_ready;
+            assign in_ready = held != DEPTH | out_ready;
             assign out_valid = held != 0;
             assign out_data = data[first];
             always @(posedge clk)
