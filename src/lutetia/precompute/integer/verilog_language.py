@@ -19,11 +19,13 @@ from lutetia.precompute.integer.scales import GAIN_BITS
 
 Array = np.ndarray[Any, Any]
 GAIN_STEPS = GAIN_BITS // 2  # a digit of a gain in a cycle: -2 to 2, of base 4
+DEEPEST = 2048  # rows of a table memory: a block RAM of an ECP5 has so many bytes
 TURN_BITS = 2  # cycles in which ranks are counted, as a power of two
 DRAW_PORTS = """,
     input wire [31:0] seed, // taken at a reset
     input wire in_draw // answer this byte with a drawn one"""
 TO_RANKS = 1 << TURN_BITS  # cycles between the scaled stream and the first group, which needs two to reach the ranks
+TO_STREAM = 6  # from an accepted byte to its row of the embedding, which comes in four parts
 TO_CELLS, TO_SUMS = 4, 8  # stages behind the last group, until its cells are known and until its rows are added
 
 
@@ -97,7 +99,7 @@ class Layout:
     def cycles(self, length: int, full: bool = False) -> int:
         """Cycles from an accepted byte to its answer, with `length` bytes in the window; `full`: the oldest byte left for it."""
         first, last, n = self.attention[0], self.model.unembedding, len(self.model.blocks)
-        total = 3 + sum(self._block(number, length - 1) for number in range(n))
+        total = TO_STREAM + sum(self._block(number, length - 1) for number in range(n))
         if full and n > 1:
             fresh = 2 * self.groups(first) + TO_SUMS + 1 + self._fed(self.feed_forward[0])
             final = self._scale(self.attention[-1]) + self.groups(
@@ -162,7 +164,7 @@ def _parameters(layout: Layout) -> str:
         "GROUPS": groups[0], "FF_GROUPS": groups[1], "LAST_GROUPS": groups[2], "GROUP_BITS": bits_for(max(groups)),
         "STREAM_BITS": widths["stream"], "COMPARED_BITS": widths["compared"],
         "LANE_BITS": bits_for(widths["compared"]), "RANK_LANE_BITS": bits_for(bits_for(model.width)),
-        "TURNS": 1 << TURN_BITS, "TURN_BITS": TURN_BITS, "SHOWN": shown, "FOURS": -(-shown // 4),
+        "TURNS": 1 << TURN_BITS, "TURN_BITS": TURN_BITS, "SHOWN": shown, "FOURS": -(-shown // 4), "QUARTER": -(-model.width // 4),
         "SUM_BITS": max(widths[name] for name in model.layers), "EMBEDDING_SHIFT": model.embedding_shift,
         "WIDTH_BITS": bits_for(model.width), "PLACE_BITS": bits_for(model.context), "LAYER_BITS": bits_for(len(model.blocks) + 1),
         "CHUNK_BITS": layout.chunk_bits, "NUMBER_BITS": bits_for(layout.chunks * model.width) + 1,
@@ -260,14 +262,14 @@ def _memories(layout: Layout) -> str:
             "    reg [WIDTH*3-1:0] gains;",
             "    always @(posedge clk) gains <= gains_1;",
             "    wire [LAYER_BITS:0] gain_layer = state == RUN || state == ADD ? {next_layer, next_part[0]} : {layer, part[0]};",
-            "    wire [STEP_BITS-1:0] gain_step = state == SCALE ? k + 2 : state == ADD || step == 2;",
+            "    wire [STEP_BITS-1:0] gain_step = state == SCALE ? k + 2 : state == ADD || step == LAST_STEP;",
             "    lutetia_rom #(.WIDTH(WIDTH * 3), .DEPTH(1 << (LAYER_BITS + 1 + STEP_BITS)),",
             '                  .ADDRESS(LAYER_BITS + 1 + STEP_BITS), .FILE("gains.mem")) gain_memory (',
             "        .clk(clk), .address({gain_layer, gain_step}), .data(gains_1));",
         ]
     cell = 2 * attention.anchors.shape[1] + attention.position_bits
     chunk = ", chunk" if layout.chunks > 1 else ""
-    lines.append("    wire [D*WIDTH*8-1:0] rows;")
+    lines.append("    wire [D*WIDTH*8-1:0] rows_7;")
     for bank in range(layout.detectors):
         own = f"cell_4[{bank}*CELL_BITS +: %d]"
         offsets = [
@@ -279,11 +281,37 @@ def _memories(layout: Layout) -> str:
             f"    reg [ROW_ADDRESS-1:0] row_address_{bank};",
             f"    always @(posedge clk) row_address_{bank} <= row_base + (part == ATTENTION ? {offsets[0]} :",
             f"        part == FEED_FORWARD ? {offsets[1]} : {offsets[2]});",
-            "    lutetia_rom #(.WIDTH(WIDTH * 8), .DEPTH(ROWS), .ADDRESS(ROW_ADDRESS), "
-            f'.FILE("tables_{bank}.mem")) table_memory_{bank} (',
-            f"        .clk(clk), .address(row_address_{bank}), .data(rows[{bank}*WIDTH*8 +: WIDTH*8]));",
+            *_bank_memories(layout, bank),
         ]
     return "\n".join([*lines, ""])
+
+
+def _bank_memories(layout: Layout, bank: int) -> list[str]:
+    """The memories of a bank, each with a register behind it: one is chosen after it, as a block RAM is slow."""
+    depth = layout.row_bases()[-1]
+    names = [f"{bank}_{begin // DEEPEST}" for begin in range(0, depth, DEEPEST)]
+    lines = []
+    for number, name in enumerate(names):
+        rows = min(DEEPEST, depth - number * DEEPEST)
+        bits = bits_for(rows)
+        lines += [
+            f"    wire [WIDTH*8-1:0] rows_{name};",
+            f"    reg [WIDTH*8-1:0] rows_{name}_7;",
+            f"    always @(posedge clk) rows_{name}_7 <= rows_{name};",
+            f"    lutetia_rom #(.WIDTH(WIDTH * 8), .DEPTH({rows}), .ADDRESS({bits}), "
+            f'.FILE("tables_{name}.mem")) table_memory_{name} (',
+            f"        .clk(clk), .address(row_address_{bank}[{bits - 1}:0]), .data(rows_{name}));",
+        ]
+    chosen = f"rows_{names[-1]}_7"
+    if len(names) > 1:
+        high = f"row_address_{bank}[ROW_ADDRESS-1:{bits_for(DEEPEST)}]"
+        lines += [
+            f"    reg [ROW_ADDRESS-1:{bits_for(DEEPEST)}] memory_{bank}_6, memory_{bank}_7;",
+            f"    always @(posedge clk) {{memory_{bank}_6, memory_{bank}_7}} <= {{{high}, memory_{bank}_6}};",
+        ]
+        for number in reversed(range(len(names) - 1)):
+            chosen = f"memory_{bank}_7 == {number} ? rows_{names[number]}_7 : {chosen}"
+    return [*lines, f"    assign rows_7[{bank}*WIDTH*8 +: WIDTH*8] = {chosen};"]
 
 
 # ---- contents of the memories ----------------------------------------------------------------------------------------
@@ -292,12 +320,14 @@ def _memories(layout: Layout) -> str:
 def _contents(layout: Layout) -> dict[str, str]:
     model = layout.model
     made = {
-        "embedding.mem": hex_words(words(model.embedding.astype(np.int64), 16)),
+        "embedding.mem": hex_words(words(_quarters(model.embedding.astype(np.int64)), 16)),
         "anchors.mem": hex_words([word for layer in layout.layers for word in _anchor_words(layout, layer)]),
     }
     for bank in range(layout.detectors):
         rows = [_bank_rows(layout, layer, bank) for layer in layout.layers]
-        made[f"tables_{bank}.mem"] = hex_words(words(np.concatenate(rows), 8))
+        listed = words(np.concatenate(rows), 8)
+        for begin in range(0, len(listed), DEEPEST):
+            made[f"tables_{bank}_{begin // DEEPEST}.mem"] = hex_words(listed[begin : begin + DEEPEST])
     if layout.attention[0].position_bits:
         made["positions.mem"] = hex_words(_position_words(layout))
     if layout.temperature is not None:
@@ -305,6 +335,13 @@ def _contents(layout: Layout) -> dict[str, str]:
     if layout.has_gains:
         made["gains.mem"] = hex_words(_gain_words(layout))
     return made
+
+
+def _quarters(rows: Array) -> Array:
+    """Each row as four, padded with zeros; the last one first: [n, width] -> [4 * n, width / 4]."""
+    size = -(-rows.shape[1] // 4)
+    padded = np.pad(rows, ((0, 0), (0, 4 * size - rows.shape[1]))).reshape(len(rows), 4, size)
+    return np.roll(padded, 1, axis=1).reshape(-1, size)
 
 
 def words(values: Array, bits: int) -> list[int]:

@@ -15,14 +15,16 @@ module lutetia_core (
 );
 @PARAMETERS@
     // States, parts of a block, and what RUN does.
+    localparam LAST_STEP = 5; // of a place: its last quarter of channels is there
     localparam IDLE = 0, EMBED = 1, SCALE = 2, RANK = 3, RUN = 4, ADD = 5, BEST = 6, DRAW = 7;
     localparam ATTENTION = 0, FEED_FORWARD = 1, LAST = 2;
     localparam TAKE = 0, DETECT = 1, ATTEND = 2, FETCH = 3;
 
     reg [2:0] state;
-    reg [1:0] part, step, op;
+    reg [1:0] part, op, saved;
+    reg [2:0] step;
     reg [LAYER_BITS-1:0] layer;
-    reg [PLACE_BITS-1:0] j, first, other, distance;
+    reg [PLACE_BITS-1:0] j, place, first, other, distance;
     reg [PLACE_BITS:0] length;
     reg refresh, issuing, theirs;
     reg [GROUP_BITS-1:0] g;
@@ -49,9 +51,9 @@ module lutetia_core (
     reg [D*CELL_BITS-1:0] cell_4;
 
     // ---- places of the window: a ring, the oldest byte at `first` ---------------------------------------------------
-    wire [PLACE_BITS:0] unwrapped = {1'b0, first} + {1'b0, j};
-    wire [PLACE_BITS:0] wrapped = unwrapped >= CONTEXT ? unwrapped - CONTEXT : unwrapped;
-    wire [PLACE_BITS-1:0] place = wrapped[PLACE_BITS-1:0];
+    // The byte number j of the window lies at `place`.
+    wire [PLACE_BITS-1:0] next_first = first == CONTEXT - 1 ? 0 : first + 1;
+    wire [PLACE_BITS-1:0] next_place = place == CONTEXT - 1 ? 0 : place + 1;
     wire full = length == CONTEXT;
     wire accept = in_valid && in_ready;
     wire known = {1'b0, in_data} < VOCAB;
@@ -69,9 +71,11 @@ module lutetia_core (
     lutetia_ram #(.WIDTH(8), .DEPTH(1 << PLACE_BITS), .ADDRESS(PLACE_BITS)) window_memory (
         .clk(clk), .address(place), .data(window_byte), .write(accept && known), .write_address(newest), .write_data(in_data));
 
-    wire [WIDTH*16-1:0] embedded;
-    lutetia_rom #(.WIDTH(WIDTH * 16), .DEPTH(VOCAB), .ADDRESS(8), .FILE("embedding.mem")) embedding_memory (
-        .clk(clk), .address(window_byte), .data(embedded));
+    // What is needed once for each place comes in four parts of QUARTER channels, part p in the cycle of step p + 2: there is time,
+    // and block RAMs are deep and narrow. It is asked for in the step before, so part p has p + 1 modulo 4 in its address.
+    wire [QUARTER*16-1:0] embedded;
+    lutetia_rom #(.WIDTH(QUARTER * 16), .DEPTH(VOCAB * 4), .ADDRESS(10), .FILE("embedding.mem")) embedding_memory (
+        .clk(clk), .address({window_byte, step[1:0]}), .data(embedded));
 
     wire [ANCHOR_ADDRESS-1:0] anchor_address = anchor_base + g;
     wire [D*PAIRS*2*WIDTH_BITS-1:0] anchors;
@@ -88,10 +92,17 @@ module lutetia_core (
         .write(detects[4]), .write_address({home_layer, home, g_4}), .write_data(found));
 
     // What the attention of the first block saw at every position.
-    wire [WIDTH*SUM_BITS-1:0] sums, seen;
-    lutetia_ram #(.WIDTH(WIDTH * SUM_BITS), .DEPTH(1 << PLACE_BITS), .ADDRESS(PLACE_BITS)) seen_memory (
-        .clk(clk), .address(place), .data(seen),
-        .write(state == ADD && part == ATTENTION && layer == 0), .write_address(place), .write_data(sums));
+    // It is written from ADD on: the sums stay for the four cycles, and until the place after this one nobody reads it.
+    wire [WIDTH*SUM_BITS-1:0] sums;
+    localparam SEEN = QUARTER * SUM_BITS;
+    wire [4*SEEN-1:0] all_sums = sums;
+    wire [2*SEEN-1:0] half_sums = saved[1] ? all_sums[4*SEEN-1:2*SEEN] : all_sums[2*SEEN-1:0];
+    wire [SEEN-1:0] seen;
+    wire saving = (state == ADD && part == ATTENTION && layer == 0) || saved != 0;
+    wire [1:0] saved_part = saved + 1;
+    lutetia_store #(.WIDTH(SEEN), .DEPTH(4 << PLACE_BITS), .ADDRESS(PLACE_BITS + 2)) seen_memory (
+        .clk(clk), .address({place, step[1:0]}), .data(seen),
+        .write(saving), .write_address({place, saved_part}), .write_data(saved[0] ? half_sums[2*SEEN-1:SEEN] : half_sums[SEEN-1:0]));
 @MEMORIES@
     // ---- the stream, the compared stream, its ranks and the sums: one of each for every channel ---------------------
     // The rank of a channel is how many channels are smaller. One channel is greater than another where its rank is, and a rank has
@@ -100,8 +111,8 @@ module lutetia_core (
     wire [(SHOWN << (TURN_BITS + LANE_BITS))-1:0] lanes;
     wire [(WIDTH << RANK_LANE_BITS)-1:0] ranks;
     reg [SHOWN*COMPARED_BITS-1:0] shown;
-    reg [D*WIDTH*8-1:0] rows_7;
-    reg clear, load, taking;
+    reg clear, taking;
+    reg [3:0] load; // a bit for each part
     function [2:0] ones(input [3:0] four);
         case (four)
             0: ones = 0;
@@ -112,13 +123,13 @@ module lutetia_core (
         endcase
     endfunction
     genvar c, b, r, v;
-    always @(posedge clk) rows_7 <= rows;
     generate
         for (c = 0; c < WIDTH; c = c + 1) begin : channel
             reg signed [STREAM_BITS-1:0] x;
             reg signed [COMPARED_BITS-1:0] s;
             reg signed [SUM_BITS-1:0] sum;
-            wire signed [15:0] row = embedded[c*16 +: 16];
+            localparam PART = c / QUARTER, LANE = c % QUARTER;
+            wire signed [15:0] row = embedded[LANE*16 +: 16];
             wire signed [STREAM_BITS-1:0] wide_sum = sum;
             wire signed [STREAM_BITS-1:0] wide_row = row;
             wire signed [COMPARED_BITS-1:0] wide_x = x;
@@ -153,11 +164,11 @@ module lutetia_core (
                     above[n] <= s > $signed(shown[n*COMPARED_BITS +: COMPARED_BITS]);
                 if (counted == 0) rank <= smaller;
                 else if (!counted[TURN_BITS]) rank <= rank + smaller;
-                if (step == 2) x <= wide_row <<< EMBEDDING_SHIFT;
+                if (step == PART + 2) x <= wide_row <<< EMBEDDING_SHIFT;
                 else if (state == ADD) x <= x + joined;
                 if (state == SCALE) s <= @SCALED@;
                 if (clear) sum <= 0;
-                else if (load) sum <= seen[c*SUM_BITS +: SUM_BITS];
+                else if (load[PART]) sum <= seen[LANE*SUM_BITS +: SUM_BITS];
                 else if (live[8]) sum <= taking ? sum - added_8 : sum + added_8;
                 else if (state == BEST) sum <= sums[((c + 1) % WIDTH)*SUM_BITS +: SUM_BITS];
             end
@@ -215,7 +226,8 @@ module lutetia_core (
     // A cycle late, which rows never notice: they are added TO_SUMS cycles after their group at the earliest.
     always @(posedge clk) begin
         clear <= state == RANK || chunk_ends;
-        load <= refresh && step == 1;
+        load <= refresh && step >= 1 && step <= 4 ? 1 << (step - 1) : 0;
+        saved <= saving && !rst ? saved + 1 : 0;
         taking <= op == TAKE;
     end
 
@@ -230,9 +242,10 @@ module lutetia_core (
     endtask
 
     // A place of the window begins: what its first attention saw, less what it saw of the byte that left, or all of it anew.
-    task begin_place(input [PLACE_BITS-1:0] which, input again);
+    task begin_place(input [PLACE_BITS-1:0] which, input [PLACE_BITS-1:0] where, input again);
         begin
             j <= which;
+            place <= where;
             distance <= which;
             refresh <= again;
             step <= 0;
@@ -249,7 +262,7 @@ module lutetia_core (
         detects <= {detects[3:1], state == RUN && issuing && op == DETECT};
         if (detects[4]) queries[g_4] <= found;
         if (op == DETECT && issuing) {home_layer, home} <= {layer, place};
-        if (step != 3) step <= step + 1;
+        if (step != LAST_STEP + 1) step <= step + 1;
         if (state != SCALE && !turn[TURN_BITS]) turn <= turn + 1;
         {compared, counted} <= {turn, compared};
         if (out_valid && out_ready) out_valid <= 0;
@@ -261,15 +274,15 @@ module lutetia_core (
                     out_error <= 1;
                     out_valid <= 1;
                 end else if (full) begin
-                    first <= first == CONTEXT - 1 ? 0 : first + 1;
+                    first <= next_first;
                     other <= first;
-                    begin_place(LAYERS > 1 ? 0 : CONTEXT - 1, LAYERS > 1 && CONTEXT > 1);
+                    begin_place(LAYERS > 1 ? 0 : CONTEXT - 1, LAYERS > 1 ? next_first : first, LAYERS > 1 && CONTEXT > 1);
                 end else begin
                     length <= length + 1;
-                    begin_place(length[PLACE_BITS-1:0], 0);
+                    begin_place(length[PLACE_BITS-1:0], length[PLACE_BITS-1:0], 0);
                 end
             end
-            EMBED: if (step == 2) state <= SCALE;
+            EMBED: if (step == LAST_STEP) state <= SCALE;
             SCALE: begin
                 k <= k + 1;
                 turn <= 0;
@@ -293,7 +306,7 @@ module lutetia_core (
                         i <= i == CONTEXT - 1 ? 0 : i + 1;
                         distance <= distance - 1;
                         issuing <= op == ATTEND && distance != 0;
-                        if (op == DETECT && refresh && final_layer) begin_place(j + 1, j != CONTEXT - 2);
+                        if (op == DETECT && refresh && final_layer) begin_place(j + 1, next_place, j != CONTEXT - 2);
                     end
                 end else if (run_ends) begin
                     shifted <= 0;
@@ -347,7 +360,7 @@ module lutetia_core (
             out_valid <= 0;
             live <= 0;
             detects <= 0;
-            step <= 3;
+            step <= LAST_STEP + 1;
             k <= 0;
             turn <= TURNS;
             compared <= TURNS;
