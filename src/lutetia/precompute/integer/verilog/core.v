@@ -100,7 +100,7 @@ module lutetia_core (
     wire [SEEN-1:0] seen;
     wire saving = (state == ADD && part == ATTENTION && layer == 0) || saved != 0;
     wire [1:0] saved_part = saved + 1;
-    lutetia_store #(.WIDTH(SEEN), .DEPTH(4 << PLACE_BITS), .ADDRESS(PLACE_BITS + 2)) seen_memory (
+    lutetia_ram #(.WIDTH(SEEN), .DEPTH(4 << PLACE_BITS), .ADDRESS(PLACE_BITS + 2), .APART(1)) seen_memory (
         .clk(clk), .address({place, step[1:0]}), .data(seen),
         .write(saving), .write_address({place, saved_part}), .write_data(saved[0] ? half_sums[2*SEEN-1:SEEN] : half_sums[SEEN-1:0]));
 @MEMORIES@
