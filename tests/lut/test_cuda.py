@@ -28,7 +28,7 @@ from lutetia.nn import LUTAttention, ProjectedLUT
 READS = ("hard", "blend", "confidence", "confidence2")
 # rows of the batch, blocks, inputs of a block, detectors of a block, outputs of a block, anchors
 SHAPES = [(1, 1, 5, 3, 8, 2), (130, 2, 7, 3, 24, 3), (521, 1, 6, 35, 48, 4), (1025, 1, 9, 2, 64, 1)]
-ON_CPU = [(130, 2, 7, 3, 24, 3), (517, 1, 6, 2, 48, 4)]
+ON_CPU = [(130, 2, 7, 11, 24, 3), (517, 1, 6, 2, 48, 4)]
 REFERENCE, FLOAT = kernels("reference").backend, Sums()
 
 
