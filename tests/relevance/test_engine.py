@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import lutetia.relevance.api as api
 from lutetia import relevance
 from lutetia.relevance.engine import Walk
+from lutetia.relevance.graph import Node
 
 EPS = 1e-2
 
@@ -151,3 +152,20 @@ def test_modules_of_torch(name: str) -> None:
         r = compare(lambda: call(module, x), [x])
     for row in r.report.nodes:
         assert row.relevance_out == pytest.approx(row.relevance_in + row.absorbed)
+
+
+def test_a_node_of_many_outputs_is_asked_for_them_once() -> None:
+    """Autograd lists all outputs of a node at every question: asked at each step, a sequence would cost its length squared."""
+
+    class Counted:
+        def __init__(self, fn: Any) -> None:
+            self.fn, self.questions = fn, 0
+
+        def __getattr__(self, name: str) -> Any:
+            self.questions += name == "_input_metadata"
+            return getattr(self.fn, name)
+
+    fn = Counted(torch.randn(7, 3, requires_grad=True).unbind(0)[0].grad_fn)
+    node = Node(fn)
+    assert [tuple(node.shape(nr)) for nr in range(7)] == [(3,)] * 7
+    assert fn.questions == 1

@@ -223,6 +223,25 @@ def test_tokens_that_the_model_makes_itself() -> None:
     )
 
 
+def test_a_model_that_cuts_its_input_off_names_what_can_be_explained() -> None:
+    class Cut(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.codec, self.project, self.head = nn.Linear(5, 4), nn.Linear(4, 3), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                codes = self.codec(x)
+            return self.head(torch.relu(self.project(codes)))
+
+    model, x = Cut().double(), data(2, 5)
+    with pytest.raises(ArgumentError, match=r"constants go into modules: wrt=\['project'\]"):
+        relevance.attribute(model, x)
+    r = relevance.attribute(model, x, target=1, wrt=["project"], rules=presets.epsilon(0.0))
+    hidden = model.project(model.codec(x))
+    torch.testing.assert_close(r["project"], torch.relu(hidden) * model.head.weight[1])
+
+
 def test_a_residual_by_contrast_is_the_difference() -> None:
     model, x = Residual().double(), data(2, 5)
     both = relevance.attribute(model, x, Contrast(1, 2))[x]

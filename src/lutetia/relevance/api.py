@@ -117,7 +117,8 @@ class Run:
         """Run the model on leaf copies of its inputs: its output, and the requested targets."""
         args, kwargs, stand_ins = prepare_inputs(inputs)
         try:
-            output = self._run(args, kwargs)
+            with collector_at_rest():
+                output = self._run(args, kwargs)
         except RuntimeError as error:
             if "leaf Variable that requires grad" not in str(error):
                 raise

@@ -77,7 +77,7 @@ class Walk:
         return stack.pop()
 
     def _enter(self, mode: str, node: Node) -> None:
-        self.report.visit(mode)
+        self.report.modes[mode] += 1
         if mode != self.mode:
             if self.telling:
                 with flow.step(f"{self.mode} → {mode} at {node.where()}", part="relevance"):
@@ -110,8 +110,12 @@ class Walk:
         if node.pre_promise is not None:
             self._merge_into_pre_promise(node, node.pre_promise, slots)
             return
-        if len(slots) == 1 and not isinstance(slots[0], Branch) and node.nr >= 0:  # by far the most frequent case
-            self.propagate(node, None if slots[0] is NOTHING else slots[0])
+        if node.nr >= 0 and not self.telling and not any([slot.__class__ is Branch for slot in slots]):  # the most frequent case
+            addends = [slot for slot in slots if slot is not NOTHING]
+            R = None if not addends else addends[0] if len(addends) == 1 else sum_of(addends)
+            slots.clear()  # free the addends before the rule runs
+            addends.clear()
+            self.propagate(node, R)
             return
         landed: list[tuple[Tensor, int]] = []
         pending: list[tuple[Branch, int]] = []
@@ -126,7 +130,7 @@ class Walk:
                 landed.append((slot.take(), nr))
         if not pending:
             R = self._sum(node, landed)
-            slots.clear()  # free the addends before the rule runs
+            slots.clear()
             landed.clear()
             self.propagate(node, R)
         elif landed or len(pending) > 1 or node.several:
@@ -256,7 +260,8 @@ class Walk:
     def apply(self, node: Node, R: Any, args: Sequence[Tensor | None]) -> Given:
         """Apply the rule of a node: the one place where relevance is passed on."""
         self.log.append((True, node))
-        R = whole(R)
+        if R.__class__ is Part:
+            R = R.whole()
         if node.targets:
             self.targets_left -= len(node.targets)
             for target in node.targets:
@@ -326,7 +331,7 @@ def add_up(node: Node, landed: Sequence[tuple[Any, int]]) -> Any:
         return None
     if not node.several:
         return sum_of([relevance for relevance, _ in landed])
-    sums: list[Tensor | None] = [None] * len(node.fn._input_metadata)
+    sums: list[Tensor | None] = [None] * len(node.metas)
     for relevance, nr in landed:
         held = sums[nr]
         sums[nr] = whole(relevance) if held is None else held + whole(relevance)

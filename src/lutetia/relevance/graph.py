@@ -8,7 +8,7 @@ Everything here is iterative; a graph may be ten thousand nodes deep.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,18 +25,22 @@ VALUE = "lutetia.value"  # grad_fn.metadata key: the output of an operation with
 OUTPUT = "lutetia.output"  # grad_fn.metadata key: the output of a linear layer, where `watch` saw it
 OPERANDS = "lutetia.operands"  # grad_fn.metadata key: those of a small sum, where `watch` saw them
 WRITE = "lutetia.write"  # grad_fn.metadata key: what was written in place into a slice, where `watch` saw it
+SMALL = 4096  # elements, up to which the operands of a sum are kept: to search for them takes longer than to add them
 
 RESHAPES = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})
 
 Relevance = Tensor | tuple[Tensor | None, ...]  # at one node: a tensor, or one per output number where several are in use
 
 
-class Edge(NamedTuple):
+class Edge:
     """From a node to one of its forward inputs."""
 
-    child: Node
-    nr: int  # which output of the child
-    slot: int  # which place among the child's incoming edges
+    __slots__ = ("child", "nr", "slot")
+
+    def __init__(self, child: Node, nr: int) -> None:
+        self.child = child
+        self.nr = nr  # which output of the child
+        self.slot = -1  # which place among the child's incoming edges
 
 
 class Node:
@@ -49,6 +53,7 @@ class Node:
         "index",
         "is_weight",
         "kept",
+        "metadata_of_outputs",
         "name",
         "note",
         "nr",
@@ -92,6 +97,7 @@ class Node:
         self.value: Relevance | None = None  # the forward output, while it is worth keeping
         self.kept: list[Tensor | None] | None = None  # operands, as autograd kept them
         self.note = ""  # what the report should say about it
+        self.metadata_of_outputs: Any = None
 
     @property
     def is_parameter(self) -> bool:
@@ -103,9 +109,16 @@ class Node:
         """Whether several of its outputs are in use."""
         return self.nr < 0
 
+    @property
+    def metas(self) -> list[Any]:
+        """Shape, dtype and device of each output. Autograd makes this list anew, of every output, whenever it is asked."""
+        if self.metadata_of_outputs is None:
+            self.metadata_of_outputs = self.fn._input_metadata
+        return self.metadata_of_outputs
+
     def shape(self, nr: int | None = None) -> torch.Size:
         """The shape of its output."""
-        return torch.Size(self.fn._input_metadata[max(self.nr, 0) if nr is None else nr].shape)
+        return torch.Size(self.metas[max(self.nr, 0) if nr is None else nr].shape)
 
     def input_shape(self, position: int) -> torch.Size:
         """The shape of the input at `position`, which must have a node."""
@@ -137,7 +150,8 @@ class Node:
                 above, place, _ = parent.parents[0]
                 kept = above.op.kept(above)[place]
             if kept is not None:
-                return kept.reshape(self.shape())
+                shape = self.shape()
+                return kept if kept.shape == shape else kept.reshape(shape)
         return None
 
     def constant(self) -> Any:
@@ -167,7 +181,6 @@ class Graph:
 
     def __init__(self, output: Tensor, wanted: Iterable[Any] = ()) -> None:
         """`output`: a tensor of any shape that has a grad_fn; `wanted`: grad_fns to include even if they are weights."""
-        self.by_fn: dict[Any, Node] = {}
         found = self._discover(output.grad_fn)
         order = _topological(found)
         for index, node in enumerate(order):
@@ -180,21 +193,20 @@ class Graph:
         self._connect()
 
     def _discover(self, root: Any) -> list[Node]:
-        by_fn = self.by_fn
-        found = self.found = [Node(fn) for fn in discover(root)]
-        by_fn.update((node.fn, node) for node in found)
-        for node in found:
-            node.edges = [None if child is None else Edge(by_fn[child], nr, -1) for child, nr in node.fn.next_functions]
+        inputs = discover(root)
+        by_fn = self.by_fn = {fn: Node(fn) for fn in inputs}
+        found = self.found = list(by_fn.values())
+        for node, children in zip(found, inputs.values(), strict=True):
+            node.edges = [None if child is None else Edge(by_fn[child], nr) for child, nr in children]
         return found
 
-    def rebind(self, fns: Sequence[Any]) -> bool:
-        """Take another graph's autograd nodes, in the order of `discover`, if its structure is the same; False if not."""
+    def rebind(self, inputs: dict[Any, Any]) -> bool:
+        """Take another graph's autograd nodes, as `discover` gives them, if its structure is the same; False if not."""
         found = self.found
-        if len(fns) != len(found):
+        if len(inputs) != len(found):
             return False
-        place = {fn: node for fn, node in zip(fns, found, strict=True)}
-        for fn, node in place.items():
-            children = fn.next_functions
+        place = {fn: node for fn, node in zip(inputs, found, strict=True)}
+        for (fn, children), node in zip(inputs.items(), found, strict=True):
             if fn.name().rpartition("::")[2] != node.name or len(children) != len(node.edges):
                 return False
             for (child, nr), edge in zip(children, node.edges, strict=True):
@@ -212,9 +224,8 @@ class Graph:
     def release(self) -> None:
         """Drop all references: parents and children form cycles, which keep activations until the garbage collector runs."""
         for node in self.found:
-            node.reset()
+            node.fn = node.slots = node.pre_promise = node.value = node.kept = None
             node.edges, node.parents, node.targets = [], [], ()
-            node.fn = None
         self.by_fn, self.nodes, self.found = {}, [], []
 
     def _classify(self, order: Sequence[Node], wanted: set[Any]) -> None:
@@ -236,7 +247,7 @@ class Graph:
     def _connect(self) -> None:
         """Number the incoming edges of every walked node; a node that the walk leaves out hands over all of its outputs."""
         for node in self.found:
-            if node.edges and not node.walks and len(node.fn._input_metadata) > 1:
+            if node.edges and not node.walks and len(node.metas) > 1:
                 node.nr = -1
         for node in self.nodes:
             edges = node.edges
@@ -247,7 +258,7 @@ class Graph:
                 child = edge.child
                 walked.append(position)
                 parents = child.parents
-                edges[position] = Edge(child, edge.nr, len(parents))
+                edge.slot = len(parents)
                 if not parents:
                     child.nr = edge.nr
                 elif child.nr != edge.nr:
@@ -256,15 +267,15 @@ class Graph:
             node.walked = tuple(walked)
 
 
-def discover(root: Any) -> list[Any]:
-    """All autograd nodes below a root, in an order that depends on nothing but the shape of the graph."""
+def discover(root: Any) -> dict[Any, Any]:
+    """All autograd nodes below a root, in an order that depends on nothing but the shape of the graph, and their inputs."""
     seen = {root}
-    found = []
+    found = {}
     stack = [root]
     while stack:
         fn = stack.pop()
-        found.append(fn)
-        for child, _ in fn.next_functions:
+        children = found[fn] = fn.next_functions
+        for child, _ in children:
             if child is not None and child not in seen:
                 seen.add(child)
                 stack.append(child)

@@ -122,7 +122,7 @@ class Promise:
         if isinstance(relevance, tuple):  # of a node with several outputs in use, all at once
             self.out = list(relevance)
         elif self.node.several:
-            self.out = self.out or [None] * len(self.node.fn._input_metadata)
+            self.out = self.out or [None] * len(self.node.metas)
             self.out[nr] = whole(relevance) if self.out[nr] is None else self.out[nr] + whole(relevance)
         elif self.out is None:
             self.out, self.owned = whole(relevance), isinstance(relevance, Part)

@@ -46,27 +46,24 @@ class Report:
         self._entries: list[tuple[Any, ...]] = []
         self._nodes: list[NodeReport] | None = None
 
-    def visit(self, mode: str) -> None:
-        self.modes[mode] += 1
-
     def promise(self, kind: str) -> None:
         self.promises[kind] += 1
 
     def add(self, node: Node, R: Any, given: Sequence[Tensor | Part | None]) -> None:
-        """Record the relevance a node got and passed on. The sums stay tensors, so that nothing waits for a device."""
-        if node.op.nests:  # what is inside it was noted
+        """Record the relevance a node got and passed on. On a device the sums stay tensors, so that nothing waits for it."""
+        op = node.op
+        if op.nests:  # what is inside it was noted
             return
-        if node.op.conserves:
-            out = total(R)
+        outs = [total(r) for r in R if r is not None] if isinstance(R, tuple) else [total(R)]
+        if op.conserves:
+            ins = outs
+            out = outs[0] if len(outs) == 1 else sum(outs)
             for tensor in given:
-                if tensor is not None:
+                if tensor is not None and tensor is not R:
                     tensor._lutetia_sum = out  # type: ignore[union-attr]
-            entry: tuple[Any, ...] = (node.index, node.name, node.outer, node.op, node.choice, (out,), (out,))
         else:
-            outs = tuple(total(r) for r in R if r is not None) if isinstance(R, tuple) else (total(R),)
-            active = [tensor for position, tensor in enumerate(given) if tensor is not None and not _is_weight(node, position)]
-            entry = (node.index, node.name, node.outer, node.op, node.choice, outs, tuple(map(total, active)))
-        self._entries.append(entry)
+            ins = [total(tensor) for at, tensor in enumerate(given) if tensor is not None and not _is_weight(node, at)]
+        self._entries.append((node.index, node.name, node.outer, op, node.choice, outs, ins))
         if node.note:
             self.unseen.append(f"{node.where()}: {node.note}")
 
@@ -136,20 +133,23 @@ class Report:
         return f"<Report: {self.summary()}>"
 
 
-def total(relevance: Any) -> Tensor:
-    """The sum of a relevance tensor of any shape, taken once and remembered with it."""
-    if isinstance(relevance, tuple):
-        return sum(total(r) for r in relevance if r is not None)  # type: ignore[return-value]
+def total(relevance: Any) -> Tensor | float:
+    """The sum of a relevance tensor of any shape, taken once and remembered with it; a number on a CPU."""
     known = getattr(relevance, "_lutetia_sum", None)
     if known is None:
         known = relevance._lutetia_sum = _sum(relevance)
     return known
 
 
-def _sum(tensor: Tensor) -> Tensor:
+def _sum(tensor: Tensor) -> Tensor | float:
     if tensor.is_complex():  # the relevance of the real and of the imaginary parts
-        return tensor.real.sum() + tensor.imag.sum()
-    return tensor.sum(dtype=torch.float32) if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.sum()
+        total = tensor.real.sum() + tensor.imag.sum()
+    else:
+        total = tensor.sum(dtype=torch.float32) if tensor.dtype in _HALF else tensor.sum()
+    return total.item() if tensor.is_cpu else total
+
+
+_HALF = (torch.bfloat16, torch.float16)
 
 
 def _is_weight(node: Node, position: int) -> bool:
@@ -157,7 +157,7 @@ def _is_weight(node: Node, position: int) -> bool:
     return edge is not None and edge.child.is_weight
 
 
-def _row(index: int, name: str, module: str, op: Any, choice: Any, outs: Sequence[Tensor], ins: Sequence[Tensor]) -> NodeReport:
+def _row(index: int, name: str, module: str, op: Any, choice: Any, outs: Sequence[Any], ins: Sequence[Any]) -> NodeReport:
     out, given = sum(float(t) for t in outs), sum(float(t) for t in ins)
     rule = type(op).__name__ if choice is None else f"{type(op).__name__}, {choice}"
     return NodeReport(index, name, module, rule, out, given, out - given)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from lutetia.relevance.graph import CONSTANT, OPERANDS, OUTPUT, VALUE, WRITE
+from lutetia.relevance.graph import CONSTANT, OPERANDS, OUTPUT, SMALL, VALUE, WRITE
 from lutetia.relevance.registry import is_known, wants_output
 
 
@@ -38,9 +38,6 @@ class Constants(TorchFunctionMode):
                 else:
                     note_value(result.grad_fn, result)
         return result
-
-
-SMALL = 4096  # elements, up to which the operands of a sum are kept: to search for them takes longer than to add them
 
 
 class Kept:

@@ -140,11 +140,13 @@ def _unknown_name(name: str, known: Iterable[str]) -> str:
 
 
 def _hint(graph: Graph) -> str:
-    """The embeddings to name in wrt, for models that make the inputs of their embeddings themselves."""
-    names = sorted({node.outer for node in graph.nodes if node.name == "EmbeddingBackward0" and node.outer})
-    if not names:
-        return ""
-    return f"; the model's own embeddings have names: wrt=[{', '.join(map(repr, names[:6]))}] explains what they look up"
+    """The modules to name in wrt, for models that make their inputs themselves: embeddings, else those given constants."""
+    readers = [node for node in graph.nodes if node.outer and node.op.reads_data(node)]
+    embeddings = sorted({node.outer for node in readers if node.name == "EmbeddingBackward0"})
+    names = ", ".join(map(repr, (embeddings or sorted({node.outer for node in readers}))[:6]))
+    if embeddings:
+        return f"; the model's own embeddings have names: wrt=[{names}] explains what they look up"
+    return f"; constants go into modules: wrt=[{names}] explains what comes out of them" if names else ""
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -94,7 +94,8 @@ class Absolute(Choice):
 
     def share(self, parts: Sequence[Tensor | None], R: Tensor, z: Tensor | None) -> list[Tensor | None]:
         sizes = [None if part is None else part.abs() for part in parts]
-        s = divide(R, _total(sizes), self.eps)
+        total = _total(sizes)  # of no sign, so that the stabiliser has none
+        s = R / (total + self.eps) if self.eps and not R.is_complex() else divide(R, total, self.eps)
         return [None if size is None else s * size for size in sizes]
 
 

@@ -28,7 +28,7 @@ def backward(node: Node, R: Any) -> Any:
     fn = node.fn if callable(node.fn) else node.fn.apply  # that of a custom function is written in Python
     if isinstance(R, tuple):
         return fn(*R)
-    count = len(node.fn._input_metadata)
+    count = len(node.metas)
     if node.nr <= 0:
         return fn(R) if count == 1 else fn(R, *[None] * (count - 1))
     grads: list[Tensor | None] = [None] * count
@@ -52,7 +52,7 @@ def forward_map(node: Node, position: int, x: Tensor) -> Tensor | None:
 
     Jᵀ u is linear in u, so its gradient with respect to u, for a cotangent x, is J x.
     """
-    meta = node.fn._input_metadata[max(node.nr, 0)]
+    meta = node.metas[max(node.nr, 0)]
     with torch.enable_grad():
         u = torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device, requires_grad=True)
         back = pieces(node, u)[position]
@@ -69,19 +69,22 @@ def times(a: Tensor, b: Tensor) -> Tensor:
     return torch.complex(a.real * b.real, a.imag * b.imag)
 
 
-def fit(node: Node, position: int, R: Tensor) -> Tensor:
-    """R in the shape and dtype of an input: summed where it was broadcast, cast where dtypes were mixed."""
+def fit(node: Node, position: int, R: Tensor, x: Tensor | None = None) -> Tensor:
+    """R in the shape and dtype of an input: summed where it was broadcast, cast where dtypes were mixed. `x`: the input."""
+    if x is not None and R.shape == x.shape and R.dtype is x.dtype:
+        return R
     edge = node.edges[position]
     assert edge is not None
-    meta = edge.child.fn._input_metadata[edge.nr]
-    if R.shape != torch.Size(meta.shape):
-        R = R.sum_to_size(meta.shape)
-    return R if R.dtype == meta.dtype else R.to(meta.dtype)
+    meta = edge.child.metas[edge.nr]
+    shape = meta.shape
+    if list(R.shape) != shape:
+        R = R.sum_to_size(shape)
+    return R if R.dtype is meta.dtype else R.to(meta.dtype)
 
 
 def without_masked(share: Tensor, part: Tensor | None) -> Tensor:
     """The share of a part that may be -∞, as masked scores are: what is masked has no relevance, and gets none."""
     # Elsewhere than on a CPU the answer would have to be waited for; the sum is taken for the report anyway.
-    if part is None or (share.device.type == "cpu" and not share.is_complex() and math.isfinite(float(total(share)))):
+    if part is None or (share.is_cpu and not share.is_complex() and math.isfinite(total(share))):
         return share
     return torch.where(torch.isinf(part), torch.zeros_like(share), share)

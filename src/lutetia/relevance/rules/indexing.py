@@ -107,7 +107,7 @@ class Where(Op):
             first, second = (constant if first is None else first), (constant if second is None else second)
         mask = self._mask(node)
         made = torch.where(mask, second, first) if self._inverted else torch.where(mask, first, second)
-        return made.to(node.fn._input_metadata[0].dtype)
+        return made.to(node.metas[0].dtype)
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         mask = self._mask(node)

@@ -30,7 +30,7 @@ class CopySlices(Op):
 
     def _survivors(self, node: Node) -> Tensor:
         """Where the base is still there, boolean, shaped like it."""
-        meta = node.fn._input_metadata[0]
+        meta = node.metas[0]
         ones = torch.ones(meta.shape, dtype=meta.dtype, device=meta.device)
         coefficients = pieces(node, ones)[0] if node.edges[0] is not None else None
         return torch.zeros_like(ones, dtype=torch.bool) if coefficients is None else coefficients != 0
@@ -48,7 +48,7 @@ class CopySlices(Op):
             return len(others) == len(node.edges) - 1 == 1 and self._write(node) is not None and self._write(node).adds
         if not others:
             return False
-        back = pieces(node, self._survivors(node).to(node.fn._input_metadata[0].dtype))
+        back = pieces(node, self._survivors(node).to(node.metas[0].dtype))
         return any(back[at] is not None and bool(back[at].any()) for at in others)  # type: ignore[union-attr]
 
     def needs(self, node: Node) -> Sequence[int]:
@@ -124,14 +124,14 @@ class Copy(Op):
     """`y.copy_(x)`: x gets everything, what was there before nothing."""
 
     def value(self, node: Node, args: Args) -> Relevance:
-        meta = node.fn._input_metadata[0]
+        meta = node.metas[0]
         return args[1].to(dtype=meta.dtype, device=meta.device).expand(node.shape())
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         edge = node.edges[1]
         if edge is None:
             return None, None
-        meta = edge.child.fn._input_metadata[edge.nr]
+        meta = edge.child.metas[edge.nr]
         return None, fit(node, 1, R.to(meta.device))
 
 

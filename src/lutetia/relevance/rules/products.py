@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lutetia.relevance.graph import Node, Relevance
 from lutetia.relevance.registry import Args, Given, Op, divide, register
+from lutetia.relevance.report import total
 from lutetia.relevance.rules.choices import EPS, Signal, Uniform
 from lutetia.relevance.rules.common import fit, integer, pieces, times
 
@@ -41,7 +42,7 @@ class Mul(Op):
 
     def needs(self, node: Node) -> Sequence[int]:
         """The values of complex factors: real and imaginary parts mix, so their shares depend on the values."""
-        if not node.fn._input_metadata[0].dtype.is_complex:
+        if not node.metas[0].dtype.is_complex:
             return ()
         return [at for at, edge in enumerate(node.edges) if edge is not None]
 
@@ -51,13 +52,13 @@ class Mul(Op):
             return self._complex(node, R, args, takers)
         if len(takers) == 2:
             takers = [at for at in takers if not _is_scale(node, at)] or takers
-        part = 0.5 * R if len(takers) == 2 else R
+        part = _half(R) if len(takers) == 2 else R
         given: list[Tensor | None] = [None, None]
         for at in node.walked:
             edge = node.edges[at]
             assert edge is not None
             if at in takers or edge.child.is_weight:
-                given[at] = fit(node, at, part if at in takers else R)
+                given[at] = fit(node, at, part if at in takers else R, args[at])
         return given
 
     def _complex(self, node: Node, R: Tensor, args: Args, takers: Sequence[int]) -> Given:
@@ -69,6 +70,12 @@ class Mul(Op):
             if at in node.walked and piece is not None:
                 given[at] = times(fit(node, at, piece), args[at])
         return given
+
+
+def _half(R: Tensor) -> Tensor:
+    half = R.mul(0.5)
+    half._lutetia_sum = 0.5 * total(R)  # type: ignore[attr-defined]
+    return half
 
 
 def _is_scale(node: Node, at: int) -> bool:

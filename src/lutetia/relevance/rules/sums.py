@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lutetia.relevance.graph import OPERANDS, Node, Relevance
+from lutetia.relevance.graph import OPERANDS, SMALL, Node, Relevance
 from lutetia.relevance.registry import Args, Given, Op, divide, register
 from lutetia.relevance.rules.common import backward, dims, fit, integer, times, without_masked
 
@@ -32,6 +32,8 @@ class Add(Op):
     def _lone(self, node: Node) -> bool:
         """Whether a single operand gets everything: the others are constants that take no share."""
         sharing = [edge for edge in node.edges if edge is not None]
+        if len(sharing) == 2 and node.rules.bias == "absorb":
+            return False
         if node.rules.bias == "redistribute":
             sharing = [edge for edge in sharing if not edge.child.is_weight]
         if len(sharing) != 1:
@@ -76,7 +78,8 @@ class Add(Op):
                 node.note = UNSEEN
             return [fit(node, at, R) if at == only else None for at in range(len(node.edges))]
         parts = self._parts(node, args)
-        known = node.output()
+        small = R.numel() <= SMALL and len(parts) == 2 and None not in node.edges
+        known = node.value if small else node.output()  # to add two small parts takes less than to ask who kept their sum
         z = known if isinstance(known, Tensor) else None
         constant = self._constant(node)
         if node.rules.bias == "redistribute":
@@ -85,13 +88,17 @@ class Add(Op):
         elif constant is not None and z is None:
             z = torch.as_tensor(self.value(node, args))
         shares = node.choice.share(parts, R, z)
-        if constant is not None and z is not None and len(node.walked) == 1:  # adding 0 takes nothing, not even an ε
-            nothing = torch.as_tensor(constant, device=R.device) == 0
+        if constant is not None and z is not None and len(node.walked) == 1 and _may_be_zero(constant):
+            nothing = torch.as_tensor(constant, device=R.device) == 0  # adding 0 takes nothing, not even an ε
             shares = [None if share is None else torch.where(nothing, R, share) for share in shares]
         return [
-            fit(node, at, without_masked(share, part)) if share is not None and at in node.walked else None
+            fit(node, at, without_masked(share, part), args[at]) if share is not None and at in node.walked else None
             for at, (share, part) in enumerate(zip(shares, parts, strict=True))
         ]
+
+
+def _may_be_zero(constant: Tensor | float) -> bool:
+    return isinstance(constant, Tensor) or constant == 0
 
 
 class Map(Op):

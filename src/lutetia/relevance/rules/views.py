@@ -67,13 +67,13 @@ class Cast(Move):
         super().__init__(self._cast)
 
     def _cast(self, node: Node, x: Tensor) -> Tensor:
-        meta = node.fn._input_metadata[0]
+        meta = node.metas[0]
         return x.to(dtype=meta.dtype, device=meta.device)
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         edge = node.edges[0]
         assert edge is not None
-        meta = edge.child.fn._input_metadata[edge.nr]
+        meta = edge.child.metas[edge.nr]
         R = R.real if R.is_complex() and not meta.dtype.is_complex else R  # a real number has no imaginary part to give to
         return (R.to(dtype=meta.dtype, device=meta.device),)
 
