@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from results import Result, rows_of, text_of
 from results_tables import range_of, value
 
@@ -106,19 +108,37 @@ def tabular_sentence(result: Result) -> str:
     )
 
 
+OPERATIONS = {  # what stops a model, by the beginning of its name
+    "LightGlue": "`detach` of its descriptors, and `nonzero` for its keypoints",
+    "PeAudioEncoder": "its codec runs under `no_grad`",
+    "PeAudioModel": "`MulBackward0` by a scale that starts at 0",
+    "Reformer": "`_ReversibleFunction`, a custom function around all layers",
+    "Yoso": "`YosoCumulation`, a custom function",
+}
+
+
 def models_sentence(result: Result) -> str:
-    """Which models were built and not explained by their inputs, and why."""
+    """Which models were built and not explained by their inputs, each with the operation."""
     rows = rows_of(result, "models")
-    kinds = ("embeddings", "linear", "stopped")
-    names = {kind: ", ".join(row["model"] for row in rows if row["outcome"] == kind) for kind in kinds}
+    named = [row["model"] for row in rows if row["outcome"] == "embeddings"]
+    cut = [name for name in named if name.startswith(tuple(OPERATIONS))]
+    others = {kind: [row["model"] for row in rows if row["outcome"] == kind] for kind in ("linear", "stopped")}
     counts = {row["outcome"]: row["models"] for row in rows_of(result, "outcomes")}
     return (
         f"{counts['ran']} models are explained by their inputs. By their embeddings, which they look up themselves: "
-        f'{names["embeddings"]}. With `unknown="linear"`: {names["linear"]}. Stopped: {names["stopped"]}. Reformer '
-        "(`_ReversibleFunction`) and YOSO (`YosoCumulation`) compute in custom functions without a rule; untrained, LightGlue's "
-        "output does not depend on its input; PE Audio "
-        f"runs its codec under no_grad. {counts['not built']} more need packages or downloads."
+        f"{', '.join(name for name in named if name not in cut)}. By a module, as no node leads to the input: "
+        f'{_with_operations(cut)}. With `unknown="linear"`: {_with_operations(others["linear"])}. '
+        f"Stopped: {_with_operations(others['stopped'])}. {counts['not built']} more need packages or downloads."
     )
+
+
+def _with_operations(models: Sequence[str]) -> str:
+    """The models by the operation that stops them; one without is an error."""
+    reasons: dict[str, list[str]] = {}
+    for model in models:
+        start = next(start for start in OPERATIONS if model.startswith(start))
+        reasons.setdefault(OPERATIONS[start], []).append(model)
+    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
 
 
 def vision_sentence(result: Result) -> str:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lutetia import relevance
 from lutetia.errors import ArgumentError
-from lutetia.relevance import presets
+from lutetia.relevance import Absolute, Rules, presets
 from relevance.residual import data
 
 RULES = presets.epsilon(1e-12)
@@ -235,3 +235,22 @@ class _Largest(TorchDispatchMode):
         if isinstance(out, Tensor) and out.shape == (1, 400, 500) and func.__name__.split(".")[0] not in ("detach", "view"):
             _Largest.whole += not func.__name__.split(".")[0].endswith("_")
         return out
+
+
+def test_adding_the_number_0_takes_nothing() -> None:
+    x, seed = torch.tensor([[1e-7, 2.0]], dtype=torch.float64), torch.tensor([[5.0, 7.0]], dtype=torch.float64)
+    r = relevance.attribute(Model(lambda m, x: (x + 0) * 3.0), x, target=seed)
+    assert r[x].tolist() == seed.tolist()
+
+
+def test_a_constant_that_nobody_saw_takes_its_share_of_a_known_sum() -> None:
+    x = torch.tensor([[1.0, 2.0]], dtype=torch.float64, requires_grad=True)
+    z = x + torch.tensor([3.0, 2.0], dtype=torch.float64)
+    r = relevance.explain(z * z, target=torch.tensor([[8.0, 8.0]], dtype=torch.float64), wrt=[x])
+    torch.testing.assert_close(r[x], torch.tensor([[2.0, 4.0]], dtype=torch.float64), rtol=1e-5, atol=0)
+
+
+def test_absolute_shares_of_nothing_are_nothing() -> None:
+    x, seed = torch.tensor([[0.0, -1.0]], dtype=torch.float64), torch.ones(1, 2, dtype=torch.float64)
+    r = relevance.attribute(Model(lambda m, x: x + torch.tanh(x)), x, target=seed, rules=Rules(sum=Absolute()))
+    torch.testing.assert_close(r[x], torch.tensor([[0.0, 1.0]], dtype=torch.float64), rtol=1e-5, atol=0)
