@@ -109,6 +109,7 @@ def tabular_sentence(result: Result) -> str:
 
 
 OPERATIONS = {  # what stops a model, by the beginning of its name
+    "AlignVision": "`NativeBatchNormBackward0`: untrained, its values fade to 10⁻⁸, less than ε",
     "LightGlue": "`detach` of its descriptors, and `nonzero` for its keypoints",
     "PeAudioEncoder": "its codec runs under `no_grad`",
     "PeAudioModel": "`MulBackward0` by a scale that starts at 0",
@@ -124,10 +125,11 @@ def models_sentence(result: Result) -> str:
     cut = [name for name in named if name.startswith(tuple(OPERATIONS))]
     others = {kind: [row["model"] for row in rows if row["outcome"] == kind] for kind in ("linear", "stopped")}
     counts = {row["outcome"]: row["models"] for row in rows_of(result, "outcomes")}
+    by_module = f" By a module, as no node leads to the input: {_with_operations(cut)}." if cut else ""
     return (
         f"{counts['ran']} models are explained by their inputs. By their embeddings, which they look up themselves: "
-        f"{', '.join(name for name in named if name not in cut)}. By a module, as no node leads to the input: "
-        f'{_with_operations(cut)}. With `unknown="linear"`: {_with_operations(others["linear"])}. '
+        f"{', '.join(name for name in named if name not in cut)}.{by_module} "
+        f'With `unknown="linear"`: {_with_operations(others["linear"])}. '
         f"Stopped: {_with_operations(others['stopped'])}. {counts['not built']} more need packages or downloads."
     )
 
