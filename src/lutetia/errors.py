@@ -67,7 +67,7 @@ def describe(value: Any) -> str:
 
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
-        return f"{dtype} {list(value.shape)} on {value.device}"
+        return f"{dtype} {'of nested tensors' if value.is_nested else list(value.shape)} on {value.device}"
     text = repr(value)
     return text if len(text) <= LONGEST_REPR else text[: LONGEST_REPR - 1] + "…"
 
@@ -93,8 +93,9 @@ def check_tensor(
 
     if not isinstance(value, torch.Tensor):
         fail(name, value, "a tensor")
-    if value.layout != torch.strided:
-        fail(name, value, f"a dense tensor, not one of layout {str(value.layout).removeprefix('torch.')}")
+    if value.layout != torch.strided or value.is_nested:
+        layout = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
+        fail(name, value, f"a dense tensor, not one of layout {layout}")
     if shape is not None and not _shape_fits(value.shape, shape):
         fail(name, value, f"shape [{', '.join('*' if size is None else str(size) for size in shape)}]")
     if dtype is not None and value.dtype is not dtype:
@@ -103,6 +104,12 @@ def check_tensor(
             fail(name, value, "dtype " + " or ".join(str(d).removeprefix("torch.") for d in allowed))
     if device is not None and value.device != device:
         fail(name, value, f"a tensor on {device}")
+
+
+def check_memory(name: str, value: torch.Tensor) -> None:
+    """Check that a tensor holds numbers: those of the meta device have shapes alone."""
+    if value.is_meta:
+        fail(name, value, "a tensor that has memory")
 
 
 def _shape_fits(actual: Sequence[int], wanted: Sequence[int | str | None]) -> bool:

@@ -248,6 +248,7 @@ def test_a_full_disk_gives_the_old_demo_back(full_disk: Path, capsys: Capture) -
     for name in ("digits", "text"):
         (full_disk / name).mkdir()
     (full_disk / "report.html").write_text("the old page")
+    (full_disk / telling.LIST).write_text("report.html")
     before = content(full_disk)
     assert "No space left on device" in fails(capsys, 1, "demo", "--out", str(full_disk))
     assert content(full_disk) == before
@@ -293,18 +294,24 @@ def test_a_demo_replaces_demos_only(here: Path, monkeypatch: pytest.MonkeyPatch,
     def tell(context: telling.Context) -> telling.Told:
         assert os.listdir(context.out) == [each for each in os.listdir(context.out) if each.endswith(".old")]
         (context.out / telling.PAGE).write_text("new")
+        (context.out / "digits").mkdir()
+        (context.out / "digits" / "last").symlink_to(".")
         return telling.Told("done")
 
     monkeypatch.setattr(telling, "chapters", lambda: (telling.Chapter("one", "do one thing", tell),))
     for _ in range(2):
         assert main(["demo", "--out", "out", "--json"]) == 0
-        assert content(here / "out") == {telling.PAGE: b"new"}
+        assert Path("out", telling.PAGE).read_text() == "new"
+        assert Path("out", telling.LIST).read_text() == "digits/last/\nreport.html\n"
     capsys.readouterr()
-    Path("out/mine.txt").write_text("mine")
-    assert "which holds mine.txt, not a demo" in fails(capsys, 1, "demo", "--out", "out")
-    Path("out", telling.PAGE).unlink()
-    assert "which holds mine.txt, not a demo" in fails(capsys, 1, "demo", "--out", "out")
-    assert content(here / "out") == {"mine.txt": b"mine"}
+    for mine in ("mine.txt", "digits/mine.txt"):
+        Path("out", mine).write_text("mine")
+        before = content(here / "out")
+        assert f"which holds {mine}, not a demo" in fails(capsys, 1, "demo", "--out", "out")
+        assert content(here / "out") == before
+        Path("out", mine).unlink()
+    Path("out", telling.LIST).unlink()
+    assert "which holds digits/last/, not a demo" in fails(capsys, 1, "demo", "--out", "out")
 
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
@@ -324,6 +331,7 @@ def test_ctrl_c(command: str, given: Path, here: Path, tmp_path: Path) -> None:
         (here / "out" / "digits").mkdir(parents=True)
         (here / "out" / "report.html").write_text("the old page")
         (here / "out" / "digits" / "config.toml").write_text("the old run")
+        (here / "out" / telling.LIST).write_text("report.html\ndigits/config.toml\n")
     before = content(here)
     spare = tmp_path / "spare"
     spare.mkdir()

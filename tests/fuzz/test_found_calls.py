@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lutetia import models, nn, precompute
-from lutetia.attention import decode_attention
+from lutetia.attention import KVCache, PagedKVCache, decode_attention, prefill
 from lutetia.errors import DataError, LutetiaError
 from lutetia.precompute import Int, TableData
 from lutetia.precompute.tools.find import time_limit
@@ -30,12 +30,45 @@ def save(**options: Any) -> None:
     models.save(models.LUTTransformer(**LANGUAGE), options.pop("path", "never"), **options)
 
 
+def votes() -> models.VotesClassifier:
+    return models.VotesClassifier(input_shape=(4,), n_classes=2, n_tables=4, k=2, bits=3, thresholds=(3,))
+
+
+def pages() -> PagedKVCache:
+    cache = PagedKVCache(4, 2, 1, 2)
+    cache.allocate(1)
+    return cache
+
+
+def changed(**tensors: Any) -> None:
+    """A cache that somebody gave other tensors."""
+    cache = KVCache(1, 1, 4, 2)
+    vars(cache).update(tensors)
+    cache.append(CACHE[:, :, :1], CACHE[:, :, :1])
+
+
 def step(seconds: Any) -> None:
     with time_limit(seconds):
         pass
 
 
 CALLS: dict[str, tuple[Callable[[], object], str]] = {
+    "a prompt without memory": (lambda: models.LUTTransformer(**LANGUAGE).generate(CLASSES.to("meta"), 1), "prompt 0 is"),
+    "votes of nothing": (lambda: votes()(torch.empty(2, 4, device="meta")), "x is float32"),
+    "columns of nothing": (
+        lambda: models.Tabular(input_shape=(3,), n_classes=2)(torch.empty(2, 3, device="meta")),
+        "x is float32",
+    ),
+    "lengths of nothing": (lambda: prefill(CACHE, CACHE, CACHE, lengths=LENGTHS.to("meta")), "lengths is int32"),
+    "starts of nothing": (lambda: prefill(CACHE, CACHE, CACHE, start=LENGTHS.to("meta")), "start is int32"),
+    "new lengths of nothing": (lambda: KVCache(1, 1, 4, 2).append(CACHE, CACHE, LENGTHS.to("meta")), "lengths is int32"),
+    "new lengths of pages": (lambda: pages().append([0], CACHE, CACHE, LENGTHS.to("meta")), "lengths is int32"),
+    "a cache whose keys are a list": (lambda: changed(k=CACHE.tolist()), "k of the cache is"),
+    "a cache whose values are one": (lambda: changed(v=CACHE[:, :, :1].expand(CACHE.shape)), "v of the cache is"),
+    "a cache of fewer values": (lambda: changed(v=CACHE[:, :, 1:]), "v of the cache is"),
+    "a cache whose lengths are real": (lambda: changed(lengths=torch.zeros(1)), "lengths of the cache is"),
+    "a cache whose lengths are few": (lambda: changed(lengths=LENGTHS[0]), "lengths of the cache is"),
+    "rows of 64 bits without a sign": (lambda: KVCache(1, 1, 4, 2).reset(torch.zeros(1, dtype=torch.uint64)), "rows is uint64"),
     "a scale past float32": (lambda: decode_attention(CACHE[:, :, :1], CACHE, CACHE, seq_lens=LENGTHS, scale=1e300), "scale"),
     "gates without a list": (lambda: models.Gates(**GATES, hidden=5), "hidden is 5"),
     "gates of bits": (lambda: models.Gates(**GATES, learn_thresholds=True, threshold_bits=4), "threshold_bits is 4"),

@@ -96,7 +96,21 @@ OTHERS: dict[str, tuple[Callable[[Path], Any], str]] = {
         ),
         "it holds manifest.json",
     ),
+    "a manifest that lists what is behind a link": (
+        lambda out: behind_a_link(out),
+        "it holds in/, which its manifest does not list",
+    ),
 }
+
+
+def behind_a_link(out: Path) -> None:
+    """A folder whose manifest takes somebody's files for its own, through a link that it lists as well."""
+    mine = out.parent / "mine" / "deep"
+    mine.mkdir(parents=True)
+    (mine / "thesis.txt").write_text("mine")
+    (out / "in").symlink_to("../mine")
+    (out / MANIFEST).write_text(json.dumps({**FACTS, "files": dict.fromkeys(("a", "in", "in/deep/thesis.txt"), "0")}))
+    (out / "a").write_text("ours")
 
 
 @pytest.mark.parametrize("other", OTHERS)
@@ -121,6 +135,18 @@ def test_only_listed_files_are_discarded(tmp_path: Path) -> None:
     (tmp_path / "two" / "in" / "mine").write_text("mine")
     folders.discard(tmp_path / "two", FORMAT)
     assert content(tmp_path) == {"two/in/mine": b"mine"}
+
+
+def test_nothing_behind_a_link_is_discarded_or_overwritten(tmp_path: Path) -> None:
+    for number in range(8):  # names are removed in any order
+        out = tmp_path / str(number) / "out"
+        out.mkdir(parents=True)
+        behind_a_link(out)
+        with pytest.raises(ArgumentError, match=r"thesis\.txt is not from an earlier save"):
+            folders.write_into(out, {"in/deep/thesis.txt": "other"}, FACTS)
+        folders.discard(out, FORMAT)
+        assert not (out / "a").exists()
+        assert (tmp_path / str(number) / "mine" / "deep" / "thesis.txt").read_text() == "mine"
 
 
 def test_files_of_others_stay_beside_ours(tmp_path: Path) -> None:

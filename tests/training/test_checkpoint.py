@@ -75,6 +75,8 @@ def test_nothing_to_go_on_from(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path / "none", print) is None
     (tmp_path / ".step-000003.abc.part").mkdir()  # what a kill leaves
     (tmp_path / "step-x").mkdir()
+    for name in ("step-٠٠٠٠٠٣", "step-0000005"):  # not how a step is written
+        (tmp_path / name).mkdir()
     assert checkpoint.newest(tmp_path, print) is None
 
 

@@ -16,7 +16,7 @@ import secrets
 import stat
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
 from lutetia.errors import ArgumentError, DataError, fail
@@ -98,7 +98,7 @@ def _foreign(folder: Path, format: str) -> str:
         return ""
     if not folder.is_dir():
         return "it is a file"
-    held = _files_in(folder)
+    held = files_in(folder)
     listed = _listed(folder, format) if held else set()
     others = sorted(held - listed)
     if not others:
@@ -107,11 +107,17 @@ def _foreign(folder: Path, format: str) -> str:
 
 
 def _listed(folder: Path, format: str) -> set[str]:
-    """The files of a folder that its manifest lists, and the manifest; none where there is no manifest of this format."""
+    """The files of a folder that its manifest lists, and the manifest; none where there is no manifest of this format.
+
+    Nor any behind a link to a folder, which we never make: it may lead to somebody's files.
+    """
     try:
-        return {*read_manifest(folder, format)["files"], MANIFEST}
+        names = {*read_manifest(folder, format)["files"], MANIFEST}
     except DataError:
         return set()
+    parents = {parent for name in names for parent in PurePosixPath(name).parents}
+    links = {parent for parent in parents if parent.name and os.path.islink(folder / parent)}
+    return {name for name in names if links.isdisjoint(PurePosixPath(name).parents)}
 
 
 def files_of(folder: Path) -> set[str]:
@@ -123,12 +129,16 @@ def files_of(folder: Path) -> set[str]:
     return _listed(folder, format) if str(format).startswith("lutetia.") else set()
 
 
-def _files_in(folder: Path) -> set[str]:
-    """Every file below a folder, links too, by its name from there."""
+def files_in(folder: Path) -> set[str]:
+    """Every file below a folder, links too, by its name from there.
+
+    That of a link to a folder ends in "/", as no name in a manifest does.
+    """
     names = set()
     for path, folders, files in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(path, name))]
-        names |= {Path(path, name).relative_to(folder).as_posix() for name in (*files, *links)}
+        names |= {Path(path, name).relative_to(folder).as_posix() for name in files}
+        names |= {Path(path, name).relative_to(folder).as_posix() + "/" for name in links}
     return names
 
 
@@ -214,7 +224,7 @@ def _move_in(part: Path, folder: Path, names: Collection[str]) -> None:
         for name in placed:
             if not os.path.lexists(part / name):
                 remove(folder / name)
-        for name in _files_in(aside):
+        for name in files_in(aside):
             _move(aside / name, folder / name)
         _remove_files(aside, names)  # the folders alone: the files are back
         raise
@@ -269,7 +279,7 @@ def verify(folder: str | os.PathLike[str], format: str, needed: Collection[str] 
     listed = read_manifest(path, format, needed)["files"]
     for name, known in listed.items():
         file = path / name
-        if not file.is_file():
+        if not os.path.isfile(file):  # of names that no disk takes, too
             raise DataError(f"{file} is missing: the {what} is not complete")
         size = file.stat().st_size
         if known.get("bytes", size) != size:

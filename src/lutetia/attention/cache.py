@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lutetia.attention.arguments import CACHES, INTEGERS, QUERIES, check_int
 from lutetia.attention.reference import as_bytes, to_cache
-from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.errors import ArgumentError, check_memory, check_tensor, fail
 
 
 class KVCache:
@@ -110,7 +110,7 @@ class KVCache:
             index = torch.as_tensor(rows, device=self.lengths.device)
         except (TypeError, ValueError, RuntimeError):
             fail("rows", rows, "whole numbers, or a bool tensor [B]")
-        if index.numel() and (index.is_floating_point() or index.is_complex()):
+        if index.numel() and index.dtype not in (torch.bool, torch.uint8, torch.int8, torch.int16, *INTEGERS):
             fail("rows", index, "whole numbers, or a bool tensor [B]")
         if index.dtype == torch.bool:
             check_tensor("rows", index, [len(self.lengths)])
@@ -124,6 +124,12 @@ class KVCache:
 
     def _check(self, k_new: Any, v_new: Any, lengths: Any) -> list[int]:
         """How many tokens are new in each row."""
+        check_tensor("k of the cache", self.k, ["B", "n_kv_heads", "max_length", "head_dim"], CACHES)
+        check_tensor("v of the cache", self.v, list(self.k.shape), self.k.dtype, self.k.device)
+        check_tensor("lengths of the cache", self.lengths, [len(self.k)], INTEGERS, self.k.device)
+        for name, tensor in (("k", self.k), ("v", self.v), ("lengths", self.lengths)):
+            if not tensor.is_contiguous() or tensor.is_meta:
+                fail(f"{name} of the cache", tensor, "a contiguous tensor, as it was made")
         batch, n_kv_heads, _, head_dim = self.k.shape
         for name, tensor in (("k_new", k_new), ("v_new", v_new)):
             check_tensor(name, tensor, [batch, n_kv_heads, "s", head_dim], QUERIES, self.k.device)
@@ -132,6 +138,7 @@ class KVCache:
         if lengths is None:
             return [s] * batch
         check_tensor("lengths", lengths, [batch], INTEGERS)
+        check_memory("lengths", lengths)
         new = lengths.tolist()
         for row, count in enumerate(new):
             if not 0 <= count <= s:

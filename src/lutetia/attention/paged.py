@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lutetia.attention.arguments import CACHES, INTEGERS, QUERIES, check_int
 from lutetia.attention.reference import as_bytes, to_cache
-from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.errors import ArgumentError, check_memory, check_tensor, fail
 
 
 @dataclass
@@ -228,6 +228,7 @@ class PagedKVCache:
         if lengths is None:
             return [k_new.shape[2]] * n
         check_tensor("lengths", lengths, [n], INTEGERS)
+        check_memory("lengths", lengths)
         new = lengths.tolist()
         for row, count in enumerate(new):
             if not 0 <= count <= k_new.shape[2]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from lutetia.attention.arguments import INTEGERS, QUERIES, check_int
-from lutetia.errors import ArgumentError, check_range, check_tensor
+from lutetia.errors import ArgumentError, check_memory, check_range, check_tensor
 
 
 def prefill(
@@ -102,6 +102,8 @@ def _check(
     for name, value in rows.items():
         if value is not None:
             check_tensor(name, value, [q.shape[0]], INTEGERS)
+            if not q.is_meta:
+                check_memory(name, value)
     if window is not None:
         check_int("window", window, 1)
     if scale is not None:

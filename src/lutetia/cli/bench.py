@@ -89,7 +89,7 @@ def read_benchmark(path: Path) -> Benchmark | None:
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         needs = needs_of(tree)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         return Benchmark(path.stem, f"cannot be read: {error}", path)
     docstring = ast.get_docstring(tree)
     has_main = any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body)

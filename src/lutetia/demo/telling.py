@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from lutetia._shared.folders import files_in
 from lutetia.errors import ArgumentError
-from lutetia.files import filling
+from lutetia.files import filling, read_text, write_atomically
 
 if TYPE_CHECKING:
     from lutetia.demo.learn import Digits
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 
 
 PAGE = "report.html"
-# Everything the demo leaves in its folder.
-MADE = {"digits", "digits.html", "text", "softmax", "reasons.png", "circuit", "wine", "wine.csv", PAGE}
+LIST = "files.txt"  # names every other file that the demo left in its folder, one to a line
 
 
 @dataclass
@@ -87,6 +87,9 @@ def run(out: Path, console: Console, json: bool) -> dict[str, Any]:
     story = chapters()
     with filling(out):
         told = tell_all(Context(out), story, console)
+    made = sorted(files_in(out))
+    with write_atomically(out / LIST) as file:
+        file.write("".join(f"{name}\n" for name in made).encode())
     listed = [
         {"name": chapter.name, "title": chapter.title, "said": each.said, "files": list(map(str, each.files)), "text": each.text}
         for chapter, each in zip(story, told, strict=True)
@@ -98,10 +101,10 @@ def check_folder(out: Path) -> None:
     """Refuse a folder that holds anything but an earlier demo, which is replaced."""
     if out.exists() and not out.is_dir():
         raise ArgumentError(f"--out is {str(out)!r}, which is a file, expected a folder or a name for a new one")
-    names = {each.name for each in out.iterdir()} if out.exists() else set()
-    if names and (PAGE not in names or names - MADE):
-        other = min(names - MADE or names)
-        raise ArgumentError(f"--out is {str(out)!r}, which holds {other}, not a demo: choose another folder, or empty it")
+    made = read_text(out / LIST, "a list of files").splitlines() if (out / LIST).is_file() else []
+    others = files_in(out) - {*made, LIST}
+    if others:
+        raise ArgumentError(f"--out is {str(out)!r}, which holds {min(others)}, not a demo: choose another folder, or empty it")
 
 
 def tell_all(context: Context, story: tuple[Chapter, ...], console: Console) -> list[Told]:

@@ -194,7 +194,10 @@ def quickly(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> Tensor | N
     """y of a hard read with a dense gradient, where all was prepared by a call like it; `mark` stands for the connectivity."""
     if torch.compiler.is_compiling():
         return None
-    quick = quick_for(x, weight, anchors, mark)
+    try:
+        quick = quick_for(x, weight, anchors, mark)
+    except RuntimeError:  # of layouts that have no memory to point at; refused by name later on
+        return None
     if quick is None:
         return None
     if torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad):

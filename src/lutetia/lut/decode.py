@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lutetia._shared.memo import Memo
 from lutetia._uncompiled import uncompiled
-from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.errors import ArgumentError, check_memory, check_tensor, fail
 from lutetia.lut.api import Options, Tables, check_attention, check_lengths
 from lutetia.lut.autograd.how import How
 from lutetia.lut.autograd.ops import output_dtype, positions_of, ready, solid, with_algorithm
@@ -143,8 +143,7 @@ fingerprints = Memo(lambda anchors, _: hash((tuple(anchors.shape), anchors.cpu()
 def rows_in(index: Any, batch: int) -> Tensor:
     """index, an integer tensor [any B] that names rows of a cache of `batch`, as int64 on the host."""
     check_tensor("index", index, ["B"], INTEGER_DTYPES)
-    if index.is_meta:
-        fail("index", index, "a tensor that has memory")
+    check_memory("index", index)
     rows = index.long().cpu()
     if bool(((rows < 0) | (rows >= batch)).any()):
         fail("index", rows.tolist(), f"rows from 0 to {batch - 1}")

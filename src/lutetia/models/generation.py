@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.errors import ArgumentError, check_memory, check_tensor, fail
 from lutetia.lut import INTEGER_DTYPES, check_int
 from lutetia.models.fields import check_bool
 from lutetia.models.sampling import Sampling, choose, uniform
@@ -191,6 +191,7 @@ def _tokens(name: str, prompt: Any, vocab: int) -> list[int]:
         tokens = list(prompt)
     elif isinstance(prompt, Tensor):
         check_tensor(name, prompt, ["S"], INTEGER_DTYPES)
+        check_memory(name, prompt)
         tokens = prompt.tolist()
     else:
         fail(name, prompt, "a str, bytes or a tensor of tokens")

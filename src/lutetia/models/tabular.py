@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lutetia.errors import check_range, check_tensor, fail
+from lutetia.errors import check_memory, check_range, check_tensor, fail
 from lutetia.lut import FLOATS
 from lutetia.models.building import Model
 from lutetia.models.encoding import TOP, Encoding
@@ -74,6 +74,7 @@ class Tabular(Model[TabularConfig]):
     def encode(self, x: Tensor) -> Tensor:
         """x [B, *input_shape] -> codes, whole numbers from 0 to 255, as floats [B, n_encoded]."""
         check_tensor("x", x, ["B", *self.config.input_shape], (*FLOATS, torch.uint8))
+        check_memory("x", x)
         x = x.double() / 255 if x.dtype == torch.uint8 else x
         return self.encoding(x.flatten(1))
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia import flow
-from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.errors import ArgumentError, check_memory, check_tensor, fail
 from lutetia.lut import MAX_INT32, check_int
 from lutetia.models.building import Model
 from lutetia.models.fields import check_number, sizes
@@ -173,6 +173,7 @@ class VotesClassifier(Model[VotesConfig]):
     def forward(self, x: Tensor) -> Tensor:
         """x [B, *input_shape], floats or uint8 -> class scores [B, n_classes]."""
         check_tensor("x", x, ["B", *self.config.input_shape])
+        check_memory("x", x)
         if self.training:
             self.votes.clamp_()
         return self.votes(self.quantise(x.to(self.votes.weight.device)))

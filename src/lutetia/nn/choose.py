@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lutetia._shared.threads import spread
-from lutetia.errors import ArgumentError, check_choice, check_tensor, fail
+from lutetia.errors import ArgumentError, check_choice, check_memory, check_tensor, fail
 from lutetia.lut import FLOATS, INTEGER_DTYPES, MAX_ANCHORS, check_int, check_thresholds
 from lutetia.nn.thresholds import COMPARISONS
 
@@ -45,6 +45,9 @@ def choose_anchors(
     thresholds[t]: `kind` "thresholds" chooses only those, "mixed" draws a quarter of the candidates as pairs.
     """
     check_tensor("x", x, ["n", "n_inputs"], (*FLOATS, *INTEGER_DTYPES))
+    for which, tensor in (("x", x), ("target", target), ("thresholds", thresholds)):
+        if isinstance(tensor, Tensor):
+            check_memory(which, tensor)
     check_choice("kind", kind, COMPARISONS)
     for name, value in (("n_detectors", n_detectors), ("candidates", candidates), ("rows", rows)):
         check_int(name, value, 1)

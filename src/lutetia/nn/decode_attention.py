@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, KVCache, check_int, decode_attention, prefill, turn
 from lutetia.errors import ArgumentError, check_range, check_tensor, fail
+from lutetia.lut import FLOATS
 
 MAX_SIZE = 2**20  # inputs or heads
 
@@ -82,7 +83,9 @@ class DecodeAttention(nn.Module):
         With a `cache` S and `lengths` count the new tokens only. A step that does not fit is an error and leaves the cache as
         it was.
         """
-        check_tensor("x", x, ["B", "S", self.n_inputs])
+        check_tensor("x", x, ["B", "S", self.n_inputs], FLOATS)
+        if type(self.q) is nn.Linear and x.dtype != self.q.weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            check_tensor("x", x, dtype=self.q.weight.dtype)
         q, k, v = self._heads(self.q(x)), self._heads(self.k(x)), self._heads(self.v(x))
         y = self._whole(q, k, v, lengths) if cache is None else self._step(q, k, v, lengths, cache)
         return self.out(y.transpose(1, 2).flatten(2))

@@ -267,7 +267,7 @@ class LUT(nn.Module):
             y = quickly(x, weight, buffers["anchors"], mark) if buffers["thresholds"] is None else None
             if y is not None:
                 return y
-        if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
+        if not isinstance(x, Tensor) or x.is_nested or not x.dim() or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["...", self.n_inputs])
         tables = Tables(weight, buffers["anchors"], self._wiring(), None, buffers["thresholds"])
         sums = Sums(self.sums, self.int_rescaler)

@@ -120,7 +120,7 @@ class LUTAttention(LUT):
         """
         if self.share is not None:
             return self.share.forward(self, x, lengths, cache)
-        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != self.n_inputs:
+        if not isinstance(x, Tensor) or x.layout != torch.strided or x.is_nested or x.dim() != 3 or x.shape[-1] != self.n_inputs:
             check_tensor("x", x, ["B", "S", self.n_inputs])
         options = Options(self.algorithm, Sums(self.sums, self.int_rescaler))
         tables = Tables(self.weight, self.anchors, self._wiring(), self.positions)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lutetia.errors import check_tensor, fail
-from lutetia.lut import MAX_ANCHORS, sum_dtype
+from lutetia.lut import FLOATS, MAX_ANCHORS, sum_dtype
 from lutetia.nn.lut import LUT
 
 CHUNK = 2**22  # weights of which differences are held at once
@@ -27,7 +27,7 @@ def cell_total_variation(layer: LUT | Tensor) -> Tensor:
         tables = _tables(layer)
         n_detectors, n_rows = layer.n_detectors, layer.n_rows
     else:
-        check_tensor("weight", layer, ["n_detectors", "n_rows", "n_outputs"])
+        check_tensor("weight", layer, ["n_detectors", "n_rows", "n_outputs"], FLOATS)
         if layer.shape[1] not in [2**bits for bits in range(1, MAX_ANCHORS + 1)]:
             fail("weight", layer, "a power of two of rows")
         tables, (n_detectors, n_rows, _) = [layer], layer.shape

@@ -71,7 +71,7 @@ def steps_in(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     names = (NAME.fullmatch(path.name) for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    return sorted(int(name[1]) for name in names if name)
+    return sorted(step for name in names if name and name_of(step := int(name[1])) == name[0])  # not with other digits or zeros
 
 
 def write(folder: Path, step: int, content: Content) -> Path:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from lutetia.errors import ArgumentError, check_tensor, fail
+from lutetia.errors import ArgumentError, check_memory, check_tensor, fail
 from lutetia.lut.connectivity.anchors import INTEGER_DTYPES, MAX_ANCHORS, MAX_INT32, check_int
 from lutetia.lut.connectivity.full import check_tensors, synapses_of
 from lutetia.lut.sums import FLOATS
@@ -115,8 +115,7 @@ def _fit(name: str, tensor: Any, shape: list[str], sizes: dict[str, Any], device
         known = sizes if "S" not in sizes else sizes | {"S-1": sizes["S"] - 1}
         names = [known.get(size, int(size) if size.isdigit() else size) for size in shape if size != "[]"]
     check_tensor(name, tensor, names, INTEGER_DTYPES if name in WHOLE else FLOATS, device)
-    if tensor.is_meta:
-        fail(name, tensor, "a tensor that has memory")
+    check_memory(name, tensor)
     if shape[0] not in ("...", "W"):
         sizes.update((size, n) for size, n in zip(shape, tensor.shape, strict=False) if not size.isdigit())
 

@@ -134,7 +134,8 @@ def gather_rows(
     else:  # each weight takes its step once, when the sum is complete: fixed sums need it, and halves would lose small addends
         neurons, values = _sums_of_read(grad, rows, plan, sums)
         places = torch.from_numpy(plan.weights_of(neurons))
-        flat[places] = (flat[places] - rate * values).to(flat.dtype)
+        with torch.inference_mode(weight.is_inference() or torch.is_inference_mode_enabled()):
+            flat[places] = (flat[places] - rate * values).to(flat.dtype)
     if not weight.is_contiguous():
         weight.detach().copy_(flat.view_as(weight))
     if not weight.is_inference():

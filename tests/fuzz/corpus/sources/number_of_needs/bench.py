@@ -1,0 +1,6 @@
+"""One line."""
+
+NEEDS = 7
+
+
+def main() -> None: ...
