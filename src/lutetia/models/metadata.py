@@ -32,9 +32,10 @@ LONGEST_NAME = 1000
 
 
 def check_metadata(metadata: Any, config: Any) -> dict[str, Any]:
-    """The metadata of a model of that config, or an error that names the key."""
+    """The metadata of a model of that config, without what is None, or an error that names the key."""
     if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
         fail("metadata", metadata, "a dict with strings as keys")
+    metadata = {key: value for key, value in metadata.items() if value is not None}
     task = metadata.get("task")
     if task is not None and task not in TASKS:
         fail("metadata.task", task, "one of " + ", ".join(map(repr, TASKS)))
