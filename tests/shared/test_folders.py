@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +203,41 @@ def test_whatever_fails_the_old_folder_remains(
         assert folders.verify(out, FORMAT) == sorted(new)
         assert set(content(out)) == {*new, MANIFEST}
     assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_killed_process_leaves_one_or_the_other(alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at any call that changes names: a folder of ours alone is always whole, and nothing is lost of another."""
+    if alone and not hasattr(folders._LIBRARY, "renameat2"):
+        pytest.skip("this system cannot exchange folders")
+    changes = {name: getattr(os, name) for name in ("rename", "unlink", "rmdir", "mkdir")}
+    ends = set()
+    for last in range(40):
+        out = tmp_path / str(last) / "out"
+        folders.write(out, FILES, FACTS)
+        if not alone:
+            (out / "mine").write_text("mine")
+        calls = iter(range(last))
+
+        def change(name: str, *arguments: Any, calls: Any = calls, **options: Any) -> None:
+            next(calls)  # StopIteration, from here on: nothing changes any more, as after a kill
+            changes[name](*arguments, **options)
+
+        for name in changes:
+            monkeypatch.setattr(os, name, partial(change, name))
+        with suppress(StopIteration):
+            folders.write_into(out, {"a.txt": "new"}, FACTS)
+        monkeypatch.undo()
+        if alone or (out / MANIFEST).exists():
+            ends.add(tuple(folders.verify(out, FORMAT)))
+        else:
+            with pytest.raises(DataError, match=r"what was there before in \.out\."):
+                folders.verify(out, FORMAT)
+            ends.add(())
+        kept = set(content(out).values()) | {data for path in out.parent.iterdir() for data in content(path).values()}
+        assert ends & {("a.txt",)} or {b"c", "é".encode()} <= kept
+        assert alone or (out / "mine").exists()
+    assert ends == {tuple(sorted(FILES)), ("a.txt",), *([] if alone else [()])}
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ Only such a folder is ever replaced, and only files that a manifest of ours list
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ from lutetia.files import open_file, read_json, remove, remove_empty
 
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 64 << 20  # bytes; more than any folder of ours needs
+_LIBRARY: Any = ctypes.CDLL(None) if os.name == "posix" else None  # the system's, of which Linux has renameat2
 Content: TypeAlias = bytes | str | Callable[[Path], object]  # a function writes the file at that path itself
 
 
@@ -59,7 +61,8 @@ def write_into(
         there = target / name
         if name not in old and os.path.lexists(there) and (there.is_dir() or not overwrite):
             raise ArgumentError(f"{there} is not from an earlier save: choose another folder, or pass overwrite=True")
-    _write(target, files, facts, sizes, within=target.exists())
+    # A folder of ours alone is replaced at once: moving file after file, a process that is killed leaves no manifest.
+    _write(target, files, facts, sizes, within=target.exists() and (_stays(target) or not is_ours(target, facts["format"])))
 
 
 def check_replaceable(folder: str | os.PathLike[str], format: str) -> None:
@@ -196,6 +199,12 @@ def _fill(part: Path, files: Mapping[str, Content], facts: Mapping[str, Any], si
 def _swap(part: Path, folder: Path, listed: Collection[str]) -> None:
     """Put a finished folder in place of an old one, of which only the listed files are removed."""
     old = part.with_suffix(".old")
+    if folder.exists() and hasattr(_LIBRARY, "renameat2"):
+        os.rename(part, old)
+        if _exchange(old, folder):
+            _remove_files(old, listed)
+            return
+        os.rename(old, part)
     try:
         if folder.exists():
             os.rename(folder, old)
@@ -204,6 +213,12 @@ def _swap(part: Path, folder: Path, listed: Collection[str]) -> None:
         if old.exists() and not folder.exists():
             os.rename(old, folder)
     _remove_files(old, listed)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step, where the disk can: a process that is killed leaves either."""
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(_LIBRARY.renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
 
 
 def _move_in(part: Path, folder: Path, names: Collection[str]) -> None:
@@ -293,7 +308,9 @@ def read_manifest(folder: Path, format: str, needed: Collection[str] = ()) -> di
     """The manifest of a folder; its "files" holds for each name a "sha256" and, where it was kept, the "bytes"."""
     file = folder / MANIFEST
     if not os.path.lexists(file):
-        raise DataError(f"{folder} is incomplete: {MANIFEST}, which holds the checksums, is missing")
+        aside = sorted(each.name for each in folder.glob(f".{folder.name}.*.old"))
+        why = f"; a process that was killed left what was there before in {aside[0]}" if aside else ""
+        raise DataError(f"{folder} is incomplete: {MANIFEST}, which holds the checksums, is missing{why}")
     if not file.is_file() or file.stat().st_size > LARGEST_MANIFEST:
         raise DataError(f"{file} cannot be read: it is not a file, or too large for a manifest")
     try:
