@@ -192,8 +192,9 @@ def test_a_mix_that_cannot_be_is_refused(more: dict[str, int], said: str) -> Non
 
 @pytest.mark.parametrize("kind", [LUTClassifier, DenseClassifier])
 @pytest.mark.parametrize("norm", ["none", "rms", "layer"])
-def test_inputs_of_any_float_dtype(kind: type[LUTClassifier], norm: str) -> None:
-    layer = {"kind": "lut", "n_outputs": 4, "n_detectors": 3, "n_anchors": 2}
+@pytest.mark.parametrize("more", [{"kind": "lut"}, {"kind": "projected", "heads": 2, "head_width": 3}], ids=["lut", "projected"])
+def test_inputs_of_any_float_dtype(kind: type[LUTClassifier], norm: str, more: dict[str, Any]) -> None:
+    layer = {"n_outputs": 4, "n_detectors": 3, "n_anchors": 2, **more}
     model = kind(input_shape=(5,), n_classes=3, layers=[layer], norm=norm, initial_noise=0.5, seed=0).eval()
     x = torch.randn(6, 5).bfloat16()  # which the others hold exactly
     wanted = model(x.float())

@@ -11,7 +11,15 @@ from torch import Tensor
 
 from lutetia.errors import ArgumentError
 from lutetia.lut import growth, kernels, use_backend
-from lutetia.nn import LUT, DecodeAttention, LUTAttention, cell_total_variation, choose_anchors
+from lutetia.nn import (
+    LUT,
+    DecodeAttention,
+    LUTAttention,
+    LUTProjection2d,
+    ProjectedLUT,
+    cell_total_variation,
+    choose_anchors,
+)
 from tools import require_module
 
 require_module("numba")
@@ -28,6 +36,11 @@ LAYERS: dict[str, tuple[Callable[[], Any], Tensor]] = {
     "synapses": (lambda: LUT(6, 4, 7, 3, seed=1, synapses=growth.random(7, 3, 4, 0.5, seed=2)), torch.randn(2, 6)),
     "read": (lambda: LUT(6, 4, 7, 3, seed=1, read="confidence2"), torch.randn(2, 6)),
     "attention": (lambda: LUTAttention(6, 4, 7, 2, 1, 6, seed=1), torch.randn(2, 1, 6)),
+    "projected": (lambda: ProjectedLUT(6, 4, heads=2, head_width=3, n_detectors=2, n_anchors=2, seed=1), torch.randn(2, 6)),
+    "images": (
+        lambda: LUTProjection2d((3, 3), (2, 2), receptive_field=2, projection=2, n_anchors=2, grid=2, seed=1),
+        torch.randn(2, 3, 3),
+    ),
     "decode": (lambda: DecodeAttention(8, 2, 1), torch.randn(2, 1, 8)),
 }
 
@@ -66,11 +79,12 @@ def test_an_input_without_memory(name: str) -> None:
 
 
 def test_another_float_than_the_layers_is_named() -> None:
-    layer, x = DecodeAttention(8, 2, 1), torch.randn(2, 3, 8)
-    with pytest.raises(ArgumentError, match=r"^x is float64 .*, expected dtype float32"):
-        layer(x.double())
-    with torch.autocast("cpu", torch.bfloat16):
-        assert layer(x.bfloat16()).shape == x.shape
+    x = torch.randn(2, 3, 8)
+    for layer in (DecodeAttention(8, 2, 1), ProjectedLUT(8, 8, heads=2, head_width=3, n_detectors=2, n_anchors=2)):
+        with pytest.raises(ArgumentError, match=r"^x is float64 .*, expected dtype float32"):
+            layer(x.double())
+        with torch.autocast("cpu", torch.bfloat16):
+            assert layer(x.bfloat16()).shape == x.shape
 
 
 def test_double_inputs_of_float_tables_in_sequences() -> None:

@@ -137,7 +137,7 @@ class DenseClassifier(LUTClassifier):
 
 def _as_in(module: nn.Module, x: Tensor) -> Tensor:
     """x in the dtype of torch's own layers, which take no other; tables take any."""
-    own = module[0] if isinstance(module, nn.Sequential) else module
+    own = module[0] if isinstance(module, nn.Sequential) else module.compress if isinstance(module, ProjectedLUT) else module
     if not isinstance(own, nn.Linear | nn.LayerNorm | nn.RMSNorm) or torch.is_autocast_enabled(x.device.type):
         return x
     return x.to(own.weight.dtype)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lutetia.attention import FEW_ACTIVE, MAX_HEAD_DIM, KVCache, check_int, decode_attention, prefill, turn
 from lutetia.errors import ArgumentError, check_range, check_tensor, fail
 from lutetia.lut import FLOATS
+from lutetia.nn.projected_lut import check_dtype_of
 
 MAX_SIZE = 2**20  # inputs or heads
 
@@ -84,8 +85,7 @@ class DecodeAttention(nn.Module):
         it was.
         """
         check_tensor("x", x, ["B", "S", self.n_inputs], FLOATS)
-        if type(self.q) is nn.Linear and x.dtype != self.q.weight.dtype and not torch.is_autocast_enabled(x.device.type):
-            check_tensor("x", x, dtype=self.q.weight.dtype)
+        check_dtype_of(self.q, x)
         q, k, v = self._heads(self.q(x)), self._heads(self.k(x)), self._heads(self.v(x))
         y = self._whole(q, k, v, lengths) if cache is None else self._step(q, k, v, lengths, cache)
         return self.out(y.transpose(1, 2).flatten(2))

@@ -89,8 +89,7 @@ class LUTProjection2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., *in_shape] -> y [..., *out_shape]."""
-        if not isinstance(x, Tensor) or x.shape[-len(self.in_shape) :] != self.in_shape:
-            check_tensor("x", x, ["...", *self.in_shape])
+        check_tensor("x", x, ["...", *self.in_shape])
         return self.lut(x.flatten(-len(self.in_shape))).unflatten(-1, self.out_shape)
 
     def describe(self) -> LayerDescription:

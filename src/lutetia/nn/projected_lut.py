@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lutetia.errors import check_tensor
-from lutetia.lut import MAX_INT32, LayerDescription, SynapseMeta, Synapses, check_int, growth, random_anchors
+from lutetia.lut import FLOATS, MAX_INT32, LayerDescription, SynapseMeta, Synapses, check_int, growth, random_anchors
 from lutetia.nn.lut import LUT, drawn
 
 COMPRESS_STD = 0.02
@@ -84,8 +84,8 @@ class ProjectedLUT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., n_inputs] -> y [..., n_outputs]."""
-        if not isinstance(x, Tensor) or not x.dim() or x.shape[-1] != self.n_inputs:
-            check_tensor("x", x, ["...", self.n_inputs])
+        check_tensor("x", x, ["...", self.n_inputs], FLOATS)
+        check_dtype_of(self.compress, x)
         return self.decompress(self.tables(self.compress(x)))
 
     def describe(self) -> LayerDescription:
@@ -95,6 +95,12 @@ class ProjectedLUT(nn.Module):
     def extra_repr(self) -> str:
         """The sizes."""
         return f"{self.n_inputs}, {self.n_outputs}, heads={self.heads}, head_width={self.head_width}"
+
+
+def check_dtype_of(layer: nn.Module, x: Tensor) -> None:
+    """Check that x has the dtype of a linear layer, which takes no other; autocast sees to that itself."""
+    if type(layer) is nn.Linear and x.dtype != layer.weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        check_tensor("x", x, dtype=layer.weight.dtype)
 
 
 def head_wiring(heads: int, head_width: int, n_detectors: int, n_anchors: int) -> tuple[Tensor, Synapses]:
