@@ -71,7 +71,8 @@ class Prepared:
         return (
             tensor.dtype is torch.float32
             and tensor.is_contiguous()
-            and not tensor.data_ptr() & 15
+            and not (pointer := tensor.data_ptr()) & 15
+            and pointer != 0  # a meta tensor's
             and tensor.get_device() == self.device
             and (self.backend == "cpu" or self.device == current_device())
         )

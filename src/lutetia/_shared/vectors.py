@@ -40,7 +40,10 @@ def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: An
                     for begin in (row, other, third)
                 )
                 for total, part in zip(sums, flipped, strict=True):
-                    product = builder.fmul(g_part, builder.fsub(main, part, flags=flags), flags=flags)
+                    difference = builder.fsub(main, part, flags=flags)
+                    if difference.type != vector:  # narrower weights, of double gradients
+                        difference = builder.fpext(difference, vector)
+                    product = builder.fmul(g_part, difference, flags=flags)
                     builder.store(builder.fadd(builder.load(total), product, flags=flags), total)
         name = f"llvm.vector.reduce.fadd.v{lanes}f{grad.dtype.bitwidth}"
         reduce = numba.core.cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind, vector]), name)

@@ -298,6 +298,7 @@ def _check_weight(
     if (sizes.n_detectors, sizes.n_rows) != (n_detectors, 1 << n_bits):
         given = f"{sizes.n_detectors} detectors × {sizes.n_rows} rows"
         fail("synapses", given, f"{n_detectors} detectors × {1 << n_bits} rows, as anchors have")
+    check_tensor("synapses.targets", wiring.targets, ["n"])
     check_tensor("weight", weight, [wiring.targets.shape[0] * sizes.rows_listed], dtypes, x.device)
     check_tensor("synapses", wiring.start, device=x.device)
 
