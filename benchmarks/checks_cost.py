@@ -69,9 +69,9 @@ def trusting_loop() -> Any:
     @rows.kernel
     def evaluate(inputs, weight, blocks, y, scale, begin, end):  # type: ignore[no-untyped-def]
         x, anchors = inputs
-        n, zero, no = end - begin, np.int64(0), np.bool_(False)
+        n, zero = end - begin, np.int64(0)
         indices = np.empty((n, anchors.shape[0]), np.uint32)
-        detect((x[begin:end], anchors, None), indices, no, None, zero, n)
+        detect((x[begin:end], anchors, None), indices, None, zero, n)
         return fill(weight, blocks, ((indices, None), None), y[begin:end], scale, zero, n)
 
     return evaluate

@@ -64,15 +64,6 @@ def test_a_prefix_however_the_rest_is_split(executor: str) -> None:
     agree(decode(case, executor, cores=3, shard="sequence"), wanted)
 
 
-@pytest.mark.parametrize("name", [name for name, options in CASES.items() if options.get("prefix")])
-def test_programs_that_do_several_rows_beside_a_prefix(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lutetia.attention import triton
-
-    monkeypatch.setattr(triton, "has_few_keys", lambda *_: True)
-    case, wanted = solved(name)
-    agree(decode(case, "triton"), wanted)
-
-
 @pytest.mark.parametrize("new", [torch.zeros(2, 1, 1, 8).to_sparse(), torch.zeros(()), 3])
 def test_new_keys_that_hold_values_are_checked_before_they_are_cut(new: Any) -> None:
     k, lens = torch.zeros(2, 1, 4, 8), torch.tensor([1, 2])

@@ -28,8 +28,7 @@ COMBINE_BYTES = 1 << 15  # of those in flight
 REGISTERS = 255  # of a thread, at most: by itself the compiler keeps to 128, and fetches wait for each other's address registers
 OTHER_BYTES = 8 << 10  # of shared memory, besides tiles of keys and values
 PREFIX_ROWS = 128  # query rows of a tile over a prefix: they are of many rows of the batch, and fill the matrix units
-PREFIX_KEYS, PREFIX_STAGES = 64, 3  # of such a tile
-PREFIX_TOGETHER = 1  # programs over a prefix that a multiprocessor runs
+PREFIX_KEYS, PREFIX_STAGES = 64, 3  # of such a tile: as swept, with 32 to 128 keys, 64 rows, and two programs at once
 LONG_KEYS = 2048  # of a piece that counts as long
 NEW_KEYS = 16  # written at once, where a tile has few query rows
 FEW_ROWS = 32  # query rows of a tile, at most, that warps multiply each for itself
@@ -188,13 +187,8 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
     combine_rows = min(next_power_of_2(rows), block_m)
     combine_stages = max(2, min(COMBINE_STAGES, 1 + COMBINE_BYTES // (4 * combine_rows * block_d)))
     owners = call.batch * call.n_kv_heads * m_blocks
-    few = call.prefix is not None and has_few_keys(call, config, block_m)
-    deferred = few and config.splits == 1
-    if deferred:
-        config = config._replace(uneven_pieces=0)
     partials = max(owners * config.splits, config.uneven_pieces) if max(config.splits, config.uneven_pieces) > 1 else 0
-    partials = owners if deferred else partials
-    early, multiprocessors = device_of(q).launches_early, device_of(q).multiprocessors
+    early = device_of(q).launches_early
     k_new, v_new = _new(call)
     token_scales = call.k_scale is not None and call.k_scale.dim() == 3
     scales = [_strides(each, call) if token_scales and each is not None else (0, 0, 0) for each in (call.k_scale, call.v_scale)]
@@ -211,8 +205,7 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
         TOKEN_SCALES=token_scales,
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32", PRODUCTS=_products(q, k),
         FIXED=config.fixed, EARLY=early, HAS_STARTS=call.starts is not None, HAS_SOFTCAP=call.softcap is not None,
-        HAS_PREFIX=call.prefix is not None, DEFERRED=deferred,
-        CAUSAL=call.s_active > 1 and call.tree is None, HAS_TREE=call.tree is not None,
+        HAS_PREFIX=call.prefix is not None, CAUSAL=call.s_active > 1 and call.tree is None, HAS_TREE=call.tree is not None,
         HAS_ALIBI=call.alibi is not None, TURNED=0 if call.rotary is None else call.rotary.shape[2],
         EXTRA=extra, BLOCK_E=max(16, next_power_of_2(extra)), SHARED=call.shared,
     )  # fmt: skip
@@ -221,15 +214,16 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
         call.scale, call.window or 0, call.capacity, call.batch, config.splits, config.uneven_pieces, config.keys,
         _table_stride(call), call.softcap or 0.0, _shared_keys(call), n_priors, _turns(call), case,
     )  # fmt: skip
+    few = call.prefix is not None and has_few_keys(call, config, block_m)
     options = {"num_warps": config.warps, "num_stages": config.stages, "maxnreg": FEW_REGISTERS if few else REGISTERS}
     options |= {"launch_pdl": True} if early else {}
-    kernel = Launch(decode_kernel, (min(owners, multiprocessors) if deferred else owners, config.splits), q.device, **options)
+    kernel = Launch(decode_kernel, (owners, config.splits), q.device, **options)
     scratch = (partials * block_m * call.value_dim, partials * block_m * 2, *((0, 0) if before is None else before.priors))
     return LaunchPlan(kernel, strides, numbers, owners, scratch, q.is_contiguous() and not extra, before)
 
 
 def has_few_keys(call: DecodeCall, config: LaunchConfig, block_m: int) -> bool:
-    """Whether rows have so few keys of their own beside a prefix that their programs run beside those that read it."""
+    """Whether rows have so few keys of their own beside a prefix that four programs share a multiprocessor."""
     if block_m > FEW_ROWS or call.value_dim > 128 or call.q.dtype == torch.float32 or config.warps != 4:
         return False
     return call.capacity - _shared_keys(call) <= FEW_KEYS
@@ -245,12 +239,11 @@ def _before(call: DecodeCall, config: LaunchConfig, case: tiles.TileCase) -> tup
     block_m, block_d = max(16, min(next_power_of_2(rows), most)), case.BLOCK_D
     large = block_m > FEW_ROWS
     blocks = call.n_kv_heads * cdiv(rows, block_m)
-    n_pieces = max(1, min(PREFIX_TOGETHER * device.multiprocessors // blocks, cdiv(call.prefix.length, LEAST_KEYS)))
+    n_pieces = max(1, min(device.multiprocessors // blocks, cdiv(call.prefix.length, LEAST_KEYS)))
     keys = cdiv(cdiv(call.prefix.length, n_pieces), config.block_n) * config.block_n
     n_pieces = cdiv(call.prefix.length, keys)
-    block_n = min(config.block_n * PREFIX_KEYS // 64, PREFIX_KEYS) if large else config.block_n
-    case = case._replace(BLOCK_M=block_m, BLOCK_N=block_n, HAS_PREFIX=False, DEFERRED=False)
-    case = case._replace(HAS_NEW=False, CAUSAL=False, HAS_TREE=False)
+    block_n = min(config.block_n, PREFIX_KEYS) if large else config.block_n
+    case = case._replace(BLOCK_M=block_m, BLOCK_N=block_n, HAS_PREFIX=False, HAS_NEW=False, CAUSAL=False, HAS_TREE=False)
     numbers = (call.scale, call.batch, keys, _table_stride(call), call.softcap or 0.0, call.prefix.length, _turns(call), case)
     options = {"num_warps": 8 if block_m * block_d > 64 * 128 else 4, "maxnreg": REGISTERS}
     options |= {"num_stages": 2 if wide or call.q.dtype == torch.float32 else PREFIX_STAGES if large else config.stages}

@@ -59,35 +59,6 @@ def decode_kernel(
     """Every owner's keys in n_splits pieces, a program for each: of split_keys keys when FIXED, else of at least that many. If
     rows differ, and BLOCK_B is not 0, at most uneven_pieces nearly equal ones of all owners: program p of n does p, p + n, .."""
     numbers = TileNumbers(scale, window, capacity, split_keys, table_b, softcap, batch, prefix, n_priors, n_turns)
-    if CASE.DEFERRED:
-        do_owners(memory, strides, numbers, CASE)
-    else:
-        do_cut(n_splits, uneven_pieces, memory, strides, numbers, CASE)
-
-
-@triton.jit
-def do_owners(memory, strides, numbers, CASE: tl.constexpr):
-    """All keys of owners p, p + n, .. of program p of n, then the results of these owners.
-
-    The kernel that reads the prefix leaves room for one such program on each multiprocessor. One that waited for it after its
-    first owner would keep the others out.
-    """
-    owners = numbers.batch * CASE.H_KV * CASE.M_BLOCKS
-    here = tl.cdiv(owners - tl.program_id(0), tl.num_programs(0))
-    for number in range(here):
-        owner = tl.program_id(0) + number * tl.num_programs(0)
-        length, first_live, q_tile = read_owner(owner, memory, strides, CASE)
-        do_piece(length, first_live, q_tile, (owner, owner, 0, 1), memory, strides, numbers, CASE)
-    tl.debug_barrier()  # every thread has stored its part
-    for number in range(here):
-        owner = tl.program_id(0) + number * tl.num_programs(0)
-        combine(owner, 1, place_of(owner, CASE), memory, numbers, CASE)
-
-
-@triton.jit
-def do_cut(n_splits, uneven_pieces, memory, strides, numbers, CASE: tl.constexpr):
-    """The pieces of this program, as `decode_kernel` says."""
-    batch, split_keys = numbers.batch, numbers.split_keys
     if CASE.EARLY and not CASE.HAS_PREFIX:  # from here on the previous kernel's writes are visible
         gdc_wait()
     owner, piece, n_pieces = tl.program_id(0), tl.program_id(1), n_splits
@@ -235,9 +206,7 @@ def do_piece(length, start_of_row, q_tile, task, memory, strides, numbers, CASE:
         if CASE.HAS_V_SCALE:
             acc *= tl.load(memory.v_scale + h)
 
-        if CASE.DEFERRED:
-            keep((m, l, acc), first_partial, r, memory, CASE)
-        elif n_pieces == 1:
+        if n_pieces == 1:
             finish((m, l, acc), r, d, (b, h), memory, numbers, CASE)
         else:
             keep((m, l, acc), first_partial + piece, r, memory, CASE)

@@ -103,7 +103,6 @@ class TileCase(NamedTuple):
     HAS_STARTS: bool = False
     HAS_SOFTCAP: bool = False
     HAS_PREFIX: bool = False
-    DEFERRED: bool = False  # a program does several owners, and their results when the prefix has been read
     CAUSAL: bool = False  # of several new tokens none sees a later one
     HAS_ALIBI: bool = False
     HAS_TREE: bool = False
