@@ -23,41 +23,39 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import lutetia
 from lutetia._shared import prepared
 from lutetia._shared.direct import PLAIN, is_quiet
 from lutetia.lut import api
 from lutetia.lut.autograd import quick
-from lutetia.lut.kernels import choice
 from lutetia.nn import LUT
 from results import Row, finish, options_of, progress, result, table
 
 MOST = 0.02
 CALLS, ROUNDS = 20, 15  # calls of each kind in a turn
 CASES = (("cpu", 1, (32, 32, 16, 6)), ("cpu", 1, (384, 384, 64, 8)), ("cuda", 4096, (32, 32, 16, 6)))
-_known: dict[Any, quick.Quick] = {}
+known: dict[Any, prepared.Prepared] = {}
 
 
-def trusting(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> quick.Quick | None:
-    """`quick_for` without its checks."""
+def trusting(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any, backend: str) -> prepared.Prepared | None:
+    """`prepared_for` without its checks."""
     if type(x) not in PLAIN:
         return None
-    known = _known.get((id(weight), x.shape))
-    if known is None or known.anchors is not anchors or (known.mark is not mark and known.launches.connectivity is not mark):
+    call = known.get((id(weight), x.shape))
+    if call is None or call.anchors is not anchors or (call.mark is not mark and call.launches.connectivity is not mark):
         return None
-    if weight.data_ptr() != known.weight_pointer or not known.takes(x):
+    if weight.data_ptr() != call.weight_pointer or not call.takes(x):
         return None
-    return known if is_quiet() and not lutetia.debug and choice.chosen in ("", known.backend) else None
+    return call if is_quiet() and backend in ("", call.backend) else None
 
 
-def blind(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any) -> quick.Quick | None:
+def blind(x: Tensor, weight: Tensor, anchors: Tensor, mark: Any, backend: str) -> prepared.Prepared | None:
     """The same, which takes any tensors for those that it knows."""
     if type(x) not in PLAIN:
         return None
-    known = _known.get((id(weight), x.shape))
-    if known is None or not known.takes(x):
+    call = known.get((id(weight), x.shape))
+    if call is None or not call.takes(x):
         return None
-    return known if is_quiet() and not lutetia.debug and choice.chosen in ("", known.backend) else None
+    return call if is_quiet() and backend in ("", call.backend) else None
 
 
 def trusting_loop() -> Any:
@@ -83,11 +81,11 @@ def asking(look: Any, layer: LUT, x: Tensor, loop: Any = None) -> LUT:
     The functions on the way are copies: Python makes each quicker for what it calls, and slower for two that take turns.
     """
     key = (id(layer.weight), x.shape)
-    known = copy.copy(prepared.known[key])
-    known.launches = copy.copy(known.launches)
+    call = copy.copy(prepared.known[key])
+    call.launches = copy.copy(call.launches)
     if loop is not None:
-        known.launches.run = loop
-    made, quick_for = copy.copy(layer), copied(look, _known={key: known})
+        call.launches.run = loop
+    made, quick_for = copy.copy(layer), copied(quick.quick_for, prepared_for=copied(look, known={key: call}))
     look_up = copied(LUT._look_up, quickly=copied(api.quickly, quick_for=quick_for))
     made.__class__ = type("LUT", (LUT,), {"forward": copied(LUT.forward), "_look_up": look_up})
     return made
@@ -100,7 +98,7 @@ def copied(function: Any, **names: Any) -> Any:
 
 def compare(layer: LUT, x: Tensor, loop: Any, turns: int) -> tuple[float, float, float]:
     """Microseconds of a call, of its checks, and of the identities, as these copies of the functions lie in memory."""
-    kinds = [asking(quick.quick_for, layer, x), asking(trusting, layer, x, loop), asking(blind, layer, x, loop)]
+    kinds = [asking(prepared.prepared_for, layer, x), asking(trusting, layer, x, loop), asking(blind, layer, x, loop)]
     assert all(torch.equal(each(x), layer(x)) for each in kinds)
     times: list[list[float]] = [[] for _ in kinds]
     for turn in range(turns):
