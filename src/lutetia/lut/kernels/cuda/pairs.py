@@ -93,10 +93,10 @@ def slopes(
     totals = grad.new_zeros(batch, n_detectors, length, dtype=torch.float32) if runs > 1 else None
     dpositions = grad.new_zeros(length - 1, n_detectors, sequence.positional_dim, dtype=torch.float32)
     steps, blocks = SHORT if runs == 1 else LONG
-    sizes = (("N_C", sequence.n_anchors), ("N_PE", sequence.positional_dim), ("W", width))
-    sizes += (("THREADS", SLOPES_THREADS), ("STEPS", steps), ("BLOCKS", blocks))
+    sizes = {"N_C": sequence.n_anchors, "N_PE": sequence.positional_dim, "W": width}
+    sizes |= {"THREADS": SLOPES_THREADS, "STEPS": steps, "BLOCKS": blocks}
     launch = (SLOPES_THREADS, _shared_slopes(length))
-    run_kernel = nvrtc.kernel(SLOPES_SOURCE, "slopes_of_pairs", sizes, launch, grad.device.index)
+    run_kernel = nvrtc.kernel(SLOPES_SOURCE, "slopes_of_pairs", tuple(sizes.items()), launch, grad.device.index)
     found = (*_three(sequence.x), *_three(sequence.positions))
     tensors = (grad.float().contiguous(), weight, *found, anchors, totals, dx, dpositions)
     run_kernel((batch * runs, n_detectors, 1), *tensors, length, n_detectors, n_inputs, run)
