@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import random
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 # The helpers beside this file (tools.py, ports.py, browser.py) are imported by name, from sub-folders too.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -22,7 +24,7 @@ LONG = (
     *("tests/cli/test_train_command.py", "tests/cli/test_train_table.py", "tests/attention/test_decode_compiles.py"),
     *("tests/training/test_fsdp.py", "tests/training/test_torchrun.py", "tests/training/test_distributed.py"),
 )
-NEEDS_TOOLS = "lutetia/needs_tools"  # in pytest's cache: the tests that the last run with hidden tools skipped
+WHOLE_PATH = "LUTETIA_WHOLE_PATH"  # the PATH with the tools, while they are hidden
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # tests start processes that share the cores
@@ -34,15 +36,16 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--tools",
-        choices=("any", "hidden", "only"),
+        choices=("any", "hidden", "both"),
         default="any",
         help="any: use the programs that are installed; hidden: as on a bare machine, no simulator, browser or compiler; "
-        "only: run just the tests that the last `hidden` run skipped, and those marked `tools`",
+        "both: hidden, and then with the tools each test that was skipped for want of one, and each marked `tools`",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--tools") == "hidden" and not hasattr(config, "workerinput"):  # workers inherit the path
+    if config.getoption("--tools") != "any" and not hasattr(config, "workerinput"):  # workers inherit both paths
+        os.environ[WHOLE_PATH] = os.environ["PATH"]
         os.environ["PATH"] = path_without_tools()
 
 
@@ -52,30 +55,41 @@ def pytest_xdist_auto_num_workers() -> int:
     return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or (os.cpu_count() or 1) + 1)
 
 
-def skipped_before(config: pytest.Config) -> set[str]:
-    """The tests, or whole modules, that the last run with hidden tools skipped for want of one."""
-    return set(config.cache.get(NEEDS_TOOLS, [])) if config.cache else set()
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Under `--tools only`, import no module without a test to keep: importing all of them takes longer than many a test."""
-    if config.getoption("--tools") != "only" or collection_path.suffix != ".py":
-        return None
-    modules = {config.rootpath / nodeid.split("::")[0] for nodeid in skipped_before(config)}
-    marked = "mark.tools" in collection_path.read_text(encoding="utf-8")
-    return None if collection_path in modules or marked else True
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longest first; under `--tools only`, keep the tests that behave differently where the tools are there."""
+    """The longest first."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not item.nodeid.startswith(LONG))
-    if config.getoption("--tools") != "only":
-        return
-    skipped = skipped_before(config)
-    keep = [each for each in items if {each.nodeid, each.nodeid.split("::")[0]} & skipped or each.get_closest_marker("tools")]
-    config.hook.pytest_deselected(items=[each for each in items if each not in keep])
-    items[:] = keep
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Under `--tools both`, run a test without the tools, then with them if it asked for one; the last run counts."""
+    if item.config.getoption("--tools") != "both":
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    failed = any(report.failed for report in reports)
+    asked = any(map(is_missing_program, skip_reasons([report for report in reports if report.skipped])))
+    if asked or (item.get_closest_marker("tools") and not failed):
+        hidden, os.environ["PATH"] = os.environ["PATH"], os.environ[WHOLE_PATH]
+        try:
+            forget_skipped_fixtures(item)
+            reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        finally:
+            os.environ["PATH"] = hidden
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def forget_skipped_fixtures(item: pytest.Item) -> None:
+    """Let a test be set up anew: pytest keeps what a fixture raised, as it keeps what one gave."""
+    assert isinstance(item, pytest.Function)
+    item._initrequest()
+    for definition in itertools.chain(*item._fixtureinfo.name2fixturedefs.values()):
+        if definition.cached_result is not None and definition.cached_result[2] is not None:
+            definition.finish(item._request)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -138,16 +152,7 @@ def missing_tools(config: pytest.Config) -> list[str]:
     return sorted(each for each in reasons if is_missing_tool(each) and not (hidden and is_missing_program(each)))
 
 
-def remember_what_needs_tools(config: pytest.Config) -> None:
-    """Note in pytest's cache which tests, or whole modules, were skipped for want of a program."""
-    if config.getoption("--tools") != "hidden" or hasattr(config, "workerinput") or config.cache is None:
-        return
-    skipped = {each.nodeid for each in skipped_reports(config) if any(map(is_missing_program, skip_reasons([each])))}
-    config.cache.set(NEEDS_TOOLS, sorted(skipped))
-
-
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    remember_what_needs_tools(session.config)
     if (
         on_ci()
         and missing_tools(session.config)

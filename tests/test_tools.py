@@ -66,44 +66,66 @@ import shutil
 import pytest
 from tools import require_module, require_tool
 
+runs = []
+
+@pytest.fixture(scope="session")
+def program():
+    return require_tool("ghdl-of-this-test")
+
 def test_plain():
-    pass
+    assert shutil.which("ghdl-of-this-test") is None
+    runs.append("plain")
+    assert runs == ["plain"]
 
 def test_needs_a_program():
-    require_tool("ghdl-of-this-test")
+    print("needed:", require_tool("ghdl-of-this-test"))
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_needs_it_by_a_fixture(program, number):
+    print("given:", number, program)
 
 @pytest.mark.tools
 def test_looks_for_a_program():
-    print("seen:", shutil.which("ghdl-of-this-test"), shutil.which("sh") is not None)
+    found = shutil.which("ghdl-of-this-test")
+    print("seen:", found, shutil.which("sh") is not None)
+    runs.append(found)
+    if found:
+        assert runs[-2] is None
+
+def test_is_hidden_again():
+    assert shutil.which("ghdl-of-this-test") is None
 """
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")])
-def test_hidden_tools_and_then_only_what_needs_them(
+def test_hidden_tools_and_then_both_ways(
     suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
 ) -> None:
     if workers:
         require_module("xdist")
     (suite / "test_suite.py").write_text(TOOL_SUITE)
     (suite / "pytest.ini").write_text("[pytest]\nmarkers = tools: x\n")
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "ghdl-of-this-test").write_text("#!/bin/sh\n")
-    (programs / "ghdl-of-this-test").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    program = tmp_path / "programs" / "ghdl-of-this-test"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     spare = tmp_path / "spare"
     spare.mkdir()
     monkeypatch.setenv("TMPDIR", str(spare))
     code, lines = run(suite, "true", "--tools", "hidden", "-rP", *workers)
     assert code == 0  # hidden on purpose, so CI does not mind
     assert "seen: None True" in lines
-    assert lines[-1].startswith("2 passed, 1 skipped")
+    assert lines[-1].startswith("3 passed, 3 skipped")
     assert not list(spare.glob("lutetia-*"))  # the folder of links is gone
-    (suite / "test_other.py").write_text("raise RuntimeError('a module without such tests is not imported')\n")
-    code, lines = run(suite, "true", "--tools", "only", "-rP", *workers)
+    code, lines = run(suite, "true", "--tools", "both", "-rP", *workers)
     assert code == 0
-    assert f"seen: {programs / 'ghdl-of-this-test'} True" in lines
-    assert lines[-1].startswith("2 passed")
+    assert {f"seen: {program} True", f"needed: {program}", f"given: 1 {program}", f"given: 2 {program}"} <= {*lines}
+    assert lines[-1].startswith("6 passed")
+    program.unlink()
+    code, lines = run(suite, "true", "--tools", "both", *workers)
+    assert code == 1
+    assert lines[-1].startswith("3 passed, 3 skipped")
 
 
 def test_hiding_programs_does_not_excuse_a_missing_module(suite: Path) -> None:

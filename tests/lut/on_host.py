@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
 import tempfile
 from functools import cache
@@ -13,7 +12,6 @@ from typing import Any
 from lutetia._shared import nvrtc
 
 HERE = Path(__file__).parent
-COMPILER = shutil.which("g++")
 KERNELS = {
     "reads": ("read_detectors", "send_slopes"),
     "rows": ("fill_rows", "row_gains"),
@@ -34,11 +32,10 @@ def library(source: Path, constants: tuple[tuple[str, int], ...]) -> ctypes.CDLL
         )
     defined = [f"-D{key}={value}" for key, value in constants]
     options = ["-O1", "-w", "-shared", "-fPIC", "-std=c++17", "-include", str(HERE / "on_host.h"), *defined]
-    assert COMPILER is not None
     with tempfile.TemporaryDirectory() as folder:  # once loaded, the library needs no file
         code, compiled = Path(folder, "host.cpp"), Path(folder, "host.so")
         code.write_text(text)
-        subprocess.run([COMPILER, *options, "-o", str(compiled), str(code)], check=True)
+        subprocess.run(["g++", *options, "-o", str(compiled), str(code)], check=True)
         return ctypes.CDLL(str(compiled))
 
 

@@ -24,6 +24,7 @@ from lutetia.lut.kernels.protocol import Coefficients, Detected, Read
 from lutetia.lut.kernels.reference.reads import rows_that_are_added
 from lutetia.lut.kernels.triton.layout import layout_of
 from lutetia.nn import LUTAttention, ProjectedLUT
+from tools import require_tool
 
 READS = ("hard", "blend", "confidence", "confidence2")
 # rows of the batch, blocks, inputs of a block, detectors of a block, outputs of a block, anchors
@@ -34,8 +35,7 @@ REFERENCE, FLOAT = kernels("reference").backend, Sums()
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    if on_host.COMPILER is None:
-        pytest.skip("no C++ compiler")
+    require_tool("g++")
     monkeypatch.setattr(nvrtc, "kernel", on_host.HostKernel)
     monkeypatch.setattr(tables, "MOST_TOGETHER", 2)  # so that three tables come in two groups
 

