@@ -61,7 +61,7 @@ class RankError(LutetiaError, RuntimeError):
     kind = "rank"
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """A tensor as `float32 [2, 3] on cpu`, anything else as its repr, cut when it is long."""
     import torch
 
@@ -72,14 +72,14 @@ def describe(value: Any) -> str:
     return text if len(text) <= LONGEST_REPR else text[: LONGEST_REPR - 1] + "…"
 
 
-def fail(name: str, value: Any, expected: str) -> NoReturn:
+def fail(name: str, value: object, expected: str) -> NoReturn:
     """Raise the sentence that all argument checks share."""
     raise ArgumentError(f"{name} is {describe(value)}, expected {expected}")
 
 
 def check_tensor(
     name: str,
-    value: Any,
+    value: object,
     shape: Sequence[int | str | None] | None = None,
     dtype: torch.dtype | Sequence[torch.dtype] | None = None,
     device: torch.device | None = None,
@@ -126,7 +126,7 @@ def _shape_fits(actual: Sequence[int], wanted: Sequence[int | str | None]) -> bo
     return True
 
 
-def check_module(name: str, value: Any) -> None:
+def check_module(name: str, value: object) -> None:
     """Check that a value is a module of torch."""
     import torch
 
@@ -134,13 +134,13 @@ def check_module(name: str, value: Any) -> None:
         fail(name, value, "a torch.nn.Module")
 
 
-def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+def check_choice(name: str, value: object, choices: Sequence[Any]) -> None:
     """Check that a value is one of a few."""
     if not any(value is each or (isinstance(value, type(each)) and value == each) for each in choices):
         fail(name, value, "one of " + ", ".join(map(repr, choices)))
 
 
-def did_you_mean(word: Any, names: Collection[str]) -> str:
+def did_you_mean(word: object, names: Collection[str]) -> str:
     """The most similar name, or all of them if none is similar: the end of a message about an unknown name."""
     near = difflib.get_close_matches(str(word), names, n=1)
     return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"

@@ -22,7 +22,7 @@ LARGEST_TEXT = 64 << 20  # bytes of a JSON file that is read whole
 # ---- read ------------------------------------------------------------------------------------------------------------
 
 
-def path_of(path: Any) -> Path:
+def path_of(path: object) -> Path:
     """The path that a caller gave; refused if no file can have such a name."""
     if not isinstance(path, str | os.PathLike):
         fail("path", path, "a str or a Path")

@@ -77,7 +77,7 @@ def _table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
             yield from ("", f"[[{_header(here)}]]", *_table(value, here))
 
 
-def _value(value: Any, path: tuple[str, ...], inline: bool = False) -> str:
+def _value(value: object, path: tuple[str, ...], inline: bool = False) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -332,7 +332,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _is_plain(name: Any) -> bool:
+def _is_plain(name: object) -> bool:
     """Whether a name stays in its folder: parts joined by "/", none of them empty, ".", ".." or unprintable."""
     return (
         isinstance(name, str)

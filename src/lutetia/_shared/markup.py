@@ -58,7 +58,7 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _attribute(name: str, value: Any) -> str:
+def _attribute(name: str, value: object) -> str:
     name = name.rstrip("_").replace("_", "-")
     if value is True:
         return f" {name}"

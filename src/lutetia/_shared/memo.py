@@ -19,7 +19,7 @@ class Memo:
         self.make, self.trusting = make, trusting
         self.known: dict[Any, tuple[weakref.ref[Tensor], int, list[tuple[weakref.ref[Tensor], int]], Any]] = {}
 
-    def get(self, tensors: tuple[Tensor, ...], extra: Any, unless: Callable[[Tensor], bool] | None = None) -> Any:
+    def get(self, tensors: tuple[Tensor, ...], extra: object, unless: Callable[[Tensor], bool] | None = None) -> Any:
         """make(*tensors, extra), or its earlier result; None if it would have to be computed and unless(tensors[0]) holds."""
         first, key = tensors[0], (id(tensors[0]), extra)
         entry = self.known.get(key)

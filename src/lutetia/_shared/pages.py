@@ -86,7 +86,7 @@ def digest(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
-def packed(value: Any) -> str:
+def packed(value: object) -> str:
     """A value as ASCII JSON (which takes care of U+2028 and U+2029) that cannot end the script element around it."""
     shown = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return shown.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -83,7 +83,7 @@ def _through_python(n: int, n_parts: int, kernel: Callable[..., Any], arguments:
     results: list[Any] = []
     errors: list[BaseException] = []
 
-    def work(_: Any = None) -> None:
+    def work(_: object = None) -> None:
         try:
             for part in ranges:  # one iterator for all: however many threads the runtime grants, every range is done once
                 results.append(kernel(*arguments, *part))

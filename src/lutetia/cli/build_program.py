@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -35,12 +35,15 @@ from lutetia.precompute import (
     measure_bare,
 )
 
+if TYPE_CHECKING:
+    from lutetia.cli.build import BuildRequest
+
 FORMAT = "lutetia.build/1"
 WEIGHT_BITS = 8
 SIMULATED = 8  # bytes of a language model
 
 
-def run_program_build(request: Any) -> dict[str, Any]:
+def run_program_build(request: BuildRequest) -> dict[str, Any]:
     """Write the folder of a `BuildRequest` that was checked, and return the report."""
     model = whole_model(request)
     report = facts(model, request)
@@ -67,7 +70,7 @@ def run_program_build(request: Any) -> dict[str, Any]:
     return report
 
 
-def _synthesis(hardware: LanguageHardware, request: Any) -> dict[str, Any]:
+def _synthesis(hardware: LanguageHardware, request: BuildRequest) -> dict[str, Any]:
     """The results of yosys and nextpnr for the core, and bytes per second at that clock; or why they are not known."""
     try:
         made = hardware.synthesize(place=True, limit=request.time_limit)
@@ -79,7 +82,9 @@ def _synthesis(hardware: LanguageHardware, request: Any) -> dict[str, Any]:
     return {"left_out": "", **made, "bytes_per_second": speed, "reached": reached}
 
 
-def _language_core(hardware: LanguageHardware, model: IntegerTransformer, request: Any) -> tuple[dict[str, str], dict[str, Any]]:
+def _language_core(
+    hardware: LanguageHardware, model: IntegerTransformer, request: BuildRequest
+) -> tuple[dict[str, str], dict[str, Any]]:
     """The files of a language model's core, and its cycles, predicted and simulated."""
     layout = hardware.layout
     texts = {f"{HARDWARE_FOLDER}/{name}": text for name, text in hardware.contents().items()}
@@ -105,8 +110,9 @@ def _classifier_core(model: IntegerClassifier) -> tuple[dict[str, str], dict[str
     return texts, {"latency": model.graph.cost().latency, "top": hardware.name}
 
 
-def _shared_core(model: IntegerClassifier, request: Any) -> tuple[dict[str, str], dict[str, Any]]:
+def _shared_core(model: IntegerClassifier, request: BuildRequest) -> tuple[dict[str, str], dict[str, Any]]:
     """The files of a core that is used several times per sample, simulated on random inputs."""
+    assert request.reuse is not None
     core = model.emit(reuse=request.reuse)
     x = torch.randint(2**model.input_bits, (SIMULATED, model.n_inputs), generator=torch.Generator().manual_seed(0))
     files = {**core.files, **core.testbench(x)}
@@ -119,7 +125,7 @@ def _shared_core(model: IntegerClassifier, request: Any) -> tuple[dict[str, str]
     return {f"{HARDWARE_FOLDER}/{name}": text for name, text in files.items()}, facts
 
 
-def whole_model(request: Any) -> IntegerTransformer | IntegerClassifier:
+def whole_model(request: BuildRequest) -> IntegerTransformer | IntegerClassifier:
     """The whole-number model of the requested checkpoint."""
     low, high = request.range or (None, None)
     bits = {"weight_bits": request.weight_bits or WEIGHT_BITS, "input_bits": request.input_bits or INPUT_BITS}
@@ -134,7 +140,7 @@ def whole_model(request: Any) -> IntegerTransformer | IntegerClassifier:
     return integer_model(model, low=low, high=high, n_tables=n_tables, **bits)
 
 
-def facts(model: IntegerTransformer | IntegerClassifier, request: Any) -> dict[str, Any]:
+def facts(model: IntegerTransformer | IntegerClassifier, request: BuildRequest) -> dict[str, Any]:
     """What is known of the model."""
     told = {
         "format": FORMAT,
@@ -154,7 +160,7 @@ def facts(model: IntegerTransformer | IntegerClassifier, request: Any) -> dict[s
     return {**told, "kind": "classifier", **input_facts, "widths": widths, "accuracy": _accuracy(model, request)}
 
 
-def _accuracy(model: IntegerClassifier, request: Any) -> dict[str, Any]:
+def _accuracy(model: IntegerClassifier, request: BuildRequest) -> dict[str, Any]:
     data = open_run_data(request.checkpoint, request.data)
     if not isinstance(data, Measured):
         return {"left_out": f"not measured ({data})"}

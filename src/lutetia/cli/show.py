@@ -24,7 +24,7 @@ def console(stderr: bool = False) -> Console:
     return screen
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 

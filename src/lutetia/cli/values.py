@@ -65,7 +65,7 @@ def complete_benchmark(incomplete: str) -> list[str]:
         return []
 
 
-def classes_of(checkpoint: Any) -> list[str]:
+def classes_of(checkpoint: object) -> list[str]:
     """The class names of a checkpoint, or of a run folder; none if it is missing or incomplete."""
     for place in ("", "checkpoints/best", "checkpoints/last"):
         file = Path(str(checkpoint)) / place / "metadata.json"

@@ -102,7 +102,7 @@ class _Reporting(Reporter):
         self._opened: dict[_Recorder, _Opened] = {}
         self._devices: dict[str, None] = {}  # in order of appearance
 
-    def holds(self, lane: Any) -> bool:
+    def holds(self, lane: object) -> bool:
         """Whether a step of this lane may be nested in this one; None means no lane."""
         return lane is None or self._lane is None or self._lane == lane
 
@@ -248,7 +248,7 @@ def _share(some: Sequence[Piece], others: Sequence[Piece]) -> bool:
     return any(overlap(one, other) for one in some for other in others)
 
 
-def _attribute(value: Any) -> Attribute:
+def _attribute(value: object) -> Attribute:
     """A value that JSON can hold and give back; what is not a number, text or flag is described in words."""
     if isinstance(value, torch.Tensor):
         return describe(value)  # its elements may be on a device, still to be computed

@@ -83,7 +83,7 @@ def load(path: str | os.PathLike[str]) -> Flow:
         raise DataError(f"{os.fspath(path)} is not a recorded flow: {error}") from error
 
 
-def _plain(thing: Any, fields: Mapping[str, Read]) -> dict[str, Any]:
+def _plain(thing: object, fields: Mapping[str, Read]) -> dict[str, Any]:
     plain = {name: getattr(thing, name) for name in fields}
     for name in ("inputs", "outputs"):
         if name in plain:
@@ -91,11 +91,11 @@ def _plain(thing: Any, fields: Mapping[str, Read]) -> dict[str, Any]:
     return plain
 
 
-def _bad(where: str, value: Any, expected: str) -> NoReturn:
+def _bad(where: str, value: object, expected: str) -> NoReturn:
     raise DataError(f"{where} is {reprlib.repr(value)}, expected {expected}")
 
 
-def _object(where: str, data: Any, fields: Mapping[str, Read]) -> dict[str, Any]:
+def _object(where: str, data: object, fields: Mapping[str, Read]) -> dict[str, Any]:
     """An object with exactly these fields."""
     if not isinstance(data, dict):
         _bad(where, data, "an object")
@@ -108,19 +108,19 @@ def _object(where: str, data: Any, fields: Mapping[str, Read]) -> dict[str, Any]
     return {name: read(f"{where}.{name}", data[name]) for name, read in fields.items()}
 
 
-def _string(where: str, value: Any) -> str:
+def _string(where: str, value: object) -> str:
     return value if isinstance(value, str) else _bad(where, value, "a text")
 
 
-def _flag(where: str, value: Any) -> bool:
+def _flag(where: str, value: object) -> bool:
     return value if isinstance(value, bool) else _bad(where, value, "true or false")
 
 
-def _count(where: str, value: Any) -> int:
+def _count(where: str, value: object) -> int:
     return value if type(value) is int and value >= 0 else _bad(where, value, "a whole number from 0")
 
 
-def _size(where: str, value: Any) -> int:
+def _size(where: str, value: object) -> int:
     return value if type(value) is int and value >= -1 else _bad(where, value, "a size, or -1 where it is not known")
 
 
@@ -129,17 +129,17 @@ def _seconds(where: str, value: Any) -> float:
     return float(value) if number else _bad(where, value, "a number of seconds")
 
 
-def _kind(where: str, value: Any) -> str:
+def _kind(where: str, value: object) -> str:
     return value if value in ("data", "in_place") else _bad(where, value, "'data' or 'in_place'")
 
 
-def _attribute(where: str, value: Any) -> Any:
+def _attribute(where: str, value: object) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         _bad(where, value, "a finite number")
     return value if value is None or isinstance(value, str | int | float) else _bad(where, value, "a text, number, flag or null")
 
 
-def _attributes(where: str, value: Any) -> dict[str, Any]:
+def _attributes(where: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         _bad(where, value, "an object")
     return {name: _attribute(f"{where}.{name}", item) for name, item in value.items()}
@@ -150,7 +150,7 @@ def _or_null(read: Read) -> Read:
 
 
 def _each(read: Read, made: Callable[..., Any] = list) -> Read:
-    def read_each(where: str, value: Any) -> Any:
+    def read_each(where: str, value: object) -> Any:
         if not isinstance(value, list):
             _bad(where, value, "a list")
         return made(read(f"{where}[{index}]", item) for index, item in enumerate(value))

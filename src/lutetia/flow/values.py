@@ -64,7 +64,7 @@ class WrittenBytes(NamedTuple):
     value: int
 
 
-def text(name: Any) -> str:
+def text(name: object) -> str:
     """A name that every file can hold: lone surrogates, as file names may have, are spelled out."""
     name = str(name)
     return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -79,7 +79,7 @@ def look(named: Mapping[str, Any]) -> list[TensorFacts]:
     return found
 
 
-def _look(name: str, thing: Any, found: list[TensorFacts]) -> None:
+def _look(name: str, thing: object, found: list[TensorFacts]) -> None:
     if isinstance(thing, torch.Tensor):
         found.append(_seen_tensor(name, thing))
     elif isinstance(thing, np.ndarray):

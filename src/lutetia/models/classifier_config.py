@@ -185,7 +185,7 @@ class ClassifierConfig(ModelConfig):
         return [self.input_shape, *outs]
 
 
-def _layer(at: int, layer: Any) -> Layer:
+def _layer(at: int, layer: object) -> Layer:
     """A layer, or the dict of one, which says its kind."""
     if isinstance(layer, Projection2dLayer | LUTLayer | ProjectedLayer):
         return layer

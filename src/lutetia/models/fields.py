@@ -33,7 +33,7 @@ class ModelConfig:
         return cls(**values)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A field as TOML can hold it."""
     if isinstance(value, ModelConfig):
         return value.to_dict()
@@ -47,7 +47,7 @@ def check_names(what: str, given: Mapping[str, Any], known: Sequence[str]) -> No
             raise ArgumentError(f"a {what} has no field {name!r}: {did_you_mean(name, known)}")
 
 
-def check_bool(name: str, value: Any) -> None:
+def check_bool(name: str, value: object) -> None:
     """Check a switch."""
     if not isinstance(value, bool):
         fail(name, value, "True or False")
@@ -61,7 +61,7 @@ def check_number(name: str, value: Any, low: float, high: float = math.inf, low_
         fail(name, value, f"a number {bound}")
 
 
-def whole_numbers(name: str, value: Any, low: int, high: int = MAX_INT32) -> tuple[int, ...]:
+def whole_numbers(name: str, value: object, low: int, high: int = MAX_INT32) -> tuple[int, ...]:
     """Numbers from low to high that were given as a list or a tuple, as a tuple."""
     if not isinstance(value, tuple | list):
         fail(name, value, f"a list of whole numbers from {low} to {high}")
@@ -70,7 +70,7 @@ def whole_numbers(name: str, value: Any, low: int, high: int = MAX_INT32) -> tup
     return tuple(value)
 
 
-def sizes(name: str, value: Any, counts: Sequence[int]) -> tuple[int, ...]:
+def sizes(name: str, value: object, counts: Sequence[int]) -> tuple[int, ...]:
     """A shape that was given as a list or a tuple of one of these lengths, as a tuple."""
     if not isinstance(value, tuple | list) or len(value) not in counts:
         fail(name, value, " or ".join(map(str, counts)) + " sizes")

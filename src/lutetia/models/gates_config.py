@@ -14,7 +14,7 @@ from lutetia.models.fields import check_number, whole_numbers
 from lutetia.models.votes_config import VotesConfig
 
 
-def check_gates(hidden: Any, flags: tuple[Any, Any], threshold_bits: Any, bits: int) -> tuple[int, ...]:
+def check_gates(hidden: object, flags: tuple[Any, Any], threshold_bits: object, bits: int) -> tuple[int, ...]:
     """Check what a network of gates has beyond `Votes`, flags being `skip` and `learn_thresholds`; `hidden` as a tuple."""
     sizes = whole_numbers("hidden", hidden, 1)
     for name, flag in zip(("skip", "learn_thresholds"), flags, strict=True):

@@ -129,7 +129,7 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
 class _Row:
     """One prompt and its continuation, in the type of the prompt."""
 
-    def __init__(self, name: str, prompt: Any, stops: list[tuple[int, ...]], vocab: int) -> None:
+    def __init__(self, name: str, prompt: object, stops: list[tuple[int, ...]], vocab: int) -> None:
         self.tokens, self.is_text = _tokens(name, prompt, vocab), not isinstance(prompt, Tensor)
         self.stops, self.ended = stops, False
         self.new: list[int] = []  # all that was written
@@ -183,7 +183,7 @@ class _Row:
         return torch.cat([torch.empty(0, dtype=torch.int64, device=self.device), *pieces])
 
 
-def _tokens(name: str, prompt: Any, vocab: int) -> list[int]:
+def _tokens(name: str, prompt: object, vocab: int) -> list[int]:
     """A prompt as a list of tokens."""
     if isinstance(prompt, str):
         prompt = _encode(name, prompt)

@@ -89,7 +89,7 @@ def _more(config: Mapping[str, Any] | None) -> dict[str, Any]:
     return tables
 
 
-def _mapping(name: str, value: Any) -> dict[str, Any]:
+def _mapping(name: str, value: object) -> dict[str, Any]:
     """A mapping by name; empty for None."""
     if value is not None and not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
         fail(name, value, "values by name, as in a dict")
@@ -112,7 +112,7 @@ def _writer(tensors: Mapping[str, Tensor]) -> Callable[[Path], None]:
     return lambda path: save_file(dict(tensors), path, metadata={"format": "pt"})
 
 
-def _is_plain(name: Any) -> bool:
+def _is_plain(name: object) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\\", "\0"} and name.isprintable()
 
 

@@ -359,7 +359,7 @@ def table_parameters(model: nn.Module) -> list[nn.Parameter]:
     return list({id(parameter): parameter for parameter in tables}.values())
 
 
-def check_dropout(name: str, value: Any) -> None:
+def check_dropout(name: str, value: object) -> None:
     """Check a probability below 1."""
     check_range(name, value, 0.0, 1.0)
     if value == 1.0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +108,7 @@ def _seeds(seed: int | None) -> list[int]:
     return torch.randint(MAX_INT32, (3,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def _shape(name: str, shape: Any) -> tuple[int, ...]:
+def _shape(name: str, shape: object) -> tuple[int, ...]:
     if not isinstance(shape, tuple | list | torch.Size) or len(shape) not in (2, 3):
         fail(name, shape, "(height, width) or (channels, height, width)")
     for number in shape:

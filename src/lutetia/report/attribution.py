@@ -156,7 +156,7 @@ def _occlusion(model: Classifier, x: Tensor, target: int) -> Tensor:
 def _token_gradient(model: LUTTransformer, tokens: Tensor, target: int) -> Tensor:
     kept: list[Tensor] = []
 
-    def keep(module: Any, given: Any, output: Tensor) -> Tensor:
+    def keep(module: Any, given: object, output: Tensor) -> Tensor:
         kept.append(output.detach().requires_grad_())
         return kept[-1]
 

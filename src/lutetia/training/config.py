@@ -163,7 +163,7 @@ class Config:
         return toml.dumps({**head, **tables, "model": model})
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items() if each is not None}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
@@ -190,7 +190,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def _copy(tables: Mapping[str, Any]) -> dict[str, Any]:
-    def copied(value: Any) -> Any:
+    def copied(value: object) -> Any:
         if isinstance(value, list):
             return [copied(each) for each in value]
         return _copy(value) if isinstance(value, Mapping) else value

@@ -124,7 +124,7 @@ def _check_classes(y: Tensor, outputs: Sequence[int]) -> None:
         fail("y", f"{int(y.min())} to {int(y.max())}", f"classes from 0 to {(outputs or [0])[0] - 1}, as the model has outputs")
 
 
-def _tensor(name: str, part: Any) -> Tensor:
+def _tensor(name: str, part: object) -> Tensor:
     if isinstance(part, Tensor):
         return part
     array = np.array(part)

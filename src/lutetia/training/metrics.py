@@ -70,7 +70,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 

@@ -17,7 +17,7 @@ NAMES |= {tuple: "a list", list: "a list"}
 
 
 def option(
-    default: Any = dataclasses.MISSING,
+    default: object = dataclasses.MISSING,
     *,
     low: float | None = None,
     high: float | None = None,
@@ -38,7 +38,7 @@ class Origin:
         inside = any(key == each or each.startswith(f"{key}.") or key.startswith(f"{each}.") for each in self.overridden)
         return "--set" if inside else self.file
 
-    def fail(self, key: str, value: Any, expected: str) -> typing.NoReturn:
+    def fail(self, key: str, value: object, expected: str) -> typing.NoReturn:
         raise ArgumentError(f"{self.of(key)}: {key} is {describe(value)}, expected {expected}")
 
 
@@ -82,7 +82,7 @@ def _value(value: Any, hint: Any, field: dataclasses.Field[Any], key: str, origi
     return float(value) if kind is float else value
 
 
-def _items(value: Any, items: tuple[Any, ...], field: dataclasses.Field[Any], key: str, origin: Origin) -> tuple[Any, ...]:
+def _items(value: object, items: tuple[Any, ...], field: dataclasses.Field[Any], key: str, origin: Origin) -> tuple[Any, ...]:
     expected = f"a list of {len(items)}, each {_expected(items[0], field)}"
     if not isinstance(value, list | tuple) or len(value) != len(items):
         origin.fail(key, value, expected)
@@ -92,7 +92,7 @@ def _items(value: Any, items: tuple[Any, ...], field: dataclasses.Field[Any], ke
     return tuple(kind(each) for each, kind in zip(value, items, strict=True))
 
 
-def _plain(hint: Any) -> Any:
+def _plain(hint: object) -> Any:
     """The type without its `| None`: TOML has no null, so None can only be a default."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is Union:
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
@@ -108,14 +108,14 @@ def _is(value: Any, kind: Any) -> bool:
     return isinstance(value, kind)
 
 
-def _within(value: Any, metadata: Mapping[str, Any]) -> bool:
+def _within(value: object, metadata: Mapping[str, Any]) -> bool:
     low, high, choices = (metadata.get(name) for name in ("low", "high", "choices"))
     if choices is not None and value not in choices:
         return False
     return (low is None or value >= low) and (high is None or value <= high)
 
 
-def _expected(hint: Any, field: dataclasses.Field[Any]) -> str:
+def _expected(hint: object, field: dataclasses.Field[Any]) -> str:
     low, high, choices = (field.metadata.get(name) for name in ("low", "high", "choices"))
     if choices is not None:
         return "one of " + ", ".join(map(repr, choices))

@@ -66,7 +66,7 @@ def shard_detectors(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     return model
 
 
-def _dimensions(mesh: Any) -> tuple[DeviceMesh, DeviceMesh | None]:
+def _dimensions(mesh: object) -> tuple[DeviceMesh, DeviceMesh | None]:
     """The mesh of the detectors, and that of the data where there is one: both of one dimension."""
     if not isinstance(mesh, DeviceMesh):
         fail("mesh", mesh, "a DeviceMesh, as init_device_mesh makes")
@@ -306,7 +306,7 @@ class _Enter(torch.autograd.Function):
     """Tensors that all ranks hold, as each uses them for its own detectors: their gradients are summed."""
 
     @staticmethod
-    def forward(ctx: Any, group: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, group: distributed.ProcessGroup, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.group = group
         return tuple(tensor.view_as(tensor) for tensor in tensors)
 
@@ -321,7 +321,7 @@ class _Leave(torch.autograd.Function):
     """The sum over the ranks; its gradient, which all ranks know, is the gradient of every addend."""
 
     @staticmethod
-    def forward(ctx: Any, group: Any, y: Tensor) -> Tensor:
+    def forward(ctx: Any, group: distributed.ProcessGroup, y: Tensor) -> Tensor:
         return summed(y, group, "y")
 
     @staticmethod
@@ -329,7 +329,7 @@ class _Leave(torch.autograd.Function):
         return None, grad
 
 
-def summed(tensor: Tensor, group: Any, name: str) -> Tensor:
+def summed(tensor: Tensor, group: distributed.ProcessGroup, name: str) -> Tensor:
     """The sum of a tensor of any shape over the ranks of a group; half-precision tensors are sent and summed as float32."""
     work = tensor.float() if tensor.dtype in HALVES else tensor.clone(memory_format=torch.contiguous_format)
     with flow.step("all_reduce", part="training", inputs={name: work}, ranks=distributed.get_world_size(group)) as step:

@@ -281,13 +281,13 @@ def _value(cell: str) -> Any:
     return None if cell.lower() in MISSING else cell
 
 
-def _is_missing(value: Any) -> bool:
+def _is_missing(value: object) -> bool:
     return (
         value is None or (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and value.lower() in MISSING)
     )
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:

@@ -160,7 +160,7 @@ class NgramTables(nn.Module):
         return f"orders={self.orders}{word}, n_rows={self.n_rows}, width={self.width}, gradient={self.gradient!r}"
 
 
-def check_orders(orders: Any, word: Any) -> tuple[int, ...]:
+def check_orders(orders: object, word: object) -> tuple[int, ...]:
     """Numbers of tokens from 1 to 16, ascending; none of them only where there is a table of words."""
     if not isinstance(orders, tuple | list):
         fail("orders", orders, "a list of numbers of tokens, such as [2, 3, 4]")

@@ -31,14 +31,14 @@ POOLS: dict[Any, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
 WIDEST = 16  # bits of a channel that is turned round
 
 
-def functional_pool(target: Any, args: Sequence[Any], options: dict[str, Any]) -> nn.Module:
+def functional_pool(target: object, args: Sequence[Any], options: dict[str, Any]) -> nn.Module:
     """The module of `F.max_pool1d(x, ..)` and its like; args are those after x."""
     kind, names = POOLS[target]
     given = dict(zip(names, args, strict=False)) | options
     return kind(**{name: value for name, value in given.items() if name != "stride" or value is not None})
 
 
-def picked_channels(index: Any, channels: int, name: str) -> np.ndarray:
+def picked_channels(index: object, channels: int, name: str) -> np.ndarray:
     """The channels that `x[:, index]` keeps, with nothing else cut."""
     if not isinstance(index, list) or len(index) < 2 or index[0] != slice(None):
         raise ArgumentError(f"{name} takes {index} of a batch, expected channels, such as x[:, 1:3]")
@@ -57,7 +57,7 @@ def shuffled_channels(groups: int, channels: int) -> np.ndarray:
     return np.arange(channels).reshape(groups, channels // groups).T.reshape(-1)
 
 
-def parts_of(target: Any, args: Sequence[Any], channels: int, name: str) -> list[np.ndarray]:
+def parts_of(target: object, args: Sequence[Any], channels: int, name: str) -> list[np.ndarray]:
     """The channels of each part of `torch.chunk(x, n, 1)` or `torch.split(x, sizes, 1)`; args are those after x."""
     if len(args) < 2 or args[1] != 1:
         raise ArgumentError(f"{name} splits axis {args[1] if len(args) > 1 else 0}, expected 1, the channels")

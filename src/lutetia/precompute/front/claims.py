@@ -53,7 +53,7 @@ class Claim:
 
 def precomputable(
     *,
-    domain: Any = None,
+    domain: object = None,
     groups: int | Sequence[Any] | None = None,
     kernel: int | Sequence[int] | None = None,
     stride: int | Sequence[int] = 1,

@@ -65,7 +65,7 @@ class Unit:
         whole[:, list(self.inputs)] = x.to(torch.float64)
         return self.block(whole)[:, list(self.outputs)]
 
-    def table(self, domain: Any = None) -> IOTable:
+    def table(self, domain: object = None) -> IOTable:
         """The table of the unit over a whole domain."""
         return IOTable.of(self, domain)
 
@@ -88,7 +88,7 @@ class Units(tuple[Unit, ...]):
         """(n_inputs, n_outputs) of each: `((3, 1), (3, 1), (3, 1))`."""
         return tuple(unit.size for unit in self)
 
-    def tables(self, domain: Any = None) -> tuple[IOTable, ...]:
+    def tables(self, domain: object = None) -> tuple[IOTable, ...]:
         """The table of every unit, many of them in one call. A sequence of domains has one for each input of the block."""
         if domain is None:
             domain = next((unit.domain for unit in self if unit.domain is not None), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ def table_graph(layers: Sequence[TableLayer], input: Stream | None = None) -> Gr
     return dont_cares(Graph(builder.nodes, node))
 
 
-def _reading(number: int, layer: Any) -> list[tuple[IOTable, tuple[int, ...]]]:
+def _reading(number: int, layer: object) -> list[tuple[IOTable, tuple[int, ...]]]:
     """The tables of a layer with the channels they read."""
     if isinstance(layer, IOTable):
         return [(layer, tuple(range(layer.n_inputs)))]

@@ -241,7 +241,7 @@ def _array(values: Tensor) -> np.ndarray:
     return values.detach().cpu().double().numpy()
 
 
-def _n_inputs(model: Any, first: Any) -> int:
+def _n_inputs(model: Any, first: object) -> int:
     """The inputs of the first layer, which its anchors alone do not determine."""
     if isinstance(first, Readout):
         return int(first.weight.shape[1])

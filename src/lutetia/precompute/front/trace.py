@@ -381,7 +381,7 @@ class _Tracing:
         edge = replace(edge, phase=max(each.phase for each in edges))
         return self.builder.add(Wire(tuple(nodes), edge, np.arange(len(domains)), name=self.name))
 
-    def padded(self, value: _Value, sizes: Any, fill: Any) -> _Value:
+    def padded(self, value: _Value, sizes: object, fill: object) -> _Value:
         """Zeros around frames, which the next window adds."""
         node = self.settle(value)
         edge = self.builder.edge(node)
@@ -431,7 +431,7 @@ def argmax_node(builder: Builder, node: int, name: str = "argmax") -> int:
     return builder.add(Argmax((node,), made, name=name))
 
 
-def _opened(arg: Any, values: dict[fx.Node, Any]) -> Any:
+def _opened(arg: object, values: dict[fx.Node, Any]) -> Any:
     if isinstance(arg, tuple | list):
         return [values[each] if isinstance(each, fx.Node) else each for each in arg]
     return arg

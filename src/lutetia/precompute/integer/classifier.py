@@ -101,7 +101,7 @@ class IntegerClassifier:
         """Inputs of the float model as whole numbers: x [batch, ...] -> int64 [batch, n_inputs]."""
         return self.network.quantise(x)
 
-    def __call__(self, x: Any) -> Tensor:
+    def __call__(self, x: object) -> Tensor:
         """Class numbers (the sum, for a regression) of whole numbers: x [batch, n_inputs] -> int64 [batch]."""
         try:
             given = torch.as_tensor(x)

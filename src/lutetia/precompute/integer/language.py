@@ -263,7 +263,7 @@ class Reader:
         self._stream = stream[-1]
 
 
-def check_prompt(prompt: Any, vocab: int) -> None:
+def check_prompt(prompt: object, vocab: int) -> None:
     """Check that a model can continue from this prompt."""
     if not isinstance(prompt, bytes | bytearray):
         fail("prompt", prompt, 'bytes, such as b"def "')

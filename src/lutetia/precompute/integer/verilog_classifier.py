@@ -9,7 +9,6 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -49,7 +48,7 @@ class SharedClassifier:
         bench = template("classifier_bench.v").replace("@COUNT@", str(len(x))).replace("@IN_BITS@", str(x.shape[1] * bits))
         return {BENCH: bench, "samples.mem": hex_words(words(x.numpy(), bits))}
 
-    def simulate(self, x: Any, *, tool: str | None = None, limit: float | None = None) -> torch.Tensor:
+    def simulate(self, x: object, *, tool: str | None = None, limit: float | None = None) -> torch.Tensor:
         """The classes that a simulator gives for whole numbers x [n, n_inputs]: int64 [n].
 
         Both sides of the ports pause at random. EquivalenceError where a class is not that of the model, or comes too late.

@@ -53,7 +53,7 @@ def minimise_tables(tables: Sequence[TableData], k: int = 6) -> list[TableData]:
     return [_best(table, forms) for table, forms in zip(tables, found, strict=True)]
 
 
-def _check(tables: Any, k: Any) -> None:
+def _check(tables: object, k: object) -> None:
     """Tables [2**k, n_outputs] with the bits of each output; 2 to 16 inputs of a LUT."""
     check_whole("k", k, 2, 16)
     if not isinstance(tables, Sequence):

@@ -17,7 +17,7 @@ import math
 import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ NUMBERS = (
 )
 
 
-def check_whole(name: str, value: Any, low: int | None = None, high: int | None = None) -> None:
+def check_whole(name: str, value: object, low: int | None = None, high: int | None = None) -> None:
     """Check a whole number, of Python or numpy."""
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
         fail(name, value, "a whole number")
@@ -179,7 +179,7 @@ def infer_domain(values: Tensor) -> Domain:
     raise ArgumentError(f"the values reach from {values.min()} to {values.max()}, expected at most {MAX_BITS} bits")
 
 
-def as_domain(name: str, value: Any) -> Domain:
+def as_domain(name: str, value: object) -> Domain:
     """A domain, also when `Binary` was written for `Binary()`."""
     if value in (Binary, PlusMinus, Ternary):
         return value()
@@ -188,7 +188,7 @@ def as_domain(name: str, value: Any) -> Domain:
     return value
 
 
-def as_domains(name: str, value: Any, n_channels: int | None) -> tuple[Domain, ...]:
+def as_domains(name: str, value: object, n_channels: int | None) -> tuple[Domain, ...]:
     """One domain per channel: from one domain for all (their number must be known) or a sequence."""
     if n_channels is not None:
         check_whole("the number of channels", n_channels, 0, MAX_CHANNELS)

@@ -115,7 +115,7 @@ class IOTable(Sequence[Pair]):
         return cls(inputs, outputs, domain=domain, default=default)
 
     @classmethod
-    def of(cls, layer: Callable[[Tensor], Tensor], domain: Any = None, *, n_inputs: int | None = None) -> IOTable:
+    def of(cls, layer: Callable[[Tensor], Tensor], domain: object = None, *, n_inputs: int | None = None) -> IOTable:
         """The table of a layer over its whole domain, evaluated in float64 in batches of at most 8,192 rows.
 
         `layer` is a module, a unit of one, or any function [rows, n_inputs] -> [rows, n_outputs]. The answers must be integers: a
@@ -334,7 +334,7 @@ def _int(value: Any) -> int:
     return number
 
 
-def _integers(name: str, values: Any) -> Tensor:
+def _integers(name: str, values: object) -> Tensor:
     """A matrix of whole numbers as int64."""
     try:
         values = torch.as_tensor(values)
@@ -376,7 +376,7 @@ def _sorted_rows(domains: Sequence[Domain], inputs: Tensor, outputs: Tensor) -> 
     return (None if len(inputs) == n_rows(domains) else inputs), outputs
 
 
-def _function(layer: Any, n_inputs: int | None) -> tuple[Callable[[Tensor], Tensor], int | None, Any]:
+def _function(layer: object, n_inputs: int | None) -> tuple[Callable[[Tensor], Tensor], int | None, Any]:
     """How to evaluate a layer: a function of rows, its number of inputs, and the domain that was claimed for it."""
     from lutetia.precompute.front.block import LayerBlock
     from lutetia.precompute.front.decompose import Unit, claim_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -76,7 +76,7 @@ def _load_safetensors(path: str | os.PathLike[str]) -> IOTable:
         return IOTable(inputs, file.get_tensor("outputs"), domain=domains, default=default)
 
 
-def _header(data: Any) -> tuple[tuple[Domain, ...], list[int] | None]:
+def _header(data: object) -> tuple[tuple[Domain, ...], list[int] | None]:
     if not isinstance(data, dict) or data.get("kind") != FILE_KIND:
         raise ValueError(f"its kind is not {FILE_KIND}")
     domains = []
