@@ -69,7 +69,9 @@ def slopes_fit(grad: Tensor, weight: Tensor, sequence: Sequence) -> bool:
     length, width = grad.shape[1:]
     if weight.dtype != torch.float32 or grad.dtype == torch.float64 or not 0 < width <= 64 or width % 8:
         return False
-    if sequence.x.closest[0].dtype != torch.float32 or weight.data_ptr() % 16 or weight[0].numel() >= 2**31:
+    if any(found.closest[0].dtype != torch.float32 for found in (sequence.x, sequence.positions)):
+        return False
+    if weight.data_ptr() % 16 or weight[0].numel() >= 2**31 or len(weight) >= 2**16:
         return False
     return max(sequence.n_anchors, sequence.positional_dim) <= 15 and _shared_slopes(length) <= nvrtc.limits().shared // 2
 
@@ -82,9 +84,9 @@ def _shared_slopes(length: int) -> int:
 def slopes(
     grad: Tensor, weight: Tensor, sequence: Sequence, anchors: Tensor, n_inputs: int
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """grad [B, S, O], weight [N_t, R, O] -> dx [B, S, I] and dpositions [S-1, N_t, N_pe].
+    """grad [B, S, O], weight [N_t, R, O] -> None, dx [B, S, I] and dpositions [S-1, N_t, N_pe].
 
-    Of a long sequence there is no dx yet, but what it is made of: the first is None, or slopes [B, N_t, S] and dx is zero.
+    The slopes of a long sequence, [B, N_t, S], come in place of None, and dx is still zero.
     """
     (batch, length, width), n_detectors = grad.shape, weight.shape[0]
     run = length if length <= WHOLE else RUN
