@@ -72,7 +72,12 @@ def test_the_same_pass_runs_once_before_it_is_recorded(folder: Path, monkeypatch
     """So that no step is charged for compiling kernels, those of the backward pass neither."""
     calls: list[bool] = []
     lead = flow_command.lead_over_rivals
-    monkeypatch.setattr(flow_command, "lead_over_rivals", lambda *given: (calls.append(recording()), lead(*given))[1])
+
+    def counted(scores: torch.Tensor, target: int) -> torch.Tensor:
+        calls.append(recording())
+        return lead(scores, target)
+
+    monkeypatch.setattr(flow_command, "lead_over_rivals", counted)
     assert main(["flow", str(folder / "features"), "1,2,3,4,5", "--backward", "--json"]) == 0
     assert calls == [False, True]
 
