@@ -1,8 +1,9 @@
 """A survey of models: each is built, run and explained in a process of its own, with limits on time and memory.
 
-*ran*: relevance is finite and reached an input. *embeddings*: the model makes the inputs of its embeddings itself, so these were
-explained by name. *linear*: a custom function without a rule stopped it, and it ran with `unknown="linear"`. *stopped*: another
-error. *not built*: the model or its forward pass failed; such models are counted apart. *growth*: the absolute relevance of the
+*ran*: relevance is finite and reached an input; where the values of an untrained net fade below ε, with an ε of 1e-30.
+*embeddings*: the model makes the inputs of its embeddings itself, or cuts its input off, so that modules were explained by name.
+*linear*: a custom function without a rule stopped it, and it ran with `unknown="linear"`. *stopped*: another error. *not built*:
+the model or its forward pass failed, or its output is 0; such models are counted apart. *growth*: the absolute relevance of the
 inputs over that of the output.
 """
 
@@ -74,21 +75,23 @@ def too_few(rows: Sequence[Row], least: float, what: str) -> list[str]:
     return [f"{share:.1%} of {len(built)} built {what} ran, at least {least:.0%} claimed"] if share < least else []
 
 
-def explain(model: Any, inputs: dict[str, Any]) -> tuple[str, relevance.Result, list[Tensor]]:
+def explain(
+    model: Any, inputs: dict[str, Any], rules: relevance.Rules | None = None
+) -> tuple[str, relevance.Result, list[Tensor]]:
     """How it ran, the result, and the relevance of the inputs, which the model takes by name, or as its only argument `x`."""
     given = inputs["x"] if set(inputs) == {"x"} else inputs
     try:
-        r = relevance.attribute(model, given)
+        r = relevance.attribute(model, given, rules=rules)
         return "ran", r, _shares(r, inputs)
     except relevance.UnknownOperation:
-        r = relevance.attribute(model, given, unknown="linear")
+        r = relevance.attribute(model, given, rules=rules, unknown="linear")
         return "linear", r, _shares(r, inputs)
     except ArgumentError as error:
-        name = re.search(r"wrt=\['([^']*)'", str(error))
-        if name is None:
+        names = re.findall(r"'([^']*)'", str(error).rpartition("wrt=[")[2])
+        if not names:
             raise
-        r = relevance.attribute(model, given, wrt=[name[1]])
-        return "embeddings", r, [r[name[1]]]
+        r = relevance.attribute(model, given, rules=rules, wrt=names)
+        return "embeddings", r, [r[name] for name in names]
 
 
 def _shares(r: relevance.Result, inputs: dict[str, Any]) -> list[Tensor]:
@@ -103,12 +106,14 @@ def survey_one(name: str, build: Build) -> Row:
         return {"model": name, "outcome": "not built", "why": _words(error)}
     try:
         outcome, r, shares = explain(model, inputs)
+        if r.seed.any() and not any(each.any() for each in shares):
+            outcome, r, shares = explain(model, inputs, relevance.presets.epsilon(1e-30))
     except BaseException as error:
         return {"model": name, "outcome": "stopped", "why": _words(error)}
     size, explained = sum(float(each.abs().sum()) for each in shares), float(r.seed.abs().sum())
     if size == 0:
-        why = "the output is 0" if explained == 0 else "no relevance reached an input"
-        return {"model": name, "outcome": "stopped", "why": why}
+        outcome, why = ("not built", "the output is 0") if explained == 0 else ("stopped", "no relevance reached an input")
+        return {"model": name, "outcome": outcome, "why": why}
     return {
         "model": name,
         "outcome": outcome if math.isfinite(size) else "not finite",

@@ -109,11 +109,14 @@ def tabular_sentence(result: Result) -> str:
 
 
 OPERATIONS = {  # what stops a model, by the beginning of its name
-    "AlignVision": "`NativeBatchNormBackward0`: untrained, its values fade to 10⁻⁸, less than ε",
     "LightGlue": "`detach` of its descriptors, and `nonzero` for its keypoints",
     "PeAudioEncoder": "its codec runs under `no_grad`",
-    "PeAudioModel": "`MulBackward0` by a scale that starts at 0",
+    "Mimi": "`argmin` of codes, whose codebook starts at 0",
+    "OmDet": "`AddBackward0`: its head starts at 0, and adds nothing to constant anchors",
+    "PPLCNet": "`AddmmBackward0`: untrained, its output fades to 10⁻³⁹",
     "Reformer": "`_ReversibleFunction`, a custom function around all layers",
+    "SLAN": "untrained, nothing arrives; the operation is not known",
+    "Xcodec": "`argmin` of codes, whose codebook starts at 0",
     "Yoso": "`YosoCumulation`, a custom function",
 }
 
@@ -130,7 +133,8 @@ def models_sentence(result: Result) -> str:
         f"{counts['ran']} models are explained by their inputs. By their embeddings, which they look up themselves: "
         f"{', '.join(name for name in named if name not in cut)}.{by_module} "
         f'With `unknown="linear"`: {_with_operations(others["linear"])}. '
-        f"Stopped: {_with_operations(others['stopped'])}. {counts['not built']} more need packages or downloads."
+        f"Stopped: {_with_operations(others['stopped'])}. {counts['not built']} more need packages or downloads, or are 0 "
+        "untrained."
     )
 
 
