@@ -13,13 +13,13 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from lutetia import relevance
 from lutetia.relevance import AlphaBeta, Epsilon, Flat, Gamma, Rules, WSquare, ZBox, ZPlus
-from lutetia.relevance.rules.choices import Choice
+from lutetia.relevance.rules.choices import RuleChoice
 
 zennit = peers.zennit()
 EPS = 1e-4
 
 
-def rules() -> dict[str, tuple[Choice, Any]]:
+def rules() -> dict[str, tuple[RuleChoice, Any]]:
     theirs = zennit.rules
     return {
         "epsilon": (Epsilon(EPS), theirs.Epsilon(EPS)),
@@ -45,7 +45,7 @@ def theirs(model: nn.Module, x: Tensor, seed: Tensor, rule: Any, first: Any = No
         return attributor(x.clone().requires_grad_(), seed)[1].detach()
 
 
-def same(model: nn.Module, x: Tensor, choice: Choice, rule: Any, box: bool = False, model_of_theirs: nn.Module | None = None,
+def same(model: nn.Module, x: Tensor, choice: RuleChoice, rule: Any, box: bool = False, model_of_theirs: nn.Module | None = None,
          canonizers: Any = None) -> None:  # fmt: skip
     """Both find one relevance for a seed that mixes signs."""
     seed = torch.randn_like(model(x)).detach()

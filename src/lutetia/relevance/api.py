@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from lutetia.errors import ArgumentError, check_choice, describe, fail
 from lutetia.relevance.blocks import blocks, computed_again
 from lutetia.relevance.engine import UNKNOWN, Walk
-from lutetia.relevance.graph import Graph, Node
+from lutetia.relevance.graph import AutogradGraph, Node
 from lutetia.relevance.inputs import as_found, prepare_inputs
 from lutetia.relevance.inside import OUTER, Outer
 from lutetia.relevance.names import read_names, watch
 from lutetia.relevance.outputs import main_output as main_output
 from lutetia.relevance.outputs import select
 from lutetia.relevance.report import Report
-from lutetia.relevance.result import Result, Target
+from lutetia.relevance.result import Result, ResultTarget
 from lutetia.relevance.rules.choices import Rules
 from lutetia.relevance.targets import Asked, Placing, default_targets, wanted_nodes
 
@@ -162,14 +162,14 @@ class ExplainedOutput:
     """A graph with its rules chosen and its targets placed, ready to be walked."""
 
     def __init__(self, output: Tensor, asked: Asked, rules: Rules, lenient: bool = False) -> None:
-        self.graph = Graph(output, wanted_nodes(asked.items))
+        self.graph = AutogradGraph(output, wanted_nodes(asked.items))
         self.named = read_names(self.graph)
         self.lenient = lenient  # whether targets may come to light during the walk, inside blocks
         self.targets = self.place(asked)
         self.log: list[tuple[bool, Node]] = []
         rules.prepare(self.graph)
 
-    def place(self, asked: Asked) -> list[Target]:
+    def place(self, asked: Asked) -> list[ResultTarget]:
         """Put the targets at their nodes."""
         self.placing = Placing(asked)
         self.placing.place(self.graph, self.named)
@@ -222,7 +222,7 @@ def collector_at_rest() -> Iterator[None]:
             gc.enable()
 
 
-def finish(output: Tensor, seed: Tensor, asked: Asked, targets: list[Target], report: Report) -> Result:
+def finish(output: Tensor, seed: Tensor, asked: Asked, targets: list[ResultTarget], report: Report) -> Result:
     """The result, by requested tensor or name."""
     return Result(targets, asked.aliases, asked.originals, output, seed, report, asked.layers)
 

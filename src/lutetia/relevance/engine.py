@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from lutetia import flow
-from lutetia.relevance.graph import Edge, Graph, Node, Relevance, unknown
-from lutetia.relevance.parts import Part, added, whole
+from lutetia.relevance.graph import AutogradGraph, Node, NodeEdge, Relevance, unknown
+from lutetia.relevance.parts import SlicedRelevance, added, whole
 from lutetia.relevance.promise import KNOWN, Branch, Deadlock, Promise, Promises
 from lutetia.relevance.registry import Given, Unknown
 from lutetia.relevance.report import Report
@@ -30,7 +30,7 @@ class Walk:
     """One walk over one graph."""
 
     def __init__(
-        self, graph: Graph, report: Report, unknown: str = "raise", output: Tensor | None = None, to_the_end: bool = False
+        self, graph: AutogradGraph, report: Report, unknown: str = "raise", output: Tensor | None = None, to_the_end: bool = False
     ) -> None:
         self.graph, self.report, self.unknown = graph, report, unknown
         self.to_the_end = to_the_end  # whether to continue once every target is reached
@@ -227,7 +227,7 @@ class Walk:
             if self.telling:
                 self._tell("stalled", branch.promise)
 
-    def _fill(self, edge: Edge | None, item: Any) -> None:
+    def _fill(self, edge: NodeEdge | None, item: Any) -> None:
         """Land a tensor or a promise branch on an edge, and count down."""
         assert edge is not None
         child = edge.child
@@ -260,7 +260,7 @@ class Walk:
     def apply(self, node: Node, R: Any, args: Sequence[Tensor | None]) -> Given:
         """Apply the rule of a node: the one place where relevance is passed on."""
         self.log.append((True, node))
-        if R.__class__ is Part:
+        if R.__class__ is SlicedRelevance:
             R = R.whole()
         if node.targets:
             self.targets_left -= len(node.targets)
@@ -316,7 +316,7 @@ class Walk:
             raise Deadlock(f"{len(stalled)} nodes wait for promises that cannot be completed: {reasons}")
 
 
-def _take_for_linear(graph: Graph) -> None:
+def _take_for_linear(graph: AutogradGraph) -> None:
     """Treat operations without a rule as the linear maps of their own backward."""
     from lutetia.relevance.rules.guess import LINEAR
 
@@ -338,10 +338,10 @@ def add_up(node: Node, landed: Sequence[tuple[Any, int]]) -> Any:
     return tuple(sums)
 
 
-def sum_of(addends: Sequence[Tensor | Part]) -> Tensor:
+def sum_of(addends: Sequence[Tensor | SlicedRelevance]) -> Tensor:
     """The sum of tensors and parts of one shape; none of them is changed."""
     total: Tensor = whole(addends[0])
-    owned = isinstance(addends[0], Part)
+    owned = isinstance(addends[0], SlicedRelevance)
     for addend in addends[1:]:
         total, owned = added(total, addend, owned), True
     return total

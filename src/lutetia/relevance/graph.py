@@ -32,7 +32,7 @@ RESHAPES = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackw
 Relevance = Tensor | tuple[Tensor | None, ...]  # at one node: a tensor, or one per output number where several are in use
 
 
-class Edge:
+class NodeEdge:
     """From a node to one of its forward inputs."""
 
     __slots__ = ("child", "nr", "slot")
@@ -78,7 +78,7 @@ class Node:
         self.op: Op
         self.rules: Rules
         self.choice: Any = None  # how this node is propagated, chosen by the rules
-        self.edges: list[Edge | None] = []  # one per forward input; None where the input was a constant
+        self.edges: list[NodeEdge | None] = []  # one per forward input; None where the input was a constant
         self.parents: list[tuple[Node, int, int]] = []  # per incoming edge: consumer, which of its inputs, output number
         self.walked: tuple[int, ...] = ()  # the inputs that relevance is handed to
         self.is_weight = False
@@ -167,7 +167,7 @@ class Node:
         return f"<{self.where()}>"
 
 
-def pick(value: Relevance, edge: Edge) -> Tensor:
+def pick(value: Relevance, edge: NodeEdge) -> Tensor:
     """The output of a child that an edge leads to."""
     if isinstance(value, tuple):
         chosen = value[edge.nr]
@@ -176,7 +176,7 @@ def pick(value: Relevance, edge: Edge) -> Tensor:
     return value
 
 
-class Graph:
+class AutogradGraph:
     """Every node that the output depends on, in topological order (the root first)."""
 
     def __init__(self, output: Tensor, wanted: Iterable[Any] = ()) -> None:
@@ -197,7 +197,7 @@ class Graph:
         by_fn = self.by_fn = {fn: Node(fn) for fn in inputs}
         found = self.found = list(by_fn.values())
         for node, children in zip(found, inputs.values(), strict=True):
-            node.edges = [None if child is None else Edge(by_fn[child], nr) for child, nr in children]
+            node.edges = [None if child is None else NodeEdge(by_fn[child], nr) for child, nr in children]
         return found
 
     def rebind(self, inputs: dict[Any, Any]) -> bool:

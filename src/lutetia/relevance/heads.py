@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from lutetia.relevance.graph import Graph, Node
+from lutetia.relevance.graph import AutogradGraph, Node
 
 Place = tuple[Node, int, Callable[[Tensor], Tensor]]  # a node, which of its outputs, and how its relevance becomes [B, H, S]
 
@@ -17,7 +17,7 @@ _PASSING = frozenset(
 )
 
 
-def head_places(graph: Graph) -> Iterator[Place]:
+def head_places(graph: AutogradGraph) -> Iterator[Place]:
     """The nodes where attention weights meet values, in one node or written out."""
     for node in graph.nodes:
         if node.name.startswith("ScaledDotProduct"):

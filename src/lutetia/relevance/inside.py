@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lutetia.relevance.graph import Graph, Node
+from lutetia.relevance.graph import AutogradGraph, Node
 from lutetia.relevance.names import read_names
 from lutetia.relevance.registry import Args, Given
 from lutetia.relevance.report import Report
-from lutetia.relevance.result import Target
+from lutetia.relevance.result import ResultTarget
 from lutetia.relevance.targets import Placing, grad_fn, wanted_nodes
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def by_parts(
         output, seed = _joined(compute(*leaves), R, node)
         fns = {position: grad_fn(leaves[position]) for position in node.walked}
     wanted = [] if outer is None else wanted_nodes(outer.placing.asked.items)
-    graph = Graph(output, [*fns.values(), *wanted])
+    graph = AutogradGraph(output, [*fns.values(), *wanted])
     if outer is not None:
         named = read_names(graph)
         for part in graph.nodes:
@@ -63,7 +63,7 @@ def by_parts(
         outer.placing.place(graph, named)
     for part in graph.nodes:
         part.recurrent = recurrent
-    targets = {position: Target(position, 0, leaves[position]) for position in node.walked}
+    targets = {position: ResultTarget(position, 0, leaves[position]) for position in node.walked}
     for position, fn in fns.items():
         if fn in graph.by_fn:
             graph.by_fn[fn].targets = [*graph.by_fn[fn].targets, targets[position]]

@@ -15,7 +15,7 @@ from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
 from torch.utils.hooks import RemovableHandle
 
 from lutetia.errors import check_tensor, fail
-from lutetia.relevance.graph import MODULES, Graph
+from lutetia.relevance.graph import MODULES, AutogradGraph
 from lutetia.relevance.scripted import scripts_seen
 from lutetia.relevance.seen import Constants, attention_seen, custom_functions_seen
 
@@ -97,7 +97,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-def read_names(graph: Graph) -> dict[str, list[tuple[Any, int]]]:
+def read_names(graph: AutogradGraph) -> dict[str, list[tuple[Any, int]]]:
     """The (node, output number) of each name; also sets the innermost module that each node ran in."""
     named: dict[str, list[tuple[Any, int]]] = {}
     spans: list[tuple[int, int, str, bool]] = []

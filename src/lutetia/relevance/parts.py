@@ -14,7 +14,7 @@ from torch import Tensor
 from lutetia.relevance.graph import Node
 
 
-class Part:
+class SlicedRelevance:
     """What one slice of a tensor gets; the rest of it gets nothing."""
 
     __slots__ = ("R", "_lutetia_sum", "node", "view")
@@ -35,12 +35,12 @@ class Part:
 
 def whole(relevance: Any) -> Any:
     """Relevance as a tensor, whether it is a part or not; None stays None."""
-    return relevance.whole() if isinstance(relevance, Part) else relevance
+    return relevance.whole() if isinstance(relevance, SlicedRelevance) else relevance
 
 
-def added(total: Tensor, relevance: Tensor | Part, owned: bool) -> Tensor:
+def added(total: Tensor, relevance: Tensor | SlicedRelevance, owned: bool) -> Tensor:
     """total + relevance, both of one shape; in place where `total` is `owned`."""
-    if isinstance(relevance, Part):
+    if isinstance(relevance, SlicedRelevance):
         total = total if owned else total.clone()
         relevance.add_to(total)
         return total

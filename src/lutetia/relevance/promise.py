@@ -31,7 +31,7 @@ from torch import Tensor
 
 from lutetia.errors import LutetiaError
 from lutetia.relevance.graph import Node, Relevance
-from lutetia.relevance.parts import Part, added, whole
+from lutetia.relevance.parts import SlicedRelevance, added, whole
 
 KNOWN = object()  # the argument of a branch whose parents all have theirs: the value is not needed
 
@@ -125,7 +125,7 @@ class Promise:
             self.out = self.out or [None] * len(self.node.metas)
             self.out[nr] = whole(relevance) if self.out[nr] is None else self.out[nr] + whole(relevance)
         elif self.out is None:
-            self.out, self.owned = whole(relevance), isinstance(relevance, Part)
+            self.out, self.owned = whole(relevance), isinstance(relevance, SlicedRelevance)
         else:
             self.out, self.owned = added(self.out, relevance, self.owned), True
 
@@ -146,7 +146,7 @@ class Promises:
 
     def __init__(
         self,
-        apply: Callable[[Node, Any, Sequence[Tensor | None]], Sequence[Tensor | Part | None]],
+        apply: Callable[[Node, Any, Sequence[Tensor | None]], Sequence[Tensor | SlicedRelevance | None]],
         compute: Callable[[Node, Sequence[Tensor | None]], Relevance],
         story: Callable[[str, Promise], None] | None,
     ) -> None:

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from lutetia.errors import fail
 from lutetia.relevance.graph import VALUE, Node, Relevance, unknown
-from lutetia.relevance.parts import Part
+from lutetia.relevance.parts import SlicedRelevance
 
 Args = Sequence[Any]  # a tensor per forward input, None where it is missing
-Given = Sequence[Tensor | Part | None]  # relevance, one per forward input; None where an input gets none
+Given = Sequence[Tensor | SlicedRelevance | None]  # relevance, one per forward input; None where an input gets none
 
 
 class Op:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from lutetia.relevance.graph import Node
-    from lutetia.relevance.parts import Part
+    from lutetia.relevance.parts import SlicedRelevance
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Report:
     def promise(self, kind: str) -> None:
         self.promises[kind] += 1
 
-    def add(self, node: Node, R: Any, given: Sequence[Tensor | Part | None]) -> None:
+    def add(self, node: Node, R: Any, given: Sequence[Tensor | SlicedRelevance | None]) -> None:
         """Record the relevance a node got and passed on. On a device the sums stay tensors, so that nothing waits for it."""
         op = node.op
         if op.nests:  # what is inside it was noted

@@ -18,7 +18,7 @@ class Heads(NamedTuple):
     module: str
 
 
-class Target:
+class ResultTarget:
     """One requested target: a place in the graph, and the relevance that arrived there."""
 
     __slots__ = ("key", "nr", "reduce", "shape_of", "total")
@@ -49,7 +49,7 @@ class Result:
 
     def __init__(
         self,
-        targets: list[Target],
+        targets: list[ResultTarget],
         aliases: Mapping[Any, Tensor],
         originals: tuple[Tensor, ...],
         output: Tensor,
@@ -70,7 +70,7 @@ class Result:
         self.layers = {name: self._found[name] for name in blocks if name in self._found}  # by block: shaped like its output
         self.heads = dict(sorted(self.heads.items(), key=lambda item: natural(item[0])))
 
-    def _take(self, target: Target) -> None:
+    def _take(self, target: ResultTarget) -> None:
         relevance = target.total
         if isinstance(target.key, Heads):
             if relevance is not None:
@@ -145,7 +145,7 @@ def _describe(key: Any) -> str:
     return repr(key)
 
 
-def _nothing(target: Target, seed: Tensor) -> Tensor:
+def _nothing(target: ResultTarget, seed: Tensor) -> Tensor:
     if target.shape_of is None:
         raise ArgumentError(f"no relevance reached {target.key!r}")
     like = target.shape_of

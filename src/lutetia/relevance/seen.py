@@ -29,9 +29,9 @@ class Constants(TorchFunctionMode):
             if name in _WATCHED:
                 note_constant(name, result.grad_fn, args, kwargs)
                 if name in _LAYERS:
-                    _note(_behind_views(result.grad_fn), OUTPUT, Kept(result))
+                    _note(_behind_views(result.grad_fn), OUTPUT, KeptTensor(result))
                 elif name in _SUMS and not writes and result.numel() <= SMALL:
-                    _note(result.grad_fn, OPERANDS, [Kept(arg) if _has_node(arg) else None for arg in args[:2]])
+                    _note(result.grad_fn, OPERANDS, [KeptTensor(arg) if _has_node(arg) else None for arg in args[:2]])
             elif name not in _FAMILIAR:
                 if is_known(result.grad_fn.name()):
                     _FAMILIAR.add(name)
@@ -40,7 +40,7 @@ class Constants(TorchFunctionMode):
         return result
 
 
-class Kept:
+class KeptTensor:
     """A value that a rule will read. It shares the tensor's memory, and counts as lost once that is overwritten."""
 
     __slots__ = ("_tensor", "_version")

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from lutetia.errors import ArgumentError, describe, fail
-from lutetia.relevance.graph import Graph, Node, discover
+from lutetia.relevance.graph import AutogradGraph, Node, discover
 from lutetia.relevance.heads import head_places
-from lutetia.relevance.result import Heads, Target
+from lutetia.relevance.result import Heads, ResultTarget
 
 Places = dict[str, list[tuple[Node, int]]]  # by name: the nodes, and which output of each
 
@@ -48,16 +48,16 @@ class Placing:
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
-        self.targets: list[Target] = []
+        self.targets: list[ResultTarget] = []
         self.met: set[Any] = set()  # names that some graph knew, and ids of tensors that it led to
         self.known: set[str] = set()
 
     def put(self, node: Node, key: Any, nr: int, like: Tensor | None, reduce: Callable[[Tensor], Tensor] | None = None) -> None:
-        target = Target(key, nr, like, reduce)
+        target = ResultTarget(key, nr, like, reduce)
         node.targets = [*node.targets, target]
         self.targets.append(target)
 
-    def place(self, graph: Graph, named: Places) -> None:
+    def place(self, graph: AutogradGraph, named: Places) -> None:
         """Put a target at every requested node of a graph, and at every checkpoint."""
         self.known.update(filter(None, named))
         items = list(self.asked.items)
@@ -83,7 +83,7 @@ class Placing:
             for node, nr, reduce in head_places(graph):
                 self.put(node, Heads(node.outer), nr, None, reduce)
 
-    def _put_tokens(self, graph: Graph, tensor: Tensor) -> None:
+    def _put_tokens(self, graph: AutogradGraph, tensor: Tensor) -> None:
         """Place tokens: indices have no gradient, but an embedding kept them."""
         if tensor.is_floating_point():
             raise ArgumentError(f"wrt holds {describe(tensor)}, which does not require grad, so it is not in the graph")
@@ -95,7 +95,7 @@ class Placing:
             shape = tensor.shape
             self.put(node, tensor, 0, tensor, lambda R, shape=shape: R.sum(-1).reshape(shape))  # type: ignore[misc]
 
-    def check(self, graph: Graph) -> None:
+    def check(self, graph: AutogradGraph) -> None:
         """Raise if a requested target is in no graph, or if nothing requested is."""
         for item in self.asked.items:
             optional = id(item) in self.asked.optional
@@ -105,7 +105,7 @@ class Placing:
             elif id(item) in self.met:
                 continue
             elif item.requires_grad and optional:
-                self.targets.append(Target(item, 0, item))  # nothing will reach it
+                self.targets.append(ResultTarget(item, 0, item))  # nothing will reach it
             elif item.requires_grad:
                 raise ArgumentError(f"wrt holds {describe(item)}, on which the output does not depend")
             elif not optional:
@@ -139,7 +139,7 @@ def _unknown_name(name: str, known: Iterable[str]) -> str:
     )
 
 
-def _hint(graph: Graph) -> str:
+def _hint(graph: AutogradGraph) -> str:
     """The modules to name in wrt, for models that make their inputs themselves: embeddings, else those given constants."""
     readers = [node for node in graph.nodes if node.outer and node.op.reads_data(node)]
     embeddings = sorted({node.outer for node in readers if node.name == "EmbeddingBackward0"})

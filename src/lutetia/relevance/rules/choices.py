@@ -18,7 +18,7 @@ from lutetia.errors import check_choice, check_range, fail
 from lutetia.relevance.registry import divide
 
 if TYPE_CHECKING:
-    from lutetia.relevance.graph import Graph, Node
+    from lutetia.relevance.graph import AutogradGraph, Node
     from lutetia.relevance.rules.linear import Form
 
 EPS = 1e-6
@@ -31,7 +31,7 @@ class Term(NamedTuple):
     s: Tensor
 
 
-class Choice:
+class RuleChoice:
     """A rule that can be chosen. `families`: the kinds of operation it can be used for."""
 
     families: ClassVar[frozenset[str]] = frozenset({"linear"})
@@ -46,7 +46,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Epsilon(Choice):
+class Epsilon(RuleChoice):
     """In proportion to the signed contribution: x · wᵀ(R / (z + ε·sgn z)). Bach et al. 2015, eq. 58."""
 
     eps: float = EPS
@@ -79,7 +79,7 @@ def Zero() -> Epsilon:
 
 
 @dataclass(frozen=True)
-class Absolute(Choice):
+class Absolute(RuleChoice):
     """In proportion to the absolute contribution, so that every share is positive: |x| · |w|ᵀ(R / (|x||w| + |b| + ε))."""
 
     eps: float = EPS
@@ -113,7 +113,7 @@ def _two(form: Form, x_up: Tensor, w_up: Tensor, x_down: Tensor | None, w_down: 
 
 
 @dataclass(frozen=True)
-class Gamma(Choice):
+class Gamma(RuleChoice):
     """Favours contributions of the sign of z: w + γ·w⁺ for z > 0, w + γ·w⁻ for z < 0. Montavon et al. 2019, eq. 15; for inputs of
     both signs Andéol et al. 2021."""
 
@@ -140,7 +140,7 @@ class Gamma(Choice):
 
 
 @dataclass(frozen=True)
-class AlphaBeta(Choice):
+class AlphaBeta(RuleChoice):
     """Positive contributions get α·R, negative ones -β·R, each in proportion; α - β = 1. Bach et al. 2015, eq. 60."""
 
     alpha: float = 2.0
@@ -176,7 +176,7 @@ def ZPlus(eps: float = EPS) -> AlphaBeta:
 
 
 @dataclass(frozen=True, eq=False)
-class ZBox(Choice):
+class ZBox(RuleChoice):
     """For inputs in a box lo ≤ x ≤ hi, numbers or tensors that broadcast to x: x·w - lo·w⁺ - hi·w⁻.
 
     Montavon et al. 2017, eq. 17.
@@ -199,7 +199,7 @@ class ZBox(Choice):
 
 
 @dataclass(frozen=True)
-class WSquare(Choice):
+class WSquare(RuleChoice):
     """In proportion to w², whatever the input. Montavon et al. 2017, eq. 12."""
 
     eps: float = EPS
@@ -211,7 +211,7 @@ class WSquare(Choice):
 
 
 @dataclass(frozen=True)
-class Flat(Choice):
+class Flat(RuleChoice):
     """Equally to all inputs, whatever input and weight. Lapuschkin et al. 2019."""
 
     eps: float = EPS
@@ -222,14 +222,14 @@ class Flat(Choice):
 
 
 @dataclass(frozen=True)
-class Identity(Choice):
+class Identity(RuleChoice):
     """Passes all relevance on: for normalisations, softmax and activations."""
 
     families: ClassVar[frozenset[str]] = frozenset({"norm", "softmax", "activation"})
 
 
 @dataclass(frozen=True)
-class Centred(Choice):
+class Centred(RuleChoice):
     """Normalisations with the deviation as a constant and the mean as a linear part: only biases absorb a share.
 
     AttnLRP, Achtibat et al. 2024, section 3.3.3, with ε for the linear parts.
@@ -240,14 +240,14 @@ class Centred(Choice):
 
 
 @dataclass(frozen=True)
-class Taylor(Choice):
+class Taylor(RuleChoice):
     """Softmax by its first-order expansion: x · (R - s · ΣR). AttnLRP, Achtibat et al. 2024, eq. 13."""
 
     families: ClassVar[frozenset[str]] = frozenset({"softmax"})
 
 
 @dataclass(frozen=True)
-class Uniform(Choice):
+class Uniform(RuleChoice):
     """Half to each of two factors. AttnLRP, Achtibat et al. 2024, eq. 14.
 
     A gate (a sigmoid) that is broadcast, as in squeeze-and-excitation, counts as a constant, unless `gates` is True.
@@ -259,7 +259,7 @@ class Uniform(Choice):
 
 
 @dataclass(frozen=True)
-class Signal(Choice):
+class Signal(RuleChoice):
     """A gate, the output of a sigmoid, is a constant: the signal that it multiplies gets everything. Arras et al. 2017.
 
     The rule of products inside recurrent cells, and a choice for nets with other gates.
@@ -282,18 +282,18 @@ class Rules:
     contributions share it).
     """
 
-    linear: Choice = field(default_factory=Epsilon)
-    sum: Choice = field(default_factory=Epsilon)
-    product: Choice = field(default_factory=Uniform)
-    softmax: Choice = field(default_factory=Taylor)
-    norm: Choice = field(default_factory=Epsilon)
-    pool: Choice = field(default_factory=Epsilon)
-    activation: Choice = field(default_factory=Identity)
+    linear: RuleChoice = field(default_factory=Epsilon)
+    sum: RuleChoice = field(default_factory=Epsilon)
+    product: RuleChoice = field(default_factory=Uniform)
+    softmax: RuleChoice = field(default_factory=Taylor)
+    norm: RuleChoice = field(default_factory=Epsilon)
+    pool: RuleChoice = field(default_factory=Epsilon)
+    activation: RuleChoice = field(default_factory=Identity)
     bias: str = "absorb"
     types: tuple[tuple[str, Any], ...] = ()
     names: tuple[tuple[str, Any], ...] = ()
     firsts: Any = None
-    recurrent: Choice = field(default_factory=Absolute)  # for linear parts and sums inside recurrent cells
+    recurrent: RuleChoice = field(default_factory=Absolute)  # for linear parts and sums inside recurrent cells
 
     def __post_init__(self) -> None:
         check_choice("bias", self.bias, BIASES)
@@ -301,10 +301,10 @@ class Rules:
             fail("the rule for recurrent cells", self.recurrent, "Absolute(), which stays bounded, or Epsilon()")
         for family in FAMILIES:
             choice = getattr(self, family)
-            if not isinstance(choice, Choice) or family not in choice.families:
+            if not isinstance(choice, RuleChoice) or family not in choice.families:
                 fail(f"the rule for {family}", choice, f"one that suits the family: {_suiting(family)}")
 
-    def on(self, name: str, choice: Choice | Callable[..., Any]) -> Rules:
+    def on(self, name: str, choice: RuleChoice | Callable[..., Any]) -> Rules:
         """Use a rule for all autograd nodes of a name, such as "ConvolutionBackward0".
 
         A function of (node, R) that returns the relevance of each input is a rule, too.
@@ -313,17 +313,17 @@ class Rules:
             fail("name", name, 'the name of an autograd node, such as "AddmmBackward0"')
         return replace(self, types=(*self.types, (name, _checked(choice))))
 
-    def named(self, pattern: str, choice: Choice) -> Rules:
+    def named(self, pattern: str, choice: RuleChoice) -> Rules:
         """Use a rule inside the modules whose name matches a pattern, such as "head.*", where it suits the operation."""
         if not isinstance(pattern, str) or not pattern:
             fail("pattern", pattern, 'a module name or a pattern, such as "head.*"')
         return replace(self, names=(*self.names, (pattern, _checked(choice))))
 
-    def first(self, choice: Choice) -> Rules:
+    def first(self, choice: RuleChoice) -> Rules:
         """Use a rule for the first linear operations: those with no other between them and the inputs."""
         return replace(self, firsts=_checked(choice))
 
-    def prepare(self, graph: Graph) -> None:
+    def prepare(self, graph: AutogradGraph) -> None:
         """Choose for every node of a graph."""
         types = dict(self.types)
         firsts = _first_linear(graph) if self.firsts is not None else frozenset()
@@ -348,7 +348,7 @@ _SIGNAL = Signal()
 
 
 def _take(node: Node, family: str, given: Any) -> Any:
-    if isinstance(given, Choice):
+    if isinstance(given, RuleChoice):
         if family not in given.families:
             fail(f"the rule for {node.name}", given, f"one that suits the family {family!r}: {_suiting(family)}")
         return given
@@ -365,16 +365,16 @@ def _matches(module: str, pattern: str) -> bool:
 
 
 def _checked(choice: Any) -> Any:
-    if not isinstance(choice, Choice) and not (callable(choice) and not isinstance(choice, type)):
+    if not isinstance(choice, RuleChoice) and not (callable(choice) and not isinstance(choice, type)):
         fail("the rule", choice, "a rule such as relevance.Epsilon(), or a function of (node, R)")
     return choice
 
 
 def _suiting(family: str) -> str:
-    return ", ".join(sorted(kind.__name__ for kind in Choice.__subclasses__() if family in kind.families))
+    return ", ".join(sorted(kind.__name__ for kind in RuleChoice.__subclasses__() if family in kind.families))
 
 
-def _first_linear(graph: Graph) -> frozenset[Node]:
+def _first_linear(graph: AutogradGraph) -> frozenset[Node]:
     """The linear nodes with no linear node between them and the inputs."""
     above: set[Node] = set()  # nodes with a linear one below
     firsts = set()

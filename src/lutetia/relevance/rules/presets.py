@@ -9,11 +9,11 @@ from lutetia.relevance.rules.choices import (
     Absolute,
     AlphaBeta,
     Centred,
-    Choice,
     Decisive,
     Epsilon,
     Gamma,
     Identity,
+    RuleChoice,
     Rules,
     Uniform,
     ZPlus,
@@ -35,7 +35,7 @@ def attnlrp(eps: float = EPS, gamma: float | None = None, *, bias: str = "absorb
 
     `gamma` puts the Gamma rule on linear layers and convolutions, as the paper does for vision transformers.
     """
-    linear: Choice = Epsilon(eps) if gamma is None else Gamma(gamma, eps)
+    linear: RuleChoice = Epsilon(eps) if gamma is None else Gamma(gamma, eps)
     return Rules(linear, Epsilon(eps), Uniform(eps), norm=Centred(eps), pool=Epsilon(eps), bias=bias)
 
 
@@ -59,5 +59,5 @@ def dynamic(eps: float = EPS, *, bias: str = "absorb") -> Rules:
     return Rules(Absolute(eps), Absolute(eps), Uniform(eps), norm=Identity(), pool=Absolute(eps), bias=bias)
 
 
-def _rules(linear: Choice, eps: float, bias: str) -> Rules:
+def _rules(linear: RuleChoice, eps: float, bias: str) -> Rules:
     return Rules(linear, Epsilon(eps), Uniform(eps), norm=Epsilon(eps), pool=Epsilon(eps), bias=bias)

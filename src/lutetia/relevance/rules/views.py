@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lutetia.relevance.graph import Node, Relevance
-from lutetia.relevance.parts import Part
+from lutetia.relevance.parts import SlicedRelevance
 from lutetia.relevance.registry import Args, Given, Op, register
 from lutetia.relevance.rules.common import backward, dims, integer
 
@@ -78,13 +78,13 @@ class Cast(Move):
         return (R.to(dtype=meta.dtype, device=meta.device),)
 
 
-class Slice(Move):
-    """A slice of the input. If the input has other consumers, its relevance stays a `Part` until everything is added up."""
+class SliceMove(Move):
+    """A slice of the input. If the input has other consumers, it stays a `SlicedRelevance` until all is added up."""
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         edge = node.edges[0]
         assert edge is not None
-        return (backward(node, R) if len(edge.child.parents) == 1 else Part(node, R, self._forward),)
+        return (backward(node, R) if len(edge.child.parents) == 1 else SlicedRelevance(node, R, self._forward),)
 
 
 class Join(Op):
@@ -176,8 +176,8 @@ register(Move(lambda node, x: x.t()), "TBackward0", "TBackward1")
 register(Move(lambda node, x: x.permute(dims(node.fn._saved_dims))), "PermuteBackward0")
 register(Move(lambda node, x: x.expand(node.shape())), "ExpandBackward0")
 register(Move(lambda node, x: x.repeat(list(node.fn._saved_repeats))), "RepeatBackward0")
-register(Slice(_slice), "SliceBackward0")
-register(Slice(_select), "SelectBackward0")
+register(SliceMove(_slice), "SliceBackward0")
+register(SliceMove(_select), "SelectBackward0")
 register(Move(_diagonal), "DiagonalBackward0")
 register(Move(_diag_embed), "DiagEmbedBackward0")
 register(Move(lambda node, x: x.flip(dims(node.fn._saved_dims))), "FlipBackward0")
