@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import random
+import signal
 import sys
 from collections import Counter
 from collections.abc import Generator
@@ -47,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--tools") != "any" and not hasattr(config, "workerinput"):  # workers inherit both paths
         os.environ[WHOLE_PATH] = os.environ["PATH"]
         os.environ["PATH"] = path_without_tools()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: commands under test would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
