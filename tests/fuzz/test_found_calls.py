@@ -13,6 +13,7 @@ import torch
 from lutetia import models, nn, precompute
 from lutetia.attention import KVCache, PagedKVCache, decode_attention, prefill
 from lutetia.errors import DataError, LutetiaError
+from lutetia.lut import kernels
 from lutetia.precompute import Int, TableData
 from lutetia.precompute.tools.find import time_limit
 from lutetia.training.table_files import make_table, read_table_file
@@ -124,3 +125,10 @@ def test_detectors_that_reach_nothing_have_no_variation() -> None:
 
     synapses = growth.from_edges(3, 2, 4, [(0, 1), (0, 2), (1, 3)])
     assert nn.cell_total_variation(nn.LUT(5, 4, 3, 2, synapses=synapses, seed=0)).item() >= 0
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_indices_of_64_bits_are_counted(backend: str) -> None:
+    indices, places = torch.randint(0, 4, (2, 3, 4)).int(), torch.randint(0, 4, (2, 4)).int()
+    count = kernels(backend).fill_firing_stat
+    assert torch.equal(count(indices.long(), places.long(), 2, 2), count(indices, places, 2, 2))

@@ -81,7 +81,7 @@ def count_firings(sequence: Sequence) -> Tensor:
     for _, j, cells in pairs_of(sequence):
         b = torch.arange(len(stat), device=stat.device)[:, None, None]
         fired = (b.expand_as(cells), j[:, None].expand_as(cells), t.expand_as(cells), cells.long() & (sequence.n_cells - 1))
-        stat.index_put_(fired, torch.ones_like(cells), accumulate=True)
+        stat.index_put_(fired, torch.ones_like(cells, dtype=stat.dtype), accumulate=True)
     return stat
 
 
