@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -183,3 +184,9 @@ def test_no_object_changes_its_class() -> None:
             targets = node.targets if isinstance(node, ast.Assign) else []
             found += [f"{path.relative_to(HOUSE)}:{node.lineno}" for each in targets if getattr(each, "attr", "") == "__class__"]
     assert found == []
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """Pytest imports them by name, and refuses the second."""
+    names = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

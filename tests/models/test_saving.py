@@ -149,6 +149,7 @@ def test_a_save_that_is_cut_short_leaves_the_old_model_or_is_found(
 ) -> None:
     old = transformer(seed=1)
     old.save_pretrained(tmp_path / "m")
+    (tmp_path / "m" / "notes.txt").write_text("mine")  # so that files are moved one by one: a folder of ours alone is exchanged
     rename, done = os.rename, 0
 
     def stop(source: Any, target: Any) -> None:
@@ -166,7 +167,8 @@ def test_a_save_that_is_cut_short_leaves_the_old_model_or_is_found(
             models.load(tmp_path / "m")
     else:
         assert models.load(tmp_path / "m").config == old.config
-        assert len(os.listdir(tmp_path / "m")) == 3
+        assert len(os.listdir(tmp_path / "m")) == 4
+    assert (tmp_path / "m" / "notes.txt").read_text() == "mine"
     assert os.listdir(tmp_path) == ["m"]
 
 
