@@ -159,6 +159,19 @@ def test_a_turn_ends_with_its_process_and_is_not_waited_for_without_end(tmp_path
     turn.end()
 
 
+def test_without_a_folder_for_its_lock_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, path = list[float](), tmp_path / "missing" / "loop.nbc"
+    monkeypatch.setattr(time, "sleep", lambda seconds: (waits.append(seconds), holder.kill(), holder.wait()))
+    with warm.Process(["-c", TAKE, str(path), "60"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "taken\n"
+        turn = compiled.Turn(path)
+        turn.take()
+        turn.end()
+        assert waits == []
+        holder.kill()
+
+
 def test_a_failed_compilation_ends_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
     monkeypatch.setattr(compiled.Turn, "end", lambda turn: ended.append(turn))

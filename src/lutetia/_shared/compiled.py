@@ -128,7 +128,7 @@ class Turn:
     def take(self) -> None:
         """Wait for whoever has it."""
         until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
+        while self.file is not None and time.monotonic() < until:
             try:
                 return fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self.place)
             except (BlockingIOError, PermissionError):  # which of the two, systems decide
@@ -139,16 +139,18 @@ class Turn:
 
     def end(self) -> None:
         """Let the next one have it."""
-        with suppress(OSError):
-            fcntl.lockf(self.file, fcntl.LOCK_UN, 1, self.place)
+        if self.file is not None:
+            with suppress(OSError):
+                fcntl.lockf(self.file, fcntl.LOCK_UN, 1, self.place)
 
 
 @cache
-def _lock_file(folder: Path) -> int:
-    """A descriptor, which stays open: closing any of a file would end all turns in it."""
-    with suppress(OSError):
+def _lock_file(folder: Path) -> int | None:
+    """A descriptor, which stays open: closing any of a file would end all turns in it. None where there can be no such file."""
+    try:
         return os.open(folder / ".compiling", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    return os.open(os.devnull, os.O_RDWR)  # what cannot be locked
+    except OSError:
+        return None
 
 
 class CacheFiles:
