@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import re
@@ -18,6 +19,7 @@ require_module("numba")  # the compiled backend is in the diagrams
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+SOURCES = ROOT / "src"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
 NOTEBOOK_PAGES = {DOCS / "notebooks" / f"{path.stem}.md" for path in ROOT.glob("examples/*.ipynb")}  # written by the build
 FENCED = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1`*$", re.DOTALL | re.MULTILINE)
@@ -148,3 +150,22 @@ def test_every_kernel_is_on_the_api_page_and_named_where_it_is_explained() -> No
     section = (DOCS / "lut-how.md").read_text(encoding="utf-8").split("## The kernels")[1].split("\n## ")[0]
     named = set(re.findall(r"`(\w+_\w+)`", section))
     assert {re.sub(r"(_eval)?(_fc|_sparse)?$", "", kernel) for kernel in kernels} <= named
+
+
+def test_no_docstring_holds_what_a_page_takes_for_a_tag() -> None:
+    """`i<j` begins a tag, and the page leaves out all until the next `>`."""
+    taken = [f"{path.relative_to(SOURCES)}: {tag}" for path in SOURCES.rglob("*.py") for tag in tags_of(path.read_text())]
+    assert taken == []
+
+
+def tags_of(source: str) -> list[str]:
+    """What looks like a tag in the docstrings of public classes and functions, outside of code."""
+    public = (
+        each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name[0] != "_"
+    )
+    texts = (re.sub(r"`[^`]*`", "", ast.get_docstring(each) or "") for each in public)
+    return [tag for text in texts for tag in re.findall(r"<[a-zA-Z/!?]\w*", text)]
+
+
+def test_a_tag_in_a_docstring_is_found() -> None:
+    assert tags_of('def f():\n    """Σ_{i<j} x, `i<k`, i <= n, i < m."""') == ["<j"]

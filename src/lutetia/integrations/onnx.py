@@ -179,7 +179,7 @@ class PlainTables(nn.Module):
 
 
 class PlainAttention(PlainTables):
-    """y[j] = Σ_{i<j} Σ_t W[t, Q_j · K_i · PE_{j-i}]: x [B, S, I] -> [B, S, O], distance by distance."""
+    """y[j] = Σ_{i < j} Σ_t W[t, Q_j · K_i · PE_{j-i}]: x [B, S, I] -> [B, S, O], distance by distance."""
 
     places: Tensor  # [max_length - 1, N_t]: what each distance adds to the number of a row
 

@@ -323,7 +323,7 @@ def lut_attention(
     precision: str = "float32",
     budget: int | None = None,
 ) -> Tensor:
-    """y[j] = Σ_{i<j} Σ_t W[t, Q_j K_i PE_{j-i}]: x [B, S, n_inputs] -> y [B, S, n_outputs], and y[0] = 0.
+    """y[j] = Σ_{i < j} Σ_t W[t, Q_j K_i PE_{j-i}]: x [B, S, n_inputs] -> y [B, S, n_outputs], and y[0] = 0.
 
     weight is [n_detectors, 2**(2 n_anchors + positional_dim), n_outputs], or with `synapses` flat [n_weights]; anchors is int32
     [n_detectors, n_anchors, 2]; positions is [at least S-1, n_detectors, positional_dim], or [.., 1, ..] when all detectors

@@ -25,7 +25,7 @@ from lutetia.nn.lut import LUT, SPARSE_CLASSES, drawn
 
 
 class LUTAttention(LUT):
-    """y[j] = Σ_{i<j} Σ_t W[t, Q_j K_i PE_{j-i}]: x [B, S <= max_length, n_inputs] -> y [B, S, n_outputs], and y[0] = 0.
+    """y[j] = Σ_{i < j} Σ_t W[t, Q_j K_i PE_{j-i}]: x [B, S <= max_length, n_inputs] -> y [B, S, n_outputs], and y[0] = 0.
 
     Each of `n_detectors` detectors compares `n_anchors` pairs of inputs at every position. The bits at j (Q), the bits at an
     earlier i (K) and the signs of a learned position for their distance (PE) together select the row of its table that the pair

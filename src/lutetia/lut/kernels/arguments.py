@@ -51,7 +51,7 @@ class Wanted(NamedTuple):
 
 
 def takes(arguments: str) -> Callable[[F], F]:
-    """Let a kernel be given its arguments by place or by name, and check them: "name size size <end, name? size, ...".
+    """Let a kernel be given its arguments by place or by name, and check them: `"name size size <end, name? size, ..."`.
 
     A size is a number, or a name that stands for the same number everywhere; `...` is any number of sizes, `[]` none. What has a
     `?` may be None, `<` says below which size the values must be.

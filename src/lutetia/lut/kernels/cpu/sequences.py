@@ -92,7 +92,7 @@ def within_budget(sequence: Sequence, seq: Keys, bytes_per_tile: int, tiles: int
 
 @kernel
 def fill_sequence(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
-    """y[j] = Σ_{i<j} Σ_t W[t, cell] -> [B, S, O]."""
+    """y[j] = Σ_{i < j} Σ_t W[t, cell] -> [B, S, O]."""
     plan, (batch, length, _) = plan_of(connectivity), sequence.x.indices.shape
     seq, y = keys_of(sequence, plan), new_array((batch * length, plan.n_outputs), weight)
     couples, additions = batch * ((length + 1) // 2), n_pairs(sequence) * plan.n_synapses

@@ -51,7 +51,7 @@ def pairs_of(sequence: Sequence, width: int = 1) -> Iterator[Pairs]:
 
 
 def fill_sequence(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
-    """y[j] = Σ_{i<j} Σ_t W[t, cell] -> [B, S, O]. Connectivity is full where cells are counted."""
+    """y[j] = Σ_{i < j} Σ_t W[t, cell] -> [B, S, O]. Connectivity is full where cells are counted."""
     if sequence.products is None:
         return _fill_sequence(weight, connectivity, sequence, sums)
     batch, length, _ = sequence.x.indices.shape

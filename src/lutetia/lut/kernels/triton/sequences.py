@@ -79,7 +79,7 @@ def count_cells(sequence: Sequence, dtype: torch.dtype) -> Counts:
 
 @kernel
 def fill_sequence(weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums) -> Tensor:
-    """y[j] = Σ_{i<j} Σ_t W[t, cell], or y = stat · W -> [B, S, O]."""
+    """y[j] = Σ_{i < j} Σ_t W[t, cell], or y = stat · W -> [B, S, O]."""
     if by_synapses(connectivity, sums):
         y = weight.new_zeros(*sequence.x.indices.shape[:2], connectivity.n_outputs, dtype=sum_dtype(weight))
         for each in pairs_of(sequence):
