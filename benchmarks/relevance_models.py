@@ -11,10 +11,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
-from relevance_survey import Build, add_options, survey, tables_of, too_few
-from results import finish, options_of, result
+from relevance_survey import Build, add_options, merged, survey, tables_of, too_few
+from relevance_vision import import_torchvision
+from results import finish, options_of, result, rows_of
 from suite_models import build as build_tested
 from suite_models import test_cases
 from tiny_models import build as build_guessed
@@ -31,8 +33,17 @@ def builders_of(suite: Path | None) -> Mapping[str, Build]:
 
     transformers.logging.set_verbosity_error()
     if suite is not None:
+        if find_spec("torchvision") is not None:
+            import_torchvision()
         return {name: partial(build_tested, case) for name, case in test_cases(suite).items()}
     return {name: partial(build_guessed, name) for name in MODEL_MAPPING_NAMES}
+
+
+def version() -> str:
+    """The version of the library that is imported, which may be the checkout's and not the installed one."""
+    import transformers
+
+    return str(transformers.__version__)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -45,10 +56,11 @@ def main(argv: list[str] | None = None) -> int:
     names = options.only or (QUICK if options.quick and options.suite is None else sorted(builders))
     rows = survey(builders, names, options)
     settings = {"models": len(names), "seconds": options.seconds}
-    missed = too_few(rows, LEAST, "models")
-    return finish(
-        result(__doc__, "relevance_models", settings, tables_of(rows), packages=["transformers"], missed=missed), options
-    )
+    found = result(__doc__, "relevance_models", settings, tables_of(rows))
+    found["sources"]["run"]["versions"]["transformers"] = version()
+    if options.only and options.save is not None and options.save.exists():
+        found = merged(found, options.save)
+    return finish({**found, "missed": too_few(rows_of(found, "models"), LEAST, "models")}, options)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
 """A survey of models: each is built, run and explained in a process of its own, with limits on time and memory.
 
-*ran*: relevance is finite and reached an input; where the values of an untrained net fade below ε, with an ε of 1e-30.
-*embeddings*: the model makes the inputs of its embeddings itself, or cuts its input off, so that modules were explained by name.
-*linear*: a custom function without a rule stopped it, and it ran with `unknown="linear"`. *stopped*: another error. *not built*:
-the model or its forward pass failed, or its output is 0; such models are counted apart. *growth*: the absolute relevance of the
-inputs over that of the output.
+*ran*: relevance is finite and reached an input. *embeddings*: the model makes the inputs of its embeddings itself, or cuts its
+input off, so that modules were explained by name. *linear*: a custom function without a rule stopped it, and it ran with
+`unknown="linear"`. *stopped*: another error, or no relevance reached an input. *not built*: the model or its forward pass failed;
+such models are counted apart. *growth*: the absolute relevance of the inputs over that of the output.
+
+Untrained nets may answer the same to every input: their values fade below ε, or a head or codebook starts at 0. Where no
+relevance reaches an input, or the output is 0, a net is tried again with an ε of 1e-30, then as if it was trained (no weight is
+all zero, batch norms know the inputs), then with both; *how* says which of these made it run.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -20,22 +24,23 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lutetia import relevance
 from lutetia.errors import ArgumentError
-from results import Row, progress, table
+from results import Result, Row, load, progress, rows_of, table
 
 MEMORY = 6 << 30  # bytes of address space for one model
-Build = Callable[[], tuple[Any, dict[str, Any]]]  # a model and its inputs
+Build = Callable[..., tuple[Any, dict[str, Any]]]  # a model and its inputs; `trained`: with weights as training leaves them
 
 
 def add_options(parser: argparse.ArgumentParser, seconds: int) -> None:
     """The options of every survey."""
-    parser.add_argument("--only", nargs="+", help="these models")
+    parser.add_argument("--only", nargs="+", help="these models; with --save their rows go into the saved result")
     parser.add_argument("--seconds", type=int, default=seconds, help=f"of the processor for one model (default {seconds})")
     parser.add_argument("--minutes", type=float, default=60, help="for all of them (default 60)")
 
@@ -56,16 +61,31 @@ def survey(builders: Mapping[str, Build], names: Sequence[str], options: argpars
     return rows
 
 
-def tables_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """How many models had each outcome, and the outcome of each."""
+def tables_of(rows: Sequence[Row], source: str = "run") -> list[dict[str, Any]]:
+    """How many models had each outcome, and the outcome of each; `source`: where rows come from that do not say so."""
     counts = Counter(row["outcome"] for row in rows)
-    columns = {"model": None, "outcome": None, "nodes": None, "unseen": None, "growth": None, "why": None}
+    columns = dict.fromkeys(("model", "outcome", "how", "nodes", "unseen", "growth", "why"))
+    counted = [{"source": source, "outcome": name, "models": n} for name, n in counts.most_common()]
     return [
-        table(
-            "outcomes", {"outcome": None, "models": None}, [{"outcome": name, "models": n} for name, n in counts.most_common()]
-        ),
-        table("models", columns, rows),
+        table("outcomes", {"outcome": None, "models": None}, counted),
+        table("models", columns, [{"source": source, **row} for row in rows]),
     ]
+
+
+def merged(found: Result, path: Path) -> Result:
+    """A result of some models, put into the saved one of more: their rows replace those before, and each row keeps its source."""
+    before = load(path)
+    rows = rows_of(found, "models")
+    again = {row["model"] for row in rows}
+    kept = [row for row in rows_of(before, "models") if row["model"] not in again]
+    sources = {name: before["sources"][name] for name in sorted({row["source"] for row in kept})}
+    (source,) = found["sources"].values()
+    name = next((each for each, other in sources.items() if other == source), None)
+    if name is None:
+        name = next(each for each in ("run", *(f"run {nr}" for nr in itertools.count(2))) if each not in sources)
+    rows = sorted([*kept, *({**row, "source": name} for row in rows)], key=lambda row: row["model"])
+    settings = {**found["settings"], "models": len(rows)}
+    return {**found, "settings": settings, "sources": {**sources, name: source}, "tables": tables_of(rows, name)}
 
 
 def too_few(rows: Sequence[Row], least: float, what: str) -> list[str]:
@@ -98,24 +118,51 @@ def _shares(r: relevance.Result, inputs: dict[str, Any]) -> list[Tensor]:
     return [r[value] for value in inputs.values() if isinstance(value, Tensor) and value in r]
 
 
+def draw_zeros(model: nn.Module) -> None:
+    """Draw the weights and codebooks that are all zero; biases stay, and so do counters, which have one dimension."""
+    codebooks = [(name, buffer) for name, buffer in model.named_buffers() if buffer.dim() > 1 and buffer.is_floating_point()]
+    with torch.no_grad():
+        for name, tensor in (*model.named_parameters(), *codebooks):
+            if not name.endswith("bias") and not tensor.any():
+                tensor.normal_(std=0.1)
+
+
+def set_statistics(model: nn.Module, run: Callable[[], Any]) -> None:
+    """Give batch norms the mean and variance of what `run` brings: with 0 and 1, the signals of an untrained net die out."""
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    if norms:
+        for norm in norms:
+            norm.train()
+            norm.momentum = 1.0  # the statistics of the last batch
+        with torch.no_grad():
+            run()
+        model.eval()
+
+
 def survey_one(name: str, build: Build) -> Row:
     """What became of one model."""
-    try:
-        model, inputs = build()
-    except BaseException as error:
-        return {"model": name, "outcome": "not built", "why": _words(error)}
-    try:
-        outcome, r, shares = explain(model, inputs)
-        if r.seed.any() and not any(each.any() for each in shares):
-            outcome, r, shares = explain(model, inputs, relevance.presets.epsilon(1e-30))
-    except BaseException as error:
-        return {"model": name, "outcome": "stopped", "why": _words(error)}
+    row: Row = {"model": name}
+    for trained in (False, True):
+        try:
+            model, inputs = build(trained=trained)
+        except BaseException as error:
+            return {**row, "outcome": "not built", "why": _words(error)}
+        for eps in (None, 1e-30):
+            rules = None if eps is None else relevance.presets.epsilon(eps)
+            try:
+                outcome, r, shares = explain(model, inputs, rules)
+            except BaseException as error:
+                return {**row, "outcome": "stopped", "why": _words(error)}
+            if any(each.any() for each in shares):
+                how = ", ".join(word for word, said in (("trained", trained), ("ε = 1e-30", eps)) if said)
+                return {**row, **_numbers(outcome, r, shares), "how": how}
+    why = "no relevance reached an input" if r.seed.any() else "the output is 0"
+    return {**row, "outcome": "stopped", "why": why}
+
+
+def _numbers(outcome: str, r: relevance.Result, shares: Sequence[Tensor]) -> Row:
     size, explained = sum(float(each.abs().sum()) for each in shares), float(r.seed.abs().sum())
-    if size == 0:
-        outcome, why = ("not built", "the output is 0") if explained == 0 else ("stopped", "no relevance reached an input")
-        return {"model": name, "outcome": outcome, "why": why}
     return {
-        "model": name,
         "outcome": outcome if math.isfinite(size) else "not finite",
         "nodes": len(r.report),
         "unseen": len(r.report.unseen),

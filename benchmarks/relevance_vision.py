@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relevance_survey import Build, add_options, survey, tables_of, too_few
-from results import finish, options_of, result
+from relevance_survey import Build, add_options, draw_zeros, merged, set_statistics, survey, tables_of, too_few
+from results import finish, options_of, result, rows_of
 
 NEEDS = ("timm", "torchvision")
 LEAST = {"torchvision": 1.0, "timm": 0.95}  # the claimed shares
@@ -56,14 +56,14 @@ def import_torchvision() -> Any:
         return importlib.import_module("torchvision")
 
 
-def build(make: Callable[[], nn.Module]) -> tuple[nn.Module, dict[str, Any]]:
-    """A net in evaluation mode, and an image [1, 3, side, side] that it accepts."""
+def build(make: Callable[[], nn.Module], trained: bool = True) -> tuple[nn.Module, dict[str, Any]]:
+    """A net in evaluation mode, its weights always as if trained, and an image [1, 3, side, side] that it accepts."""
     torch.manual_seed(0)
     model = make().eval()
     images = _accepted_images(model)
+    draw_zeros(model)
+    set_statistics(model, lambda: model(images))
     with torch.no_grad():
-        _draw_zeros(model)
-        _set_statistics(model, images)
         if not model(images[:1]).any():
             raise ArithmeticError("the output is 0")
     return model, {"x": images[:1]}
@@ -90,24 +90,6 @@ def _sides(model: nn.Module) -> Iterator[int]:
         yield own[-1]
 
 
-def _draw_zeros(model: nn.Module) -> None:
-    """Draw the weights that are all zero; biases stay."""
-    for name, parameter in model.named_parameters():
-        if not name.endswith("bias") and not parameter.any():
-            parameter.normal_(std=0.1)
-
-
-def _set_statistics(model: nn.Module, images: Tensor) -> None:
-    """Give batch norms the mean and variance of what these images [8, 3, side, side] bring: with 0 and 1, signals die out."""
-    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    if norms:
-        for norm in norms:
-            norm.train()
-            norm.momentum = 1.0  # the statistics of the last batch
-        model(images)
-        model.eval()
-
-
 def main(argv: list[str] | None = None) -> int:
     """Survey the nets; 1 when fewer ran than claimed."""
     parser = options_of(__doc__)
@@ -116,13 +98,17 @@ def main(argv: list[str] | None = None) -> int:
     builders = all_builders()
     names = options.only or (QUICK if options.quick else sorted(builders))
     rows = survey(builders, names, options)
+    settings = {"models": len(names), "seconds": options.seconds}
+    found = result(__doc__, "relevance_vision", settings, tables_of(rows), packages=list(NEEDS))
+    if options.only and options.save is not None and options.save.exists():
+        found = merged(found, options.save)
+    rows = rows_of(found, "models")
     missed = [
         words
         for library, least in LEAST.items()
         for words in too_few([row for row in rows if row["model"].startswith(library)], least, f"nets of {library}")
     ]
-    settings = {"models": len(names), "seconds": options.seconds}
-    return finish(result(__doc__, "relevance_vision", settings, tables_of(rows), packages=list(NEEDS), missed=missed), options)
+    return finish({**found, "missed": missed}, options)
 
 
 if __name__ == "__main__":

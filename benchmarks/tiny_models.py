@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from relevance_survey import draw_zeros, set_statistics
+
 WIDTH, HEADS, IMAGE, TOKENS = 64, 4, 32, 7
 # What fields of a config become, by the first pattern that fits the whole name.
 SIZES: tuple[tuple[str, int], ...] = (
@@ -170,10 +172,11 @@ def _series(config: Any) -> Iterator[dict[str, Any]]:
     yield {"past_values": [torch.randn(context), torch.randn(context)]}
 
 
-def build(model_type: str, eager: bool = False) -> tuple[nn.Module, dict[str, Tensor]]:
+def build(model_type: str, eager: bool = False, trained: bool = False) -> tuple[nn.Module, dict[str, Tensor]]:
     """A tiny model of a type in evaluation mode, and inputs that it accepts. Raises what the first attempt raised.
 
-    `eager`: attention and experts written out in parts, which some models then compute in float64, too.
+    `eager`: attention and experts written out in parts, which some models then compute in float64, too. `trained`: no weight is
+    all zero, and batch norms know the inputs.
     """
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -186,6 +189,8 @@ def build(model_type: str, eager: bool = False) -> tuple[nn.Module, dict[str, Te
     if eager:
         config._attn_implementation = config._experts_implementation = "eager"
     model = kind(config).eval()
+    if trained:
+        draw_zeros(model)
     problem: Exception | None = None
     for inputs in candidates(model, config):
         if not inputs:
@@ -193,6 +198,8 @@ def build(model_type: str, eager: bool = False) -> tuple[nn.Module, dict[str, Te
         try:
             with torch.no_grad():
                 model(**inputs)
+                if trained:
+                    set_statistics(model, lambda: model(**inputs))  # noqa: B023  called at once
             return model, inputs
         except Exception as error:  # whatever a model raises for inputs of the wrong kind
             problem = problem or error

@@ -48,6 +48,7 @@ MOVES = {
 PASSES = {
     "relu", "tanh", "sigmoid", "gelu", "silu", "exp", "leaky_relu", "neg", "abs", "pow", "log", "rsqrt", "sqrt", "hardtanh",
     "softplus", "native_dropout", "hardsigmoid", "hardswish", "log1p", "sin", "cos", "erf", "elu", "clamp", "clamp_min",
+    "acos",
 }  # fmt: skip
 LINEAR = {
     "add", "sub", "rsub", "sum", "mean", "mm", "addmm", "bmm", "baddbmm", "convolution", "cumsum", "avg_pool2d", "mv", "dot",
@@ -152,6 +153,10 @@ def step(fn: Any, call: Any, R: dict[int, Tensor], is_weight: dict[Any, bool], e
             if inputs[i].shape == r.shape:  # a constant 0 takes nothing, not even an ε
                 shares[i] = torch.where(inputs[1 - i] == 0, r, shares[i])
         return shares + pad
+    if name == "logsumexp":  # as its parts: exp and log pass everything on, the sum between shares
+        kept = len(args) > 2 and args[2]
+        r, z = (t if kept else t.unsqueeze(args[1][0]) for t in (r, outs[0]))
+        return [torch.exp(inputs[0] - z) * r]
     if name in ("_softmax", "_safe_softmax"):
         x, s = inputs[0], outs[0]
         masked = (s == 0) | (x < torch.finfo(x.dtype).min / 2)

@@ -74,6 +74,20 @@ PARTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] 
 }  # fmt: skip
 
 
+SCALES = torch.tensor([0.0, -900.0, 700.0, -3.0], dtype=torch.float64)[:, None]
+
+
+def test_each_sum_is_weighed_by_itself() -> None:
+    """Rows of very different sizes: the weights of the smaller ones must not vanish beside the largest."""
+    base = data(4, 6)
+    x = (base + SCALES).requires_grad_()
+    r = relevance.explain(x.logsumexp(1), torch.ones(4, dtype=torch.float64), rules=RULES)
+    torch.testing.assert_close(r[x], torch.softmax(x.detach(), 1))
+    x = (base * 10 ** (SCALES / 4)).requires_grad_()
+    r = relevance.explain(x.norm(dim=1), torch.ones(4, dtype=torch.float64), rules=RULES)
+    torch.testing.assert_close(r[x], F.normalize(base, dim=1).square())
+
+
 @pytest.mark.parametrize("name", PARTS)
 def test_whole_and_parts_agree(name: str) -> None:
     whole, parts = PARTS[name]

@@ -544,6 +544,43 @@ def test_lrp_0_gives_the_inputs_the_whole_output(bias: bool) -> None:
     assert all(abs(share) < 1e-6 for share in r.report.absorbed_by_module.values())
 
 
+def test_lrp_0_gives_the_whole_output_in_float32() -> None:
+    """Sums to divide by are taken in float64: in float32 they cancel, and rows lose up to 8·10⁻⁶ of their output."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(128, 128, bias=False), nn.ReLU())]
+    model, x = nn.Sequential(*layers, nn.Linear(128, 10, bias=False)), torch.randn(256, 128)
+    r = relevance.attribute(model, x, rules=presets.epsilon(0.0))
+    assert r[x].dtype == torch.float32
+    torch.testing.assert_close(r[x].double().sum(1), r.seed.double().sum(1), rtol=1e-6, atol=0)
+
+
+def test_a_mean_in_float32_is_divided_by_exactly() -> None:
+    """The sum of 500 shares differs from the output by what rounding 500 numbers costs, not by what rounding their mean costs."""
+    x = torch.randn(200, 500, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    r = relevance.explain(x.mean(1, keepdim=True), torch.ones(200, 1), rules=presets.epsilon(0.0))
+    lost = (r[x].double().sum(1) - 1).abs() / r[x].double().abs().sum(1)
+    assert float(lost.max()) < 1e-8
+
+
+def test_where_only_a_bias_contributes_its_share_is_divided_equally() -> None:
+    """y = w·0 + b, a sum and a mean of zeros: nothing contributes in proportion, and nothing may be lost or divided by 0."""
+    x = torch.zeros(1, 4, dtype=torch.float64)
+    rules = presets.epsilon(0.0, bias="redistribute")
+    given = relevance.attribute(net(([[1.0, 2.0, -3.0, 0.5]], [8.0])), x, rules=rules)[x]
+    torch.testing.assert_close(given, torch.full_like(x, 2.0))
+
+    class Zeros(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x + 2 * x).mean(1, keepdim=True)
+
+    given = relevance.attribute(Zeros(), x, torch.full((1, 1), 8.0, dtype=torch.float64), rules)[x]
+    torch.testing.assert_close(given, torch.full_like(x, 2.0))
+    conv = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1), nn.ReLU(), nn.Conv1d(1, 1, 3, padding=1)).double()
+    signal = torch.tensor([[[0.0, 0.0, 0.0, 1.0, 2.0]]], dtype=torch.float64)
+    r = relevance.attribute(conv, signal, torch.ones(1, 1, 5, dtype=torch.float64), rules)
+    assert float(r[signal].sum()) == pytest.approx(5.0)
+
+
 def test_absorbed_shares_by_module() -> None:
     """Each bias takes what its layer does not pass on; all together make what is missing at the input."""
     torch.manual_seed(5)

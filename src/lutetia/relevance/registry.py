@@ -203,8 +203,18 @@ def stabilize(z: Tensor, eps: float) -> Tensor:
     return torch.copysign(scalar(eps, z.dtype, z.device), z).add_(z) if eps else z
 
 
+def wide(tensor: Tensor) -> Tensor:
+    """A tensor in float64, for sums that relevance is divided by without an ε.
+
+    Where contributions cancel, float32 loses digits of their sum, and with it relevance: a perceptron of seven layers without
+    biases gave its inputs the output but for 8·10⁻⁶, and but for 4·10⁻⁷ with these sums in float64.
+    """
+    narrow = tensor.dtype in (torch.float32, torch.float16, torch.bfloat16) and tensor.device.type in ("cpu", "cuda")
+    return tensor.double() if narrow else tensor
+
+
 def divide(R: Tensor, z: Tensor, eps: float) -> Tensor:
-    """R / (z + ε·sgn z), both of one shape; with ε = 0, 0/0 counts as 0.
+    """R / (z + ε·sgn z), both of one shape; with ε = 0, R/0 counts as 0: there is no contribution to give it to.
 
     For complex numbers, real and imaginary parts are divided separately.
     """
@@ -213,4 +223,10 @@ def divide(R: Tensor, z: Tensor, eps: float) -> Tensor:
     if eps:
         stable = stabilize(z, eps)
         return torch.div(R, stable, out=stable) if stable.dtype == R.dtype and stable.shape == R.shape else R / stable
-    return torch.where((R == 0) & (z == 0), R, R / z)
+    return torch.where(z == 0, torch.zeros_like(R), R / z)
+
+
+def left_over(R: Tensor, z: Tensor) -> Tensor | None:
+    """The relevance of outputs to which nothing contributes, for equal shares: R where z is 0; None where there is none."""
+    left = torch.where(z == 0, R, torch.zeros_like(R))
+    return left if not z.is_complex() and bool(left.any()) else None

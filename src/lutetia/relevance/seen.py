@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from lutetia.relevance.graph import CONSTANT, OPERANDS, OUTPUT, SMALL, VALUE, WRITE
+from lutetia.relevance.opened import is_opened, run_open
 from lutetia.relevance.registry import is_known, wants_output
 
 
@@ -142,12 +143,14 @@ def attention_seen() -> Iterator[None]:
 
 @contextmanager
 def custom_functions_seen() -> Iterator[None]:
-    """While active, custom autograd functions without a rule keep their output in the graph."""
+    """While active, custom autograd functions without a rule keep their output in the graph, or run as their operations."""
     # `Function.apply` may have been bound before; what it calls is found anew at every call.
     below: Any = torch.autograd.function._SingleLevelFunction
     before = below.__dict__.get("apply")  # of a watch around this one
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_opened(cls):
+            return run_open(cls, args)
         result = torch._C._FunctionBase.__dict__["apply"].__get__(None, cls)(*args, **kwargs)
         if isinstance(result, Tensor) and result.grad_fn is not None and wants_output(result.grad_fn.name()):
             note_value(result.grad_fn, result)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import check_choice, check_range, fail
-from lutetia.relevance.registry import divide
+from lutetia.relevance.registry import divide, left_over
 
 if TYPE_CHECKING:
     from lutetia.relevance.graph import AutogradGraph, Node
@@ -56,13 +56,22 @@ class Epsilon(RuleChoice):
         check_range("eps", self.eps, low=0)
 
     def terms(self, form: Form, R: Tensor) -> list[Term]:
-        return [Term(form.x, form.w, form.b, form.factor(R, self.eps))]
+        terms = [Term(form.x, form.w, form.b, form.factor(R, self.eps))]
+        left = None if self.eps or form.b is not None else left_over(R, form.z())
+        return terms if left is None else [*terms, *Flat(0.0).terms(form, left)]
 
     def share(self, parts: Sequence[Tensor | None], R: Tensor, z: Tensor | None) -> list[Tensor | None]:
-        s = divide(R, _total(parts) if z is None else z, self.eps)
+        left = None
+        if z is None:
+            z = _total(parts)
+            left = None if self.eps else left_over(R, z)
+        s = divide(R, z, self.eps)
         if s.is_complex():
             return [None if part is None else torch.complex(s.real * part.real, s.imag * part.imag) for part in parts]
-        return [None if part is None else s * part for part in parts]
+        if left is None:
+            return [None if part is None else s * part for part in parts]
+        equal = left / sum(part is not None for part in parts)
+        return [None if part is None else s * part + equal for part in parts]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lutetia.relevance.graph import OUTPUT, RESHAPES, Node, Relevance
-from lutetia.relevance.registry import Args, Given, Op, divide, reduce_to, register, scalar
+from lutetia.relevance.registry import Args, Given, Op, divide, reduce_to, register, scalar, wide
 from lutetia.relevance.rules.common import without_masked
 
 _convolution = torch.ops.aten.convolution.default
@@ -122,7 +122,15 @@ class Bilinear(Op):
     def relevance(self, node: Node, R: Tensor, args: Args) -> Given:
         a, b = args[self.left], args[self.right]
         bias, z = self._bias(node, args)
-        given: list[Tensor | None] = [None] * len(node.edges)
+        if node.choice.eps:
+            return self._shares(node, R, (a, b), bias, z)
+        given = self._shares(node, wide(R), (wide(a), wide(b)), None if bias is None else wide(bias), None)
+        return [None if share is None else share.to(R.dtype) for share in given]
+
+    def _shares(self, node: Node, R: Tensor, factors: tuple[Tensor, Tensor], bias: Tensor | None, z: Tensor | None) -> list[Any]:
+        """What each input gets of R [as the output]; `z`: the output, where it is known."""
+        a, b = factors
+        given: list[Any] = [None] * len(node.edges)
         if self.family(node) == "product":
             if z is None:
                 z = self.product(node, a, b)
@@ -145,14 +153,14 @@ class Bilinear(Op):
         for term in terms:
             if x_at in node.walked:
                 part = form.to_x(term.s, term.w).mul_(term.x)
-                given[x_at] = part if given[x_at] is None else given[x_at].add_(part)  # type: ignore[union-attr]
+                given[x_at] = part if given[x_at] is None else given[x_at].add_(part)
             if w_at in node.walked:
                 part = form.to_w(term.s, term.x).mul_(term.w)
-                given[w_at] = part if given[w_at] is None else given[w_at].add_(part)  # type: ignore[union-attr]
+                given[w_at] = part if given[w_at] is None else given[w_at].add_(part)
             if self.bias in node.walked and term.b is not None:
                 assert self.bias is not None
                 part = self._to_bias(node, self.spread(node, term.b, term.s) * term.s, term.b)
-                given[self.bias] = part if given[self.bias] is None else given[self.bias].add_(part)  # type: ignore[union-attr]
+                given[self.bias] = part if given[self.bias] is None else given[self.bias].add_(part)
         return given
 
     def _bias(self, node: Node, args: Args) -> tuple[Tensor | None, Tensor | None]:

@@ -33,8 +33,7 @@ class Weighed(Op):
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         x = node.fn._saved_self
-        over, kept = dims(getattr(node.fn, "_saved_dim", None)), getattr(node.fn, "_saved_keepdim", False)
-        over = list(range(x.dim())) if over is None or over == [] else over
+        over, kept = _reduced(node, x), getattr(node.fn, "_saved_keepdim", False)
         if not kept and x.dim():
             for dim in sorted(dim % x.dim() for dim in over):
                 R = R.unsqueeze(dim)
@@ -44,14 +43,20 @@ class Weighed(Op):
         return (R * torch.where(total > 0, weights / torch.where(total > 0, total, torch.ones_like(total)), equal),)
 
 
+def _reduced(node: Node, x: Tensor) -> list[int]:
+    """The dimensions that are reduced."""
+    over = dims(getattr(node.fn, "_saved_dim", None))
+    return over if over else list(range(x.dim()))
+
+
 def _powers(node: Node, x: Tensor) -> Tensor:
     order = float(node.fn._saved_ord)
     size = x.abs()
     if order in (float("inf"), float("-inf")):
-        over = dims(node.fn._saved_dim)
         ends = torch.amax if order > 0 else torch.amin
-        return (size == ends(size, over or list(range(x.dim())), keepdim=True)).to(x.dtype)
-    largest = size.amax().clamp(min=torch.finfo(size.dtype).tiny)  # so that powers stay finite
+        return (size == ends(size, _reduced(node, x), keepdim=True)).to(x.dtype)
+    # Of each sum: powers stay finite, and a small sum beside a large one does not vanish.
+    largest = size.amax(_reduced(node, x), keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)
     return (size / largest) ** order if order else (size != 0).to(x.dtype)
 
 
@@ -61,8 +66,7 @@ def _norm(node: Node, x: Tensor) -> Tensor:
 
 
 def _squares(node: Node, x: Tensor) -> Tensor:
-    over = dims(node.fn._saved_dim)
-    return (x - x.mean(over if over else list(range(x.dim())), keepdim=True)).square()
+    return (x - x.mean(_reduced(node, x), keepdim=True)).square()
 
 
 def _spread(function: Any) -> Callable[[Node, Tensor], Tensor]:
@@ -76,6 +80,11 @@ def _correction(node: Node) -> float:
 
 def _log_sum(node: Node, x: Tensor) -> Tensor:
     return x.logsumexp(dims(node.fn._saved_dim), node.fn._saved_keepdim)
+
+
+def _exponentials(node: Node, x: Tensor) -> Tensor:
+    largest = x.amax(_reduced(node, x), keepdim=True)
+    return (x - torch.where(largest.isinf(), torch.zeros_like(largest), largest)).exp()
 
 
 class ScatterReduce(Op):
@@ -175,7 +184,7 @@ class Loss(Op):
         return [fit(node, at, g) if g is not None and at in node.walked else None for at, g in enumerate(given)]
 
 
-register(Weighed(_log_sum, lambda node, x: (x - x.amax()).exp()), "LogsumexpBackward0")
+register(Weighed(_log_sum, _exponentials), "LogsumexpBackward0")
 register(Weighed(_norm, _powers), "LinalgVectorNormBackward0")
 register(Weighed(_spread(torch.std), _squares), "StdBackward0")
 register(Weighed(_spread(torch.var), _squares), "VarBackward0")

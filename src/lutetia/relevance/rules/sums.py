@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lutetia.relevance.graph import OPERANDS, SMALL, Node, Relevance
-from lutetia.relevance.registry import Args, Given, Op, divide, register
+from lutetia.relevance.registry import Args, Given, Op, divide, left_over, register, wide
 from lutetia.relevance.rules.common import backward, dims, fit, integer, times, without_masked
 
 UNSEEN = "the share of a constant is unknown: its value was not kept"
@@ -126,9 +126,13 @@ class Map(Op):
             x = x.abs()
             z = self._forward(node, x)
         else:
-            known = node.output()
-            z = known if isinstance(known, Tensor) else self._forward(node, x)
-        return (times(backward(node, divide(R, z, choice.eps)), x),)
+            known = node.output() if choice.eps else None
+            z = known if isinstance(known, Tensor) else self._forward(node, x if choice.eps else wide(x))
+        given = times(backward(node, divide(R, z, choice.eps).to(R.dtype)), x)
+        left = None if choice.eps else left_over(R, z)
+        if left is not None:
+            given = given + backward(node, divide(left, self._forward(node, torch.ones_like(x)), 0.0))
+        return (given,)
 
 
 class Lerp(Op):
