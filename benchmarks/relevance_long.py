@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lutetia import relevance
+from relevance_survey import merged
 from results import Row, finish, options_of, progress, result, table
 
 WIDTH, HEADS, GROUPS, HIDDEN, LAYERS, VOCABULARY = 576, 9, 3, 1536, 30, 49152
@@ -149,7 +150,10 @@ def main(argv: list[str] | None = None) -> int:
         "ratio, kept": "x", "memory": "GiB", "memory of backward": "GiB", "not conserved": None,
     }  # fmt: skip
     settings = {"weights": sum(parameter.numel() for parameter in model.parameters()), "layers": len(model.layers)}
-    return finish(result(__doc__, "relevance_long", settings, [table("lengths", columns, rows)]), options)
+    found = result(__doc__, "relevance_long", settings, [table("lengths", columns, rows)])
+    if options.save is not None and options.save.exists() and not options.quick:  # which has other devices and lengths
+        found = merged(found, options.save, "lengths", ["device", "tokens"])
+    return finish(found, options)
 
 
 if __name__ == "__main__":

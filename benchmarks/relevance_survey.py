@@ -13,7 +13,6 @@ all zero, batch norms know the inputs), then with both; *how* says which of thes
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import os
@@ -72,20 +71,30 @@ def tables_of(rows: Sequence[Row], source: str = "run") -> list[dict[str, Any]]:
     ]
 
 
-def merged(found: Result, path: Path) -> Result:
-    """A result of some models, put into the saved one of more: their rows replace those before, and each row keeps its source."""
+def merged(found: Result, path: Path, name: str, keys: Sequence[str]) -> Result:
+    """A result with the rows of the table `name` put into those of the saved one, where they replace rows of the same `keys`.
+
+    Each row keeps its source; the other tables are those of `found`.
+    """
     before = load(path)
-    rows = rows_of(found, "models")
-    again = {row["model"] for row in rows}
-    kept = [row for row in rows_of(before, "models") if row["model"] not in again]
-    sources = {name: before["sources"][name] for name in sorted({row["source"] for row in kept})}
+    again = {tuple(row[key] for key in keys) for row in rows_of(found, name)}
+    kept = [row for row in rows_of(before, name) if tuple(row[key] for key in keys) not in again]
+    sources = {each: before["sources"][each] for each in before["sources"] if any(row["source"] == each for row in kept)}
     (source,) = found["sources"].values()
-    name = next((each for each, other in sources.items() if other == source), None)
-    if name is None:
-        name = next(each for each in ("run", *(f"run {nr}" for nr in itertools.count(2))) if each not in sources)
-    rows = sorted([*kept, *({**row, "source": name} for row in rows)], key=lambda row: row["model"])
-    settings = {**found["settings"], "models": len(rows)}
-    return {**found, "settings": settings, "sources": {**sources, name: source}, "tables": tables_of(rows, name)}
+    label = next((each for each, other in sources.items() if other == source), None)
+    if label is None:
+        label = next(each for each in ("run", *(f"run {nr + 2}" for nr in range(len(sources)))) if each not in sources)
+    tables = [{**each, "rows": [{**row, "source": label} for row in each["rows"]]} for each in found["tables"]]
+    tables = [{**each, "rows": [*kept, *each["rows"]]} if each["name"] == name else each for each in tables]
+    return {**found, "sources": {**sources, label: source}, "tables": tables}
+
+
+def with_others(found: Result, path: Path) -> Result:
+    """A survey of some models put into the saved one."""
+    both = merged(found, path, "models", ["model"])
+    rows = sorted(rows_of(both, "models"), key=lambda row: row["model"])
+    last = both["tables"][0]["rows"][0]["source"]
+    return {**both, "settings": {**found["settings"], "models": len(rows)}, "tables": tables_of(rows, last)}
 
 
 def too_few(rows: Sequence[Row], least: float, what: str) -> list[str]:

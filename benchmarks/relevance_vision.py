@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relevance_survey import Build, add_options, draw_zeros, merged, set_statistics, survey, tables_of, too_few
+from relevance_survey import Build, add_options, draw_zeros, set_statistics, survey, tables_of, too_few, with_others
 from results import finish, options_of, result, rows_of
 
 NEEDS = ("timm", "torchvision")
@@ -101,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     settings = {"models": len(names), "seconds": options.seconds}
     found = result(__doc__, "relevance_vision", settings, tables_of(rows), packages=list(NEEDS))
     if options.only and options.save is not None and options.save.exists():
-        found = merged(found, options.save)
+        found = with_others(found, options.save)
     rows = rows_of(found, "models")
     missed = [
         words

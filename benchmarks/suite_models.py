@@ -11,7 +11,7 @@ import importlib
 import inspect
 import sys
 import unittest
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,16 @@ from relevance_survey import draw_zeros, set_statistics
 PATTERN = "tests/models/*/test_modeling_*.py"
 
 
-def test_cases(folder: Path) -> dict[str, Any]:
-    """Every test class of a checkout that makes a model, by its name without "Test"."""
+def test_cases(folder: Path, only: Collection[str]) -> dict[str, Any]:
+    """Every test class of a checkout that makes a model, by its name without "Test"; or those in the files of a few."""
     if not list(folder.glob(PATTERN)):
         raise SystemExit(f"--suite {folder} has no {PATTERN}: expected a checkout of transformers")
     sys.path.insert(0, str(folder))
     cases: dict[str, Any] = {}
     for path in sorted(folder.glob(PATTERN)):
         name = ".".join(path.relative_to(folder).with_suffix("").parts)
+        if only and not any(f"class {each}Test(" in path.read_text(encoding="utf-8") for each in only):
+            continue
         try:
             module = importlib.import_module(name)
         except Exception as error:  # a test file may need any package
