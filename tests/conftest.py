@@ -13,10 +13,12 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from _pytest.assertion import rewrite
 from _pytest.runner import runtestprotocol
 
 # The helpers beside this file (tools.py, ports.py, browser.py) are imported by name, from sub-folders too.
 sys.path.insert(0, str(Path(__file__).parent))
+import warm
 from tools import is_missing_program, is_missing_tool, path_without_tools
 
 # Files whose tests take longest. They are started first, so that at the end no worker waits for one of them.
@@ -29,9 +31,15 @@ WHOLE_PATH = "LUTETIA_WHOLE_PATH"  # the PATH with the tools, while they are hid
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # tests start processes that share the cores
-if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
-    # Before torch is loaded: workers that each run a thread per core would fight for the cores.
+
+
+def share_cores(workers: int) -> None:
+    """Before torch is loaded: workers that each run a thread per core would fight for the cores."""
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+
+
+if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+    share_cores(workers)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +56,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--tools") != "any" and not hasattr(config, "workerinput"):  # workers inherit both paths
         os.environ[WHOLE_PATH] = os.environ["PATH"]
         os.environ["PATH"] = path_without_tools()
+    if workers := config.getoption("numprocesses", None):
+        share_cores(workers)
+        if not warm.has_gpu():
+            config.option.tx = [f"popen//python={warm.command()}"] * len(config.option.tx)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: commands under test would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -100,6 +112,8 @@ def pytest_collection(session: pytest.Session) -> None:
     """Set up what test modules import. Here and not above, so that the session starts without waiting for torch."""
     if session.config.getoption("numprocesses", None):
         return  # this process only hands tests to its workers
+    if hasattr(session.config, "workerinput") and session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        rewrite_share(session.config)
     import torch
 
     # Triton reads this as its kernels are decorated, so before anything imports it.
@@ -112,6 +126,17 @@ def pytest_collection(session: pytest.Session) -> None:
     # The same examples in every run, and no time limit on a busy machine.
     hypothesis.settings.register_profile("lutetia", derandomize=True, deadline=None, database=None)
     hypothesis.settings.load_profile("lutetia")
+
+
+def rewrite_share(config: pytest.Config) -> None:
+    """Rewrite the assertions of every Nth test module, N workers sharing them: each imports all, and would rewrite all."""
+    number, count = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    for path in sorted(Path(__file__).parent.rglob("test_*.py"))[number::count]:
+        folder = rewrite.get_cache_dir(path)
+        pyc = folder / (path.stem + rewrite.PYC_TAIL)
+        if rewrite._read_pyc(path, pyc) is None and rewrite.try_makedirs(folder):
+            stat, code = rewrite._rewrite_test(path, config)
+            rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, stat, pyc)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

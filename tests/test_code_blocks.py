@@ -28,6 +28,7 @@ from typing import Any
 import pytest
 
 import lutetia
+import warm
 from lutetia.cli import main
 from tools import optional_module, require_module
 
@@ -157,7 +158,7 @@ def run_in_shell(block: Block, name: str) -> None:
     programs = Path.cwd() / ".programs"
     programs.mkdir(exist_ok=True)
     for program, call in (("python", ""), ("lutetia", "-m lutetia ")):
-        (programs / program).write_text(f'#!/bin/sh\nexec "{sys.executable}" {call}"$@"\n')
+        (programs / program).write_text(f'#!/bin/sh\nexec {warm.command()} {call}"$@"\n')
         (programs / program).chmod(0o755)
     environment = os.environ | {
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",

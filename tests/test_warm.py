@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -51,6 +52,26 @@ def test_signals_reach_it_and_its_group() -> None:
             assert process.wait(timeout=30) == -number
 
 
+def test_in_a_shell(tmp_path: Path) -> None:
+    """Standard input, the exit code, and a signal are those of the process that it stands for."""
+    code = "import sys; print(len(sys.modules), sys.argv); sys.exit(len(sys.stdin.read()))"
+    shell = f"{warm.command()} -c {shlex.quote(code)} a 'b c'"
+    done = subprocess.run(["sh", "-c", shell], input="four", capture_output=True, text=True, cwd=tmp_path)
+    modules, said = done.stdout.split(maxsplit=1)
+    assert (done.returncode, said, done.stderr) == (4, "['-c', 'a', 'b c']\n", "")
+    assert int(modules) > 1000
+    done = subprocess.run(
+        ["sh", "-c", f"{warm.command()} - a"], input="import sys\nprint(sys.argv)", capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "['-', 'a']\n")
+    sleep = ["-c", "import time; print('ready', flush=True); time.sleep(60)"]
+    with subprocess.Popen([*shlex.split(warm.command()), *sleep], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.terminate()
+        assert process.wait(timeout=30) == -signal.SIGTERM
+
+
 def test_a_file_as_output_stays_open(tmp_path: Path) -> None:
     with open(tmp_path / "out", "w") as out:
         for _ in range(2):
@@ -64,6 +85,16 @@ def test_it_is_warm_and_has_started_no_thread() -> None:
     code += "kernels = [name for name in sys.modules if 'lutetia' in name and 'triton' in name]; "
     code += "print('torch' in sys.modules, len(kernels), threads.forked, threading.active_count())"
     assert warm.run(["-c", code]).stdout.split() == ["True", "0", "False", "1"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system has no /proc")
+def test_what_it_is_forked_from_has_started_no_thread() -> None:
+    """Whatever a thread held at a fork, a lock of the allocator say, would stay held for ever."""
+    code = "import os; parent = lambda pid: open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[1]; "
+    code += "server = parent(os.getppid()); print(open(f'/proc/{server}/cmdline').read(), *os.listdir(f'/proc/{server}/task'))"
+    command, *threads = warm.run(["-c", code]).stdout.split()
+    assert "--serve" in command
+    assert len(threads) == 1
 
 
 def test_ranks(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
     with warm.Process(["-m", "lutetia", "info", "runs/digits"], stdout=subprocess.PIPE, text=True) as process: ...
     warm.spawn(work, (port,), 4)  # as torch.multiprocessing.spawn
+    python tests/warm.py -m lutetia info runs/digits  # in a shell, as `python -m lutetia ...`
 
 A new interpreter needs two seconds of processor time to import them, and the tests start a hundred. For tests of what a process
-does; one about how it starts, or what it imports, takes a new interpreter.
+does; one about how it starts, or what it imports, takes a new interpreter. Where there is no GPU, which a process cannot inherit,
+the workers of pytest-xdist are such processes too.
 """
 
 from __future__ import annotations
@@ -17,9 +19,13 @@ import os
 import pickle
 import runpy
 import select
+import shlex
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +33,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+ADDRESS = "LUTETIA_WARM"  # in the environment: where the server of this run listens
+GPUS = ("nvidiactl", "dxg", "kfd")  # devices of NVIDIA's driver, of Windows' for Linux, and of AMD's
+NO_THREADS = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}  # of numpy and pyarrow as they load
+# What many tests import besides.
+OTHERS = ("scipy.stats", "sklearn.ensemble", "pandas", "transformers.models.llama.modeling_llama")
 MODULES = (
     *("torch", "torch._dynamo", "torch.distributed", "numpy", "safetensors.torch", "numba", "lutetia._shared.threads"),
     *("lutetia.training", "lutetia.training.loop", "lutetia.models", "lutetia.nn", "lutetia.attention", "lutetia.cli.commands"),
@@ -34,7 +45,7 @@ MODULES = (
 
 
 class Process(subprocess.Popen[Any]):
-    """`subprocess.Popen` of this Python, given what would follow its name: -m MODULE, -c CODE or a script, and arguments."""
+    """`subprocess.Popen` of this Python, given what would follow its name: -m MODULE, -c CODE, - or a script, and arguments."""
 
     def _execute_child(self, args: list[str], *others: Any) -> None:  # type: ignore[override]
         (cwd, env), pipes = others[4:6], others[9:15]  # as Popen lists them: its end of a pipe and ours of each stream
@@ -98,45 +109,87 @@ def spawn(work: Callable[..., None], arguments: tuple[Any, ...], count: int) -> 
 
 
 @cache
-def server() -> socket.socket:
-    """Start it; what it is asked through."""
-    mine, its = socket.socketpair()
-    command, environment = [sys.executable, __file__, str(its.fileno())], {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+def server() -> str:
+    """Where it listens; it is started by the first process of a run that asks."""
+    if address := os.environ.get(ADDRESS):
+        return address
+    folder = tempfile.mkdtemp(prefix="lutetia-warm-")
+    address = os.environ[ADDRESS] = str(Path(folder, "socket"))
+    listener, (life, mine) = socket.socket(socket.AF_UNIX), os.pipe()
+    listener.bind(address)
+    listener.listen(64)
+    command = [sys.executable, __file__, "--serve", str(listener.fileno()), str(life)]
+    environment = {**os.environ, **NO_THREADS, "PYTHONPATH": os.pathsep.join(sys.path)}
+    if not has_gpu():
+        environment["TRITON_INTERPRET"] = "1"
     process = subprocess.Popen(
-        command, env=environment, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+        command, env=environment, pass_fds=[listener.fileno(), life], stdin=subprocess.DEVNULL, start_new_session=True
     )
-    its.close()
+    listener.close()
+    os.close(life)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(process.wait)
-    atexit.register(mine.close)  # called first: it ends where nobody can ask any more
-    return mine
+    atexit.register(os.close, mine)  # called first: it ends where nobody can ask any more
+    return address
+
+
+def has_gpu() -> bool:
+    """Whether there may be one. torch is not asked: it would start the driver."""
+    return sys.platform != "linux" or any(Path("/dev", name).exists() for name in GPUS)
+
+
+def command() -> str:
+    """What a shell calls, in the environment of this process, as it would call Python."""
+    server()
+    return shlex.join([sys.executable, __file__])
 
 
 def ask(call: dict[str, Any], descriptors: list[int]) -> int:
     """Have a process started with these streams; its number."""
     text = json.dumps(call).encode()
-    connection = server()
-    connection.sendmsg([len(text).to_bytes(4, "little")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
-    connection.sendall(text)
-    return int.from_bytes(connection.recv(4), "little")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(server())
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+        connection.sendmsg([len(text).to_bytes(4, "little")], rights)
+        connection.sendall(text)
+        return int.from_bytes(connection.recv(4), "little")
 
 
-def serve(connection: socket.socket) -> None:
+def serve(listener: socket.socket, life: int) -> None:
     """Fork a keeper for each call, which forks the process, sends its number, and waits for it."""
     for module in MODULES:
         __import__(module)
+    for module in OTHERS:
+        with suppress(ImportError):
+            __import__(module)
     gc.freeze()  # or the collector would have each process copy the pages of these modules
-    while True:
+    while life not in select.select([listener, life], [], [])[0]:
+        reap()
+        connection, _ = listener.accept()
         size, descriptors, _, _ = socket.recv_fds(connection, 4, 4)
-        with suppress(ChildProcessError):  # there may be no keeper left
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        if not size:
-            return
-        call = json.loads(connection.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL))
-        if not os.fork():
-            keep(connection, call, descriptors)
+        if size:
+            call = json.loads(connection.recv(int.from_bytes(size, "little"), socket.MSG_WAITALL))
+            if not os.fork():
+                listener.close()
+                os.close(life)
+                keep(connection, call, descriptors)
+        connection.close()
         for descriptor in descriptors:
             os.close(descriptor)
+
+    until = time.monotonic() + 1  # so that who asks for the processor time of a run gets it
+    while reap() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def reap() -> bool:
+    """Take leave of keepers whose process has ended; whether others are left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 def keep(connection: socket.socket, call: dict[str, Any], descriptors: list[int]) -> None:
@@ -181,6 +234,9 @@ def become(arguments: list[str], folder: str, environment: dict[str, str], sessi
         sys.path.insert(0, "")
         sys.argv = ["-c", *rest[1:]]
         exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
+    elif first == "-":
+        sys.argv = arguments
+        exec(compile(sys.stdin.read(), "<stdin>", "exec"), {"__name__": "__main__"})
     else:
         script = str(Path(folder, first))
         sys.path.insert(0, str(Path(script).parent))
@@ -189,5 +245,20 @@ def become(arguments: list[str], folder: str, environment: dict[str, str], sessi
     sys.exit()
 
 
+def client(arguments: list[str]) -> int:
+    """Be a Python called with these arguments: signals and the end are those of a warm one."""
+    process = Process(arguments[arguments[0] == "-u" :])  # execnet asks for it, and then sets its streams up itself
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.kill(process.pid, number))
+    code = process.wait()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    if sys.argv[1] == "--serve":
+        serve(socket.socket(fileno=int(sys.argv[2])), int(sys.argv[3]))
+    else:
+        sys.exit(client(sys.argv[1:]))

@@ -18,6 +18,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 
 ROOT = Path(__file__).resolve().parent.parent
+PYTHON = [sys.executable]  # what starts a kernel
 LONGEST = 600  # seconds before a cell counts as hung; the first use of yosys compiles it for minutes
 
 
@@ -26,7 +27,7 @@ class ThisPython(AsyncKernelManager):
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=40"]
+        argv = [*PYTHON, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=40"]
         return KernelSpec(argv=argv, display_name="this Python", language="python")
 
 

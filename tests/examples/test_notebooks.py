@@ -6,12 +6,15 @@ import base64
 import importlib.util
 import io
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import warm
 from lutetia.precompute import find_tool
 from tools import require_module
 
@@ -27,14 +30,21 @@ Texts = dict[str, str]  # what each code cell printed and showed as text, by the
 
 
 @pytest.fixture(scope="module")
-def execute() -> Callable[[nbformat.NotebookNode, Path], None]:
-    """That of tools/run_notebooks.py, by its path: the name `tools` is taken by the helpers of the tests."""
+def runner() -> ModuleType:
+    """tools/run_notebooks.py, by its path: the name `tools` is taken by the helpers of the tests."""
     spec = importlib.util.spec_from_file_location("run_notebooks", ROOT / "tools" / "run_notebooks.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.execute
+    return module
+
+
+@pytest.fixture
+def execute(runner: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[[nbformat.NotebookNode, Path], None]:
+    """Its own, in a warm kernel."""
+    monkeypatch.setattr(runner, "PYTHON", shlex.split(warm.command()))
+    return runner.execute
 
 
 def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
@@ -170,12 +180,10 @@ def colours_of(png: bytes) -> int:
         return len(picture.convert("RGB").getcolors(maxcolors=1 << 24))
 
 
-def test_the_kernel_is_this_python_and_an_error_comes_out(
-    execute: Callable[[nbformat.NotebookNode, Path], None], tmp_path: Path
-) -> None:
+def test_the_kernel_is_this_python_and_an_error_comes_out(runner: ModuleType, tmp_path: Path) -> None:
     cells = ["import lutetia, sys; print(sys.executable, lutetia.__file__)", "1 / 0", "print('not reached')"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     with pytest.raises(nbclient.exceptions.CellExecutionError, match="ZeroDivisionError"):
-        execute(notebook, tmp_path)
+        runner.execute(notebook, tmp_path)
     assert text_of(notebook.cells[0]).split() == [sys.executable, str(ROOT / "src" / "lutetia" / "__init__.py")]
     assert notebook.cells[2].outputs == []

@@ -40,8 +40,8 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
 def layer_of(kind: str, device: str) -> LUT:
     options: dict[str, Any] = {"meta": SynapseMeta(lr_scale=0.5)} if kind == "scaled" else {}
     if kind in ("shared", "general"):
-        options = {"synapses": growth.random(6, 3, 12, 0.5, shared=kind == "shared", seed=0)}
-    return LUT(7, 72 if kind == "wide" else 12, 6, 3, seed=0, device=device, **options)
+        options = {"synapses": growth.random(3, 2, 12, 0.5, shared=kind == "shared", seed=0)}
+    return LUT(7, 72 if kind == "wide" else 12, 3, 2, seed=0, device=device, **options)
 
 
 def step(layer: LUT, x: Tensor, grad: Tensor) -> list[Tensor]:
@@ -187,12 +187,12 @@ def test_bad_input_after_good(device: str) -> None:
 
 
 def attention_of(device: str) -> LUTAttention:
-    return LUTAttention(7, 12, 6, 2, 3, 9, seed=0, device=device)
+    return LUTAttention(7, 12, 2, 2, 3, 9, seed=0, device=device)
 
 
 @pytest.mark.parametrize("kind", ["short", "long"])
 def test_sequences_are_evaluated_alike(device: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, x = attention_of(device), torch.randn(3, 5, 7, device=device)
+    layer, x = attention_of(device), torch.randn(3, 4, 7, device=device)
     wanted = layer(x).detach()
     monkeypatch.setattr(pairs, "kind", lambda length: kind)
     with torch.no_grad():
@@ -214,11 +214,11 @@ def test_sequences_are_evaluated_alike(device: str, kind: str, monkeypatch: pyte
 
 
 def test_sequences_that_a_quick_call_does_not_serve(device: str) -> None:
-    layer, x = attention_of(device), torch.randn(3, 5, 7, device=device)
+    layer, x = attention_of(device), torch.randn(3, 4, 7, device=device)
     with torch.no_grad():
         wanted = layer(x)
         strided = x.transpose(0, 1).contiguous().transpose(0, 1)
-        cut = torch.tensor([5, 2, 0], device=device)
+        cut = torch.tensor([4, 2, 0], device=device)
         assert torch.equal(layer(strided), wanted)
         assert not layer(x, cut)[1, 2:].any()
         with pytest.raises(ArgumentError, match="positions"):
