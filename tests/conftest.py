@@ -18,6 +18,7 @@ from _pytest.runner import runtestprotocol
 
 # The helpers beside this file (tools.py, ports.py, browser.py) are imported by name, from sub-folders too.
 sys.path.insert(0, str(Path(__file__).parent))
+import interpreter
 import warm
 from tools import is_missing_program, is_missing_tool, path_without_tools
 
@@ -140,7 +141,8 @@ def rewrite_share(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Spare the garbage collector the modules, which stay: looking through them again and again takes a tenth of the run."""
+    """Now that all is imported: spare the garbage collector the modules, which took a tenth of the run to look through."""
+    interpreter.remember()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
