@@ -24,7 +24,7 @@ from results import Row, finish, options_of, progress, result, table
 
 WIDTH, HEADS, GROUPS, HIDDEN, LAYERS, VOCABULARY = 576, 9, 3, 1536, 30, 49152
 GIB = 2**30
-MOST_KEPT = 1024  # tokens whose activations are kept: more would not fit on a small machine
+MOST_KEPT = 1024  # tokens whose activations are kept on a CPU: more would not fit on a small machine
 
 
 class Block(nn.Module):
@@ -115,8 +115,9 @@ def measure(model: Decoder, length: int, device: torch.device) -> Row:
         relevance.attribute(model, tokens[:, :64], recompute=recompute)
     model(tokens[:, :64]).max().backward()
     seconds, memory = peak(explained, device)
-    kept_seconds = peak(lambda: explained(False), device)[0] if length <= MOST_KEPT else None
-    plain_seconds, plain_memory = peak(trained, device)
+    fits = length <= MOST_KEPT
+    kept_seconds = peak(lambda: explained(False), device)[0] if fits else None
+    plain_seconds, plain_memory = peak(trained, device) if fits or device.type == "cuda" else (None, None)
     threads = f"{torch.get_num_threads()} CPU threads".replace("1 CPU threads", "one CPU thread")
     return {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else threads,
@@ -124,8 +125,8 @@ def measure(model: Decoder, length: int, device: torch.device) -> Row:
         "relevance": seconds,
         "kept": kept_seconds,
         "forward and backward": plain_seconds,
-        "ratio": seconds / plain_seconds,
-        "ratio, kept": None if kept_seconds is None else kept_seconds / plain_seconds,
+        "ratio": None if plain_seconds is None else seconds / plain_seconds,
+        "ratio, kept": None if kept_seconds is None or plain_seconds is None else kept_seconds / plain_seconds,
         "memory": memory,
         "memory of backward": plain_memory if device.type == "cuda" else None,
         "not conserved": shares[0],
