@@ -54,6 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: commands under test would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--tools") != "any" and not hasattr(config, "workerinput"):  # workers inherit both paths
         os.environ[WHOLE_PATH] = os.environ["PATH"]
         os.environ["PATH"] = path_without_tools()
@@ -61,8 +63,6 @@ def pytest_configure(config: pytest.Config) -> None:
         share_cores(workers)
         if not warm.has_gpu():
             config.option.tx = [f"popen//python={warm.command()}"] * len(config.option.tx)
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: commands under test would inherit it
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
