@@ -24,8 +24,8 @@ TURN_BITS = 2  # cycles in which ranks are counted, as a power of two
 DRAW_PORTS = """,
     input wire [31:0] seed, // taken at a reset
     input wire in_draw // answer this byte with a drawn one"""
-TO_RANKS = 1 << TURN_BITS  # cycles between the scaled stream and the first group, which needs two to reach the ranks
-TO_STREAM = 6  # from an accepted byte to its row of the embedding, which comes in four parts
+TO_RANKS = (1 << TURN_BITS) + 1  # cycles between the scaled stream and the first group, which needs two to reach the ranks
+TO_STREAM = 7  # from an accepted byte to its row of the embedding, which comes in four parts
 TO_CELLS, TO_SUMS = 4, 8  # stages behind the last group, until its cells are known and until its rows are added
 
 
@@ -124,7 +124,7 @@ def core_files(layout: Layout) -> dict[str, str]:
         "MEMORIES": _memories(layout),
         "SHIFTS": _shifts(layout),
         "DIGIT": _digit(layout),
-        "SCALED": "scaled_x" if layout.has_gains else "wide_x",
+        "SCALED": "scaled_x[COMPARED_BITS:1]" if layout.has_gains else "wide_x",
         "DRAW_PORTS": "" if layout.temperature is None else DRAW_PORTS,
         "DRAW": _draw(layout),
         "CELL": "{asked, key, positions_2[b*P +: P]}" if layout.attention[0].position_bits else "{asked, key}",
@@ -167,12 +167,33 @@ def _parameters(layout: Layout) -> str:
         "TURNS": 1 << TURN_BITS, "TURN_BITS": TURN_BITS, "SHOWN": shown, "FOURS": -(-shown // 4), "QUARTER": -(-model.width // 4),
         "SUM_BITS": max(widths[name] for name in model.layers), "EMBEDDING_SHIFT": model.embedding_shift,
         "WIDTH_BITS": bits_for(model.width), "PLACE_BITS": bits_for(model.context), "LAYER_BITS": bits_for(len(model.blocks) + 1),
-        "CHUNK_BITS": layout.chunk_bits, "NUMBER_BITS": bits_for(layout.chunks * model.width) + 1,
+        "CHUNK_BITS": layout.chunk_bits, "SHIFT_BITS": bits_for(len(_shift_values(layout))),
+        "NUMBER_BITS": bits_for(layout.chunks * model.width) + 1,
         "STEPS": GAIN_STEPS, "STEP_BITS": bits_for(GAIN_STEPS + 1), "ANCHOR_ROWS": layout.anchor_bases()[-1],
         "ANCHOR_ADDRESS": bits_for(layout.anchor_bases()[-1]), "ROWS": layout.row_bases()[-1],
         "ROW_ADDRESS": bits_for(layout.row_bases()[-1]),
     }  # fmt: skip
-    return "".join(f"    localparam {name} = {value};\n" for name, value in values.items())
+    sides = _sides(layout)
+    bits = bits_for(max(map(len, sides)))
+    values |= {"SIDES": len(sides), "CHOICE_BITS": bits}
+    lines = [f"    localparam {name} = {value};\n" for name, value in values.items()]
+    filled = [channel for side in sides for channel in side + side[:1] * ((1 << bits) - len(side))]
+    lines += [
+        "    // Of each side of a bank's pairs: the bits that choose its channel, and the channels that its detectors compare.\n",
+        _constant("SIDE_BITS", [bits_for(len(side)) for side in sides], 8),
+        _constant("CHANNELS", filled, values["WIDTH_BITS"]),
+    ]
+    return "".join(lines)
+
+
+def _constant(name: str, numbers: list[int], bits: int) -> str:
+    word = words(np.array([numbers]), bits)[0]
+    return f"    localparam [{len(numbers) * bits - 1}:0] {name} = {len(numbers) * bits}'h{word:x};\n"
+
+
+def _sides(layout: Layout) -> list[list[int]]:
+    """The channels that each side of a bank's pairs reads, in any layer: few of all, so that choosing one takes few gates."""
+    return [sorted(set(side)) for side in _anchor_rows(layout).T.tolist()]
 
 
 def _layer_choices(layout: Layout) -> str:
@@ -183,7 +204,7 @@ def _layer_choices(layout: Layout) -> str:
         "    // Registers: they are needed cycles after a layer has begun.",
         "    reg [ROW_ADDRESS-1:0] row_base;",
         "    reg [ANCHOR_ADDRESS-1:0] anchor_base;",
-        f"    reg [{bits_for(len(shifts)) - 1}:0] shift_choice;",
+        "    reg [SHIFT_BITS-1:0] shift_choice;",
         "    always @(posedge clk) begin",
         "        shift_choice <= 0;",
         "        case ({part, layer})",
@@ -240,8 +261,8 @@ def _digit(layout: Layout) -> str:
         return ""
     return """            wire [2:0] digit = gains[c*3 +: 3];
             wire signed [COMPARED_BITS-1:0] times = digit[1] ? wide_x <<< 1 : digit[0] ? wide_x : 0;
-            wire signed [COMPARED_BITS-1:0] raised = k == 0 ? 0 : s <<< 2;
-            wire signed [COMPARED_BITS-1:0] scaled_x = !has_gains ? wide_x : digit[2] ? raised - times : raised + times;"""
+            wire [COMPARED_BITS-1:0] raised = s <<< 2;
+            wire [COMPARED_BITS:0] scaled_x = {raised, 1'b1} + {times ^ {COMPARED_BITS{digit[2]}}, digit[2]};"""
 
 
 def _memories(layout: Layout) -> str:
@@ -258,11 +279,17 @@ def _memories(layout: Layout) -> str:
         ]
     if layout.has_gains:
         lines += [
-            "    wire [WIDTH*3-1:0] gains_1; // asked for two cycles before, so the first digits before SCALE begins",
+            "    wire [WIDTH*3-1:0] gains_1; // asked for two cycles before they are used",
             "    reg [WIDTH*3-1:0] gains;",
-            "    always @(posedge clk) gains <= gains_1;",
-            "    wire [LAYER_BITS:0] gain_layer = state == RUN || state == ADD ? {next_layer, next_part[0]} : {layer, part[0]};",
-            "    wire [STEP_BITS-1:0] gain_step = state == SCALE ? k + 2 : state == ADD || step == LAST_STEP;",
+            "    reg [LAYER_BITS:0] gain_layer;",
+            "    reg [STEP_BITS-1:0] gain_step;",
+            "    always @(posedge clk) begin",
+            "        gains <= gains_1;",
+            "        gain_layer <= state == RUN || state == ADD ? {next_layer, next_part[0]} : {layer, part[0]};",
+            "        if (rst) gain_step <= 0;",
+            "        else if (add_next || (state == EMBED && step == LAST_STEP - 1)) gain_step <= 1;",
+            "        else if (gain_step != 0) gain_step <= gain_step == STEPS - 1 ? 0 : gain_step + 1;",
+            "    end",
             "    lutetia_rom #(.WIDTH(WIDTH * 3), .DEPTH(1 << (LAYER_BITS + 1 + STEP_BITS)),",
             '                  .ADDRESS(LAYER_BITS + 1 + STEP_BITS), .FILE("gains.mem")) gain_memory (',
             "        .clk(clk), .address({gain_layer, gain_step}), .data(gains_1));",
@@ -287,30 +314,27 @@ def _memories(layout: Layout) -> str:
 
 
 def _bank_memories(layout: Layout, bank: int) -> list[str]:
-    """The memories of a bank, each with a register behind it: one is chosen after it, as a block RAM is slow."""
+    """The memories of a bank, each with a register behind it, as a block RAM is slow: zeros where another memory was asked."""
     depth = layout.row_bases()[-1]
     names = [f"{bank}_{begin // DEEPEST}" for begin in range(0, depth, DEEPEST)]
     lines = []
     for number, name in enumerate(names):
         rows = min(DEEPEST, depth - number * DEEPEST)
         bits = bits_for(rows)
+        asked = f"row_address_{bank}[ROW_ADDRESS-1:{bits_for(DEEPEST)}] == {number}" if len(names) > 1 else "1"
         lines += [
             f"    wire [WIDTH*8-1:0] rows_{name};",
             f"    reg [WIDTH*8-1:0] rows_{name}_7;",
-            f"    always @(posedge clk) rows_{name}_7 <= rows_{name};",
+            f"    reg asked_{name}_6;",
+            "    always @(posedge clk) begin",
+            f"        asked_{name}_6 <= {asked};",
+            f"        rows_{name}_7 <= asked_{name}_6 ? rows_{name} : 0;",
+            "    end",
             f"    lutetia_rom #(.WIDTH(WIDTH * 8), .DEPTH({rows}), .ADDRESS({bits}), "
             f'.FILE("tables_{name}.mem")) table_memory_{name} (',
             f"        .clk(clk), .address(row_address_{bank}[{bits - 1}:0]), .data(rows_{name}));",
         ]
-    chosen = f"rows_{names[-1]}_7"
-    if len(names) > 1:
-        high = f"row_address_{bank}[ROW_ADDRESS-1:{bits_for(DEEPEST)}]"
-        lines += [
-            f"    reg [ROW_ADDRESS-1:{bits_for(DEEPEST)}] memory_{bank}_6, memory_{bank}_7;",
-            f"    always @(posedge clk) {{memory_{bank}_6, memory_{bank}_7}} <= {{{high}, memory_{bank}_6}};",
-        ]
-        for number in reversed(range(len(names) - 1)):
-            chosen = f"memory_{bank}_7 == {number} ? rows_{names[number]}_7 : {chosen}"
+    chosen = " | ".join(f"rows_{name}_7" for name in names)
     return [*lines, f"    assign rows_7[{bank}*WIDTH*8 +: WIDTH*8] = {chosen};"]
 
 
@@ -321,7 +345,7 @@ def _contents(layout: Layout) -> dict[str, str]:
     model = layout.model
     made = {
         "embedding.mem": hex_words(words(_quarters(model.embedding.astype(np.int64)), 16)),
-        "anchors.mem": hex_words([word for layer in layout.layers for word in _anchor_words(layout, layer)]),
+        "anchors.mem": hex_words(_anchor_words(layout)),
     }
     for bank in range(layout.detectors):
         rows = [_bank_rows(layout, layer, bank) for layer in layout.layers]
@@ -368,12 +392,22 @@ def _bank_rows(layout: Layout, layer: TableLayer, bank: int) -> Array:
     return wide.reshape(-1, width)
 
 
-def _anchor_words(layout: Layout, layer: TableLayer) -> list[int]:
-    """The pairs of the detectors of each group; where there is none, a channel and itself, which is never greater."""
-    pairs, bits = max(each.anchors.shape[1] for each in layout.layers), bits_for(layout.model.width)
-    padded = np.zeros((layout.groups(layer) * layout.detectors, pairs, 2), dtype=np.int64)
-    padded[: len(layer.anchors), : layer.anchors.shape[1]] = layer.anchors
-    return words(padded.reshape(layout.groups(layer), -1), bits)
+def _anchor_rows(layout: Layout) -> Array:
+    """The channels of both sides of every pair, by layer and group; 0 where there is no pair: int [anchor rows, sides]."""
+    pairs = max(layer.anchors.shape[1] for layer in layout.layers)
+    rows = []
+    for layer in layout.layers:
+        padded = np.zeros((layout.groups(layer) * layout.detectors, pairs, 2), dtype=np.int64)
+        padded[: len(layer.anchors), : layer.anchors.shape[1]] = layer.anchors
+        rows.append(padded.reshape(layout.groups(layer), -1))
+    return np.concatenate(rows)
+
+
+def _anchor_words(layout: Layout) -> list[int]:
+    """Each channel of `_anchor_rows` as its number among those of its side."""
+    sides = _sides(layout)
+    chosen = [np.searchsorted(side, column) for side, column in zip(sides, _anchor_rows(layout).T, strict=True)]
+    return words(np.stack(chosen, 1), bits_for(max(map(len, sides))))
 
 
 def _position_words(layout: Layout) -> list[int]:
@@ -398,6 +432,7 @@ def _gain_words(layout: Layout) -> list[int]:
     places = [(number, 0) for number in range(n)] + [(number, 1) for number in range(n)] + [(n, 0)]
     for (number, part), layer in zip(places, layout.layers, strict=True):
         if layer.gains is None:
+            rows[number, part, 0] = 1  # one step, of once
             continue
         for step in range(GAIN_STEPS):
             digit = _digits(layer.gains, GAIN_STEPS - 1 - step)
