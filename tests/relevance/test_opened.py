@@ -48,6 +48,14 @@ class Net(nn.Module):
         return self.head(torch.cat([a, b], -1))
 
 
+class Quiet(nn.Sequential):
+    """A layer that turns gradients off itself, as Reformer's do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return super().forward(x)
+
+
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opened, "OPENED", {(Reversible.__module__, "Reversible")})
@@ -61,6 +69,14 @@ def test_relevance_is_that_of_the_operations_inside(listed: None) -> None:
         torch.testing.assert_close(found[key], expected[key], rtol=0, atol=0)
     assert found.report.unseen == found.report.unknown == []
     assert torch.is_grad_enabled()
+
+
+def test_blocks_inside_are_recomputed(listed: None) -> None:
+    net, x = Net(False).double(), torch.randn(4, 6, dtype=torch.float64)
+    expected = relevance.attribute(net, x)[x]
+    for pair in net.layers:
+        pair[0] = Quiet(*pair[0])  # type: ignore[index, misc]
+    torch.testing.assert_close(relevance.attribute(net, x, recompute=["layers.0.0", "layers.1.0"])[x], expected)
 
 
 def test_only_a_listed_function_without_a_rule_is_opened(listed: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ could divide relevance by.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from lutetia.relevance.registry import is_known
 
 _REFORMER, _YOSO = (f"transformers.models.{name}.modeling_{name}" for name in ("reformer", "yoso"))
 OPENED = {(_REFORMER, "_ReversibleFunction"), (_REFORMER, "ReverseSort"), (_YOSO, "YosoCumulation")}  # module and class
+INSIDE: ContextVar[bool] = ContextVar("lutetia opened function", default=False)  # whether one is running
 
 
 def is_opened(function: type[torch.autograd.Function]) -> bool:
@@ -26,11 +28,15 @@ def is_opened(function: type[torch.autograd.Function]) -> bool:
 
 def run_open(function: type[torch.autograd.Function], args: Any) -> Any:
     """What the forward of a custom function returns for these arguments, each operation with a node of its own."""
-    with _GradientsStayOn():
-        return function.forward(SimpleNamespace(save_for_backward=lambda *tensors: None), *args)
+    token = INSIDE.set(True)
+    try:
+        with GradientsStayOn():
+            return function.forward(SimpleNamespace(save_for_backward=lambda *tensors: None), *args)
+    finally:
+        INSIDE.reset(token)
 
 
-class _GradientsStayOn(TorchFunctionMode):
+class GradientsStayOn(TorchFunctionMode):
     """`no_grad` has no effect: inside a custom function it only says that another backward takes over."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
