@@ -125,6 +125,8 @@ def test_what_tools_are_missing_is_told(
         (["--target", "lut5"], 2, "there is no target 'lut5'"),
         (["--input-bits", "0"], 2, "--input-bits is 0, expected 1 to 16"),
         (["--weight-bits", "1"], 2, "--weight-bits is 1, expected 2 to 24"),
+        (["--speed-grade", "8"], 2, "--speed-grade is 8 and --target lut6, expected 6, 7, 8 with ecp5"),
+        (["--speed-grade", "5", "--target", "ecp5"], 2, "--speed-grade is 5 and --target ecp5, expected 6, 7, 8 with ecp5"),
         (["--time-limit", "0"], 2, "--time-limit is 0, expected more than 0 seconds"),
         (["--range", "2", "1"], 2, "--range is 2 to 1, expected the lower end first"),
     ],

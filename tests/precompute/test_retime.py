@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from lutetia.models import Gates, Votes
-from lutetia.precompute import PIPELINE, Build, EquivalenceError, Graph, Hardware, Quantise, Stream, UInt, run_steps, trace
+from lutetia.precompute import (
+    PIPELINE,
+    Build,
+    EquivalenceError,
+    Graph,
+    Hardware,
+    Quantise,
+    Stream,
+    UInt,
+    run_steps,
+    trace,
+)
 from lutetia.precompute.front.samples import random_input
-from lutetia.precompute.ir.stream import Argmax, Compare, Input, Register, Row, StreamEdge
+from lutetia.precompute.ir.stream import Argmax, Compare, Input, Lookup, Register, Row, StreamEdge, Table, TableData
 from lutetia.precompute.passes.retime import _levels
+from lutetia.precompute.pipeline import LEVELS, MINIMISE, SYNTHESIS, VERILOG
+from lutetia.precompute.tables.domains import Binary
 from lutetia.precompute.tools.cycles import Cycles
-from lutetia.precompute.tools.find import find_tool
+from lutetia.precompute.tools.find import TimeLimitError, find_tool
+from lutetia.precompute.tools.place import PlaceOptions
 from lutetia.precompute.tools.synthesize import Synthesis
 from tools import require_module
 
@@ -52,25 +67,67 @@ def test_graphs_with_windows_stay() -> None:
     assert [node.kind for node in net.retime(2).nodes] == [node.kind for node in net.nodes]
 
 
-def test_the_clock_decides_how_many_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Place and route is played: shorter stages are faster."""
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[PlaceOptions]:
+    """Place and route is played: shorter stages are faster. What it was asked for."""
     from lutetia.precompute.tools import synthesize
 
-    def played(hardware: Hardware, target: str = "lut6", *, place: bool = True, pins: str | None = None) -> Synthesis:
+    asked: list[PlaceOptions] = []
+
+    def play(hardware: Hardware, target: str, wanted: PlaceOptions, *, place: bool = True) -> Synthesis:
+        asked.append(wanted)
+        if wanted.speed_grade == 7 and len(asked) == 2:
+            raise TimeLimitError("nextpnr did not end")
         latency = hardware.graph.cost().latency
         counts = dict.fromkeys(("luts", "flip_flops", "bram", "lut_ram", "wide_muxes", "carries", "dsp"), latency)
         return Synthesis(target, **counts, cells={}, fmax_mhz=None if target == "ice40" else 30.0 * latency, placed="not placed")
 
-    monkeypatch.setattr(synthesize, "synthesize", played)
-    net = Votes(12, 4, 32, k=3, bits=2, thresholds=(1,), seed=0).graph()
-    for wanted, reached in ((100.0, True), (10_000.0, False)):
-        build = Build(net, target="ecp5", fmax=wanted)
-        run_steps(build, [PIPELINE])
-        told = build.report["pipeline"]
-        assert told["reached"] is reached
-        speeds = [each["fmax_mhz"] for each in told["tried"]]
-        assert told["fmax_mhz"] == 30.0 * build.graph.cost().latency
-        assert told["fmax_mhz"] == (min(each for each in speeds if each >= wanted) if reached else max(speeds))
+    monkeypatch.setattr(synthesize, "synthesize", play)
+    return asked
+
+
+def voting() -> Graph:
+    return Votes(12, 4, 32, k=3, bits=2, thresholds=(1,), seed=0).graph()
+
+
+@pytest.mark.parametrize(("wanted", "reached"), [(40.0, True), (100.0, True), (200.0, True), (10_000.0, False)])
+def test_the_clock_decides_how_many_registers(played: list[PlaceOptions], wanted: float, reached: bool) -> None:
+    build = Build(voting(), target="ecp5", fmax=wanted, speed_grade=8)
+    run_steps(build, [PIPELINE])
+    told = build.report["pipeline"]
+    assert told["reached"] is reached
+    every = {30.0 * voting().retime(levels).cost().latency for levels in LEVELS}
+    assert told["fmax_mhz"] == 30.0 * build.graph.cost().latency
+    assert told["fmax_mhz"] == (min(each for each in every if each >= wanted) if reached else max(every))
+    assert played == [PlaceOptions(None, wanted, 8)] * len(told["tried"])
+    assert len({each["latency"] for each in told["tried"]}) == len(told["tried"])  # none is placed twice
+    run_steps(build, [VERILOG, SYNTHESIS])
+    assert len(played) == len(told["tried"])  # the one that was kept is not placed again
+    assert build.report["synthesis"]["fmax_mhz"] == told["fmax_mhz"]
+
+
+def test_when_the_time_is_up_the_best_so_far_is_kept(played: list[PlaceOptions]) -> None:
+    build = Build(voting(), target="ecp5", fmax=100.0, speed_grade=7)
+    run_steps(build, [PIPELINE])
+    assert len(played) == 2
+    assert len(build.report["pipeline"]["tried"]) == 1
+    assert build.report["steps"][-1]["left_out"] == ""
+
+
+@pytest.mark.parametrize(("width", "inputs"), [(6, 6), (7, 4)])
+def test_an_ecp5_joins_luts(width: int, inputs: int) -> None:
+    table = TableData((np.random.default_rng(0).random((2**width, 1)) < 0.5).astype(np.int64), (1,))
+    edge = StreamEdge((Binary(),) * width)
+    node = Table((0,), edge.carrying([Binary()]), (table,), (Lookup(0, tuple(range(width)), (0,)),))
+    build = Build(Graph([Input((), edge), node]), target="ecp5")
+    run_steps(build, [MINIMISE])
+    (kept,) = (each for node in build.graph.nodes if isinstance(node, Table) for each in node.tables)
+    assert kept.form is not None
+    assert max(len(cell.inputs) for cell in kept.form.cells) == inputs
+
+
+def test_a_clock_needs_place_and_route(played: list[PlaceOptions]) -> None:
+    net = voting()
     build = Build(net, target="ice40", fmax=50.0)
     run_steps(build, [PIPELINE])
     assert build.graph is net

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from lutetia.errors import ArgumentError, DataError, MissingFeatureError
+from lutetia.models import Votes
 from lutetia.precompute import Binary, Graph, Quantise, Stream, UInt, trace
 from lutetia.precompute.ir.stream import Input, Lookup, Register, StreamEdge, Table, TableData
 from lutetia.precompute.tools import find as tools
@@ -117,6 +122,45 @@ def test_a_bitstream_needs_its_packer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no bitstream (icepack is not installed: apt install fpga-icestorm)" in made.placed
 
 
+def test_what_nextpnr_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def play(program: list[str], options: list[str], folder: Path) -> str:
+        asked.append(options)
+        (folder / "report.json").write_text('{"fmax": {"clk": {"achieved": 160.0}}}')
+        return ""
+
+    monkeypatch.setattr(place, "find_tool", lambda tool: ["nextpnr"] if tool == "nextpnr-ecp5" else None)
+    monkeypatch.setattr(place, "_route", play)
+    hardware = registers().emit("verilog")
+    plain, fast = hardware.synthesize("ecp5"), hardware.synthesize("ecp5", fmax=150, speed_grade=8)
+    assert plain.placed.startswith("placed and routed on an ECP5 85k, speed grade 6")
+    assert fast.placed.startswith("placed and routed on an ECP5 85k, speed grade 8")
+    assert "--freq" not in asked[0]
+    assert asked[1][asked[1].index("--freq") + 1] == "150"
+    assert [options[options.index("--speed") + 1] for options in asked] == ["6", "8"]
+
+
+def test_the_cells_that_were_counted_are_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what feeds a wide design in parts around them."""
+    placed: list[dict[str, int]] = []
+
+    def play(program: list[str], options: list[str], folder: Path) -> str:
+        top = json.loads((folder / "placed.json").read_text())["modules"]["net_harness"]
+        placed.append(Counter(cell["type"] for cell in top["cells"].values()))
+        (folder / "report.json").write_text("{}")
+        return ""
+
+    monkeypatch.setattr(place, "find_tool", lambda tool: ["nextpnr"] if tool == "nextpnr-ecp5" else None)
+    monkeypatch.setattr(place, "_route", play)
+    made = Votes(64, 4, 8, k=6, bits=4, thresholds=(7,), seed=0).graph().emit("verilog").synthesize("ecp5")
+    assert "fed in parts" in made.placed
+    (cells,) = placed
+    assert cells["L6MUX21"] == made.cells["L6MUX21"]
+    assert made.cells["LUT4"] <= cells["LUT4"] < made.cells["LUT4"] + 10
+    assert made.flip_flops + 4 < cells["TRELLIS_FF"] < made.flip_flops + 64  # only the pixels that are read are kept
+
+
 def test_the_identity_tells_circuits_apart() -> None:
     rows = np.random.default_rng(0).integers(0, 2, (2, 16)).astype(bool)
     numbers = {bank(each).emit("verilog").identity for each in (rows, ~rows, rows)}
@@ -136,6 +180,14 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # 
         ArgumentError, match="pins are given and the target is 'lut6', expected place and route for ice40 or ecp5"
     ):
         hardware.synthesize("lut6", pins="set_io clk J3")
+    with pytest.raises(ArgumentError, match="fmax is given and the target is 'lut4'"):
+        hardware.synthesize("lut4", fmax=100)
+    with pytest.raises(ArgumentError, match="speed_grade is 5, expected 6, 7, 8"):
+        hardware.synthesize("ecp5", speed_grade=5)
+    with pytest.raises(ArgumentError, match="speed_grade is 6, expected none: ice40 has no speed grades"):
+        hardware.synthesize("ice40", speed_grade=6)
+    with pytest.raises(ArgumentError, match="fmax is 0"):
+        hardware.synthesize("ecp5", fmax=0)
     with pytest.raises(DataError, match="no statistics"):
         synthesize.read_cells(tmp_path / "nothing.json")
     monkeypatch.setattr(tools, "find_tool", lambda tool: None)

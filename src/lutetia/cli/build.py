@@ -61,6 +61,7 @@ DEFAULT_BITS = 8  # of an input, where no data says how many it takes
 WEIGHT_BITS = 8
 TABULAR_BITS = 6  # of a weight where a table of data is classified: the accuracy is that of 8
 CLOCKED = ("ice40", "ecp5", "verilog")
+SPEED_GRADES = (6, 7, 8)  # of an ECP5
 SIMULATED = 64  # samples of the data that are simulated
 LARGEST_PINS = 1 << 20  # bytes of a file of constraints
 SHOWN = 6  # samples whose votes the page shows
@@ -83,6 +84,7 @@ class BuildRequest:
     detectors_per_cycle: int = 4  # of a language model in Verilog
     fmax: float | None = None
     pins: Path | None = None  # constraints for place and route
+    speed_grade: int | None = None  # of an ECP5
     n_tables: int | None = None  # of a Tabular
     temperature: float | None = None  # of the draws of a language model in Verilog
     reuse: int | None = None  # of a classifier in Verilog
@@ -109,6 +111,7 @@ def run_build(request: BuildRequest, show: bool) -> dict[str, Any]:
             classes=model.metadata.get("classes", ()),
             target=request.target,
             fmax=request.fmax,
+            speed_grade=request.speed_grade,
             pins=pins,
             time_limit=request.time_limit,
             progress=screen.part,
@@ -166,6 +169,9 @@ def _check(request: BuildRequest) -> None:
         raise UsageError(f"--drop-unseen is for a circuit of tables, not for --target {request.target}")
     if request.pins is not None and request.target not in BITSTREAMS:
         raise UsageError(f"--pins is given and --target is {request.target}, expected {' or '.join(BITSTREAMS)}")
+    if request.speed_grade is not None and (request.target != "ecp5" or request.speed_grade not in SPEED_GRADES):
+        grades = ", ".join(map(str, SPEED_GRADES))
+        raise UsageError(f"--speed-grade is {request.speed_grade} and --target {request.target}, expected {grades} with ecp5")
     if not request.time_limit > 0:
         raise UsageError(f"--time-limit is {request.time_limit:g}, expected more than 0 seconds")
     if request.range is not None and not request.range[0] < request.range[1]:

@@ -261,13 +261,12 @@ def build(
     prove: Annotated[bool, typer.Option("--prove/--no-prove", help="Prove the whole circuit equal to the graph.")] = True,
     fmax: Annotated[
         float | None,
-        typer.Option(
-            "--fmax", metavar="MHZ", help="Move registers until nextpnr reaches this clock (ice40, ecp5, language models)."
-        ),
+        typer.Option("--fmax", metavar="MHZ", help="Move registers until nextpnr reaches this clock (ice40, ecp5, verilog)."),
     ] = None,
     pins: Annotated[
         Path | None, typer.Option("--pins", metavar="FILE", help="Pin constraints of your board: .pcf for ice40, .lpf for ecp5.")
     ] = None,
+    speed_grade: Annotated[int | None, typer.Option("--speed-grade", help="Of an ecp5: 6 (the default), 7 or 8.")] = None,
     time_limit: Annotated[
         float,
         typer.Option(
@@ -302,7 +301,7 @@ def build(
     from lutetia.cli.build_screen import show_report
 
     given = (checkpoint, out, input_bits, weight_bits, target, prove, data, value_range, time_limit, detectors_per_cycle)
-    request = BuildRequest(*given, fmax, pins, n_tables, temperature, reuse, refit, drop_unseen)
+    request = BuildRequest(*given, fmax, pins, speed_grade, n_tables, temperature, reuse, refit, drop_unseen)
     report = run_build(request, show=not as_json)
     if as_json:
         print_json(report)

@@ -172,18 +172,27 @@ class Hardware:
             return prove(self, max_bits, whole=whole, progress=progress)
 
     def synthesize(
-        self, target: str = "lut6", *, place: bool = True, pins: str | None = None, time_limit: float | None = None
+        self,
+        target: str = "lut6",
+        *,
+        place: bool = True,
+        pins: str | None = None,
+        fmax: float | None = None,
+        speed_grade: int | None = None,
+        time_limit: float | None = None,
     ) -> Synthesis:
         """Synthesise it with yosys for "lut6", "lut4", "ice40" or "ecp5".
 
         For the last two it is also placed and routed, given nextpnr, with Fmax and a bitstream. `pins` is the text of a file of
-        pin constraints, .pcf or .lpf; without it nextpnr chooses the pins.
+        pin constraints, .pcf or .lpf; without it nextpnr chooses the pins. `fmax` is the clock in MHz that it aims at,
+        `speed_grade` that of an ECP5: 6 by default, 7 or 8.
         """
         from lutetia.precompute.tools import find
+        from lutetia.precompute.tools.place import PlaceOptions
         from lutetia.precompute.tools.synthesize import synthesize
 
         with find.time_limit(time_limit):
-            return synthesize(self, target, place=place, pins=pins)
+            return synthesize(self, target, PlaceOptions(pins, fmax, speed_grade), place=place)
 
 
 def _port(edge: StreamEdge) -> dict[str, Any]:

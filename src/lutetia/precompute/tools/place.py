@@ -7,16 +7,19 @@ which a programmer can read back from the device over JTAG; iCE40 has no such re
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lutetia.errors import ArgumentError, check_range, fail
 from lutetia.precompute.tools.find import HOW, find_tool, run_program, run_yosys
 
 if TYPE_CHECKING:
     from lutetia.precompute.tools.hardware import Hardware
 
 
+NETLIST = "netlist.json"  # what yosys made of the hardware
 PART = 64  # bits of a sample that come in at once
 
 
@@ -31,6 +34,7 @@ class Device:
     constraints: str  # the option for pin constraints
     placed: str  # the option for the placed design
     packer: str
+    speed_grades: tuple[int, ...] = ()  # the first is the default
 
 
 DEVICES = {
@@ -51,6 +55,7 @@ DEVICES = {
         "--lpf",
         "--textcfg",
         "ecppack",
+        (6, 7, 8),
     ),
 }
 
@@ -64,17 +69,48 @@ class Placement:
     bitstream: bytes | None = None
 
 
-def place_and_route(hardware: Hardware, target: str, folder: Path, pins: str | None = None) -> Placement:
-    """Place the hardware, whose files are in the folder; `pins` is the text of a .pcf or .lpf file."""
+@dataclass(frozen=True)
+class PlaceOptions:
+    """What place and route is asked for: None leaves it to nextpnr."""
+
+    pins: str | None = None  # the text of a .pcf or .lpf file
+    fmax: float | None = None  # the clock in MHz that it aims at; it may be missed
+    speed_grade: int | None = None  # of an ECP5
+
+    def check(self, target: str, place: bool) -> None:
+        """Refuse what the target does not have."""
+        if self == PlaceOptions():
+            return
+        if not (place and target in DEVICES):
+            (name, *_) = [name for name, value in vars(self).items() if value is not None]
+            given = "pins are" if name == "pins" else f"{name} is"
+            raise ArgumentError(
+                f"{given} given and the target is {target!r}, expected place and route for {' or '.join(DEVICES)}"
+            )
+        if self.fmax is not None:
+            check_range("fmax", self.fmax, math.ulp(0.0))
+        if self.speed_grade is not None and self.speed_grade not in DEVICES[target].speed_grades:
+            grades = ", ".join(map(str, DEVICES[target].speed_grades)) or f"none: {target} has no speed grades"
+            fail("speed_grade", self.speed_grade, grades)
+
+
+def place_and_route(hardware: Hardware, target: str, folder: Path, wanted: PlaceOptions) -> Placement:
+    """Place and route the hardware, whose files and netlist are in the folder."""
     device = DEVICES[target]
     program = find_tool(device.nextpnr)
     if program is None:
         return Placement(None, f"not placed: {_absent(device.nextpnr)}")
     note = _write_netlist(hardware, target, folder)
     options = [*device.options, "--json", "placed.json", "--seed", "1", "--report", "report.json", device.placed, "placed.txt"]
-    if pins is not None:
-        (folder / "pins.txt").write_text(pins)
+    if wanted.pins is not None:
+        (folder / "pins.txt").write_text(wanted.pins)
         options += [device.constraints, "pins.txt"]
+    if wanted.fmax is not None:
+        options += ["--freq", f"{wanted.fmax:g}"]
+    if device.speed_grades:
+        grade = wanted.speed_grade or device.speed_grades[0]
+        options += ["--speed", f"{grade}"]
+        note = f", speed grade {grade}{note}"
     fault = _route(program, options, folder)
     if fault:
         return Placement(None, fault)
@@ -104,27 +140,22 @@ def _clock(device: Device, folder: Path, note: str = "") -> tuple[float | None, 
     report = json.loads((folder / "report.json").read_text())
     speeds = [clock["achieved"] for clock in report.get("fmax", {}).values()]
     if not speeds:
-        return None, f"placed on {device.name}{note}; no path between registers, so no Fmax"
+        return None, f"placed and routed on {device.name}{note}; no path between registers, so no Fmax"
     speed = min(speeds)
-    return speed, f"placed on {device.name}{note}: {speed:.1f} MHz, {1000 / speed:.2f} ns (nextpnr)"
+    return speed, f"placed and routed on {device.name}{note}: {speed:.1f} MHz, {1000 / speed:.2f} ns (nextpnr)"
 
 
 def _write_netlist(hardware: Hardware, target: str, folder: Path) -> str:
-    """Write placed.json, the netlist for nextpnr; return what the text of the result must say about it."""
+    """Write placed.json, the netlist for nextpnr: the cells that were counted. Return what the text of the result must say."""
     graph = hardware.graph
     pins = graph.input_edge.width + graph.output_edge.width + 6
-    top, note = hardware.name, ""
-    sources = list(hardware.sources)
+    script, note = [f"read_json {NETLIST}"], ""
     if pins > DEVICES[target].pins:
         (folder / "harness.v").write_text(_harness(hardware))
-        sources.append("harness.v")
-        top, note = f"{hardware.name}_harness", ", fed in parts"
-    script = [
-        "read_verilog -DSYNTHESIS " + " ".join(sources),
-        f"synth_{target} -top {top}",
-        "delete t:$scopeinfo",
-        "write_json placed.json",
-    ]
+        old = " -noabc9" if target == "ecp5" else ""  # ABC9 refuses cells that are there already
+        script += ["read_verilog harness.v", f"synth_{target}{old} -top {hardware.name}_harness"]
+        note = ", fed in parts"
+    script += ["delete t:$scopeinfo", "write_json placed.json"]
     run_yosys(script, folder, f"synthesize({target!r})")
     return note
 

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 from lutetia import flow
 from lutetia.errors import ArgumentError, DataError, check_choice
 from lutetia.precompute.tools.find import run_yosys
-from lutetia.precompute.tools.place import DEVICES, place_and_route
+from lutetia.precompute.tools.place import DEVICES, NETLIST, PlaceOptions, place_and_route
 from lutetia.precompute.tools.stages import luts_by_stage
 
 if TYPE_CHECKING:
     from lutetia.precompute.tools.hardware import Hardware
 
-NETLIST = "netlist.json"
 TARGETS = ("lut6", "lut4", "ice40", "ecp5")
 # Cells of the targets by what they are; names that end in * are beginnings.
 KINDS = {
@@ -82,11 +81,10 @@ class Synthesis:
         return f"{text}; {self.placed}" if self.placed else text
 
 
-def synthesize(hardware: Hardware, target: str = "lut6", *, place: bool = True, pins: str | None = None) -> Synthesis:
-    """Count what the hardware needs on a target; `pins` is the text of a file of pin constraints."""
+def synthesize(hardware: Hardware, target: str, wanted: PlaceOptions, *, place: bool = True) -> Synthesis:
+    """Count what the hardware needs on a target; place and route it as wanted."""
     check_choice("target", target, TARGETS)
-    if pins is not None and not (place and target in DEVICES):
-        raise ArgumentError(f"pins are given and the target is {target!r}, expected place and route for {' or '.join(DEVICES)}")
+    wanted.check(target, place)
     if hardware.language != "verilog":
         raise ArgumentError(f'the hardware is in {hardware.language}, expected "verilog", which yosys reads')
     with flow.step("synthesize", part="precompute", target=target) as step, tempfile.TemporaryDirectory() as where:
@@ -99,7 +97,7 @@ def synthesize(hardware: Hardware, target: str = "lut6", *, place: bool = True, 
         made = replace(made, stages=stages)
         step.note(luts=made.luts, flip_flops=made.flip_flops)
         if target in DEVICES and place:
-            made = replace(made, **vars(place_and_route(hardware, target, folder, pins)))
+            made = replace(made, **vars(place_and_route(hardware, target, folder, wanted)))
     return made
 
 
