@@ -104,33 +104,36 @@ def tabular_sentence(result: Result) -> str:
     )
 
 
-OPERATIONS = {  # what stops a model, by the beginning of its name
+OPERATIONS = {  # what stops a model, or cuts its input off, by the beginning of its name
     "LightGlue": "`detach` of its descriptors, and `nonzero` for its keypoints",
+    "Mimi": "`argmin` of codes",
     "PeAudioEncoder": "its codec runs under `no_grad`",
-    "Mimi": "`argmin` of codes, whose codebook starts at 0",
-    "OmDet": "`AddBackward0`: its head starts at 0, and adds nothing to constant anchors",
-    "PPLCNet": "`AddmmBackward0`: untrained, its output fades to 10⁻³⁹",
-    "Reformer": "`_ReversibleFunction`, a custom function around all layers",
-    "SLAN": "untrained, nothing arrives; the operation is not known",
-    "Xcodec": "`argmin` of codes, whose codebook starts at 0",
-    "Yoso": "`YosoCumulation`, a custom function",
+    "SLANet": "`SoftmaxBackward0` over one class: 1, whatever the input",
+    "SuperGlue": "`WhereBackward0`: untrained, no match passes its threshold",
+    "Xcodec2": "`round`: untrained, its codes are all 0",
+    "Xcodec": "`argmin` of codes",
 }
 
 
 def models_sentence(result: Result) -> str:
-    """Which models were built and not explained by their inputs, each with the operation."""
+    """How many models were explained, which of them not by their inputs or not as built, and what stopped the others."""
     rows = rows_of(result, "models")
+    counts = {row["outcome"]: row["models"] for row in rows_of(result, "outcomes")}
+    absent = counts["not built"]
+    ran = [row for row in rows if row["outcome"] in ("ran", "embeddings")]
     named = [row["model"] for row in rows if row["outcome"] == "embeddings"]
     cut = [name for name in named if name.startswith(tuple(OPERATIONS))]
-    others = {kind: [row["model"] for row in rows if row["outcome"] == kind] for kind in ("linear", "stopped")}
-    counts = {row["outcome"]: row["models"] for row in rows_of(result, "outcomes")}
-    by_module = f" By a module, as no node leads to the input: {_with_operations(cut)}." if cut else ""
+    trained = [row["model"] for row in ran if "trained" in (row.get("how") or "")]
+    faint = sum(row.get("how") == "ε = 1e-30" for row in ran)
+    others = [row["model"] for row in rows if row not in ran and row["outcome"] != "not built"]
+    explained = f"{counts['ran'] + counts['embeddings']:.0f} of {sum(counts.values()) - absent:.0f} models that are built"
     return (
-        f"{counts['ran']} models are explained by their inputs. By their embeddings, which they look up themselves: "
-        f"{', '.join(name for name in named if name not in cut)}.{by_module} "
-        f'With `unknown="linear"`: {_with_operations(others["linear"])}. '
-        f"Stopped: {_with_operations(others['stopped'])}. {counts['not built']} more need packages or downloads, or are 0 "
-        "untrained."
+        f'{explained} are explained, none with `unknown="linear"`. By their embeddings, '
+        f"which they look up themselves: {', '.join(name for name in named if name not in cut)}. By a module, as no node leads "
+        f"to the input: {_with_operations(cut)}. Untrained, {faint} fade and need an ε of 10⁻³⁰; {len(trained)} ignore "
+        "their input until weights that start at 0 are drawn and batch norms know it: "
+        f"{', '.join(trained)}. Not explained: {_with_operations(others)}. {absent:.0f} more need packages or "
+        "downloads."
     )
 
 
