@@ -14,7 +14,7 @@ import pytest
 from tools import require_module, require_tool
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Dialog, Page
+    from playwright.sync_api import Browser, Dialog, Page
 
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
@@ -41,27 +41,65 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
+Kept: TypeAlias = dict[bool, Opened]  # by whether it is touched, as a phone
+
+
+@pytest.fixture(scope="session")
+def kept(browser: Browser) -> Iterator[Kept]:
+    """The window of the last test, if it left one: a new one takes longer than most tests do with it."""
+    kept: Kept = {}
+    yield kept
+    for opened in kept.values():
+        opened.page.context.close()
+
+
 @pytest.fixture
-def open_page(browser: Browser, tmp_path: Path) -> Iterator[OpenPage]:
-    """Writes HTML to a file and opens that file from disk, in a window of its own."""
-    contexts: list[BrowserContext] = []
+def open_page(browser: Browser, kept: Kept, tmp_path: Path) -> Iterator[OpenPage]:
+    """Writes HTML to a file and opens that file from disk, in a window that the test has for itself."""
+    used: list[tuple[bool, Opened]] = []
 
     def open_it(text: str, width: int = 1280, height: int = 800, scheme: Literal["light", "dark"] = "light") -> Opened:
-        path = tmp_path / f"page{len(contexts)}.html"
+        path = tmp_path / f"page{len(used)}.html"
         path.write_text(text, encoding="utf-8")
-        context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce", has_touch=width < 500
-        )
-        contexts.append(context)
-        context.set_default_timeout(10_000)
-        opened = Opened(context.new_page(), [], [])
-        watch(opened)
+        touched = width < 500
+        opened = kept.pop(touched, None) or new_window(browser, touched)
+        while kept:  # a window behind another one is drawn late, or never
+            kept.popitem()[1].page.context.close()
+        used.append((touched, opened))
+        opened.page.set_viewport_size({"width": width, "height": height})
+        opened.page.emulate_media(color_scheme=scheme)
         opened.page.goto(path.as_uri())
         return opened
 
     yield open_it
-    for context in contexts:
-        context.close()
+    for number, (touched, opened) in enumerate(used, 1):
+        if number == len(used) and leave(opened):
+            kept[touched] = opened
+        else:
+            opened.page.context.close()
+
+
+def new_window(browser: Browser, touched: bool) -> Opened:
+    context = browser.new_context(reduced_motion="reduce", has_touch=touched)
+    context.set_default_timeout(10_000)
+    opened = Opened(context.new_page(), [], [])
+    watch(opened)
+    return opened
+
+
+def leave(opened: Opened) -> bool:
+    """Make a window as new: an empty page, the pointer outside, nothing noted or stored; whether that worked."""
+    if opened.page.is_closed() or len(opened.page.context.pages) > 1:
+        return False
+    try:
+        opened.page.mouse.move(-1, -1)
+        opened.page.goto("about:blank")
+    except Exception:  # a page that hangs, or has crashed
+        return False
+    opened.page.context.clear_cookies()
+    opened.requests.clear()
+    opened.problems.clear()
+    return True
 
 
 def watch(opened: Opened) -> None:
