@@ -9,7 +9,7 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,8 @@ WHOLE_PATH = "LUTETIA_WHOLE_PATH"  # the PATH with the tools, while they are hid
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # tests start processes that share the cores
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
+gc.disable()  # until all is imported
 
 
 def share_cores(workers: int) -> None:
@@ -141,11 +143,24 @@ def rewrite_share(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Now that all is imported: spare the garbage collector the modules, which took a tenth of the run to look through."""
+    """Now that all is imported."""
     interpreter.remember()
+    spare_collector()
+    gc.set_threshold(100_000, 20, 100)
+    gc.enable()
+
+
+def spare_collector() -> None:
+    """Let the garbage collector pass over all that is there: to look through modules again and again took a tenth of the run."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 100)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_stays() -> Iterator[None]:
+    """Tests leave much that stays: graphs that were compiled, caches, what is reported of each."""
+    yield
+    spare_collector()
 
 
 @pytest.fixture(autouse=True)

@@ -157,12 +157,15 @@ def ask(call: dict[str, Any], descriptors: list[int]) -> int:
 
 def serve(listener: socket.socket, life: int) -> None:
     """Fork a keeper for each call, which forks the process, sends its number, and waits for it."""
+    gc.disable()
     for module in MODULES:
         __import__(module)
     for module in OTHERS:
         with suppress(ImportError):
             __import__(module)
+    gc.collect()
     gc.freeze()  # or the collector would have each process copy the pages of these modules
+    gc.enable()
     while life not in select.select([listener, life], [], [])[0]:
         reap()
         connection, _ = listener.accept()
