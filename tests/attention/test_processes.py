@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -35,10 +35,9 @@ CALLS = 2 * (13 * (1 + 3 * 2) + 5 * (1 + 3) + 1)
 
 @needs_gloo
 def test_ranks_under_torchrun(tmp_path: Path) -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", f"--log-dir={tmp_path}"]
-    done = subprocess.run(
-        [*launcher, WORKER, "check some"], env=environment(), capture_output=True, text=True, timeout=240, check=False
-    )
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", f"--log-dir={tmp_path}", "--no-python"]
+    command = [*launcher, *shlex.split(warm.command()), WORKER, "check some"]
+    done = warm.run(command, env=environment(), timeout=240)
     assert done.returncode == 0, done.stderr[-4000:]
     assert len(set(re.findall(r"rank \d of 2: [1-9]\d* calls agree", done.stdout))) == 2, done.stdout
 

@@ -8,6 +8,7 @@ test_triton*.py; outputs and gradients through autograd are in test_functional.p
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 import torch
@@ -108,15 +109,27 @@ def test_every_depth_of_table(backend: str, n_anchors: int) -> None:
 
 
 # The dtypes of x and of the weight; sums are float64 where either is.
-DTYPES = [(F64, F64, "float"), (F64, F64, "fixed"), (BF16, BF16, "float"), (F64, F32, "float"), (F32, F16, "float")]
+DTYPES = [(F64, F64, "float"), (BF16, BF16, "float"), (F64, F32, "float"), (F32, F16, "float")]
 
 
-@pytest.mark.parametrize(("of_x", "of_weight", "sums"), DTYPES, ids=str)
+def slow_on_a_cpu(*cases: tuple[object, ...]) -> list[Any]:
+    """Cases of both backends. On a CPU numba compiles for five seconds for each, and test_rows and DTYPES have their parts."""
+    return [pytest.param(name, *case, marks=pytest.mark.slow if name == "cpu" else ()) for name in BACKENDS for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("backend", "of_x", "of_weight", "sums"),
+    [*((name, *case) for name in BACKENDS for case in DTYPES), *slow_on_a_cpu((F64, F64, "fixed"))],
+    ids=str,
+    indirect=["backend"],
+)
 def test_dtypes(backend: str, of_x: torch.dtype, of_weight: torch.dtype, sums: str) -> None:
     check_layer(backend, make_layer((4, 7, 5, 3, 3), dtypes=(of_x, of_weight)), sums)
 
 
-@pytest.mark.parametrize(("kind", "coefficients"), [("general", "none"), ("shared", "two")])
+@pytest.mark.parametrize(
+    ("backend", "kind", "coefficients"), slow_on_a_cpu(("general", "none"), ("shared", "two")), indirect=["backend"]
+)
 def test_float64_where_synapses_are_missing(backend: str, kind: str, coefficients: str) -> None:
     check_layer(backend, make_layer((4, 7, 5, 3, 3), kind, coefficients, (F64, F64)))
 
