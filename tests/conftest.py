@@ -168,7 +168,8 @@ def seeded() -> None:
     """Every test starts from the same random numbers."""
     import torch
 
-    torch.manual_seed(0)
+    # Without a GPU, torch.manual_seed would note where it was called from, for the day when there is one: four milliseconds.
+    (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(0)
     random.seed(0)
 
 

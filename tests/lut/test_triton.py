@@ -58,7 +58,7 @@ def same(actual: torch.Tensor, expected: torch.Tensor, sums: str = "float") -> N
 @pytest.mark.parametrize("sums", SUMS)
 @pytest.mark.usefixtures("small_shares")
 def test_batches_past_the_share_of_one_program(coefficients: str, sums: str) -> None:
-    for shape in SHAPES[2:]:
+    for shape in SHAPES[2:] if (coefficients, sums) == ("none", "float") else (SHAPES[2], SHAPES[4]):
         check_layer("triton", make_layer(shape, "full", coefficients), sums)
 
 

@@ -317,7 +317,14 @@ def violations(page: Page) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1280, "light"),
+        (360, "dark"),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in ((1280, "dark"), (360, "light"))),
+    ],
+)
 def test_axe_finds_no_serious_fault(open_page: OpenPage, text: str, width: int, scheme: str) -> None:
     page = open_page(text, width, 800, scheme).page
     show_flow(page)
