@@ -5,6 +5,7 @@ from __future__ import annotations
 from results import Row
 from results_learning import FAITHFUL_NOTES, LEARNING_NOTES, LEARNING_SECTIONS
 from results_sentences import (
+    clock_sentence,
     cpu_attention_sentence,
     cpu_sentence,
     decode_sentence,
@@ -280,6 +281,7 @@ CIRCUIT_SECTIONS = [
         "smallest by test accuracy. "
         "Counts of others are from papers.",
     ),
+    Section("The clock of a circuit", "clock", [], clock_sentence, setting="Placed and routed on an ECP5-85F."),
     Section(
         "Gates and boosted trees",
         "circuits",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from results import Result, rows_of, text_of
@@ -218,6 +219,17 @@ def floors_sentence(result: Result) -> str:
         for row in rows_of(result, "floors")
     ]
     return f"Eval and training step. {'; '.join(parts)}. 10x the original's eager training step cannot be reached here."
+
+
+def clock_sentence(result: Result) -> str:
+    parts = [
+        f"{row['network']} at speed grade {row['speed grade']}: {row['clock']:.1f} MHz, {row['cycles']} cycles "
+        f"({row['answer']:.0f} ns), {row['LUT4']:,} LUT4, {row['flip-flops']:,} flip-flops"
+        for row in rows_of(result, "clock")
+    ]
+    numbers = {tool: re.search(r"\d+[.]\d+", result["settings"][tool]) for tool in ("yosys", "nextpnr")}
+    tools = ", ".join(f"{tool} {found[0]}" for tool, found in numbers.items() if found)
+    return f"{'; '.join(parts)} ({tools}), without what feeds it. It is seed 0 of the network of 98.42%."
 
 
 def torchlogix_sentence(result: Result) -> str:
