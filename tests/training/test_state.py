@@ -142,6 +142,13 @@ def test_a_position_beyond_numpys_generator_is_refused() -> None:
         unpack_rng(packed, torch.device("cpu"))
 
 
+def test_a_number_that_no_generator_holds_is_refused() -> None:
+    packed = pack_rng(torch.device("cpu"))
+    packed["python"][5] = -1  # an OverflowError of Python's
+    with pytest.raises(DataError, match="the states of the random generators in the checkpoint cannot be used"):
+        unpack_rng(packed, torch.device("cpu"))
+
+
 def draws() -> list[Any]:
     return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), torch.rand(3).tolist()]
 

@@ -409,7 +409,7 @@ class Trainer:
             if state["scaler"]:
                 self.scaler.load_state_dict(state["scaler"])
             self._restore_rng(content.tensors["rng.safetensors"], state)
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
             raise DataError(f"{name} cannot be used: {type(error).__name__}: {' '.join(str(error).split())}") from error
         self.position = position
 

@@ -167,7 +167,7 @@ def unpack_rng(packed: dict[str, Tensor], device: torch.device) -> None:
         torch.set_rng_state(packed["torch"])
         if device.type == "cuda" and "cuda" in packed:
             torch.cuda.set_rng_state(packed["cuda"], device)
-    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+    except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise DataError(f"the states of the random generators in the checkpoint cannot be used: {error}") from error
 
 
