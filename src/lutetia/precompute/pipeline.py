@@ -168,7 +168,7 @@ def _placed(build: Build, hardware: Hardware) -> Synthesis:
 
 def _pipeline(build: Build) -> None:
     """Find how long stages may be for the requested clock, from a guess on: longer ones while they exceed it, else shorter ones.
-    If none reaches it the fastest is kept; when the time is up, the best one so far.
+    If none reaches it the fastest is kept; when the time is up or one cannot be routed, the best one so far.
     """
     wanted = build.fmax
     assert wanted is not None
@@ -191,7 +191,9 @@ def _pipeline(build: Build) -> None:
                 break
             speed = made.fmax_mhz
             if speed is None:
-                raise MissingFeatureError(f"fmax needs place and route: {made.placed}")
+                if best is None:
+                    raise MissingFeatureError(f"fmax needs place and route: {made.placed}")
+                break
             tried.append(
                 {"levels": LEVELS[place], "fmax_mhz": speed, "latency": graph.cost().latency, "flip_flops": made.flip_flops}
             )
