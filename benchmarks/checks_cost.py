@@ -4,10 +4,10 @@ One `nn.LUT` called eagerly in eval mode, at batch 1 on a CPU and as a small lay
 against anchors and synapses that were changed: version counters, where the anchors are, and on the CPU the compare of all
 anchors with the number of inputs. What remains finds the call that was prepared. `identities` is what that asks of the tensors
 of the layer: whether they are the same objects, and the weight at the same address. All take turns, a few calls at a time, and
-the slowest of the fastest tenth counts. Where code lies in memory matters as much: 15 rounds have copies of their own, and the
+the slowest of the fastest tenth counts. Where code lies in memory matters as much: 45 rounds have copies of their own, and the
 median round is told. Time is that of the processor: checks never wait for the GPU.
 
-    lutetia bench checks_cost [--quick] [--json] [--save] [-- --turns 6000]
+    lutetia bench checks_cost [--quick] [--json] [--save] [-- --turns 13500]
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lutetia.nn import LUT
 from results import Row, finish, options_of, progress, result, table
 
 MOST = 0.02
-CALLS, ROUNDS = 20, 15  # calls of each kind in a turn
+CALLS, ROUNDS = 20, 45  # calls of each kind in a turn
 CASES = (("cpu", 1, (32, 32, 16, 6)), ("cpu", 1, (384, 384, 64, 8)), ("cuda", 4096, (32, 32, 16, 6)))
 known: dict[Any, prepared.Prepared] = {}
 
@@ -135,7 +135,7 @@ def timed(layer: LUT, x: Tensor) -> float:
 def main(argv: list[str] | None = None) -> int:
     """Time both, and print; 1 where checks cost more than claimed."""
     parser = options_of(__doc__)
-    parser.add_argument("--turns", type=int, default=6000, help="of each layer (default 6000)")
+    parser.add_argument("--turns", type=int, default=13_500, help="of each layer (default 13,500)")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     turns, rows = 10 * ROUNDS if options.quick else options.turns, []
