@@ -42,6 +42,7 @@ from lutetia.precompute import (
     OPTIMISE,
     PIPELINE,
     PROOF,
+    SPEED_GRADES,
     TARGETS,
     Build,
     Graph,
@@ -61,7 +62,6 @@ DEFAULT_BITS = 8  # of an input, where no data says how many it takes
 WEIGHT_BITS = 8
 TABULAR_BITS = 6  # of a weight where a table of data is classified: the accuracy is that of 8
 CLOCKED = ("ice40", "ecp5", "verilog")
-SPEED_GRADES = (6, 7, 8)  # of an ECP5
 SIMULATED = 64  # samples of the data that are simulated
 LARGEST_PINS = 1 << 20  # bytes of a file of constraints
 SHOWN = 6  # samples whose votes the page shows

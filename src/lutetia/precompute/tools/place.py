@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lutetia.precompute.tools.hardware import Hardware
 
 
+SPEED_GRADES = (6, 7, 8)  # of an ECP5
 NETLIST = "netlist.json"  # what yosys made of the hardware
 PART = 64  # bits of a sample that come in at once
 
@@ -55,7 +56,7 @@ DEVICES = {
         "--lpf",
         "--textcfg",
         "ecppack",
-        (6, 7, 8),
+        SPEED_GRADES,
     ),
 }
 
