@@ -21,7 +21,7 @@ POINTERS = {
     **dict.fromkeys(("seq_lens", "page_table", "arrived", "starts"), "*i32"),
     "tree": "*i64",
 }
-SIZES = {"H_KV": 8, "D": 128, "S_ACTIVE": 1, "ROWS": 4, "M_BLOCKS": 1, "PAGE_LEN": 0, "STRETCH": 1 << 30}
+SIZES = {"H_KV": 8, "D": 128, "S_ACTIVE": 1, "ROWS": 4, "M_BLOCKS": 1, "PAGE_LEN": 0}
 BLOCKS = {"BLOCK_B": 16, "BLOCK_D": 128, "BLOCK_M": 16, "BLOCK_N": 64, "COMBINE_ROWS": 4, "COMBINE_STAGES": 8, "NEW": 16}
 FLAGS = dict.fromkeys(("RING", "HAS_WINDOW", "HAS_SINK", "HAS_NEW", "HAS_K_SCALE", "HAS_V_SCALE", "FIXED"), False)
 PLAIN = {**SIZES, **BLOCKS, **FLAGS, "PLAIN": True, "EARLY": True, "PRECISION": "tf32"}
@@ -53,13 +53,12 @@ OTHERS = {  # what differs from PLAIN; and two stages, as each takes the compile
         "TOKEN_SCALES": True,
         "cache": "*i8",
     },
-    "the prefix": {"BLOCK_M": 128, "warps": 8, "PLAIN": False, "PAGE_LEN": 16, "STRETCH": 4032},
+    "the prefix": {"BLOCK_M": 128, "warps": 8, "PLAIN": False, "PAGE_LEN": 16},
     "a window, sinks, pages": {
         "HAS_WINDOW": True,
         "HAS_SINK": True,
         "PLAIN": False,
         "PAGE_LEN": 16,
-        "STRETCH": 4032,
         "FIXED": True,
     },
 }

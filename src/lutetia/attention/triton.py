@@ -198,7 +198,7 @@ def plan_of(call: DecodeCall, config: LaunchConfig) -> LaunchPlan:
         BLOCK_B=max(16, next_power_of_2(call.batch)) if config.uneven_pieces else 0,
         BLOCK_D=block_d, BLOCK_M=block_m, BLOCK_N=config.block_n, COMBINE_ROWS=combine_rows, COMBINE_STAGES=combine_stages,
         PLAIN=_plain(call, config.block_n), PAGE_LEN=0 if call.page_table is None else call.page_len,
-        STRETCH=_stretch(call, config.block_n), RING=call.ring,
+        RING=call.ring,
         HAS_WINDOW=call.window is not None, HAS_SINK=call.sink is not None, HAS_NEW=call.k_new is not None,
         NEW=NEW_KEYS if block_m <= FEW_ROWS else config.block_n,
         HAS_K_SCALE=call.k_scale is not None and not token_scales, HAS_V_SCALE=call.v_scale is not None and not token_scales,
@@ -291,15 +291,6 @@ def _plain(call: DecodeCall, block_n: int) -> bool:
     """Whether position p is slot p, and offsets within a tile fit in 32 bits."""
     far = max(block_n * cache.stride(2) + call.head_dim * cache.stride(3) for cache in (call.k_cache, call.v_cache))
     return call.page_table is None and not call.ring and far < 2**31
-
-
-def _stretch(call: DecodeCall, block_n: int) -> int:
-    """How many keys, in whole tiles, the kernel lists the pages of at once; all keys where there are no pages. The first key may
-    lie inside a page, so one page fewer is counted.
-    """
-    if call.page_table is None:
-        return 1 << 30
-    return max(1, (tiles.PAGES.value - 1) * call.page_len // block_n) * block_n
 
 
 def _shared_keys(call: DecodeCall) -> int:

@@ -24,6 +24,7 @@ from lutetia.attention.triton_tiles import (
     limit_of,
     load_extra,
     locate,
+    pages_of,
     place_of,
     query_rows,
     read_keys,
@@ -189,6 +190,9 @@ def do_piece(length, start_of_row, q_tile, task, memory, strides, numbers, CASE:
         m = tl.full([CASE.BLOCK_M], float("-inf"), tl.float32)
         l = tl.full([CASE.BLOCK_M], 0.0, tl.float32)
         acc = tl.full([CASE.BLOCK_M, CASE.BLOCK_D], 0.0, tl.float32)
+        v_scale = 1.0
+        if CASE.HAS_V_SCALE:  # asked for now, it is there when it is used
+            v_scale = tl.load(memory.v_scale + h)
         m, l, acc = read_keys((begin, end), (b, h), rows, (m, l, acc), memory, strides, numbers, CASE)
 
         n_pieces = tl.minimum(tl.maximum(tl.cdiv(high - low, share), 1), n_pieces)  # a division, after the loads are issued
@@ -204,7 +208,7 @@ def do_piece(length, start_of_row, q_tile, task, memory, strides, numbers, CASE:
                         m, l, acc = add_new(new, start_of_row, (b, h, block), rows, sums, memory, strides, numbers, CASE)
 
         if CASE.HAS_V_SCALE:
-            acc *= tl.load(memory.v_scale + h)
+            acc *= v_scale
 
         if n_pieces == 1:
             finish((m, l, acc), r, d, (b, h), memory, numbers, CASE)
@@ -252,7 +256,8 @@ def add_new(new, start_of_row, place, rows, sums, memory, strides, numbers, CASE
     k_tile, v_tile = as_stored(k_tile, column(k_scale, CASE), dtype), as_stored(v_tile, column(v_scale, CASE), dtype)
     if CASE.EXTRA > 0:
         extra = as_stored(extra, column(k_scale, CASE), dtype)
-    where, slot = locate_new(tl.maximum(position, 0), live, b, memory, numbers, CASE)
+    at = tl.maximum(position, 0)
+    where, slot = locate(at, pages_of(at, rows.first + CASE.S_ACTIVE, b, memory, numbers, CASE), b, numbers, CASE)
     k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
     if block == 0:
         tl.store(keys + k_row[:, None] + d[None, :] * k_d, k_tile, mask=inside)
@@ -271,16 +276,6 @@ def add_new(new, start_of_row, place, rows, sums, memory, strides, numbers, CASE
     if CASE.HAS_STARTS:
         counts = live & (position >= start_of_row)
     return attend((k_tile, extra, v_tile), (k_scale, v_scale), position, counts, rows, sums, numbers, CASE)
-
-
-@triton.jit
-def locate_new(position, live, b, memory, numbers, CASE: tl.constexpr):
-    """Like `locate`, for a few positions [n] whose pages are not listed."""
-    if CASE.PAGE_LEN > 0:
-        pages = tl.load(memory.page_table + b * numbers.table_b + position // CASE.PAGE_LEN, mask=live, other=0)
-        return pages.to(tl.int64), (position % CASE.PAGE_LEN).to(tl.int64)
-    else:
-        return locate(position, 0, 0, b, numbers, CASE)
 
 
 @triton.jit

@@ -16,7 +16,6 @@ from triton.language.extra.cuda import gdc_wait
 
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2_E = tl.constexpr(1.4426950408889634)
-PAGES = tl.constexpr(256)  # page numbers that a program has at hand
 
 
 class KernelTensors(NamedTuple):
@@ -88,7 +87,6 @@ class TileCase(NamedTuple):
     COMBINE_STAGES: int
     PLAIN: bool  # position p is slot p, and places within a tile need no 64 bits
     PAGE_LEN: int  # 0 where there are no pages
-    STRETCH: int  # keys whose pages are listed at once
     RING: bool
     HAS_WINDOW: bool
     HAS_SINK: bool
@@ -218,21 +216,19 @@ def seen_of(position, live, rows, numbers, CASE: tl.constexpr):
 
 
 @triton.jit
-def list_pages(first, end, b, memory, numbers, CASE: tl.constexpr):
-    """The pages of a row from position `first` on, before `end`: [PAGES]; 0 where there are none."""
+def pages_of(position, end, b, memory, numbers, CASE: tl.constexpr):
+    """The pages of positions [n] of a row that are before `end`: [n]; 0 where there are none."""
     if CASE.PAGE_LEN > 0:
-        page = first // CASE.PAGE_LEN + tl.arange(0, PAGES)
-        return tl.load(memory.page_table + b * numbers.table_b + page, mask=page * CASE.PAGE_LEN < end, other=0)
+        return tl.load(memory.page_table + b * numbers.table_b + position // CASE.PAGE_LEN, mask=position < end, other=0)
     else:
         return 0
 
 
 @triton.jit
-def locate(position, first, listed, b, numbers, CASE: tl.constexpr):
-    """Where positions [n] live, with the pages listed from position `first` on: the row of the cache, or the pages [n], and the
-    slots [n]; in 64 bits, as offsets must be."""
+def locate(position, pages, b, numbers, CASE: tl.constexpr):
+    """Where positions [n] live, on pages [n] if there are any: the row of the cache, or the pages [n], and the slots [n]; in 64
+    bits, as offsets must be."""
     if CASE.PAGE_LEN > 0:
-        pages = tl.gather(listed, tl.minimum(position // CASE.PAGE_LEN - first // CASE.PAGE_LEN, PAGES - 1), 0)
         return pages.to(tl.int64), (position % CASE.PAGE_LEN).to(tl.int64)
     elif CASE.RING:
         return b, (position % numbers.capacity).to(tl.int64)
@@ -265,21 +261,22 @@ def read_keys(stretch_of_keys, place, rows, sums, memory, strides, numbers, CASE
             v_first += CASE.BLOCK_N * v_s
             sums = attend((k_tile, extra, v_tile), scales, position, position < end, rows, sums, numbers, CASE)
     else:
-        # The pages of a stretch are listed before its keys are asked for: to ask for a page and then its keys, tile by tile,
-        # would be two trips to memory, one after the other.
-        for stretch in range(begin, end, CASE.STRETCH):
-            listed = list_pages(stretch, end, b, memory, numbers, CASE)
-            for start in range(stretch, tl.minimum(stretch + CASE.STRETCH, end), CASE.BLOCK_N):
-                position = start + n
-                inside = (position < end)[:, None] & in_d[None, :]
-                where, slot = locate(position, stretch, listed, b, numbers, CASE)
-                k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
-                k_tile = tl.load(keys + k_row[:, None] + d[None, :] * k_d, mask=inside, other=0.0)
-                extra = load_extra(keys + k_row, k_d, position < end, CASE)
-                v_places = values + v_row[:, None] + d[None, :] * v_d
-                v_tile = k_tile if CASE.SHARED else tl.load(v_places, mask=inside, other=0.0)
-                scales = token_scales((where, slot, h), position < end, memory, strides, CASE)
-                sums = attend((k_tile, extra, v_tile), scales, position, position < end, rows, sums, numbers, CASE)
+        # The pages of a tile are asked for one tile ahead: to ask for a page and then its keys would be two trips to memory, one
+        # after the other.
+        pages = pages_of(begin + n, end, b, memory, numbers, CASE)
+        for start in range(begin, end, CASE.BLOCK_N):
+            position = start + n
+            inside = (position < end)[:, None] & in_d[None, :]
+            next_pages = pages_of(position + CASE.BLOCK_N, end, b, memory, numbers, CASE)
+            where, slot = locate(position, pages, b, numbers, CASE)
+            k_row, v_row = where * k_o + slot * k_s, where * v_o + slot * v_s
+            k_tile = tl.load(keys + k_row[:, None] + d[None, :] * k_d, mask=inside, other=0.0)
+            extra = load_extra(keys + k_row, k_d, position < end, CASE)
+            v_places = values + v_row[:, None] + d[None, :] * v_d
+            v_tile = k_tile if CASE.SHARED else tl.load(v_places, mask=inside, other=0.0)
+            scales = token_scales((where, slot, h), position < end, memory, strides, CASE)
+            pages = next_pages
+            sums = attend((k_tile, extra, v_tile), scales, position, position < end, rows, sums, numbers, CASE)
     return sums
 
 
