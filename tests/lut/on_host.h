@@ -37,6 +37,7 @@ static inline float exp2_fast(float x) { return exp2f(x); }
 static inline float log2_fast(float x) { return log2f(x); }
 static inline void copy_async(float4* to, const float4* from) { *to = *from; }
 static inline void close_group() {}
+static inline void fetch_ahead(const float*, int) {}
 template <int MANY> static void wait_for_all_but() {}
 template <class T> static T atomicAdd(T* to, T value) { T before = *to; *to = before + value; return before; }
 static inline void __stcs(float4* to, float4 value) { *to = value; }

@@ -1,5 +1,6 @@
 // The gradient of LUT attention's tables. One block per detector and Q owns the CELLS table rows that Q can reach. The pairs of its
 // places are put in order by a counting sort; then eight lanes add up each row's g and write it once: no atomics, no zero fill.
+// A step in place visits only rows that some pair reads, whose values are on their way while the pairs are listed.
 //
 // A place is b · S + j; its pairs are the positions i < j, each in cell K[i] << N_PE | PE[j - i - 1].
 // CELLS = 2**(N_C + N_PE) · W outputs, a multiple of 8 · PLACES at a time, at most 256 · CAP pairs of so many places · ADD to what is
@@ -60,7 +61,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gather_pairs(
     int* cursor = reinterpret_cast<int*>(g + PLACES * W);                  // [CELLS]
     int* first = cursor + CELLS;                                           // [CELLS]
     short* distances = reinterpret_cast<short*>(first + CELLS);            // [S - 1], of PE, to an even number of them
-    unsigned char* entries = reinterpret_cast<unsigned char*>(distances + (length & ~1));  // [CAP]: places of this round, by cell
+    short* filled = distances + (length & ~1);                             // with ADD [CELLS]: those that have pairs
+    unsigned char* entries = reinterpret_cast<unsigned char*>(filled + ADD * CELLS);  // [CAP]: places of this round, by cell
+    __shared__ int n_filled;
     const int q = blockIdx.x, t = blockIdx.y, n_detectors = gridDim.y, n_q = gridDim.x;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, part = tid & 7;
     const int n = count_in[t * n_q + q];
@@ -70,6 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gather_pairs(
     for (int start = 0; start == 0 || start < n; start += PLACES) {
         const int here = min(n - start, PLACES);
         for (int c = tid; c < CELLS; c += THREADS) cursor[c] = 0;
+        if (tid == 0) n_filled = ADD ? 0 : CELLS;
         for (int e = tid; e < here * (W / 4); e += THREADS)
             reinterpret_cast<float4*>(g)[e] =
                 reinterpret_cast<const float4*>(grad)[(size_t)places[start + e / (W / 4)] * (W / 4) + e % (W / 4)];
@@ -98,12 +102,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gather_pairs(
             }
             if (round == 0) {
                 add_before(cursor, first, CELLS, 0);
-                for (int c = tid; c < CELLS; c += THREADS) cursor[c] = first[c];
+                for (int c = tid; c < CELLS; c += THREADS) {
+                    if (ADD && cursor[c]) {
+                        fetch_ahead(rows + (size_t)c * W, W);
+                        filled[atomicAdd(&n_filled, 1)] = (short)c;
+                    }
+                    cursor[c] = first[c];
+                }
             }
         }
         __syncthreads();  // now cursor[c] is where the entries of c end
-        for (int c0 = 4 * warp; c0 < CELLS; c0 += THREADS / 8) {  // all lanes stay in the loop, also past a last odd cell
-            const int c = c0 + lane / 8, begin = c < CELLS ? first[c] : 0, many = c < CELLS ? cursor[c] - begin : 0;
+        for (int k0 = 4 * warp; k0 < n_filled; k0 += THREADS / 8) {  // all lanes stay in the loop, also past a last odd cell
+            const int k = k0 + lane / 8, c = k >= n_filled ? CELLS : ADD ? filled[k] : k;
+            const int begin = c < CELLS ? first[c] : 0, many = c < CELLS ? cursor[c] - begin : 0;
             Part total, before;
             #pragma unroll
             for (int k = 0; k < EACH; ++k) { total.v[k] = 0.f; before.v[k] = 0.f; }

@@ -12,7 +12,7 @@ from lutetia.lut.kernels.protocol import Detected, Sequence
 
 SOURCE, SLOPES_SOURCE = SOURCES / "pairs.cu", SOURCES / "slopes.cu"
 THREADS, SORT_THREADS = 256, 1024
-BLOCKS = 4  # that gather on one multiprocessor
+BLOCKS = 5  # that gather on one multiprocessor
 MOST_PLACES = 128  # at a time: the number of one is a byte
 MOST_PAIRS = 2**16
 WHOLE, RUN = 64, 32  # positions of a sequence that one block takes whole; of a longer one, those of a block
@@ -27,13 +27,13 @@ def fits(grad: Tensor, sequence: Sequence, out: Tensor) -> bool:
         return False
     if not 1 < length <= MOST_PAIRS or sequence.n_anchors > 12:
         return False
-    return _shared(length, width, sequence) <= nvrtc.limits().shared
+    return _shared(length, width, sequence, add=True) <= nvrtc.limits().shared
 
 
-def _shared(length: int, width: int, sequence: Sequence) -> int:
-    """Bytes that a block of `gather` shares."""
+def _shared(length: int, width: int, sequence: Sequence, add: bool) -> int:
+    """Bytes that a block of `gather` shares, and 4 that it declares."""
     places = min(MOST_PLACES, MOST_PAIRS // (length - 1))
-    return 4 * places * width + 8 * sequence.n_cells + 2 * length + places * (length - 1)
+    return 4 * places * width + (10 if add else 8) * sequence.n_cells + 2 * length + places * (length - 1) + 4
 
 
 def in_order(indices: Tensor, sequence: Sequence) -> Sorted:
@@ -57,7 +57,7 @@ def gather(grad: Tensor, sequence: Sequence, indices: Tensor, order: Sorted, ste
     places = min(MOST_PLACES, MOST_PAIRS // (length - 1))
     sizes = {"ADD": int(add), "CELLS": sequence.n_cells, "N_PE": sequence.positional_dim, "PLACES": places, "W": width}
     sizes |= {"THREADS": THREADS, "BLOCKS": BLOCKS}
-    launch = (THREADS, _shared(length, width, sequence))
+    launch = (THREADS, _shared(length, width, sequence, add))
     run = nvrtc.kernel(SOURCE, "gather_pairs", tuple(sizes.items()), launch, grad.device.index)
     distances = sequence.positions.indices.contiguous()
     tensors = (grad.float().contiguous(), indices, distances, order.order, order.end, order.count, out)
