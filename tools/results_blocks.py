@@ -74,7 +74,7 @@ def learned_rows(results: Results) -> list[str]:
     dense, wider, ngrams, tables = (
         value(enwik8, "bits", "test", digits=4, model=kind, time="8 minutes")
         for kind in (
-            *("dense twin", "dense twin, wider, dropout"),
+            *("dense twin, dropout", "dense twin, wider, dropout"),
             *("dense and n-gram tables", "n-gram tables, no feed-forward, 9 blocks"),
         )
     )
@@ -106,7 +106,7 @@ def learned_rows(results: Results) -> list[str]:
         "| enwik8, each byte read once, 29 seconds of one GPU, n-gram tables beside a narrower feed-forward | "
         f"{once_tables} bits per byte | dense twin: {once_dense} |",
         f"| enwik8, 8 minutes of one GPU, n-gram tables added to a dense model | {ngrams} bits per byte | "
-        f"dense twin: {dense}, widened to equal step time, with dropout: {wider} |",
+        f"dense twin: {dense}, widened to equal step time: {wider}, both with dropout |",
         f"| the same, tables in place of every feed-forward | {tables} | dense twin: {dense}, **better** |",
         "| enwik8, half an hour of two CPU cores, n-gram tables in place of every feed-forward | "
         f"{cpu_tables['bits per byte']:.3f} bits per byte | dense twin: {cpu_twin['bits per byte']:.3f} |",

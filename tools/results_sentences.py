@@ -80,12 +80,12 @@ def enwik8_sentence(result: Result) -> str:
     twins, tables = ([row["test"] for row in once if (row["model"] == "dense twin") is dense] for dense in (True, False))
     leads = [twin - ours for twin, ours in zip(twins, tables, strict=True)]
     long = {row["model"]: row for row in rows_of(result, "bits") if row["time"] == "8 minutes"}
-    twin, wider, ours = long["dense twin"], long["dense twin, wider, dropout"], long["dense and n-gram tables"]
+    twin, wider, ours = (long[name] for name in ("dense twin, dropout", "dense twin, wider, dropout", "dense and n-gram tables"))
     return (
         f"Bits per byte. N-gram tables lead by {min(leads):.2f} to {max(leads):.2f} where each byte is read once: a "
         "feed-forward half as wide pays for them (these runs shared the GPU; the time is that of their steps alone). "
-        f"After {ours['passes']:.0f} passes they lead by {twin['test'] - ours['test']:.3f}, and by "
-        f"{wider['test'] - ours['test']:.3f} over a twin with dropout, widened until its steps take as long. Tables in place of "
+        f"After {ours['passes']:.0f} passes they lead by {twin['test'] - ours['test']:.3f} over the twin with dropout, and by "
+        f"{wider['test'] - ours['test']:.3f} over one widened until its steps take as long. Tables in place of "
         "every feed-forward (`examples/enwik8_tables.toml`) end 0.03 above the twin."
     )
 
