@@ -54,6 +54,28 @@ def dot_blocks(typing: Any, grad: Any, at: Any, weight: Any, row: Any, other: An
     return pair(grad, place, weight, place, place, place, place), generate
 
 
+@jit_any_order
+def dot(one, at, other, row, second, width):
+    """Σ one[at:] · other[row:] - Σ one[at:] · other[second:], unless that is None, over `width` numbers."""
+    total = one.dtype.type(0)
+    for k in range(width):
+        product = load(one, at + k) * load(other, row + k)
+        if second is not None:
+            product -= load(one, at + k) * load(other, second + k)
+        total += product
+    return total
+
+
+@jit_any_order
+def dot_two_rows(one, at, other, row, second, width):
+    """Σ one[at:] · other[row:] and Σ one[at:] · other[second:], over `width` numbers: each of `one` is read once."""
+    first, last = one.dtype.type(0), one.dtype.type(0)
+    for k in range(width):
+        first += load(one, at + k) * load(other, row + k)
+        last += load(one, at + k) * load(other, second + k)
+    return first, last
+
+
 def in_eights(function: Any) -> Callable[..., Any]:
     """function(k, *arguments) of k and the seven numbers that follow it, as a tuple: what `add_8_rows` takes."""
 

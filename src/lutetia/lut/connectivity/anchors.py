@@ -73,16 +73,16 @@ def checked_anchors(anchors: torch.Tensor, n_inputs: int, thresholds: torch.Tens
     On CUDA they are a copy of those that were checked. The CPU's loops compare as they read, and take the anchors themselves.
     """
     if thresholds is None:
-        copy = anchors_seen.get((anchors,), n_inputs, _is_captured)
+        copy = anchors_seen.get((anchors,), n_inputs, is_captured)
     else:
-        copy = thresholds_seen.get((anchors, thresholds), n_inputs, _is_captured)
+        copy = thresholds_seen.get((anchors, thresholds), n_inputs, is_captured)
     anchors = anchors if copy is None else copy
     if anchors.dtype != torch.int32:
         anchors = anchors.to(torch.int32)
     return anchors if anchors.is_contiguous() else anchors.contiguous()
 
 
-def _is_captured(tensor: torch.Tensor) -> bool:
+def is_captured(tensor: torch.Tensor) -> bool:
     """Whether a CUDA graph records what is done with a tensor: then no value can be read, because nothing has run yet."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 

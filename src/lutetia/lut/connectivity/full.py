@@ -41,6 +41,14 @@ class Full:
         """A dense table as a weight: itself."""
         return dense
 
+    def neuron_widths(self) -> Tensor:
+        """How many weights each lookup neuron has, int64 [n_neurons]: as many as there are outputs."""
+        return torch.tensor(self.n_outputs).expand(self.n_detectors * self.n_rows)
+
+    def places_of(self, neurons: Tensor) -> Tensor:
+        """Where the weights of these lookup neurons, int64 [n], stand in the flat weight, one neuron after the other."""
+        return (neurons[:, None] * self.n_outputs + torch.arange(self.n_outputs, device=neurons.device)).flatten()
+
     def clamp_(self, weight: Tensor) -> Tensor:
         """Bring the weight within the bounds of its meta, in place."""
         if is_bounded(self.meta):

@@ -151,8 +151,8 @@ class Synapses:
 
     # Weights.
 
-    def _widths(self) -> torch.Tensor:
-        """Synapses of each lookup neuron, int64 [n_neurons]."""
+    def neuron_widths(self) -> torch.Tensor:
+        """How many weights each lookup neuron has, int64 [n_neurons]."""
         widths = self.owner_start.diff()
         return widths if self.layout == "general" else widths.repeat_interleave(self.n_rows)
 
@@ -161,14 +161,14 @@ class Synapses:
         place = torch.arange(self.n_weights, device=self.device)
         if self.layout == "general":
             return place
-        widths = self._widths()
+        widths = self.neuron_widths()
         shift = self.det_start[:-1].repeat_interleave(self.n_rows) - (widths.cumsum(0) - widths)
         return place + shift.repeat_interleave(widths, output_size=self.n_weights)
 
     def _dense_index(self) -> torch.Tensor:
         """Where each weight stands in the flattened dense table, int64 [n_weights]."""
         neuron = torch.arange(self.n_neurons, device=self.device)
-        neuron = neuron.repeat_interleave(self._widths(), output_size=self.n_weights)
+        neuron = neuron.repeat_interleave(self.neuron_widths(), output_size=self.n_weights)
         return neuron * self.n_outputs + self.owner_targets[self._listing()]
 
     @cached_property
@@ -229,7 +229,7 @@ class Synapses:
 
     def places_of(self, neurons: torch.Tensor) -> torch.Tensor:
         """Where the weights of these lookup neurons, int64 [n], stand, one neuron after the other: int64 [all of them]."""
-        widths = self._widths()
+        widths = self.neuron_widths()
         starts, widths = (widths.cumsum(0) - widths)[neurons], widths[neurons]
         shift = (starts - (widths.cumsum(0) - widths)).repeat_interleave(widths)
         return shift + torch.arange(shift.shape[0], device=shift.device)
@@ -257,7 +257,7 @@ class Synapses:
         if self.layout == "general":
             return self
         listing = self._listing()
-        start = torch.cat([self.owner_start.new_zeros(1), self._widths().cumsum(0)])
+        start = torch.cat([self.owner_start.new_zeros(1), self.neuron_widths().cumsum(0)])
         targets, meta = self.owner_targets[listing], self.owner_meta[listing]
         return replace(self, layout="general", owner_start=start, owner_targets=targets, owner_meta=meta)
 

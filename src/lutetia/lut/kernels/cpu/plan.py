@@ -100,26 +100,15 @@ class Plan:
         starts = np.empty(0, np.uint64) if self.layer.row_start is None else self.layer.row_start
         return Places(starts, self.table_at, np.uint64(self.n_rows))
 
-    def places_of(self, neurons: np.ndarray) -> Places:
-        """Where the gradients of these lookup neurons go, int64 [n], when only theirs are kept, one after the other."""
+    def places_of(self, neurons: np.ndarray, widths: Tensor) -> Places:
+        """Where the gradients of these lookup neurons go, int64 [n], when only theirs are kept, one after the other.
+
+        `widths` [N_t · R] say how many weights each has.
+        """
         starts = np.zeros(self.n_detectors * self.n_rows + 1, np.uint64)
-        starts[1:][neurons] = self._extent(neurons)[1]
+        starts[1:][neurons] = widths.numpy()[neurons]
         np.cumsum(starts, out=starts)
         return Places(starts, starts[:: self.n_rows].copy(), np.uint64(self.n_rows))
-
-    def weights_of(self, neurons: np.ndarray) -> np.ndarray:
-        """The places in the weight tensor of all weights of these lookup neurons [n], in order: int64."""
-        start, width = self._extent(neurons)
-        return np.repeat(start - (np.cumsum(width) - width), width) + np.arange(width.sum())
-
-    def _extent(self, neurons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the weights of each lookup neuron begin and how many they are, both int64 [n]."""
-        if self.layer.row_start is not None:
-            row_start = self.layer.row_start.view(np.int64)
-            return row_start[neurons], row_start[neurons + 1] - row_start[neurons]
-        t, row = np.divmod(neurons, self.n_rows)
-        width = self.layer.width.view(np.int64)[t]
-        return self.table_at.view(np.int64)[t] + row * width, width
 
 
 def plan_of(connectivity: Connectivity) -> Plan:

@@ -132,8 +132,8 @@ def gather_rows(
     if not sums.exact and weight.dtype == sum_dtype(weight, *factors(coefficients)):
         _add(grad.to(weight.dtype), rows, plan, sums, (array_of(flat), plan.places, False), -rate * plan.rates)
     else:  # each weight takes its step once, when the sum is complete: fixed sums need it, and halves would lose small addends
-        neurons, values = _sums_of_read(grad, rows, plan, sums)
-        places = torch.from_numpy(plan.weights_of(neurons))
+        neurons, values = _sums_of_read(grad, rows, connectivity, sums)
+        places = connectivity.places_of(neurons)
         with torch.inference_mode(weight.is_inference() or torch.is_inference_mode_enabled()):
             flat[places] = (flat[places] - rate * values).to(flat.dtype)
     if not weight.is_contiguous():
@@ -148,17 +148,18 @@ def gather_compact(
     grad: Tensor, connectivity: Connectivity, indices: Tensor, coefficients: Coefficients | None, sums: Sums
 ) -> tuple[Tensor, Tensor]:
     """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
-    neurons, values = _sums_of_read(grad, (indices, coefficients), plan_of(connectivity), sums)
-    return torch.from_numpy(neurons), values
+    return _sums_of_read(grad, (indices, coefficients), connectivity, sums)
 
 
-def _sums_of_read(grad: Tensor, rows: RowsRead, plan: Plan, sums: Sums) -> tuple[np.ndarray, Tensor]:
+def _sums_of_read(grad: Tensor, rows: RowsRead, connectivity: Connectivity, sums: Sums) -> tuple[Tensor, Tensor]:
     """The lookup neurons that were read, int64 [n], rising, and the gradients of their weights, flat."""
+    plan = plan_of(connectivity)
     fired = np.zeros((plan.n_detectors, plan.n_rows), np.bool_)
     for (each, _), name in zip(rows_read(*rows), ("indices", "alternatives"), strict=False):
         loop("detect", "mark")(index_array(name, each, plan.n_detectors, plan.n_rows), fired)
     neurons = np.flatnonzero(fired)
-    return neurons, _sums_at(plan.places_of(neurons), grad, rows, plan, sums)
+    places = plan.places_of(neurons, connectivity.neuron_widths())
+    return torch.from_numpy(neurons), _sums_at(places, grad, rows, plan, sums)
 
 
 def _sums_at(places: Places, grad: Tensor, rows: RowsRead, plan: Plan, sums: Sums) -> Tensor:

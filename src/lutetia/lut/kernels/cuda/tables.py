@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lutetia._shared import nvrtc
 from lutetia._shared.memo import Memo
+from lutetia.lut.connectivity.anchors import is_captured
 from lutetia.lut.kernels.cuda import SOURCES, is_narrow
 from lutetia.lut.kernels.protocol import TWO_ROWS, Coefficients, Detected, Read
 from lutetia.lut.kernels.triton.layout import Layout
@@ -43,10 +44,8 @@ class Windows(NamedTuple):
 
 
 def windows_of(anchors: Tensor, n_inputs: int) -> Windows | None:
-    """The windows of these anchors, None where one is too wide for shared memory."""
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing() and (id(anchors), n_inputs) not in _windows.known:
-        return None  # looking at the anchors waits for the device
-    return _windows.get((anchors,), n_inputs)
+    """The windows of these anchors, None where one is too wide for shared memory, or where a capture first asks for them."""
+    return _windows.get((anchors,), n_inputs, is_captured)  # looking at the anchors waits for the device
 
 
 def _windows_of(anchors: Tensor, n_inputs: int) -> Windows | None:

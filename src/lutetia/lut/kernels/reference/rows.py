@@ -133,9 +133,7 @@ def gather_compact(
     gradient = gradient_of(grad, connectivity, indices, coefficients, sums)
     read = torch.cat([rows for rows, _ in rows_read(indices, coefficients)])
     neurons = lookup_neurons(read, connectivity.n_rows).unique()
-    if isinstance(connectivity, Full):
-        return neurons, gradient.flatten(0, 1)[neurons].flatten()
-    return neurons, gradient[connectivity.places_of(neurons)]
+    return neurons, gradient.flatten()[connectivity.places_of(neurons)]
 
 
 def gradient_of(

@@ -40,13 +40,6 @@ class Layout:
         """Whether offsets into the weights pass an int32."""
         return self.n_weights >= 2**31
 
-    def neuron_widths(self, device: torch.device) -> Tensor:
-        """How many weights each lookup neuron has: int64 [N_t · R]."""
-        if self.start is None:
-            return torch.full((self.n_detectors * self.n_rows,), self.n_outputs, device=device)
-        widths = self.start.diff()
-        return widths if self.kind == "general" else widths.repeat_interleave(self.n_rows)
-
 
 def layout_of(connectivity: Connectivity) -> Layout:
     """The layout of a connectivity, read off it once and kept in it (reading waits for the device)."""

@@ -9,7 +9,7 @@ from lutetia._shared.launches import planned
 from lutetia._shared.memo import Memo
 from lutetia._shared.numbers import cdiv, next_power_of_2
 from lutetia._shared.triton_order import transposed
-from lutetia.lut.connectivity.anchors import Comparisons
+from lutetia.lut.connectivity.anchors import Comparisons, is_captured
 from lutetia.lut.connectivity.full import Connectivity
 from lutetia.lut.kernels.cuda import LEAST_ROWS, is_by_detector, tables
 from lutetia.lut.kernels.protocol import TWO_ROWS, Read
@@ -104,9 +104,8 @@ def _gather_slopes(inputs: Inputs, slopes: Slopes, target: Target, case: ReadCas
 
 def pairs_of_inputs(anchors: Tensor, n_inputs: int) -> tuple[Tensor, Tensor]:
     """The pairs that every input is in, as gather_slopes_kernel takes them: starts [I + 1], entries [2 · N_t · N_c, 2], int32."""
-    if anchors.is_cuda and torch.cuda.is_current_stream_capturing() and (id(anchors), n_inputs) not in _pairs_seen.known:
-        return _pairs_of_inputs(anchors, n_inputs)  # what a capture makes holds nothing before it is replayed: not to be kept
-    return _pairs_seen.get((anchors,), n_inputs)
+    # What a capture makes holds nothing before it is replayed: not to be kept.
+    return _pairs_seen.get((anchors,), n_inputs, is_captured) or _pairs_of_inputs(anchors, n_inputs)
 
 
 def _pairs_of_inputs(anchors: Tensor, n_inputs: int) -> tuple[Tensor, Tensor]:

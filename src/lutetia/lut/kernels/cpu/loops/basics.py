@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lutetia._shared.loops import U, accumulate, by_none, jit, jit_any_order, jit_inline, load, times
+from lutetia._shared.loops import U, accumulate, by_none, jit, jit_inline, load, times
+from lutetia._shared.vectors import dot
+from lutetia.lut.kernels.cpu.arrays import Lines
 from lutetia.lut.sums import FIXED_MAX
 
 # ---- sums ------------------------------------------------------------------------------------------------------------
@@ -91,56 +93,34 @@ read_row = by_none(read_run, read_neuron)  # (table.row_start, total, at, table,
 # ---- a row, multiplied -----------------------------------------------------------------------------------------------
 
 
-@jit_any_order
-def dot(grad, at, weight, row, other, width):
-    """Σ grad · weight of the row - Σ grad · weight of the other, if there is one, over `width` elements."""
-    total = grad.dtype.type(0)
-    for k in range(width):
-        product = load(grad, at + k) * load(weight, row + k)
-        if other is not None:
-            product -= load(grad, at + k) * load(weight, other + k)
-        total += product
-    return total
-
-
-@jit
-def dot_fixed(grad, at, weight, row, other, width, scale):
-    """The same in a fixed sum, and whether something was out of range."""
-    total, bad = np.int64(0), False
-    for k in range(width):
-        units = round_to_unit(load(grad, at + k) * load(weight, row + k), scale)
-        bad |= out_of_range(units)
-        total += np.int64(units)
-        if other is not None:
-            units = round_to_unit(load(grad, at + k) * load(weight, other + k), scale)
-            bad |= out_of_range(units)
-            total -= np.int64(units)
-    return grad.dtype.type(np.float64(total) / scale), bad or out_of_range(total)
-
-
 @jit_inline
 def gain_of_runs(_, grad, at, table, row, other, scale):
     """g·W[row], or g·W[row] - g·W[other] as one sum, and whether something was out of range; g begins at `at`."""
     if scale is None:
         return dot(grad, at, table.weight, row, other, table.width), False
-    return dot_fixed(grad, at, table.weight, row, other, table.width, scale)
+    return gain_one_by_one(None, grad, at, table, row, other, scale)
 
 
 @jit_inline
-def gain_of_neurons(row_start, grad, at, table, row, other, scale):
-    """The same where connectivity is general."""
-    total, bad = zero_in(scale, grad), False
-    for s in range(row_start[row], row_start[row + U(1)]):
-        units, overflow = in_units(scale, load(grad, at + U(table.targets[s])) * load(table.weight, s))
+def gain_one_by_one(row_start, grad, at, table, row, other, scale):
+    """The same in fixed sums, and where connectivity is general."""
+    total, bad, (first, last) = zero_in(scale, grad), False, weights_of(row_start, row, table.width)
+    for s in range(first, last):
+        units, overflow = in_units(scale, load(grad, at + output_of(row_start, table.targets, s, first)) * load(table.weight, s))
         total, bad = total + units, bad | overflow
     if other is not None:
-        for s in range(row_start[other], row_start[other + U(1)]):
-            units, overflow = in_units(scale, load(grad, at + U(table.targets[s])) * load(table.weight, s))
+        first, last = weights_of(row_start, other, table.width)
+        for s in range(first, last):
+            product = load(grad, at + output_of(row_start, table.targets, s, first)) * load(table.weight, s)
+            units, overflow = in_units(scale, product)
             total, bad = total - units, bad | overflow
     gain, overflow = from_units(scale, total, grad)
     return gain, bad | overflow
 
 
+# Where the weights of a row begin and end, and which output the weight s of it reaches.
+weights_of = by_none(lambda _, row, width: (row, row + width), lambda row_start, row, _: (row_start[row], row_start[row + U(1)]))
+output_of = by_none(lambda _, targets, s, first: s - first, lambda row_start, targets, s, first: U(targets[s]))
 zero_in = by_none(lambda scale, grad: grad.dtype.type(0), lambda scale, grad: np.int64(0))
 # An addend, and a sum of them in the dtype of grad; each with whether it was out of range.
 in_units = by_none(
@@ -151,10 +131,49 @@ from_units = by_none(
     lambda scale, total, grad: (total, False),
     lambda scale, total, grad: (grad.dtype.type(np.float64(total) / scale), out_of_range(total)),
 )
-gain_of = by_none(gain_of_runs, gain_of_neurons)  # (table.row_start, grad, at, table, row, other, scale)
+gain_of = by_none(gain_of_runs, gain_one_by_one)  # (table.row_start, grad, at, table, row, other, scale)
 
 
 # ---- a row, given gradients ------------------------------------------------------------------------------------------
+
+
+@jit
+def pack_columns(packed, grad, outputs, rates, listed, scale):
+    """packed [B · width] = the columns of grad [B, O] that a detector reaches, times their rates; in units, for fixed sums."""
+    bad, width = False, U(outputs.size)
+    for i in range(U(grad.shape[0])):
+        for k in range(width):
+            value = grad[i, outputs[k]]
+            if rates.size > 0:
+                value = value * rates[listed + k]
+            if scale is None:
+                packed[i * width + k] = value
+            else:
+                units = round_to_unit(value, scale)
+                bad |= out_of_range(units)
+                packed[i * width + k] = np.int64(units)
+    return bad
+
+
+@jit
+def packed_lines(scale, grad, layer, t, rates):
+    """The gradients of grad [B, O] that detector t reaches, times their rates; in units, for fixed sums. And whether any is too
+    large."""
+    listed, n, width = layer.list_at[t], U(grad.shape[0]), layer.width[t]
+    packed = sums_in(scale, np.empty(n * width, grad.dtype))
+    bad = pack_columns(packed, grad, layer.targets[listed : listed + width], rates, listed, scale)
+    return Lines(packed, U(0), width, n), bad
+
+
+@jit
+def lines_in_place(scale, grad, layer, t, rates):
+    """The same, where they lie if they may be added as they are."""
+    if rates.size == 0 and layer.column[t] >= 0:
+        return Lines(grad.reshape(-1), U(layer.column[t]), U(grad.shape[1]), U(grad.shape[0])), False
+    return packed_lines(scale, grad, layer, t, rates)
+
+
+lines_of = by_none(lines_in_place, packed_lines)  # (scale, grad, layer, t, rates)
 
 
 @jit_inline

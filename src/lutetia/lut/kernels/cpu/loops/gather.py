@@ -7,15 +7,7 @@ import numpy as np
 from lutetia._shared.loops import U, by_none, clear, element, first_given, jit, jit_inline, kernel, load, prefetch
 from lutetia._shared.vectors import add_8_rows, add_row_to_4, in_eights, sort_by_value
 from lutetia.lut.kernels.cpu.arrays import Gradients, Layer, Lines, Places, Reads, Rows, Sink
-from lutetia.lut.kernels.cpu.loops.basics import (
-    add_row,
-    give_row,
-    out_of_range,
-    round_to_unit,
-    scale_before,
-    sums_in,
-    write_sums,
-)
+from lutetia.lut.kernels.cpu.loops.basics import add_row, give_row, lines_of, scale_before, sums_in, write_sums
 from lutetia.lut.kernels.cpu.loops.rows import FAR, ONCE
 
 WIDE = 128  # gradients per row from which on sorting the batch pays
@@ -167,54 +159,18 @@ def same_rates(rates, one, other, width):
 
 
 @jit
-def pack_columns(packed, grad, outputs, rates, listed, scale):
-    """packed [B · width] = the columns of grad [B, O] that a detector reaches, times their rates; in units, for fixed sums."""
-    bad, width = False, U(outputs.size)
-    for i in range(U(grad.shape[0])):
-        for k in range(width):
-            value = grad[i, outputs[k]]
-            if rates.size > 0:
-                value = value * rates[listed + k]
-            if scale is None:
-                packed[i * width + k] = value
-            else:
-                units = round_to_unit(value, scale)
-                bad |= out_of_range(units)
-                packed[i * width + k] = np.int64(units)
-    return bad
-
-
-@jit
-def gather_packed(early, gradients, layer, detectors, reads, sink, scale):
-    """Some detectors of a block: columns packed, times their rates."""
-    grad, rates = gradients
-    n, c, bad = U(grad.shape[0]), layer.width[detectors[0]], False
-    packed = sums_in(early, np.empty(n * c, grad.dtype))
-    for j in range(detectors.size):
-        listed = layer.list_at[detectors[j]]
-        if j == 0 or not same_rates(rates, listed, layer.list_at[detectors[j - 1]], c):
-            bad |= pack_columns(packed, grad, layer.targets[listed : listed + c], rates, listed, early)
-        bad |= gather_tables(Lines(packed, U(0), c, n), c, detectors[j : j + 1], reads, sink, scale)
-    return bad
-
-
-@jit
-def gather_floats(early, gradients, layer, detectors, reads, sink, scale):
-    """The same where the gradients may be added as they are."""
-    (grad, rates), t = gradients, detectors[0]
-    if rates.size > 0 or layer.column[t] < 0:
-        return gather_packed(early, gradients, layer, detectors, reads, sink, scale)
-    lines = Lines(grad.reshape(-1), U(layer.column[t]), U(grad.shape[1]), U(grad.shape[0]))
-    return gather_tables(lines, layer.width[t], detectors, reads, sink, scale)
-
-
-gather_early = by_none(gather_floats, gather_packed)
-
-
-@jit
 def gather_runs(_, gradients, layer, detectors, reads, sink, scale):
-    """Some detectors of a block."""
-    return gather_early(scale_before(reads.first.factors, scale), gradients, layer, detectors, reads, sink, scale)
+    """Some detectors of a block, those with the same rates at once."""
+    (grad, rates), early = gradients, scale_before(reads.first.factors, scale)
+    first, n, width, bad = 0, detectors.size, layer.width[detectors[0]], False
+    while first < n:
+        last, listed = first + 1, layer.list_at[detectors[first]]
+        while last < n and same_rates(rates, listed, layer.list_at[detectors[last]], width):
+            last += 1
+        lines, overflow = lines_of(early, grad, layer, detectors[first], rates)
+        bad |= overflow | gather_tables(lines, width, detectors[first:last], reads, sink, scale)
+        first = last
+    return bad
 
 
 @jit

@@ -12,8 +12,7 @@ import numpy as np
 from lutetia._shared.loops import U, by_none, clear, entry, jit, jit_inline, load, prefetch
 from lutetia._shared.vectors import add_8_rows, in_eights, sort_by_value, take
 from lutetia.lut.kernels.cpu.arrays import Lines, Pairs, Table
-from lutetia.lut.kernels.cpu.loops.basics import give_row, read_row, sums_in, write_sums
-from lutetia.lut.kernels.cpu.loops.gather import pack_columns
+from lutetia.lut.kernels.cpu.loops.basics import give_row, lines_of, read_row, sums_in, write_sums
 
 FAR = U(1 << 18)  # weights of a table that a core's own cache does not hold: what is needed next is fetched ahead
 AHEAD = 64  # pairs of the next place that are fetched while one is worked on
@@ -201,14 +200,9 @@ def gather_seq(gradients, layer, seq, sink, scale, begin, end):
 @jit
 def gather_runs(_, gradients, layer, seq, t, part, scale):
     """The table of one detector, whose rows all reach the same outputs."""
-    (grad, rates), listed = gradients, layer.list_at[t]
-    n, c = U(grad.shape[0]), layer.width[t]
-    if scale is None and rates.size == 0 and layer.column[t] >= 0:  # the gradients as they are
-        lines = Lines(grad.reshape(-1), U(layer.column[t]), U(grad.shape[1]), n)
-        return add_lines(None, lines, (layer, rates), seq, t, part, scale)
-    packed = sums_in(scale, np.empty(n * c, grad.dtype))
-    bad = pack_columns(packed, grad, layer.targets[listed : listed + c], rates, listed, scale)
-    return bad | add_lines(None, Lines(packed, U(0), c, n), (layer, rates), seq, t, part, scale)
+    grad, rates = gradients
+    lines, bad = lines_of(scale, grad, layer, t, rates)
+    return bad | add_lines(None, lines, (layer, rates), seq, t, part, scale)
 
 
 @jit

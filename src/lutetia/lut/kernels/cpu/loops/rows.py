@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from lutetia._shared.loops import U, by_none, clear, element, jit, jit_any_order, jit_inline, kernel, load, prefetch
-from lutetia._shared.vectors import add_8_rows, in_eights
+from lutetia._shared.loops import U, by_none, clear, element, jit, jit_inline, kernel, load, prefetch
+from lutetia._shared.vectors import add_8_rows, dot_two_rows, in_eights
 from lutetia.lut.kernels.cpu.arrays import Layer, Lines, Reads, Rows, Table
-from lutetia.lut.kernels.cpu.loops.basics import gain_of, out_of_range, read_row, round_to_unit, sums_in, write_sums
+from lutetia.lut.kernels.cpu.loops.basics import gain_of, lines_of, out_of_range, read_row, round_to_unit, sums_in, write_sums
 from lutetia.lut.kernels.cpu.loops.detect import detect, inputs_outside
 
 FAR = 2**20  # weights that do not fit the caches of one core
@@ -172,15 +172,7 @@ factors_of_8 = by_none(lambda factors, t, tables, i: None, lambda factors, t, ta
 @jit
 def columns_of(grad, layer, block):
     """The gradients [n, O] that a block is to get."""
-    n, n_outputs, (column, outputs, c) = U(grad.shape[0]), U(grad.shape[1]), outputs_of(layer, block)
-    grad = grad.reshape(-1)
-    if column >= 0:
-        return Lines(grad, U(column), n_outputs, n)
-    columns = np.empty(n * c, grad.dtype)
-    for i in range(n):
-        for k in range(c):
-            columns[i * c + k] = grad[i * n_outputs + U(outputs[k])]
-    return Lines(columns, U(0), c, n)
+    return lines_of(None, grad, layer, layer.detectors[layer.start[block]], grad.reshape(-1)[:0])[0]
 
 
 @kernel
@@ -214,16 +206,6 @@ def write_gains(columns, tables, first, second, place, scale):
     first.factors[here], bad = gain_of(tables.row_start, columns.data, at, tables, row, None, scale)
     second.factors[here], overflow = gain_of(tables.row_start, columns.data, at, tables, other, None, scale)
     return bad | overflow
-
-
-@jit_any_order
-def dot_two_rows(grad, at, weight, row, other, width):
-    """Σ grad · weight of two rows, over `width` elements: each gradient is read once."""
-    first, second = grad.dtype.type(0), grad.dtype.type(0)
-    for k in range(width):
-        first += load(grad, at + k) * load(weight, row + k)
-        second += load(grad, at + k) * load(weight, other + k)
-    return first, second
 
 
 # ---- backward, to the inputs -----------------------------------------------------------------------------------------
