@@ -8,10 +8,11 @@ Scores are kept in base 2.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
+from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
 LN2 = tl.constexpr(0.6931471805599453)
@@ -19,56 +20,56 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 class KernelTensors(NamedTuple):
-    """Every tensor of a launch; where a call has none, any tensor stands in, which is never accessed."""
+    """Every tensor of a launch, or its address; where a call has none, any tensor stands in, which is never accessed."""
 
-    q: Any
-    k_cache: Any
-    v_cache: Any
-    seq_lens: Any
-    page_table: Any
-    k_new: Any
-    v_new: Any
-    sink: Any
-    k_scale: Any
-    v_scale: Any
-    out: Any
-    lse: Any
-    partial_acc: Any
-    partial_ml: Any
-    arrived: Any  # a zero for each owner
-    starts: Any  # int32 [B]
-    prior_acc: Any  # float32 [n_priors, B · H_q · S_ACTIVE, D]: what pieces of the prefix gave
-    prior_ml: Any  # float32 [n_priors, 2, B · H_q · S_ACTIVE]
-    alibi: Any  # float32 [H_q]
-    rotary: Any  # float32 [2, n_turns, TURNED]
-    tree: Any  # int64 [B, S_ACTIVE]: bit j for new token j
+    q: Tensor | int
+    k_cache: Tensor | int
+    v_cache: Tensor | int
+    seq_lens: Tensor | int
+    page_table: Tensor | int
+    k_new: Tensor | int
+    v_new: Tensor | int
+    sink: Tensor | int
+    k_scale: Tensor | int
+    v_scale: Tensor | int
+    out: Tensor | int
+    lse: Tensor | int
+    partial_acc: Tensor | int
+    partial_ml: Tensor | int
+    arrived: Tensor | int  # a zero for each owner
+    starts: Tensor | int  # int32 [B]
+    prior_acc: Tensor | int  # float32 [n_priors, B · H_q · S_ACTIVE, D]: what pieces of the prefix gave
+    prior_ml: Tensor | int  # float32 [n_priors, 2, B · H_q · S_ACTIVE]
+    alibi: Tensor | int  # float32 [H_q]
+    rotary: Tensor | int  # float32 [2, n_turns, TURNED]
+    tree: Tensor | int  # int64 [B, S_ACTIVE]: bit j for new token j
 
 
 class Strides(NamedTuple):
     """Four of each tensor: of a cache (row or page, head, slot, d), of the others (batch, head, token, d)."""
 
-    q: Any
-    k: Any
-    v: Any
-    k_new: Any
-    v_new: Any
-    k_scale: Any  # three: (row or page, head, slot), of scales of each token
-    v_scale: Any
+    q: tuple[int, ...]
+    k: tuple[int, ...]
+    v: tuple[int, ...]
+    k_new: tuple[int, ...]
+    v_new: tuple[int, ...]
+    k_scale: tuple[int, ...]  # three: (row or page, head, slot), of scales of each token
+    v_scale: tuple[int, ...]
 
 
 class TileNumbers(NamedTuple):
     """Numbers known at launch that are not specialised: in a tuple from the host, Triton would specialise every 1."""
 
-    scale: Any
-    window: Any
-    capacity: Any
-    split_keys: Any
-    table_b: Any
-    softcap: Any
-    batch: Any
-    prefix: Any
-    n_priors: Any  # pieces of the prefix
-    n_turns: Any  # positions that have rotary angles
+    scale: tl.tensor
+    window: tl.tensor
+    capacity: tl.tensor
+    split_keys: tl.tensor
+    table_b: tl.tensor
+    softcap: tl.tensor
+    batch: tl.tensor
+    prefix: tl.tensor
+    n_priors: tl.tensor  # pieces of the prefix
+    n_turns: tl.tensor  # positions that have rotary angles
 
 
 class TileCase(NamedTuple):
@@ -95,7 +96,7 @@ class TileCase(NamedTuple):
     HAS_K_SCALE: bool
     HAS_V_SCALE: bool
     PRECISION: str
-    PRODUCTS: Any  # the type of products
+    PRODUCTS: tl.dtype  # the type of products
     FIXED: bool
     EARLY: bool  # launched while the kernel before may still be at work
     HAS_STARTS: bool = False
@@ -114,13 +115,13 @@ class TileCase(NamedTuple):
 class TileRows(NamedTuple):
     """The query rows of a tile."""
 
-    queries: Any  # [M, D]
-    factor: Any  # what their scores are multiplied with: a number, or [M, 1]
-    at: Any  # [M]: their positions
-    first: Any  # the position of the first new token
-    slope: Any  # [M] with HAS_ALIBI, in base 2
-    bits: Any  # int64 [M] with HAS_TREE: the new tokens that each sees
-    extra: Any  # [M, EXTRA]: the last numbers of the queries
+    queries: tl.tensor  # [M, D]
+    factor: tl.tensor  # what their scores are multiplied with: a number, or [M, 1]
+    at: tl.tensor  # [M]: their positions
+    first: tl.tensor  # the position of the first new token
+    slope: tl.tensor  # [M] with HAS_ALIBI, in base 2
+    bits: tl.tensor  # int64 [M] with HAS_TREE: the new tokens that each sees
+    extra: tl.tensor  # [M, EXTRA]: the last numbers of the queries
 
 
 @triton.jit

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
 FC = tl.constexpr(0)
 SHARED = tl.constexpr(1)
@@ -31,21 +32,21 @@ class Inputs(NamedTuple):
 
     x: Any = None
     anchors: Any = None
-    log_beta: Any = None
-    log_gamma: Any = None
-    log_tau: Any = None
-    thresholds: Any = None
+    log_beta: Tensor | None = None
+    log_gamma: Tensor | None = None
+    log_tau: Tensor | None = None
+    thresholds: Tensor | None = None
 
 
 class Rows(NamedTuple):
     """Which rows detectors chose, and their coefficients: [B, N_t] each, None where there are none."""
 
     indices: Any
-    min_delta: Any = None
+    min_delta: Tensor | None = None
     min_delta_index: Any = None
     a: Any = None
-    b: Any = None
-    alternatives: Any = None
+    b: Tensor | None = None
+    alternatives: Tensor | None = None
 
 
 class Target(NamedTuple):
@@ -53,27 +54,27 @@ class Target(NamedTuple):
 
     out: Any
     overflow: Any = None
-    other: Any = None  # where a second sum goes
+    other: Tensor | None = None  # where a second sum goes
 
 
 class Tables(NamedTuple):
     """The weights and the outputs that they reach, see `Layout`; lr holds the lr_scale of each target where they differ."""
 
-    weight: Any = None
-    start: Any = None
-    targets: Any = None
-    block_start: Any = None
-    block_detectors: Any = None
-    lr: Any = None
+    weight: Tensor | None = None
+    start: Tensor | None = None
+    targets: Tensor | None = None
+    block_start: Tensor | None = None
+    block_detectors: Tensor | None = None
+    lr: Tensor | None = None
 
 
 class Sizes(NamedTuple):
     """Numbers of a layer."""
 
-    n_inputs: Any = None
-    n_detectors: Any = None
-    n_outputs: Any = None
-    n_blocks: Any = None
+    n_inputs: int | None = None
+    n_detectors: int | None = None
+    n_outputs: int | None = None
+    n_blocks: int | None = None
 
 
 class ReadCase(NamedTuple):
@@ -83,8 +84,8 @@ class ReadCase(NamedTuple):
     COEFFICIENTS: int = 0  # how many coefficients each detector has; 0 where rows are added as they are
     N_C: int = 1
     N_C_PADDED: int = 1
-    ACC: Any = None  # the dtype in which inputs are compared
-    WORK: Any = None  # in which coefficients are worked out: float64 where fixed sums need the same on every backend
+    ACC: tl.dtype | None = None  # the dtype in which inputs are compared
+    WORK: tl.dtype | None = None  # in which coefficients are worked out: float64 where fixed sums need the same on every backend
     SCALE: float = 0.0  # as in `Case`
 
 
@@ -96,7 +97,7 @@ class Case(NamedTuple):
     WIDTH: int  # outputs that every detector reaches; 0 when they differ. Known, rows are read 16 bytes at a time
     WIDE: bool  # offsets into the weights pass an int32
     SCALE: float  # 0 for sums in floating point, else the units that make 1.0 in fixed sums
-    ACC: Any  # the dtype of float sums
+    ACC: tl.dtype  # the dtype of float sums
     BLOCK_T: int = 0
     BLOCK_O: int = 0
     BLOCK_B: int = 0  # rows of the batch that one program walks

@@ -8,10 +8,11 @@ products, one per table and Q: the places n = b · S + j are put in order of the
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from lutetia.lut.kernels.triton.source.basics import uncertainty_slope
 
@@ -38,8 +39,8 @@ class CellCase(NamedTuple):
 class Counts(NamedTuple):
     """How often each cell fires [N, N_t, C], and whether a count passes 8 bits [1]."""
 
-    stat: Any
-    wide: Any
+    stat: Tensor
+    wide: Tensor
 
 
 @triton.jit

@@ -7,10 +7,11 @@ A *place* n = b · S + j is one position of one sequence; there are N = B · S. 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from lutetia.lut.kernels.triton.source.basics import from_units, to_fixed, uncertainty_slope, units
 
@@ -44,7 +45,7 @@ class PairCase(NamedTuple):
     N_PE: int
     FAR: bool  # a table has more numbers than an int32 can say
     SCALE: float
-    ACC: Any
+    ACC: tl.dtype
     BLOCK_I: int
     BLOCK_O: int
 
@@ -52,9 +53,9 @@ class PairCase(NamedTuple):
 class Totals(NamedTuple):
     """Where slopes are added: of positions [B, N_t, S], of distances [copies, N_t, S - 1], and the flag of fixed sums."""
 
-    positions: Any
-    distances: Any
-    overflow: Any = None
+    positions: Tensor
+    distances: Tensor
+    overflow: Tensor | None = None
 
 
 @triton.jit

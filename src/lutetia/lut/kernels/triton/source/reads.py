@@ -8,10 +8,11 @@ atomics; the rest would be 2 N_c atomics for each detector, so `gather_slopes_ke
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from lutetia.lut.kernels.triton.source.basics import CONFIDENCE, CONFIDENCE2, send, units
 from lutetia.lut.kernels.triton.source.detect import confidence, margins_tile, scalar, wavering
@@ -20,10 +21,10 @@ from lutetia.lut.kernels.triton.source.detect import confidence, margins_tile, s
 class Slopes(NamedTuple):
     """What slopes are made of: plain, doubtful and the closest pair [N_t, B], and shares of the scalars [programs, 3]."""
 
-    plain: Any = None
-    doubtful: Any = None
-    which: Any = None
-    shares: Any = None
+    plain: Tensor | None = None
+    doubtful: Tensor | None = None
+    which: Tensor | None = None
+    shares: Tensor | None = None
 
 
 @triton.jit

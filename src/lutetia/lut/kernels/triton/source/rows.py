@@ -14,7 +14,7 @@ there are coefficients, times those.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
@@ -339,10 +339,10 @@ class GatherNumbers(NamedTuple):
     With a step, the sums go straight into the weights.
     """
 
-    batch: Any
-    listed: Any
-    chunks: Any
-    step: Any
+    batch: int
+    listed: int
+    chunks: int
+    step: float | None
 
 
 @triton.jit
