@@ -3,8 +3,7 @@
 Six architectures, one thread, float32. zennit and captum are measured beside it where they run. Everything starts from the inputs
 and includes the forward pass. A full backward is the gradient of every parameter and the input; *planned* is a call of a plan.
 Times are of the processor, medians of some rounds, taken in turn; only ratios of one run mean anything. Memory is what a process
-of its own reaches beyond its model (Linux only). Deep graphs have a time per node, which does not grow with their length. Sums:
-how far what inputs get by LRP-0 is from the output, at most, in nets without biases.
+of its own reaches beyond its model (Linux only). Deep graphs have a time per node, which does not grow with their length.
 
     lutetia bench relevance [--quick] [--json] [--save] [-- --rounds 7 --only bert --deep]
 """
@@ -267,33 +266,6 @@ def deep_graphs(quick: bool) -> list[Row]:
     return rows
 
 
-def sums(seeds: int) -> list[Row]:
-    """How far the inputs' relevance by LRP-0 is from the output, where there is no bias: the worst row of some nets of a kind."""
-    rows: list[Row] = []
-    for name in ("mlp", "vgg", "resnet"):
-        worst = dict.fromkeys(("float32", "of the absolute relevance", "float64"), 0.0)
-        count = 0
-        for seed in range(seeds):
-            torch.manual_seed(seed)
-            model, x = MODELS[name]()
-            for module in model.modules():
-                if isinstance(module, (nn.Linear, nn.Conv2d)):
-                    module.bias = None
-            count += len(x)
-            for dtype in (torch.float32, torch.float64):
-                x = x.to(dtype)
-                r = relevance.attribute(model.to(dtype).eval(), x, rules=relevance.presets.epsilon(0.0))
-                given, wanted = r[x].double().flatten(1), r.seed.double().sum(1)
-                lost = (given.sum(1) - wanted).abs()
-                kind = str(dtype).removeprefix("torch.")
-                worst[kind] = max(worst[kind], float((lost / wanted.abs()).max()))
-                if kind == "float32":
-                    share = float((lost / given.abs().sum(1)).max())
-                    worst["of the absolute relevance"] = max(worst["of the absolute relevance"], share)
-        rows.append({"model": NAMES[name], "rows": count, **worst})
-    return rows
-
-
 def claims(rows: list[Row]) -> list[str]:
     """What was claimed and is not so."""
     return [
@@ -302,11 +274,6 @@ def claims(rows: list[Row]) -> list[str]:
         for what, most in CLAIMS.items()
         if row[what] > most
     ]
-
-
-def inexact(rows: list[Row]) -> list[str]:
-    """Where the sums differ by more than a millionth."""
-    return [f"{row['model']}: sums differ by {row['float32']:.1g}, at most 1e-6 claimed" for row in rows if row["float32"] > 1e-6]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -331,13 +298,10 @@ def main(argv: list[str] | None = None) -> int:
     tables = [table("models", {"model": None, UNIT: "ms", **times}, rows)] if rows else []
     per_node = {"graph": None, "nodes": None, UNIT: "µs", "attribute": "µs", "ratio": "x"}
     tables.append(table("deep graphs", per_node, deep_graphs(options.quick)))
-    progress("sums")
-    exact = sums(1 if options.quick else 3)
-    tables.append(table("sums", dict.fromkeys(exact[0]), exact))
     packages = ["transformers", "zennit", "captum"]
     peers = [peer(name, name, "epsilon rule, forward pass included") for name in ("zennit", "captum")]
     settings = {"threads": 1, "dtype": "float32", "rounds": options.rounds}
-    found = result(__doc__, "relevance", settings, tables, peers=peers, packages=packages, missed=claims(rows) + inexact(exact))
+    found = result(__doc__, "relevance", settings, tables, peers=peers, packages=packages, missed=claims(rows))
     return finish(found, options)
 
 

@@ -102,6 +102,8 @@ def _decided(at: slice, c: Tensor, weight: Tensor, rows: list[tuple[Tensor, Tens
 class ReadOp(Op):
     """Where x [B, I] becomes a and b [B, N_t]: the relevance of both goes to the anchors."""
 
+    wide = False
+
     def reads_data(self, node: Node) -> bool:
         return True
 

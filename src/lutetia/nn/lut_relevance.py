@@ -41,6 +41,8 @@ class WeightToken(Op):
 class SharedTables(Op):
     """What all layers share: their tables, and the relevance that goes to them."""
 
+    wide = False
+
     def family(self, node: Node) -> str:
         return "sum"
 

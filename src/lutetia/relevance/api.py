@@ -19,6 +19,7 @@ from lutetia.relevance.inside import OUTER, Outer
 from lutetia.relevance.names import read_names, watch
 from lutetia.relevance.outputs import main_output as main_output
 from lutetia.relevance.outputs import select
+from lutetia.relevance.precision import carry
 from lutetia.relevance.report import Report
 from lutetia.relevance.result import Result, ResultTarget
 from lutetia.relevance.rules.choices import Rules
@@ -181,10 +182,11 @@ class ExplainedOutput:
     def walk(self, output: Tensor, seed: Tensor, unknown: str) -> Report:
         """Walk from the output, whose relevance is `seed`, of the same shape."""
         report = Report()
+        seed = carry(self.graph, seed.detach())
         walk = Walk(self.graph, report, unknown, output.detach(), self.placing.asked.inputs)
         token = OUTER.set(Outer(self.placing, report, unknown))
         try:
-            walk.run(seed.detach())
+            walk.run(seed)
         finally:
             OUTER.reset(token)
         if self.lenient:

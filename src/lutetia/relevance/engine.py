@@ -18,6 +18,7 @@ from torch import Tensor
 from lutetia import flow
 from lutetia.relevance.graph import AutogradGraph, Node, NodeEdge, Relevance, unknown
 from lutetia.relevance.parts import SlicedRelevance, added, whole
+from lutetia.relevance.precision import relevance_of, value_of
 from lutetia.relevance.promise import KNOWN, Branch, Deadlock, Promise, Promises
 from lutetia.relevance.registry import Given, Unknown
 from lutetia.relevance.report import Report
@@ -255,7 +256,7 @@ class Walk:
     def compute(self, node: Node, args: Sequence[Tensor | None]) -> Relevance:
         """The output of a node from its inputs."""
         self.log.append((False, node))
-        return node.op.value(node, args)
+        return value_of(node, args)
 
     def apply(self, node: Node, R: Any, args: Sequence[Tensor | None]) -> Given:
         """Apply the rule of a node: the one place where relevance is passed on."""
@@ -285,7 +286,7 @@ class Walk:
             self.report.unknown.append(node.where())
             if self.unknown == "absorb":
                 return [None] * len(node.edges)
-        return node.op.relevance(node, R, args)
+        return relevance_of(node, R, args)
 
     # ---- reporting ---------------------------------------------------------------------------------------------------
 

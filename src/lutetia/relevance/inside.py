@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lutetia.relevance.graph import AutogradGraph, Node
+from lutetia.relevance.graph import WIDER, AutogradGraph, Node
 from lutetia.relevance.names import read_names
+from lutetia.relevance.precision import widen
 from lutetia.relevance.registry import Args, Given
 from lutetia.relevance.report import Report
 from lutetia.relevance.result import ResultTarget
@@ -68,6 +69,8 @@ def by_parts(
         if fn in graph.by_fn:
             graph.by_fn[fn].targets = [*graph.by_fn[fn].targets, targets[position]]
     (rules or node.rules).prepare(graph)
+    if seed.dtype is WIDER.get(output.dtype):  # the walk around is in float64
+        widen(graph)
     report, unknown = (Report(), "raise") if outer is None else (outer.report, outer.unknown)
     Walk(graph, report, unknown, output.detach(), to_the_end=outer is not None).run(seed)
     graph.release()

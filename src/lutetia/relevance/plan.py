@@ -17,6 +17,7 @@ from lutetia.relevance.api import ExplainedOutput, Run, collector_at_rest, finis
 from lutetia.relevance.engine import NOTHING, add_up
 from lutetia.relevance.graph import Node, discover, pick
 from lutetia.relevance.outputs import select
+from lutetia.relevance.precision import carry, relevance_of, value_of
 from lutetia.relevance.report import Report
 from lutetia.relevance.result import Result
 from lutetia.relevance.rules.choices import Rules
@@ -51,6 +52,7 @@ class Plan:
         report = Report()
         targets = first.place(asked)
         graph = first.graph
+        carried = carry(graph, seed.detach())
         for node in graph.nodes:
             node.slots = [None] * len(node.parents)
         graph.root.value = output.detach()
@@ -58,9 +60,9 @@ class Plan:
             report.modes["planned"] = len(first.log)
             for is_relevance, node in first.log:
                 if is_relevance:
-                    self._hand_on(node, seed.detach() if node is graph.root else _merged(node), report)
+                    self._hand_on(node, carried if node is graph.root else _merged(node), report)
                 elif node.value is None:
-                    node.value = node.op.value(node, _arguments(node))
+                    node.value = value_of(node, _arguments(node))
         return targets, report
 
     def _hand_on(self, node: Node, R: Any, report: Report) -> None:
@@ -72,7 +74,7 @@ class Plan:
                 assert edge is not None
                 edge.child.slots[edge.slot] = NOTHING
             return
-        given = node.op.relevance(node, R, _arguments(node))
+        given = relevance_of(node, R, _arguments(node))
         report.add(node, R, given)
         node.value = node.kept = None
         for position in node.walked:

@@ -30,6 +30,7 @@ class Op:
     In every method `node.fn` is the grad_fn, with its `_saved_*` attributes, and `node.choice` what the rules chose.
     """
 
+    wide: ClassVar[bool] = True  # whether its rule takes values and relevance in float64, whatever dtype the graph has
     conserves: ClassVar[bool] = False  # one input, which gets all the relevance: the sums need not be taken again
     wants_output: ClassVar[bool] = False  # whether `watch` keeps the output of a custom function for it
     nests: ClassVar[bool] = False  # a walk of its own inside it reports what happens there
@@ -69,12 +70,16 @@ class Op:
 class Unknown(Op):
     """An operation without a rule: an error where relevance reaches it, unless it is treated as a linear map."""
 
+    wide = False
+
     def result(self, node: Node) -> Relevance | None:
         return None if node.several else node.fn.metadata.get(VALUE)
 
 
 class _Function(Op):
     """An op made of functions: what `@rule` registers."""
+
+    wide = False
 
     def __init__(self, function: Callable[..., Any], needs: Sequence[int], value: Callable[..., Any] | None) -> None:
         self._function, self._needs, self._value = function, tuple(needs), value
@@ -177,6 +182,8 @@ def function_op(function: Callable[..., Any], op: Op) -> Op:
 
 
 class _Chosen(Op):
+    wide = False
+
     def __init__(self, function: Callable[..., Any], op: Op) -> None:
         self._function, self._op = function, op
         self.kept, self.result, self.value = op.kept, op.result, op.value  # type: ignore[method-assign]
@@ -203,14 +210,10 @@ def stabilize(z: Tensor, eps: float) -> Tensor:
     return torch.copysign(scalar(eps, z.dtype, z.device), z).add_(z) if eps else z
 
 
-def wide(tensor: Tensor) -> Tensor:
-    """A tensor in float64, for sums that relevance is divided by without an ε.
-
-    Where contributions cancel, float32 loses digits of their sum, and with it relevance: a perceptron of seven layers without
-    biases gave its inputs the output but for 8·10⁻⁶, and but for 4·10⁻⁷ with these sums in float64.
-    """
-    narrow = tensor.dtype in (torch.float32, torch.float16, torch.bfloat16) and tensor.device.type in ("cpu", "cuda")
-    return tensor.double() if narrow else tensor
+def known_sum(node: Node, seen: bool = True) -> Tensor | None:
+    """The output to divide by, if it is known. Rounded as it is, it counts only with an ε, or if a part was not `seen`."""
+    known = node.output() if node.choice.eps or not seen else None
+    return known if isinstance(known, Tensor) else None
 
 
 def divide(R: Tensor, z: Tensor, eps: float) -> Tensor:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from lutetia.errors import ArgumentError
+from lutetia.relevance.graph import WIDER
+from lutetia.relevance.precision import rounded
 from lutetia.relevance.report import Report
 
 
@@ -21,12 +23,20 @@ class Heads(NamedTuple):
 class ResultTarget:
     """One requested target: a place in the graph, and the relevance that arrived there."""
 
-    __slots__ = ("key", "nr", "reduce", "shape_of", "total")
+    __slots__ = ("dtype", "key", "nr", "reduce", "shape_of", "total")
 
-    def __init__(self, key: Any, nr: int, like: Tensor | None = None, reduce: Callable[[Tensor], Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        key: Any,
+        nr: int,
+        like: Tensor | None = None,
+        reduce: Callable[[Tensor], Tensor] | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         self.key = key  # a tensor or a name
         self.nr = nr  # the output number
         self.shape_of = like
+        self.dtype = dtype  # of the values there
         self.reduce = reduce  # what is kept of the relevance: of tokens its sum over the embedding dimension
         self.total: Tensor | None = None
 
@@ -61,12 +71,16 @@ class Result:
         self.seed = seed  # the relevance that the walk began with, shaped like the output
         self.report = report
         self._found: dict[Any, Tensor] = {}
+        self._exact: dict[Any, Tensor] = {}  # before it was rounded to the dtype of the values, where it was
+        self._dtypes: dict[Any, torch.dtype | None] = {}
         self._keys: list[Any] = []
         self._originals = originals  # kept alive, as they are known by their ids
         self._alias = aliases  # id of the user's tensor, or a parameter's name -> the tensor that stood in for it
         self.heads: dict[str, Tensor] = {}  # by attention module: what each head gave at each position, [B, H, S]
         for target in targets:
             self._take(target)
+        for key, dtype in self._dtypes.items():
+            self._round(key, dtype)
         self.layers = {name: self._found[name] for name in blocks if name in self._found}  # by block: shaped like its output
         self.heads = dict(sorted(self.heads.items(), key=lambda item: natural(item[0])))
 
@@ -74,17 +88,32 @@ class Result:
         relevance = target.total
         if isinstance(target.key, Heads):
             if relevance is not None:
-                _add(self.heads, target.key.module, relevance, target.key)
+                narrow = target.dtype is not None and relevance.dtype is WIDER.get(target.dtype)
+                _add(self.heads, target.key.module, relevance.to(target.dtype) if narrow else relevance, target.key)
             return
         key = _key(target.key)
         if key not in self._found:
             self._keys.append(target.key)
         _add(self._found, key, _nothing(target, self.seed) if relevance is None else relevance, target.key)
+        self._dtypes[key] = target.dtype
+
+    def _round(self, key: Any, dtype: torch.dtype | None) -> None:
+        relevance = self._found[key]
+        if dtype is not None and relevance.dtype is WIDER.get(dtype):
+            self._exact[key], self._found[key] = relevance, rounded(relevance, dtype)
 
     def neurons(self, name: Any) -> Tensor:
         """The relevance of each neuron of a target [..., N], such as a module's output: [N], added up over the rest."""
         relevance = self[name]
         return relevance.reshape(-1, relevance.shape[-1]).sum(0)
+
+    def exact(self, key: Any) -> Tensor:
+        """The relevance of a target before it was rounded to the dtype of its values: in float64 where no rule has an ε.
+
+        Shares that cancel may be so large that no rounded values add up to the output.
+        """
+        found = self[key]
+        return self._exact.get(_key(self._meant(key)), found)
 
     def __getitem__(self, key: Any) -> Tensor:
         found = self._found.get(_key(self._meant(key)))

@@ -53,7 +53,7 @@ class Placing:
         self.known: set[str] = set()
 
     def put(self, node: Node, key: Any, nr: int, like: Tensor | None, reduce: Callable[[Tensor], Tensor] | None = None) -> None:
-        target = ResultTarget(key, nr, like, reduce)
+        target = ResultTarget(key, nr, like, reduce, node.metas[nr].dtype)
         node.targets = [*node.targets, target]
         self.targets.append(target)
 

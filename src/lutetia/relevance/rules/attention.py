@@ -19,7 +19,7 @@ def through_softmax(x: Tensor, s: Tensor, R: Tensor, dim: int) -> Tensor:
     """x · (R - s · ΣR), all of one shape; 0 where masked: where s is 0, or x is near the minimum of its dtype."""
     inner = torch.addcmul(R, s, R.sum(dim, keepdim=True), value=-1)
     # Where all of a row is masked, s is not 0. The product would overflow, and the score is lost to rounding anyway.
-    masked = (s == 0).logical_or_(x < torch.finfo(x.dtype).min / 2)
+    masked = (s == 0).logical_or_(x < max(torch.finfo(x.dtype).min, torch.finfo(torch.float32).min) / 2)
     return (x * inner).masked_fill_(masked, 0)
 
 
@@ -112,7 +112,7 @@ class Attention(Op):
         x = self._masked(scores * scale, mask, fn._saved_is_causal)
         s = torch.softmax(x, -1)
         s = torch.nan_to_num(s, nan=0.0) if mask is not None else s  # a row that is masked throughout
-        out = fn._saved_output if wide == dtype else s @ v
+        out = fn._saved_output if wide == dtype and eps else s @ v
         half = divide(R, out, eps).mul_(0.5)
         R_s = (half @ v.mT).mul_(s)
         R_v = (s.mT @ half).mul_(v)

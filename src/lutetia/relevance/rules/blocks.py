@@ -18,6 +18,7 @@ class Recomputed(Op):
     """One call of a block: its inputs were kept, and nothing inside."""
 
     nests = True
+    wide = False  # the block runs again as it did
 
     def reads_data(self, node: Node) -> bool:
         return True

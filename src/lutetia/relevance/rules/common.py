@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lutetia.relevance.graph import Node
+from lutetia.relevance.graph import Node, unknown
 from lutetia.relevance.report import total
 
 
@@ -34,6 +34,31 @@ def backward(node: Node, R: Any) -> Any:
     grads: list[Tensor | None] = [None] * count
     grads[node.nr] = R
     return fn(*grads)
+
+
+def transposed(node: Node, forward: Callable[[Node, Tensor], Any], R: Any) -> Tensor:
+    """fᵀ R, for the linear map f of a node with one input: its own backward, which knows one dtype, or that of f in float64."""
+    if not node.wide or forward is own_map:
+        return backward(node, R)
+    x = node.operands()[0]
+    with torch.enable_grad():
+        if x is None:
+            meta = node.edges[0].child.metas[node.edges[0].nr]  # type: ignore[union-attr]
+            x = torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device)
+        x = x.detach().requires_grad_()
+        made = forward(node, x)
+        outputs = [made] if isinstance(made, Tensor) else list(made)
+        parts = R if isinstance(R, tuple) else [R if nr == max(node.nr, 0) else None for nr in range(len(outputs))]
+        used = [(output, part) for output, part in zip(outputs, parts, strict=True) if part is not None]
+        return torch.autograd.grad([output for output, _ in used], x, [part for _, part in used])[0]
+
+
+def own_map(node: Node, x: Tensor) -> Tensor:
+    """f x, for the linear map f of a node with one input, from its own backward alone."""
+    made = forward_map(node, 0, x)
+    if made is None:
+        raise unknown(node, "its output is needed, was not kept, and its backward cannot be differentiated")
+    return made
 
 
 def pieces(node: Node, R: Any) -> list[Tensor | None]:

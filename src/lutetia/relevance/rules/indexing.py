@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lutetia.relevance.graph import Node, Relevance
-from lutetia.relevance.registry import Args, Given, Op, register
+from lutetia.relevance.registry import Args, Given, Op, known_sum, register
 from lutetia.relevance.rules.common import backward, fit, integer
 from lutetia.relevance.rules.views import Move
 
@@ -54,8 +54,8 @@ class Accumulate(Place):
         return [position for position, edge in enumerate(node.edges) if edge is not None]
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
-        known = node.output()
-        z = known if isinstance(known, Tensor) else self.value(node, args)
+        known = known_sum(node, seen=None not in node.edges)
+        z = self.value(node, args) if known is None else known
         (s,) = node.choice.share([torch.ones_like(R)], R, z)  # R / (z + ε·sgn z)
         shares = backward(node, s)
         shares = shares if isinstance(shares, tuple) else (shares,)
@@ -67,6 +67,8 @@ class Accumulate(Place):
 
 class IndexPut(Op):
     """`x[index] = values`, or += with accumulate."""
+
+    wide = False
 
     _over = Place(lambda node, x, v: x.index_put(_indices(node), v))
     _plus = Accumulate(lambda node, x, v: x.index_put(_indices(node), v, accumulate=True))

@@ -25,6 +25,8 @@ EXACT = 2**24  # integers that float32 holds exactly
 class CopySlices(Op):
     """A slice of the base overwritten, added to, multiplied, or passed through a function."""
 
+    wide = False
+
     def family(self, node: Node) -> str:
         return "sum"
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lutetia.relevance.graph import OUTPUT, RESHAPES, Node, Relevance
-from lutetia.relevance.registry import Args, Given, Op, divide, reduce_to, register, scalar, wide
+from lutetia.relevance.graph import OUTPUT, RESHAPES, Node, Relevance, wide
+from lutetia.relevance.registry import Args, Given, Op, divide, reduce_to, register, scalar
 from lutetia.relevance.rules.common import without_masked
 
 _convolution = torch.ops.aten.convolution.default

@@ -11,24 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lutetia.relevance.graph import Node, Relevance, unknown
+from lutetia.relevance.graph import Node, Relevance
 from lutetia.relevance.registry import Args, Given, Op, divide, register
-from lutetia.relevance.rules.common import backward, fit, forward_map, pieces
+from lutetia.relevance.rules.common import backward, fit, own_map, pieces
 from lutetia.relevance.rules.sums import Map
 from lutetia.relevance.rules.views import Move
-
-
-def _forward(node: Node, x: Tensor) -> Tensor:
-    made = forward_map(node, 0, x)
-    if made is None:
-        raise unknown(node, "its output is needed, was not kept, and its backward cannot be differentiated")
-    return made
 
 
 class GridSampler(Op):
     """An image sampled at points: linear in the image, which gets everything; the points only say where, as an index does. If the
     image is a constant, the points get everything, each coordinate the same.
     """
+
+    wide = False
 
     def family(self, node: Node) -> str:
         return "pool"
@@ -58,6 +53,8 @@ class GridSampler(Op):
 class SolveTriangular(Op):
     """X with A X = B: linear in B, which gets everything, because A divides. If B is a constant, A gets everything."""
 
+    wide = False
+
     def family(self, node: Node) -> str:
         return "product"
 
@@ -84,8 +81,8 @@ class SolveTriangular(Op):
         return given
 
 
-register(Map(_forward, "pool"), "UpsampleBilinear2DAaBackward0", "UpsampleBicubic2DAaBackward0", "UpsampleLanczos2DAaBackward0")
-register(Move(_forward), "PackPaddedSequenceBackward0")
-register(Map(_forward), "FftR2CBackward0", "FftC2CBackward0", "FftC2RBackward0")
+register(Map(own_map, "pool"), "UpsampleBilinear2DAaBackward0", "UpsampleBicubic2DAaBackward0", "UpsampleLanczos2DAaBackward0")
+register(Move(own_map), "PackPaddedSequenceBackward0")
+register(Map(own_map), "FftR2CBackward0", "FftC2CBackward0", "FftC2RBackward0")
 register(GridSampler(), "GridSampler2DBackward0", "GridSampler3DBackward0")
 register(SolveTriangular(), "LinalgSolveTriangularBackward0")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lutetia.relevance.graph import Node, Relevance
-from lutetia.relevance.registry import Args, Given, Op, divide, reduce_to, register
+from lutetia.relevance.registry import Args, Given, Op, divide, known_sum, reduce_to, register
 from lutetia.relevance.rules.choices import Centred, Identity
 
 
@@ -71,8 +71,8 @@ class Norm(Op):
             given[0] = R
             s = divide(R, part, getattr(node.choice, "eps", 1e-6))
         else:
-            known = node.output()
-            y = known if isinstance(known, Tensor) else part if offset is None else part + offset
+            known = known_sum(node, seen=offset is None)
+            y = known if known is not None else part if offset is None else part + offset
             s = divide(R, y, node.choice.eps)
             given[0] = part * s if 0 in node.walked else None
         if 1 in node.walked:  # γ's part of y is (x - μ)/σ·γ

@@ -90,6 +90,8 @@ def _exponentials(node: Node, x: Tensor) -> Tensor:
 class ScatterReduce(Op):
     """Values reduced into places of another tensor: sums and means share in proportion, a maximum goes to the winner."""
 
+    wide = False
+
     def family(self, node: Node) -> str:
         return "sum"
 
@@ -118,6 +120,8 @@ class ScatterReduce(Op):
 
 class Nll(Op):
     """The negative log-likelihood: a weighted sum of the chosen log-probabilities, which share in proportion."""
+
+    wide = False
 
     def family(self, node: Node) -> str:
         return "sum"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lutetia.relevance.graph import OPERANDS, SMALL, Node, Relevance
-from lutetia.relevance.registry import Args, Given, Op, divide, left_over, register, wide
-from lutetia.relevance.rules.common import backward, dims, fit, integer, times, without_masked
+from lutetia.relevance.graph import OPERANDS, SMALL, Node, Relevance, wide
+from lutetia.relevance.registry import Args, Given, Op, divide, known_sum, left_over, register
+from lutetia.relevance.rules.common import dims, fit, integer, times, transposed, without_masked
 
 UNSEEN = "the share of a constant is unknown: its value was not kept"
 
@@ -78,9 +78,9 @@ class Add(Op):
                 node.note = UNSEEN
             return [fit(node, at, R) if at == only else None for at in range(len(node.edges))]
         parts = self._parts(node, args)
-        small = R.numel() <= SMALL and len(parts) == 2 and None not in node.edges
-        known = node.value if small else node.output()  # to add two small parts takes less than to ask who kept their sum
-        z = known if isinstance(known, Tensor) else None
+        seen = len(parts) == 2 and None not in node.edges
+        small = R.numel() <= SMALL and seen  # to add two small parts takes less than to ask who kept their sum
+        z = None if small and node.value is None else known_sum(node, seen)
         constant = self._constant(node)
         if node.rules.bias == "redistribute":
             parts = [None if edge is None or edge.child.is_weight else part for part, edge in zip(parts, node.edges, strict=True)]
@@ -126,12 +126,12 @@ class Map(Op):
             x = x.abs()
             z = self._forward(node, x)
         else:
-            known = node.output() if choice.eps else None
-            z = known if isinstance(known, Tensor) else self._forward(node, x if choice.eps else wide(x))
-        given = times(backward(node, divide(R, z, choice.eps).to(R.dtype)), x)
+            known = known_sum(node)
+            z = self._forward(node, x if choice.eps else wide(x)) if known is None else known
+        given = times(transposed(node, self._forward, divide(R, z, choice.eps).to(R.dtype)), x)
         left = None if choice.eps else left_over(R, z)
         if left is not None:
-            given = given + backward(node, divide(left, self._forward(node, torch.ones_like(x)), 0.0))
+            given = given + transposed(node, self._forward, divide(left, self._forward(node, torch.ones_like(x)), 0.0))
         return (given,)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from lutetia.relevance.graph import Node, Relevance
 from lutetia.relevance.parts import SlicedRelevance
 from lutetia.relevance.registry import Args, Given, Op, register
-from lutetia.relevance.rules.common import backward, dims, integer
+from lutetia.relevance.rules.common import backward, dims, integer, transposed
 
 
 class Move(Op):
@@ -37,7 +37,7 @@ class Move(Op):
         return made
 
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
-        return (backward(node, R),)
+        return (transposed(node, self._forward, R),)
 
 
 class Same(Move):
@@ -84,7 +84,7 @@ class SliceMove(Move):
     def relevance(self, node: Node, R: Any, args: Args) -> Given:
         edge = node.edges[0]
         assert edge is not None
-        return (backward(node, R) if len(edge.child.parents) == 1 else SlicedRelevance(node, R, self._forward),)
+        return (transposed(node, self._forward, R) if len(edge.child.parents) == 1 else SlicedRelevance(node, R, self._forward),)
 
 
 class Join(Op):
