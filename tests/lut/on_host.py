@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import subprocess
 import tempfile
 from functools import cache
@@ -23,7 +24,7 @@ KERNELS = {
 
 @cache
 def library(source: Path, constants: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
-    """One source with these constants as a shared library."""
+    """One source with these constants as a shared library, compiled once and kept."""
     text = f'#include "{source}"\n'
     for name in KERNELS[source.stem]:
         text += (
@@ -32,11 +33,23 @@ def library(source: Path, constants: tuple[tuple[str, int], ...]) -> ctypes.CDLL
         )
     defined = [f"-D{key}={value}" for key, value in constants]
     options = ["-O1", "-w", "-shared", "-fPIC", "-std=c++17", "-include", str(HERE / "on_host.h"), *defined]
-    with tempfile.TemporaryDirectory() as folder:  # once loaded, the library needs no file
-        code, compiled = Path(folder, "host.cpp"), Path(folder, "host.so")
-        code.write_text(text)
-        subprocess.run(["g++", *options, "-o", str(compiled), str(code)], check=True)
-        return ctypes.CDLL(str(compiled))
+    texts = [path.read_bytes() for path in (source, HERE / "on_host.h", *sorted(source.parent.glob("*.cuh")))]
+    stamp = hashlib.sha256(b"\0".join([*texts, text.encode(), " ".join([version(), *options]).encode()])).hexdigest()[:24]
+    kept = nvrtc.cache_folder() / f"{source.stem}-host-{stamp}.so"  # as loops and kernels are
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            code, compiled = Path(folder, "host.cpp"), Path(folder, "host.so")
+            code.write_text(text)
+            subprocess.run(["g++", *options, "-o", str(compiled), str(code)], check=True)
+            compiled.replace(kept)
+    return ctypes.CDLL(str(kept))
+
+
+@cache
+def version() -> str:
+    """The version of the compiler."""
+    return subprocess.run(["g++", "-dumpfullversion"], check=True, capture_output=True, text=True).stdout
 
 
 class HostKernel:

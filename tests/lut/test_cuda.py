@@ -29,7 +29,7 @@ from tools import require_tool
 READS = ("hard", "blend", "confidence", "confidence2")
 # rows of the batch, blocks, inputs of a block, detectors of a block, outputs of a block, anchors
 SHAPES = [(1, 1, 5, 3, 8, 2), (130, 2, 7, 3, 24, 3), (521, 1, 6, 35, 48, 4), (1025, 1, 9, 2, 64, 1)]
-ON_CPU = [(130, 2, 7, 11, 24, 3), (517, 1, 6, 2, 48, 4)]
+ON_CPU = [(70, 2, 7, 5, 24, 3), (133, 1, 6, 2, 48, 4)]
 REFERENCE, FLOAT = kernels("reference").backend, Sums()
 
 
@@ -38,6 +38,12 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     require_tool("g++")
     monkeypatch.setattr(nvrtc, "kernel", on_host.HostKernel)
     monkeypatch.setattr(tables, "MOST_TOGETHER", 2)  # so that three tables come in two groups
+    # Threads take turns here: few of them, so that few rows are several blocks.
+    for module, name, value in (
+        *((tables, "THREADS", (64, 96)), (tables, "GATHER_ROWS", (128, 64)), (tables, "GATHER_THREADS", 64)),
+        *((pairs, "THREADS", 64), (pairs, "SORT_THREADS", 64), (pairs, "SLOPES_THREADS", 64)),
+    ):
+        monkeypatch.setattr(module, name, value)
 
 
 class Layer:

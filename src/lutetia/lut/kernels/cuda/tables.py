@@ -23,7 +23,7 @@ READS, ROWS, GATHER = (SOURCES / f"{name}.cu" for name in ("reads", "rows", "gat
 KINDS = {"hard": 0, "blend": 1, "confidence": 2, "confidence2": 3}
 THREADS = (512, 768)  # of a block that reads rows; the second where a row takes few enough registers
 NARROW = 48  # outputs of such a row
-GATHER_THREADS = 1024  # of a block that gathers them, at most
+GATHER_ROWS, GATHER_THREADS = (1024, 512), 1024  # rows of the batch that a block gathers, and its threads, at most
 TEAMS = 2  # of such a block
 MOST_TOGETHER = 4  # tables between two barriers, at most: as many are read as are on their way
 SPLITS = 2  # waves of blocks that a gradient is cut into, at least
@@ -226,7 +226,7 @@ def _gains(
 def gather(grad: Tensor, layout: Layout, indices: Tensor, coefficients: Coefficients | None, out: Tensor, scale: float) -> None:
     """out [n_weights] += scale · the gradient of the tables: grad [B, O], indices [B, N_t]."""
     count, found = _found(indices, coefficients)
-    sizes = [(rows, teams) for rows in (1024, 512) for teams in (TEAMS, 1)]
+    sizes = [(rows, teams) for rows in GATHER_ROWS for teams in (TEAMS, 1)]
     rows, teams = next(size for size in sizes if _shared_to_gather(*size, layout, count) <= nvrtc.limits().shared - 256)
     threads = min(GATHER_THREADS, rows)
     sorting = (("ROWS", rows), ("TEAMS", teams), ("THREADS", threads // teams))
