@@ -202,7 +202,7 @@ def _step(x: Tensor, cache: IndexCache, tables: Tables) -> Tensor:
 # ---- any number of new positions -------------------------------------------------------------------------------------
 
 
-class Layer(NamedTuple):
+class DecodingLayer(NamedTuple):
     """A layer, and what runs it."""
 
     kernels: Backend
@@ -220,7 +220,7 @@ def _decode(x: Tensor, cache: IndexCache, tables: Tables, lengths: Tensor | None
     header = "" if wiring is None else wiring.header
     how = How(options.sums, choice.chosen, header=header, algorithm=options.algorithm, products=options.products)
     connectivity = how.connectivity(tables.wires, weight.shape)
-    layer = Layer(how.kernels(x), how, solid(weight), connectivity, anchors.shape[1], positions.shape[2])
+    layer = DecodingLayer(how.kernels(x), how, solid(weight), connectivity, anchors.shape[1], positions.shape[2])
     row, at = _tokens(new)
     earlier = cache.lengths[row] + at
     fresh = not bool(cache.lengths.any())
@@ -257,7 +257,7 @@ def _tokens(new: Tensor) -> tuple[Tensor, Tensor]:
     return row, torch.arange(len(row)) - (new.cumsum(0) - new)[row]
 
 
-def _fill(layer: Layer, cache: IndexCache, q: Tensor, pe_indices: Tensor, row: Tensor, earlier: Tensor) -> Tensor:
+def _fill(layer: DecodingLayer, cache: IndexCache, q: Tensor, pe_indices: Tensor, row: Tensor, earlier: Tensor) -> Tensor:
     """y of n new positions: q [n, N_t], pe_indices [L-1, N_t]; on the host row [n] and how many come before it, earlier [n]."""
     dtype, device, n_outputs = sum_dtype(layer.weight), layer.weight.device, layer.connectivity.n_outputs
     exact = layer.how.sums.exact
@@ -280,7 +280,7 @@ def _fill(layer: Layer, cache: IndexCache, q: Tensor, pe_indices: Tensor, row: T
     return from_units(y, layer.how.sums, dtype)
 
 
-def _fill_by_counts(layer: Layer, counts: Tensor, q: Tensor) -> Tensor:
+def _fill_by_counts(layer: DecodingLayer, counts: Tensor, q: Tensor) -> Tensor:
     """y of n new positions, each in a row of its own: counts [n, N_t, C] of what came before, q [n, N_t]."""
     weight, dtype, exact = layer.weight, sum_dtype(layer.weight), layer.how.sums.exact
     (n_new, n_detectors, n_cells), n_outputs = counts.shape, weight.shape[2]

@@ -84,7 +84,7 @@ def how_of(text: str) -> How:
     return How(**fields | values)
 
 
-class Sizes(NamedTuple):
+class SynapseSizes(NamedTuple):
     """The sizes in the header of synapses."""
 
     n_detectors: int
@@ -94,13 +94,13 @@ class Sizes(NamedTuple):
 
 
 @constant_result
-def sizes_of(header: str) -> Sizes:
+def sizes_of(header: str) -> SynapseSizes:
     """The sizes in a header."""
     return _sizes_of(header)
 
 
 @lru_cache(maxsize=256)
-def _sizes_of(header: str) -> Sizes:
+def _sizes_of(header: str) -> SynapseSizes:
     facts = json.loads(header)
     listed = facts["n_rows"] if facts["layout"] == "shared" else 1
-    return Sizes(facts["n_detectors"], facts["n_rows"], facts["n_outputs"], listed)
+    return SynapseSizes(facts["n_detectors"], facts["n_rows"], facts["n_outputs"], listed)

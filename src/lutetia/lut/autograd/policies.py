@@ -152,7 +152,7 @@ def with_step_in_place(call: Call, tensors: tuple[Tensor, ...], external_lr: Rat
     on comes from the weights as they were, wherever else in the graph the weight is used.
     """
     formula, weight = call.formula, tensors[call.formula.weight_at]
-    step = Step(weight, check_step(weight, external_lr))
+    step = WeightStep(weight, check_step(weight, external_lr))
     # The token is how autograd asks for the weight's gradient: it asks in backward(), not in torch.autograd.grad(y, x).
     token = Token.apply(weight, step)
     given = [tensor.detach() if place == formula.weight_at else tensor for place, tensor in enumerate(tensors)]
@@ -181,7 +181,7 @@ def check_rate(value: Any) -> float:
     return rate
 
 
-class Step:
+class WeightStep:
     """One use of a weight, and what its backward pass brings."""
 
     def __init__(self, weight: Tensor, external_lr: Rate) -> None:
@@ -193,7 +193,7 @@ class Token(torch.autograd.Function):
     """A scalar that stands for the weight in the graph; if it gets a gradient, the weight's is needed."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, step: Step) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, step: WeightStep) -> Tensor:
         ctx.step = step
         return weight.new_zeros(())
 
@@ -224,9 +224,9 @@ class _Pass:
     """The steps of one backward pass, taken when it ends. Owned by the pass: one that fails takes none of them."""
 
     def __init__(self) -> None:
-        self.uses: dict[tuple[Any, ...], tuple[Step, list[tuple[Tensor, Record]]]] = {}
+        self.uses: dict[tuple[Any, ...], tuple[WeightStep, list[tuple[Tensor, Record]]]] = {}
 
-    def add(self, step: Step) -> None:
+    def add(self, step: WeightStep) -> None:
         """Record a step, next to those that may be merged with it."""
         assert step.use is not None
         _, record = step.use
@@ -259,7 +259,7 @@ def _pass_of_now() -> _Pass:
 
 
 @torch.no_grad()
-def _take(step: Step, uses: list[tuple[Tensor, Record]]) -> None:
+def _take(step: WeightStep, uses: list[tuple[Tensor, Record]]) -> None:
     """One step of one weight. Several uses are one of a larger batch, but for sequences, whose lengths may differ."""
     weight, (grad, record) = step.weight.detach(), uses[0]
     rate = check_rate(step.external_lr() if callable(step.external_lr) else step.external_lr)

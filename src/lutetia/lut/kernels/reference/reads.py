@@ -29,7 +29,7 @@ from lutetia.lut.sums import Sums, sum_dtype, to_units
 LEARNED = ("confidence", "confidence2")  # the reads that have β and γ
 
 
-class Margins(NamedTuple):
+class ReadMargins(NamedTuple):
     """What a read is made of; [B, N_t, N_c] or [B, N_t]."""
 
     u: Tensor
@@ -77,28 +77,28 @@ def rows_that_are_added(coefficients: Coefficients, read: Read) -> Coefficients:
     return coefficients if read.name in TWO_ROWS else Coefficients(coefficients.a)
 
 
-def _margins(x: Tensor, comparisons: Comparisons, exact: bool) -> Margins:
+def _margins(x: Tensor, comparisons: Comparisons, exact: bool) -> ReadMargins:
     u = anchor_deltas(x, comparisons)
     indices = pack_bits(u > 0)
     u = u.double() if exact else u
     size = u.abs()
     which = size.argmin(-1)  # the first of equals
-    return Margins(u, size, size.gather(-1, which[..., None]).squeeze(-1), which, indices)
+    return ReadMargins(u, size, size.gather(-1, which[..., None]).squeeze(-1), which, indices)
 
 
-def _scalar(log: Tensor | None, margins: Margins) -> Tensor:
+def _scalar(log: Tensor | None, margins: ReadMargins) -> Tensor:
     assert log is not None
     return log.to(margins.u.dtype).exp()
 
 
-def _confidence(margins: Margins, read: Read) -> Confidence:
+def _confidence(margins: ReadMargins, read: Read) -> Confidence:
     beta, gamma = _scalar(read.log_beta, margins), _scalar(read.log_gamma, margins)
     evidence = torch.nn.functional.logsigmoid(beta * margins.size).sum(-1)
     mass, power = margins.size.sum(-1), (gamma * evidence).exp()
     return Confidence(mass * power, mass, power, evidence, torch.sigmoid(-beta * margins.size))
 
 
-def _wavering(margins: Margins, read: Read) -> Tensor:
+def _wavering(margins: ReadMargins, read: Read) -> Tensor:
     """v = σ(-2 |m| / τ): [B, N_t]."""
     return torch.sigmoid(-2 * margins.closest / _scalar(read.log_tau, margins))
 

@@ -29,7 +29,7 @@ from lutetia.lut.sums import Sums, from_units, sum_dtype, to_units
 NUMBERS_AT_ONCE = 2**22  # of what pairs read
 
 
-class Pairs(NamedTuple):
+class CellsOfPairs(NamedTuple):
     """Some pairs i < j of all sequences: their positions [n], and the cell that each detector reads, int32 [B, n, N_t]."""
 
     i: Tensor
@@ -37,14 +37,14 @@ class Pairs(NamedTuple):
     cells: Tensor
 
 
-def pairs_of(sequence: Sequence, width: int = 1) -> Iterator[Pairs]:
+def pairs_of(sequence: Sequence, width: int = 1) -> Iterator[CellsOfPairs]:
     """The pairs, so many at a time that `width` numbers of each cell take little memory."""
     index, pe, shift = sequence.x.indices, sequence.positions.indices, sequence.n_anchors + sequence.positional_dim
     batch, length, n_detectors = index.shape
     both = torch.tril_indices(length, length, -1, device=index.device)
     some = max(1, NUMBERS_AT_ONCE // max(1, batch * n_detectors * width))
     for j, i in zip(*(each.split(some) for each in both), strict=True):
-        yield Pairs(i, j, index[:, j] << shift | index[:, i] << sequence.positional_dim | pe[j - i - 1])
+        yield CellsOfPairs(i, j, index[:, j] << shift | index[:, i] << sequence.positional_dim | pe[j - i - 1])
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def propagate_sequence(
 
 
 def slopes_of_pairs(
-    sequence: Sequence, gain: Callable[[Pairs, Tensor], Tensor], width: int, sums: Sums, dtype: torch.dtype
+    sequence: Sequence, gain: Callable[[CellsOfPairs, Tensor], Tensor], width: int, sums: Sums, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """The slopes of all pairs, added up for each place [B, S, N_t] and for each distance [S-1, N_t]; fixed ones in units.
 
@@ -150,14 +150,14 @@ def slopes_of_pairs(
 
 def _gain(
     grad: Tensor, weight: Tensor, connectivity: Connectivity, sequence: Sequence, sums: Sums
-) -> Callable[[Pairs, Tensor], Tensor]:
+) -> Callable[[CellsOfPairs, Tensor], Tensor]:
     """That of `slopes_of_pairs`. By cells P = g·Wᵀ holds g·W[t, cell] of all cells, and a pair looks up a few of them.
 
     Fixed sums are those of the pairs.
     """
     dtype, tables = sum_dtype(grad, weight), connectivity.expand(weight)
 
-    def of_pairs(pairs: Pairs, bits: Tensor) -> Tensor:
+    def of_pairs(pairs: CellsOfPairs, bits: Tensor) -> Tensor:
         g, both = grad[:, pairs.j].to(dtype).unsqueeze(2), (pairs.cells, pairs.cells ^ bits)
         main, other = (to_units(g * rows_of_pairs(tables, rows), sums) for rows in both)
         return from_units((main - other).sum(3), sums, dtype)
@@ -166,7 +166,7 @@ def _gain(
         return of_pairs
     p = torch.einsum("bjo,tro->bjtr", grad.to(dtype), tables.to(dtype))
 
-    def of_cells(pairs: Pairs, bits: Tensor) -> Tensor:
+    def of_cells(pairs: CellsOfPairs, bits: Tensor) -> Tensor:
         both = (pairs.cells, pairs.cells ^ bits)
         main, other = (p[:, pairs.j].gather(3, rows.long().unsqueeze(3)).squeeze(3) for rows in both)
         return main - other

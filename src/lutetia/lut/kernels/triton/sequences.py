@@ -26,7 +26,7 @@ from lutetia.lut.connectivity.full import Connectivity, Full
 from lutetia.lut.kernels.protocol import Detected, Into, Products, Sequence
 from lutetia.lut.kernels.recorder import kernel, unrecorded
 from lutetia.lut.kernels.reference.rows import of_each_meta, subtract
-from lutetia.lut.kernels.reference.sequences import Pairs, add_step, pairs_of, slopes_of_pairs
+from lutetia.lut.kernels.reference.sequences import CellsOfPairs, add_step, pairs_of, slopes_of_pairs
 from lutetia.lut.kernels.triton import pairs
 from lutetia.lut.kernels.triton.detect import detect
 from lutetia.lut.kernels.triton.pairs import COPIES, all_by_detector, by_detector, spread_totals
@@ -135,7 +135,7 @@ def gather_sequence(grad: Tensor, connectivity: Connectivity, sequence: Sequence
     return subtract(of_each_meta(connectivity, lambda lr_scale: gather(grad, sequence, lr_scale)), into)
 
 
-def _gain(grad: Tensor, weight: Tensor, connectivity: Connectivity, each: Pairs, bits: Tensor) -> Tensor:
+def _gain(grad: Tensor, weight: Tensor, connectivity: Connectivity, each: CellsOfPairs, bits: Tensor) -> Tensor:
     """What flipping bits of the cells of pairs changes, one synapse after the other; as `slopes_of_pairs` wants it."""
     cells, others = (rows.flatten(0, 1) for rows in (each.cells, each.cells ^ bits.int()))
     chosen, flipped = unrecorded(row_gains)(grad[:, each.j].flatten(0, 1), weight, connectivity, (cells, others), Sums())
