@@ -13,9 +13,10 @@ from streams import hardware_case, plant
 from torch import Tensor, nn
 
 from lutetia.models import Votes
-from lutetia.precompute import Graph, Hardware, Int, Quantise, Stream, UInt, trace
+from lutetia.precompute import Binary, Graph, Hardware, Int, Lookup, Quantise, Stream, TableData, UInt, trace
 from lutetia.precompute.ir.stream import Input, Register, StreamEdge, Table, Window, window_edge
 from lutetia.precompute.passes.dontcare import reachable_rows
+from lutetia.precompute.tools import witness
 from lutetia.precompute.tools.explore import ForkContract, QueueContract, WindowContract, explore
 from lutetia.precompute.tools.hardware import EquivalenceError
 from lutetia.precompute.tools.linear import LinearModule
@@ -108,20 +109,19 @@ def test_every_fault_is_found_and_shown(fault: str, whole: bool) -> None:
     assert shown["expected_answer"] in (right[None].tolist() if right.dim() == 1 else right.T.tolist())
 
 
-def test_a_wrong_row_is_found_and_shown() -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_wrong_row_is_found_and_shown(whole: bool) -> None:
     graph = votes_net()
     hardware = graph.emit("verilog")
     plant(hardware)
     with pytest.raises(EquivalenceError, match=r"table 0 \(\d -> 1 bits\) is not what the graph says") as caught:
-        hardware.prove(whole=True)
+        hardware.prove(whole=whole)
     shown = caught.value.counterexample
     assert shown["expected"] != shown["found"]
     assert graph(torch.tensor([shown["net_input"]]))[0].tolist() == shown["expected_answer"] != shown["answer"]
 
 
 def test_a_fault_that_random_samples_miss_is_solved_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lutetia.precompute.tools import witness
-
     monkeypatch.setattr(witness, "_simulated", lambda *_: {})
     graph = votes_net()
     hardware = graph.emit("verilog")
@@ -130,6 +130,46 @@ def test_a_fault_that_random_samples_miss_is_solved_for(monkeypatch: pytest.Monk
         hardware.prove(whole=True)
     shown = caught.value.counterexample
     assert graph(torch.tensor([shown["net_input"]]))[0].tolist() == shown["expected_answer"] != shown["answer"]
+
+
+def test_a_rare_row_is_searched_for() -> None:
+    """A row that one sample of a thousand reads, behind it a table that passes one in 64 of them on: chance would miss it."""
+    flat = StreamEdge((Binary(),) * 16)
+    rare = TableData(np.arange(1024)[:, None] // 1023, (1,))
+    never = replace(rare, contents=np.zeros_like(rare.contents))
+    gate = TableData((np.arange(128) == 64).astype(np.int64)[:, None], (1,))  # the first bit alone
+
+    def net(table: TableData) -> Graph:
+        wires = tuple(Lookup(1, (bit,), (bit - 9,)) for bit in range(10, 16))
+        tables = (table, TableData(np.arange(2)[:, None], (1,)))
+        first = Table((0,), flat.carrying([Binary()] * 7), tables, (Lookup(0, tuple(range(10)), (0,)), *wires))
+        last = Table((1,), flat.carrying([Binary()]), (gate,), (Lookup(0, tuple(range(7)), (0,)),))
+        return Graph([Input((), flat), first, last])
+
+    x = witness.search(net(rare), net(never), 512)
+    assert x is not None
+    assert net(rare)(x).item() != net(never)(x).item()
+    assert witness.search(net(rare), net(rare), 8) is None
+
+
+def test_a_wrong_row_that_no_lookup_reads_is_said_to_be_one() -> None:
+    flat = StreamEdge((Binary(),) * 2)
+    rows = TableData(np.array([[0], [1], [1], [0], [0], [1], [1], [1]]), (1,))
+    graph = Graph([Input((), flat), Table((0,), flat.carrying([Binary()]), (rows,), (Lookup(0, (0, 1, 0), (0,), flip=1),))])
+    hardware = graph.emit("verilog")
+    plant(hardware)  # row 0, for which bit 0 would have to be 0 and 1
+    with pytest.raises(EquivalenceError, match="no lookup reads this row") as caught:
+        hardware.prove()
+    assert "net_input" not in caught.value.counterexample
+
+
+def test_a_search_by_sat_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(witness, "_simulated", lambda *_: {})
+    monkeypatch.setattr(witness, "SOLVE", 1e-9)
+    hardware = votes_net().emit("verilog")
+    plant(hardware)
+    with pytest.raises(EquivalenceError, match=r"No input of the whole net was found that shows it: yosys did not end"):
+        hardware.prove()
 
 
 def test_rows_dropped_as_unseen_are_not_proved() -> None:

@@ -161,8 +161,8 @@ class Hardware:
     ) -> Proof:
         """Prove that the Verilog does what the graph says; EquivalenceError with a counterexample where it does not.
 
-        Always: the wiring, and every register, window and fork in each state it can reach. By SAT: tables of up to `max_bits`
-        address bits and narrow stages; what is wider is listed as skipped. With `whole` everything, nothing skipped.
+        Always: the wiring, and every register, window and fork in each state it can reach. Row by row: tables of up to
+        `max_bits` address bits. By SAT: narrow stages. What is wider is listed as skipped; with `whole` nothing is.
         `progress(done, parts, name)` is called before each part.
         """
         from lutetia.precompute.tools import find

@@ -2,7 +2,7 @@
 
     wiring    every pin of every instance in the top module
     states    every register, window and fork, in each state that it can reach
-    tables    each different one: by SAT up to `max_bits` address bits, with `whole` by trying every row
+    tables    each different one, by trying every row: up to `max_bits` address bits, with `whole` always
     stages    each combinational node: by SAT where its bus has few bits (at most 9), with `whole` always
     the net   as a whole, where it has no state and so few input bits
 
@@ -26,7 +26,7 @@ from lutetia import flow
 from lutetia.errors import ArgumentError, LutetiaError, check_range
 from lutetia.precompute.hdl.design import Design, design
 from lutetia.precompute.ir.interpret import encode, evaluate
-from lutetia.precompute.ir.stream import StreamEdge, StreamNode, TableData
+from lutetia.precompute.ir.stream import StreamEdge, StreamNode
 from lutetia.precompute.tables.domains import Domain
 from lutetia.precompute.tools.find import require_program
 from lutetia.precompute.tools.hardware import EquivalenceError
@@ -37,7 +37,6 @@ from lutetia.precompute.tools.whole import (
     ProofJob,
     combinational,
     elaborate,
-    first_use,
     marker_jobs,
     prove_nodes,
     row_jobs,
@@ -100,7 +99,7 @@ class Proof:
         if self.whole:
             return f"the whole net proved in {len(self.proved) - 1} parts"
         skipped = f"; {len(self.skipped)} skipped as too wide" if self.skipped else ""
-        return f"{len(self.proved)} proved by SAT (yosys){skipped}"
+        return f"{len(self.proved)} parts proved{skipped}"
 
 
 def prove(hardware: Hardware, max_bits: int = 12, *, whole: bool = False, progress: Progress | None = None) -> Proof:
@@ -138,11 +137,14 @@ def _proved(
     skipped = too_many_readers(plan)
     jobs = [*wiring_jobs(plan, netlist), *row_jobs(plan), *state_jobs(plan, netlist), *marker_jobs(plan, netlist)]
     if max_bits is None:
-        jobs += [*table_jobs(plan, netlist), *sum_jobs(plan, netlist)]
+        jobs += [job for job in table_jobs(plan, netlist) if isinstance(job, ProofJob)]
+        jobs += sum_jobs(plan, netlist)
         names = ", ".join(dict.fromkeys(plan.graph.nodes[number].kind for number in combinational(plan)))
         jobs.append(ProofJob(f"{len(combinational(plan))} nodes by SAT ({names})", lambda: prove_nodes(hardware, plan, folder)))
     else:
-        claims = list(_claims(plan, max_bits))
+        tables = list(table_jobs(plan, netlist, max_bits))
+        jobs += [job for job in tables if isinstance(job, ProofJob)]
+        claims = [*(job for job in tables if isinstance(job, str)), *_claims(plan, max_bits)]
         skipped += [claim for claim in claims if isinstance(claim, str)]
         ready = [claim for claim in claims if not isinstance(claim, str)]
         batches = [ready[begin : begin + BATCH] for begin in range(0, len(ready), BATCH)]
@@ -168,7 +170,7 @@ def _batch_job(hardware: Hardware, batch: list[ProofClaim], folder: Path) -> Pro
         claim, seen = batch[found[0]], found[1]
         return Finding(claim.name, claim.decoded(seen.get("a", 0)), seen.get("y"), seen.get("want"), claim.node)
 
-    return ProofJob(f"{len(batch)} tables and stages by SAT", run, tuple(claim.name for claim in batch))
+    return ProofJob(f"{len(batch)} stages by SAT", run, tuple(claim.name for claim in batch))
 
 
 def _shown(hardware: Hardware, plan: Design, folder: Path, finding: Finding) -> EquivalenceError:
@@ -178,9 +180,11 @@ def _shown(hardware: Hardware, plan: Design, folder: Path, finding: Finding) -> 
     said = finding.found if finding.expected is None else f"it answers {finding.found}, expected {finding.expected}"
     text = f"{finding.name} is not what the graph says: {where}{said}"
     try:
-        example |= witness(hardware, plan, folder, finding.node)
+        example |= witness(hardware, plan, folder, finding)
     except LutetiaError as error:  # a circuit that is wrong may also be one that no tool can run
         example["not_shown"] = str(error)
+    if "not_shown" in example:
+        text += f". No input of the whole net was found that shows it: {example['not_shown']}"
     if "net_input" in example:
         text += f". The net shows it: {example['answer']} in place of {example['expected_answer']}"
     return EquivalenceError(text, example)
@@ -190,11 +194,7 @@ def _shown(hardware: Hardware, plan: Design, folder: Path, finding: Finding) -> 
 
 
 def _claims(plan: Design, max_bits: int) -> Iterator[ProofClaim | str]:
-    """Claims, and names of what is too wide for one."""
-    for number, table in enumerate(plan.tables):
-        name = f"table {number} ({table.k} -> {table.out_bits} bits)"
-        if table.k:
-            yield name if table.k > max_bits else _of_table(plan, number, table, name)
+    """Claims of nodes and of the net, and names of what is too wide for one."""
     graph = plan.graph
     for number, node in enumerate(graph.nodes):
         if isinstance(node, HOLDING):
@@ -207,19 +207,6 @@ def _claims(plan: Design, max_bits: int) -> Iterator[ProofClaim | str]:
         edge = graph.input_edge
         name = f"the whole net ({edge.width} -> {graph.output_edge.width} bits)"
         yield name if edge.width > max_bits else _of_net(plan, edge, name)
-
-
-def _of_table(plan: Design, number: int, table: TableData, name: str) -> ProofClaim:
-    rows = np.arange(2**table.k) if table.care is None else np.flatnonzero(table.care)
-    answers = []
-    for row in rows:
-        word = 0
-        for column in reversed(range(len(table.bits))):
-            word = word << table.bits[column] | int(table.contents[row, column])
-        answers.append(word)
-    instance = f"{plan.table(number)} gate (.a({{a}}), .y({{y}}));"
-    reader = next(at for at, node in enumerate(plan.graph.nodes) if table.key in {own.key for own in getattr(node, "tables", ())})
-    return ProofClaim(name, table.k, table.out_bits, rows, answers, instance, first_use(plan, table), reader)
 
 
 def _of_node(plan: Design, number: int, node: StreamNode, edges: list[StreamEdge], name: str) -> ProofClaim:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,9 @@ import torch
 
 from lutetia.precompute.front.samples import values_of
 from lutetia.precompute.hdl.design import Design
+from lutetia.precompute.ir.graph import Graph
 from lutetia.precompute.ir.interpret import evaluate
-from lutetia.precompute.ir.stream import Input, Register, StreamEdge, StreamNode, Sum, Table, TableData, Unpack, Window
+from lutetia.precompute.ir.stream import Input, Lookup, Register, StreamEdge, StreamNode, Sum, Table, TableData, Unpack, Window
 from lutetia.precompute.passes.dontcare import reachable_rows
 from lutetia.precompute.tools.elaborated import exhaust, read_module
 from lutetia.precompute.tools.explore import (
@@ -62,6 +63,8 @@ class Finding:
     found: Any
     expected: Any
     node: int | None = None
+    faulty: Graph | None = None  # the graph with the fault in it, where the interpreter can run that
+    silent: str = ""  # why no input of the net can show it
 
 
 @dataclass(frozen=True)
@@ -195,12 +198,15 @@ def _of_fault(name: str, number: int, fault: Fault) -> Finding:
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def table_jobs(plan: Design, netlist: Netlist) -> Iterator[ProofJob]:
-    """Every different table, over each address that may occur."""
+def table_jobs(plan: Design, netlist: Netlist, max_bits: int | None = None) -> Iterator[ProofJob | str]:
+    """Every different table, over each address that may occur; names of those of more than `max_bits` address bits."""
     counting = reachable_rows(plan.graph)
     for number, table in enumerate(plan.tables):
         if table.k:
             name = f"table {number} ({table.k} -> {table.out_bits} bits)"
+            if max_bits is not None and table.k > max_bits:
+                yield name
+                continue
             rows = np.flatnonzero(counting[table.key])
             yield ProofJob(name, lambda name=name, number=number, rows=rows: _table(plan, netlist, name, number, rows))  # type: ignore[misc]
 
@@ -214,9 +220,42 @@ def _table(plan: Design, netlist: Netlist, name: str, number: int, rows: np.ndar
     differs = np.flatnonzero((bits != wanted).any(1))
     if not len(differs):
         return None
-    row = int(differs[0])
+    lookups = [
+        own
+        for each in plan.graph.nodes
+        if isinstance(each, Table)
+        for own in each.lookups
+        if each.tables[own.table].key == table.key
+    ]
+    read = [row for row in differs if any(_can_read(int(rows[row]), lookup) for lookup in lookups)]
+    row = int((read or differs)[0])
     node = next(at for at, each in enumerate(plan.graph.nodes) if table.key in {own.key for own in getattr(each, "tables", ())})
-    return Finding(name, first_use(plan, table)(int(rows[row])), _word(bits[row]), _word(wanted[row]), node)
+    faulty = _with_rows(plan.graph, table, rows, bits)
+    silent = "" if read else "no lookup reads this row, as one bit would have to be both 0 and 1"
+    return Finding(name, first_use(plan, table)(int(rows[row])), _word(bits[row]), _word(wanted[row]), node, faulty, silent)
+
+
+def _can_read(address: int, lookup: Lookup) -> bool:
+    """Whether a lookup reads this address for some bits: not where it reads a bit twice and the address has two values for it."""
+    address ^= lookup.flip
+    places = reversed(range(len(lookup.inputs)))
+    return len({(bit, address >> place & 1) for bit, place in zip(lookup.inputs, places, strict=True)}) == len(set(lookup.inputs))
+
+
+def _with_rows(graph: Graph, table: TableData, rows: np.ndarray, bits: np.ndarray) -> Graph:
+    """The graph with other rows in a table, wherever it is read: rows [n], their bits uint8 [n, out_bits]."""
+    contents, low = table.contents.copy(), 0
+    for column, width in enumerate(table.bits):
+        contents[rows, column] = sum(bits[:, low + bit].astype(contents.dtype) << bit for bit in range(width))
+        low += width
+    other = replace(table, contents=contents)
+    nodes = [
+        replace(node, tables=tuple(other if own.key == table.key else own for own in node.tables))
+        if isinstance(node, Table)
+        else node
+        for node in graph.nodes
+    ]
+    return Graph(nodes, graph.output)
 
 
 def first_use(plan: Design, table: TableData) -> Callable[[int], Any]:
@@ -226,7 +265,7 @@ def first_use(plan: Design, table: TableData) -> Callable[[int], Any]:
         for node in plan.graph.nodes:
             for lookup in node.lookups if isinstance(node, Table) else ():
                 assert isinstance(node, Table)
-                if node.tables[lookup.table].key == table.key:
+                if node.tables[lookup.table].key == table.key and _can_read(address, lookup):
                     read = address ^ lookup.flip
                     bits = {bit: read >> (table.k - 1 - at) & 1 for at, bit in enumerate(lookup.inputs)}
                     return {"address": address, "bits": bits, "channels": _channels(plan.edges(node)[0], bits)}

@@ -1,4 +1,9 @@
-"""A fault of one part, shown as an input of the whole net: by simulation of random samples, else by SAT through the net."""
+"""A fault of one part, shown as an input of the whole net.
+
+Random samples are simulated first. A wrong row of a table is then looked for by the interpreter, which runs the graph with and
+without it on thousands of samples: those that reach the row are changed here and there until the answer differs. At last SAT
+searches through the net, for a minute at most.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +11,78 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from lutetia.precompute.front.samples import random_input, values_of
 from lutetia.precompute.hdl.design import Design
 from lutetia.precompute.hdl.testbench import Bench, bench
+from lutetia.precompute.ir.interpret import trace_values
 from lutetia.precompute.ir.stream import Input, Register, TableData, Unpack, Window
 from lutetia.precompute.tools.builtin_simulator import simulate_builtin
+from lutetia.precompute.tools.find import check_time, time_limit
 from lutetia.precompute.tools.sat import first_false
 from lutetia.precompute.tools.specify import specification
 
 if TYPE_CHECKING:
+    from lutetia.precompute.ir.graph import Graph
     from lutetia.precompute.tools.hardware import Hardware
+    from lutetia.precompute.tools.whole import Finding
 
 SAMPLES = 2048  # that are simulated, at most
 FRAMES = 64
+SEARCHED, ROUNDS = 2048, 24  # samples of a round of the search by the interpreter, at most; rounds
+SOLVE = 60.0  # seconds for the search by SAT: sums and an argmax behind the fault can take it hours
 
 
-def witness(hardware: Hardware, plan: Design, folder: Path, node: int | None) -> dict[str, Any]:
-    """An input of the net with a wrong answer, that answer and the right one; empty where none was found."""
+def witness(hardware: Hardware, plan: Design, folder: Path, finding: Finding) -> dict[str, Any]:
+    """An input of the net with a wrong answer, that answer and the right one; `not_shown` says why there is none."""
+    if finding.silent:
+        return {"not_shown": finding.silent}
     samples = plan.graph.input_edge.samples or 64
     x = random_input(plan.graph, max(2, min(FRAMES, SAMPLES // samples)), seed=0)
-    made = bench(hardware, x)
-    shown = _simulated(hardware, plan, made, folder)
-    if not shown and node is not None:
-        shown = _solved(hardware, plan, folder, node)
-    return shown
+    shown = _simulated(hardware, plan, bench(hardware, x), folder)
+    if not shown and finding.faulty is not None:
+        found = search(plan.graph, finding.faulty, max(2, SEARCHED // samples))
+        if found is not None:  # the Verilog itself has to show it
+            shown = _simulated(hardware, plan, bench(hardware, found), folder)
+    if not shown and finding.node is not None:
+        with time_limit(min(SOLVE, check_time("the search for an input"))):
+            shown = _solved(hardware, plan, folder, finding.node)
+    return shown or {"not_shown": "none of the samples that were tried, and none that SAT can find"}
+
+
+def search(graph: Graph, faulty: Graph, batch: int) -> Tensor | None:
+    """A sample that two graphs of equal shape answer differently, [1, channels, *shape]; None where none was found.
+
+    Half of each round comes from samples at which anything inside differs: one of them, or a mixture of the values that they
+    have, in which what they need stays and the rest varies; some values are redrawn. The other half is new.
+    """
+    rng = np.random.default_rng(0)
+    near = random_input(graph, 0, seed=0)
+    for number in range(ROUNDS):
+        check_time("the search for an input")
+        x = random_input(graph, batch, seed=number + 1)
+        if len(near):
+            x[: batch // 2] = _varied(near, x[: batch // 2], rng)
+        inside = np.zeros(len(x), dtype=bool)
+        for right, wrong in zip(trace_values(graph, x), trace_values(faulty, x), strict=True):
+            differs = (right != wrong).reshape(len(x), -1).any(1)
+            inside |= differs
+        if differs.any():
+            return x[np.flatnonzero(differs)[:1]]
+        near = torch.cat([near, x[inside]])[-batch:]
+    return None
+
+
+def _varied(near: Tensor, fresh: Tensor, rng: np.random.Generator) -> Tensor:
+    """As many samples as fresh ones, every second one a mixture; in each, up to all values are those of a fresh one."""
+    values, n = near.flatten(1).numpy(), len(fresh)
+    kept = values[rng.integers(0, len(values), n)]
+    mixed = [rng.choice(np.unique(column), n // 2) for column in values.T]  # rare values as often as others
+    kept[: n // 2] = np.stack(mixed, 1)
+    redrawn = rng.random(kept.shape) < rng.random((n, 1)) ** 2
+    return torch.from_numpy(np.where(redrawn, fresh.flatten(1).numpy(), kept)).reshape(fresh.shape)
 
 
 def _simulated(hardware: Hardware, plan: Design, made: Bench, folder: Path) -> dict[str, Any]:
