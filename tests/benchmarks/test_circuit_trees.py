@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tools import optional_module
+from tools import optional_module, require_tool
 
 optional_module("xgboost")
 
@@ -37,22 +37,31 @@ def test_the_circuit_of_trees_gives_their_classes(trees: ModuleType, levels: int
     assert np.array_equal(graph(torch.from_numpy(x))[:, 0].numpy(), wanted)
 
 
-def test_pieces_of_the_benchmark_are_merged(trees: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_circuit_that_was_counted_is_not_counted_again(
+    trees: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(Path(trees.__file__ or "").parent))
     circuits = importlib.import_module("circuits")
-    split = circuits.Split("magic", *(np.zeros((1, 1), dtype=np.int64),) * 4)
-    digits = circuits.Split("digits", *(np.zeros((1, 1), dtype=np.int64),) * 4)
-    rows: list[dict[str, object]] = []
-    for own, method, size, measured in (
-        (split, circuits.OURS, "small", [(80.0, 100), (82.0, 110)]),
-        (split, circuits.TREES, "small", [(70.0, 50)]),
-        (digits, circuits.OURS, "small", [(90.0, 10)]),
-        (split, circuits.OURS, "small", [(84.0, 90)]),  # measured again
-    ):
-        rows = circuits.merged(rows, circuits.row(own, method, size, measured))
-    assert [(row["set"], row["method"], row["accuracy"], row["LUT6"]) for row in rows] == [
-        ("digits", circuits.OURS, 90.0, 10.0),
-        ("magic", circuits.OURS, 84.0, 90.0),
-        ("magic", circuits.TREES, 70.0, 50.0),
-    ]
-    assert {row["method"] for row in circuits.saved_mnist()} == {circuits.OURS, circuits.LOGIX}
+    asked: list[Path | None] = []
+
+    def make(file: Path | None) -> tuple[float, int]:
+        asked.append(file)
+        return 90.5, 17
+
+    for folder in (tmp_path, tmp_path, None):
+        assert circuits.kept("magic-boosted trees-2,000 gates-0", folder, make) == (90.5, 17)
+    assert asked == [tmp_path / "magic-boosted_trees-2000_gates-0.safetensors", None]
+    assert {row["method"] for row in circuits.saved_mnist(set())} == {circuits.OURS, circuits.LOGIX}
+    assert {row["method"] for row in circuits.saved_mnist({circuits.OURS})} == {circuits.LOGIX}
+
+
+def test_the_module_around_torchlogix_compares_and_chooses(monkeypatch: pytest.MonkeyPatch, trees: ModuleType) -> None:
+    """Beside a circuit that passes three bits on, of two classes: the first of the larger counts."""
+    require_tool("iverilog")
+    monkeypatch.syspath_prepend(str(Path(trees.__file__ or "").parent))
+    logix = importlib.import_module("circuit_logix")
+    given = "module circuit (input wire [2:0] inp, output wire [15:0] scores_flat);\n"
+    given += "    assign scores_flat = {7'd0, inp[2], 6'd0, {1'b0, inp[0]} + {1'b0, inp[1]}};\nendmodule\n"
+    sources = {"circuit.v": given, "top.v": logix.around([(0, 9), (1, 200), (1, 3)], 2, 2, 8)}
+    x = np.array([[9, 4], [10, 4], [0, 0], [0, 201], [10, 201]])
+    assert logix.simulated(sources, x).tolist() == [1, 0, 0, 0, 0]

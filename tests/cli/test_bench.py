@@ -196,6 +196,7 @@ SHARED = {
     "decode_serving",
     "tabular_data",
     "tiny_models",
+    "circuit_logix",
     "circuit_trees",
     "suite_models",
     "relevance_survey",
