@@ -122,8 +122,10 @@ class Record(NamedTuple):
         plain = how._replace(sums=FLOAT, header="", algorithm="pairs" if how.header else how.algorithm)
         counted = full(connectivity.n_detectors, connectivity.n_rows, 1)
         counts = gather_sequence(ones, self.sequence(), plain, counted)
-        neurons = (counts.flatten() > 0).nonzero().squeeze(1)
-        return neurons, self.gather(grad).flatten()[connectivity.places_of(neurons)]
+        neurons, dense = (counts.flatten() > 0).nonzero().squeeze(1), self.gather(grad)
+        if isinstance(connectivity, Full):  # whole rows: one index for each
+            return neurons, dense.flatten(0, 1)[neurons].flatten()
+        return neurons, dense[connectivity.places_of(neurons)]
 
 
 def record_of(ctx: Any) -> Record:

@@ -41,9 +41,9 @@ class Full:
         """A dense table as a weight: itself."""
         return dense
 
-    def neuron_widths(self) -> Tensor:
+    def neuron_widths(self, device: torch.device) -> Tensor:
         """How many weights each lookup neuron has, int64 [n_neurons]: as many as there are outputs."""
-        return torch.tensor(self.n_outputs).expand(self.n_detectors * self.n_rows)
+        return torch.full((), self.n_outputs, device=device).expand(self.n_detectors * self.n_rows)
 
     def places_of(self, neurons: Tensor) -> Tensor:
         """Where the weights of these lookup neurons, int64 [n], stand in the flat weight, one neuron after the other."""

@@ -151,9 +151,9 @@ class Synapses:
 
     # Weights.
 
-    def neuron_widths(self) -> torch.Tensor:
+    def neuron_widths(self, device: torch.device | None = None) -> torch.Tensor:
         """How many weights each lookup neuron has, int64 [n_neurons]."""
-        widths = self.owner_start.diff()
+        widths = self.owner_start.diff().to(device)
         return widths if self.layout == "general" else widths.repeat_interleave(self.n_rows)
 
     def _listing(self) -> torch.Tensor:

@@ -158,7 +158,7 @@ def _sums_of_read(grad: Tensor, rows: RowsRead, connectivity: Connectivity, sums
     for (each, _), name in zip(rows_read(*rows), ("indices", "alternatives"), strict=False):
         loop("detect", "mark")(index_array(name, each, plan.n_detectors, plan.n_rows), fired)
     neurons = np.flatnonzero(fired)
-    places = plan.places_of(neurons, connectivity.neuron_widths())
+    places = plan.places_of(neurons, connectivity.neuron_widths(grad.device))
     return torch.from_numpy(neurons), _sums_at(places, grad, rows, plan, sums)
 
 

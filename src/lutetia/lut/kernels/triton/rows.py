@@ -282,7 +282,7 @@ def gather_compact(
     rows = _listed(indices, coefficients)
     sorted_rows = sort_by_atomics(rows.indices, layout.n_rows)
     chosen = sorted_rows.count.flatten() > 0
-    widths = chosen * connectivity.neuron_widths().to(grad.device)
+    widths = chosen * connectivity.neuron_widths(grad.device)
     ends = widths.cumsum(0)
     target = target_of([int(ends[-1])], sums, grad, *factors(coefficients), zero=False)
     _add_up(grad, rows, layout, target, sorted_rows._replace(compact=ends - widths), (sums, dtype, None))
