@@ -39,6 +39,22 @@ def test_a_convolutional_net_and_its_plan() -> None:
     torch.testing.assert_close(plan(there)[there].cpu(), on_cpu, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_lrp_0_in_float32_gives_the_whole_output(bias: bool) -> None:
+    """Without an ε relevance travels in float64; convolutions and pools have float64 kernels there, too."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=bias), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, bias=bias), nn.ReLU(),
+        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 4, bias=bias),
+    ).eval().cuda()  # fmt: skip
+    x = torch.randn(16, 3, 8, 8, device="cuda")
+    r = relevance.attribute(model, x, rules=presets.epsilon(0.0, bias="redistribute" if bias else "absorb"))
+    wanted = r.seed.double().sum(1)
+    assert (r[x].dtype, r.exact(x).dtype) == (torch.float32, torch.float64)
+    torch.testing.assert_close(r.exact(x).flatten(1).sum(1), wanted, rtol=1e-8, atol=0)
+    torch.testing.assert_close(r[x].double().flatten(1).sum(1), wanted, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION])
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_kernels(backend: Any, causal: bool) -> None:

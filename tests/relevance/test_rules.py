@@ -268,6 +268,23 @@ def test_bias_policies_by_hand() -> None:
     assert spread.report.absorbed == pytest.approx(0.0)
 
 
+def test_what_goes_to_a_joined_constant_is_absorbed() -> None:
+    """(1 + 2) + (1 + 1): the two ones are a constant, which gets 2 of the 5 and is no input."""
+
+    class Joined(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x, torch.ones_like(x)], 1).sum(1, keepdim=True)
+
+    x = tensor([1.0, 2.0])
+    r = relevance.attribute(Joined(), x, rules=presets.epsilon(0.0))
+    torch.testing.assert_close(r[x], x)
+    assert r.report.absorbed == pytest.approx(2.0)
+    assert {row.name: row.absorbed for row in r.report if not row.ends} == {
+        "SumBackward1": 0.0,
+        "CatBackward0": pytest.approx(2.0),
+    }
+
+
 # ---- laws ------------------------------------------------------------------------------------------------------------
 
 

@@ -62,7 +62,8 @@ class Report:
                 if tensor is not None and tensor is not R:
                     tensor._lutetia_sum = out  # type: ignore[union-attr]
         else:
-            ins = [total(tensor) for at, tensor in enumerate(given) if tensor is not None and not _is_weight(node, at)]
+            # What a constant or a weight would get ends here.
+            ins = [total(given[at]) for at in node.walked if given[at] is not None and not _is_weight(node, at)]
         self._entries.append((node.index, node.name, node.outer, op, node.choice, outs, ins))
         if node.note:
             self.unseen.append(f"{node.where()}: {node.note}")
