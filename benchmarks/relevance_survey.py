@@ -1,13 +1,12 @@
 """A survey of models: each is built, run and explained in a process of its own, with limits on time and memory.
 
-*ran*: relevance is finite and reached an input. *embeddings*: the model makes the inputs of its embeddings itself, or cuts its
-input off, so that modules were explained by name. *linear*: a custom function without a rule stopped it, and it ran with
-`unknown="linear"`. *stopped*: another error, or no relevance reached an input. *not built*: the model or its forward pass failed;
-such models are counted apart. *growth*: the absolute relevance of the inputs over that of the output.
-
-Untrained nets may answer the same to every input: their values fade below ε, or a head or codebook starts at 0. Where no
-relevance reaches an input, or the output is 0, a net is tried again with an ε of 1e-30, then as if it was trained (no weight is
-all zero, batch norms know the inputs), then with both; *how* says which of these made it run.
+Models run with the weights they are built with and the default rules. *ran*: relevance is finite and reached an input.
+*embeddings*: the model makes the inputs of its embeddings itself, or cuts its input off, so that modules were explained by name.
+*output 0*: the output is 0, so that there is nothing to divide, and every input gets 0. *absorbed*: biases, constants and ε
+absorb all of the relevance, and the report says where; *faint* is what reaches the inputs with an ε of 1e-30, as *growth*.
+*linear*: a custom function without a rule stopped it, and it ran with `unknown="linear"`. *stopped*: another error, or relevance
+that is neither at an input nor reported as absorbed. *not built*: the model or its forward pass failed; such models are counted
+apart. *growth*: the absolute relevance of the inputs over that of the output.
 """
 
 from __future__ import annotations
@@ -33,8 +32,10 @@ from lutetia import relevance
 from lutetia.errors import ArgumentError
 from results import Result, Row, load, progress, rows_of, table
 
+FAINT = 1e-30  # an ε for models whose values fade, as those of untrained nets do
 MEMORY = 6 << 30  # bytes of address space for one model
-Build = Callable[..., tuple[Any, dict[str, Any]]]  # a model and its inputs; `trained`: with weights as training leaves them
+RAN = ("ran", "embeddings", "output 0", "absorbed")
+Build = Callable[[], tuple[Any, dict[str, Any]]]  # a model and its inputs
 
 
 def add_options(parser: argparse.ArgumentParser, seconds: int) -> None:
@@ -63,7 +64,7 @@ def survey(builders: Mapping[str, Build], names: Sequence[str], options: argpars
 def tables_of(rows: Sequence[Row], source: str = "run") -> list[dict[str, Any]]:
     """How many models had each outcome, and the outcome of each; `source`: where rows come from that do not say so."""
     counts = Counter(row["outcome"] for row in rows)
-    columns = dict.fromkeys(("model", "outcome", "how", "nodes", "unseen", "growth", "why"))
+    columns = dict.fromkeys(("model", "outcome", "nodes", "unseen", "growth", "faint", "why"))
     counted = [{"source": source, "outcome": name, "models": n} for name, n in counts.most_common()]
     return [
         table("outcomes", {"outcome": None, "models": None}, counted),
@@ -100,7 +101,7 @@ def with_others(found: Result, path: Path) -> Result:
 def too_few(rows: Sequence[Row], least: float, what: str) -> list[str]:
     """In words, if fewer of the models that were built ran than this share; else nothing."""
     built = [row for row in rows if row["outcome"] != "not built"]
-    share = sum(row["outcome"] in ("ran", "embeddings") for row in built) / max(len(built), 1)
+    share = sum(row["outcome"] in RAN for row in built) / max(len(built), 1)
     return [f"{share:.1%} of {len(built)} built {what} ran, at least {least:.0%} claimed"] if share < least else []
 
 
@@ -151,33 +152,40 @@ def set_statistics(model: nn.Module, run: Callable[[], Any]) -> None:
 def survey_one(name: str, build: Build) -> Row:
     """What became of one model."""
     row: Row = {"model": name}
-    for trained in (False, True):
-        try:
-            model, inputs = build(trained=trained)
-        except BaseException as error:
-            return {**row, "outcome": "not built", "why": _words(error)}
-        for eps in (None, 1e-30):
-            rules = None if eps is None else relevance.presets.epsilon(eps)
-            try:
-                outcome, r, shares = explain(model, inputs, rules)
-            except BaseException as error:
-                return {**row, "outcome": "stopped", "why": _words(error)}
-            if any(each.any() for each in shares):
-                how = ", ".join(word for word, said in (("trained", trained), ("ε = 1e-30", eps)) if said)
-                return {**row, **_numbers(outcome, r, shares), "how": how}
-    why = "no relevance reached an input" if r.seed.any() else "the output is 0"
-    return {**row, "outcome": "stopped", "why": why}
+    try:
+        model, inputs = build()
+    except BaseException as error:
+        return {**row, "outcome": "not built", "why": _words(error)}
+    try:
+        outcome, r, shares = explain(model, inputs)
+        row |= {"nodes": len(r.report), "unseen": len(r.report.unseen), "growth": _growth(r, shares)}
+        if row["growth"] is None:
+            return {**row, "outcome": "not finite"}
+        if any(each.any() for each in shares):
+            return {**row, "outcome": outcome, "why": "; ".join(sorted({place.split(" ")[0] for place in r.report.unknown}))}
+        if not r.seed.any():
+            return {**row, "outcome": "output 0"}
+        if not _accounts_for_all(r):
+            return {**row, "outcome": "stopped", "why": "relevance was lost"}
+        _, fainter, shares = explain(model, inputs, relevance.presets.epsilon(FAINT))
+        where = next(iter(r.report.absorbed_by_module), "")
+        return {**row, "outcome": "absorbed", "faint": _growth(fainter, shares), "why": f"most by {where}" if where else ""}
+    except BaseException as error:
+        return {**row, "outcome": "stopped", "why": _words(error)}
 
 
-def _numbers(outcome: str, r: relevance.Result, shares: Sequence[Tensor]) -> Row:
+def _growth(r: relevance.Result, shares: Sequence[Tensor]) -> float | None:
+    """The absolute relevance of the inputs over that of the output, 0 for an output of 0; None where it is not finite."""
     size, explained = sum(float(each.abs().sum()) for each in shares), float(r.seed.abs().sum())
-    return {
-        "outcome": outcome if math.isfinite(size) else "not finite",
-        "nodes": len(r.report),
-        "unseen": len(r.report.unseen),
-        "growth": float(f"{size / explained:.3g}") if explained and math.isfinite(size) else None,
-        "why": "; ".join(sorted({place.split(" ")[0] for place in r.report.unknown})),
-    }
+    if not math.isfinite(size):
+        return None
+    return float(f"{size / explained:.3g}") if explained else 0.0
+
+
+def _accounts_for_all(r: relevance.Result) -> bool:
+    """Whether the report accounts for all of the output's relevance: absorbed on the way, or arrived where the walk ends."""
+    arrived = sum(row.relevance_out for row in r.report if row.ends)
+    return math.isclose(arrived + r.report.absorbed, float(r.seed.sum()), rel_tol=1e-3, abs_tol=1e-3 * float(r.seed.abs().sum()))
 
 
 def _words(error: BaseException) -> str:

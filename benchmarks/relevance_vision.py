@@ -56,8 +56,8 @@ def import_torchvision() -> Any:
         return importlib.import_module("torchvision")
 
 
-def build(make: Callable[[], nn.Module], trained: bool = True) -> tuple[nn.Module, dict[str, Any]]:
-    """A net in evaluation mode, its weights always as if trained, and an image [1, 3, side, side] that it accepts."""
+def build(make: Callable[[], nn.Module]) -> tuple[nn.Module, dict[str, Any]]:
+    """A net in evaluation mode, its weights as if trained, and an image [1, 3, side, side] that it accepts."""
     torch.manual_seed(0)
     model = make().eval()
     images = _accepted_images(model)

@@ -18,8 +18,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from relevance_survey import draw_zeros, set_statistics
-
 PATTERN = "tests/models/*/test_modeling_*.py"
 
 
@@ -50,10 +48,10 @@ def _cases_in(module: Any) -> Iterator[Any]:
             yield case
 
 
-def build(case: Any, eager: bool = False, trained: bool = False) -> tuple[nn.Module, dict[str, Any]]:
+def build(case: Any, eager: bool = False) -> tuple[nn.Module, dict[str, Any]]:
     """The model of a test class in evaluation mode, and the inputs that its tests give it.
 
-    `eager`: attention and experts written out in parts. `trained`: no weight is all zero, and batch norms know the inputs.
+    `eager`: attention and experts written out in parts.
     """
     test = case()
     test.setUp()
@@ -66,14 +64,10 @@ def build(case: Any, eager: bool = False, trained: bool = False) -> tuple[nn.Mod
             each._attn_implementation = each._experts_implementation = "eager"
     kind = test.all_model_classes[0]
     model = kind(config).eval()
-    if trained:
-        draw_zeros(model)
     inputs = dict(test._prepare_for_class(inputs, kind)) if hasattr(test, "_prepare_for_class") else dict(inputs)
     inputs = {name: _in_default_precision(value) for name, value in inputs.items()}
     with torch.no_grad():
         model(**inputs)
-    if trained:
-        set_statistics(model, lambda: model(**inputs))
     return model, inputs
 
 

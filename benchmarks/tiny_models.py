@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relevance_survey import draw_zeros, set_statistics
-
 WIDTH, HEADS, IMAGE, TOKENS = 64, 4, 32, 7
 # What fields of a config become, by the first pattern that fits the whole name.
 SIZES: tuple[tuple[str, int], ...] = (
@@ -172,11 +170,10 @@ def _series(config: Any) -> Iterator[dict[str, Any]]:
     yield {"past_values": [torch.randn(context), torch.randn(context)]}
 
 
-def build(model_type: str, eager: bool = False, trained: bool = False) -> tuple[nn.Module, dict[str, Tensor]]:
+def build(model_type: str, eager: bool = False) -> tuple[nn.Module, dict[str, Tensor]]:
     """A tiny model of a type in evaluation mode, and inputs that it accepts. Raises what the first attempt raised.
 
-    `eager`: attention and experts written out in parts, which some models then compute in float64, too. `trained`: no weight is
-    all zero, and batch norms know the inputs.
+    `eager`: attention and experts written out in parts, which some models then compute in float64, too.
     """
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -189,8 +186,6 @@ def build(model_type: str, eager: bool = False, trained: bool = False) -> tuple[
     if eager:
         config._attn_implementation = config._experts_implementation = "eager"
     model = kind(config).eval()
-    if trained:
-        draw_zeros(model)
     problem: Exception | None = None
     for inputs in candidates(model, config):
         if not inputs:
@@ -198,8 +193,6 @@ def build(model_type: str, eager: bool = False, trained: bool = False) -> tuple[
         try:
             with torch.no_grad():
                 model(**inputs)
-                if trained:
-                    set_statistics(model, lambda: model(**inputs))  # noqa: B023  called at once
             return model, inputs
         except Exception as error:  # whatever a model raises for inputs of the wrong kind
             problem = problem or error

@@ -49,34 +49,45 @@ class Constant(nn.Module):
         return x.sum(1, keepdim=True).softmax(1)
 
 
-def builder(survey: ModuleType, make: Any) -> Any:
-    def build(trained: bool) -> tuple[nn.Module, dict[str, Any]]:
-        torch.manual_seed(0)
-        model, x = make().eval(), torch.randn(6, 4)
-        if trained:
-            survey.draw_zeros(model)
-            survey.set_statistics(model, lambda: model(x))
-        return model, {"x": x}
+class Blind(nn.Module):
+    """Nothing is left of its input: the output is 0."""
 
-    return build
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.0 * x
+
+
+def built(make: Any) -> tuple[nn.Module, dict[str, Any]]:
+    torch.manual_seed(0)
+    return make().eval(), {"x": torch.randn(6, 4)}
 
 
 @pytest.mark.parametrize(
-    ("make", "outcome", "how"),
+    ("make", "outcome", "fades", "why"),
     [
-        (lambda: nn.Linear(4, 3), "ran", ""),
-        (Faded, "ran", "ε = 1e-30"),
-        (headless, "ran", "trained"),
-        (Constant, "stopped", None),
+        (lambda: nn.Linear(4, 3), "ran", False, ""),
+        (Faded, "absorbed", True, "most by layer"),
+        (headless, "absorbed", False, "most by 2"),
+        (Constant, "absorbed", False, ""),
+        (Blind, "output 0", False, None),
     ],
 )
-def test_what_counts_as_run(modules: Any, make: Any, outcome: str, how: str | None) -> None:
-    row = modules[0].survey_one("net", builder(modules[0], make))
-    assert (row["outcome"], row.get("how")) == (outcome, how)
+def test_what_counts_as_run(modules: Any, make: Any, outcome: str, fades: bool, why: str | None) -> None:
+    """With the weights that a model has: what fades below ε reaches the input with an ε of 1e-30."""
+    row = modules[0].survey_one("net", lambda: built(make))
+    assert (row["outcome"], bool(row.get("faint")), row.get("why")) == (outcome, fades, why)
+
+
+def test_relevance_that_is_nowhere_does_not_count(modules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modules[0].relevance.Report, "absorbed", 0.0)
+    row = modules[0].survey_one("net", lambda: built(headless))
+    assert (row["outcome"], row["why"]) == ("stopped", "relevance was lost")
+    assert modules[0].too_few([row], 0.99, "models")
 
 
 def test_a_model_as_if_trained_has_no_zero_weights_and_knows_its_inputs(modules: Any) -> None:
-    model, inputs = builder(modules[0], headless)(trained=True)
+    model, inputs = built(headless)
+    modules[0].draw_zeros(model)
+    modules[0].set_statistics(model, lambda: model(inputs["x"]))
     assert model[2].weight.any()
     hidden = model[0](inputs["x"])
     torch.testing.assert_close(model[1].running_mean, hidden.mean(0))
