@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from lutetia.precompute.integer import hardware as language_hardware
 from lutetia.precompute.integer.hardware import LanguageHardware as Core
 from lutetia.precompute.integer.scales import GAIN_BITS
 from lutetia.precompute.integer.verilog_language import GAIN_STEPS, _digits
+from lutetia.precompute.tools import place
 from tools import require_module, require_tool
 
 
@@ -152,6 +154,46 @@ def test_no_multiplier_and_block_rams() -> None:
     assert told["bram"] > 0
 
 
+# Stands for nextpnr: places in one call, routes in the next, complains of a clock it cannot reach, or reports the one it aims at.
+NEXTPNR = """import json, shutil, sys
+given = dict(zip(sys.argv[1:], sys.argv[2:]))
+assert (given["--router"], given["--threads"]) == ("router2", "1"), "more threads route at random"
+assert "--85k" in sys.argv and json.load(open(given["--json"])) == {}
+speed = float(given.get("--freq", 12))
+if "--no-route" in sys.argv:
+    shutil.copy(given["--json"], given["--write"])
+    sys.exit("what is a clock?" if speed > 200 else 0)
+assert {"--no-pack", "--no-place", "--tmg-ripup"} <= set(sys.argv) and given["--json"] != "placed.json"
+if speed > 100:
+    sys.exit("a warning\\nERROR: no way\\nthe end")
+json.dump({"fmax": {"clk": {"achieved": speed + int(given["--speed"])}}}, open(given["--report"], "w"))
+"""
+
+
+def test_place_and_route_aim_at_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nextpnr.py").write_text(NEXTPNR)
+
+    def yosys(script: list[str], folder: Path, feature: str) -> None:
+        assert "synth_ecp5 -top lutetia_core" in script
+        (folder / "stat.json").write_text('{"design": {"num_cells_by_type": {"LUT4": 3}}}')
+        (folder / "placed.json").write_text("{}")
+
+    monkeypatch.setattr(language_hardware, "run_yosys", yosys)
+    monkeypatch.setattr(place, "find_tool", lambda name: [sys.executable, str(tmp_path / "nextpnr.py")])
+    core = integer_model(language()).emit()
+    assert core.synthesize()["fmax_mhz"] is None
+    made = core.synthesize(place=True, fmax=50)
+    assert (made["luts"], made["fmax_mhz"]) == (3, 56)
+    assert made["placed"] == "placed and routed on an ECP5 85k, speed grade 6: 56.0 MHz, 17.86 ns (nextpnr)"
+    assert core.synthesize(place=True, speed_grade=8)["fmax_mhz"] == 20
+    assert core.synthesize(place=True, fmax=150)["placed"] == "not placed: nextpnr says no way"
+    assert core.synthesize(place=True, fmax=250)["placed"] == "not placed: nextpnr says what is a clock?"
+    with pytest.raises(ArgumentError, match="fmax is given and the target is 'ecp5', expected place and route"):
+        core.synthesize(fmax=50)
+    with pytest.raises(ArgumentError, match="speed_grade is 5, expected 6, 7, 8"):
+        core.synthesize(place=True, speed_grade=5)
+
+
 def test_a_core_that_differs_is_found() -> None:
     require_tool("iverilog")
     whole = integer_model(languages()[1])
@@ -188,13 +230,15 @@ def test_build_writes_a_core(tmp_path: Path, capsys: pytest.CaptureFixture[str],
     core = LanguageHardware.load(tmp_path / "v")
     assert core.generate(b"x", 5, tool="icarus") == integer_model(tmp_path / "text").generate(b"x", 5)
     placed = {"luts": 9, "flip_flops": 8, "bram": 7, "dsp": 0, "tool": "yosys", "fmax_mhz": 60.0, "placed": "placed: 60 MHz"}
-    monkeypatch.setattr(Core, "synthesize", lambda core, place, limit: placed)
+    asked: list[float] = []
+    monkeypatch.setattr(Core, "synthesize", lambda core, place, fmax, limit: asked.append(fmax) or placed)
     assert main([*command, "4", "--fmax", "50", "--temperature", "0.5"]) == 0
     said = capsys.readouterr().out
     assert "equal to the integer model" in said
     speed = round(60e6 / json.loads((tmp_path / "v" / "report.json").read_text())["cycles_per_byte"]["full"])
     assert f"placed: 60 MHz, {speed:,} bytes per second" in said
     assert LanguageHardware.load(tmp_path / "v").temperature == 0.5
+    assert asked == [50]
 
 
 def test_build_writes_the_modules_of_a_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,7 @@ def run_program_build(request: BuildRequest) -> dict[str, Any]:
 def _synthesis(hardware: LanguageHardware, request: BuildRequest) -> dict[str, Any]:
     """The results of yosys and nextpnr for the core, and bytes per second at that clock; or why they are not known."""
     try:
-        made = hardware.synthesize(place=True, limit=request.time_limit)
+        made = hardware.synthesize(place=True, fmax=request.fmax, limit=request.time_limit)
     except (MissingFeatureError, TimeLimitError) as error:
         return {"left_out": str(error)}
     cycles = hardware.layout.cycles(hardware.context, full=True)

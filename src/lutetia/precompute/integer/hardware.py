@@ -21,7 +21,7 @@ from lutetia.precompute.integer.sampling import Draws
 from lutetia.precompute.integer.verilog_language import Layout, bench_text, core_files
 from lutetia.precompute.tools.find import HOW, find_tool, missing, require_program, run_program, run_yosys, time_limit
 from lutetia.precompute.tools.hardware import EquivalenceError
-from lutetia.precompute.tools.place import Placement, route
+from lutetia.precompute.tools.place import Placement, PlaceOptions, route
 from lutetia.precompute.tools.synthesize import KINDS, read_cells
 
 FORMAT = "lutetia.language/1"
@@ -116,11 +116,16 @@ class LanguageHardware:
         """The simulator that `simulate` takes for n bytes; MissingFeatureError, saying how to get one, where there is none."""
         return simulator_for(tool, n)
 
-    def synthesize(self, *, place: bool = False, limit: float | None = None) -> dict[str, Any]:
+    def synthesize(
+        self, *, place: bool = False, fmax: float | None = None, speed_grade: int | None = None, limit: float | None = None
+    ) -> dict[str, Any]:
         """Synthesise it with yosys for an ECP5: counts of lookup tables, flip-flops, block RAMs and DSPs (none).
 
-        With `place` nextpnr places and routes it, where it is installed: `fmax_mhz`, or in `placed` why there is none.
+        With `place` nextpnr places and routes it, where it is installed: `fmax_mhz`, or in `placed` why there is none. `fmax` is
+        the clock in MHz that it aims at: the one you need, as wires for a faster one may find no room. `speed_grade`: 6, 7 or 8.
         """
+        wanted = PlaceOptions(fmax=fmax, speed_grade=speed_grade)
+        wanted.check("ecp5", place)
         with tempfile.TemporaryDirectory() as where, time_limit(limit):
             folder = Path(where)
             _write(self.files, folder)
@@ -131,7 +136,7 @@ class LanguageHardware:
             ]
             run_yosys([*script, "delete t:$scopeinfo", "write_json placed.json"], folder, "synthesize")
             cells = read_cells(folder / "stat.json")
-            clock = route("ecp5", folder) if place else Placement(None, "")
+            clock = route("ecp5", folder, wanted) if place else Placement(None, "")
         counted = {kind: sum(count for name, count in cells.items() if _is_kind(name, names)) for kind, names in KINDS.items()}
         clocked = {"fmax_mhz": clock.fmax_mhz, "placed": clock.placed}
         return {"target": "ecp5", "tool": "yosys, not Vivado", **counted, **clocked, "cells": cells}
