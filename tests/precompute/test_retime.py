@@ -22,7 +22,7 @@ from lutetia.precompute import (
     trace,
 )
 from lutetia.precompute.front.samples import random_input
-from lutetia.precompute.ir.stream import Argmax, Compare, Input, Lookup, Register, Row, StreamEdge, Table, TableData
+from lutetia.precompute.ir.stream import Argmax, Compare, Input, Lookup, Register, Row, StreamEdge, Sum, Table, TableData
 from lutetia.precompute.passes.retime import _levels
 from lutetia.precompute.pipeline import LEVELS, MINIMISE, SYNTHESIS, VERILOG
 from lutetia.precompute.tables.domains import Binary
@@ -45,6 +45,21 @@ def test_answers_stay_and_stages_are_short(levels: int) -> None:
         own = _levels(node, [timed.nodes[source].edge for source in node.sources])
         depth = 0 if isinstance(node, Register) else depth + own
         assert depth <= max(levels, own)
+
+
+def test_the_shortest_stages_add_two_words() -> None:
+    """Each addition of words of more than three bits is a carry chain: a stage of one level has one of them."""
+    net = Votes(20, 2, 160, k=3, bits=2, thresholds=(1,), seed=0).graph()
+    timed = net.retime(1)
+    terms = {}
+    for node in timed.nodes:
+        if isinstance(node, Sum):
+            bits = max(domain.bits for domain in timed.nodes[node.source].edge.domains)
+            terms[bits] = int(np.diff(node.start).max())
+    assert set(terms) > {1, 3}
+    assert all(count <= (4 if bits <= 3 else 2) for bits, count in terms.items())
+    x = random_input(net, 100, seed=0)
+    assert torch.equal(timed(x), net(x))
 
 
 def test_few_registers_where_time_allows() -> None:

@@ -32,6 +32,7 @@ from lutetia.precompute.ir.stream import (
 from lutetia.precompute.tables.domains import Binary, domain_for
 
 SHORTEST_ROW = 3  # registers of a row; fewer wait for each other
+SHORT_WORD = 3  # bits of terms that are added in fours within a level; of longer ones two, as each addition is a carry chain
 MOST_CLASSES = 13  # of an argmax by pairs: a table of each class reads all comparisons with it
 
 
@@ -106,10 +107,12 @@ def _levels(node: StreamNode, edges: list[StreamEdge]) -> int:
 
 def _sum_of_sums(builder: Builder, node: Sum, source: int, levels: int) -> int:
     """Terms in groups, their sums, and the sums of these."""
+    edge = builder.edge(source)
     size = 2 ** max(levels - 1, 2)
+    if levels == 1 and max((edge.domains[channel].bits for channel in node.index.tolist()), default=0) > SHORT_WORD:
+        size = 2
     if int(np.diff(node.start).max(initial=0)) <= size:
         return builder.add(replace(node, sources=(source,)))
-    edge = builder.edge(source)
     first, domains, starts = [0], [], [0]
     for output in range(len(node.bias)):
         for begin in range(int(node.start[output]), int(node.start[output + 1]), size):
