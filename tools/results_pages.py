@@ -20,6 +20,7 @@ from results_sentences import (
     rates_sentence,
     reads_sentence,
     relevance_sentence,
+    sums_sentence,
     tables_sentence,
     tabular_sentence,
     torchlogix_sentence,
@@ -407,6 +408,7 @@ NOTE_SECTIONS = [
         "kept. Not conserved: the share of the score that stabilisers and the softmax of attention keep.",
         setting="A decoder of SmolLM2's sizes, random weights, one text, float32.",
     ),
+    Section("How exactly relevance adds up", "relevance_sums", [], sums_sentence, setting="LRP-0, float32 models."),
     Section(
         "Which models relevance runs on",
         "relevance_models",

@@ -109,9 +109,6 @@ OPERATIONS = {  # what stops a model, or cuts its input off, by the beginning of
     "LightGlue": "`detach` of its descriptors, and `nonzero` for its keypoints",
     "Mimi": "`argmin` of codes",
     "PeAudioEncoder": "its codec runs under `no_grad`",
-    "SLANet": "`SoftmaxBackward0` over one class: 1, whatever the input",
-    "SuperGlue": "`WhereBackward0`: untrained, no match passes its threshold",
-    "Xcodec2": "`round`: untrained, its codes are all 0",
     "Xcodec": "`argmin` of codes",
 }
 
@@ -121,20 +118,41 @@ def models_sentence(result: Result) -> str:
     rows = rows_of(result, "models")
     counts = {row["outcome"]: row["models"] for row in rows_of(result, "outcomes")}
     absent = counts["not built"]
-    ran = [row for row in rows if row["outcome"] in ("ran", "embeddings")]
+    built = sum(counts.values()) - absent
     named = [row["model"] for row in rows if row["outcome"] == "embeddings"]
     cut = [name for name in named if name.startswith(tuple(OPERATIONS))]
-    trained = [row["model"] for row in ran if "trained" in (row.get("how") or "")]
-    faint = sum(row.get("how") == "ε = 1e-30" for row in ran)
-    others = [row["model"] for row in rows if row not in ran and row["outcome"] != "not built"]
-    explained = f"{counts['ran'] + counts['embeddings']:.0f} of {sum(counts.values()) - absent:.0f} models that are built"
+    absorbed = [row for row in rows if row["outcome"] == "absorbed"]
+    deaf = [row["model"] for row in absorbed if not row.get("faint")]
+    ran, zeros = counts["ran"] + counts["embeddings"], [row["model"] for row in rows if row["outcome"] == "output 0"]
+    stopped = [row["model"] for row in rows if row["outcome"] in ("linear", "stopped", "not finite")]
+    others = f" Not explained: {', '.join(stopped)}." if stopped else ""
     return (
-        f'{explained} are explained, none with `unknown="linear"`. By their embeddings, '
-        f"which they look up themselves: {', '.join(name for name in named if name not in cut)}. By a module, as no node leads "
-        f"to the input: {_with_operations(cut)}. Untrained, {faint} fade and need an ε of 10⁻³⁰; {len(trained)} ignore "
-        "their input until weights that start at 0 are drawn and batch norms know it: "
-        f"{', '.join(trained)}. Not explained: {_with_operations(others)}. {absent:.0f} more need packages or "
+        f"{built - len(stopped):.0f} of {built:.0f} models that are built run with the weights they have. In {ran:.0f} "
+        "relevance reaches an input. By their own embeddings: "
+        f"{', '.join(name for name in named if name not in cut)}. By a "
+        f"module: {_with_operations(cut)}. {len(zeros)} have an output of 0, and relevance 0: {', '.join(zeros)}. In "
+        f"{len(absorbed)} biases and ε absorb everything: {len(absorbed) - len(deaf)} fade, and need an ε of 10⁻³⁰; "
+        f"{len(deaf)} ignore their input: {', '.join(deaf)}.{others} {absent:.0f} more need packages or "
         "downloads."
+    )
+
+
+def sums_sentence(result: Result) -> str:
+    """How far the sums of LRP-0 are off at most, without biases and where shares cancel."""
+    rows = rows_of(result, "sums")
+    plain, spread = ([row for row in rows if row["biases"] == kind] for kind in ("none", "redistributed"))
+    off = [row for row in spread if row["exact above 1e-6"]]
+    fine = max((row["exact"] for row in spread if row not in off), default=0.0)
+    wild = "".join(
+        f" In {row['exact above 1e-6']:.0f} row of the {row['model'].partition(',')[0]}, where shares are {row['cancels']:.0e} "
+        f"times the output, by {row['exact']:.1g}."
+        for row in off
+    )
+    return (
+        f"Six kinds of nets, {sum(row['rows'] for row in rows):,.0f} rows. Without biases `r[x]` is off by at most "
+        f"{max(row['float32'] for row in plain):.0e} of the output; redistributed, `r.exact(x)` by {fine:.0e}.{wild} Of "
+        f"{sum(row['rows'] for row in spread):,.0f} such rows {sum(row['float32 above 1e-6'] for row in spread):.0f} are off by "
+        "more than 10⁻⁶ once rounded to float32."
     )
 
 

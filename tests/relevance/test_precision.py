@@ -97,7 +97,7 @@ class Stack(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 6, bias=False)) for _ in range(3)
+            nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.AvgPool1d(2), nn.Linear(4, 6, bias=False)) for _ in range(3)
         )
         self.head = nn.Linear(6, 4, bias=False)
 
