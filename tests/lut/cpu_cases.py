@@ -61,10 +61,11 @@ def make(batch: int, shape: tuple[int, int, int, int], dtype: torch.dtype = torc
 def sparse(case: Case, layout: str, seed: int = 5) -> tuple[Synapses, Tensor]:
     """Synapses for the case in one of the layouts, and weights for them."""
     n_detectors, n_anchors, n_outputs = case.anchors.shape[0], case.anchors.shape[1], case.grad.shape[1]
-    if layout == "blocks":  # two groups of detectors, each with a run of outputs of its own
+    if "blocks" in layout:  # two groups of detectors, each with a run of outputs of its own
         half = n_outputs // 2
         edges = [(t, o) for t in range(n_detectors) for o in (range(half) if t % 2 else range(half, n_outputs))]
-        synapses = growth.from_edges(n_detectors, n_anchors, n_outputs, edges)
+        metas = [t // 4 % len(METAS) if "rates" in layout else 0 for t, _ in edges]  # of a group, two and two detectors alike
+        synapses = growth.from_edges(n_detectors, n_anchors, n_outputs, edges, metas, METAS if "rates" in layout else METAS[:1])
     else:
         shared = layout == "shared"
         synapses = growth.random(n_detectors, n_anchors, n_outputs, 0.4, shared=shared, metas=METAS, seed=seed)

@@ -223,7 +223,7 @@ def test_in_place_is_a_dense_step(dtype: torch.dtype, sums: str) -> None:
 
 
 @pytest.mark.parametrize("sums", ["float", "fixed"])
-@pytest.mark.parametrize("layout", ["general", "shared", "blocks"])
+@pytest.mark.parametrize("layout", ["general", "shared", "blocks", "blocks of several rates"])
 def test_in_place_with_several_metas(layout: str, sums: str) -> None:
     case = make(71, SHAPES[2])
     synapses, weight = sparse(case, layout)
