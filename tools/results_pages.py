@@ -284,12 +284,12 @@ CIRCUIT_SECTIONS = [
     ),
     Section("The clock of a circuit", "clock", [], clock_sentence, setting="Placed and routed on an ECP5-85F."),
     Section(
-        "Gates and boosted trees",
+        "Gates, boosted trees and torchlogix",
         "circuits",
         [table("circuits", "set", "method", "size", column("accuracy", digits=4), column("LUT6", digits=4), "accuracies")],
-        "The gates are more accurate, and larger: this does not rank them at equal size. A quarter of the rows is tested; "
-        "circuits start with 8-bit inputs, so comparisons are counted. [Picture](hardware.md#mnist-in-gates), with torchlogix.",
-        setting="Means of three seeds, `accuracies` from the lowest to the highest. Small sizes only; not all sets are measured.",
+        "This is no ranking at equal size; not all sizes are measured. A quarter of the rows is tested (MNIST: 10,000); "
+        "circuits start with 8-bit inputs, so comparisons are counted. [Picture](hardware.md#mnist-in-gates).",
+        setting="Means of three seeds, `accuracies` from the lowest to the highest.",
     ),
     Section(
         "Tables of data",
