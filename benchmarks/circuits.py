@@ -315,7 +315,7 @@ def draw(rows: list[Row], path: Path) -> None:
                 (lines[method],) = panel.plot(*zip(*points, strict=True), style)
         panel.set(title=name, xlabel="LUT6 (yosys)")
         panel.margins(0.1)
-        panel.set_xlim(left=0)
+        panel.set_xlim(0, 1.1 * max(each["LUT6"] for each in rows if each["set"] == name))
     panels[0][0].set_ylabel("test accuracy (%)")
     figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=len(lines))
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
