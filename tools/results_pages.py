@@ -287,7 +287,7 @@ CIRCUIT_SECTIONS = [
         "Gates, boosted trees and torchlogix",
         "circuits",
         [table("circuits", "set", "method", "size", column("accuracy", digits=4), column("LUT6", digits=4), "accuracies")],
-        "This is no ranking at equal size; not all sizes are measured. A quarter of the rows is tested (MNIST: 10,000); "
+        "Not all sizes are measured. A quarter of the rows is tested; "
         "circuits start with 8-bit inputs, so comparisons are counted. [Picture](hardware.md#mnist-in-gates).",
         setting="Means of three seeds, `accuracies` from the lowest to the highest.",
     ),
