@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from test_laws import Residual
 from test_operations import OPS, ZERO
-from test_rules import Residual
 from torch import Tensor, nn
 
 from lutetia import relevance
